@@ -1,0 +1,121 @@
+//! Frames: a little-endian `u32` with the body's length in bytes, then the body, one protobuf message.
+//!
+//! Works on byte slices; who reads and writes the socket (blocking or async) is the caller's affair. Any bytes give
+//! a message or a [`FrameError`], never a panic, and never an allocation larger than [`MAX_FRAME_BYTES`].
+
+use prost::Message;
+
+/// Bytes of the length prefix.
+pub const HEADER_BYTES: usize = 4;
+
+/// Largest body accepted: a prompt of ten million tokens fits, a corrupted length does not.
+pub const MAX_FRAME_BYTES: usize = 64 << 20;
+
+/// Why bytes are not a frame.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The length prefix, or the message to send, is over the limit.
+    #[error("frame of {0} bytes is larger than the {MAX_FRAME_BYTES} allowed")]
+    TooLarge(usize),
+    /// The body is not a message of the expected type.
+    #[error("frame body is not a message: {0}")]
+    Malformed(#[from] prost::DecodeError),
+}
+
+/// Appends the frame of `message` to `buffer`.
+///
+/// # Errors
+/// [`FrameError::TooLarge`] when the body would not be accepted by the other side; `buffer` is unchanged then.
+pub fn encode<M: Message>(message: &M, buffer: &mut Vec<u8>) -> Result<(), FrameError> {
+    let len = message.encoded_len();
+    let prefix = u32::try_from(len).ok().filter(|_| len <= MAX_FRAME_BYTES).ok_or(FrameError::TooLarge(len))?;
+    buffer.reserve(HEADER_BYTES + len);
+    buffer.extend_from_slice(&prefix.to_le_bytes());
+    message.encode_raw(buffer);
+    Ok(())
+}
+
+/// Length in bytes of the body that follows this header.
+///
+/// # Errors
+/// [`FrameError::TooLarge`] when the header claims more than [`MAX_FRAME_BYTES`].
+pub fn body_len(header: [u8; HEADER_BYTES]) -> Result<usize, FrameError> {
+    let len = u32::from_le_bytes(header) as usize;
+    if len > MAX_FRAME_BYTES {
+        return Err(FrameError::TooLarge(len));
+    }
+    Ok(len)
+}
+
+/// The message in a frame's body.
+///
+/// # Errors
+/// [`FrameError::Malformed`] when the bytes are not an `M`.
+pub fn decode<M: Message + Default>(body: &[u8]) -> Result<M, FrameError> {
+    Ok(M::decode(body)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Command, Prefill, PromptChunk, Reply, SamplingParams, command};
+
+    fn prefill(token_ids: Vec<u32>, sampling: SamplingParams) -> Command {
+        let chunk = PromptChunk {
+            slot: 3,
+            position: 0,
+            token_ids,
+            new_blocks: vec![7, 9],
+            sampling: Some(sampling),
+            samples_token: true,
+        };
+        Command {
+            sequence_number: 42,
+            kind: Some(command::Kind::Prefill(Prefill { chunks: vec![chunk], rows: vec![] })),
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let command =
+            Command { sequence_number: 5, kind: Some(command::Kind::Hello(crate::Hello { protocol_version: 1 })) };
+        let mut buffer = Vec::new();
+        encode(&command, &mut buffer).unwrap();
+        assert_eq!(buffer, [6, 0, 0, 0, 0x08, 5, 0x12, 2, 0x08, 1]);
+    }
+
+    #[test]
+    fn an_oversized_length_is_an_error() {
+        assert_eq!(body_len(u32::MAX.to_le_bytes()), Err(FrameError::TooLarge(u32::MAX as usize)));
+        assert_eq!(body_len((MAX_FRAME_BYTES as u32).to_le_bytes()), Ok(MAX_FRAME_BYTES));
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_is_an_error() {
+        let command = prefill(vec![u32::MAX; MAX_FRAME_BYTES / 5 + 1], SamplingParams::greedy());
+        let mut buffer = Vec::new();
+        assert!(matches!(encode(&command, &mut buffer), Err(FrameError::TooLarge(_))));
+        assert!(buffer.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn decode_returns_what_was_encoded(token_ids in prop::collection::vec(any::<u32>(), 0..200), temperature in any::<f32>(), seed in any::<u64>()) {
+            prop_assume!(!temperature.is_nan());
+            let command = prefill(token_ids, SamplingParams { temperature, seed, ..SamplingParams::greedy() });
+            let mut buffer = Vec::new();
+            encode(&command, &mut buffer).unwrap();
+            let (header, body) = buffer.split_first_chunk::<HEADER_BYTES>().unwrap();
+            prop_assert_eq!(body_len(*header).unwrap(), body.len());
+            prop_assert_eq!(decode::<Command>(body).unwrap(), command);
+        }
+
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode::<Command>(&bytes);
+            let _ = decode::<Reply>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What router and shard say to each other: plain data, no I/O, no text of users, no tensors.
+//!
+//! ```text
+//!  client (launcher, then router)                         shard
+//!    Hello { protocol_version }             ──────▶
+//!                                           ◀──────  Progress*              while weights load
+//!                                           ◀──────  HelloReply             ready
+//!    Info                                   ──────▶
+//!                                           ◀──────  ModelInfo
+//!    Warmup { limits }                      ──────▶
+//!                                           ◀──────  Progress*              one per program
+//!                                           ◀──────  WarmupReply            slots and blocks the client now owns
+//!    Prefill { chunks, rows }               ──────▶                         opens rows, reads prompts
+//!                                           ◀──────  StepReply
+//!    Decode { rows }                        ──────▶                         one token per row
+//!                                           ◀──────  StepReply
+//!    Release { slots }                      ──────▶
+//!                                           ◀──────  Done
+//!    Leave                                  ──────▶
+//!                                           ◀──────  Done                   the shard exits with status 0
+//! ```
+//!
+//! Any command may be answered by a [`ShardError`] instead; decisions look at its kind only. Replies come in the
+//! order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
+//! without `Leave` takes the shard down with it: there is nobody left to own the KV cache.
+
+pub mod frame;
+mod sampling;
+
+mod message {
+    include!(concat!(env!("OUT_DIR"), "/hilo.v1.rs"));
+}
+
+pub use frame::{FrameError, HEADER_BYTES, MAX_FRAME_BYTES};
+pub use message::*;
+pub use sampling::SamplingError;
+
+/// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Longest path of a Unix socket in bytes: `sun_path` holds 108 including the final zero (`unix(7)`).
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// Path of the socket of one rank: `<shard-uds-path>-<rank>`, as TGI names it.
+pub fn socket_path(shard_uds_path: &str, rank: u32) -> String {
+    format!("{shard_uds_path}-{rank}")
+}
+
+impl ShardError {
+    /// An error of this kind; `message` is lower case and names the thing, the value and what is allowed.
+    pub fn new(kind: shard_error::Kind, message: impl Into<String>) -> Self {
+        Self { kind: kind.into(), message: message.into() }
+    }
+}
+
+impl std::fmt::Display for ShardError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ShardError {}

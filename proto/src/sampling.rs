@@ -1,0 +1,114 @@
+//! To add a sampling parameter:
+//! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], its legal
+//!    range in [`SamplingParams::check`] with the sentence the client reads.
+//! 2. `router/src/api/parameters.rs`: its name in each client dialect. The destructuring there stops compiling.
+//! 3. `shard/src/sampling/`: a file with the graph ops that apply it, and its place in the order of processors.
+//!
+//! | field | neutral | legal | meaning |
+//! |---|---|---|---|
+//! | `temperature` | 1 | > 0, finite | logits are divided by it |
+//! | `top_k` | 0 = off | any | keeps the k best tokens, ties at the k-th stay |
+//! | `top_p` | 1 = off | 0 < p ≤ 1 | keeps the smallest set of best tokens whose probability reaches p |
+//! | `typical_p` | 1 = off | 0 < p ≤ 1 | locally typical sampling (Meister et al., 2022) |
+//! | `repetition_penalty` | 1 | > 0, finite | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
+//! | `frequency_penalty` | 0 | −2 … 2 | subtracted from a logit once per occurrence among the generated tokens (OpenAI) |
+//! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
+//! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, typical-p and seed have no effect |
+//! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
+//! | `wants_prompt_logprobs` | false | | reports the log-probability of every prompt token |
+
+use crate::SamplingParams;
+
+/// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant means")]
+pub enum SamplingError {
+    #[error("`temperature` must be strictly positive")]
+    Temperature,
+    #[error("`repetition_penalty` must be strictly positive")]
+    RepetitionPenalty,
+    #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
+    FrequencyPenalty,
+    #[error("`top_p` must be > 0.0 and < 1.0")]
+    TopP,
+    #[error("`typical_p` must be > 0.0 and < 1.0")]
+    TypicalP,
+}
+
+impl SamplingParams {
+    /// Greedy choice with every processor neutral.
+    pub fn greedy() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            typical_p: 1.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+            is_greedy: true,
+            top_n_tokens: 0,
+            wants_prompt_logprobs: false,
+        }
+    }
+
+    /// Checks every range, in the order TGI reports them.
+    ///
+    /// # Errors
+    /// The first parameter that is out of its legal range (not-a-number always is).
+    pub fn check(&self) -> Result<(), SamplingError> {
+        let is_positive = |value: f32| value > 0.0 && value.is_finite();
+        let is_share = |value: f32| value > 0.0 && value <= 1.0;
+        if !is_positive(self.temperature) {
+            return Err(SamplingError::Temperature);
+        }
+        if !is_positive(self.repetition_penalty) {
+            return Err(SamplingError::RepetitionPenalty);
+        }
+        if !(-2.0..=2.0).contains(&self.frequency_penalty) {
+            return Err(SamplingError::FrequencyPenalty);
+        }
+        if !is_share(self.top_p) {
+            return Err(SamplingError::TopP);
+        }
+        if !is_share(self.typical_p) {
+            return Err(SamplingError::TypicalP);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "reads better at the call")]
+    fn check(change: impl Fn(&mut SamplingParams), expected: Result<(), SamplingError>) {
+        let mut params = SamplingParams::greedy();
+        change(&mut params);
+        assert_eq!(params.check(), expected, "{params:?}");
+    }
+
+    #[test]
+    fn ranges() {
+        check(|_| (), Ok(()));
+        for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            check(|p| p.temperature = bad, Err(SamplingError::Temperature));
+            check(|p| p.repetition_penalty = bad, Err(SamplingError::RepetitionPenalty));
+        }
+        for bad in [-2.1, 2.1, f32::NAN] {
+            check(|p| p.frequency_penalty = bad, Err(SamplingError::FrequencyPenalty));
+        }
+        for bad in [0.0, -0.5, 1.1, f32::NAN] {
+            check(|p| p.top_p = bad, Err(SamplingError::TopP));
+            check(|p| p.typical_p = bad, Err(SamplingError::TypicalP));
+        }
+        check(|p| (p.top_p, p.typical_p, p.frequency_penalty) = (1.0, 0.01, -2.0), Ok(()));
+    }
+
+    #[test]
+    fn the_first_violation_in_tgi_order_is_reported() {
+        check(|p| (p.temperature, p.top_p) = (0.0, 5.0), Err(SamplingError::Temperature));
+        check(|p| (p.frequency_penalty, p.typical_p) = (3.0, 5.0), Err(SamplingError::FrequencyPenalty));
+    }
+}
