@@ -1,0 +1,161 @@
+//! The files of one model in Hugging Face layout: a local directory, or the demo model embedded in the executable.
+//!
+//! It only opens and lists files; what is in them is read by the one room each file belongs to (tokenizer and
+//! template: router; config and weights: shard). It never touches the network.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+/// The model id of the embedded demo model.
+pub const DEMO_MODEL_ID: &str = "demo";
+
+const DEMO_FILES: [(&str, &[u8]); 5] = [
+    ("config.json", include_bytes!("../../demo/config.json")),
+    ("generation_config.json", include_bytes!("../../demo/generation_config.json")),
+    ("model.safetensors", include_bytes!("../../demo/model.safetensors")),
+    ("tokenizer.json", include_bytes!("../../demo/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../../demo/tokenizer_config.json")),
+];
+
+/// Why a model, or one of its files, cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelFilesError {
+    /// Neither `demo` nor a directory, nor shaped like a Hub id.
+    #[error("model id {0:?} is not a directory; use \"{DEMO_MODEL_ID}\" or the path of a directory with a model in it")]
+    NoSuchDirectory(String),
+    /// Shaped like `organisation/name`.
+    #[error(
+        "model id {0:?} is not a local directory, and downloading from the Hugging Face Hub is not supported by this \
+         version; download the model and pass the path of its directory"
+    )]
+    HubId(String),
+    /// The model has no such file.
+    #[error("{location} has no {name}")]
+    Missing { location: String, name: String },
+    /// The file is there but cannot be read.
+    #[error("read {path}")]
+    Read { path: PathBuf, source: std::io::Error },
+}
+
+/// Where the files of a model are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelFiles {
+    /// The demo model, embedded in the executable.
+    Demo,
+    /// A directory in Hugging Face layout.
+    Directory(PathBuf),
+}
+
+/// Where one file of a model is: memory, or a path that can be mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileLocation {
+    /// Bytes of the executable.
+    Embedded(&'static [u8]),
+    /// A file that exists.
+    Path(PathBuf),
+}
+
+impl ModelFiles {
+    /// Finds the files of `model_id`: `demo`, or the path of a directory. A directory always wins over a Hub id.
+    ///
+    /// # Errors
+    /// When `model_id` is neither; the message says what is allowed.
+    pub fn open(model_id: &str) -> Result<Self, ModelFilesError> {
+        if model_id == DEMO_MODEL_ID {
+            return Ok(Self::Demo);
+        }
+        let path = Path::new(model_id);
+        if path.is_dir() {
+            return Ok(Self::Directory(path.to_path_buf()));
+        }
+        let mut parts = model_id.split('/');
+        let is_hub_id = matches!((parts.next(), parts.next(), parts.next()), (Some(org), Some(name), None)
+            if !name.is_empty() && !org.is_empty() && !org.starts_with('.') && !org.starts_with('~'));
+        Err(if is_hub_id {
+            ModelFilesError::HubId(model_id.into())
+        } else {
+            ModelFilesError::NoSuchDirectory(model_id.into())
+        })
+    }
+
+    /// Where the file `name` is, or `None` when the model has no such file.
+    pub fn locate(&self, name: &str) -> Option<FileLocation> {
+        match self {
+            Self::Demo => {
+                let (_, bytes) = DEMO_FILES.iter().find(|(file, _)| *file == name)?;
+                Some(FileLocation::Embedded(bytes))
+            }
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                path.is_file().then_some(FileLocation::Path(path))
+            }
+        }
+    }
+
+    /// Reads a file the model may lack.
+    ///
+    /// # Errors
+    /// [`ModelFilesError::Read`] when it exists and cannot be read.
+    pub fn read_optional(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, ModelFilesError> {
+        match self.locate(name) {
+            None => Ok(None),
+            Some(FileLocation::Embedded(bytes)) => Ok(Some(Cow::Borrowed(bytes))),
+            Some(FileLocation::Path(path)) => match std::fs::read(&path) {
+                Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
+                Err(source) => Err(ModelFilesError::Read { path, source }),
+            },
+        }
+    }
+
+    /// Reads a file the model must have.
+    ///
+    /// # Errors
+    /// [`ModelFilesError::Missing`] or [`ModelFilesError::Read`], both with the path.
+    pub fn read(&self, name: &str) -> Result<Cow<'static, [u8]>, ModelFilesError> {
+        self.read_optional(name)?
+            .ok_or_else(|| ModelFilesError::Missing { location: self.to_string(), name: name.into() })
+    }
+}
+
+impl std::fmt::Display for ModelFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Demo => f.write_str("the embedded demo model"),
+            Self::Directory(directory) => write!(f, "{}", directory.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_model_is_complete() {
+        let files = ModelFiles::open("demo").unwrap();
+        for (name, bytes) in DEMO_FILES {
+            assert_eq!(files.locate(name), Some(FileLocation::Embedded(bytes)), "{name}");
+            assert!(!bytes.is_empty(), "{name}");
+        }
+        assert_eq!(files.locate("pytorch_model.bin"), None);
+    }
+
+    #[test]
+    fn a_directory_is_read_from_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("config.json"), "{}").unwrap();
+        let files = ModelFiles::open(directory.path().to_str().unwrap()).unwrap();
+        assert_eq!(files.read("config.json").unwrap(), b"{}".as_slice());
+        assert!(files.read_optional("generation_config.json").unwrap().is_none());
+        let message = files.read("tokenizer.json").unwrap_err().to_string();
+        assert!(message.ends_with("has no tokenizer.json"), "{message}");
+    }
+
+    #[test]
+    fn other_ids_say_what_is_allowed() {
+        assert!(matches!(ModelFiles::open("HuggingFaceTB/SmolLM2-135M"), Err(ModelFilesError::HubId(_))));
+        for id in ["", "nothing-here", "./a/b", "/no/such/directory", "a/b/c", "a/"] {
+            assert!(matches!(ModelFiles::open(id), Err(ModelFilesError::NoSuchDirectory(_))), "{id}");
+        }
+    }
+}
