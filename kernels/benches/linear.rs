@@ -1,0 +1,73 @@
+//! `cargo bench -p kernels --bench linear [-- portable|avx2|avx512]`: speed of a linear layer against the machine's limits.
+//!
+//! Several copies of the weight are used in turn, as the layers of a model are, so that it comes from memory. Figures
+//! are the best of many calls. Compare shares of the read bandwidth measured in the same run, not absolute figures.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use half::{bf16, f16};
+use kernels::isa;
+use kernels::linear::{PackedWeight, WeightData, linear};
+use rayon::prelude::*;
+
+const NUM_OUTPUTS: usize = 8192;
+const NUM_INPUTS: usize = 2048;
+const NUM_LAYERS: usize = 6;
+const NUM_CALLS: usize = 24;
+const ROWS: [usize; 8] = [1, 2, 4, 8, 16, 64, 128, 512];
+
+fn main() -> io::Result<()> {
+    let name = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let isa = isa::select(name.as_deref()).map_err(io::Error::other)?;
+    let mut out = io::stdout().lock();
+    let bandwidth = read_bandwidth();
+    writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
+    writeln!(out, "y[m, {NUM_OUTPUTS}] = x[m, {NUM_INPUTS}] · Wᵀ")?;
+    let values: Vec<f32> = (0..NUM_OUTPUTS * NUM_INPUTS).map(|i| ((i * 7919) % 1009) as f32 / 1009.0 - 0.5).collect();
+    let bf16_values: Vec<bf16> = values.iter().copied().map(bf16::from_f32).collect();
+    let f16_values: Vec<f16> = values.iter().copied().map(f16::from_f32).collect();
+    measure(&mut out, "bf16", WeightData::Bf16(&bf16_values), bandwidth)?;
+    measure(&mut out, "f16", WeightData::F16(&f16_values), bandwidth)?;
+    measure(&mut out, "f32", WeightData::F32(&values), bandwidth)
+}
+
+fn measure(out: &mut impl Write, dtype: &str, data: WeightData<'_>, bandwidth: f64) -> io::Result<()> {
+    let layers: Vec<PackedWeight> =
+        (0..NUM_LAYERS).map(|_| PackedWeight::pack(NUM_OUTPUTS, NUM_INPUTS, data)).collect();
+    for rows in ROWS {
+        let x: Vec<f32> = (0..rows * NUM_INPUTS).map(|i| ((i * 31) % 127) as f32 / 127.0 - 0.5).collect(); // [rows, inputs]
+        let mut y = vec![0.0; rows * NUM_OUTPUTS]; // [rows, outputs]
+        let mut turns = layers.iter().cycle();
+        let seconds = best_seconds(|| linear(&x, turns.next().unwrap_or(&layers[0]), None, &mut y));
+        let gigabytes = layers[0].size_bytes() as f64 / 1e9 / seconds;
+        let gigaflops = (2 * rows * NUM_OUTPUTS * NUM_INPUTS) as f64 / 1e9 / seconds;
+        let share = 100.0 * gigabytes / bandwidth;
+        writeln!(out, "{dtype} m={rows:<4} {gigabytes:6.1} GB/s ({share:3.0} %) {gigaflops:7.1} GFLOP/s")?;
+    }
+    Ok(())
+}
+
+/// What all threads together read from memory, in GB/s.
+fn read_bandwidth() -> f64 {
+    let words = vec![1_u64; NUM_LAYERS << 22];
+    let mut parts = words.chunks(1 << 22).cycle();
+    let mut total = 0;
+    let seconds = best_seconds(|| {
+        let part = parts.next().unwrap_or(&words);
+        total += part.par_chunks(1 << 17).map(|words| words.iter().sum::<u64>()).sum::<u64>();
+    });
+    assert_eq!(total as usize, NUM_CALLS << 22, "a sum of ones");
+    (8 << 22) as f64 / 1e9 / seconds
+}
+
+/// The shortest of many calls: on a busy machine the others measure its other work.
+fn best_seconds(mut work: impl FnMut()) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..NUM_CALLS {
+        let start = Instant::now();
+        work();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}

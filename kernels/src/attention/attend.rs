@@ -1,0 +1,145 @@
+//! The arithmetic of attention for some tokens of a row and the query heads that share a key head.
+//!
+//! Door: [`Attend`]. Keys come in chunks of [`CHUNK_KEYS`] that start at multiples of it, whatever the step holds. A score
+//! is sixteen partial sums over the head's dimensions, added as a tree; the softmax keeps a running maximum and sum; the
+//! values are added key by key. `tile` does the products, for a few queries together where they see the same keys.
+
+use super::tile::{CHUNK_KEYS, ChunkOf, ChunkWeights, Tile, gather, score};
+use super::vectors::Vectors;
+use super::{AttentionShape, KvCache, Task};
+use crate::isa::{Kernel, LANES, Simd};
+
+/// Attention of one task.
+pub(super) struct Attend<'a, 'y> {
+    pub(super) shape: &'a AttentionShape,
+    pub(super) q: &'a [f32],
+    pub(super) cache: KvCache<'a>,
+    pub(super) task: Task<'a, 'y>,
+}
+
+/// One token's query of one head, and the state of its softmax.
+struct Query {
+    /// Keys it may attend.
+    num_keys: usize,
+    /// Largest score so far.
+    max: f32,
+    /// Sum of e^(score - max) so far.
+    sum: f32,
+}
+
+impl Kernel for Attend<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let head_dim = self.shape.head_dim;
+        let q = self.scaled_queries(); // [queries, head_dim]
+        let mut queries = self.queries();
+        let mut gathered = Vectors::zeros(queries.len(), head_dim); // [queries, head_dim]
+        let mut weights = vec![[0.0; CHUNK_KEYS]; queries.len()]; // [queries, keys of the chunk]
+        let mut tiles = Vec::new();
+        let mut offsets = [0; CHUNK_KEYS];
+        let num_keys = queries.last().map_or(0, |query| query.num_keys);
+        for first_key in (0..num_keys).step_by(CHUNK_KEYS) {
+            let offsets = &mut offsets[..CHUNK_KEYS.min(num_keys - first_key)];
+            self.task.row.kv_offsets(self.shape, self.task.kv_head, first_key, offsets);
+            cut_tiles::<S>(&queries, first_key, &mut tiles);
+            weights.fill([f32::NEG_INFINITY; CHUNK_KEYS]);
+            let keys = ChunkOf { cache: self.cache.k, offsets, head_dim };
+            let values = ChunkOf { cache: self.cache.v, offsets, head_dim };
+            for tile in &tiles {
+                score(simd, tile, &q, &keys, &mut weights);
+            }
+            let attending = |(_, (query, _)): &(usize, (&mut Query, _))| query.num_keys > first_key;
+            for (idx, (query, weights)) in queries.iter_mut().zip(&mut weights).enumerate().filter(attending) {
+                let rescale = query.exponentiate(simd, weights);
+                for line in gathered.of_mut(idx) {
+                    simd.store(simd.mul(simd.load(&line.0), simd.splat(rescale)), &mut line.0);
+                }
+            }
+            for tile in &tiles {
+                gather(simd, tile, &weights, &values, &mut gathered);
+            }
+        }
+        self.write(&queries, &gathered);
+    }
+}
+
+impl Attend<'_, '_> {
+    fn queries(&self) -> Vec<Query> {
+        let first_position = self.task.row.first_position() + self.task.first_token;
+        let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);
+        num_keys_of_tokens
+            .flat_map(|num_keys| std::iter::repeat_n(num_keys, self.shape.group_size()))
+            .map(|num_keys| Query { num_keys, max: f32::NEG_INFINITY, sum: 0.0 })
+            .collect()
+    }
+
+    fn scaled_queries(&self) -> Vectors {
+        let (head_dim, group_size) = (self.shape.head_dim, self.shape.group_size());
+        let mut scaled = Vectors::zeros(self.task.out.len() * group_size, head_dim);
+        let first_token = self.task.row.first_token + self.task.first_token;
+        for token in 0..self.task.out.len() {
+            let start = (first_token + token) * self.shape.q_width() + self.task.kv_head * group_size * head_dim;
+            for (head, q) in self.q[start..start + group_size * head_dim].chunks(head_dim).enumerate() {
+                let to = scaled.of_mut(token * group_size + head).iter_mut().flat_map(|line| &mut line.0);
+                to.zip(q).for_each(|(to, value)| *to = value * self.shape.scale);
+            }
+        }
+        scaled
+    }
+
+    fn write(&mut self, queries: &[Query], gathered: &Vectors) {
+        let heads = self.task.out.iter_mut().flat_map(|token| token.chunks_mut(self.shape.head_dim));
+        for ((idx, query), out) in queries.iter().enumerate().zip(heads) {
+            let values = gathered.of(idx).iter().flat_map(|line| &line.0);
+            out.iter_mut().zip(values).for_each(|(out, value)| *out = value / query.sum);
+        }
+    }
+}
+
+impl Query {
+    /// Replaces scores by e^(score - max) and returns the factor by which what was gathered before shrinks.
+    #[inline(always)]
+    fn exponentiate<S: Simd>(&mut self, simd: S, weights: &mut ChunkWeights) -> f32 {
+        let mut largest = simd.splat(f32::NEG_INFINITY);
+        let (weights, _) = weights.as_chunks_mut::<LANES>();
+        for lanes in weights.iter() {
+            largest = simd.max(simd.load(lanes), largest);
+        }
+        let max = self.max.max(simd.max_lane(largest));
+        let mut sums = simd.splat(0.0);
+        for lanes in weights {
+            let exponentials = simd.exp(simd.sub(simd.load(lanes), simd.splat(max)));
+            sums = simd.add(sums, exponentials);
+            simd.store(exponentials, lanes);
+        }
+        let mut rescale = [0.0; LANES];
+        simd.store(simd.exp(simd.splat(self.max - max)), &mut rescale);
+        self.max = max;
+        self.sum = self.sum * rescale[0] + simd.sum(sums);
+        rescale[0]
+    }
+}
+
+/// Cuts queries × keys of the chunk at `first_key`: the keys that neighbouring queries all attend, then those of each alone.
+#[inline(always)]
+fn cut_tiles<S: Simd>(queries: &[Query], first_key: usize, tiles: &mut Vec<Tile>) {
+    tiles.clear();
+    let tile_queries = Tile::max_queries::<S>();
+    let num_keys_of = |query: &Query| query.num_keys.saturating_sub(first_key).min(CHUNK_KEYS);
+    for (tile_idx, queries) in queries.chunks(tile_queries).enumerate() {
+        let first_query = tile_idx * tile_queries;
+        let num_shared = if queries.len() == tile_queries { queries.iter().map(num_keys_of).min() } else { None };
+        let num_shared = num_shared.unwrap_or(0);
+        if num_shared > 0 {
+            tiles.push(Tile { first_query, num_queries: tile_queries, keys: 0..num_shared });
+        }
+        for (idx, query) in queries.iter().enumerate() {
+            let keys = num_shared..num_keys_of(query);
+            if !keys.is_empty() {
+                tiles.push(Tile { first_query: first_query + idx, num_queries: 1, keys });
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Where things lie: the dimensions of attention, and a row's tokens, positions and blocks.
+//!
+//! Doors: [`AttentionShape`], [`AttentionRow`]. They are what the caller says about a step; nothing is computed here
+//! but offsets.
+
+/// The dimensions of a layer's attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads; a multiple of `num_kv_heads`. Consecutive query heads share a key head.
+    pub num_heads: usize,
+    /// Key and value heads.
+    pub num_kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Tokens per block of the cache.
+    pub block_size: usize,
+    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+}
+
+/// One row of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionRow<'a> {
+    /// Index of its first token among the step's tokens.
+    pub first_token: usize,
+    /// Its tokens in this step; they are the last of its context.
+    pub num_tokens: usize,
+    /// Its tokens in the cache, those of this step included.
+    pub context_len: usize,
+    /// The blocks that hold its context, in order of position; may be longer than needed.
+    pub block_table: &'a [u32],
+}
+
+impl AttentionShape {
+    /// Values of one token's queries.
+    pub fn q_width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Values of one token's keys.
+    pub fn kv_width(&self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Query heads per key head.
+    pub(super) fn group_size(&self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+
+    pub(super) fn check(&self) {
+        let Self { num_heads, num_kv_heads, head_dim, block_size, scale: _ } = *self;
+        let is_grouped = num_kv_heads > 0 && num_heads > 0 && num_heads % num_kv_heads == 0;
+        assert!(is_grouped, "{num_heads} query heads cannot share {num_kv_heads} key heads");
+        assert!(head_dim > 0 && block_size > 0, "head_dim {head_dim} and block_size {block_size} must be positive");
+    }
+}
+
+impl AttentionRow<'_> {
+    /// Position of its first token of this step.
+    pub(super) fn first_position(&self) -> usize {
+        self.context_len - self.num_tokens
+    }
+
+    /// Where the keys of consecutive positions start in the cache, for one key head.
+    pub(super) fn kv_offsets(
+        &self,
+        shape: &AttentionShape,
+        kv_head: usize,
+        first_position: usize,
+        offsets: &mut [usize],
+    ) {
+        // Counted, because a division per key would take as long as its dot products.
+        let mut block_idx = first_position / shape.block_size;
+        let mut in_block = first_position % shape.block_size;
+        for offset in offsets {
+            let head_idx = self.block_table[block_idx] as usize * shape.num_kv_heads + kv_head;
+            *offset = (head_idx * shape.block_size + in_block) * shape.head_dim;
+            in_block += 1;
+            if in_block == shape.block_size {
+                (block_idx, in_block) = (block_idx + 1, 0);
+            }
+        }
+    }
+
+    pub(super) fn check(&self, shape: &AttentionShape) {
+        let Self { first_token: _, num_tokens, context_len, block_table } = *self;
+        assert!(num_tokens <= context_len, "a row with {num_tokens} tokens has a context of {context_len}");
+        let num_blocks = context_len.div_ceil(shape.block_size);
+        assert!(num_blocks <= block_table.len(), "a context of {context_len} tokens in {} blocks", block_table.len());
+    }
+}

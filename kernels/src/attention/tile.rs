@@ -1,0 +1,194 @@
+//! The products of attention, for a few queries and keys at a time in registers.
+//!
+//! Doors: [`score`] (queries · keys) and [`gather`] (weights · values). How queries and keys are grouped changes how often
+//! memory is read, never the order of additions: each score is alone, and each gathered value is one chain over the keys.
+
+use std::ops::Range;
+
+use super::vectors::{Line, Vectors};
+use crate::isa::{LANES, Simd};
+
+/// Keys per update of the running softmax: their keys and values stay in the caches while all queries use them.
+pub(super) const CHUNK_KEYS: usize = 64;
+
+/// The scores of a query and the keys of a chunk, then their weights.
+pub(super) type ChunkWeights = [f32; CHUNK_KEYS];
+
+/// Some queries and the keys of a chunk that all of them attend.
+pub(super) struct Tile {
+    pub(super) first_query: usize,
+    /// [`Tile::max_queries`] or 1.
+    pub(super) num_queries: usize,
+    pub(super) keys: Range<usize>,
+}
+
+/// The keys (or values) of a chunk for one key head.
+pub(super) struct ChunkOf<'a> {
+    pub(super) cache: &'a [f32],
+    pub(super) offsets: &'a [usize],
+    pub(super) head_dim: usize,
+}
+
+impl Tile {
+    /// Queries of a tile for which there are registers.
+    pub(super) const fn max_queries<S: Simd>() -> usize {
+        if S::NUM_SUMS >= 16 { 4 } else { 2 }
+    }
+}
+
+impl<'a> ChunkOf<'a> {
+    /// Lines that are whole; the rest of `head_dim` does not fill one.
+    fn num_whole(&self) -> usize {
+        self.head_dim / LANES
+    }
+
+    /// The whole lines of a key, and the rest.
+    #[inline(always)]
+    fn lines_of(&self, key: usize) -> (&'a [[f32; LANES]], &'a [f32]) {
+        self.cache[self.offsets[key]..][..self.head_dim].as_chunks()
+    }
+}
+
+/// Writes the products of `q` `[queries, head_dim]` and `keys` `[keys, head_dim]` to `scores` `[queries, keys]`.
+#[inline(always)]
+pub(super) fn score<S: Simd>(simd: S, tile: &Tile, q: &Vectors, keys: &ChunkOf<'_>, scores: &mut [ChunkWeights]) {
+    match tile.num_queries {
+        4 => score_tile::<S, 4, 4>(simd, tile, q, keys, scores),
+        2 => score_tile::<S, 2, 2>(simd, tile, q, keys, scores),
+        _ if S::NUM_SUMS >= 8 => score_tile::<S, 1, 8>(simd, tile, q, keys, scores),
+        _ => score_tile::<S, 1, 4>(simd, tile, q, keys, scores),
+    }
+}
+
+#[inline(always)]
+fn score_tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
+    simd: S,
+    tile: &Tile,
+    q: &Vectors,
+    keys: &ChunkOf<'_>,
+    scores: &mut [ChunkWeights],
+) {
+    let num_whole = keys.num_whole();
+    let mut q_lines: [&[Line]; QUERIES] = [&[]; QUERIES];
+    for (query, lines) in q_lines.iter_mut().enumerate() {
+        *lines = q.of(tile.first_query + query);
+    }
+    for first_key in tile.keys.clone().step_by(KEYS) {
+        let mut key_lines: [(&[[f32; LANES]], &[f32]); KEYS] = [(&[], &[]); KEYS];
+        for (key, lines) in key_lines.iter_mut().enumerate() {
+            // Past the end the last key is scored again, and the score dropped.
+            let (whole, rest) = keys.lines_of((first_key + key).min(tile.keys.end - 1));
+            *lines = (&whole[..num_whole], rest);
+        }
+        let mut sums = [[simd.splat(0.0); KEYS]; QUERIES];
+        for line in 0..num_whole {
+            for (key, (lines, _)) in key_lines.iter().enumerate() {
+                let k = simd.load(&lines[line]);
+                for (sums, lines) in sums.iter_mut().zip(&q_lines) {
+                    sums[key] = simd.mul_add(simd.load(&lines[line].0), k, sums[key]);
+                }
+            }
+        }
+        if num_whole < q.num_lines() {
+            for (key, (_, rest)) in key_lines.iter().enumerate() {
+                let k = simd.load_padded(rest, 0.0);
+                for (sums, lines) in sums.iter_mut().zip(&q_lines) {
+                    sums[key] = simd.mul_add(simd.load(&lines[num_whole].0), k, sums[key]);
+                }
+            }
+        }
+        let mut sums_of = [[0.0; KEYS]; QUERIES];
+        let sums_of_four = sums_of.as_flattened_mut().as_chunks_mut::<4>().0;
+        for (to, vectors) in sums_of_four.iter_mut().zip(sums.as_flattened().as_chunks::<4>().0) {
+            *to = simd.sum_each(*vectors);
+        }
+        let num_keys = KEYS.min(tile.keys.end - first_key);
+        for (scores, sums) in scores[tile.first_query..].iter_mut().zip(&sums_of) {
+            scores[first_key..first_key + num_keys].copy_from_slice(&sums[..num_keys]);
+        }
+    }
+}
+
+/// Adds `values` `[keys, head_dim]`, each times its weight of `weights` `[queries, keys]`, to `to` `[queries, head_dim]`.
+#[inline(always)]
+pub(super) fn gather<S: Simd>(simd: S, tile: &Tile, weights: &[ChunkWeights], values: &ChunkOf<'_>, to: &mut Vectors) {
+    match tile.num_queries {
+        4 => gather_tile::<S, 4, 4>(simd, tile, weights, values, to),
+        2 => gather_tile::<S, 2, 2>(simd, tile, weights, values, to),
+        _ if S::NUM_SUMS >= 8 => gather_tile::<S, 1, 8>(simd, tile, weights, values, to),
+        _ => gather_tile::<S, 1, 4>(simd, tile, weights, values, to),
+    }
+}
+
+/// `LINES` lines at a time, then the rest one by one.
+#[inline(always)]
+fn gather_tile<S: Simd, const QUERIES: usize, const LINES: usize>(
+    simd: S,
+    tile: &Tile,
+    weights: &[ChunkWeights],
+    values: &ChunkOf<'_>,
+    to: &mut Vectors,
+) {
+    let num_whole = values.num_whole();
+    let num_together = num_whole / LINES * LINES;
+    let mut part = PartOfValues { first_line: 0, values, weights };
+    while part.first_line < num_together {
+        part.gather::<S, QUERIES, LINES>(simd, tile, to);
+        part.first_line += LINES;
+    }
+    while part.first_line < num_whole {
+        part.gather::<S, QUERIES, 1>(simd, tile, to);
+        part.first_line += 1;
+    }
+    if num_whole < to.num_lines() {
+        part.gather_rest(simd, tile, to);
+    }
+}
+
+/// The values from one line on.
+struct PartOfValues<'a> {
+    first_line: usize,
+    values: &'a ChunkOf<'a>,
+    weights: &'a [ChunkWeights],
+}
+
+impl PartOfValues<'_> {
+    #[inline(always)]
+    fn gather<S: Simd, const QUERIES: usize, const LINES: usize>(&self, simd: S, tile: &Tile, to: &mut Vectors) {
+        let lines = self.first_line..self.first_line + LINES;
+        let mut sums = [[simd.splat(0.0); LINES]; QUERIES];
+        for (query, sums) in sums.iter_mut().enumerate() {
+            for (sum, line) in sums.iter_mut().zip(&to.of(tile.first_query + query)[lines.clone()]) {
+                *sum = simd.load(&line.0);
+            }
+        }
+        for key in tile.keys.clone() {
+            let values = &self.values.lines_of(key).0[lines.clone()];
+            for (query, sums) in sums.iter_mut().enumerate() {
+                let weight = simd.splat(self.weights[tile.first_query + query][key]);
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum = simd.mul_add(weight, simd.load(value), *sum);
+                }
+            }
+        }
+        for (query, sums) in sums.into_iter().enumerate() {
+            for (sum, line) in sums.into_iter().zip(&mut to.of_mut(tile.first_query + query)[lines.clone()]) {
+                simd.store(sum, &mut line.0);
+            }
+        }
+    }
+
+    /// The dimensions that do not fill a line.
+    #[inline(always)]
+    fn gather_rest<S: Simd>(&self, simd: S, tile: &Tile, to: &mut Vectors) {
+        for query in tile.first_query..tile.first_query + tile.num_queries {
+            let line = &mut to.of_mut(query)[self.first_line];
+            let mut sum = simd.load(&line.0);
+            for key in tile.keys.clone() {
+                let value = simd.load_padded(self.values.lines_of(key).1, 0.0);
+                sum = simd.mul_add(simd.splat(self.weights[query][key]), value, sum);
+            }
+            simd.store(sum, &mut line.0);
+        }
+    }
+}

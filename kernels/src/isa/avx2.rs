@@ -1,0 +1,184 @@
+//! Sixteen lanes in two registers of AVX2, with the fused multiply-add and half-precision instructions of the same CPUs.
+//!
+//! A value of [`Avx2`] is made by [`Avx2::detect`] alone: that is what makes its methods safe. It never falls back.
+
+#![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
+
+use std::arch::x86_64::*;
+
+use super::simd::{Kernel, LANES, Simd};
+
+/// Proof that the CPU has AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// Lanes 0 to 7 and lanes 8 to 15.
+type Pair = [__m256; 2];
+
+impl Avx2 {
+    pub(super) fn detect() -> Option<Self> {
+        let is_available =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        is_available.then_some(Self(()))
+    }
+
+    /// Runs `kernel` compiled for these instructions.
+    pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` proves that the CPU has the features of `run_featured`.
+        unsafe { run_featured(self, kernel) }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_featured<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
+    kernel.run(token)
+}
+
+impl Simd for Avx2 {
+    type Vector = Pair;
+
+    const NUM_SUMS: usize = 4;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_set1_ps(value); 2] }
+    }
+
+    #[inline(always)]
+    fn load(self, values: &[f32; LANES]) -> Pair {
+        let (low, high) = values.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+        unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Pair, to: &mut [f32; LANES]) {
+        let (low, high) = to.split_at_mut(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are written.
+        unsafe {
+            _mm256_storeu_ps(low.as_mut_ptr(), vector[0]);
+            _mm256_storeu_ps(high.as_mut_ptr(), vector[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Pair, b: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Pair, b: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Pair, b: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn div(self, a: Pair, b: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Pair, b: Pair, c: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has FMA.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    fn max(self, a: Pair, b: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn min(self, a: Pair, b: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn power_of_two(self, exponents: Pair) -> Pair {
+        let [low, high] = self.add(exponents, self.splat(12_582_912.0 + 127.0));
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe {
+            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(low));
+            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(high));
+            [_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [Pair; 2] {
+        let (low, high) = pairs.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+        unsafe {
+            let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+            let low = _mm256_loadu_si256(low.as_ptr().cast());
+            let high = _mm256_loadu_si256(high.as_ptr().cast());
+            let first = [_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high)];
+            let second = [_mm256_and_si256(low, upper), _mm256_and_si256(high, upper)];
+            [
+                [_mm256_castsi256_ps(first[0]), _mm256_castsi256_ps(first[1])],
+                [_mm256_castsi256_ps(second[0]), _mm256_castsi256_ps(second[1])],
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn widen_f16(self, halves: &[u16; LANES]) -> Pair {
+        let (low, high) = halves.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has F16C; each half holds the 16 bytes that are read.
+        unsafe {
+            let low = _mm_loadu_si128(low.as_ptr().cast());
+            let high = _mm_loadu_si128(high.as_ptr().cast());
+            [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn sum_each(self, [a, b, c, d]: [Pair; 4]) -> [f32; 4] {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe {
+            let [a, b] = [_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1])];
+            let [c, d] = [_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1])];
+            sum_halves([a, b, c, d])
+        }
+    }
+}
+
+/// The sum of the lanes of each vector: lane i and i + 4, then i + 2, i + 1.
+///
+/// # Safety
+/// The CPU must have AVX.
+#[inline(always)]
+pub(super) unsafe fn sum_halves(halves: [__m256; 4]) -> [f32; 4] {
+    let mut sums = [0.0; 4];
+    // SAFETY: the caller promises AVX; the array holds the 16 bytes that are written.
+    unsafe {
+        let [a, b, c, d] = [fold(halves[0]), fold(halves[1]), fold(halves[2]), fold(halves[3])];
+        let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+        let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+        let even = _mm_shuffle_ps::<0b10_00_10_00>(ab, cd);
+        let odd = _mm_shuffle_ps::<0b11_01_11_01>(ab, cd);
+        _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
+    }
+    sums
+}
+
+/// Lane i plus lane i + 4.
+///
+/// # Safety
+/// The CPU must have AVX.
+#[inline(always)]
+unsafe fn fold(vector: __m256) -> __m128 {
+    // SAFETY: the caller promises AVX.
+    unsafe { _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector)) }
+}

@@ -1,0 +1,143 @@
+//! Sixteen lanes in one register of AVX-512.
+//!
+//! A value of [`Avx512`] is made by [`Avx512::detect`] alone: that is what makes its methods safe. It never falls back.
+
+#![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
+
+use std::arch::x86_64::*;
+
+use super::avx2::sum_halves;
+use super::simd::{Kernel, LANES, Simd};
+
+/// Proof that the CPU has AVX-512 F and BW, and FMA.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512(());
+
+impl Avx512 {
+    pub(super) fn detect() -> Option<Self> {
+        let is_available = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("fma");
+        is_available.then_some(Self(()))
+    }
+
+    /// Runs `kernel` compiled for these instructions.
+    pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` proves that the CPU has the features of `run_featured`.
+        unsafe { run_featured(self, kernel) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,fma")]
+fn run_featured<K: Kernel>(token: Avx512, kernel: K) -> K::Output {
+    kernel.run(token)
+}
+
+impl Simd for Avx512 {
+    type Vector = __m512;
+
+    const NUM_SUMS: usize = 24;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, values: &[f32; LANES]) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
+        unsafe { _mm512_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: __m512, to: &mut [f32; LANES]) {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are written.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), vector) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn power_of_two(self, exponents: __m512) -> __m512 {
+        let biased = self.add(exponents, self.splat(12_582_912.0 + 127.0));
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(biased))) }
+    }
+
+    #[inline(always)]
+    fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [__m512; 2] {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
+        unsafe {
+            let pairs = _mm512_loadu_si512(pairs.as_ptr().cast());
+            let low = _mm512_slli_epi32::<16>(pairs);
+            let high = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
+            [_mm512_castsi512_ps(low), _mm512_castsi512_ps(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn widen_f16(self, halves: &[u16; LANES]) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 32 bytes that are read.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn sum_each(self, [a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: `self` proves that the CPU has AVX-512, and so AVX.
+        unsafe { sum_halves([fold(a), fold(b), fold(c), fold(d)]) }
+    }
+}
+
+/// Lane i plus lane i + 8.
+///
+/// # Safety
+/// The CPU must have AVX-512.
+#[inline(always)]
+unsafe fn fold(vector: __m512) -> __m256 {
+    // SAFETY: the caller promises AVX-512.
+    unsafe {
+        let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
+        _mm256_add_ps(_mm512_castps512_ps256(vector), high)
+    }
+}

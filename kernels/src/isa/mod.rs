@@ -1,0 +1,181 @@
+//! Which instruction set the kernels use: chosen once per process, by detection or by name.
+//!
+//! Doors: [`select`] at start-up, [`active`] afterwards. An operation implements [`Kernel`] over any [`Simd`];
+//! [`Isa::run`] compiles it with the features of the instruction set switched on. To add an instruction set, write its
+//! file with `impl Simd`, and a variant of [`Isa`]; the compiler names the rest. It never reads the environment.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+pub(crate) mod simd;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use portable::Portable;
+pub(crate) use simd::{Kernel, LANES, Simd};
+
+static ACTIVE: OnceLock<Isa> = OnceLock::new();
+
+/// An instruction set that the kernels are compiled for, slowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// What the compilation target guarantees.
+    Portable,
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F and BW, and FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+/// The instruction set asked for cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IsaError {
+    /// No such name.
+    #[error("cpu instruction set {name:?} is unknown: portable, avx2 or avx512")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// This machine or this build has not got it.
+    #[error("cpu instruction set {name} is not available on this machine, best is {best}")]
+    Unavailable {
+        /// What was asked for.
+        name: String,
+        /// What would be chosen without a name.
+        best: Isa,
+    },
+    /// Another one is already in use in this process.
+    #[error("cpu instruction set {name} asked for, but this process already uses {active}")]
+    AlreadySelected {
+        /// What was asked for.
+        name: String,
+        /// What is in use.
+        active: Isa,
+    },
+}
+
+/// Chooses the instruction set of this process: the one called `name`, or the best of this machine if `None`.
+///
+/// Call before the first operation; the caller logs the answer.
+///
+/// # Errors
+/// When the name is unknown, the machine lacks it, or another one has been chosen before.
+pub fn select(name: Option<&str>) -> Result<Isa, IsaError> {
+    let isa = name.map_or_else(|| Ok(Isa::best()), Isa::from_str)?;
+    let active = *ACTIVE.get_or_init(|| isa);
+    if active != isa && name.is_some() {
+        return Err(IsaError::AlreadySelected { name: isa.to_string(), active });
+    }
+    Ok(active)
+}
+
+/// The instruction set in use: the one [`select`]ed, or else the best of this machine.
+pub fn active() -> Isa {
+    *ACTIVE.get_or_init(Isa::best)
+}
+
+impl Isa {
+    /// Those this machine has, slowest first.
+    pub fn available() -> Vec<Self> {
+        let mut available = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            available.extend(avx2::Avx2::detect().map(|_| Self::Avx2));
+            available.extend(avx512::Avx512::detect().map(|_| Self::Avx512));
+        }
+        available
+    }
+
+    /// The fastest of this machine.
+    pub fn best() -> Self {
+        Self::available().into_iter().max().unwrap_or(Self::Portable)
+    }
+
+    /// The name that [`select`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// [`Simd::NUM_SUMS`] of this instruction set.
+    pub(crate) fn num_sums(self) -> usize {
+        self.run(NumSums)
+    }
+
+    /// Runs `kernel` with this instruction set.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            Self::Portable => kernel.run(Portable),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => avx2::Avx2::detect().expect("a chosen instruction set is available").run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => avx512::Avx512::detect().expect("a chosen instruction set is available").run(kernel),
+        }
+    }
+}
+
+struct NumSums;
+
+impl Kernel for NumSums {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) -> usize {
+        S::NUM_SUMS
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Isa {
+    type Err = IsaError;
+
+    fn from_str(name: &str) -> Result<Self, IsaError> {
+        if !["portable", "avx2", "avx512"].contains(&name) {
+            return Err(IsaError::Unknown { name: name.into() });
+        }
+        let found = Self::available().into_iter().find(|isa| isa.name() == name);
+        found.ok_or_else(|| IsaError::Unavailable { name: name.into(), best: Self::best() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_up() {
+        assert_eq!("portable".parse(), Ok(Isa::Portable));
+        for isa in Isa::available() {
+            assert_eq!(isa.name().parse(), Ok(isa));
+        }
+        let error = "sse9".parse::<Isa>().unwrap_err();
+        assert_eq!(error.to_string(), "cpu instruction set \"sse9\" is unknown: portable, avx2 or avx512");
+    }
+
+    #[test]
+    fn the_best_is_chosen_once() {
+        assert_eq!(select(None), Ok(active()));
+        assert_eq!(select(Some(active().name())), Ok(active()));
+        let other = Isa::available().into_iter().find(|isa| *isa != active());
+        if let Some(other) = other {
+            let error = select(Some(other.name()));
+            assert_eq!(error, Err(IsaError::AlreadySelected { name: other.to_string(), active: active() }));
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What an instruction set can do with sixteen f32 lanes, and what is built from it.
+//!
+//! [`Simd`] is a token: a value of it proves that the CPU has the instructions, so its methods are safe. A vector always
+//! has [`LANES`] lanes (AVX2 keeps two registers), so the order of every sum is the same on all of them. [`Kernel`] is
+//! an operation's body. Every method is `#[inline(always)]`: a body must end up inside the one function that has the
+//! features switched on. Bodies therefore use plain loops, not closures.
+
+/// Lanes of a vector.
+pub(crate) const LANES: usize = 16;
+
+/// A body that can be compiled for any instruction set.
+pub(crate) trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// The body. Implementations are `#[inline(always)]`.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// Arithmetic on sixteen f32 lanes.
+pub(crate) trait Simd: Copy {
+    /// Sixteen f32 lanes.
+    type Vector: Copy;
+
+    /// Sums that stay in registers beside what is added to them.
+    const NUM_SUMS: usize;
+
+    fn splat(self, value: f32) -> Self::Vector;
+    fn load(self, values: &[f32; LANES]) -> Self::Vector;
+    fn store(self, vector: Self::Vector, to: &mut [f32; LANES]);
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a * b + c`, rounded once where the instruction set has fused multiply-add.
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// The larger of each pair; `b` where either is NaN.
+    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// The smaller of each pair; `b` where either is NaN.
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// 2 to the power of each lane, which is a whole number from -126 to 127.
+    fn power_of_two(self, exponents: Self::Vector) -> Self::Vector;
+    /// The bf16 values in the low halves of the words, then those in the high halves.
+    fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [Self::Vector; 2];
+    /// Sixteen values in IEEE half precision.
+    fn widen_f16(self, halves: &[u16; LANES]) -> Self::Vector;
+    /// Up to sixteen values, the missing lanes set to `padding`.
+    #[inline(always)]
+    fn load_padded(self, values: &[f32], padding: f32) -> Self::Vector {
+        let mut lanes = [padding; LANES];
+        lanes[..values.len()].copy_from_slice(values);
+        self.load(&lanes)
+    }
+
+    /// The first lanes of `vector`, as many as `to` holds.
+    #[inline(always)]
+    fn store_prefix(self, vector: Self::Vector, to: &mut [f32]) {
+        let mut lanes = [0.0; LANES];
+        self.store(vector, &mut lanes);
+        to.copy_from_slice(&lanes[..to.len()]);
+    }
+
+    /// The sum of the lanes, as a tree: lane i and i + 8, then i + 4, i + 2, i + 1.
+    #[inline(always)]
+    fn sum(self, vector: Self::Vector) -> f32 {
+        let mut lanes = [0.0; LANES];
+        self.store(vector, &mut lanes);
+        let mut half = LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                lanes[i] += lanes[i + half];
+            }
+            half /= 2;
+        }
+        lanes[0]
+    }
+
+    /// [`Simd::sum`] of each of four vectors.
+    #[inline(always)]
+    fn sum_each(self, vectors: [Self::Vector; 4]) -> [f32; 4] {
+        let [a, b, c, d] = vectors;
+        [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
+    }
+
+    /// The largest lane; lanes that are NaN are passed over unless all are.
+    #[inline(always)]
+    fn max_lane(self, vector: Self::Vector) -> f32 {
+        let mut lanes = [0.0; LANES];
+        self.store(vector, &mut lanes);
+        let mut largest = lanes[0];
+        for lane in lanes {
+            largest = largest.max(lane);
+        }
+        largest
+    }
+
+    /// e to the power of each lane, within 1.5 units in the last place, subnormal results included.
+    #[inline(always)]
+    fn exp(self, x: Self::Vector) -> Self::Vector {
+        // Outside of these bounds the result is infinity or zero. The order of operands lets NaN through.
+        let x = self.min(self.splat(89.0), self.max(self.splat(-104.0), x));
+        // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to a whole number.
+        let rounder = self.splat(12_582_912.0);
+        let n = self.sub(self.mul_add(x, self.splat(std::f32::consts::LOG2_E), rounder), rounder);
+        // ln 2 in two parts, 355 / 512 and the rest: n times the first is exact.
+        let r = self.mul_add(n, self.splat(-355.0 / 512.0), x);
+        let r = self.mul_add(n, self.splat(2.121_944_4e-4), r);
+        // The Taylor series to r^7: the rest is below 0.1 units in the last place.
+        let mut series = self.splat(1.0 / 5040.0);
+        for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+            series = self.mul_add(series, r, self.splat(coefficient));
+        }
+        // In two steps, because 2^n alone overflows where the result is close to the largest or a subnormal number.
+        let first = self.sub(self.mul_add(n, self.splat(0.5), rounder), rounder);
+        let scaled = self.mul(series, self.power_of_two(first));
+        self.mul(scaled, self.power_of_two(self.sub(n, first)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+    use crate::isa::Isa;
+
+    struct Exp([f32; LANES]);
+    struct WidenF16([u16; LANES]);
+
+    impl Kernel for Exp {
+        type Output = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(mut self, simd: S) -> [f32; LANES] {
+            simd.store(simd.exp(simd.load(&self.0)), &mut self.0);
+            self.0
+        }
+    }
+
+    impl Kernel for WidenF16 {
+        type Output = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [f32; LANES] {
+            let mut to = [0.0; LANES];
+            simd.store(simd.widen_f16(&self.0), &mut to);
+            to
+        }
+    }
+
+    fn check_exp(x: f32, result: f32, isa: Isa) {
+        let exact = f64::from(x).exp();
+        let nearest = exact as f32;
+        // The distance of neighbouring numbers there.
+        let unit = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);
+        let error = (f64::from(result) - exact).abs() / unit;
+        assert!(error <= 1.5, "{isa}: e^{x} is {result:e}, off by {error} units in the last place");
+    }
+
+    #[test]
+    fn exp_is_exact_to_the_last_place() {
+        for isa in Isa::available() {
+            // Every 4093rd number (a prime) from 0 to 89 and from 0 to -104.
+            for (sign, bound) in [(0, 88.722_84_f32), (1 << 31, 104.0)] {
+                let all: Vec<f32> =
+                    (0..=bound.to_bits()).step_by(4093).map(|bits| f32::from_bits(bits | sign)).collect();
+                for (x, lanes) in all.as_chunks::<LANES>().0.iter().map(|lanes| (lanes, isa.run(Exp(*lanes)))) {
+                    x.iter().zip(lanes).for_each(|(x, result)| check_exp(*x, result, isa));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn exp_of_extremes() {
+        let extremes = [(f32::INFINITY, f32::INFINITY), (f32::NEG_INFINITY, 0.0), (1e30, f32::INFINITY), (-1e30, 0.0)];
+        let near = [(88.73, f32::INFINITY), (-104.0, 0.0), (0.0, 1.0), (-0.0, 1.0)];
+        for isa in Isa::available() {
+            for (x, expected) in extremes.into_iter().chain(near) {
+                assert_eq!(isa.run(Exp([x; LANES])), [expected; LANES], "{isa}: e^{x}");
+            }
+            assert!(isa.run(Exp([f32::NAN; LANES])).iter().all(|value| value.is_nan()), "{isa}: e^NaN");
+        }
+    }
+
+    #[test]
+    fn every_half_precision_number_is_widened() {
+        let all: Vec<u16> = (0..=u16::MAX).collect();
+        for isa in Isa::available() {
+            for halves in all.as_chunks::<LANES>().0 {
+                for (bits, value) in halves.iter().zip(isa.run(WidenF16(*halves))) {
+                    let expected = f16::from_bits(*bits).to_f32();
+                    let is_equal = value.to_bits() == expected.to_bits() || (value.is_nan() && expected.is_nan());
+                    assert!(is_equal, "{isa}: {bits:#06x} is {value} instead of {expected}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A weight matrix laid out for the tiles: panels of 32 outputs, and in a panel one line of 32 weights per input.
+//!
+//! Doors: [`PackedWeight`], and [`WeightLine`] for the tiles. The weights keep the type they came in. A panel is read
+//! front to back, so one row of x streams the weight through memory once. Missing outputs of the last panel are zero.
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use crate::isa::{LANES, Simd};
+
+/// Vectors that hold a panel's outputs.
+pub(super) const PANEL_VECTORS: usize = 2;
+/// Outputs of a panel.
+pub(super) const PANEL_OUTPUTS: usize = PANEL_VECTORS * LANES;
+
+/// A weight as it is in the checkpoint, `[outputs, inputs]`.
+#[derive(Debug, Clone, Copy)]
+pub enum WeightData<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// The upper half of single precision.
+    Bf16(&'a [bf16]),
+    /// IEEE half precision.
+    F16(&'a [f16]),
+}
+
+/// A weight matrix in the layout of [`linear`](super::linear), in the type it was given in.
+#[derive(Debug, Clone)]
+pub struct PackedWeight {
+    num_outputs: usize,
+    num_inputs: usize,
+    panels: Panels,
+}
+
+/// Lines `[panels, inputs]`.
+#[derive(Debug, Clone)]
+pub(super) enum Panels {
+    F32(Vec<F32Line>),
+    Bf16(Vec<Bf16Line>),
+    F16(Vec<F16Line>),
+}
+
+/// The weights of one input for the outputs of a panel.
+pub(super) trait WeightLine: Copy + Default + Send + Sync {
+    /// What the checkpoint holds.
+    type Element: Copy + Sync;
+
+    fn set(&mut self, output: usize, weight: Self::Element);
+    fn get(&self, output: usize) -> f32;
+    /// Outputs 0 to 15, then 16 to 31.
+    fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS];
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+pub(super) struct F32Line([[f32; LANES]; PANEL_VECTORS]);
+
+/// Word i holds output i in its low half and output i + 16 in its high half: one shift or mask widens sixteen of them.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+pub(super) struct Bf16Line([u32; LANES]);
+
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+pub(super) struct F16Line([[u16; LANES]; PANEL_VECTORS]);
+
+impl WeightData<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::F32(data) => data.len(),
+            Self::Bf16(data) => data.len(),
+            Self::F16(data) => data.len(),
+        }
+    }
+}
+
+impl PackedWeight {
+    /// Packs `data` `[num_outputs, num_inputs]`, on all threads of the current pool.
+    ///
+    /// # Panics
+    /// When `data` does not hold that many values or a dimension is 0.
+    pub fn pack(num_outputs: usize, num_inputs: usize, data: WeightData<'_>) -> Self {
+        assert!(num_outputs > 0 && num_inputs > 0, "a weight is [{num_outputs}, {num_inputs}]: both must be positive");
+        let num_weights = num_outputs * num_inputs;
+        assert_eq!(data.len(), num_weights, "a weight [{num_outputs}, {num_inputs}] has {} values", data.len());
+        let panels = match data {
+            WeightData::F32(data) => Panels::F32(pack_lines(num_outputs, num_inputs, data)),
+            WeightData::Bf16(data) => Panels::Bf16(pack_lines(num_outputs, num_inputs, data)),
+            WeightData::F16(data) => Panels::F16(pack_lines(num_outputs, num_inputs, data)),
+        };
+        Self { num_outputs, num_inputs, panels }
+    }
+
+    /// Width of y.
+    pub fn num_outputs(&self) -> usize {
+        self.num_outputs
+    }
+
+    /// Width of x.
+    pub fn num_inputs(&self) -> usize {
+        self.num_inputs
+    }
+
+    /// Memory it takes, padding included.
+    pub fn size_bytes(&self) -> usize {
+        match &self.panels {
+            Panels::F32(lines) => size_of_val(lines.as_slice()),
+            Panels::Bf16(lines) => size_of_val(lines.as_slice()),
+            Panels::F16(lines) => size_of_val(lines.as_slice()),
+        }
+    }
+
+    /// Writes the weights of one output to `row` `[num_inputs]`: the embedding of a token where both share a weight.
+    ///
+    /// # Panics
+    /// When there is no such output or `row` has another length.
+    pub fn copy_row(&self, output: usize, row: &mut [f32]) {
+        let (outputs, inputs) = (self.num_outputs, self.num_inputs);
+        assert!(output < outputs, "output {output} of a weight with {outputs} outputs");
+        assert_eq!(row.len(), inputs, "row holds {} values, not {inputs} inputs", row.len());
+        match &self.panels {
+            Panels::F32(lines) => copy_row(lines, output, row),
+            Panels::Bf16(lines) => copy_row(lines, output, row),
+            Panels::F16(lines) => copy_row(lines, output, row),
+        }
+    }
+
+    pub(super) fn panels(&self) -> &Panels {
+        &self.panels
+    }
+}
+
+impl WeightLine for F32Line {
+    type Element = f32;
+
+    fn set(&mut self, output: usize, weight: f32) {
+        self.0[output / LANES][output % LANES] = weight;
+    }
+
+    fn get(&self, output: usize) -> f32 {
+        self.0[output / LANES][output % LANES]
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
+        [simd.load(&self.0[0]), simd.load(&self.0[1])]
+    }
+}
+
+impl WeightLine for Bf16Line {
+    type Element = bf16;
+
+    fn set(&mut self, output: usize, weight: bf16) {
+        let shift = if output < LANES { 0 } else { 16 };
+        let pair = &mut self.0[output % LANES];
+        *pair = (*pair & !(0xffff << shift)) | (u32::from(weight.to_bits()) << shift);
+    }
+
+    fn get(&self, output: usize) -> f32 {
+        let pair = self.0[output % LANES];
+        f32::from_bits(if output < LANES { pair << 16 } else { pair & 0xffff_0000 })
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
+        simd.widen_bf16_pairs(&self.0)
+    }
+}
+
+impl WeightLine for F16Line {
+    type Element = f16;
+
+    fn set(&mut self, output: usize, weight: f16) {
+        self.0[output / LANES][output % LANES] = weight.to_bits();
+    }
+
+    fn get(&self, output: usize) -> f32 {
+        f16::from_bits(self.0[output / LANES][output % LANES]).to_f32()
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
+        [simd.widen_f16(&self.0[0]), simd.widen_f16(&self.0[1])]
+    }
+}
+
+fn pack_lines<L: WeightLine>(num_outputs: usize, num_inputs: usize, data: &[L::Element]) -> Vec<L> {
+    let mut lines = vec![L::default(); num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs]; // [panels, inputs]
+    let rows_of_panels = data.par_chunks(PANEL_OUTPUTS * num_inputs);
+    lines.par_chunks_mut(num_inputs).zip(rows_of_panels).for_each(|(panel, rows)| {
+        for (output, row) in rows.chunks(num_inputs).enumerate() {
+            for (line, weight) in panel.iter_mut().zip(row) {
+                line.set(output, *weight);
+            }
+        }
+    });
+    lines
+}
+
+fn copy_row<L: WeightLine>(lines: &[L], output: usize, row: &mut [f32]) {
+    let panel = &lines[output / PANEL_OUTPUTS * row.len()..][..row.len()];
+    for (weight, line) in row.iter_mut().zip(panel) {
+        *weight = line.get(output % PANEL_OUTPUTS);
+    }
+}

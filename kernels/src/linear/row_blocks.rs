@@ -1,0 +1,105 @@
+//! x laid out for the tiles: blocks of a few rows, and in a block the values of all its rows side by side per input.
+//!
+//! Door: [`RowBlocks`]. A tile reads its block front to back, as it does the weight. A single row is used as it is.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+/// Rows of a block, largest first. Each has a tile in `tile::multiply`.
+const BLOCK_ROWS: [usize; 7] = [12, 8, 6, 4, 3, 2, 1];
+
+/// Values below which waking other threads costs more than it gives.
+const MIN_PARALLEL_VALUES: usize = 1 << 16;
+
+/// Some rows of x.
+pub(super) struct RowBlocks<'a> {
+    num_inputs: usize,
+    rows: Vec<Range<usize>>,
+    /// Block after block, each `[inputs, rows of the block]`.
+    x: Cow<'a, [f32]>,
+}
+
+/// A block of rows.
+pub(super) struct RowBlock<'a> {
+    pub(super) num_rows: usize,
+    /// `[inputs, num_rows]`
+    pub(super) x: &'a [f32],
+}
+
+impl<'a> RowBlocks<'a> {
+    /// Lays out x `[rows, num_inputs]` in blocks of at most `max_rows` rows.
+    pub(super) fn new(x: &'a [f32], num_inputs: usize, max_rows: usize) -> Self {
+        let rows = cut(x.len() / num_inputs, max_rows);
+        if rows.iter().all(|rows| rows.len() == 1) {
+            return Self { num_inputs, rows, x: Cow::Borrowed(x) };
+        }
+        let mut blocked = vec![0.0; x.len()]; // [blocks][inputs, rows of the block]
+        let mut rest = blocked.as_mut_slice();
+        let mut blocks = Vec::with_capacity(rows.len());
+        for rows in &rows {
+            let (block, after) = rest.split_at_mut(rows.len() * num_inputs);
+            rest = after;
+            blocks.push((&x[rows.start * num_inputs..rows.end * num_inputs], block));
+        }
+        let is_small = x.len() < MIN_PARALLEL_VALUES;
+        let min_blocks = if is_small { blocks.len() } else { 1 };
+        blocks.into_par_iter().with_min_len(min_blocks).for_each(|(x, block)| transpose(x, num_inputs, block));
+        Self { num_inputs, rows, x: Cow::Owned(blocked) }
+    }
+
+    pub(super) fn num_inputs(&self) -> usize {
+        self.num_inputs
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn block(&self, idx: usize) -> RowBlock<'_> {
+        let Range { start, end } = self.rows[idx];
+        RowBlock { num_rows: end - start, x: &self.x[start * self.num_inputs..end * self.num_inputs] }
+    }
+}
+
+/// From `[rows, num_inputs]` to `[num_inputs, rows]`.
+fn transpose(x: &[f32], num_inputs: usize, to: &mut [f32]) {
+    let num_rows = x.len() / num_inputs;
+    for (input, values) in to.chunks_exact_mut(num_rows).enumerate() {
+        for (row, value) in values.iter_mut().enumerate() {
+            *value = x[row * num_inputs + input];
+        }
+    }
+}
+
+fn cut(num_rows: usize, max_rows: usize) -> Vec<Range<usize>> {
+    let mut blocks = Vec::new();
+    let mut first = 0;
+    for block_rows in BLOCK_ROWS.into_iter().filter(|rows| *rows <= max_rows) {
+        while num_rows - first >= block_rows {
+            blocks.push(first..first + block_rows);
+            first += block_rows;
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_cut_largest_first() {
+        assert_eq!(cut(27, 12), vec![0..12, 12..24, 24..27]);
+        assert_eq!(cut(5, 3), vec![0..3, 3..5]);
+        assert_eq!(cut(0, 12), vec![]);
+    }
+
+    #[test]
+    fn rows_of_a_block_lie_side_by_side() {
+        let blocks = RowBlocks::new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2, 2);
+        assert_eq!(blocks.block(0).x, [1.0, 3.0, 2.0, 4.0]);
+        assert_eq!(blocks.block(1).x, [5.0, 6.0]);
+    }
+}

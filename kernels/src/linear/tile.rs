@@ -1,0 +1,126 @@
+//! The innermost loops: a few rows times one or more panels, accumulated in registers.
+//!
+//! Door: [`multiply`]. Rows × panels are chosen so that there are enough independent chains to hide the latency of a
+//! multiply-add, and few enough to stay in registers. A chain continues from what y holds, so passes may be cut anywhere.
+
+use std::ops::Range;
+
+use super::packed_weight::{PANEL_OUTPUTS, PANEL_VECTORS, WeightLine};
+use crate::isa::{LANES, Simd};
+
+/// A group of panels and a row block, for some inputs.
+pub(super) struct TileInputs<'a, L> {
+    /// `[panels, panel_lines]`
+    pub(super) lines: &'a [L],
+    pub(super) panel_lines: usize,
+    /// The inputs of this pass.
+    pub(super) inputs: Range<usize>,
+    /// `[inputs of this pass, rows]`
+    pub(super) x: &'a [f32],
+}
+
+/// Where a tile's results go: some rows, from an output on.
+struct TileOutputs<'a, 'y> {
+    rows: &'a mut [&'y mut [f32]],
+    first_output: usize,
+}
+
+/// Adds the products for the row block to `y_rows`, from `first_output` on.
+#[inline(always)]
+pub(super) fn multiply<S: Simd, L: WeightLine>(
+    simd: S,
+    tile: &TileInputs<'_, L>,
+    first_output: usize,
+    y_rows: &mut [&mut [f32]],
+) {
+    let y = &mut TileOutputs { rows: y_rows, first_output };
+    match y.rows.len() {
+        1 if S::NUM_SUMS >= 8 => sweep::<S, L, 1, 4>(simd, tile, y),
+        1 if S::NUM_SUMS >= 4 => sweep::<S, L, 1, 2>(simd, tile, y),
+        1 => sweep::<S, L, 1, 1>(simd, tile, y),
+        2 if S::NUM_SUMS >= 8 => sweep::<S, L, 2, 2>(simd, tile, y),
+        2 => sweep::<S, L, 2, 1>(simd, tile, y),
+        3 => sweep::<S, L, 3, 1>(simd, tile, y),
+        4 => sweep::<S, L, 4, 1>(simd, tile, y),
+        6 => sweep::<S, L, 6, 1>(simd, tile, y),
+        8 => sweep::<S, L, 8, 1>(simd, tile, y),
+        12 => sweep::<S, L, 12, 1>(simd, tile, y),
+        rows => unreachable!("row blocks have 1, 2, 3, 4, 6, 8 or 12 rows, not {rows}"),
+    }
+}
+
+/// `PANELS` panels at a time, then the rest one by one.
+#[inline(always)]
+fn sweep<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize>(
+    simd: S,
+    tile: &TileInputs<'_, L>,
+    y: &mut TileOutputs<'_, '_>,
+) {
+    let num_panels = tile.lines.len() / tile.panel_lines;
+    let num_together = num_panels / PANELS * PANELS;
+    for panel in (0..num_together).step_by(PANELS) {
+        multiply_panels::<S, L, ROWS, PANELS>(simd, tile, panel, y);
+    }
+    for panel in num_together..num_panels {
+        multiply_panels::<S, L, ROWS, 1>(simd, tile, panel, y);
+    }
+}
+
+#[inline(always)]
+fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize>(
+    simd: S,
+    tile: &TileInputs<'_, L>,
+    first_panel: usize,
+    y: &mut TileOutputs<'_, '_>,
+) {
+    let (x, _) = tile.x.as_chunks::<ROWS>();
+    let mut panels = [&tile.lines[..0]; PANELS];
+    let mut sums = [[[simd.splat(0.0); PANEL_VECTORS]; PANELS]; ROWS];
+    for panel in 0..PANELS {
+        panels[panel] = &tile.lines[(first_panel + panel) * tile.panel_lines..][tile.inputs.clone()][..x.len()];
+        let first_output = y.first_output + (first_panel + panel) * PANEL_OUTPUTS;
+        for (sums, y) in sums.iter_mut().zip(y.rows.iter()) {
+            sums[panel] = load_outputs(simd, &y[first_output..]);
+        }
+    }
+    for input in 0..x.len() {
+        for panel in 0..PANELS {
+            let weights = panels[panel][input].widen(simd);
+            for row in 0..ROWS {
+                let value = simd.splat(x[input][row]);
+                let [low, high] = sums[row][panel];
+                sums[row][panel] = [simd.mul_add(value, weights[0], low), simd.mul_add(value, weights[1], high)];
+            }
+        }
+    }
+    for (sums, y_row) in sums.into_iter().zip(y.rows.iter_mut()) {
+        for (panel, sums) in sums.into_iter().enumerate() {
+            let first_output = y.first_output + (first_panel + panel) * PANEL_OUTPUTS;
+            store_outputs(simd, sums, &mut y_row[first_output..]);
+        }
+    }
+}
+
+#[inline(always)]
+fn load_outputs<S: Simd>(simd: S, y: &[f32]) -> [S::Vector; PANEL_VECTORS] {
+    match y.as_chunks::<LANES>().0 {
+        [low, high, ..] => [simd.load(low), simd.load(high)],
+        [low] => [simd.load(low), simd.load_padded(&y[LANES..], 0.0)],
+        [] => [simd.load_padded(y, 0.0), simd.splat(0.0)],
+    }
+}
+
+#[inline(always)]
+fn store_outputs<S: Simd>(simd: S, sums: [S::Vector; PANEL_VECTORS], y: &mut [f32]) {
+    match y.as_chunks_mut::<LANES>() {
+        ([low, high, ..], _) => {
+            simd.store(sums[0], low);
+            simd.store(sums[1], high);
+        }
+        ([low], rest) => {
+            simd.store(sums[0], low);
+            simd.store_prefix(sums[1], rest);
+        }
+        ([], rest) => simd.store_prefix(sums[0], rest),
+    }
+}
