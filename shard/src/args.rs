@@ -1,0 +1,162 @@
+//! What a shard is told on its command line. Flags and environment are read here and nowhere else.
+//!
+//! Doors: [`ShardArgs`], and [`ModelArgs`], the group that the launcher takes too. The launcher makes a child's arguments
+//! with [`ShardArgs::to_argv`], which parses back to the same values.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Computes the steps of one model on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
+#[command(name = "text-generation-shard", version)]
+pub struct ShardArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Path of the Unix socket to listen on
+    #[arg(long, default_value = "/tmp/text-generation-server-0")]
+    pub uds_path: PathBuf,
+
+    /// Number of this shard, from 0
+    #[arg(long, default_value_t = 0)]
+    pub rank: u32,
+
+    /// Number of shards that serve the model together
+    #[arg(long, default_value_t = 1)]
+    pub world_size: u32,
+
+    /// Log one JSON object per line
+    #[arg(long, env)]
+    pub json_output: bool,
+
+    /// Level of the log: error, warn, info, debug, trace, or a filter such as `info,shard=debug`
+    #[arg(long, env, default_value = "info")]
+    pub log_level: String,
+}
+
+/// Which model, and how it is computed.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct ModelArgs {
+    /// Model to serve: `demo`, or the path of a directory in Hugging Face layout
+    #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
+    pub model_id: String,
+
+    /// Revision of the model on the Hub; a local directory has none
+    #[arg(long, env)]
+    pub revision: Option<String>,
+
+    /// Type that the weights are loaded in [default: the checkpoint's]
+    #[arg(long, env, value_enum)]
+    pub dtype: Option<Dtype>,
+
+    /// Device that computes
+    #[arg(long, env, value_enum, default_value_t = Device::Cpu)]
+    pub device: Device,
+
+    /// Instruction set of the CPU kernels: portable, avx2 or avx512 [default: the best there is]
+    #[arg(long, env = "HILO_CPU_ISA", hide = true)]
+    pub cpu_isa: Option<String>,
+}
+
+/// Type of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Dtype {
+    /// IEEE single precision.
+    Float32,
+    /// IEEE half precision.
+    Float16,
+    /// The upper half of single precision.
+    Bfloat16,
+}
+
+/// What computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Device {
+    /// This machine's processor.
+    Cpu,
+    /// Arithmetic over token ids instead of a model, for tests.
+    #[value(hide = true)]
+    Mock,
+}
+
+impl ShardArgs {
+    /// The arguments, without the program's name, that parse to `self`.
+    pub fn to_argv(&self) -> Vec<OsString> {
+        let Self { model, uds_path, rank, world_size, json_output, log_level } = self;
+        let mut argv = model.to_argv();
+        argv.extend(["--uds-path".into(), uds_path.into()]);
+        argv.extend(["--rank".into(), rank.to_string().into()]);
+        argv.extend(["--world-size".into(), world_size.to_string().into()]);
+        argv.extend(json_output.then(|| "--json-output".into()));
+        argv.extend(["--log-level".into(), log_level.into()]);
+        argv
+    }
+}
+
+impl ModelArgs {
+    /// The arguments that parse to `self`.
+    pub fn to_argv(&self) -> Vec<OsString> {
+        let Self { model_id, revision, dtype, device, cpu_isa } = self;
+        let flags = [
+            ("--model-id", Some(model_id.clone())),
+            ("--revision", revision.clone()),
+            ("--dtype", dtype.map(|dtype| name(&dtype))),
+            ("--device", Some(name(device))),
+            ("--cpu-isa", cpu_isa.clone()),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?.into()]));
+        given.flatten().collect()
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&name(self))
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&name(self))
+    }
+}
+
+fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(argv: &[OsString]) -> ShardArgs {
+        ShardArgs::try_parse_from(std::iter::once(OsString::from("text-generation-shard")).chain(argv.iter().cloned()))
+            .unwrap()
+    }
+
+    #[test]
+    fn argv_parses_back() {
+        let all = ShardArgs {
+            model: ModelArgs {
+                model_id: "/models/a b".into(),
+                revision: Some("main".into()),
+                dtype: Some(Dtype::Bfloat16),
+                device: Device::Mock,
+                cpu_isa: Some("avx2".into()),
+            },
+            uds_path: "/run/x y-3".into(),
+            rank: 3,
+            world_size: 8,
+            json_output: true,
+            log_level: "info,shard=debug".into(),
+        };
+        assert_eq!(parse(&all.to_argv()), all);
+        let default = parse(&[]);
+        assert_eq!(parse(&default.to_argv()), default);
+        assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Device::Cpu));
+    }
+}

@@ -1,0 +1,163 @@
+//! Runs a graph: one operation after the other, each value dropped after its last use.
+//!
+//! Doors: [`Program`], a graph with its weights, and [`run`] for graphs without. The match over operations has no arm for
+//! "anything else": an operation added to `graph/` is named here by the compiler.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use kernels::linear::PackedWeight;
+
+use super::loader::Weight;
+use super::state::State;
+use super::{elementwise, host, model_ops, sampling_ops};
+use crate::backend::BackendError;
+use crate::batch::{Batch, BatchRow, SampledRow};
+use crate::graph::{Graph, Input, Op, Value};
+use crate::sampling::Column;
+
+/// A graph and its weights.
+#[derive(Debug)]
+pub(super) struct Program {
+    graph: Arc<Graph>,
+    /// One per node; `None` where it is no weight.
+    weights: Vec<Option<Weight>>,
+}
+
+/// What a graph is run on.
+#[derive(Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) state: &'a State,
+    /// Which of the batch's sampled rows a sampler runs for.
+    pub(super) sampled: usize,
+    pub(super) arguments: &'a [Tensor],
+}
+
+/// The values of a run that are still needed.
+pub(super) struct Values {
+    held: Vec<Option<Weight>>,
+}
+
+impl Program {
+    /// A program; `weights` has those of the graph, by name.
+    pub(super) fn new(graph: &Arc<Graph>, weights: &HashMap<String, Weight>) -> Self {
+        let weight = |op: &Op| {
+            if let Op::Weight(spec) = op { weights.get(&spec.name).cloned() } else { None }
+        };
+        let weights = graph.nodes().iter().map(|node| weight(&node.op)).collect();
+        Self { graph: Arc::clone(graph), weights }
+    }
+
+    /// The graph.
+    pub(super) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Runs the graph and answers its outputs.
+    pub(super) fn run(&self, step: &Step<'_>) -> Result<Vec<Tensor>, BackendError> {
+        run(&self.graph, &self.weights, step)
+    }
+}
+
+/// Runs `graph` with the weights of its nodes and answers its outputs.
+pub(super) fn run(graph: &Graph, weights: &[Option<Weight>], step: &Step<'_>) -> Result<Vec<Tensor>, BackendError> {
+    let mut values = Values { held: vec![None; graph.nodes().len()] };
+    for (index, last_uses) in graph.last_uses().iter().enumerate() {
+        let known = weights.get(index).and_then(Option::as_ref);
+        let value = match known {
+            Some(weight) => weight.clone(),
+            None => Weight::Tensor(compute(graph, index, &values, step)?),
+        };
+        values.held[index] = Some(value);
+        last_uses.iter().for_each(|value| values.held[value.index()] = None);
+    }
+    Ok(graph.outputs().iter().map(|output| values.tensor(*output).clone()).collect())
+}
+
+impl Values {
+    /// A value that is a tensor.
+    pub(super) fn tensor(&self, value: Value) -> &Tensor {
+        match self.weight(value) {
+            Weight::Tensor(tensor) => tensor,
+            Weight::Packed(_) => unreachable!("only linear layers and embeddings use packed weights"),
+        }
+    }
+
+    /// A value, maybe a packed weight.
+    pub(super) fn weight(&self, value: Value) -> &Weight {
+        self.held[value.index()].as_ref().expect("values are kept until their last use")
+    }
+
+    /// The weight of a linear layer.
+    pub(super) fn packed(&self, value: Value) -> &PackedWeight {
+        match self.weight(value) {
+            Weight::Packed(packed) => packed,
+            Weight::Tensor(_) => unreachable!("weights of linear layers are packed"),
+        }
+    }
+}
+
+impl<'a> Step<'a> {
+    /// The row that a sampler runs for.
+    pub(super) fn sampled_row(&self) -> (&'a SampledRow, &'a BatchRow) {
+        let sampled = &self.batch.sampled[self.sampled];
+        (sampled, &self.batch.rows[sampled.row])
+    }
+
+    fn input(&self, input: Input) -> candle_core::Result<Tensor> {
+        let range = match input {
+            Input::TokenIds | Input::Positions => 0..self.batch.token_ids.len(),
+            Input::Sampling(_) => self.sampled..self.sampled + 1,
+        };
+        match self.batch.input(input) {
+            Column::F32(column) => host::tensor(column[range].to_vec()),
+            Column::I32(column) => host::tensor(column[range].to_vec()),
+            Column::U32(column) => host::tensor(column[range].to_vec()),
+        }
+    }
+}
+
+fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Result<Tensor, BackendError> {
+    let node = &graph.nodes()[index];
+    let operand = |position: usize| values.tensor(node.operands[position]);
+    Ok(match &node.op {
+        Op::Input(input) => step.input(*input)?,
+        Op::Argument(index) => step.arguments[*index].clone(),
+        Op::Weight(spec) => unreachable!("weight {} was loaded", spec.name),
+        Op::Constant(value) => Tensor::new(*value, &Device::Cpu)?,
+        Op::CurrentTokens => host::tensor(step.state.history.current_tokens(step.batch))?, // [tokens]
+        Op::Embedding => model_ops::embedding(values.weight(node.operands[0]), operand(1))?,
+        Op::Linear => {
+            let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
+            model_ops::linear(operand(0), values.packed(node.operands[1]), bias)?
+        }
+        Op::RmsNorm { eps } => model_ops::rms_norm(operand(0), operand(1), *eps)?,
+        Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
+        Op::PagedAttention { layer, scale } => {
+            model_ops::paged_attention([operand(0), operand(1), operand(2)], *layer, *scale, step)?
+        }
+        Op::SiluMul => model_ops::silu_mul(operand(0), operand(1))?,
+        Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,
+        Op::GatherRows => model_ops::gather_rows(operand(0), operand(1))?,
+        Op::Unary(function) => elementwise::unary(*function, operand(0))?,
+        Op::Binary(function) => elementwise::binary(*function, operand(0), operand(1))?,
+        Op::Less => elementwise::less(operand(0), operand(1))?,
+        Op::Select => elementwise::select(operand(0), operand(1), operand(2))?,
+        Op::SumColumns => sampling_ops::sum_columns(operand(0))?,
+        Op::LogSoftmax => sampling_ops::log_softmax(operand(0))?,
+        Op::ArgMax => sampling_ops::arg_max(operand(0))?,
+        Op::GatherColumns => sampling_ops::gather_columns(operand(0), operand(1))?,
+        Op::KthLargest => sampling_ops::kth_largest(operand(0), operand(1))?,
+        Op::MassThreshold => sampling_ops::mass_threshold(operand(0), operand(1), operand(2))?,
+        Op::TokenCounts { scope, vocab_size } => sampling_ops::token_counts(*scope, *vocab_size, step)?,
+        Op::Uniform => sampling_ops::uniform([operand(0), operand(1), operand(2)])?,
+        Op::InverseCdf => sampling_ops::inverse_cdf(operand(0), operand(1))?,
+        Op::TopTokens => sampling_ops::top_tokens(operand(0), operand(1))?,
+        Op::AppendToken => {
+            step.state.history.append(step.sampled_row().1, host::View::new(operand(0))?.i32()[0]);
+            operand(0).clone()
+        }
+    })
+}

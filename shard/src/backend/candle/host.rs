@@ -1,0 +1,99 @@
+//! Candle tensors as slices, and slices as tensors.
+//!
+//! Doors: [`View`], which borrows a tensor's elements, and [`tensor`], [`shaped`], which take a vector over. No copies.
+
+use candle_core::{CpuStorage, DType, Device, Shape, Storage, StorageRef, Tensor, WithDType};
+
+/// The elements of a contiguous tensor, borrowed.
+pub(super) struct View<'a> {
+    storage: StorageRef<'a>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> View<'a> {
+    /// Borrows `tensor`.
+    ///
+    /// # Errors
+    /// When its elements do not lie one after the other.
+    pub(super) fn new(tensor: &'a Tensor) -> candle_core::Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("a tensor of layout {layout:?} is not contiguous");
+        };
+        Ok(Self { storage, start, end })
+    }
+
+    /// Its elements.
+    ///
+    /// # Panics
+    /// When they are not f32: the graph's types say what they are.
+    pub(super) fn f32(&self) -> &[f32] {
+        self.slice()
+    }
+
+    /// Its elements.
+    ///
+    /// # Panics
+    /// When they are not i32.
+    pub(super) fn i32(&self) -> &[i32] {
+        self.slice()
+    }
+
+    /// Its elements.
+    ///
+    /// # Panics
+    /// When they are not u32.
+    pub(super) fn u32(&self) -> &[u32] {
+        self.slice()
+    }
+
+    /// Its elements, one byte per truth value.
+    ///
+    /// # Panics
+    /// When they are not truth values.
+    pub(super) fn bool(&self) -> &[u8] {
+        self.slice()
+    }
+
+    /// The storage and the elements of it that are the tensor's.
+    pub(super) fn storage(&self) -> (&CpuStorage, std::ops::Range<usize>) {
+        (cpu(&self.storage), self.start..self.end)
+    }
+
+    fn slice<T: WithDType>(&self) -> &[T] {
+        let storage = cpu(&self.storage);
+        let elements = storage.as_slice::<T>().expect("graph types say what a value holds");
+        &elements[self.start..self.end]
+    }
+}
+
+fn cpu(storage: &Storage) -> &CpuStorage {
+    match storage {
+        Storage::Cpu(storage) => storage,
+        Storage::Cuda(_) | Storage::Metal(_) => unreachable!("this backend makes tensors on the CPU only"),
+    }
+}
+
+/// A tensor with one dimension.
+pub(super) fn tensor<T: WithDType>(elements: Vec<T>) -> candle_core::Result<Tensor> {
+    let len = elements.len();
+    Tensor::from_vec(elements, len, &Device::Cpu)
+}
+
+/// A tensor of `shape`.
+pub(super) fn shaped<T: WithDType>(elements: Vec<T>, shape: impl Into<Shape>) -> candle_core::Result<Tensor> {
+    Tensor::from_vec(elements, shape.into(), &Device::Cpu)
+}
+
+/// Candle's name of a type of floats.
+pub(super) fn float_type(dtype: crate::graph::DType) -> DType {
+    match dtype {
+        crate::graph::DType::F16 => DType::F16,
+        crate::graph::DType::Bf16 => DType::BF16,
+        crate::graph::DType::F32 => DType::F32,
+        crate::graph::DType::I32 | crate::graph::DType::U32 | crate::graph::DType::Bool => {
+            unreachable!("the graph builders accept floats only")
+        }
+    }
+}

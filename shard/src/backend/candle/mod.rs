@@ -1,0 +1,151 @@
+//! The CPU backend: executes graphs operation by operation. It is the reference that other backends are compared with.
+//!
+//! Candle's tensors hold the values between operations, convert types while loading, reshape and gather; the hot operations
+//! (linear, attention, norms, softmax) are our `kernels`. The model runs over all tokens of a step at once; a sampler runs
+//! one row at a time, each row with the graph that it asks for, rows in parallel.
+//!
+//! Activations and the KV cache are f32 whatever the type of the weights. A row's results are the same bits whatever its
+//! neighbours, the cut of its prompt and the number of threads.
+
+mod elementwise;
+mod executor;
+mod host;
+mod loader;
+mod memory;
+mod model_ops;
+mod sampling_ops;
+mod selection;
+mod state;
+#[cfg(test)]
+mod tests;
+mod threefry;
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+use super::{Backend, BackendError, StateLayout};
+use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
+use crate::graph::Graph;
+use crate::weights::Checkpoint;
+use executor::{Program, Step};
+use state::{KvShape, State};
+
+/// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.
+const TARGETS_PER_PASS: usize = 64;
+
+/// The graphs of a model, in the order in which their results are handed on.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelGraphs {
+    /// Step → hidden states `[tokens, hidden]`.
+    pub(crate) decoder: Arc<Graph>,
+    /// Hidden states `[tokens, hidden]` (argument 0), indices `[rows]` (argument 1) → logits `[rows, vocab]`.
+    pub(crate) logits: Arc<Graph>,
+    /// As `logits`, and target ids `[rows]` (argument 2) → their log-probabilities `[rows]`.
+    pub(crate) target_logprobs: Arc<Graph>,
+}
+
+/// A model on the CPU.
+#[derive(Debug)]
+pub(crate) struct CandleBackend {
+    threads: rayon::ThreadPool,
+    decoder: Program,
+    logits: Program,
+    target_logprobs: Program,
+    kv_shapes: Vec<KvShape>,
+    state: Option<State>,
+}
+
+impl CandleBackend {
+    /// Loads the weights of `graphs` and lays them out for the kernels. `progress` hears of each: (done, total).
+    ///
+    /// # Errors
+    /// When a weight is missing or malformed, or no threads can be started.
+    pub(crate) fn load(
+        graphs: &ModelGraphs,
+        checkpoint: &Checkpoint,
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Self, BackendError> {
+        let num_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(num_threads)
+            .thread_name(|index| format!("compute-{index}"))
+            .build()
+            .map_err(|source| BackendError::Threads { num_threads, source })?;
+        let ModelGraphs { decoder, logits, target_logprobs } = graphs;
+        let graphs = [decoder, logits, target_logprobs];
+        let weights = threads.install(|| loader::load(&graphs, checkpoint, progress))?;
+        let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
+        let kv_shapes = KvShape::of_layers(decoder.graph());
+        Ok(Self { threads, decoder, logits, target_logprobs, kv_shapes, state: None })
+    }
+}
+
+impl Backend for CandleBackend {
+    fn kv_bytes_per_token(&self) -> u64 {
+        self.kv_shapes.iter().map(KvShape::bytes_per_token).sum()
+    }
+
+    fn available_bytes(&self) -> Result<u64, BackendError> {
+        memory::available_bytes()
+    }
+
+    fn allocate(&mut self, layout: StateLayout) -> Result<(), BackendError> {
+        // The old state goes before the next one comes: both may not fit.
+        self.state = None;
+        self.state = Some(State::allocate(&self.kv_shapes, self.decoder.graph(), layout)?);
+        Ok(())
+    }
+
+    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+        let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
+        self.threads.install(|| {
+            let hidden = self.decoder.run(&Step { batch, state, sampled: 0, arguments: &[] })?.remove(0); // [tokens, hidden]
+            let prompt_logprobs = self.prompt_logprobs(batch, state, &hidden)?;
+            let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
+            Ok(StepOutput { tokens, prompt_logprobs })
+        })
+    }
+}
+
+impl CandleBackend {
+    fn prompt_logprobs(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<f32>, BackendError> {
+        let PromptTargets { token_indices, token_ids } = &batch.targets;
+        let mut logprobs = Vec::with_capacity(token_ids.len());
+        for (indices, ids) in token_indices.chunks(TARGETS_PER_PASS).zip(token_ids.chunks(TARGETS_PER_PASS)) {
+            let arguments = [hidden.clone(), host::tensor(indices.to_vec())?, host::tensor(ids.to_vec())?];
+            let step = Step { batch, state, sampled: 0, arguments: &arguments };
+            let outputs = self.target_logprobs.run(&step)?; // [rows]
+            logprobs.extend_from_slice(host::View::new(&outputs[0])?.f32());
+        }
+        Ok(logprobs)
+    }
+
+    fn sample(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<SampledToken>, BackendError> {
+        let last_token = |row: usize| (batch.rows[row].first_token + batch.rows[row].num_tokens - 1) as i32;
+        let indices: Vec<i32> = batch.sampled.iter().map(|sampled| last_token(sampled.row)).collect();
+        let arguments = [hidden.clone(), host::tensor(indices)?];
+        let logits = self.logits.run(&Step { batch, state, sampled: 0, arguments: &arguments })?.remove(0); // [rows, vocab]
+        let sample_row = |sampled: usize| {
+            let arguments = [logits.narrow(0, sampled, 1)?]; // [1, vocab]
+            let sampler = &batch.sampled[sampled].sampler;
+            let outputs = executor::run(sampler, &[], &Step { batch, state, sampled, arguments: &arguments })?;
+            sampled_token(&outputs)
+        };
+        (0..batch.sampled.len()).into_par_iter().map(sample_row).collect()
+    }
+}
+
+fn sampled_token(outputs: &[Tensor]) -> Result<SampledToken, BackendError> {
+    let token_id = host::View::new(&outputs[0])?.i32()[0] as u32;
+    let logprob = host::View::new(&outputs[1])?.f32()[0];
+    let top_tokens = match &outputs[2..] {
+        [ids, logprobs] => {
+            let (ids, logprobs) = (host::View::new(ids)?, host::View::new(logprobs)?);
+            ids.i32().iter().map(|id| *id as u32).zip(logprobs.f32().iter().copied()).collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(SampledToken { token_id, logprob, top_tokens })
+}

@@ -1,0 +1,91 @@
+//! The operations of models, on the CPU: candle tensors in and out, kernels in between.
+//!
+//! Each function is one arm of the executor's match; shapes were checked when the graph was built. Every token is computed
+//! alone, in a fixed order of additions, so its result does not depend on the other tokens of the step.
+
+use candle_core::{DType, Tensor};
+use kernels::attention::{AttentionRow, AttentionShape, KvCache};
+use kernels::linear::PackedWeight;
+use kernels::rotary::RotaryTable;
+
+use super::executor::Step;
+use super::host::{self, View};
+use super::loader::Weight;
+use crate::backend::BLOCK_SIZE;
+use crate::graph::Shape;
+
+type Result<T> = candle_core::Result<T>;
+
+pub(super) fn embedding(table: &Weight, tokens: &Tensor) -> Result<Tensor> {
+    match table {
+        Weight::Tensor(table) => gather_rows(table, tokens)?.to_dtype(DType::F32), // [tokens, hidden]
+        Weight::Packed(table) => {
+            let view = View::new(tokens)?;
+            let tokens = view.i32();
+            let hidden_size = table.num_inputs();
+            let mut hidden = vec![0.0; tokens.len() * hidden_size]; // [tokens, hidden]
+            for (row, token) in hidden.chunks_exact_mut(hidden_size).zip(tokens) {
+                table.copy_row(*token as usize, row);
+            }
+            host::shaped(hidden, (tokens.len(), hidden_size))
+        }
+    }
+}
+
+pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -> Result<Tensor> {
+    let num_rows = x.dim(0)?;
+    let mut y = vec![0.0; num_rows * weight.num_outputs()]; // [n, out]
+    let bias = bias.map(View::new).transpose()?;
+    kernels::linear::linear(View::new(x)?.f32(), weight, bias.as_ref().map(View::f32), &mut y);
+    host::shaped(y, (num_rows, weight.num_outputs()))
+}
+
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
+    let mut y = vec![0.0; x.elem_count()]; // as x
+    kernels::rms_norm::rms_norm(View::new(x)?.f32(), View::new(weight)?.f32(), eps, &mut y);
+    host::shaped(y, x.shape())
+}
+
+pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Result<Tensor> {
+    let mut y = View::new(x)?.f32().to_vec(); // [tokens, heads, head_dim]
+    kernels::rotary::rotary(&mut y, x.dim(2)?, View::new(positions)?.u32(), table);
+    host::shaped(y, x.shape())
+}
+
+pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], layer: usize, scale: f32, step: &Step<'_>) -> Result<Tensor> {
+    let (_, num_heads, head_dim) = q.dims3()?;
+    let (_, num_kv_heads, _) = k.dims3()?;
+    let shape = AttentionShape { num_heads, num_kv_heads, head_dim, block_size: BLOCK_SIZE, scale };
+    let row = |row: &crate::batch::BatchRow| AttentionRow {
+        first_token: row.first_token,
+        num_tokens: row.num_tokens,
+        context_len: row.context_len,
+        block_table: step.batch.block_table(row),
+    };
+    let rows: Vec<AttentionRow<'_>> = step.batch.rows.iter().map(row).collect();
+    let mut out = vec![0.0; q.elem_count()]; // [tokens, heads, head_dim]
+    let mut cache = step.state.layers[layer].lock().expect("no operation panics while it holds a layer");
+    kernels::attention::write_kv(&shape, &rows, View::new(k)?.f32(), &mut cache.k);
+    kernels::attention::write_kv(&shape, &rows, View::new(v)?.f32(), &mut cache.v);
+    let cache = KvCache { k: &cache.k, v: &cache.v };
+    kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), cache, &mut out);
+    host::shaped(out, q.shape())
+}
+
+pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    let mut y = vec![0.0; gate.elem_count()]; // [tokens, n]
+    kernels::silu_mul::silu_mul(View::new(gate)?.f32(), View::new(up)?.f32(), &mut y);
+    host::shaped(y, gate.shape())
+}
+
+pub(super) fn reshape(x: &Tensor, shape: &Shape) -> Result<Tensor> {
+    let mut sizes = vec![x.dim(0)?];
+    sizes.extend(shape.dims()[1..].iter().filter_map(|dim| Shape::new([*dim]).last_size()));
+    x.reshape(sizes) // [first, sizes..]
+}
+
+pub(super) fn gather_rows(x: &Tensor, indices: &Tensor) -> Result<Tensor> {
+    // Candle takes no signed indices.
+    let indices: Vec<u32> = View::new(indices)?.i32().iter().map(|index| *index as u32).collect();
+    x.index_select(&host::tensor(indices)?, 0) // [rows, n]
+}

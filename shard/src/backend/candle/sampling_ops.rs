@@ -1,0 +1,90 @@
+//! The operations of samplers that look at a whole row, on the CPU.
+//!
+//! Each function is one arm of the executor's match; shapes were checked when the graph was built. A sampler runs for one
+//! row: `[rows]` is `[1]` and `[rows, vocab]` is `[1, vocab]`. Only `log_softmax` and `gather_columns`, which prompt
+//! log-probabilities use too, see several rows.
+
+use candle_core::{D, Tensor};
+
+use super::executor::Step;
+use super::host::{self, View};
+use super::{selection, threefry};
+use crate::graph::TokenScope;
+
+type Result<T> = candle_core::Result<T>;
+
+pub(super) fn sum_columns(x: &Tensor) -> Result<Tensor> {
+    let sum: f64 = View::new(x)?.f32().iter().copied().map(f64::from).sum();
+    host::tensor(vec![sum as f32]) // [1]
+}
+
+pub(super) fn log_softmax(scores: &Tensor) -> Result<Tensor> {
+    let mut logprobs = View::new(scores)?.f32().to_vec(); // [rows, vocab]
+    logprobs.chunks_exact_mut(scores.dim(D::Minus1)?).for_each(kernels::softmax::log_softmax);
+    host::shaped(logprobs, scores.shape())
+}
+
+pub(super) fn arg_max(scores: &Tensor) -> Result<Tensor> {
+    // A row without any number gets token 0, and not a number as its logprob.
+    let best = kernels::softmax::argmax(View::new(scores)?.f32()).unwrap_or(0);
+    host::tensor(vec![best as i32]) // [1]
+}
+
+pub(super) fn gather_columns(x: &Tensor, indices: &Tensor) -> Result<Tensor> {
+    let (x_view, index_view) = (View::new(x)?, View::new(indices)?);
+    let indices_per_row = if indices.rank() == 2 { indices.dim(1)? } else { 1 };
+    let mut gathered = Vec::with_capacity(indices.elem_count());
+    if indices_per_row > 0 {
+        let rows = x_view.f32().chunks_exact(x.dim(1)?);
+        for (row, indices) in rows.zip(index_view.i32().chunks_exact(indices_per_row)) {
+            gathered.extend(indices.iter().map(|index| row[*index as usize]));
+        }
+    }
+    host::shaped(gathered, indices.shape()) // as indices
+}
+
+pub(super) fn kth_largest(scores: &Tensor, k: &Tensor) -> Result<Tensor> {
+    let k = View::new(k)?.i32()[0];
+    let threshold = selection::kth_largest(View::new(scores)?.f32(), usize::try_from(k).unwrap_or(0));
+    host::tensor(vec![threshold]) // [1]
+}
+
+pub(super) fn mass_threshold(keys: &Tensor, weights: &Tensor, mass: &Tensor) -> Result<Tensor> {
+    let mass = View::new(mass)?.f32()[0];
+    let threshold = selection::mass_threshold(View::new(keys)?.f32(), View::new(weights)?.f32(), f64::from(mass));
+    host::tensor(vec![threshold]) // [1]
+}
+
+pub(super) fn token_counts(scope: TokenScope, vocab_size: usize, step: &Step<'_>) -> Result<Tensor> {
+    let (sampled, row) = step.sampled_row();
+    let positions = match scope {
+        TokenScope::Context => 0..row.context_len,
+        TokenScope::Generated => sampled.prompt_len..row.context_len,
+    };
+    let mut counts = vec![0.0_f32; vocab_size]; // [1, vocab]
+    step.state.history.tokens(row.slot, positions).for_each(|token| counts[token as usize] += 1.0);
+    host::shaped(counts, (1, vocab_size))
+}
+
+pub(super) fn uniform(words: [&Tensor; 3]) -> Result<Tensor> {
+    let mut numbers = [0; 3];
+    for (number, word) in numbers.iter_mut().zip(words) {
+        *number = View::new(word)?.u32()[0];
+    }
+    let [low, high, counter] = numbers;
+    host::tensor(vec![threefry::uniform([low, high], [counter, 0])]) // [1]
+}
+
+pub(super) fn inverse_cdf(probabilities: &Tensor, u: &Tensor) -> Result<Tensor> {
+    let u = View::new(u)?.f32()[0];
+    let token = selection::inverse_cdf(View::new(probabilities)?.f32(), f64::from(u));
+    host::tensor(vec![token as i32]) // [1]
+}
+
+pub(super) fn top_tokens(scores: &Tensor, n: &Tensor) -> Result<Tensor> {
+    let n = View::new(n)?.i32()[0];
+    let ids = selection::top_tokens(View::new(scores)?.f32(), usize::try_from(n).unwrap_or(0));
+    let ids: Vec<i32> = ids.into_iter().map(|id| id as i32).collect();
+    let len = ids.len();
+    host::shaped(ids, (1, len)) // [1, top_tokens]
+}

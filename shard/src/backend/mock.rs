@@ -1,0 +1,121 @@
+//! A backend without a model: the next token is arithmetic over all tokens of its row, checkable by hand.
+//!
+//! It reads a row's earlier tokens through the block table and its input token from the token history, exactly as a real
+//! backend does; so a slot, a block or a position mixed up anywhere changes the answer. It ignores seeds and every other
+//! sampling parameter but `top_n_tokens`, and never makes a token that ends a sequence: length decides.
+
+use super::history::TokenHistory;
+use super::{BLOCK_SIZE, Backend, BackendError, StateLayout};
+use crate::batch::{Batch, BatchRow, SampledToken, StepOutput};
+use crate::graph::{Input, SamplingInput};
+use crate::sampling::Column;
+
+/// No limit worth speaking of: the mock's KV cache holds one number per token.
+const AVAILABLE_BYTES: u64 = 64 << 20;
+
+/// The state of the mock: tokens where a real backend has keys and values.
+#[derive(Debug)]
+pub(crate) struct MockBackend {
+    candidates: Vec<u32>,
+    state: Option<MockState>,
+}
+
+#[derive(Debug)]
+struct MockState {
+    history: TokenHistory,
+    /// `[num_blocks, block_size]`
+    cache: Vec<i32>,
+}
+
+impl MockBackend {
+    /// A mock for a vocabulary. It makes tokens of the second quarter, which in byte-pair vocabularies are plain words.
+    pub(crate) fn new(vocab_size: usize, eos_token_ids: &[u32]) -> Self {
+        let is_plain = |id: &u32| !eos_token_ids.contains(id);
+        let quarter =
+            |range: std::ops::Range<usize>| -> Vec<u32> { range.map(|id| id as u32).filter(is_plain).collect() };
+        let mut candidates = quarter(vocab_size / 4..vocab_size / 2);
+        if candidates.is_empty() {
+            candidates = quarter(0..vocab_size);
+        }
+        Self { candidates, state: None }
+    }
+
+    fn sample(&self, context: &[i32], top_n: usize) -> SampledToken {
+        let hash = hash(context);
+        let len = self.candidates.len().max(1) as u64;
+        let token = |i: u64| self.candidates.get(((hash + i) % len) as usize).copied().unwrap_or(0);
+        let logprob = |i: u64| -(((hash % 100) + 100 * i + 1) as f32) / 100.0;
+        let top_tokens = (0..(top_n as u64).min(len)).map(|i| (token(i), logprob(i))).collect();
+        SampledToken { token_id: token(0), logprob: logprob(0), top_tokens }
+    }
+}
+
+impl MockState {
+    fn write(&mut self, batch: &Batch) {
+        let tokens = self.history.current_tokens(batch);
+        for row in &batch.rows {
+            let first_position = row.context_len - row.num_tokens;
+            for (i, token) in tokens[row.first_token..][..row.num_tokens].iter().enumerate() {
+                let index = cache_index(batch.block_table(row), first_position + i);
+                self.cache[index] = *token;
+            }
+        }
+    }
+
+    /// The row's first tokens as the block table finds them.
+    fn context(&self, batch: &Batch, row: &BatchRow, len: usize) -> Vec<i32> {
+        (0..len).map(|position| self.cache[cache_index(batch.block_table(row), position)]).collect()
+    }
+}
+
+impl Backend for MockBackend {
+    fn kv_bytes_per_token(&self) -> u64 {
+        size_of::<i32>() as u64
+    }
+
+    fn available_bytes(&self) -> Result<u64, BackendError> {
+        Ok(AVAILABLE_BYTES)
+    }
+
+    fn allocate(&mut self, layout: StateLayout) -> Result<(), BackendError> {
+        let history = TokenHistory::new(layout.num_slots, layout.max_total_tokens);
+        self.state = Some(MockState { history, cache: vec![-1; layout.num_blocks * BLOCK_SIZE] });
+        Ok(())
+    }
+
+    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+        let state = self.state.as_mut().ok_or(BackendError::NotAllocated)?;
+        state.write(batch);
+        let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
+        let mut output = StepOutput::default();
+        let top_n = batch.input(Input::Sampling(SamplingInput::TopNTokens));
+        for (i, sampled) in batch.sampled.iter().enumerate() {
+            let row = &batch.rows[sampled.row];
+            let top_n = if let Column::I32(top_n) = top_n { top_n[i] } else { 0 };
+            let token = self.sample(&state.context(batch, row, row.context_len), usize::try_from(top_n).unwrap_or(0));
+            state.history.append(row, token.token_id as i32);
+            output.tokens.push(token);
+        }
+        for (token_index, target) in batch.targets.token_indices.iter().zip(&batch.targets.token_ids) {
+            let index = *token_index as usize;
+            let row = batch.rows.iter().rfind(|row| row.first_token <= index);
+            let row = row.expect("a target belongs to a row of its batch");
+            let mut context = state.context(batch, row, batch.positions[index] as usize + 1);
+            context.push(*target);
+            output.prompt_logprobs.push(-((hash(&context) % 1000) as f32) / 100.0);
+        }
+        Ok(output)
+    }
+}
+
+/// The token made after `context` is candidate `hash(context) % candidates`.
+fn hash(context: &[i32]) -> u64 {
+    // FNV-1a over the ids; the last shift mixes high bits into the remainder.
+    let step = |hash: u64, token: &i32| (hash ^ u64::from(*token as u32)).wrapping_mul(0x0100_0000_01b3);
+    let hash = context.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    (hash ^ (hash >> 32)) >> 1
+}
+
+fn cache_index(block_table: &[u32], position: usize) -> usize {
+    block_table[position / BLOCK_SIZE] as usize * BLOCK_SIZE + position % BLOCK_SIZE
+}

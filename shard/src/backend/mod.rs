@@ -1,0 +1,80 @@
+//! To add a device:
+//! 1. A folder here with `impl Backend`: load weights, keep the KV cache and the token history, execute graphs.
+//! 2. An arm in [`Device`](crate::args::Device) and in `engine/load.rs`, where it is made.
+//! 3. Run the conformance tests of `engine/tests` on it: the same references, and rows that do not see each other.
+//!
+//! | backend | executes |
+//! |---|---|
+//! | `candle/` | on the CPU, operation by operation; the reference for all others |
+//! | `mock.rs` | no model: the next token is arithmetic over all tokens of its row |
+//!
+//! A backend names no model, and has no policy: it runs the rows it is given.
+
+pub(crate) mod candle;
+mod history;
+pub(crate) mod mock;
+
+use crate::batch::{Batch, StepOutput};
+use crate::weights::WeightsError;
+
+/// Tokens per block of the KV cache.
+pub(crate) const BLOCK_SIZE: usize = 16;
+
+/// Something that can execute the steps of one model.
+///
+/// It holds, per layer, K and V caches `[num_blocks, block_size, kv_heads, head_dim]`, and the token history
+/// `[num_slots, max_total_tokens]`: every token of every row by slot and position. Rows never see each other: what a row
+/// gets does not depend on its neighbours in the batch, nor on how its prompt was cut into chunks.
+pub(crate) trait Backend: Send {
+    /// Bytes of KV cache per token.
+    fn kv_bytes_per_token(&self) -> u64;
+
+    /// Bytes that could be allocated, as far as the system tells.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    fn available_bytes(&self) -> Result<u64, BackendError>;
+
+    /// Allocates KV cache and token history; what was there before is gone.
+    ///
+    /// # Errors
+    /// When memory is refused.
+    fn allocate(&mut self, layout: StateLayout) -> Result<(), BackendError>;
+
+    /// Runs one step: reads the rows' tokens, writes their keys and values, samples and remembers the tokens.
+    ///
+    /// # Errors
+    /// When the device fails. The state of the rows of this step is unknown then.
+    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError>;
+}
+
+/// Size of a backend's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StateLayout {
+    pub(crate) num_slots: usize,
+    pub(crate) num_blocks: usize,
+    /// Longest row.
+    pub(crate) max_total_tokens: usize,
+}
+
+/// Why a backend cannot do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BackendError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error("start {num_threads} compute threads: {source}")]
+    Threads { num_threads: usize, source: rayon::ThreadPoolBuildError },
+    #[error("compute: {}", first_line(.0))]
+    Compute(#[from] candle_core::Error),
+    #[error("read {path}: {source}")]
+    Memory { path: &'static str, source: std::io::Error },
+    #[error("allocate {bytes} bytes: {source}")]
+    Allocate { bytes: u64, source: std::collections::TryReserveError },
+    #[error("step before the KV cache was allocated")]
+    NotAllocated,
+}
+
+/// Candle's messages are followed by a backtrace where `RUST_BACKTRACE` is set.
+fn first_line(error: &candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

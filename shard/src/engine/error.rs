@@ -1,0 +1,80 @@
+//! What can go wrong in the engine, and which kind of error the router is told.
+//!
+//! Door: [`EngineError`]. Messages name the thing, the value and what is allowed; only the kind decides what happens.
+
+use proto::ShardError;
+use proto::shard_error::Kind;
+
+use crate::backend::BackendError;
+use crate::graph::GraphError;
+use crate::kv_cache::RowError;
+use crate::models::ModelError;
+use crate::weights::WeightsError;
+
+/// Why a command, or the loading of the model, failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EngineError {
+    #[error(transparent)]
+    Files(#[from] model_files::ModelFilesError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Isa(#[from] kernels::isa::IsaError),
+    #[error("build the graphs of a step: {0}")]
+    Graph(#[from] GraphError),
+    #[error("world size is {world_size}, this version runs exactly 1 shard")]
+    WorldSize { world_size: u32 },
+    #[error("rank {rank} is not below the world size {world_size}")]
+    Rank { rank: u32, world_size: u32 },
+    #[error(transparent)]
+    Row(#[from] RowError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error("steps are refused before warm-up")]
+    NotWarm,
+    #[error("warm-up was done already")]
+    AlreadyWarm,
+    #[error("`{name}` cannot be 0")]
+    ZeroLimit { name: &'static str },
+    #[error(
+        "max_total_tokens is {max_total_tokens}, the model takes at most {max_position_embeddings} (max_position_embeddings); lower --max-total-tokens"
+    )]
+    BeyondModel { max_total_tokens: usize, max_position_embeddings: usize },
+    #[error(
+        "max_batch_total_tokens is {max_batch_total_tokens}, one sequence may have {max_total_tokens} (max_total_tokens); raise --max-batch-total-tokens or lower --max-total-tokens"
+    )]
+    CacheTooSmall { max_batch_total_tokens: usize, max_total_tokens: usize },
+    #[error("room for {num_tokens} tokens takes {needed_bytes} bytes, {available_bytes} are available; lower {flag}")]
+    OutOfMemory { num_tokens: usize, needed_bytes: u64, available_bytes: u64, flag: &'static str },
+    #[error("the logits of slot {slot} are not finite")]
+    NotFinite { slot: u32 },
+}
+
+impl EngineError {
+    /// Whether a step broke off in the middle, so that rows are in a state that neither side knows.
+    pub(crate) fn leaves_rows_unknown(&self) -> bool {
+        matches!(self, Self::Backend(_) | Self::Graph(_))
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Files(_) | Self::Model(_) | Self::Weights(_) | Self::BeyondModel { .. } => Kind::Model,
+            Self::Row(_) | Self::NotWarm | Self::AlreadyWarm | Self::ZeroLimit { .. } => Kind::Protocol,
+            Self::CacheTooSmall { .. } | Self::OutOfMemory { .. } => Kind::OutOfMemory,
+            Self::Backend(BackendError::Weights(_)) => Kind::Model,
+            Self::Backend(BackendError::Allocate { .. }) => Kind::OutOfMemory,
+            Self::Backend(BackendError::Threads { .. } | BackendError::Compute(_)) => Kind::Device,
+            Self::Backend(BackendError::Memory { .. } | BackendError::NotAllocated) => Kind::Internal,
+            Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
+            Self::Graph(_) | Self::WorldSize { .. } | Self::Rank { .. } => Kind::Internal,
+        }
+    }
+}
+
+impl From<&EngineError> for ShardError {
+    fn from(error: &EngineError) -> Self {
+        Self::new(error.kind(), error.to_string())
+    }
+}

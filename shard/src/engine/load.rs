@@ -1,0 +1,127 @@
+//! From arguments to a loaded engine: config, graphs, weights, device.
+//!
+//! Door: [`load`]. The one place where models and backends meet; neither knows the other.
+
+use model_files::ModelFiles;
+use proto::ModelInfo;
+
+use super::{Engine, EngineError, Progress};
+use crate::args::{Device, Dtype, ShardArgs};
+use crate::backend::candle::{CandleBackend, ModelGraphs};
+use crate::backend::mock::MockBackend;
+use crate::backend::{BLOCK_SIZE, Backend};
+use crate::graph::{DType, Dim, Graph, GraphError, Shape};
+use crate::models::{self, Config, Model};
+use crate::sampling::{self, Samplers};
+use crate::weights::Checkpoint;
+
+const CONFIG_FILE: &str = "config.json";
+const GENERATION_CONFIG_FILE: &str = "generation_config.json";
+
+/// What is known of the weights.
+struct Weights {
+    dtype: DType,
+    num_parameters: u64,
+}
+
+/// Loads the model that `args` names.
+///
+/// # Errors
+/// When the model cannot be found, is not supported, or its files are malformed.
+pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engine, EngineError> {
+    let ShardArgs { model, rank, world_size, uds_path: _, json_output: _, log_level: _ } = args;
+    if rank >= world_size {
+        return Err(EngineError::Rank { rank: *rank, world_size: *world_size });
+    }
+    if *world_size != 1 {
+        return Err(EngineError::WorldSize { world_size: *world_size });
+    }
+    let files = ModelFiles::open(&model.model_id)?;
+    let config_json = files.read(CONFIG_FILE)?;
+    let config = Config::parse(&config_json)?;
+    let eos_token_ids = config.eos_token_ids(files.read_optional(GENERATION_CONFIG_FILE)?.as_deref())?;
+    let asked = model.dtype.map(weight_type);
+    let (backend, weights): (Box<dyn Backend>, Weights) = match model.device {
+        Device::Cpu => {
+            let isa = kernels::isa::select(model.cpu_isa.as_deref())?;
+            tracing::info!(%isa, "cpu kernels");
+            let checkpoint = Checkpoint::open(&files)?;
+            let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
+                Some(dtype) => dtype,
+                None => checkpoint.dtype()?,
+            };
+            let graphs = graphs(&models::build(&config, dtype)?)?;
+            let mut progress = |done, total| progress("load weights", done, total);
+            let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
+            (Box::new(CandleBackend::load(&graphs, &checkpoint, &mut progress)?), weights)
+        }
+        Device::Mock => {
+            let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
+            let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids);
+            (Box::new(mock), Weights { dtype, num_parameters: 0 })
+        }
+    };
+    let info = info(&config, &weights, model.device, eos_token_ids)?;
+    let config_hash = hash(&[&config_json, info.dtype.as_bytes(), &world_size.to_le_bytes()]);
+    let mut samplers = Samplers::new(config.vocab_size()?);
+    samplers.graph(&proto::SamplingParams::greedy())?;
+    Ok(Engine { info, config_hash, backend, samplers, rows: None })
+}
+
+/// The graphs of a step: those of the model, and what joins them.
+pub(super) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
+    let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
+    let logits = |graph: &mut Graph| {
+        let hidden = graph.argument(0, hidden_shape.clone(), DType::F32); // [tokens, hidden]
+        let indices = graph.argument(1, Shape::new([Dim::Rows]), DType::I32); // [rows]
+        let hidden = graph.gather_rows(hidden, indices)?; // [rows, hidden]
+        model.head.apply(graph, hidden) // [rows, vocab]
+    };
+    let mut logits_graph = Graph::default();
+    let output = logits(&mut logits_graph)?;
+    let mut target_graph = Graph::default();
+    let target_logits = logits(&mut target_graph)?;
+    let targets = target_graph.argument(2, Shape::new([Dim::Rows]), DType::I32); // [rows]
+    let logprobs = sampling::target_logprobs(&mut target_graph, target_logits, targets)?; // [rows]
+    Ok(ModelGraphs {
+        decoder: model.decoder.clone(),
+        logits: logits_graph.finish(&[output]),
+        target_logprobs: target_graph.finish(&[logprobs]),
+    })
+}
+
+fn num_parameters(graphs: &ModelGraphs) -> u64 {
+    let mut weights: Vec<_> = graphs.decoder.weights().chain(graphs.logits.weights()).collect();
+    weights.sort_by(|a, b| a.name.cmp(&b.name));
+    weights.dedup_by(|a, b| a.name == b.name);
+    weights.iter().map(|spec| spec.shape.iter().product::<usize>() as u64).sum()
+}
+
+fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u32>) -> Result<ModelInfo, EngineError> {
+    let Weights { dtype, num_parameters } = weights;
+    Ok(ModelInfo {
+        architecture: config.architecture()?.to_owned(),
+        dtype: dtype.name().to_owned(),
+        device: device.to_string(),
+        num_parameters: *num_parameters,
+        weights_bytes: num_parameters * dtype.size_bytes(),
+        vocab_size: config.vocab_size()? as u32,
+        max_position_embeddings: u32::try_from(config.max_position_embeddings()?).unwrap_or(u32::MAX),
+        eos_token_ids,
+        block_size: BLOCK_SIZE as u32,
+    })
+}
+
+fn weight_type(dtype: Dtype) -> DType {
+    match dtype {
+        Dtype::Float32 => DType::F32,
+        Dtype::Float16 => DType::F16,
+        Dtype::Bfloat16 => DType::Bf16,
+    }
+}
+
+/// FNV-1a, 64 bits: the same on every machine and in every build.
+fn hash(parts: &[&[u8]]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    parts.iter().flat_map(|part| part.iter()).fold(0xcbf2_9ce4_8422_2325, step)
+}

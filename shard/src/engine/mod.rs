@@ -1,0 +1,180 @@
+//! One model on one device: carries out prefill, decode and release, and keeps the books of who is in which slot.
+//!
+//! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::prefill`], [`Engine::decode`], [`Engine::release`]. A command is checked as
+//! a whole before anything changes; then it becomes one [`Batch`] for the backend.
+//!
+//! **Invariant**: there is no policy here. The engine never chooses who runs, never ends a sequence, never waits.
+
+mod error;
+mod load;
+#[cfg(test)]
+mod tests;
+mod warmup;
+
+use std::time::Instant;
+
+pub(crate) use error::EngineError;
+pub(crate) use load::load;
+use proto::{Decode, DecodeRow, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply};
+
+use crate::backend::Backend;
+use crate::batch::{Batch, RowSampler, SAMPLED_TOKEN, SampledToken, StepOutput};
+use crate::kv_cache::{Phase, RowTable};
+use crate::sampling::Samplers;
+
+/// Hears how far a piece of work is: what is going on, pieces done, pieces in all.
+pub(crate) type Progress<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
+
+/// A loaded model.
+pub(crate) struct Engine {
+    info: ModelInfo,
+    config_hash: u64,
+    backend: Box<dyn Backend>,
+    samplers: Samplers,
+    /// `None` before warm-up.
+    rows: Option<RowTable>,
+}
+
+/// A step on its way to the backend, and what its reply needs to know.
+#[derive(Default)]
+struct Step {
+    batch: Batch,
+    /// Slot of each sampled row.
+    sampled_slots: Vec<u32>,
+    /// Chunks whose prompt log-probabilities are asked for.
+    prompts: Vec<PromptReport>,
+}
+
+struct PromptReport {
+    slot: u32,
+    is_first: bool,
+    num_targets: usize,
+}
+
+impl Engine {
+    /// Facts of the model.
+    pub(crate) fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// Hash of what all ranks of the model must agree on.
+    pub(crate) fn config_hash(&self) -> u64 {
+        self.config_hash
+    }
+
+    /// Whether steps can be taken.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// Reads prompt chunks, and makes a token for each of `rows` in the same step.
+    ///
+    /// # Errors
+    /// [`EngineError::Row`] when the command does not fit, without any change; others when the device failed.
+    pub(crate) fn prefill(&mut self, prefill: &Prefill) -> Result<StepReply, EngineError> {
+        let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
+        rows.check_prefill(prefill)?;
+        let mut step = Step::default();
+        for chunk in &prefill.chunks {
+            if let Some(params) = chunk.sampling {
+                rows.open(chunk.slot, RowSampler { params, graph: self.samplers.graph(&params)? });
+            }
+            step.push_chunk(rows, chunk);
+        }
+        prefill.rows.iter().for_each(|row| step.push_decode_row(rows, row));
+        self.execute(&step)
+    }
+
+    /// Makes one token for each row.
+    ///
+    /// # Errors
+    /// [`EngineError::Row`] when the command does not fit, without any change; others when the device failed.
+    pub(crate) fn decode(&mut self, decode: &Decode) -> Result<StepReply, EngineError> {
+        let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
+        rows.check_decode(&decode.rows)?;
+        let mut step = Step::default();
+        decode.rows.iter().for_each(|row| step.push_decode_row(rows, row));
+        self.execute(&step)
+    }
+
+    /// Ends rows.
+    ///
+    /// # Errors
+    /// [`EngineError::Row`] when a slot is not open, without any change.
+    pub(crate) fn release(&mut self, release: &Release) -> Result<(), EngineError> {
+        let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
+        rows.check_release(release)?;
+        release.slots.iter().for_each(|slot| rows.release(*slot));
+        Ok(())
+    }
+
+    fn execute(&mut self, step: &Step) -> Result<StepReply, EngineError> {
+        let start = Instant::now();
+        let output = self.backend.execute(&step.batch)?;
+        let forward_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        step.reply(output, forward_ns)
+    }
+}
+
+impl Step {
+    fn push_chunk(&mut self, rows: &mut RowTable, chunk: &PromptChunk) {
+        let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token } = chunk;
+        let row = rows.extend(*slot, token_ids.len(), new_blocks, *samples_token);
+        let mut tokens: Vec<i32> = token_ids.iter().map(|id| *id as i32).collect();
+        let mut position = *position as usize;
+        let wants_logprobs = row.sampler.params.wants_prompt_logprobs;
+        // The first token of a later chunk is judged by the token before it, which is read once more: the same bits.
+        let overlap = usize::from(wants_logprobs && position > 0);
+        if overlap == 1 {
+            position -= 1;
+            tokens.insert(0, SAMPLED_TOKEN);
+        }
+        let first_token = self.batch.token_ids.len();
+        let index = self.batch.push_row(*slot as usize, position, &tokens, &row.block_table);
+        if wants_logprobs {
+            let targets = tokens.iter().enumerate().skip(1);
+            targets.for_each(|(i, token)| self.batch.push_target(first_token + i - 1, *token));
+            let is_first = sampling.is_some();
+            self.prompts.push(PromptReport { slot: *slot, is_first, num_targets: tokens.len() - 1 });
+        }
+        if let Phase::Decode { prompt_len } = row.phase {
+            self.push_sampled(*slot, index, prompt_len, &row.sampler);
+        }
+    }
+
+    fn push_decode_row(&mut self, rows: &mut RowTable, decode_row: &DecodeRow) {
+        let DecodeRow { slot, position, new_blocks } = decode_row;
+        let row = rows.extend(*slot, 1, new_blocks, false);
+        let index = self.batch.push_row(*slot as usize, *position as usize, &[SAMPLED_TOKEN], &row.block_table);
+        if let Phase::Decode { prompt_len } = row.phase {
+            self.push_sampled(*slot, index, prompt_len, &row.sampler);
+        }
+    }
+
+    fn push_sampled(&mut self, slot: u32, row: usize, prompt_len: usize, sampler: &RowSampler) {
+        self.batch.push_sampled(row, prompt_len, sampler);
+        self.sampled_slots.push(slot);
+    }
+
+    fn reply(&self, output: StepOutput, forward_ns: u64) -> Result<StepReply, EngineError> {
+        let StepOutput { tokens, prompt_logprobs } = output;
+        let tokens = self.sampled_slots.iter().zip(tokens).map(|(slot, token)| sampled_token(*slot, token));
+        let mut logprobs = prompt_logprobs.into_iter();
+        let report = |prompt: &PromptReport| {
+            let first = prompt.is_first.then_some(f32::NAN);
+            let logprobs = first.into_iter().chain(logprobs.by_ref().take(prompt.num_targets)).collect();
+            PromptLogprobs { slot: prompt.slot, logprobs }
+        };
+        let prompt_logprobs = self.prompts.iter().map(report).collect();
+        Ok(StepReply { tokens: tokens.collect::<Result<_, _>>()?, prompt_logprobs, forward_ns })
+    }
+}
+
+fn sampled_token(slot: u32, token: SampledToken) -> Result<proto::SampledToken, EngineError> {
+    let SampledToken { token_id, logprob, top_tokens } = token;
+    if logprob.is_nan() {
+        return Err(EngineError::NotFinite { slot });
+    }
+    let (top_token_ids, top_logprobs) = top_tokens.into_iter().unzip();
+    Ok(proto::SampledToken { slot, token_id, logprob, top_token_ids, top_logprobs })
+}

@@ -1,0 +1,139 @@
+//! **Invariant**: a row's tokens and log-probabilities are the same bits whatever its neighbours and the cut of its prompt.
+//!
+//! On a real model by comparing bits, and on the mock by random scripts.
+
+use proptest::prelude::*;
+use proto::{SampledToken, SamplingParams};
+
+use super::{FIXTURES, Rig};
+
+fn sampling(seed: u64) -> SamplingParams {
+    SamplingParams {
+        temperature: 1.3,
+        top_k: 50,
+        top_p: 0.95,
+        repetition_penalty: 1.1,
+        frequency_penalty: 0.3,
+        seed,
+        is_greedy: false,
+        top_n_tokens: 3,
+        ..SamplingParams::greedy()
+    }
+}
+
+fn prompt(len: usize, salt: u32) -> Vec<u32> {
+    (0..len as u32).map(|i| (i * 37 + salt * 101 + i * i) % 250).collect()
+}
+
+fn bits(tokens: &[SampledToken]) -> Vec<(u32, u32, Vec<u32>)> {
+    let logprobs = |token: &SampledToken| token.top_logprobs.iter().map(|logprob| logprob.to_bits()).collect();
+    tokens.iter().map(|token| (token.token_id, token.logprob.to_bits(), logprobs(token))).collect()
+}
+
+#[test]
+fn a_row_alone_equals_a_row_among_others() {
+    for name in [FIXTURES[0], FIXTURES[3]] {
+        let mut rig = Rig::fixture(name);
+        let observed = prompt(23, 0);
+        let alone = rig.generate(5, &observed, sampling(7), 12);
+
+        // Neighbours join before, with and after the observed row, and leave while it runs.
+        rig.start(0, &prompt(3, 1), SamplingParams::greedy());
+        rig.start(1, &prompt(40, 2), sampling(8));
+        let chunks = vec![
+            rig.chunk(2, &prompt(9, 3), Some(sampling(9)), true),
+            rig.chunk(5, &observed, Some(sampling(7)), true),
+            rig.chunk(3, &prompt(31, 4), Some(SamplingParams::greedy()), false),
+        ];
+        let rows = vec![rig.row(1), rig.row(0)];
+        let reply = rig.prefill(chunks, rows);
+        assert_eq!(reply.tokens.iter().map(|token| token.slot).collect::<Vec<_>>(), [2, 5, 1, 0]);
+        let mut together = vec![reply.tokens[1].clone()];
+        for step in 1..12 {
+            if step == 4 {
+                rig.release(1);
+            }
+            let mut rows = vec![rig.row(0), rig.row(5)];
+            rows.extend((step < 4).then(|| rig.row(1)));
+            rows.push(rig.row(2));
+            let reply = rig.engine.decode(&proto::Decode { rows }).unwrap();
+            together.push(reply.tokens[1].clone());
+        }
+        assert_eq!(bits(&together), bits(&alone), "{name}");
+    }
+}
+
+#[test]
+fn a_chunked_prompt_equals_a_whole_one() {
+    let mut rig = Rig::fixture(FIXTURES[0]);
+    let prompt = prompt(45, 6);
+    let params = SamplingParams { wants_prompt_logprobs: true, ..sampling(3) };
+    let chunk = rig.chunk(0, &prompt, Some(params), true);
+    let whole = rig.prefill(vec![chunk], vec![]);
+    let mut whole_tokens = whole.tokens.clone();
+    whole_tokens.extend((0..5).map(|_| rig.next(0)));
+
+    for cuts in [vec![1], vec![16, 17], vec![7, 8, 30, 44]] {
+        let mut starts = vec![0];
+        starts.extend(&cuts);
+        let mut ends = cuts.clone();
+        ends.push(prompt.len());
+        let mut logprobs = Vec::new();
+        let mut tokens = Vec::new();
+        for (start, end) in starts.into_iter().zip(ends) {
+            let is_last = end == prompt.len();
+            let chunk = rig.chunk(4, &prompt[start..end], (start == 0).then_some(params), is_last);
+            let reply = rig.prefill(vec![chunk], vec![]);
+            logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
+            tokens.extend(reply.tokens);
+        }
+        tokens.extend((0..5).map(|_| rig.next(4)));
+        rig.release(4);
+        let bits_of = |logprobs: &[f32]| logprobs.iter().map(|logprob| logprob.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits_of(&logprobs), bits_of(&whole.prompt_logprobs[0].logprobs), "{cuts:?}");
+        assert_eq!(bits(&tokens), bits(&whole_tokens), "{cuts:?}");
+    }
+}
+
+#[test]
+fn a_slot_used_again_remembers_nothing() {
+    let mut rig = Rig::fixture(FIXTURES[1]);
+    let fresh = rig.generate(2, &prompt(10, 1), sampling(1), 6);
+    rig.generate(2, &prompt(60, 2), sampling(2), 20);
+    assert_eq!(bits(&rig.generate(2, &prompt(10, 1), sampling(1), 6)), bits(&fresh));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// On the mock, whose token is a function of all tokens of its row: what random steps make of every row is what it makes
+    /// alone.
+    #[test]
+    fn random_steps_mix_nothing_up(script in prop::collection::vec((0..6u32, 1..40usize, any::<bool>()), 1..60)) {
+        let mut rig = Rig::mock();
+        let mut alone = Rig::mock();
+        let mut expected: Vec<Option<std::collections::VecDeque<u32>>> = vec![None; 6];
+        for (salt, (slot, len, releases)) in script.into_iter().enumerate() {
+            let running: Vec<u32> = (0..6).filter(|other| *other != slot && expected[*other as usize].is_some()).collect();
+            let index = slot as usize;
+            let mut chunks = Vec::new();
+            if expected[index].is_none() {
+                let prompt = prompt(len, salt as u32);
+                expected[index] = Some(super::ids(&alone.generate(7, &prompt, SamplingParams::greedy(), 61)).into());
+                chunks.push(rig.chunk(slot, &prompt, Some(SamplingParams::greedy()), true));
+            } else if releases {
+                rig.release(slot);
+                expected[index] = None;
+                continue;
+            }
+            let mut rows: Vec<_> = running.iter().map(|slot| rig.row(*slot)).collect();
+            if chunks.is_empty() {
+                rows.push(rig.row(slot));
+            }
+            for token in rig.prefill(chunks, rows).tokens {
+                let next = expected[token.slot as usize].as_mut().and_then(|tokens| tokens.pop_front());
+                prop_assert_eq!(Some(token.token_id), next, "slot {}", token.slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The engine on tiny checkpoints and on the mock: references, rows that do not see each other, limits.
+//!
+//! Door: [`Rig`], a warm engine with the router's half of the books. Another backend runs the same tests.
+
+mod independence;
+mod limits;
+mod references;
+mod speed;
+mod steps;
+
+use std::path::PathBuf;
+
+use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, StepReply, Warmup};
+
+use super::{Engine, load};
+use crate::args::{Device, ModelArgs, ShardArgs};
+use crate::backend::BLOCK_SIZE;
+
+pub(super) const FIXTURES: [&str; 5] =
+    ["tiny-llama-gqa-untied", "tiny-llama-tied", "tiny-llama3-rope", "tiny-llama-bf16", "tiny-llama-f16"];
+
+/// Longest row in these tests.
+const MAX_TOTAL_TOKENS: u32 = 128;
+const NUM_SLOTS: u32 = 8;
+
+pub(super) fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures").join(name)
+}
+
+pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
+    ShardArgs {
+        model: ModelArgs { model_id: model_id.to_owned(), revision: None, dtype: None, device, cpu_isa: None },
+        uds_path: PathBuf::new(),
+        rank: 0,
+        world_size: 1,
+        json_output: false,
+        log_level: "info".to_owned(),
+    }
+}
+
+/// A warm engine, and the router's half of the books.
+pub(super) struct Rig {
+    pub(super) engine: Engine,
+    /// Tokens in the cache, by slot.
+    lens: Vec<usize>,
+}
+
+impl Rig {
+    pub(super) fn new(model_id: &str, device: Device) -> Self {
+        Self::warm(load(&args(model_id, device), &mut |_, _, _| ()).unwrap())
+    }
+
+    pub(super) fn warm(mut engine: Engine) -> Self {
+        let warmup = Warmup {
+            max_total_tokens: Some(MAX_TOTAL_TOKENS),
+            max_batch_prefill_tokens: None,
+            max_batch_total_tokens: Some(MAX_TOTAL_TOKENS * NUM_SLOTS),
+            max_batch_size: Some(NUM_SLOTS),
+        };
+        engine.warmup(&warmup, &mut |_, _, _| ()).unwrap();
+        Self { engine, lens: vec![0; NUM_SLOTS as usize] }
+    }
+
+    pub(super) fn fixture(name: &str) -> Self {
+        Self::new(fixture(name).to_str().unwrap(), Device::Cpu)
+    }
+
+    pub(super) fn mock() -> Self {
+        Self::new("demo", Device::Mock)
+    }
+
+    /// The first chunk of a prompt if `params` are given, else a later one.
+    pub(super) fn chunk(
+        &mut self,
+        slot: u32,
+        ids: &[u32],
+        params: Option<SamplingParams>,
+        is_last: bool,
+    ) -> PromptChunk {
+        let position = self.lens[slot as usize];
+        let new_blocks = self.grow(slot, ids.len());
+        PromptChunk {
+            slot,
+            position: position as u32,
+            token_ids: ids.to_vec(),
+            new_blocks,
+            sampling: params,
+            samples_token: is_last,
+        }
+    }
+
+    pub(super) fn row(&mut self, slot: u32) -> DecodeRow {
+        let position = self.lens[slot as usize];
+        DecodeRow { slot, position: position as u32, new_blocks: self.grow(slot, 1) }
+    }
+
+    pub(super) fn prefill(&mut self, chunks: Vec<PromptChunk>, rows: Vec<DecodeRow>) -> StepReply {
+        self.engine.prefill(&Prefill { chunks, rows }).unwrap()
+    }
+
+    pub(super) fn release(&mut self, slot: u32) {
+        self.engine.release(&Release { slots: vec![slot] }).unwrap();
+        self.lens[slot as usize] = 0;
+    }
+
+    /// Reads a prompt in one step and answers the first token.
+    pub(super) fn start(&mut self, slot: u32, prompt: &[u32], params: SamplingParams) -> SampledToken {
+        let chunk = self.chunk(slot, prompt, Some(params), true);
+        self.prefill(vec![chunk], vec![]).tokens.remove(0)
+    }
+
+    pub(super) fn next(&mut self, slot: u32) -> SampledToken {
+        let row = self.row(slot);
+        self.engine.decode(&Decode { rows: vec![row] }).unwrap().tokens.remove(0)
+    }
+
+    /// `num_tokens` tokens of a row that runs alone.
+    pub(super) fn generate(
+        &mut self,
+        slot: u32,
+        prompt: &[u32],
+        params: SamplingParams,
+        num_tokens: usize,
+    ) -> Vec<SampledToken> {
+        let mut tokens = vec![self.start(slot, prompt, params)];
+        tokens.extend((1..num_tokens).map(|_| self.next(slot)));
+        self.release(slot);
+        tokens
+    }
+
+    /// Blocks of a slot lie apart and in descending order, so that a table mixed up is noticed.
+    fn grow(&mut self, slot: u32, num_tokens: usize) -> Vec<u32> {
+        let len = &mut self.lens[slot as usize];
+        let blocks = |len: usize| len.div_ceil(BLOCK_SIZE) as u32;
+        let (before, after) = (blocks(*len), blocks(*len + num_tokens));
+        *len += num_tokens;
+        let blocks_per_slot = MAX_TOTAL_TOKENS / BLOCK_SIZE as u32;
+        (before..after).map(|block| (blocks_per_slot - 1 - block) * NUM_SLOTS + slot).collect()
+    }
+}
+
+pub(super) fn ids(tokens: &[SampledToken]) -> Vec<u32> {
+    tokens.iter().map(|token| token.token_id).collect()
+}

@@ -1,0 +1,124 @@
+//! Logits and greedy tokens of tiny checkpoints against those recorded from transformers.
+//!
+//! How they were made is in `integration-tests/fixtures/make_references.py`. The greedy tokens must be the same; log-probabilities
+//! agree within a stated tolerance.
+
+use proto::SamplingParams;
+use serde_json::Value;
+
+use super::{FIXTURES, Rig, fixture, ids};
+
+/// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
+const TOLERANCE: f64 = 2e-5;
+
+struct Reference {
+    prompts: Vec<Value>,
+}
+
+impl Reference {
+    fn read(name: &str) -> Self {
+        let json = std::fs::read(fixture(name).join("reference.json")).unwrap();
+        let reference: Value = serde_json::from_slice(&json).unwrap();
+        Self { prompts: reference["prompts"].as_array().unwrap().clone() }
+    }
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+fn token_ids(value: &Value) -> Vec<u32> {
+    numbers(value).into_iter().map(|id| id as u32).collect()
+}
+
+/// Log-probabilities after `prompt` in the order of the vocabulary.
+fn logprobs(rig: &mut Rig, prompt: &[u32], vocab_size: usize) -> Vec<f64> {
+    let params = SamplingParams { top_n_tokens: vocab_size as u32, ..SamplingParams::greedy() };
+    let token = rig.start(0, prompt, params);
+    rig.release(0);
+    assert_eq!(token.top_token_ids.len(), vocab_size);
+    let mut logprobs = vec![f64::NAN; vocab_size];
+    for (id, logprob) in token.top_token_ids.iter().zip(&token.top_logprobs) {
+        logprobs[*id as usize] = f64::from(*logprob);
+    }
+    logprobs
+}
+
+fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &[f64], what: &str) {
+    let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
+    let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+    for (id, (logprob, logit)) in logprobs(rig, prompt, logits.len()).into_iter().zip(logits).enumerate() {
+        let difference = (logprob - (logit - log_sum)).abs();
+        assert!(difference <= TOLERANCE * largest, "{what}, token {id}: off by {difference}, largest logit {largest}");
+    }
+}
+
+#[test]
+fn logits_agree_with_transformers() {
+    for name in FIXTURES {
+        let mut rig = Rig::fixture(name);
+        for prompt in &Reference::read(name).prompts {
+            let token_ids = token_ids(&prompt["prompt"]);
+            check_logits(&mut rig, &token_ids, &numbers(&prompt["last_logits"]), name);
+            for (position, logits) in prompt["logits"].as_array().into_iter().flatten().enumerate() {
+                check_logits(&mut rig, &token_ids[..=position], &numbers(logits), name);
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_agree_with_transformers() {
+    for name in FIXTURES {
+        let mut rig = Rig::fixture(name);
+        for prompt in &Reference::read(name).prompts {
+            let expected = token_ids(&prompt["greedy"]);
+            let tokens = rig.generate(3, &token_ids(&prompt["prompt"]), SamplingParams::greedy(), expected.len());
+            assert_eq!(ids(&tokens), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn prompt_logprobs_are_those_of_each_prefix() {
+    let name = FIXTURES[0];
+    let mut rig = Rig::fixture(name);
+    let prompt = &Reference::read(name).prompts[0];
+    let token_ids = token_ids(&prompt["prompt"]);
+    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let chunk = rig.chunk(0, &token_ids, Some(params), true);
+    let reply = rig.prefill(vec![chunk], vec![]);
+    let logprobs = &reply.prompt_logprobs[0].logprobs;
+    assert_eq!(logprobs.len(), token_ids.len());
+    assert!(logprobs[0].is_nan());
+    for (position, logits) in prompt["logits"].as_array().unwrap().iter().enumerate().take(token_ids.len() - 1) {
+        let logits = numbers(logits);
+        let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+        let expected = logits[token_ids[position + 1] as usize] - log_sum;
+        let difference = (f64::from(logprobs[position + 1]) - expected).abs();
+        assert!(difference < 1e-3, "position {position}: {difference}");
+    }
+}
+
+#[test]
+fn another_dtype_is_close() {
+    let name = "tiny-llama-gqa-untied";
+    let reference = Reference::read(name);
+    let prompt = token_ids(&reference.prompts[0]["prompt"]);
+    let logits = numbers(&reference.prompts[0]["last_logits"]);
+    let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+    for (dtype, tolerance) in [(crate::args::Dtype::Bfloat16, 0.3), (crate::args::Dtype::Float16, 0.05)] {
+        let mut args = super::args(fixture(name).to_str().unwrap(), crate::args::Device::Cpu);
+        args.model.dtype = Some(dtype);
+        let engine = super::load(&args, &mut |_, _, _| ()).unwrap();
+        assert_eq!(engine.info().dtype, dtype.to_string());
+        let mut rig = Rig::warm(engine);
+        let logprobs = logprobs(&mut rig, &prompt, logits.len());
+        let largest = logprobs
+            .iter()
+            .zip(&logits)
+            .map(|(logprob, logit)| (logprob - (logit - log_sum)).abs())
+            .fold(0.0, f64::max);
+        assert!(largest > 0.0 && largest < tolerance, "{dtype}: {largest}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Steps that do not fit are refused without any change, and broken weights are an error.
+//!
+//! Each test says what the router did wrong, or what the device made of it, and what the rows are like afterwards.
+
+use proto::{Decode, Prefill, Release, SamplingParams, ShardError, shard_error};
+
+use super::super::{Engine, EngineError};
+use super::{Rig, args, fixture, load};
+use crate::args::Device;
+
+fn kind(error: &EngineError) -> shard_error::Kind {
+    ShardError::from(error).kind()
+}
+
+fn refused(engine: &mut Engine, prefill: &Prefill) -> String {
+    let error = engine.prefill(prefill).unwrap_err();
+    assert_eq!(kind(&error), shard_error::Kind::Protocol);
+    error.to_string()
+}
+
+#[test]
+fn steps_before_warmup_are_refused() {
+    let mut engine = load(&args("demo", Device::Mock), &mut |_, _, _| ()).unwrap();
+    let error = engine.decode(&Decode { rows: vec![] }).unwrap_err();
+    assert_eq!(
+        (kind(&error), error.to_string().as_str()),
+        (shard_error::Kind::Protocol, "steps are refused before warm-up")
+    );
+}
+
+#[test]
+fn one_bad_row_leaves_the_others_as_they_were() {
+    let mut rig = Rig::mock();
+    let expected = super::ids(&rig.generate(1, &[5, 6, 7], SamplingParams::greedy(), 4));
+    let first = rig.start(1, &[5, 6, 7], SamplingParams::greedy());
+    let good = rig.row(1);
+    let bad = proto::DecodeRow { slot: 2, position: 0, new_blocks: vec![] };
+    let message = refused(&mut rig.engine, &Prefill { chunks: vec![], rows: vec![good.clone(), bad] });
+    assert_eq!(message, "slot 2 is not open");
+    let error = rig.engine.release(&Release { slots: vec![1, 2] }).unwrap_err();
+    assert_eq!(error.to_string(), "slot 2 is not open");
+    let second = rig.engine.decode(&Decode { rows: vec![good] }).unwrap().tokens.remove(0);
+    let tokens = [first.token_id, second.token_id, rig.next(1).token_id, rig.next(1).token_id];
+    assert_eq!(tokens, expected[..]);
+}
+
+#[test]
+fn logits_that_are_not_finite_are_a_device_error() {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "generation_config.json", "model.safetensors"] {
+        std::fs::copy(fixture("tiny-llama-tied").join(file), directory.path().join(file)).unwrap();
+    }
+    // The last tensor of the file is as good as any: all ones are not a number in every type of floats.
+    let path = directory.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let len = bytes.len();
+    bytes[len - 8..].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    let mut engine = load(&args(directory.path().to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();
+    let error = engine.warmup(&proto::Warmup::default(), &mut |_, _, _| ()).unwrap_err();
+    assert_eq!(kind(&error), shard_error::Kind::Device);
+    assert_eq!(error.to_string(), "the logits of slot 0 are not finite");
+    assert!(!engine.is_warm());
+}
+
+#[test]
+fn the_mock_reports_as_many_tokens_as_asked_for() {
+    let mut rig = Rig::mock();
+    let params = SamplingParams { top_n_tokens: 4, wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let chunk = rig.chunk(0, &[5, 6, 7], Some(params), true);
+    let reply = rig.prefill(vec![chunk], vec![]);
+    let token = &reply.tokens[0];
+    assert_eq!((token.top_token_ids.len(), token.top_token_ids[0]), (4, token.token_id));
+    assert_eq!(reply.prompt_logprobs[0].logprobs.len(), 3);
+    assert!(reply.prompt_logprobs[0].logprobs[0].is_nan());
+    assert!(!rig.engine.info().eos_token_ids.contains(&token.token_id));
+}

@@ -1,0 +1,128 @@
+//! Builders of the operations that models are made of.
+//!
+//! Each checks shapes and types and answers the handle of the result, or a [`GraphError`] that says what it was given
+//! and what it takes.
+
+use std::sync::Arc;
+
+use super::{Binary, DType, Dim, Graph, GraphError, Op, RotarySpec, Shape, Value};
+
+/// What an attention layer needs to know besides its operands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct AttentionSpec {
+    /// Which KV cache it owns.
+    pub(crate) layer: usize,
+    /// Factor of the scores.
+    pub(crate) scale: f32,
+}
+
+impl Graph {
+    /// [`Op::CurrentTokens`] of the ids `[tokens]`.
+    pub(crate) fn current_tokens(&mut self, token_ids: Value) -> Result<Value, GraphError> {
+        let op = Op::CurrentTokens;
+        let is_valid = self.dims(token_ids) == [Dim::Tokens] && self.dtype(token_ids) == DType::I32;
+        self.require(is_valid, &op, &[token_ids], "[tokens] int32")?;
+        Ok(self.push(op, vec![token_ids], Shape::new([Dim::Tokens]), DType::I32)) // [tokens]
+    }
+
+    /// [`Op::Embedding`]: the rows of `table` `[vocab, hidden]` that `tokens` `[tokens]` name.
+    pub(crate) fn embedding(&mut self, table: Value, tokens: Value) -> Result<Value, GraphError> {
+        let op = Op::Embedding;
+        let operands = [table, tokens];
+        let is_table = self.dims(table).len() == 2 && self.dtype(table).is_float();
+        let are_tokens = self.dims(tokens) == [Dim::Tokens] && self.dtype(tokens) == DType::I32;
+        self.require(is_table && are_tokens, &op, &operands, "[vocab, hidden] float, [tokens] int32")?;
+        let shape = Shape::new([Dim::Tokens, self.dims(table)[1]]);
+        Ok(self.push(op, operands.to_vec(), shape, DType::F32)) // [tokens, hidden]
+    }
+
+    /// [`Op::Linear`]: x `[n, in]` times weight `[out, in]`, plus bias `[out]`.
+    pub(crate) fn linear(&mut self, x: Value, weight: Value, bias: Option<Value>) -> Result<Value, GraphError> {
+        let op = Op::Linear;
+        let operands: Vec<Value> = [x, weight].into_iter().chain(bias).collect();
+        let weight_dims = self.dims(weight).to_vec();
+        let fits = self.dims(x).len() == 2 && weight_dims.len() == 2 && self.dims(x)[1] == weight_dims[1];
+        let bias_fits = bias.is_none_or(|bias| fits && self.dims(bias) == [weight_dims[0]]);
+        let are_floats = operands.iter().all(|value| self.dtype(*value).is_float());
+        self.require(fits && bias_fits && are_floats, &op, &operands, "[n, in], [out, in] and maybe [out], floats")?;
+        let shape = self.node(x).shape.with_last(weight_dims[0]);
+        let dtype = self.dtype(x);
+        Ok(self.push(op, operands, shape, dtype)) // [n, out]
+    }
+
+    /// [`Op::RmsNorm`] over the last dimension of x.
+    pub(crate) fn rms_norm(&mut self, x: Value, weight: Value, eps: f32) -> Result<Value, GraphError> {
+        let op = Op::RmsNorm { eps };
+        let last = self.dims(x).last().copied();
+        let fits = last.is_some_and(|last| self.dims(weight) == [last]);
+        self.require(fits && self.dtype(x).is_float(), &op, &[x, weight], "[.., hidden], [hidden], floats")?;
+        Ok(self.push_like(op, vec![x, weight], x)) // as x
+    }
+
+    /// [`Op::Rotary`]: turns the heads of x `[tokens, heads, head_dim]` by their positions `[tokens]`.
+    pub(crate) fn rotary(&mut self, x: Value, positions: Value, spec: &Arc<RotarySpec>) -> Result<Value, GraphError> {
+        let op = Op::Rotary(Arc::clone(spec));
+        let is_valid = self.dims(x).len() == 3
+            && self.dims(x)[0] == Dim::Tokens
+            && self.node(x).shape.last_size().is_some_and(|head_dim| 2 * spec.frequencies.len() <= head_dim)
+            && self.dims(positions) == [Dim::Tokens]
+            && self.dtype(positions) == DType::U32;
+        let expected = format!("[tokens, heads, head_dim >= {}], [tokens] uint32", 2 * spec.frequencies.len());
+        self.require(is_valid, &op, &[x, positions], &expected)?;
+        Ok(self.push_like(op, vec![x, positions], x)) // [tokens, heads, head_dim]
+    }
+
+    /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]` and keys and values `[tokens, kv_heads, head_dim]`.
+    pub(crate) fn paged_attention(&mut self, [q, k, v]: [Value; 3], spec: AttentionSpec) -> Result<Value, GraphError> {
+        let op = Op::PagedAttention { layer: spec.layer, scale: spec.scale };
+        let is_valid = match (self.dims(q), self.dims(k)) {
+            ([Dim::Tokens, Dim::Fixed(heads), head_dim], [Dim::Tokens, Dim::Fixed(kv_heads), kv_head_dim]) => {
+                head_dim == kv_head_dim && *kv_heads > 0 && heads % kv_heads == 0
+            }
+            _ => false,
+        };
+        let is_valid = is_valid && self.dims(k) == self.dims(v);
+        let expected = "[tokens, heads, head_dim], twice [tokens, kv_heads, head_dim], heads a multiple of kv_heads";
+        self.require(is_valid, &op, &[q, k, v], expected)?;
+        Ok(self.push_like(op, vec![q, k, v], q)) // [tokens, heads, head_dim]
+    }
+
+    /// a + b of one shape.
+    pub(crate) fn add(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
+        self.binary(Binary::Add, a, b) // as a
+    }
+
+    /// [`Op::SiluMul`] of gate and up, both `[tokens, n]`.
+    pub(crate) fn silu_mul(&mut self, gate: Value, up: Value) -> Result<Value, GraphError> {
+        let op = Op::SiluMul;
+        let is_valid = self.dims(gate) == self.dims(up) && self.dtype(gate) == self.dtype(up);
+        self.require(is_valid, &op, &[gate, up], "two values of one shape and type")?;
+        Ok(self.push_like(op, vec![gate, up], gate)) // [tokens, n]
+    }
+
+    /// [`Op::Reshape`]: keeps the first dimension of x, gives the others `sizes`.
+    pub(crate) fn reshape(&mut self, x: Value, sizes: &[usize]) -> Result<Value, GraphError> {
+        let op = Op::Reshape;
+        let is_valid = !self.dims(x).is_empty() && self.node(x).shape.fixed_len() == sizes.iter().product::<usize>();
+        self.require(is_valid, &op, &[x], &format!("as many elements as {sizes:?} per token or row"))?;
+        let dims: Vec<Dim> = self.dims(x)[..1].iter().copied().chain(sizes.iter().copied().map(Dim::Fixed)).collect();
+        let dtype = self.dtype(x);
+        Ok(self.push(op, vec![x], Shape::new(dims), dtype)) // [first, sizes..]
+    }
+
+    /// [`Op::GatherRows`]: the rows of x `[tokens, n]` that `indices` `[rows]` name.
+    pub(crate) fn gather_rows(&mut self, x: Value, indices: Value) -> Result<Value, GraphError> {
+        let op = Op::GatherRows;
+        let is_valid = matches!(self.dims(x), [Dim::Tokens, _]) && self.dims(indices) == [Dim::Rows];
+        self.require(is_valid && self.dtype(indices) == DType::I32, &op, &[x, indices], "[tokens, n], [rows] int32")?;
+        let shape = Shape::new([Dim::Rows, self.dims(x)[1]]);
+        let dtype = self.dtype(x);
+        Ok(self.push(op, vec![x, indices], shape, dtype)) // [rows, n]
+    }
+
+    pub(super) fn push_like(&mut self, op: Op, operands: Vec<Value>, like: Value) -> Value {
+        let node = self.node(like);
+        let (shape, dtype) = (node.shape.clone(), node.dtype);
+        self.push(op, operands, shape, dtype)
+    }
+}

@@ -1,0 +1,92 @@
+//! Shapes and types are checked when an operation is added.
+//!
+//! The error says what was given and what is taken.
+
+use super::*;
+
+fn weight(graph: &mut Graph, shape: &[usize]) -> Value {
+    let spec = WeightSpec {
+        name: format!("weight {shape:?}"),
+        shape: shape.to_vec(),
+        dtype: DType::Bf16,
+        partition: Partition::Replicated,
+    };
+    graph.weight(&spec)
+}
+
+fn hidden(graph: &mut Graph, size: usize) -> Value {
+    graph.argument(0, Shape::new([Dim::Tokens, Dim::Fixed(size)]), DType::F32)
+}
+
+#[test]
+fn a_linear_layer_checks_its_sizes() {
+    let mut graph = Graph::default();
+    let x = hidden(&mut graph, 64);
+    let fitting = weight(&mut graph, &[128, 64]);
+    let y = graph.linear(x, fitting, None).unwrap();
+    assert_eq!(graph.node(y).shape.to_string(), "[tokens, 128]");
+    let other = weight(&mut graph, &[128, 32]);
+    let error = graph.linear(x, other, None).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "linear of [tokens, 64] float32, [128, 32] bfloat16: expected [n, in], [out, in] and maybe [out], floats"
+    );
+    let bias = weight(&mut graph, &[64]);
+    assert!(graph.linear(x, fitting, Some(bias)).is_err());
+}
+
+#[test]
+fn attention_checks_its_heads() {
+    let mut graph = Graph::default();
+    let x = hidden(&mut graph, 96);
+    let spec = AttentionSpec { layer: 0, scale: 1.0 };
+    let q = graph.reshape(x, &[6, 16]).unwrap();
+    let three = graph.reshape(x, &[3, 32]).unwrap();
+    assert!(graph.paged_attention([q, q, q], spec).is_ok());
+    assert!(graph.paged_attention([q, three, three], spec).is_err());
+    assert!(graph.reshape(x, &[5, 16]).is_err());
+}
+
+#[test]
+fn rows_and_scalars_are_repeated() {
+    let mut graph = Graph::default();
+    let scores = graph.argument(0, Shape::new([Dim::Rows, Dim::Fixed(10)]), DType::F32);
+    let per_row = graph.input(Input::Sampling(SamplingInput::Temperature));
+    let one = graph.constant(1.0);
+    for other in [scores, per_row, one] {
+        let sum = graph.binary(Binary::Add, other, scores).unwrap();
+        assert_eq!(graph.node(sum).shape.to_string(), "[rows, 10]");
+    }
+    let top_k = graph.input(Input::Sampling(SamplingInput::TopK));
+    let error = graph.binary(Binary::Add, scores, top_k).unwrap_err().to_string();
+    assert_eq!(error, "add of [rows, 10] float32, [rows] int32: expected one type");
+    let tokens = graph.input(Input::TokenIds);
+    assert!(graph.binary(Binary::Add, scores, tokens).is_err());
+}
+
+#[test]
+fn inputs_weights_and_constants_are_added_once() {
+    let mut graph = Graph::default();
+    assert_eq!(weight(&mut graph, &[2, 3]), weight(&mut graph, &[2, 3]));
+    assert_eq!(graph.input(Input::Positions), graph.input(Input::Positions));
+    assert_eq!(graph.constant(0.5), graph.constant(0.5));
+    assert_ne!(graph.constant(0.5), graph.constant(1.5));
+}
+
+#[test]
+fn values_die_after_their_last_use() {
+    let mut graph = Graph::default();
+    let x = hidden(&mut graph, 4);
+    let doubled = graph.binary(Binary::Add, x, x).unwrap();
+    let sum = graph.binary(Binary::Add, doubled, x).unwrap();
+    let graph = graph.finish(&[sum]);
+    let last_uses = graph.last_uses();
+    assert!(last_uses[doubled.index()].is_empty());
+    assert_eq!(last_uses[sum.index()], [doubled, x]);
+    insta::assert_snapshot!(graph, @r"
+    %0 = argument 0 : [tokens, 4] float32
+    %1 = add %0, %0 : [tokens, 4] float32
+    %2 = add %1, %0 : [tokens, 4] float32
+    return %2
+    ");
+}

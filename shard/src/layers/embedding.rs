@@ -1,0 +1,30 @@
+//! Token embedding, and the output layer that may share its table.
+//!
+//! Door: [`Embedding`]. Ranks split the vocabulary.
+
+use super::{Linear, WeightScope};
+use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};
+
+/// One vector per token of the vocabulary.
+#[derive(Debug, Clone)]
+pub(crate) struct Embedding {
+    table: WeightSpec,
+}
+
+impl Embedding {
+    /// The table `weight` of `scope`.
+    pub(crate) fn new(scope: &WeightScope, vocab_size: usize, hidden_size: usize) -> Self {
+        Self { table: scope.weight("weight", &[vocab_size, hidden_size], Partition::Vocab) }
+    }
+
+    /// ids `[tokens]` → `[tokens, hidden]`
+    pub(crate) fn apply(&self, graph: &mut Graph, tokens: Value) -> Result<Value, GraphError> {
+        let table = graph.weight(&self.table); // [vocab, hidden]
+        graph.embedding(table, tokens) // [tokens, hidden]
+    }
+
+    /// The output layer with the same table: tied word embeddings.
+    pub(crate) fn tied_head(&self) -> Linear {
+        Linear::vocab(self.table.clone())
+    }
+}

@@ -1,0 +1,58 @@
+//! One process per device: loads a model, keeps its KV cache, and computes the steps that the router tells it to.
+//!
+//! Doors: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks it with
+//! `kv_cache` and makes a `batch` → a `backend` executes the graphs of the model (`models`, `layers`, `graph`) and of each
+//! row's sampler (`sampling`) → `engine` makes the reply → `server` sends it. `weights` reads checkpoints.
+//!
+//! **Invariant**: the shard has no policy. It never chooses who runs, never ends a sequence, never waits on a timer.
+//! **Invariant**: a model file names no device, a backend file names no model.
+
+mod args;
+mod backend;
+mod batch;
+mod engine;
+mod graph;
+mod kv_cache;
+mod layers;
+mod models;
+mod sampling;
+mod server;
+mod weights;
+
+use std::process::ExitCode;
+
+pub use args::{Device, Dtype, ModelArgs, ShardArgs};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// Why a shard ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ShardRunError(#[from] server::ServerError);
+
+/// Serves one model on one device until the client says `Leave`.
+///
+/// # Errors
+/// When the socket cannot be made, the model cannot be loaded, the device fails, or the client is gone after warm-up.
+pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
+    Ok(server::run(args)?)
+}
+
+/// [`run`] as a whole process: starts logging, dies with its parent, and logs why it failed as its last line.
+/// Exit status: 0 after `Leave`, 1 after a failure, 2 for arguments that make no sense.
+pub fn run_as_process(args: &ShardArgs) -> ExitCode {
+    if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
+        let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
+        return ExitCode::from(2);
+    }
+    // Nobody releases the device of a shard that outlives a launcher killed outright.
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        tracing::warn!(%error, "ask to die with the parent process");
+    }
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! `text-generation-shard`: one shard as a process of its own, for those who start the parts themselves.
+//!
+//! The launcher runs the same code as a hidden subcommand of its own executable.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    shard::run_as_process(&shard::ShardArgs::parse())
+}

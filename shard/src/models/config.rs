@@ -1,0 +1,270 @@
+//! `config.json` and `generation_config.json`: typed reading, and errors that name the key, the value and what is allowed.
+//!
+//! Door: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. It gives no key a meaning of its own
+//! beyond the few that every model has.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::graph::{DType, GraphError};
+
+const CONFIG: &str = "config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// Why a model cannot be built from its configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ModelError {
+    #[error("parse {file}: {source}")]
+    Json { file: &'static str, source: serde_json::Error },
+    #[error("{file} is not a JSON object")]
+    NotAnObject { file: &'static str },
+    #[error("config.json has no {key}")]
+    MissingKey { key: String },
+    #[error("{file}: {key} is {value}, expected {expected}")]
+    Value { file: &'static str, key: String, value: String, expected: String },
+    #[error("config.json: {key} is {value}, only {supported} is supported")]
+    Unsupported { key: String, value: String, supported: String },
+    #[error("architecture {architecture} is not supported; supported are: {known}")]
+    UnknownArchitecture { architecture: String, known: String },
+    #[error("config.json does not describe a model: {0}")]
+    Graph(#[from] GraphError),
+}
+
+/// A configuration file, or an object in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// Path of the object's keys, such as `rope_scaling.`.
+    prefix: String,
+    keys: Map<String, Value>,
+}
+
+impl ModelError {
+    /// The error for a key that has the wrong value.
+    pub(super) fn value(key: &str, value: impl fmt::Display, expected: &str) -> Self {
+        Self::Value { file: CONFIG, key: key.to_owned(), value: value.to_string(), expected: expected.to_owned() }
+    }
+}
+
+impl Config {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// [`ModelError::Json`] or [`ModelError::NotAnObject`].
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
+        Ok(Self { prefix: String::new(), keys: parse_object(CONFIG, bytes)? })
+    }
+
+    /// The object at `key` of a configuration.
+    pub(super) fn nested(key: &str, keys: Map<String, Value>) -> Self {
+        Self { prefix: format!("{key}."), keys }
+    }
+
+    /// The first of `architectures`.
+    pub(crate) fn architecture(&self) -> Result<&str, ModelError> {
+        let architectures = self.value("architectures").ok_or_else(|| self.missing("architectures"))?;
+        let first = architectures.as_array().and_then(|names| names.first()).and_then(Value::as_str);
+        first.ok_or_else(|| self.wrong("architectures", architectures, "a list with the name of a class"))
+    }
+
+    /// Number of tokens, `vocab_size`.
+    pub(crate) fn vocab_size(&self) -> Result<usize, ModelError> {
+        let vocab_size = self.size("vocab_size")?;
+        if i32::try_from(vocab_size).is_err() {
+            return Err(ModelError::value("vocab_size", vocab_size, "less than 2^31"));
+        }
+        Ok(vocab_size)
+    }
+
+    /// Longest sequence the model was made for.
+    pub(crate) fn max_position_embeddings(&self) -> Result<usize, ModelError> {
+        self.size("max_position_embeddings")
+    }
+
+    /// Type of the weights, `dtype` or its older name `torch_dtype`; `None` when the file does not say.
+    pub(crate) fn dtype(&self) -> Result<Option<DType>, ModelError> {
+        let key = if self.value("dtype").is_some() { "dtype" } else { "torch_dtype" };
+        let Some(name) = self.text(key)? else { return Ok(None) };
+        match name.strip_prefix("torch.").unwrap_or(name) {
+            "float32" => Ok(Some(DType::F32)),
+            "float16" => Ok(Some(DType::F16)),
+            "bfloat16" => Ok(Some(DType::Bf16)),
+            _ => Err(ModelError::value(key, Value::from(name), "float32, float16 or bfloat16")),
+        }
+    }
+
+    /// Tokens that end a sequence: `eos_token_id` of `generation_config.json`, else of this file. A number or a list.
+    ///
+    /// # Errors
+    /// When either file is malformed there, or names a token outside of the vocabulary.
+    pub(crate) fn eos_token_ids(&self, generation_config: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
+        let generation = match generation_config {
+            Some(bytes) => parse_object(GENERATION_CONFIG, bytes)?,
+            None => Map::new(),
+        };
+        let listed = generation.get("eos_token_id").filter(|value| !value.is_null());
+        let file = if listed.is_some() { GENERATION_CONFIG } else { CONFIG };
+        let Some(value) = listed.or_else(|| self.value("eos_token_id")) else {
+            return Ok(Vec::new());
+        };
+        let vocab_size = self.vocab_size()? as u64;
+        let ids = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
+        let id = |id: &Value| {
+            let id = id.as_u64().filter(|id| *id < vocab_size).and_then(|id| u32::try_from(id).ok());
+            id.ok_or_else(|| ModelError::Value {
+                file,
+                key: "eos_token_id".to_owned(),
+                value: value.to_string(),
+                expected: format!("token ids below {vocab_size}"),
+            })
+        };
+        ids.iter().map(id).collect()
+    }
+
+    /// A positive integer that must be there.
+    pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
+        self.optional_size(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A positive integer with a default.
+    pub(super) fn size_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
+        Ok(self.optional_size(key)?.unwrap_or(default))
+    }
+
+    /// A number.
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.read(key, "a number", Value::as_f64)
+    }
+
+    /// A number that must be there.
+    pub(super) fn required_number(&self, key: &str) -> Result<f64, ModelError> {
+        self.number(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A number with a default.
+    pub(super) fn number_or(&self, key: &str, default: f64) -> Result<f64, ModelError> {
+        Ok(self.number(key)?.unwrap_or(default))
+    }
+
+    /// A truth value with a default.
+    pub(super) fn flag_or(&self, key: &str, default: bool) -> Result<bool, ModelError> {
+        Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(default))
+    }
+
+    /// A string.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.read(key, "a string", Value::as_str)
+    }
+
+    /// An object.
+    pub(super) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, ModelError> {
+        self.read(key, "an object", Value::as_object)
+    }
+
+    /// Refuses every key of `fixed` whose value is neither absent nor the JSON text beside it.
+    pub(super) fn require_fixed(&self, fixed: &[(&str, &str)]) -> Result<(), ModelError> {
+        for (key, supported) in fixed {
+            let Some(value) = self.value(key) else { continue };
+            let is_same_number = value.as_f64().is_some_and(|value| supported.parse() == Ok(value));
+            let value = value.to_string();
+            if !is_same_number && value != *supported {
+                return Err(ModelError::Unsupported {
+                    key: (*key).to_owned(),
+                    value,
+                    supported: (*supported).to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        let positive =
+            |value: &Value| value.as_u64().filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
+        self.read(key, "a positive integer", positive)
+    }
+
+    fn read<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &str,
+        convert: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        convert(value).map(Some).ok_or_else(|| self.wrong(key, value, expected))
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.keys.get(key).filter(|value| !value.is_null())
+    }
+
+    fn missing(&self, key: &str) -> ModelError {
+        ModelError::MissingKey { key: format!("{}{key}", self.prefix) }
+    }
+
+    fn wrong(&self, key: &str, value: &Value, expected: &str) -> ModelError {
+        ModelError::value(&format!("{}{key}", self.prefix), value, expected)
+    }
+}
+
+fn parse_object(file: &'static str, bytes: &[u8]) -> Result<Map<String, Value>, ModelError> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|source| ModelError::Json { file, source })?;
+    match value {
+        Value::Object(keys) => Ok(keys),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(ModelError::NotAnObject { file })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(json: &str) -> Config {
+        Config::parse(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn eos_ids_come_from_the_generation_config_first() {
+        let config = config(r#"{"vocab_size": 100, "eos_token_id": 5}"#);
+        let ids = |json: &str| config.eos_token_ids(Some(json.as_bytes())).map_err(|error| error.to_string());
+        assert_eq!(ids(r#"{"eos_token_id": [7, 8]}"#), Ok(vec![7, 8]));
+        assert_eq!(ids(r#"{"eos_token_id": 9}"#), Ok(vec![9]));
+        assert_eq!(ids("{}"), Ok(vec![5]));
+        assert_eq!(config.eos_token_ids(None).unwrap(), [5]);
+        assert_eq!(
+            ids(r#"{"eos_token_id": [100]}"#),
+            Err("generation_config.json: eos_token_id is [100], expected token ids below 100".into())
+        );
+    }
+
+    #[test]
+    fn both_names_of_the_dtype_are_read() {
+        assert_eq!(config(r#"{"torch_dtype": "bfloat16"}"#).dtype().unwrap(), Some(DType::Bf16));
+        assert_eq!(config(r#"{"dtype": "float16"}"#).dtype().unwrap(), Some(DType::F16));
+        assert_eq!(config("{}").dtype().unwrap(), None);
+        let error = config(r#"{"dtype": "float8"}"#).dtype().unwrap_err().to_string();
+        assert_eq!(error, r#"config.json: dtype is "float8", expected float32, float16 or bfloat16"#);
+    }
+
+    #[test]
+    fn values_of_the_wrong_kind_are_named() {
+        let config = config(r#"{"vocab_size": -1, "architectures": "x", "layers": 2.5}"#);
+        let message = config.vocab_size().unwrap_err().to_string();
+        assert_eq!(message, "config.json: vocab_size is -1, expected a positive integer");
+        assert!(config.architecture().unwrap_err().to_string().contains("architectures is \"x\""));
+        assert!(config.size("layers").is_err());
+        assert_eq!(config.size("nothing").unwrap_err().to_string(), "config.json has no nothing");
+        assert!(matches!(Config::parse(b"[]"), Err(ModelError::NotAnObject { .. })));
+        assert!(matches!(Config::parse(b"{"), Err(ModelError::Json { .. })));
+    }
+
+    #[test]
+    fn fixed_keys_accept_their_value_and_null() {
+        let fixed = [("a", "1"), ("b", "null"), ("c", "false")];
+        assert!(config(r#"{"a": 1.0, "b": null, "c": false}"#).require_fixed(&fixed).is_ok());
+        assert!(config("{}").require_fixed(&fixed).is_ok());
+        assert!(config(r#"{"c": true}"#).require_fixed(&fixed).is_err());
+    }
+}

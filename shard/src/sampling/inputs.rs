@@ -1,0 +1,87 @@
+//! The sampling parameters of a step's rows as columns, the way a device takes them.
+//!
+//! Door: [`SamplingInputs`]. Rows that choose greedily get neutral values for what only concerns sampling, so that a graph
+//! with all processors treats them right.
+
+use proto::SamplingParams;
+
+use crate::graph::SamplingInput;
+
+/// One entry per row that samples.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct SamplingInputs {
+    repetition_penalty: Vec<f32>,
+    frequency_penalty: Vec<f32>,
+    temperature: Vec<f32>,
+    top_k: Vec<i32>,
+    top_p: Vec<f32>,
+    typical_p: Vec<f32>,
+    seed_low: Vec<u32>,
+    seed_high: Vec<u32>,
+    num_generated: Vec<u32>,
+    top_n_tokens: Vec<i32>,
+}
+
+/// A column of numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Column<'a> {
+    F32(&'a [f32]),
+    I32(&'a [i32]),
+    U32(&'a [u32]),
+}
+
+impl SamplingInputs {
+    /// Adds a row that has generated `num_generated` tokens before this step.
+    pub(crate) fn push(&mut self, params: &SamplingParams, num_generated: u32) {
+        let greedy = SamplingParams::greedy();
+        let SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+            typical_p,
+            repetition_penalty,
+            frequency_penalty,
+            seed,
+            is_greedy: _,
+            top_n_tokens,
+            wants_prompt_logprobs: _,
+        } = if params.is_greedy {
+            SamplingParams {
+                repetition_penalty: params.repetition_penalty,
+                frequency_penalty: params.frequency_penalty,
+                top_n_tokens: params.top_n_tokens,
+                ..greedy
+            }
+        } else {
+            *params
+        };
+        // A limit beyond 2^31 tokens is none.
+        let limit = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+        self.repetition_penalty.push(repetition_penalty);
+        self.frequency_penalty.push(frequency_penalty);
+        self.temperature.push(temperature);
+        self.top_k.push(limit(top_k));
+        self.top_p.push(top_p);
+        self.typical_p.push(typical_p);
+        self.seed_low.push((seed & u64::from(u32::MAX)) as u32);
+        self.seed_high.push((seed >> 32) as u32);
+        self.num_generated.push(num_generated);
+        self.top_n_tokens.push(limit(top_n_tokens));
+    }
+
+    /// The values of one parameter, `[rows]`.
+    pub(crate) fn column(&self, input: SamplingInput) -> Column<'_> {
+        match input {
+            SamplingInput::RepetitionPenalty => Column::F32(&self.repetition_penalty),
+            SamplingInput::FrequencyPenalty => Column::F32(&self.frequency_penalty),
+            SamplingInput::Temperature => Column::F32(&self.temperature),
+            SamplingInput::TopK => Column::I32(&self.top_k),
+            SamplingInput::TopP => Column::F32(&self.top_p),
+            SamplingInput::TypicalP => Column::F32(&self.typical_p),
+            SamplingInput::SeedLow => Column::U32(&self.seed_low),
+            SamplingInput::SeedHigh => Column::U32(&self.seed_high),
+            SamplingInput::NumGenerated => Column::U32(&self.num_generated),
+            SamplingInput::TopNTokens => Column::I32(&self.top_n_tokens),
+        }
+    }
+}

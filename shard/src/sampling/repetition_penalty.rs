@@ -1,0 +1,18 @@
+//! Repetition penalty (Keskar et al., 2019): tokens that occur in the row, prompt included, become less likely.
+//!
+//! Once per distinct token, whatever its id and however often it occurs.
+
+use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, TokenScope, Value};
+
+/// A score s of a token seen becomes s · penalty where s < 0, else s / penalty.
+pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let penalty = graph.input(Input::Sampling(SamplingInput::RepetitionPenalty)); // [rows]
+    let zero = graph.constant(0.0); // []
+    let counts = super::token_counts(graph, scores, TokenScope::Context); // [rows, vocab]
+    let is_seen = graph.less(zero, counts)?; // [rows, vocab]
+    let is_negative = graph.less(scores, zero)?; // [rows, vocab]
+    let multiplied = graph.binary(Binary::Multiply, scores, penalty)?; // [rows, vocab]
+    let divided = graph.binary(Binary::Divide, scores, penalty)?; // [rows, vocab]
+    let penalised = graph.select(is_negative, multiplied, divided)?; // [rows, vocab]
+    graph.select(is_seen, penalised, scores) // [rows, vocab]
+}

@@ -1,0 +1,87 @@
+//! What each sampler is made of, as printed graphs.
+//!
+//! What it computes is tested where it is executed, in `backend/candle/tests.rs`.
+
+use super::*;
+
+fn printed(change: impl Fn(&mut SamplingParams)) -> String {
+    let mut params = SamplingParams::greedy();
+    change(&mut params);
+    Samplers::new(10).graph(&params).unwrap().to_string()
+}
+
+#[test]
+fn a_greedy_row_pays_for_nothing_else() {
+    insta::assert_snapshot!(printed(|_| ()), @r"
+    %0 = argument 0 : [rows, 10] float32
+    %1 = log_softmax %0 : [rows, 10] float32
+    %2 = arg_max %0 : [rows] int32
+    %3 = append_token %2 : [rows] int32
+    %4 = gather_columns %1, %3 : [rows] float32
+    return %3, %4
+    ");
+    assert_eq!(printed(|p| (p.temperature, p.top_k, p.seed) = (0.5, 3, 9)), printed(|_| ()));
+}
+
+#[test]
+fn a_sampled_row_runs_what_it_asks_for() {
+    insta::assert_snapshot!(printed(|p| (p.is_greedy, p.temperature, p.top_n_tokens) = (false, 0.5, 2)), @r"
+    %0 = argument 0 : [rows, 10] float32
+    %1 = input Sampling(Temperature) : [rows] float32
+    %2 = divide %0, %1 : [rows, 10] float32
+    %3 = log_softmax %2 : [rows, 10] float32
+    %4 = input Sampling(SeedLow) : [rows] uint32
+    %5 = input Sampling(SeedHigh) : [rows] uint32
+    %6 = input Sampling(NumGenerated) : [rows] uint32
+    %7 = uniform %4, %5, %6 : [rows] float32
+    %8 = exp %3 : [rows, 10] float32
+    %9 = inverse_cdf %8, %7 : [rows] int32
+    %10 = append_token %9 : [rows] int32
+    %11 = gather_columns %3, %10 : [rows] float32
+    %12 = input Sampling(TopNTokens) : [rows] int32
+    %13 = top_tokens %3, %12 : [rows, top_tokens] int32
+    %14 = gather_columns %3, %13 : [rows, top_tokens] float32
+    return %10, %11, %13, %14
+    ");
+}
+
+#[test]
+fn processors_run_in_their_order() {
+    let everything = printed(|p| {
+        (p.repetition_penalty, p.frequency_penalty, p.temperature) = (1.2, 0.5, 0.9);
+        (p.top_k, p.top_p, p.typical_p, p.is_greedy) = (5, 0.9, 0.8, false);
+    });
+    let names = ["RepetitionPenalty", "FrequencyPenalty", "Temperature", "TopK", "TopP", "TypicalP", "SeedLow"];
+    let places: Vec<usize> = names.iter().map(|name| everything.find(name).unwrap()).collect();
+    assert!(places.is_sorted(), "{everything}");
+}
+
+#[test]
+fn graphs_are_built_once() {
+    let mut samplers = Samplers::new(10);
+    let first = samplers.graph(&SamplingParams::greedy()).unwrap();
+    let second = samplers.graph(&SamplingParams { seed: 5, ..SamplingParams::greedy() }).unwrap();
+    assert!(Arc::ptr_eq(&first, &second));
+}
+
+#[test]
+fn greedy_rows_have_neutral_inputs() {
+    let mut inputs = SamplingInputs::default();
+    let params = SamplingParams {
+        temperature: 0.5,
+        top_k: 3,
+        seed: 1 << 40 | 5,
+        frequency_penalty: 0.5,
+        ..SamplingParams::greedy()
+    };
+    inputs.push(&params, 4);
+    inputs.push(&SamplingParams { is_greedy: false, ..params }, 6);
+    use crate::graph::SamplingInput;
+    let column = |input| inputs.column(input);
+    assert_eq!(column(SamplingInput::Temperature), Column::F32(&[1.0, 0.5]));
+    assert_eq!(column(SamplingInput::TopK), Column::I32(&[0, 3]));
+    assert_eq!(column(SamplingInput::FrequencyPenalty), Column::F32(&[0.5, 0.5]));
+    assert_eq!(column(SamplingInput::SeedLow), Column::U32(&[0, 5]));
+    assert_eq!(column(SamplingInput::SeedHigh), Column::U32(&[0, 256]));
+    assert_eq!(column(SamplingInput::NumGenerated), Column::U32(&[4, 6]));
+}

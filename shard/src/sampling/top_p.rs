@@ -1,0 +1,15 @@
+//! Top-p, nucleus sampling (Holtzman et al., 2019): the best tokens whose probability together reaches p stay.
+//!
+//! The same as dropping, from the worst upwards, tokens whose cumulative probability is at most 1 − p. The best token
+//! always stays, and so do tokens that tie with the last one.
+
+use crate::graph::{Graph, GraphError, Input, SamplingInput, Unary, Value};
+
+/// Scores of tokens outside of the nucleus become minus infinity.
+pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let p = graph.input(Input::Sampling(SamplingInput::TopP)); // [rows]
+    let logprobs = graph.log_softmax(scores)?; // [rows, vocab]
+    let probabilities = graph.unary(Unary::Exp, logprobs)?; // [rows, vocab]
+    let badness = graph.unary(Unary::Negate, scores)?; // [rows, vocab]
+    super::keep_mass(graph, scores, [badness, probabilities], p) // [rows, vocab]
+}

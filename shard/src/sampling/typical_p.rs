@@ -1,0 +1,22 @@
+//! Locally typical sampling (Meister et al., 2022).
+//!
+//! Door: [`apply`]. Tokens whose information is closest to the expected one stay.
+
+use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, Unary, Value};
+
+/// With log-probabilities L and entropy H, tokens stay in the order of |−L − H| until their probability together reaches
+/// `typical_p`; scores of the others become minus infinity. Tokens that tie with the last one stay.
+pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let typical_p = graph.input(Input::Sampling(SamplingInput::TypicalP)); // [rows]
+    let zero = graph.constant(0.0); // []
+    let logprobs = graph.log_softmax(scores)?; // [rows, vocab]
+    let probabilities = graph.unary(Unary::Exp, logprobs)?; // [rows, vocab]
+    let products = graph.binary(Binary::Multiply, probabilities, logprobs)?; // [rows, vocab]
+    let is_possible = graph.less(zero, probabilities)?; // [rows, vocab]
+    // 0 · −infinity is not a number, and an impossible token has no part in the entropy.
+    let products = graph.select(is_possible, products, zero)?; // [rows, vocab]
+    let negative_entropy = graph.sum_columns(products)?; // [rows]
+    let surprise = graph.binary(Binary::Subtract, logprobs, negative_entropy)?; // [rows, vocab]
+    let distance = graph.unary(Unary::Abs, surprise)?; // [rows, vocab]
+    super::keep_mass(graph, scores, [distance, probabilities], typical_p) // [rows, vocab]
+}

@@ -1,0 +1,97 @@
+//! One client: frames in, frames out.
+//!
+//! Door: [`Connection`]. It knows frames and deadlines, not what commands mean.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use proto::{Command, FrameError, HEADER_BYTES, Reply, frame, reply};
+
+/// A client that does not take its replies within this time is gone.
+const WRITE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why nothing more can be read from or written to a client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    #[error("it closed the connection")]
+    Closed,
+    #[error("no first command within {0:?}")]
+    Deadline(Duration),
+    #[error("socket: {0}")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: UnixStream,
+    /// Kept between frames for its memory.
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    /// Talks on `stream`.
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream, buffer: Vec::new() }
+    }
+
+    /// The next command, whenever it comes: a shard has nothing else to do.
+    pub(super) fn read(&mut self) -> Result<Command, ConnectionError> {
+        self.stream.set_read_timeout(None)?;
+        self.read_frame(None)
+    }
+
+    /// The next command, all of it within `deadline`.
+    pub(super) fn read_before(&mut self, deadline: Duration) -> Result<Command, ConnectionError> {
+        let result = self.read_frame(Some(Instant::now() + deadline));
+        match result {
+            Err(ConnectionError::Io(error))
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
+                Err(ConnectionError::Deadline(deadline))
+            }
+            other => other,
+        }
+    }
+
+    /// Sends one reply.
+    pub(super) fn reply(&mut self, sequence_number: u64, kind: reply::Kind) -> Result<(), ConnectionError> {
+        self.buffer.clear();
+        frame::encode(&Reply { sequence_number, kind: Some(kind) }, &mut self.buffer)?;
+        self.stream.set_write_timeout(Some(WRITE_DEADLINE))?;
+        self.stream.write_all(&self.buffer)?;
+        Ok(())
+    }
+
+    fn read_frame(&mut self, until: Option<Instant>) -> Result<Command, ConnectionError> {
+        let mut header = [0; HEADER_BYTES];
+        self.fill(&mut header, until)?;
+        let mut body = std::mem::take(&mut self.buffer);
+        body.clear();
+        body.resize(frame::body_len(header)?, 0);
+        let filled = self.fill(&mut body, until);
+        self.buffer = body;
+        filled?;
+        Ok(frame::decode(&self.buffer)?)
+    }
+
+    fn fill(&mut self, mut bytes: &mut [u8], until: Option<Instant>) -> Result<(), ConnectionError> {
+        while !bytes.is_empty() {
+            if let Some(until) = until {
+                let left = until.saturating_duration_since(Instant::now());
+                // A timeout of zero would mean none.
+                self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            }
+            match self.stream.read(bytes) {
+                Ok(0) => return Err(ConnectionError::Closed),
+                Ok(len) => bytes = &mut bytes[len..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! `model.safetensors.index.json`: which files a large checkpoint is split into.
+//!
+//! Door: [`file_names`]. Which tensor is in which file is read from the files themselves.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::WeightsError;
+
+/// Names of the files in `weight_map`, each once.
+///
+/// # Errors
+/// When the index is not JSON, has no `weight_map`, or names a file outside of the model's directory.
+pub(super) fn file_names(json: &[u8]) -> Result<Vec<String>, WeightsError> {
+    let problem = |problem: String| WeightsError::Index { problem };
+    let index: Value = serde_json::from_slice(json).map_err(|error| problem(format!("is not JSON: {error}")))?;
+    let weight_map = index.get("weight_map").and_then(Value::as_object);
+    let weight_map = weight_map.ok_or_else(|| problem("has no object weight_map".to_owned()))?;
+    let mut names = BTreeSet::new();
+    for (tensor, file) in weight_map {
+        let file = file.as_str().filter(|file| !file.contains(['/', '\\']) && *file != "..");
+        names.insert(file.ok_or_else(|| problem(format!("gives no plain file name for tensor {tensor}")))?.to_owned());
+    }
+    Ok(names.into_iter().collect())
+}

@@ -1,0 +1,187 @@
+//! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
+//!
+//! Doors: [`Checkpoint::open`], then [`Checkpoint::tensor`] for each [`WeightSpec`] of a graph. A file that is cut short, a
+//! tensor that is missing or has another shape or type than the model asks for is an error that names the file and the
+//! tensor. It converts nothing and copies nothing; that is the backend's affair.
+
+mod index;
+mod mmap;
+
+use std::collections::HashMap;
+
+use model_files::{FileLocation, ModelFiles, ModelFilesError};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+
+use crate::graph::{DType, WeightSpec};
+use mmap::MappedFile;
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Why a checkpoint cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WeightsError {
+    #[error("{location} has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors checkpoints are supported")]
+    NoCheckpoint { location: String },
+    #[error(transparent)]
+    Files(#[from] ModelFilesError),
+    #[error("{INDEX_FILE} {problem}")]
+    Index { problem: String },
+    #[error("map {file}: {source}")]
+    Map { file: String, source: std::io::Error },
+    #[error("{file} is not a complete safetensors file: {source}")]
+    Header { file: String, source: SafeTensorError },
+    #[error("{files} has no tensor {tensor}")]
+    MissingTensor { files: String, tensor: String },
+    #[error("tensor {tensor} of {file} has shape {found:?}, config.json asks for {expected:?}")]
+    Shape { tensor: String, file: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("tensor {tensor} of {file} is {found:?}, supported are F32, F16 and BF16")]
+    DType { tensor: String, file: String, found: Dtype },
+}
+
+/// The safetensors files of one model, open.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    files: Vec<WeightsFile>,
+    tensors: HashMap<String, TensorPlace>,
+}
+
+/// A tensor as it lies in the checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TensorBytes<'a> {
+    /// Type of the elements.
+    pub(crate) dtype: DType,
+    /// Little-endian elements, the last dimension fastest; not aligned.
+    pub(crate) bytes: &'a [u8],
+}
+
+#[derive(Debug)]
+struct WeightsFile {
+    name: String,
+    bytes: FileBytes,
+}
+
+#[derive(Debug)]
+enum FileBytes {
+    Embedded(&'static [u8]),
+    Mapped(MappedFile),
+}
+
+#[derive(Debug)]
+struct TensorPlace {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    range: std::ops::Range<usize>,
+}
+
+impl Checkpoint {
+    /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists, and reads their headers.
+    ///
+    /// # Errors
+    /// When there is neither, a listed file is missing, or a file is malformed or cut short.
+    pub(crate) fn open(model_files: &ModelFiles) -> Result<Self, WeightsError> {
+        let names = match model_files.locate(SINGLE_FILE) {
+            Some(_) => vec![SINGLE_FILE.to_owned()],
+            None => index::file_names(
+                &model_files
+                    .read_optional(INDEX_FILE)?
+                    .ok_or_else(|| WeightsError::NoCheckpoint { location: model_files.to_string() })?,
+            )?,
+        };
+        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new() };
+        for name in names {
+            let location = model_files
+                .locate(&name)
+                .ok_or_else(|| WeightsError::Index { problem: format!("lists {name}, which {model_files} has not") })?;
+            checkpoint.add_file(WeightsFile::open(name, location)?)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// The tensor that `spec` names.
+    ///
+    /// # Errors
+    /// When it is missing, or has another shape, or is not of a float type.
+    pub(crate) fn tensor(&self, spec: &WeightSpec) -> Result<TensorBytes<'_>, WeightsError> {
+        let place = self.place(&spec.name)?;
+        let file = &self.files[place.file];
+        if place.shape != spec.shape {
+            return Err(WeightsError::Shape {
+                tensor: spec.name.clone(),
+                file: file.name.clone(),
+                found: place.shape.clone(),
+                expected: spec.shape.clone(),
+            });
+        }
+        let dtype = self.float_type(&spec.name, place)?;
+        Ok(TensorBytes { dtype, bytes: &file.bytes()[place.range.clone()] })
+    }
+
+    /// Type of the first tensor by name: what the checkpoint is in when config.json does not say.
+    pub(crate) fn dtype(&self) -> Result<DType, WeightsError> {
+        let first = self.tensors.iter().min_by_key(|(name, _)| name.as_str());
+        first.map_or(Ok(DType::F32), |(name, place)| self.float_type(name, place))
+    }
+
+    fn add_file(&mut self, file: WeightsFile) -> Result<(), WeightsError> {
+        let (header_len, header) = SafeTensors::read_metadata(file.bytes())
+            .map_err(|source| WeightsError::Header { file: file.name.clone(), source })?;
+        let data_start = size_of::<u64>() + header_len;
+        for (name, info) in header.tensors() {
+            let (start, end) = info.data_offsets;
+            let place = TensorPlace {
+                file: self.files.len(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                range: data_start + start..data_start + end,
+            };
+            self.tensors.insert(name, place);
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    fn place(&self, tensor: &str) -> Result<&TensorPlace, WeightsError> {
+        self.tensors.get(tensor).ok_or_else(|| {
+            let files: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
+            WeightsError::MissingTensor { files: files.join(", "), tensor: tensor.to_owned() }
+        })
+    }
+
+    fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<DType, WeightsError> {
+        match place.dtype {
+            Dtype::F32 => Ok(DType::F32),
+            Dtype::F16 => Ok(DType::F16),
+            Dtype::BF16 => Ok(DType::Bf16),
+            found => {
+                Err(WeightsError::DType { tensor: tensor.to_owned(), file: self.files[place.file].name.clone(), found })
+            }
+        }
+    }
+}
+
+impl WeightsFile {
+    fn open(name: String, location: FileLocation) -> Result<Self, WeightsError> {
+        let bytes = match location {
+            FileLocation::Embedded(bytes) => FileBytes::Embedded(bytes),
+            FileLocation::Path(path) => match MappedFile::open(&path) {
+                Ok(file) => FileBytes::Mapped(file),
+                Err(source) => {
+                    return Err(WeightsError::Map { file: path.display().to_string(), source });
+                }
+            },
+        };
+        Ok(Self { name, bytes })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            FileBytes::Embedded(bytes) => bytes,
+            FileBytes::Mapped(file) => file.bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Checkpoints written on the spot: one file, several files, and everything that can be wrong with them.
+//!
+//! Every error must name the file, and the tensor if one is at fault.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::TensorView;
+
+use super::*;
+use crate::graph::Partition;
+
+fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
+    let bytes: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|(_, dtype, shape)| (0..shape.iter().product::<usize>() * dtype.bitsize() / 8).map(|i| i as u8).collect())
+        .collect();
+    let views = tensors
+        .iter()
+        .zip(&bytes)
+        .map(|((name, dtype, shape), bytes)| (*name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+fn spec(name: &str, shape: &[usize]) -> WeightSpec {
+    let (dtype, partition) = (DType::F32, Partition::Replicated);
+    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition }
+}
+
+fn open(directory: &Path) -> Result<Checkpoint, String> {
+    let files = ModelFiles::open(directory.to_str().unwrap()).unwrap();
+    Checkpoint::open(&files).map_err(|error| error.to_string())
+}
+
+#[test]
+fn tensors_are_found_and_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let tensors = [("a", Dtype::BF16, vec![2, 3]), ("b", Dtype::F32, vec![4]), ("c", Dtype::I64, vec![1])];
+    write(&directory.path().join(SINGLE_FILE), &tensors);
+    let checkpoint = open(directory.path()).unwrap();
+    assert_eq!(checkpoint.dtype().unwrap(), DType::Bf16);
+    let a = checkpoint.tensor(&spec("a", &[2, 3])).unwrap();
+    assert_eq!((a.dtype, a.bytes.len()), (DType::Bf16, 12));
+    assert_eq!(a.bytes[..3], [0, 1, 2]);
+    let message = |name: &str, shape: &[usize]| checkpoint.tensor(&spec(name, shape)).unwrap_err().to_string();
+    assert_eq!(message("d", &[1]), "model.safetensors has no tensor d");
+    assert_eq!(message("b", &[5]), "tensor b of model.safetensors has shape [4], config.json asks for [5]");
+    assert_eq!(message("c", &[1]), "tensor c of model.safetensors is I64, supported are F32, F16 and BF16");
+}
+
+#[test]
+fn an_index_names_several_files() {
+    let directory = tempfile::tempdir().unwrap();
+    write(&directory.path().join("x-1.safetensors"), &[("a", Dtype::F16, vec![2])]);
+    write(&directory.path().join("x-2.safetensors"), &[("b", Dtype::F16, vec![3])]);
+    let index = r#"{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}}"#;
+    fs::write(directory.path().join(INDEX_FILE), index).unwrap();
+    let checkpoint = open(directory.path()).unwrap();
+    assert_eq!(checkpoint.tensor(&spec("b", &[3])).unwrap().bytes.len(), 6);
+    fs::remove_file(directory.path().join("x-2.safetensors")).unwrap();
+    let message = open(directory.path()).unwrap_err();
+    assert!(message.starts_with("model.safetensors.index.json lists x-2.safetensors, which "), "{message}");
+}
+
+#[test]
+fn bad_indices_are_errors() {
+    let check = |json: &str, expected: &str| {
+        let message = index::file_names(json.as_bytes()).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    };
+    check("{", "is not JSON");
+    check("{}", "has no object weight_map");
+    check(r#"{"weight_map": {"a": "../b.safetensors"}}"#, "no plain file name for tensor a");
+}
+
+#[test]
+fn a_file_cut_short_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(SINGLE_FILE);
+    write(&path, &[("a", Dtype::F32, vec![100])]);
+    let bytes = fs::read(&path).unwrap();
+    for len in [0, 4, 20, bytes.len() - 1] {
+        fs::write(&path, &bytes[..len]).unwrap();
+        let message = open(directory.path()).unwrap_err();
+        assert!(message.contains("model.safetensors"), "{len}: {message}");
+    }
+}
+
+#[test]
+fn a_directory_without_weights_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let message = open(directory.path()).unwrap_err();
+    assert!(
+        message.ends_with(
+            "has neither model.safetensors nor model.safetensors.index.json; only safetensors checkpoints are supported"
+        ),
+        "{message}"
+    );
+}

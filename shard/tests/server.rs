@@ -1,0 +1,243 @@
+//! The shard over a real socket, with the mock: the handshake, the conversation, and every way it can end.
+//!
+//! Sockets are in temporary directories; every wait has a deadline.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use proto::shard_error::Kind;
+use proto::{
+    Command, Decode, DecodeRow, HEADER_BYTES, Hello, Info, Leave, PROTOCOL_VERSION, Prefill, PromptChunk, Release,
+    Reply, SamplingParams, ShardError, StepReply, Warmup, WarmupReply, command, frame, reply,
+};
+use shard::{Device, ModelArgs, ShardArgs, ShardRunError};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Shard {
+    thread: JoinHandle<Result<(), ShardRunError>>,
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+struct Client {
+    stream: UnixStream,
+    sequence_number: u64,
+}
+
+impl Shard {
+    fn start(model_id: &str, device: Device) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("shard-0");
+        let args = ShardArgs {
+            model: ModelArgs { model_id: model_id.to_owned(), revision: None, dtype: None, device, cpu_isa: None },
+            uds_path: path.clone(),
+            rank: 0,
+            world_size: 1,
+            json_output: true,
+            log_level: "info".to_owned(),
+        };
+        let thread = std::thread::spawn(move || shard::run(&args));
+        Self { thread, path, _directory: directory }
+    }
+
+    /// How the shard ended; its socket file is gone by then.
+    fn end(self) -> Result<(), String> {
+        let start = Instant::now();
+        while !self.thread.is_finished() {
+            assert!(start.elapsed() < DEADLINE, "the shard goes on");
+            std::thread::yield_now();
+        }
+        assert!(!self.path.exists());
+        self.thread.join().unwrap().map_err(|error| error.to_string())
+    }
+}
+
+impl Client {
+    fn connect(path: &Path) -> Self {
+        let start = Instant::now();
+        let stream = loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(start.elapsed() < DEADLINE, "connect: {error}"),
+            }
+            std::thread::yield_now();
+        };
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        Self { stream, sequence_number: 0 }
+    }
+
+    /// Connected and greeted.
+    fn greeted(path: &Path) -> Self {
+        let mut client = Self::connect(path);
+        let hello = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap();
+        let reply::Kind::Hello(hello) = hello else { panic!("{hello:?}") };
+        assert_eq!((hello.rank, hello.world_size, hello.pid), (0, 1, std::process::id()));
+        client
+    }
+
+    fn send(&mut self, kind: command::Kind) {
+        self.sequence_number += 1;
+        let mut buffer = Vec::new();
+        frame::encode(&Command { sequence_number: self.sequence_number, kind: Some(kind) }, &mut buffer).unwrap();
+        self.stream.write_all(&buffer).unwrap();
+    }
+
+    fn receive(&mut self) -> Option<Reply> {
+        let mut header = [0; HEADER_BYTES];
+        self.stream.read_exact(&mut header).ok()?;
+        let mut body = vec![0; frame::body_len(header).unwrap()];
+        self.stream.read_exact(&mut body).ok()?;
+        Some(frame::decode(&body).unwrap())
+    }
+
+    /// The answer to one command, progress left out.
+    fn call(&mut self, kind: command::Kind) -> Result<reply::Kind, ShardError> {
+        self.send(kind);
+        loop {
+            let reply = self.receive().expect("the shard answers");
+            assert_eq!(reply.sequence_number, self.sequence_number);
+            match reply.kind.unwrap() {
+                reply::Kind::Progress(progress) => assert!(progress.done <= progress.total, "{progress:?}"),
+                reply::Kind::Error(error) => return Err(error),
+                kind => return Ok(kind),
+            }
+        }
+    }
+
+    fn warmup(&mut self) -> WarmupReply {
+        let reply = self.call(command::Kind::Warmup(Warmup::default())).unwrap();
+        let reply::Kind::Warmup(reply) = reply else { panic!("{reply:?}") };
+        reply
+    }
+
+    fn step(&mut self, kind: command::Kind) -> Result<StepReply, ShardError> {
+        let reply = self.call(kind)?;
+        let reply::Kind::Step(reply) = reply else { panic!("{reply:?}") };
+        Ok(reply)
+    }
+
+    fn leave(&mut self) {
+        assert!(matches!(self.call(command::Kind::Leave(Leave {})), Ok(reply::Kind::Done(_))));
+    }
+}
+
+fn prompt(slot: u32, token_ids: &[u32]) -> command::Kind {
+    let chunk = PromptChunk {
+        slot,
+        position: 0,
+        token_ids: token_ids.to_vec(),
+        new_blocks: vec![slot],
+        sampling: Some(SamplingParams::greedy()),
+        samples_token: true,
+    };
+    command::Kind::Prefill(Prefill { chunks: vec![chunk], rows: vec![] })
+}
+
+fn decode(slot: u32, position: u32) -> command::Kind {
+    command::Kind::Decode(Decode { rows: vec![DecodeRow { slot, position, new_blocks: vec![] }] })
+}
+
+#[test]
+fn a_whole_conversation() {
+    let shard = Shard::start("demo", Device::Mock);
+    // The launcher looks whether the shard is ready, and goes.
+    drop(Client::greeted(&shard.path));
+    let mut client = Client::greeted(&shard.path);
+    let Ok(reply::Kind::Info(info)) = client.call(command::Kind::Info(Info {})) else { panic!("no info") };
+    assert_eq!((info.architecture.as_str(), info.device.as_str(), info.block_size), ("LlamaForCausalLM", "mock", 16));
+    assert!(!info.eos_token_ids.is_empty());
+    let limits = client.warmup();
+    assert!(limits.num_slots > 1 && limits.num_blocks > 1);
+    let first = client.step(prompt(0, &[5, 6, 7])).unwrap();
+    let other = client.step(prompt(1, &[5, 6, 8])).unwrap();
+    assert_ne!(first.tokens[0].token_id, other.tokens[0].token_id);
+    let second = client.step(decode(0, 3)).unwrap();
+    assert!(matches!(client.call(command::Kind::Release(Release { slots: vec![0, 1] })), Ok(reply::Kind::Done(_))));
+    // The same prompt and its first token make the same second token.
+    let again = client.step(prompt(3, &[5, 6, 7, first.tokens[0].token_id])).unwrap();
+    assert_eq!(again.tokens[0].token_id, second.tokens[0].token_id);
+    client.leave();
+    assert_eq!(shard.end(), Ok(()));
+}
+
+#[test]
+fn a_bad_command_is_answered_and_the_next_one_works() {
+    let shard = Shard::start("demo", Device::Mock);
+    let mut client = Client::greeted(&shard.path);
+    let error = client.step(prompt(0, &[1])).unwrap_err();
+    assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "steps are refused before warm-up"));
+    client.warmup();
+    assert_eq!(client.step(decode(5, 0)).unwrap_err().message, "slot 5 is not open");
+    let error = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap_err();
+    assert_eq!(error.kind(), Kind::Protocol);
+    assert!(client.step(prompt(0, &[1])).is_ok());
+    client.leave();
+    assert_eq!(shard.end(), Ok(()));
+}
+
+#[test]
+fn the_first_command_must_be_hello_in_the_same_version() {
+    let shard = Shard::start("demo", Device::Mock);
+    let error = Client::connect(&shard.path).call(command::Kind::Info(Info {})).unwrap_err();
+    assert_eq!(error.kind(), Kind::Protocol);
+    let mut client = Client::connect(&shard.path);
+    let error = client.call(command::Kind::Hello(Hello { protocol_version: 99 })).unwrap_err();
+    assert_eq!(error.kind(), Kind::Version);
+    assert_eq!(error.message, format!("protocol version is 99, this shard speaks {PROTOCOL_VERSION}"));
+    assert!(client.receive().is_none());
+    let mut noise = Client::connect(&shard.path);
+    noise.stream.write_all(&[0xff; 64]).unwrap();
+    assert!(noise.receive().is_none());
+    Client::greeted(&shard.path).leave();
+    assert_eq!(shard.end(), Ok(()));
+}
+
+#[test]
+fn a_router_that_goes_after_warmup_ends_the_shard() {
+    let shard = Shard::start("demo", Device::Mock);
+    let mut client = Client::greeted(&shard.path);
+    client.warmup();
+    drop(client);
+    assert_eq!(shard.end(), Err("router is gone: it closed the connection".to_owned()));
+}
+
+#[test]
+fn noise_after_warmup_ends_the_shard() {
+    let shard = Shard::start("demo", Device::Mock);
+    let mut client = Client::greeted(&shard.path);
+    client.warmup();
+    client.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    let message = shard.end().unwrap_err();
+    assert!(message.starts_with("router is gone: frame of"), "{message}");
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_ends_the_shard() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("config.json"), r#"{"architectures": ["BertModel"], "vocab_size": 5}"#)
+        .unwrap();
+    std::fs::write(directory.path().join("model.safetensors"), b"").unwrap();
+    let shard = Shard::start(directory.path().to_str().unwrap(), Device::Cpu);
+    let message = shard.end().unwrap_err();
+    assert!(message.starts_with("load the model: "), "{message}");
+    assert!(message.contains("model.safetensors is not a complete safetensors file"), "{message}");
+}
+
+#[test]
+fn the_demo_model_generates_on_the_cpu() {
+    let shard = Shard::start("demo", Device::Cpu);
+    let mut client = Client::greeted(&shard.path);
+    client.warmup();
+    let first = client.step(prompt(2, &[10, 11, 12])).unwrap();
+    assert!(first.tokens[0].logprob <= 0.0);
+    assert_eq!(first.tokens[0].slot, 2);
+    assert!(client.step(decode(2, 3)).is_ok());
+    client.leave();
+    assert_eq!(shard.end(), Ok(()));
+}
