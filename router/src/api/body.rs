@@ -1,0 +1,75 @@
+//! Reads a JSON body: any content type, a size limit, a deadline, and errors that say where the body is wrong.
+//!
+//! Nothing over the limit is kept in memory, whatever `Content-Length` says. The sentences begin as axum's, which
+//! TGI sends as plain text; ours come as JSON like every other error.
+
+use std::time::Duration;
+
+use axum::extract::{FromRequest, Request};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// A client that sends slower than this is not sending.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A parsed body.
+#[derive(Debug)]
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let limit_bytes = state.payload_limit_bytes();
+        let body = Limited::new(request.into_body(), limit_bytes).collect();
+        let body = tokio::time::timeout(BODY_DEADLINE, body).await.map_err(|_| ApiError::BodyTimeout(BODY_DEADLINE))?;
+        let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => ApiError::BodyTooLarge { limit_bytes },
+            None => ApiError::BodyRead(error.to_string()),
+        })?;
+        parse(&body.to_bytes()).map(Self)
+    }
+}
+
+/// # Errors
+/// A syntax error, or where the JSON is not of the wanted shape.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| match error.inner().is_data() {
+        true => ApiError::BodyShape(error.to_string()),
+        false => ApiError::BodySyntax(error.to_string()),
+    })?;
+    json.end().map_err(|error| ApiError::BodySyntax(error.to_string()))?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::GenerateRequest;
+
+    fn error(body: &[u8]) -> String {
+        parse::<GenerateRequest>(body).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_say_where() {
+        let prefix = "Failed to parse the request body as JSON: ";
+        for body in [&b""[..], b"{", b"{\"inputs\":\"x\"} y", b"{\"inputs\":\"\xff\"}", b"{\"inputs\":\"\\ud800\"}"] {
+            assert!(error(body).starts_with(prefix), "{}", error(body));
+        }
+        let prefix = "Failed to deserialize the JSON body into the target type: ";
+        for body in ["null", "[]", "{}", r#"{"inputs":["x"]}"#, r#"{"inputs":"x","parameters":{"top_k":"y"}}"#] {
+            assert!(error(body.as_bytes()).starts_with(prefix), "{}", error(body.as_bytes()));
+        }
+        let nested = error(br#"{"inputs":"x","parameters":{"max_new_tokens":-1}}"#);
+        assert!(nested.contains("parameters.max_new_tokens: invalid value: integer `-1`"), "{nested}");
+        let deep = [b'['; 100_000];
+        assert!(
+            error(&[b"{\"inputs\":\"x\",\"parameters\":{\"grammar\":", &deep[..]].concat()).contains("recursion limit")
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! What is known of a request before its body: when it came and how the client names it.
+//!
+//! The name is the header `x-request-id`, chosen by us when the client sends none, echoed on every answer, and
+//! written to the log.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::state::AppState;
+
+/// The header.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest request id taken from a client, in bytes.
+const MAX_REQUEST_ID_BYTES: usize = 128;
+
+/// When a request came and what it is called.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestContext {
+    pub(crate) received_at: Instant,
+    pub(crate) request_id: Arc<str>,
+}
+
+impl RequestContext {
+    fn new(request_id: &str) -> Self {
+        Self { received_at: Instant::now(), request_id: request_id.into() }
+    }
+}
+
+impl FromRequestParts<AppState> for RequestContext {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &AppState) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().cloned().unwrap_or_else(|| Self::new("")))
+    }
+}
+
+/// Names the request, and the answer after it.
+pub(crate) async fn request_id(mut request: Request, next: Next) -> Response {
+    let given = request.headers().get(&REQUEST_ID).and_then(|id| id.to_str().ok());
+    let request_id = match given.filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES) {
+        Some(id) => id.to_owned(),
+        None => format!("{:016x}", fastrand::u64(..)),
+    };
+    let header = HeaderValue::from_str(&request_id);
+    request.extensions_mut().insert(RequestContext::new(&request_id));
+    let mut response = next.run(request).await;
+    if let Ok(header) = header {
+        response.headers_mut().insert(REQUEST_ID, header);
+    }
+    response
+}

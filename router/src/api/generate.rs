@@ -1,0 +1,191 @@
+//! Requests and responses of TGI's native routes.
+//!
+//! A logprob that is no number (the first prompt token has none) is `null` on the wire. Keys that TGI leaves out
+//! when they are empty are left out; keys that it sends as `null` are `null`.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::{GenerateParameters, RequestContext};
+use crate::generation::{Completion, Finish, GenerationRequest, Piece, PromptToken, Token};
+use crate::scheduler::FinishReason;
+
+/// Body of `POST /generate` and `POST /generate_stream`.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct GenerateRequest {
+    pub(crate) inputs: String,
+    pub(crate) parameters: Option<GenerateParameters>,
+}
+
+/// Body of `POST /`.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct CompatRequest {
+    pub(crate) inputs: String,
+    pub(crate) parameters: Option<GenerateParameters>,
+    pub(crate) stream: Option<bool>,
+}
+
+/// Answer of `POST /generate`.
+#[derive(Debug, Serialize)]
+pub(crate) struct GenerateResponse {
+    generated_text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+/// One event of `POST /generate_stream`.
+#[derive(Debug, Serialize)]
+pub(crate) struct StreamResponse {
+    index: u32,
+    token: WireToken,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top_tokens: Vec<WireToken>,
+    generated_text: Option<String>,
+    details: Option<StreamDetails>,
+}
+
+#[derive(Debug, Serialize)]
+struct Details {
+    finish_reason: &'static str,
+    generated_tokens: u32,
+    seed: Option<u64>,
+    prefill: Vec<PrefillToken>,
+    tokens: Vec<WireToken>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best_of_sequences: Option<Vec<BestOfSequence>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top_tokens: Vec<Vec<WireToken>>,
+}
+
+#[derive(Debug, Serialize)]
+struct BestOfSequence {
+    generated_text: String,
+    finish_reason: &'static str,
+    generated_tokens: u32,
+    seed: Option<u64>,
+    prefill: Vec<PrefillToken>,
+    tokens: Vec<WireToken>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top_tokens: Vec<Vec<WireToken>>,
+}
+
+#[derive(Debug, Serialize)]
+struct StreamDetails {
+    finish_reason: &'static str,
+    generated_tokens: u32,
+    seed: Option<u64>,
+    input_length: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct PrefillToken {
+    id: u32,
+    text: String,
+    #[serde(serialize_with = "finite_or_null")]
+    logprob: f32,
+}
+
+#[derive(Debug, Serialize)]
+struct WireToken {
+    id: u32,
+    text: String,
+    #[serde(serialize_with = "finite_or_null")]
+    logprob: f32,
+    special: bool,
+}
+
+impl GenerateRequest {
+    /// What the request asks for, in our words.
+    pub(crate) fn into_generation(self, context: RequestContext) -> GenerationRequest {
+        let Self { inputs, parameters } = self;
+        let RequestContext { received_at, request_id } = context;
+        let options = parameters.unwrap_or_else(GenerateParameters::absent).into_options();
+        GenerationRequest { inputs, options, received_at, request_id }
+    }
+}
+
+impl GenerateResponse {
+    /// The answer for the best completion; the others appear in its details only.
+    pub(crate) fn new(best: Completion, others: Vec<Completion>, wants_details: bool) -> Self {
+        if !wants_details {
+            return Self { generated_text: best.finish.generated_text, details: None };
+        }
+        let best = BestOfSequence::new(best);
+        let others: Vec<_> = others.into_iter().map(BestOfSequence::new).collect();
+        let details = Details {
+            finish_reason: best.finish_reason,
+            generated_tokens: best.generated_tokens,
+            seed: best.seed,
+            prefill: best.prefill,
+            tokens: best.tokens,
+            best_of_sequences: (!others.is_empty()).then_some(others),
+            top_tokens: best.top_tokens,
+        };
+        Self { generated_text: best.generated_text, details: Some(details) }
+    }
+}
+
+impl StreamResponse {
+    /// The event for one token; the last one carries the summary.
+    pub(crate) fn new(piece: Piece, wants_details: bool) -> Self {
+        let (generated_text, details) = match piece.finish {
+            None => (None, None),
+            Some(finish) => {
+                let details = wants_details.then_some(StreamDetails {
+                    finish_reason: finish_reason(finish.reason),
+                    generated_tokens: finish.num_generated_tokens,
+                    seed: finish.seed,
+                    input_length: finish.num_prompt_tokens,
+                });
+                (Some(finish.generated_text), details)
+            }
+        };
+        Self {
+            index: piece.index,
+            token: piece.token.into(),
+            top_tokens: piece.top_tokens.into_iter().map(WireToken::from).collect(),
+            generated_text,
+            details,
+        }
+    }
+}
+
+impl BestOfSequence {
+    fn new(completion: Completion) -> Self {
+        let Completion { finish, prompt, tokens, top_tokens } = completion;
+        let Finish { reason, generated_text, num_generated_tokens, num_prompt_tokens: _, seed } = finish;
+        let wire = |tokens: Vec<Token>| tokens.into_iter().map(WireToken::from).collect::<Vec<_>>();
+        Self {
+            generated_text,
+            finish_reason: finish_reason(reason),
+            generated_tokens: num_generated_tokens,
+            seed,
+            prefill: prompt.into_iter().map(PrefillToken::from).collect(),
+            tokens: wire(tokens),
+            top_tokens: top_tokens.into_iter().map(wire).collect(),
+        }
+    }
+}
+
+impl From<Token> for WireToken {
+    fn from(Token { id, text, logprob, is_special }: Token) -> Self {
+        Self { id, text, logprob, special: is_special }
+    }
+}
+
+impl From<PromptToken> for PrefillToken {
+    fn from(PromptToken { id, text, logprob }: PromptToken) -> Self {
+        Self { id, text, logprob }
+    }
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length => "length",
+        FinishReason::EosToken => "eos_token",
+        FinishReason::StopSequence => "stop_sequence",
+    }
+}
+
+fn finite_or_null<S: Serializer>(logprob: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    logprob.is_finite().then_some(logprob).serialize(serializer)
+}

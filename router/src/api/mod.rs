@@ -1,0 +1,20 @@
+//! What clients write and read: JSON shapes and headers of TGI's API.
+//!
+//! Wire types end here: handlers turn them into the words of `generation` and `validation` and back. Nothing here
+//! is checked beyond its JSON type, and nothing is computed.
+
+mod body;
+mod context;
+mod generate;
+mod headers;
+mod nullable;
+mod parameters;
+mod sse;
+mod stop;
+
+pub(crate) use body::JsonBody;
+pub(crate) use context::{REQUEST_ID, RequestContext, request_id};
+pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, StreamResponse};
+pub(crate) use headers::{ComputeType, generation_headers, stream_headers};
+pub(crate) use parameters::GenerateParameters;
+pub(crate) use sse::event_stream;

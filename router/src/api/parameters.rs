@@ -1,0 +1,180 @@
+//! To add a sampling parameter: its name in each client's dialect. (The field itself, its default and legal range are
+//! in `proto/src/sampling.rs`, which has the whole recipe.)
+//!
+//! | dialect | type | becomes |
+//! |---|---|---|
+//! | TGI's native routes | [`GenerateParameters`] | [`GenerationOptions`] |
+//!
+//! Every conversion destructures completely, so a field without a meaning does not compile.
+
+use proto::SamplingParams;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::nullable::null_as_false;
+use super::stop;
+use crate::validation::{GenerationOptions, Unsupported};
+
+/// The `parameters` object of TGI's native routes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(crate) struct GenerateParameters {
+    pub(crate) best_of: Option<u32>,
+    pub(crate) temperature: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) top_k: Option<i32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) typical_p: Option<f32>,
+    #[serde(default, deserialize_with = "null_as_false")]
+    pub(crate) do_sample: bool,
+    pub(crate) max_new_tokens: Option<u32>,
+    pub(crate) return_full_text: Option<bool>,
+    #[serde(default, deserialize_with = "stop::one_or_many")]
+    pub(crate) stop: Vec<String>,
+    pub(crate) truncate: Option<u32>,
+    #[serde(default, deserialize_with = "null_as_false")]
+    pub(crate) watermark: bool,
+    #[serde(default, deserialize_with = "null_as_false")]
+    pub(crate) details: bool,
+    #[serde(default, deserialize_with = "null_as_false")]
+    pub(crate) decoder_input_details: bool,
+    pub(crate) seed: Option<u64>,
+    pub(crate) top_n_tokens: Option<u32>,
+    pub(crate) grammar: Option<Value>,
+    pub(crate) adapter_id: Option<String>,
+}
+
+impl GenerateParameters {
+    /// What holds when the request has no `parameters` at all: TGI samples then, while an empty object is greedy.
+    pub(crate) fn absent() -> Self {
+        Self { do_sample: true, ..Self::default() }
+    }
+
+    /// What the request asks for, in our words. Nothing is checked here but what has no meaning at all.
+    pub(crate) fn into_options(self) -> GenerationOptions {
+        let Self {
+            best_of,
+            temperature,
+            repetition_penalty,
+            frequency_penalty,
+            top_k,
+            top_p,
+            typical_p,
+            do_sample,
+            max_new_tokens,
+            return_full_text,
+            stop,
+            truncate,
+            watermark,
+            details,
+            decoder_input_details,
+            seed,
+            top_n_tokens,
+            grammar,
+            adapter_id,
+        } = self;
+        let neutral = SamplingParams::greedy();
+        let mut sampling = SamplingParams {
+            temperature: temperature.unwrap_or(neutral.temperature),
+            top_k: top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(neutral.top_k),
+            top_p: top_p.unwrap_or(neutral.top_p),
+            typical_p: typical_p.unwrap_or(neutral.typical_p),
+            repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
+            frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            seed: seed.unwrap_or(neutral.seed),
+            is_greedy: false,
+            top_n_tokens: top_n_tokens.unwrap_or(neutral.top_n_tokens),
+            wants_prompt_logprobs: decoder_input_details,
+        };
+        sampling.is_greedy = !do_sample && has_neutral_choice(&sampling, &neutral);
+        GenerationOptions {
+            sampling,
+            has_seed: seed.is_some(),
+            names_sampling: do_sample || [temperature, top_p, typical_p].iter().any(Option::is_some) || top_k.is_some(),
+            has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),
+            best_of,
+            max_new_tokens,
+            stop_strings: stop,
+            truncate_tokens: truncate,
+            wants_full_text: return_full_text.unwrap_or(false),
+            wants_details: details || decoder_input_details,
+            unsupported: unsupported(watermark, grammar.as_ref(), adapter_id),
+        }
+    }
+}
+
+/// Without `do_sample`, any parameter of the choice that is not neutral asks for sampling too.
+fn has_neutral_choice(sampling: &SamplingParams, neutral: &SamplingParams) -> bool {
+    sampling.temperature == neutral.temperature
+        && sampling.top_k == neutral.top_k
+        && sampling.top_p == neutral.top_p
+        && sampling.typical_p == neutral.typical_p
+}
+
+fn unsupported(watermark: bool, grammar: Option<&Value>, adapter_id: Option<String>) -> Option<Unsupported> {
+    match (grammar, watermark, adapter_id) {
+        (Some(_), _, _) => Some(Unsupported::Grammar),
+        (None, true, _) => Some(Unsupported::Watermark),
+        (None, false, Some(adapter_id)) => Some(Unsupported::Adapter(adapter_id)),
+        (None, false, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> GenerateParameters {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn an_empty_object_is_greedy_and_an_absent_one_samples() {
+        let options = parse("{}").into_options();
+        assert_eq!(options.sampling, SamplingParams::greedy());
+        assert!(!options.names_sampling && !options.wants_details && !options.wants_full_text);
+        assert!(!GenerateParameters::absent().into_options().sampling.is_greedy);
+    }
+
+    #[test]
+    fn nulls_are_defaults() {
+        let nulls = r#"{"best_of":null,"temperature":null,"repetition_penalty":null,"frequency_penalty":null,
+            "top_k":null,"top_p":null,"typical_p":null,"do_sample":null,"max_new_tokens":null,
+            "return_full_text":null,"stop":null,"truncate":null,"watermark":null,"details":null,
+            "decoder_input_details":null,"seed":null,"top_n_tokens":null,"grammar":null,"adapter_id":null}"#;
+        assert_eq!(parse(nulls), GenerateParameters::default());
+    }
+
+    #[test]
+    fn any_parameter_of_the_choice_asks_for_sampling() {
+        for json in [
+            r#"{"do_sample":true}"#,
+            r#"{"temperature":0.5}"#,
+            r#"{"top_k":3}"#,
+            r#"{"top_p":0.9}"#,
+            r#"{"typical_p":0.9}"#,
+        ] {
+            let options = parse(json).into_options();
+            assert!(!options.sampling.is_greedy && options.names_sampling, "{json}");
+        }
+        for json in [r#"{"temperature":1.0}"#, r#"{"top_p":1.0}"#, r#"{"seed":1}"#, r#"{"repetition_penalty":1.2}"#] {
+            assert!(parse(json).into_options().sampling.is_greedy, "{json}");
+        }
+    }
+
+    #[test]
+    fn stop_is_a_string_or_a_list() {
+        assert_eq!(parse(r#"{"stop":"a"}"#).stop, ["a"]);
+        assert_eq!(parse(r#"{"stop":["a","b"]}"#).stop, ["a", "b"]);
+        let error = serde_json::from_str::<GenerateParameters>(r#"{"stop":3}"#).unwrap_err().to_string();
+        assert!(error.contains("expected a string or a list of strings"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        let unsupported = |json| parse(json).into_options().unsupported;
+        assert_eq!(unsupported(r#"{"grammar":{"type":"json"},"watermark":true}"#), Some(Unsupported::Grammar));
+        assert_eq!(unsupported(r#"{"watermark":true}"#), Some(Unsupported::Watermark));
+        assert_eq!(unsupported(r#"{"adapter_id":"x"}"#), Some(Unsupported::Adapter("x".into())));
+    }
+}

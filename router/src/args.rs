@@ -1,0 +1,353 @@
+//! What the user typed: TGI's flags, each with its environment twin (upper snake case). Read once, here.
+//!
+//! The groups are flattened by the launcher too, which hands them on with `to_argv`: every field becomes a flag
+//! again, and the destructuring there stops compiling when a field is added. What the values mean is `config`'s.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use clap::Args;
+
+/// Everything the router takes.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct RouterArgs {
+    /// `demo` for the embedded demo model, or the path of a directory with a model in it
+    #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
+    pub model_id: String,
+
+    /// Revision of the model
+    #[arg(long, env)]
+    pub revision: Option<String>,
+
+    /// Path of the shards' Unix sockets; each rank's path ends in `-<rank>`
+    #[arg(long, env, default_value = "/tmp/text-generation-server")]
+    pub shard_uds_path: String,
+
+    /// Number of shards
+    #[arg(long, env, default_value_t = 1)]
+    pub world_size: u32,
+
+    /// Seconds that running generations get to finish after SIGTERM or SIGINT
+    #[arg(long, env, default_value_t = 30)]
+    pub shutdown_timeout: u64,
+
+    #[command(flatten)]
+    pub http: HttpArgs,
+
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
+    #[command(flatten)]
+    pub batching: BatchingArgs,
+
+    /// Log one JSON object per line
+    #[arg(long, env)]
+    pub json_output: bool,
+
+    /// Level of the log: error, warn, info, debug, trace, or a filter such as `info,router=debug`
+    #[arg(long, env, default_value = "info")]
+    pub log_level: String,
+}
+
+/// Where and how HTTP is served.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct HttpArgs {
+    /// IP address to listen on [default: 0.0.0.0, or the environment variable HOSTNAME where it is an IP address]
+    #[arg(long, default_value_t = default_hostname(), hide_default_value = true)]
+    pub hostname: String,
+
+    /// Port to listen on; 0 lets the system choose
+    #[arg(long, short, env, default_value_t = 3000)]
+    pub port: u16,
+
+    /// Largest request body in bytes
+    #[arg(long, env, default_value_t = 2_000_000)]
+    pub payload_limit: usize,
+
+    /// Origin that browsers may call from; repeat it for several [default: any]
+    #[arg(long, env, value_delimiter = ',')]
+    pub cors_allow_origin: Vec<String>,
+
+    /// Value of the header `x-compute-type` [default: number of shards and device, such as `1-cpu`]
+    #[arg(long, env, hide = true)]
+    pub compute_type: Option<String>,
+}
+
+/// What one request may ask for.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct LimitArgs {
+    /// Requests in the server at a time; more are answered with status 429
+    #[arg(long, env, default_value_t = 128)]
+    pub max_concurrent_requests: u32,
+
+    /// Largest `best_of`
+    #[arg(long, env, default_value_t = 2)]
+    pub max_best_of: u32,
+
+    /// Most stop sequences of a request
+    #[arg(long, env, default_value_t = 4)]
+    pub max_stop_sequences: u32,
+
+    /// Largest `top_n_tokens`
+    #[arg(long, env, default_value_t = 5)]
+    pub max_top_n_tokens: u32,
+
+    /// Longest prompt in tokens [default: --max-total-tokens minus 1]
+    #[arg(long, env)]
+    pub max_input_tokens: Option<u32>,
+
+    /// The same under its older name
+    #[arg(long, env, hide = true)]
+    pub max_input_length: Option<u32>,
+
+    /// Longest prompt and completion together in tokens [default: what the model and the memory allow]
+    #[arg(long, env)]
+    pub max_total_tokens: Option<u32>,
+
+    /// Threads that tokenize prompts
+    #[arg(long, env, default_value_t = 2)]
+    pub validation_workers: u32,
+
+    /// Most prompts of one request
+    #[arg(long, env, default_value_t = 4)]
+    pub max_client_batch_size: u32,
+}
+
+/// How sequences share the steps.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct BatchingArgs {
+    /// Accepted for compatibility; without effect, because prompts ride along with running sequences and nobody waits
+    #[arg(long, env, default_value_t = 0.3)]
+    pub waiting_served_ratio: f32,
+
+    /// Most prompt tokens of one step; longer prompts are read in chunks [default: chosen by the shard]
+    #[arg(long, env)]
+    pub max_batch_prefill_tokens: Option<u32>,
+
+    /// Tokens that the KV cache holds, of all running sequences together [default: what the memory allows]
+    #[arg(long, env)]
+    pub max_batch_total_tokens: Option<u32>,
+
+    /// Accepted for compatibility; without effect, because waiting sequences are admitted at every step
+    #[arg(long, env, default_value_t = 20)]
+    pub max_waiting_tokens: u32,
+
+    /// Most sequences that run at once [default: chosen by the shard]
+    #[arg(long, env)]
+    pub max_batch_size: Option<u32>,
+}
+
+/// `--hostname` is no IP address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`hostname` {0:?} is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::")]
+pub struct HostnameError(String);
+
+fn default_hostname() -> String {
+    hostname_or_any(std::env::var("HOSTNAME").ok())
+}
+
+/// Docker and Kubernetes set HOSTNAME to the container's name: what is no IP address is not meant for us.
+fn hostname_or_any(from_environment: Option<String>) -> String {
+    let address = from_environment.filter(|name| name.parse::<IpAddr>().is_ok());
+    address.unwrap_or_else(|| Ipv4Addr::UNSPECIFIED.to_string())
+}
+
+impl HttpArgs {
+    /// The address to listen on.
+    ///
+    /// # Errors
+    /// When the hostname is not an IP address.
+    pub fn address(&self) -> Result<SocketAddr, HostnameError> {
+        let ip: IpAddr = self.hostname.parse().map_err(|_| HostnameError(self.hostname.clone()))?;
+        Ok(SocketAddr::new(ip, self.port))
+    }
+
+    /// The flags that say the same.
+    pub fn to_argv(&self) -> Vec<OsString> {
+        let Self { hostname, port, payload_limit, cors_allow_origin, compute_type } = self;
+        let mut argv = Argv::default();
+        argv.flag("--hostname", hostname);
+        argv.flag("--port", port);
+        argv.flag("--payload-limit", payload_limit);
+        for origin in cors_allow_origin {
+            argv.flag("--cors-allow-origin", origin);
+        }
+        argv.optional("--compute-type", compute_type.as_ref());
+        argv.0
+    }
+}
+
+impl LimitArgs {
+    /// Everything that is wrong with these limits whatever the model, in TGI's words.
+    pub fn check(&self, batching: &BatchingArgs) -> Vec<String> {
+        crate::config::check_limits(self, batching)
+    }
+
+    /// The flags that say the same.
+    pub fn to_argv(&self) -> Vec<OsString> {
+        let Self {
+            max_concurrent_requests,
+            max_best_of,
+            max_stop_sequences,
+            max_top_n_tokens,
+            max_input_tokens,
+            max_input_length,
+            max_total_tokens,
+            validation_workers,
+            max_client_batch_size,
+        } = self;
+        let mut argv = Argv::default();
+        argv.flag("--max-concurrent-requests", max_concurrent_requests);
+        argv.flag("--max-best-of", max_best_of);
+        argv.flag("--max-stop-sequences", max_stop_sequences);
+        argv.flag("--max-top-n-tokens", max_top_n_tokens);
+        argv.optional("--max-input-tokens", max_input_tokens.as_ref());
+        argv.optional("--max-input-length", max_input_length.as_ref());
+        argv.optional("--max-total-tokens", max_total_tokens.as_ref());
+        argv.flag("--validation-workers", validation_workers);
+        argv.flag("--max-client-batch-size", max_client_batch_size);
+        argv.0
+    }
+}
+
+impl BatchingArgs {
+    /// The flags that say the same.
+    pub fn to_argv(&self) -> Vec<OsString> {
+        let Self {
+            waiting_served_ratio,
+            max_batch_prefill_tokens,
+            max_batch_total_tokens,
+            max_waiting_tokens,
+            max_batch_size,
+        } = self;
+        let mut argv = Argv::default();
+        argv.flag("--waiting-served-ratio", waiting_served_ratio);
+        argv.optional("--max-batch-prefill-tokens", max_batch_prefill_tokens.as_ref());
+        argv.optional("--max-batch-total-tokens", max_batch_total_tokens.as_ref());
+        argv.flag("--max-waiting-tokens", max_waiting_tokens);
+        argv.optional("--max-batch-size", max_batch_size.as_ref());
+        argv.0
+    }
+}
+
+impl RouterArgs {
+    /// The flags that say the same.
+    pub fn to_argv(&self) -> Vec<OsString> {
+        let Self {
+            model_id,
+            revision,
+            shard_uds_path,
+            world_size,
+            shutdown_timeout,
+            http,
+            limits,
+            batching,
+            json_output,
+            log_level,
+        } = self;
+        let mut argv = Argv::default();
+        argv.flag("--model-id", model_id);
+        argv.optional("--revision", revision.as_ref());
+        argv.flag("--shard-uds-path", shard_uds_path);
+        argv.flag("--world-size", world_size);
+        argv.flag("--shutdown-timeout", shutdown_timeout);
+        argv.flag("--log-level", log_level);
+        if *json_output {
+            argv.0.push("--json-output".into());
+        }
+        argv.0.extend(http.to_argv());
+        argv.0.extend(limits.to_argv());
+        argv.0.extend(batching.to_argv());
+        argv.0
+    }
+}
+
+/// Flags as `--name=value`, so that a value may begin with a dash.
+#[derive(Default)]
+struct Argv(Vec<OsString>);
+
+impl Argv {
+    fn flag(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.0.push(format!("{name}={value}").into());
+    }
+
+    fn optional(&mut self, name: &str, value: Option<impl std::fmt::Display>) {
+        if let Some(value) = value {
+            self.flag(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    #[command(name = "text-generation-router", disable_version_flag = true)]
+    struct Cli {
+        #[command(flatten)]
+        router: RouterArgs,
+    }
+
+    fn parse(flags: &[&str]) -> RouterArgs {
+        Cli::parse_from(["text-generation-router"].iter().chain(flags)).router
+    }
+
+    fn check_round_trip(flags: &[&str]) {
+        let args = parse(flags);
+        let argv = std::iter::once(OsString::from("text-generation-router")).chain(args.to_argv());
+        assert_eq!(Cli::parse_from(argv).router, args);
+    }
+
+    #[test]
+    fn argv_says_the_same() {
+        check_round_trip(&[]);
+        check_round_trip(&[
+            "--model-id=/m",
+            "--revision=main",
+            "--shard-uds-path=/s",
+            "--world-size=2",
+            "--json-output",
+        ]);
+        check_round_trip(&["--hostname=::1", "-p", "0", "--payload-limit=7", "--compute-type=1-x", "--log-level=-x"]);
+        check_round_trip(&["--cors-allow-origin=http://a", "--cors-allow-origin=http://b", "--max-best-of=9"]);
+        check_round_trip(&["--max-input-length=5", "--max-total-tokens=9", "--max-concurrent-requests=1"]);
+        check_round_trip(&["--max-input-tokens=5", "--max-top-n-tokens=1", "--max-stop-sequences=0"]);
+        check_round_trip(&["--waiting-served-ratio=1.25", "--max-batch-size=3", "--max-waiting-tokens=1"]);
+        check_round_trip(&["--max-batch-prefill-tokens=8", "--max-batch-total-tokens=64", "--shutdown-timeout=1"]);
+    }
+
+    #[test]
+    fn every_flag_has_its_environment_twin() {
+        for flag in Cli::command().get_arguments() {
+            let Some(long) = flag.get_long().filter(|long| !["help", "hostname"].contains(long)) else {
+                continue;
+            };
+            let twin = long.to_uppercase().replace('-', "_");
+            assert_eq!(flag.get_env(), Some(std::ffi::OsStr::new(&twin)), "--{long}");
+        }
+    }
+
+    #[test]
+    fn a_hostname_must_be_an_address() {
+        assert_eq!(parse(&["--hostname=::", "-p", "1"]).http.address().unwrap().to_string(), "[::]:1");
+        let error = parse(&["--hostname=web-1"]).http.address().unwrap_err().to_string();
+        assert!(error.contains("\"web-1\" is not an IP address"), "{error}");
+    }
+
+    #[test]
+    fn the_name_of_a_container_is_no_address() {
+        assert_eq!(hostname_or_any(Some("web-7f9c".to_owned())), "0.0.0.0");
+        assert_eq!(hostname_or_any(Some("127.0.0.1".to_owned())), "127.0.0.1");
+        assert_eq!(hostname_or_any(None), "0.0.0.0");
+    }
+
+    #[test]
+    fn help() {
+        // The values that the environment of the test happens to have are not part of it.
+        let command = Cli::command().mut_args(|arg| arg.hide_env_values(true));
+        insta::assert_snapshot!(command.term_width(100).render_long_help());
+    }
+}

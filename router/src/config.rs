@@ -1,0 +1,253 @@
+//! What the arguments mean here: all errors at once before anything starts, then the limits that also depend on
+//! what the shards answered to the warm-up.
+//!
+//! Nobody after this file sees the arguments. Sentences that TGI has are TGI's.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proto::{ModelInfo, WarmupReply};
+
+use crate::args::{BatchingArgs, LimitArgs, RouterArgs};
+use crate::scheduler;
+
+/// Everything that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct ConfigError(Vec<String>);
+
+/// The arguments, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) model_id: String,
+    pub(crate) shard_uds_path: String,
+    pub(crate) world_size: u32,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) address: SocketAddr,
+    pub(crate) payload_limit_bytes: usize,
+    pub(crate) cors_allow_origin: Vec<String>,
+    pub(crate) compute_type: Option<String>,
+    pub(crate) limits: LimitArgs,
+    pub(crate) batching: BatchingArgs,
+}
+
+/// What one request may ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RequestLimits {
+    pub(crate) max_concurrent_requests: u32,
+    pub(crate) max_best_of: u32,
+    pub(crate) max_stop_sequences: u32,
+    pub(crate) max_top_n_tokens: u32,
+    pub(crate) max_input_tokens: u32,
+    pub(crate) max_total_tokens: u32,
+    /// Token ids are below this.
+    pub(crate) vocab_size: u32,
+}
+
+/// The limits that hold while serving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServingLimits {
+    pub(crate) request: RequestLimits,
+    pub(crate) scheduler: scheduler::Limits,
+    /// Tokens that the KV cache holds.
+    pub(crate) max_batch_total_tokens: u32,
+}
+
+impl Config {
+    /// # Errors
+    /// Everything that is wrong with the arguments.
+    pub(crate) fn resolve(args: &RouterArgs) -> Result<Self, ConfigError> {
+        let mut errors = check_limits(&args.limits, &args.batching);
+        if args.world_size == 0 {
+            errors.push("`world_size` must be > 0".to_owned());
+        }
+        let address = args.http.address().map_err(|error| errors.push(error.to_string()));
+        // A list that is set in the environment but empty has one origin without a name.
+        let is_named = |origin: &&String| !origin.is_empty();
+        let origins: Vec<String> = args.http.cors_allow_origin.iter().filter(is_named).cloned().collect();
+        for origin in &origins {
+            if axum::http::HeaderValue::from_str(origin).is_err() {
+                errors.push(format!("`cors_allow_origin` {origin:?} is not an origin, such as https://example.org"));
+            }
+        }
+        match address {
+            Ok(address) if errors.is_empty() => Ok(Self {
+                model_id: args.model_id.clone(),
+                shard_uds_path: args.shard_uds_path.clone(),
+                world_size: args.world_size,
+                shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
+                address,
+                payload_limit_bytes: args.http.payload_limit,
+                cors_allow_origin: origins,
+                compute_type: args.http.compute_type.clone(),
+                limits: args.limits.clone(),
+                batching: args.batching.clone(),
+            }),
+            _ => Err(ConfigError(errors)),
+        }
+    }
+
+    /// The limits that hold while serving, with `warmup` filling in what the user left open.
+    ///
+    /// # Errors
+    /// When what the user asked for and what the shards can do contradict each other.
+    pub(crate) fn serving_limits(&self, warmup: &WarmupReply, model: &ModelInfo) -> Result<ServingLimits, ConfigError> {
+        let max_total_tokens = self.limits.max_total_tokens.unwrap_or(warmup.max_total_tokens);
+        let max_input_tokens = max_input_tokens(&self.limits).unwrap_or(max_total_tokens.saturating_sub(1));
+        let max_batch_total_tokens = warmup.num_blocks.saturating_mul(model.block_size);
+        let max_batch_prefill_tokens =
+            self.batching.max_batch_prefill_tokens.unwrap_or(warmup.max_batch_prefill_tokens);
+        let mut errors = Vec::new();
+        if max_total_tokens > warmup.max_total_tokens {
+            let most = warmup.max_total_tokens;
+            errors.push(format!("`max_total_tokens` must be <= {most} for this model. Given: {max_total_tokens}"));
+        }
+        if warmup.num_slots == 0 || model.block_size == 0 || max_batch_prefill_tokens == 0 {
+            errors.push("the shard has no slot, blocks of no tokens, or reads no tokens in a step".to_owned());
+        }
+        errors.extend(check_input(Some(max_input_tokens), Some(max_total_tokens)));
+        errors.extend(check_total(Some(max_total_tokens), Some(max_batch_total_tokens)));
+        if !errors.is_empty() {
+            return Err(ConfigError(errors));
+        }
+        let max_batch_size = self.batching.max_batch_size.map_or(warmup.num_slots, |size| size.min(warmup.num_slots));
+        Ok(ServingLimits {
+            request: RequestLimits {
+                max_concurrent_requests: self.limits.max_concurrent_requests,
+                max_best_of: self.limits.max_best_of,
+                max_stop_sequences: self.limits.max_stop_sequences,
+                max_top_n_tokens: self.limits.max_top_n_tokens,
+                max_input_tokens,
+                max_total_tokens,
+                vocab_size: model.vocab_size,
+            },
+            scheduler: scheduler::Limits {
+                max_batch_size,
+                max_batch_prefill_tokens,
+                num_blocks: warmup.num_blocks,
+                block_size_tokens: model.block_size,
+                eos_token_ids: model.eos_token_ids.clone(),
+            },
+            max_batch_total_tokens,
+        })
+    }
+}
+
+/// The longest prompt, under either of the flag's names.
+fn max_input_tokens(limits: &LimitArgs) -> Option<u32> {
+    limits.max_input_tokens.or(limits.max_input_length)
+}
+
+/// Everything that is wrong whatever the model.
+pub(crate) fn check_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Vec<String> {
+    let mut errors = Vec::new();
+    if limits.max_input_tokens.is_some() && limits.max_input_length.is_some() {
+        errors.push("both `max_input_tokens` and `max_input_length` are set; they are the same, use one".to_owned());
+    }
+    let positive = [
+        ("max_concurrent_requests", Some(limits.max_concurrent_requests)),
+        ("max_best_of", Some(limits.max_best_of)),
+        ("validation_workers", Some(limits.validation_workers)),
+        ("max_client_batch_size", Some(limits.max_client_batch_size)),
+        ("max_input_tokens", max_input_tokens(limits)),
+        ("max_batch_prefill_tokens", batching.max_batch_prefill_tokens),
+        ("max_batch_total_tokens", batching.max_batch_total_tokens),
+        ("max_batch_size", batching.max_batch_size),
+    ];
+    let zeros = positive.into_iter().filter(|(_, value)| *value == Some(0));
+    errors.extend(zeros.map(|(name, _)| format!("`{name}` must be > 0")));
+    let (prefill, total) = (batching.max_batch_prefill_tokens, batching.max_batch_total_tokens);
+    if let (Some(prefill), Some(total)) = (prefill, total)
+        && prefill > total
+    {
+        errors.push(format!(
+            "`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: {prefill} and {total}"
+        ));
+    }
+    errors.extend(check_input(max_input_tokens(limits), limits.max_total_tokens));
+    errors.extend(check_total(limits.max_total_tokens, total));
+    errors
+}
+
+fn check_input(max_input_tokens: Option<u32>, max_total_tokens: Option<u32>) -> Option<String> {
+    let (input, total) = (max_input_tokens?, max_total_tokens?);
+    (input >= total).then(|| format!("`max_input_tokens`({input}) must be < `max_total_tokens`({total})"))
+}
+
+fn check_total(max_total_tokens: Option<u32>, max_batch_total_tokens: Option<u32>) -> Option<String> {
+    let (total, batch) = (max_total_tokens?, max_batch_total_tokens?);
+    let is_too_large = total > batch;
+    is_too_large.then(|| format!("`max_total_tokens` must be <= `max_batch_total_tokens`. Given: {total} and {batch}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn resolve(flags: &[&str]) -> Result<Config, ConfigError> {
+        Config::resolve(&testing::args(flags))
+    }
+
+    fn limits(flags: &[&str]) -> Result<ServingLimits, ConfigError> {
+        let warmup = WarmupReply {
+            num_slots: 8,
+            num_blocks: 100,
+            max_total_tokens: 1024,
+            max_batch_prefill_tokens: 4096,
+            kv_cache_bytes: 0,
+        };
+        let model = ModelInfo { block_size: 16, vocab_size: 10, eos_token_ids: vec![1], ..ModelInfo::default() };
+        resolve(flags).unwrap().serving_limits(&warmup, &model)
+    }
+
+    fn check_error(result: Result<impl std::fmt::Debug, ConfigError>, expected: &[&str]) {
+        assert_eq!(result.unwrap_err().0, expected);
+    }
+
+    #[test]
+    fn all_errors_come_at_once() {
+        check_error(
+            resolve(&["--hostname=x", "--validation-workers=0", "--max-input-tokens=9", "--max-total-tokens=9"]),
+            &[
+                "`validation_workers` must be > 0",
+                "`max_input_tokens`(9) must be < `max_total_tokens`(9)",
+                "`hostname` \"x\" is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::",
+            ],
+        );
+        check_error(
+            resolve(&["--max-input-tokens=9", "--max-input-length=9"]),
+            &["both `max_input_tokens` and `max_input_length` are set; they are the same, use one"],
+        );
+        check_error(
+            resolve(&["--max-batch-prefill-tokens=9", "--max-batch-total-tokens=8", "--max-total-tokens=10"]),
+            &[
+                "`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
+                "`max_total_tokens` must be <= `max_batch_total_tokens`. Given: 10 and 8",
+            ],
+        );
+    }
+
+    #[test]
+    fn the_warm_up_fills_in_what_is_open() {
+        let limits = limits(&[]).unwrap();
+        assert_eq!((limits.request.max_total_tokens, limits.request.max_input_tokens), (1024, 1023));
+        assert_eq!((limits.scheduler.max_batch_size, limits.max_batch_total_tokens), (8, 1600));
+        assert_eq!(limits.scheduler.max_batch_prefill_tokens, 4096);
+    }
+
+    #[test]
+    fn the_user_wins_within_what_is_possible() {
+        let given = limits(&["--max-total-tokens=100", "--max-input-length=10", "--max-batch-size=3"]).unwrap();
+        assert_eq!((given.request.max_total_tokens, given.request.max_input_tokens), (100, 10));
+        assert_eq!(given.scheduler.max_batch_size, 3);
+        check_error(
+            limits(&["--max-total-tokens=1025"]),
+            &["`max_total_tokens` must be <= 1024 for this model. Given: 1025"],
+        );
+        check_error(
+            limits(&["--max-input-tokens=1024"]),
+            &["`max_input_tokens`(1024) must be < `max_total_tokens`(1024)"],
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Errors on the wire: the only file that knows error statuses. Every body is `{"error", "error_type"}`, as TGI's.
+//!
+//! | status | `error_type` | when | what the client should do |
+//! |---|---|---|---|
+//! | 400 | `invalid_request` | the body is not JSON, or did not arrive whole | correct the request |
+//! | 404, 405 | `not_found`, `method_not_allowed` | no such route | correct the URL |
+//! | 408 | `request_timeout` | the body took too long | send faster |
+//! | 413 | `payload_too_large` | the body is over `--payload-limit` | send less |
+//! | 422 | `validation` | a field is missing, of the wrong type or out of range | correct the field named |
+//! | 424 | `generation` | the shards failed | try another server |
+//! | 429 | `overloaded` | `--max-concurrent-requests` are being served | try again after a second |
+//! | 500 | `incomplete_generation`, `internal`, … | a defect | report it |
+//! | 503 | `healthcheck` | stopping, or the shards failed | try another server |
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::generation::GenerationError;
+
+/// Everything that a client may be told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error("Failed to parse the request body as JSON: {0}")]
+    BodySyntax(String),
+    #[error("Failed to deserialize the JSON body into the target type: {0}")]
+    BodyShape(String),
+    #[error("Failed to buffer the request body: {0}")]
+    BodyRead(String),
+    #[error("Failed to buffer the request body: length limit exceeded: at most {limit_bytes} bytes are allowed")]
+    BodyTooLarge { limit_bytes: usize },
+    #[error("Failed to buffer the request body: it did not arrive within {} seconds", .0.as_secs())]
+    BodyTimeout(Duration),
+    #[error("{method} {path} is not a route of this server")]
+    NotFound { method: Method, path: String },
+    #[error("{path} does not accept {method}")]
+    MethodNotAllowed { method: Method, path: String },
+    #[error(transparent)]
+    Generation(#[from] GenerationError),
+    #[error("Incomplete generation stream")]
+    IncompleteStream,
+    #[error("Stream event serialization error")]
+    StreamSerialization,
+    #[error("unhealthy")]
+    Unhealthy,
+    #[error("the request met a defect of this server")]
+    Panic,
+}
+
+impl ApiError {
+    fn status_and_type(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::BodySyntax(_) | Self::BodyRead(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::BodyShape(_) => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
+            Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+            Self::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
+            Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::Generation(GenerationError::Validation(_)) => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
+            Self::Generation(GenerationError::Overloaded) => (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
+            Self::Generation(GenerationError::Failed(_)) => (StatusCode::FAILED_DEPENDENCY, "generation"),
+            Self::Generation(GenerationError::Incomplete) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "incomplete_generation")
+            }
+            Self::IncompleteStream => (StatusCode::INTERNAL_SERVER_ERROR, "incomplete_generation_stream"),
+            Self::StreamSerialization => (StatusCode::INTERNAL_SERVER_ERROR, "stream_serialization_error"),
+            Self::Unhealthy => (StatusCode::SERVICE_UNAVAILABLE, "healthcheck"),
+            Self::Panic => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+        }
+    }
+
+    /// The JSON object that describes it.
+    pub(crate) fn body(&self) -> Value {
+        let (_, error_type) = self.status_and_type();
+        json!({ "error": self.to_string(), "error_type": error_type })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, _) = self.status_and_type();
+        let mut response = (status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        // What is left of a body that was not read would be taken for the next request.
+        if matches!(self, Self::BodyTooLarge { .. } | Self::BodyTimeout(_) | Self::BodyRead(_)) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}

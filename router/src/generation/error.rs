@@ -1,0 +1,37 @@
+//! Why a generation ends without an answer.
+//!
+//! The sentences are TGI's, because clients match on them. Which HTTP status each gets is decided in
+//! `crate::error`.
+
+use crate::batcher::BatcherStopped;
+use crate::text::TextError;
+use crate::validation::ValidationError;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(crate) enum GenerationError {
+    /// No permit is left.
+    #[error("Model is overloaded")]
+    Overloaded,
+    /// The request cannot be carried out.
+    #[error("Input validation error: {0}")]
+    Validation(#[from] ValidationError),
+    /// The shards failed, or the server stops.
+    #[error("Request failed during generation: {0}")]
+    Failed(String),
+    /// The events ended without a last one: a defect.
+    #[error("Incomplete generation")]
+    Incomplete,
+}
+
+impl From<TextError> for GenerationError {
+    fn from(error: TextError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<BatcherStopped> for GenerationError {
+    fn from(error: BatcherStopped) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,172 @@
+//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text.
+//!
+//! A request that cannot be carried out is refused before its answer begins. Whoever drops a generation cancels it:
+//! its event channel closes, and the batcher gives its slots and blocks back at the next step.
+
+mod best_of;
+mod error;
+mod report;
+mod stream;
+mod timings;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::batcher::BatcherHandle;
+use crate::config::RequestLimits;
+use crate::metrics::Metrics;
+use crate::scheduler::SequenceSpec;
+use crate::text::{Tokenizer, TokenizerPool};
+use crate::validation::{Delivery, GenerationOptions, ValidRequest, Validator};
+
+pub(crate) use best_of::Outcome;
+pub(crate) use error::GenerationError;
+pub(crate) use stream::{Completion, Finish, Piece, PromptToken, Token};
+pub(crate) use timings::Timings;
+
+use report::Report;
+use stream::TokenStream;
+use timings::Arrival;
+
+/// What one request asks for.
+#[derive(Debug)]
+pub(crate) struct GenerationRequest {
+    pub(crate) inputs: String,
+    pub(crate) options: GenerationOptions,
+    pub(crate) received_at: Instant,
+    /// Its name in the log.
+    pub(crate) request_id: Arc<str>,
+}
+
+/// Starts generations.
+#[derive(Debug)]
+pub(crate) struct Generator {
+    permits: Arc<Semaphore>,
+    validator: Validator,
+    tokenizer: Arc<Tokenizer>,
+    batcher: BatcherHandle,
+    metrics: Arc<Metrics>,
+}
+
+/// A generation that is read token by token.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    tokens: TokenStream,
+    arrival: Arrival,
+    report: Report,
+    /// Given back when the answer ends.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Generator {
+    pub(crate) fn new(
+        limits: RequestLimits,
+        tokenizer: Arc<Tokenizer>,
+        tokenizer_pool: TokenizerPool,
+        batcher: BatcherHandle,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(limits.max_concurrent_requests as usize)),
+            validator: Validator::new(limits, tokenizer_pool),
+            tokenizer,
+            batcher,
+            metrics,
+        }
+    }
+
+    /// Begins a generation that is read token by token.
+    ///
+    /// # Errors
+    /// When the request cannot be carried out; nothing has begun then.
+    pub(crate) async fn stream(&self, request: GenerationRequest) -> Result<Generation, GenerationError> {
+        let mut report = Report::new(&self.metrics, &request.request_id);
+        match self.begin_stream(request).await {
+            Ok((tokens, arrival, permit)) => Ok(Generation { tokens, arrival, report, _permit: permit }),
+            Err(error) => {
+                report.failure(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Carries out a generation, with the best of several sequences if the request wants several.
+    ///
+    /// # Errors
+    /// When the request cannot be carried out or its generation failed.
+    pub(crate) async fn complete(&self, request: GenerationRequest) -> Result<Outcome, GenerationError> {
+        let mut report = Report::new(&self.metrics, &request.request_id);
+        match self.complete_best_of(request).await {
+            Ok(outcome) => {
+                report.success(&outcome.best.finish, &outcome.timings);
+                Ok(outcome)
+            }
+            Err(error) => {
+                report.failure(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn begin_stream(
+        &self,
+        request: GenerationRequest,
+    ) -> Result<(TokenStream, Arrival, OwnedSemaphorePermit), GenerationError> {
+        let (valid, _, permit) = self.admit(&request, Delivery::Stream).await?;
+        let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
+        Ok((self.submit(&valid, &request).await?, arrival, permit))
+    }
+
+    async fn complete_best_of(&self, request: GenerationRequest) -> Result<Outcome, GenerationError> {
+        let (valid, num_sequences, _permit) = self.admit(&request, Delivery::Whole).await?;
+        let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
+        let mut sequences = Vec::with_capacity(num_sequences as usize);
+        for _ in 0..num_sequences {
+            sequences.push(self.submit(&valid, &request).await?);
+        }
+        best_of::collect(sequences, arrival).await
+    }
+
+    /// Permits for every sequence, then validation. The number of sequences is checked first, before it costs anything.
+    async fn admit(
+        &self,
+        request: &GenerationRequest,
+        delivery: Delivery,
+    ) -> Result<(ValidRequest, u32, OwnedSemaphorePermit), GenerationError> {
+        let num_sequences = self.validator.num_sequences(&request.options, delivery)?;
+        let permits = Arc::clone(&self.permits).try_acquire_many_owned(num_sequences);
+        let permit = permits.map_err(|_| GenerationError::Overloaded)?;
+        let valid = self.validator.validate(&request.inputs, &request.options).await?;
+        self.metrics.request_input_length.record(valid.prompt.len() as f64);
+        self.metrics.request_max_new_tokens.record(valid.max_new_tokens);
+        Ok((valid, num_sequences, permit))
+    }
+
+    /// Hands one sequence to the batcher. Sequences without a seed of their own get a random one.
+    async fn submit(&self, valid: &ValidRequest, request: &GenerationRequest) -> Result<TokenStream, GenerationError> {
+        let mut sampling = valid.sampling;
+        if !valid.has_seed {
+            sampling.seed = fastrand::u64(..);
+        }
+        let spec = SequenceSpec { prompt: valid.prompt.clone(), sampling, max_new_tokens: valid.max_new_tokens };
+        let events = self.batcher.submit(spec).await?;
+        TokenStream::new(Arc::clone(&self.tokenizer), request, valid, &sampling, events)
+    }
+}
+
+impl Generation {
+    /// The next token, `None` after the last one or after an error.
+    pub(crate) async fn next(&mut self) -> Option<Result<Piece, GenerationError>> {
+        let result = self.tokens.next().await?;
+        match &result {
+            Ok(Piece { finish: Some(finish), .. }) => {
+                self.report.success(finish, &self.tokens.timings(self.arrival));
+            }
+            Ok(Piece { finish: None, .. }) => {}
+            Err(error) => self.report.failure(error),
+        }
+        Some(result)
+    }
+}

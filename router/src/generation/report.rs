@@ -1,0 +1,79 @@
+//! Counts how each request ended, exactly once, and logs the line `Success` with its timings, which users search
+//! for.
+//!
+//! A request whose client left before the end counts as dropped: that is what dropping the report means. Neither
+//! prompts nor completions are ever logged.
+
+use std::sync::Arc;
+
+use super::{Finish, GenerationError, Timings};
+use crate::metrics::Metrics;
+
+/// The account of one request.
+#[derive(Debug)]
+pub(super) struct Report {
+    metrics: Arc<Metrics>,
+    request_id: Arc<str>,
+    has_ended: bool,
+}
+
+impl Report {
+    /// Opens the account.
+    pub(super) fn new(metrics: &Arc<Metrics>, request_id: &Arc<str>) -> Self {
+        metrics.request_count.increment(1);
+        Self { metrics: Arc::clone(metrics), request_id: Arc::clone(request_id), has_ended: false }
+    }
+
+    /// The answer is complete.
+    pub(super) fn success(&mut self, finish: &Finish, timings: &Timings) {
+        self.has_ended = true;
+        let metrics = &self.metrics;
+        metrics.request_success.increment(1);
+        metrics.request_generated_tokens.record(timings.num_generated_tokens);
+        metrics.request_duration.record(timings.total());
+        metrics.request_validation_duration.record(timings.validation());
+        metrics.request_queue_duration.record(timings.queue());
+        metrics.request_inference_duration.record(timings.inference());
+        metrics.request_mean_time_per_token_duration.record(timings.time_per_token());
+        if let Some(time_to_first_token) = timings.time_to_first_token() {
+            metrics.request_time_to_first_token_duration.record(time_to_first_token);
+        }
+        tracing::info!(
+            request_id = %self.request_id,
+            total_time = ?timings.total(),
+            validation_time = ?timings.validation(),
+            queue_time = ?timings.queue(),
+            inference_time = ?timings.inference(),
+            time_per_token = ?timings.time_per_token(),
+            input_tokens = finish.num_prompt_tokens,
+            generated_tokens = finish.num_generated_tokens,
+            finish_reason = ?finish.reason,
+            seed = ?finish.seed,
+            "Success"
+        );
+    }
+
+    /// There is no answer, or not all of it.
+    pub(super) fn failure(&mut self, error: &GenerationError) {
+        self.has_ended = true;
+        let failures = &self.metrics.request_failure;
+        let counter = match error {
+            GenerationError::Overloaded => &failures.overloaded,
+            GenerationError::Validation(_) => &failures.validation,
+            GenerationError::Failed(_) => &failures.generation,
+            GenerationError::Incomplete => &failures.incomplete,
+        };
+        counter.increment(1);
+        // What failed is logged once, where it is handled, and not once for each request it took along.
+        tracing::debug!(request_id = %self.request_id, "{error}");
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.metrics.request_failure.dropped.increment(1);
+            tracing::debug!(request_id = %self.request_id, "the client left");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! One sequence from token ids to text: detokenises, finds stop strings, and makes the last piece carry the summary.
+//!
+//! The streamed text is every token's, special ones included. The generated text leaves special tokens out and ends
+//! right after the stop string, if one was found.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::{SampledToken, SamplingParams};
+use tokio::sync::mpsc;
+
+use super::timings::{Arrival, Timings};
+use super::{GenerationError, GenerationRequest};
+use crate::scheduler::{FinishReason, SequenceEvent};
+use crate::text::{Detokenizer, StopStrings, TextError, Tokenizer};
+use crate::validation::ValidRequest;
+
+/// A token of the completion, or a candidate for one.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) id: u32,
+    /// The text that became complete with it; for a candidate, its own.
+    pub(crate) text: String,
+    pub(crate) logprob: f32,
+    pub(crate) is_special: bool,
+}
+
+/// A token of the prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PromptToken {
+    pub(crate) id: u32,
+    pub(crate) text: String,
+    /// Not a number for the first one.
+    pub(crate) logprob: f32,
+}
+
+/// How a sequence ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Finish {
+    pub(crate) reason: FinishReason,
+    pub(crate) generated_text: String,
+    pub(crate) num_generated_tokens: u32,
+    pub(crate) num_prompt_tokens: u32,
+    /// `None` where no chance was involved.
+    pub(crate) seed: Option<u64>,
+}
+
+/// One step of a sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Piece {
+    /// From 1.
+    pub(crate) index: u32,
+    pub(crate) token: Token,
+    /// Best first; empty unless asked for.
+    pub(crate) top_tokens: Vec<Token>,
+    /// On the last piece.
+    pub(crate) finish: Option<Finish>,
+}
+
+/// A whole sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Completion {
+    pub(crate) finish: Finish,
+    /// Empty unless asked for.
+    pub(crate) prompt: Vec<PromptToken>,
+    pub(crate) tokens: Vec<Token>,
+    /// One list per token; empty unless asked for.
+    pub(crate) top_tokens: Vec<Vec<Token>>,
+}
+
+/// A sequence that grows.
+#[derive(Debug)]
+pub(super) struct TokenStream {
+    /// `None` after its end.
+    events: Option<mpsc::Receiver<SequenceEvent>>,
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer,
+    stop_strings: StopStrings,
+    generated_text: String,
+    prompt: Vec<u32>,
+    prompt_logprobs: Vec<f32>,
+    seed: Option<u64>,
+    num_tokens: u32,
+    waited: Duration,
+    first_token_at: Option<Instant>,
+}
+
+impl TokenStream {
+    /// Reads the events of a sequence that was submitted.
+    ///
+    /// # Errors
+    /// When the prompt's tokens have no text.
+    pub(super) fn new(
+        tokenizer: Arc<Tokenizer>,
+        request: &GenerationRequest,
+        valid: &ValidRequest,
+        sampling: &SamplingParams,
+        events: mpsc::Receiver<SequenceEvent>,
+    ) -> Result<Self, GenerationError> {
+        let prefix = if request.options.wants_full_text { request.inputs.as_str() } else { "" };
+        Ok(Self {
+            events: Some(events),
+            detokenizer: Detokenizer::new(&tokenizer, &valid.prompt)?,
+            tokenizer,
+            stop_strings: StopStrings::new(valid.stop_strings.clone()),
+            generated_text: prefix.to_owned(),
+            prompt: valid.prompt.clone(),
+            prompt_logprobs: Vec::new(),
+            seed: (!sampling.is_greedy).then_some(sampling.seed),
+            num_tokens: 0,
+            waited: Duration::ZERO,
+            first_token_at: None,
+        })
+    }
+
+    /// The next token, `None` after the last one or after an error. Ending it cancels what still runs for it.
+    pub(super) async fn next(&mut self) -> Option<Result<Piece, GenerationError>> {
+        let result = self.read().await?;
+        let has_ended = match &result {
+            Ok(piece) => piece.finish.is_some(),
+            Err(_) => true,
+        };
+        if has_ended {
+            self.events = None;
+        }
+        Some(result)
+    }
+
+    /// The whole sequence.
+    pub(super) async fn collect(&mut self) -> Result<Completion, GenerationError> {
+        let (mut tokens, mut top_tokens) = (Vec::new(), Vec::new());
+        while let Some(piece) = self.next().await {
+            let piece = piece?;
+            tokens.push(piece.token);
+            if !piece.top_tokens.is_empty() {
+                top_tokens.push(piece.top_tokens);
+            }
+            if let Some(finish) = piece.finish {
+                return Ok(Completion { finish, prompt: self.prompt_tokens()?, tokens, top_tokens });
+            }
+        }
+        Err(GenerationError::Incomplete)
+    }
+
+    /// When things happened.
+    pub(super) fn timings(&self, arrival: Arrival) -> Timings {
+        Timings {
+            arrival,
+            waited: self.waited,
+            first_token_at: self.first_token_at,
+            finished_at: Instant::now(),
+            num_generated_tokens: self.num_tokens,
+        }
+    }
+
+    async fn read(&mut self) -> Option<Result<Piece, GenerationError>> {
+        let events = self.events.as_mut()?;
+        loop {
+            match events.recv().await {
+                Some(SequenceEvent::Admitted { waited }) => self.waited = waited,
+                Some(SequenceEvent::PromptLogprobs(logprobs)) => self.prompt_logprobs.extend(logprobs),
+                Some(SequenceEvent::Token { token, finish }) => return Some(self.token(&token, finish)),
+                Some(SequenceEvent::Failed(message)) => return Some(Err(GenerationError::Failed(message))),
+                None => return Some(Err(GenerationError::Incomplete)),
+            }
+        }
+    }
+
+    fn token(&mut self, token: &SampledToken, finish: Option<FinishReason>) -> Result<Piece, GenerationError> {
+        self.num_tokens += 1;
+        self.first_token_at.get_or_insert_with(Instant::now);
+        let is_special = self.tokenizer.is_special(token.token_id);
+        let mut text = self.detokenizer.push(&self.tokenizer, token.token_id)?;
+        let stop_at = self.stop_strings.push(&text);
+        let finish = finish.or_else(|| stop_at.map(|_| FinishReason::StopSequence));
+        if finish.is_some() {
+            text.push_str(&self.detokenizer.flush(&self.tokenizer)?);
+        }
+        self.extend_generated_text(token.token_id, &text, is_special)?;
+        if let (Some(FinishReason::StopSequence), Some(rest)) = (finish, stop_at) {
+            self.cut_generated_text(rest, is_special);
+        }
+        let top_tokens = self.top_tokens(token)?;
+        let token = Token { id: token.token_id, text, logprob: token.logprob, is_special };
+        let finish = finish.map(|reason| self.finish(reason));
+        Ok(Piece { index: self.num_tokens, token, top_tokens, finish })
+    }
+
+    /// A special token is no text, but text held back before it is.
+    fn extend_generated_text(&mut self, token_id: u32, text: &str, is_special: bool) -> Result<(), TextError> {
+        if is_special {
+            let markup = self.tokenizer.detokenize(&[token_id])?;
+            self.generated_text.push_str(text.strip_suffix(markup.trim()).unwrap_or_default());
+        } else {
+            self.generated_text.push_str(text);
+        }
+        Ok(())
+    }
+
+    /// Drops the last bytes of the generated text, which came after the stop string. A special token is not in it.
+    fn cut_generated_text(&mut self, rest_bytes: usize, is_special: bool) {
+        if !is_special {
+            let len = self.generated_text.len().saturating_sub(rest_bytes);
+            self.generated_text.truncate(len);
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason) -> Finish {
+        Finish {
+            reason,
+            generated_text: std::mem::take(&mut self.generated_text),
+            num_generated_tokens: self.num_tokens,
+            // The prompt is at most max_input_tokens long, a u32.
+            num_prompt_tokens: self.prompt.len() as u32,
+            seed: self.seed,
+        }
+    }
+
+    fn top_tokens(&self, token: &SampledToken) -> Result<Vec<Token>, TextError> {
+        let candidates = token.top_token_ids.iter().zip(&token.top_logprobs);
+        candidates
+            .map(|(&id, &logprob)| {
+                let text = self.tokenizer.detokenize(&[id])?;
+                Ok(Token { id, text, logprob, is_special: self.tokenizer.is_special(id) })
+            })
+            .collect()
+    }
+
+    fn prompt_tokens(&self) -> Result<Vec<PromptToken>, TextError> {
+        let tokens = self.prompt.iter().zip(&self.prompt_logprobs);
+        tokens.map(|(&id, &logprob)| Ok(PromptToken { id, text: self.tokenizer.detokenize(&[id])?, logprob })).collect()
+    }
+}

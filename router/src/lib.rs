@@ -1,0 +1,188 @@
+//! Serves text generation over HTTP: text in and out, and who runs when. It never sees a tensor.
+//!
+//! Life of a request: a handler in `routes` reads the body with `api` → `api::parameters` gives [`proto::SamplingParams`]
+//! → `generation` takes a permit → `validation` tokenises (`text`) and checks → `generation` submits → the `batcher`'s
+//! loop → `scheduler` returns a step → `shard_client` → socket → reply → `scheduler` → events → `generation::stream`
+//! detokenises and looks for stop strings → `api` shapes the answer.
+//!
+//! The door is [`run`]; the launcher calls [`run_as_process`] in a process of its own.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod args;
+mod batcher;
+mod config;
+mod error;
+mod generation;
+mod lifecycle;
+mod metrics;
+mod routes;
+mod scheduler;
+mod server;
+mod shard_client;
+mod startup;
+mod state;
+#[cfg(test)]
+mod testing;
+mod text;
+mod validation;
+
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::process::ExitCode;
+
+use model_files::{ModelFiles, ModelFilesError};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use tokio::net::TcpListener;
+
+pub use args::{BatchingArgs, HostnameError, HttpArgs, LimitArgs, RouterArgs};
+pub use batcher::BatcherError;
+pub use config::ConfigError;
+pub use scheduler::ReplyMismatch;
+pub use shard_client::ShardClientError;
+pub use text::TextError;
+
+use config::{Config, ServingLimits};
+use lifecycle::StopRequests;
+use text::Tokenizer;
+
+/// Threads for HTTP, detokenising and the batcher. They move small messages; the processor belongs to the shards.
+const MAX_ASYNC_THREADS: usize = 4;
+
+/// Why the router ends without having been told to.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant means")]
+pub enum RouterError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Model(#[from] ModelFilesError),
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error("listen on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("start a thread")]
+    Thread { source: std::io::Error },
+    #[error("take over the signals SIGTERM and SIGINT")]
+    Signals { source: std::io::Error },
+    #[error("set up the metrics")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    #[error(transparent)]
+    Shard(#[from] ShardClientError),
+    #[error(transparent)]
+    Batcher(#[from] BatcherError),
+    #[error("the batcher panicked")]
+    BatcherPanicked,
+}
+
+/// Plays the router in a process of its own: starts logging, runs, and ends when the parent ends. The reason of a
+/// failure is the last line of the log.
+pub fn run_as_process(args: &RouterArgs) -> ExitCode {
+    if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
+        let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
+        return ExitCode::from(2);
+    }
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
+        tracing::warn!("ask for a signal when the parent ends: {error}");
+    }
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT. The port opens when the shards are warmed up; the line `ready` says so.
+///
+/// # Errors
+/// When it cannot start, or a shard fails while serving.
+pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
+    let config = Config::resolve(args)?;
+    // A port that is taken should not be noticed only after the warm-up.
+    let address = config.address;
+    drop(std::net::TcpListener::bind(address).map_err(|source| RouterError::Listen { address, source })?);
+    let tokenizer = Tokenizer::load(&ModelFiles::open(&config.model_id)?)?;
+    let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_ASYNC_THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(num_threads)
+        .thread_name("router")
+        .enable_all()
+        .build()
+        .map_err(|source| RouterError::Thread { source })?;
+    runtime.block_on(start_and_serve(config, tokenizer))
+}
+
+async fn start_and_serve(config: Config, tokenizer: Tokenizer) -> Result<(), RouterError> {
+    let mut stops = StopRequests::from_signals().map_err(|source| RouterError::Signals { source })?;
+    let (address, shutdown_timeout, model_id) = (config.address, config.shutdown_timeout, config.model_id.clone());
+    let started = tokio::select! {
+        started = startup::start(config, tokenizer) => started?,
+        reason = stops.next() => {
+            tracing::info!("{reason}: stopping before the start is complete");
+            return Ok(());
+        }
+    };
+    let listen = |source| RouterError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(listen)?;
+    announce(listener.local_addr().map_err(listen)?, &model_id, &started.limits);
+    lifecycle::serve(started, listener, stops, shutdown_timeout).await
+}
+
+/// The line that says the server is ready; the launcher looks for it.
+fn announce(address: SocketAddr, model_id: &str, limits: &ServingLimits) {
+    tracing::info!(
+        url = format!("http://{address}"),
+        model_id,
+        max_input_tokens = limits.request.max_input_tokens,
+        max_total_tokens = limits.request.max_total_tokens,
+        max_batch_size = limits.scheduler.max_batch_size,
+        max_batch_total_tokens = limits.max_batch_total_tokens,
+        max_batch_prefill_tokens = limits.scheduler.max_batch_prefill_tokens,
+        max_concurrent_requests = limits.request.max_concurrent_requests,
+        "ready"
+    );
+}
+
+/// An error with everything that caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use rustix::process::{getpid, kill_process};
+
+    use super::*;
+    use crate::testing::{FakeShard, config};
+
+    #[tokio::test]
+    async fn a_signal_ends_the_router_without_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("shard");
+        let shard = FakeShard::default();
+        let stats = Arc::clone(&shard.stats);
+        shard.listen(&path, 0, 1);
+        let router = tokio::spawn(start_and_serve(config(&path, &[]), Tokenizer::load(&ModelFiles::Demo).unwrap()));
+        // The signals are taken over before the first command; until then one would end the test.
+        while stats.num_warmups.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        kill_process(getpid(), Signal::TERM).unwrap();
+        router.await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_noticed_before_anything_is_loaded() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = format!("--port={}", listener.local_addr().unwrap().port());
+        let error = run(&testing::args(&["--hostname=127.0.0.1", &port, "--model-id=/nowhere"])).unwrap_err();
+        assert!(chain(&error).starts_with("listen on 127.0.0.1:"), "{}", chain(&error));
+    }
+}

@@ -1,0 +1,164 @@
+//! From the first connection to the last: serve until a signal or a failure, then end in order.
+//!
+//! ```text
+//!  signal ─▶ /health 503, port closed ─▶ running requests end, or are ended after --shutdown-timeout ─▶ shards leave
+//!  shard fails ─▶ every request is told ─▶ port closed ─▶ error
+//! ```
+//!
+//! A second signal skips the waiting.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle};
+
+use crate::RouterError;
+use crate::batcher::BatcherError;
+use crate::metrics::Metrics;
+use crate::server;
+use crate::startup::Started;
+use crate::state::Health;
+
+/// After the end of their generations, clients get this long to read what they were told.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// After the last request, the shards get this long to finish their step and to leave.
+const LEAVE: Duration = Duration::from_secs(6);
+
+/// Samples of histograms are moved into buckets this often.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Wishes that the server stops, each with its reason. Nobody needs more than two.
+#[derive(Debug)]
+pub(crate) struct StopRequests(mpsc::Receiver<&'static str>);
+
+impl StopRequests {
+    /// Takes over SIGTERM and SIGINT; without this they kill the process.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn from_signals() -> std::io::Result<Self> {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (requests_tx, requests) = Self::channel();
+        tokio::spawn(async move {
+            loop {
+                let name = tokio::select! {
+                    _ = terminate.recv() => "SIGTERM",
+                    _ = interrupt.recv() => "SIGINT",
+                };
+                let _ = requests_tx.try_send(name);
+            }
+        });
+        Ok(requests)
+    }
+
+    /// Wishes from elsewhere.
+    pub(crate) fn channel() -> (mpsc::Sender<&'static str>, Self) {
+        let (requests_tx, requests_rx) = mpsc::channel(2);
+        (requests_tx, Self(requests_rx))
+    }
+
+    /// The next one's reason.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        match self.0.recv().await {
+            Some(reason) => reason,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What runs while requests are served.
+#[derive(Debug)]
+struct Tasks {
+    http: JoinHandle<()>,
+    batcher: JoinHandle<Result<(), BatcherError>>,
+    /// `true` closes the port.
+    close_tx: watch::Sender<bool>,
+    /// `true` ends what runs, and then the batcher.
+    stop_tx: watch::Sender<bool>,
+    health: Health,
+}
+
+/// Serves until a signal; returns when everything has ended.
+///
+/// # Errors
+/// When a shard fails, after every client has been told.
+pub(crate) async fn serve(
+    started: Started,
+    listener: TcpListener,
+    mut stops: StopRequests,
+    shutdown_timeout: Duration,
+) -> Result<(), RouterError> {
+    let Started { app, batcher, stop_tx, health, metrics, limits: _ } = started;
+    let (close_tx, close_rx) = watch::channel(false);
+    let upkeep = tokio::spawn(upkeep(metrics));
+    let http = tokio::spawn(server::serve(listener, app, close_rx));
+    let mut tasks = Tasks { http, batcher: tokio::spawn(batcher.run()), close_tx, stop_tx, health };
+    let result = tokio::select! {
+        reason = stops.next() => {
+            tracing::info!("{reason}: stopping, running requests have {} s", shutdown_timeout.as_secs());
+            tasks.drain(&mut stops, shutdown_timeout).await
+        }
+        result = &mut tasks.batcher => tasks.fail(result).await,
+    };
+    upkeep.abort();
+    result
+}
+
+impl Tasks {
+    /// Ends in order after a signal.
+    async fn drain(&mut self, stops: &mut StopRequests, shutdown_timeout: Duration) -> Result<(), RouterError> {
+        self.close();
+        let is_drained = tokio::select! {
+            _ = &mut self.http => true,
+            () = tokio::time::sleep(shutdown_timeout) => false,
+            _ = stops.next() => false,
+            result = &mut self.batcher => return self.fail(result).await,
+        };
+        self.stop_tx.send_replace(true);
+        if !is_drained {
+            tracing::warn!("ending the requests that still run");
+            let _ = tokio::time::timeout(FAREWELL, &mut self.http).await;
+        }
+        match tokio::time::timeout(LEAVE, &mut self.batcher).await {
+            Ok(result) => into_result(result),
+            Err(_) => {
+                tracing::warn!("the shards did not end their step within {} s", LEAVE.as_secs());
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends after the batcher has ended by itself.
+    async fn fail(&mut self, result: Result<Result<(), BatcherError>, JoinError>) -> Result<(), RouterError> {
+        self.close();
+        let _ = tokio::time::timeout(FAREWELL, &mut self.http).await;
+        into_result(result)
+    }
+
+    fn close(&self) {
+        self.health.lose();
+        self.close_tx.send_replace(true);
+    }
+}
+
+fn into_result(result: Result<Result<(), BatcherError>, JoinError>) -> Result<(), RouterError> {
+    match result {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(RouterError::BatcherPanicked),
+    }
+}
+
+async fn upkeep(metrics: Arc<Metrics>) {
+    let mut interval = tokio::time::interval(UPKEEP);
+    loop {
+        interval.tick().await;
+        metrics.upkeep();
+    }
+}

@@ -1,0 +1,151 @@
+//! A server with a real port, from its first connection to its last.
+//!
+//! What ends it, a wish or a shard, comes from the test; ports are the system's choice and sockets are in a
+//! temporary directory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::testing::{FakeShard, start};
+
+/// Nothing in a test takes this long.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Served {
+    address: std::net::SocketAddr,
+    stops_tx: mpsc::Sender<&'static str>,
+    metrics: Arc<Metrics>,
+    result: JoinHandle<Result<(), RouterError>>,
+    _directory: TempDir,
+}
+
+async fn serve_with(shard: FakeShard, shutdown_timeout: Duration) -> Served {
+    let (started, directory) = start(shard, &[]).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stops_tx, stops) = StopRequests::channel();
+    let metrics = Arc::clone(&started.metrics);
+    let result = tokio::spawn(serve(started, listener, stops, shutdown_timeout));
+    Served { address, stops_tx, metrics, result, _directory: directory }
+}
+
+impl Served {
+    /// Sends a request for `num_tokens` tokens.
+    async fn post(&self, path: &str, num_tokens: u32) -> TcpStream {
+        let body = format!(r#"{{"inputs":"a","parameters":{{"max_new_tokens":{num_tokens}}}}}"#);
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        stream
+    }
+
+    async fn wait_for_metric(&self, line: &str) {
+        let found = async {
+            while !self.metrics.render().lines().any(|candidate| candidate == line) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("{line} does not come"));
+    }
+
+    async fn result(self) -> Result<(), RouterError> {
+        tokio::time::timeout(DEADLINE, self.result).await.expect("the server ends in time").unwrap()
+    }
+}
+
+async fn read_all(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    tokio::time::timeout(DEADLINE, stream.read_to_string(&mut text)).await.expect("an end in time").unwrap();
+    text
+}
+
+/// A shard that makes this many steps, and then needs to be allowed each.
+fn shard_with_steps(num_steps: usize) -> (FakeShard, Arc<Semaphore>) {
+    let shard = FakeShard { steps: Arc::new(Semaphore::new(num_steps)), ..FakeShard::default() };
+    let steps = Arc::clone(&shard.steps);
+    (shard, steps)
+}
+
+#[tokio::test]
+async fn running_requests_end_before_the_server_does() {
+    let (shard, steps) = shard_with_steps(2);
+    let stats = Arc::clone(&shard.stats);
+    let served = serve_with(shard, DEADLINE).await;
+    let mut stream = served.post("/generate_stream", 5).await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 2").await;
+    served.stops_tx.send("test").await.unwrap();
+    while TcpStream::connect(served.address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    steps.add_permits(10);
+    let text = read_all(&mut stream).await;
+    assert!(text.contains("\"index\":5") && !text.contains("\"error\""), "{text}");
+    served.result().await.unwrap();
+    assert_eq!(stats.num_leaves.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_second_wish_ends_them_at_once() {
+    let (shard, steps) = shard_with_steps(2);
+    let served = serve_with(shard, DEADLINE).await;
+    let mut stream = served.post("/generate_stream", 50).await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 2").await;
+    served.stops_tx.send("test").await.unwrap();
+    served.stops_tx.send("test").await.unwrap();
+    assert!(read_all(&mut stream).await.contains("the server is shutting down"));
+    steps.add_permits(1);
+    served.result().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_does_not_end_in_time_is_told() {
+    let (shard, steps) = shard_with_steps(1);
+    let served = serve_with(shard, Duration::ZERO).await;
+    let mut stream = served.post("/generate", 50).await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 1").await;
+    served.stops_tx.send("test").await.unwrap();
+    let text = read_all(&mut stream).await;
+    assert!(text.starts_with("HTTP/1.1 424") && text.contains("the server is shutting down"), "{text}");
+    steps.add_permits(1);
+    served.result().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shard_that_dies_ends_the_server_after_every_client_was_told() {
+    let served = serve_with(FakeShard { dies_at_step: Some(4), ..FakeShard::default() }, DEADLINE).await;
+    let mut stream = served.post("/generate_stream", 50).await;
+    let text = read_all(&mut stream).await;
+    assert!(text.contains("\"index\":3") && text.matches("shard 0 closed the connection").count() == 1, "{text}");
+    let error = served.result().await.unwrap_err();
+    assert!(matches!(error, RouterError::Batcher(BatcherError::Shard(_))), "{error}");
+}
+
+#[tokio::test]
+async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
+    let (shard, steps) = shard_with_steps(2);
+    let served = serve_with(shard, DEADLINE).await;
+    let clients = [served.post("/generate", 400).await, served.post("/generate_stream", 400).await];
+    served.wait_for_metric("tgi_request_count 2").await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 1").await;
+    drop(clients);
+    served.wait_for_metric("tgi_request_failure{err=\"dropped\"} 2").await;
+    steps.add_permits(2);
+    served.wait_for_metric("hilo_slots_used 0").await;
+    served.wait_for_metric("hilo_kv_blocks_used 0").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_that_do_not_come_end_the_connection() {
+    let served = serve_with(FakeShard::default(), DEADLINE).await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost:").await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{text}");
+}

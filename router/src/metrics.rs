@@ -1,0 +1,269 @@
+//! Every metric: name, unit, meaning, in one table.
+//!
+//! Names that TGI and vLLM have keep their spelling, so that their dashboards work; ours begin with `hilo_`. There
+//! is no global recorder: whoever counts has a handle. No label ever comes from a request.
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use crate::config::RequestLimits;
+use crate::scheduler::{Phase, Usage};
+
+const METADATA: Metadata<'static> = Metadata::new("router", Level::INFO, None);
+
+/// Buckets of a histogram over a limit: a hundred equal ones.
+const NUM_LINEAR_BUCKETS: u32 = 100;
+
+/// All metrics. A method of [`Table`] per row; the columns are name, meaning, unit.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) request_count: Counter,
+    pub(crate) request_success: Counter,
+    pub(crate) request_failure: FailureCounters,
+    pub(crate) request_duration: Histogram,
+    pub(crate) request_validation_duration: Histogram,
+    pub(crate) request_queue_duration: Histogram,
+    pub(crate) request_inference_duration: Histogram,
+    pub(crate) request_mean_time_per_token_duration: Histogram,
+    pub(crate) request_time_to_first_token_duration: Histogram,
+    pub(crate) request_input_length: Histogram,
+    pub(crate) request_max_new_tokens: Histogram,
+    pub(crate) request_generated_tokens: Histogram,
+    prefill: StepMetrics,
+    decode: StepMetrics,
+    pub(crate) batch_concat: Counter,
+    pub(crate) batch_next_size: Histogram,
+    batch_current_size: Gauge,
+    batch_current_max_tokens: Gauge,
+    pub(crate) batch_max_total_tokens: Gauge,
+    queue_size: Gauge,
+    num_requests_running: Gauge,
+    num_requests_waiting: Gauge,
+    kv_cache_usage: Gauge,
+    kv_blocks_used: Gauge,
+    kv_blocks_free: Gauge,
+    slots_used: Gauge,
+    exporter: PrometheusHandle,
+}
+
+/// Why requests failed, a counter each.
+#[derive(Debug)]
+pub(crate) struct FailureCounters {
+    pub(crate) validation: Counter,
+    pub(crate) overloaded: Counter,
+    pub(crate) generation: Counter,
+    pub(crate) incomplete: Counter,
+    pub(crate) dropped: Counter,
+}
+
+/// Steps of one phase. A step that reads any prompt is a prefill.
+#[derive(Debug)]
+pub(crate) struct StepMetrics {
+    pub(crate) count: Counter,
+    pub(crate) success: Counter,
+    pub(crate) failure: Counter,
+    /// Command sent until reply read.
+    pub(crate) inference_duration: Histogram,
+    /// The shard's own part.
+    pub(crate) forward_duration: Histogram,
+    /// What the router does with the reply.
+    pub(crate) decode_duration: Histogram,
+}
+
+impl Metrics {
+    /// Registers everything.
+    ///
+    /// # Errors
+    /// Never with these buckets; the exporter checks that they are not empty.
+    pub(crate) fn new(limits: &RequestLimits) -> Result<Self, BuildError> {
+        let recorder = recorder(limits)?;
+        let t = Table(&recorder);
+        let metrics = Self {
+            request_count: t.counter("tgi_request_count", "Requests received"),
+            request_success: t.counter("tgi_request_success", "Requests answered in full"),
+            request_failure: t.failures("tgi_request_failure", "Requests not answered in full, by reason"),
+            request_duration: t.duration("tgi_request_duration", "Request received to last token"),
+            request_validation_duration: t.duration("tgi_request_validation_duration", "Request received to queued"),
+            request_queue_duration: t.duration("tgi_request_queue_duration", "Queued to admitted"),
+            request_inference_duration: t.duration("tgi_request_inference_duration", "Admitted to last token"),
+            request_mean_time_per_token_duration: t
+                .duration("tgi_request_mean_time_per_token_duration", "Inference time per token of a request"),
+            request_time_to_first_token_duration: t
+                .duration("hilo_request_time_to_first_token_duration", "Request received to first token"),
+            request_input_length: t.tokens("tgi_request_input_length", "Prompt tokens of a request"),
+            request_max_new_tokens: t.tokens("tgi_request_max_new_tokens", "Tokens a request may make"),
+            request_generated_tokens: t.tokens("tgi_request_generated_tokens", "Tokens a request made"),
+            prefill: t.steps("prefill"),
+            decode: t.steps("decode"),
+            batch_concat: t.batch_concat("tgi_batch_concat", "Steps in which prompts joined running sequences"),
+            batch_next_size: t.rows("tgi_batch_next_size", "Sequences admitted at once"),
+            batch_current_size: t.gauge("tgi_batch_current_size", "Running sequences"),
+            batch_current_max_tokens: t
+                .gauge("tgi_batch_current_max_tokens", "Tokens of KV cache that running sequences hold"),
+            batch_max_total_tokens: t.gauge("tgi_batch_max_total_tokens", "Tokens of KV cache there are"),
+            queue_size: t.gauge("tgi_queue_size", "Waiting sequences"),
+            num_requests_running: t.gauge("vllm:num_requests_running", "Running sequences, under vLLM's name"),
+            num_requests_waiting: t.gauge("vllm:num_requests_waiting", "Waiting sequences, under vLLM's name"),
+            kv_cache_usage: t.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1"),
+            kv_blocks_used: t.gauge("hilo_kv_blocks_used", "Blocks of KV cache that running sequences own"),
+            kv_blocks_free: t.gauge("hilo_kv_blocks_free", "Blocks of KV cache that nobody owns"),
+            slots_used: t.gauge("hilo_slots_used", "Slots that running sequences own"),
+            exporter: recorder.handle(),
+        };
+        Ok(metrics)
+    }
+
+    /// The metrics of steps of this phase.
+    pub(crate) fn steps(&self, phase: Phase) -> &StepMetrics {
+        match phase {
+            Phase::Prefill => &self.prefill,
+            Phase::Decode => &self.decode,
+        }
+    }
+
+    /// Shows how full the scheduler is.
+    pub(crate) fn show_usage(&self, usage: &Usage, block_size_tokens: u32) {
+        let used_share = f64::from(usage.num_used_blocks) / f64::from(usage.num_blocks.max(1));
+        self.batch_current_size.set(usage.num_running);
+        self.batch_current_max_tokens.set(f64::from(usage.num_used_blocks) * f64::from(block_size_tokens));
+        self.queue_size.set(usage.num_waiting);
+        self.num_requests_running.set(usage.num_running);
+        self.num_requests_waiting.set(usage.num_waiting);
+        self.kv_cache_usage.set(used_share);
+        self.kv_blocks_used.set(usage.num_used_blocks);
+        self.kv_blocks_free.set(usage.num_blocks - usage.num_used_blocks);
+        self.slots_used.set(usage.num_used_slots);
+    }
+
+    /// All values as Prometheus' text format.
+    pub(crate) fn render(&self) -> String {
+        self.exporter.render()
+    }
+
+    /// Moves samples into buckets; to be called now and then, so that they do not pile up between scrapes.
+    pub(crate) fn upkeep(&self) {
+        self.exporter.run_upkeep();
+    }
+}
+
+/// Rows of the table.
+struct Table<'a>(&'a PrometheusRecorder);
+
+impl Table<'_> {
+    fn counter(&self, name: &'static str, help: &'static str) -> Counter {
+        self.labelled_counter(name, help, None)
+    }
+
+    fn labelled_counter(&self, name: &'static str, help: &'static str, label: Option<Label>) -> Counter {
+        self.0.describe_counter(KeyName::from(name), Some(Unit::Count), help.into());
+        let counter = self.0.register_counter(&key(name, label), &METADATA);
+        // A counter that is there from the start shows zero instead of nothing.
+        counter.increment(0);
+        counter
+    }
+
+    fn gauge(&self, name: &'static str, help: &'static str) -> Gauge {
+        self.0.describe_gauge(KeyName::from(name), Some(Unit::Count), help.into());
+        let gauge = self.0.register_gauge(&key(name, None), &METADATA);
+        gauge.set(0.0);
+        gauge
+    }
+
+    fn histogram(&self, name: &'static str, help: &'static str, unit: Unit, label: Option<Label>) -> Histogram {
+        self.0.describe_histogram(KeyName::from(name), Some(unit), help.into());
+        self.0.register_histogram(&key(name, label), &METADATA)
+    }
+
+    fn duration(&self, name: &'static str, help: &'static str) -> Histogram {
+        self.histogram(name, help, Unit::Seconds, None)
+    }
+
+    fn tokens(&self, name: &'static str, help: &'static str) -> Histogram {
+        self.histogram(name, help, Unit::Count, None)
+    }
+
+    fn rows(&self, name: &'static str, help: &'static str) -> Histogram {
+        self.histogram(name, help, Unit::Count, None)
+    }
+
+    fn batch_concat(&self, name: &'static str, help: &'static str) -> Counter {
+        self.labelled_counter(name, help, Some(Label::new("reason", "chunking")))
+    }
+
+    fn failures(&self, name: &'static str, help: &'static str) -> FailureCounters {
+        let counter = |reason: &'static str| self.labelled_counter(name, help, Some(Label::new("err", reason)));
+        FailureCounters {
+            validation: counter("validation"),
+            overloaded: counter("overloaded"),
+            generation: counter("generation"),
+            incomplete: counter("incomplete"),
+            dropped: counter("dropped"),
+        }
+    }
+
+    fn steps(&self, method: &'static str) -> StepMetrics {
+        let label = || Some(Label::new("method", method));
+        let duration = |name, help| self.histogram(name, help, Unit::Seconds, label());
+        StepMetrics {
+            count: self.labelled_counter("tgi_batch_inference_count", "Steps begun", label()),
+            success: self.labelled_counter("tgi_batch_inference_success", "Steps done", label()),
+            failure: self.labelled_counter("tgi_batch_inference_failure", "Steps failed", label()),
+            inference_duration: duration("tgi_batch_inference_duration", "Command sent to reply read"),
+            forward_duration: duration("tgi_batch_forward_duration", "The shard's part of a step"),
+            decode_duration: duration("tgi_batch_decode_duration", "What the router does with a reply"),
+        }
+    }
+}
+
+fn key(name: &'static str, label: Option<Label>) -> Key {
+    Key::from_parts(name, label.into_iter().collect::<Vec<_>>())
+}
+
+fn recorder(limits: &RequestLimits) -> Result<PrometheusRecorder, BuildError> {
+    let durations: Vec<f64> = (1..=35).map(|n| 0.0001 * 1.5_f64.powi(n)).collect();
+    let linear = |limit: u32| -> Vec<f64> {
+        let step = f64::from(limit) / f64::from(NUM_LINEAR_BUCKETS);
+        (1..=NUM_LINEAR_BUCKETS).map(|n| step * f64::from(n)).collect()
+    };
+    let rows: Vec<f64> = (0..=10).map(|n| f64::from(1 << n)).collect();
+    let full = |name: &str| Matcher::Full(name.to_owned());
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("duration".to_owned()), &durations)?
+        .set_buckets_for_metric(full("tgi_request_input_length"), &linear(limits.max_input_tokens))?
+        .set_buckets_for_metric(full("tgi_request_max_new_tokens"), &linear(limits.max_total_tokens))?
+        .set_buckets_for_metric(full("tgi_request_generated_tokens"), &linear(limits.max_total_tokens))?
+        .set_buckets_for_metric(full("tgi_batch_next_size"), &rows)?
+        .build_recorder();
+    Ok(recorder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::request_limits;
+
+    #[test]
+    fn table() {
+        let metrics = Metrics::new(&request_limits()).unwrap();
+        metrics.request_duration.record(0.01);
+        let text = metrics.render();
+        let mut names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
+        names.sort_unstable();
+        insta::assert_snapshot!(names.join("\n"));
+    }
+
+    #[test]
+    fn gauges_follow_the_scheduler_back_to_zero() {
+        let metrics = Metrics::new(&request_limits()).unwrap();
+        let usage = Usage { num_waiting: 3, num_running: 2, num_used_slots: 2, num_used_blocks: 5, num_blocks: 10 };
+        metrics.show_usage(&usage, 16);
+        let text = metrics.render();
+        for line in
+            ["vllm:kv_cache_usage_perc 0.5", "tgi_batch_current_max_tokens 80", "tgi_queue_size 3", "hilo_slots_used 2"]
+        {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        metrics.show_usage(&Usage { num_blocks: 10, ..Usage::default() }, 16);
+        assert!(metrics.render().contains("hilo_kv_blocks_used 0"));
+    }
+}

@@ -1,0 +1,35 @@
+//! `POST /generate`: a generation as one JSON object.
+//!
+//! The answer begins when the generation has ended, so every error has its own status.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+
+use crate::api::{GenerateRequest, GenerateResponse, JsonBody, RequestContext, generation_headers};
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// The handler.
+pub(super) async fn generate(
+    State(state): State<AppState>,
+    context: RequestContext,
+    JsonBody(request): JsonBody<GenerateRequest>,
+) -> Result<(HeaderMap, Json<GenerateResponse>), ApiError> {
+    let (headers, response) = complete(&state, context, request).await?;
+    Ok((headers, Json(response)))
+}
+
+/// The answer, for this route and for those that wrap it.
+pub(super) async fn complete(
+    state: &AppState,
+    context: RequestContext,
+    request: GenerateRequest,
+) -> Result<(HeaderMap, GenerateResponse), ApiError> {
+    let request = request.into_generation(context);
+    let (num_characters, wants_details) = (request.inputs.chars().count(), request.options.wants_details);
+    let outcome = state.generator().complete(request).await?;
+    let num_prompt_tokens = outcome.best.finish.num_prompt_tokens;
+    let headers = generation_headers(state.compute_type(), &outcome.timings, num_characters, num_prompt_tokens);
+    Ok((headers, GenerateResponse::new(outcome.best, outcome.others, wants_details)))
+}

@@ -1,0 +1,33 @@
+//! `POST /generate_stream`: a generation as server-sent events, one per token, the last one with the summary.
+//!
+//! A request that cannot be carried out is answered with a real error status: the stream begins after validation.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use crate::api::{GenerateRequest, JsonBody, RequestContext, event_stream, stream_headers};
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// The handler.
+pub(super) async fn generate_stream(
+    State(state): State<AppState>,
+    context: RequestContext,
+    JsonBody(request): JsonBody<GenerateRequest>,
+) -> Result<Response, ApiError> {
+    stream(&state, context, request).await
+}
+
+/// The answer, for this route and for those that wrap it.
+pub(super) async fn stream(
+    state: &AppState,
+    context: RequestContext,
+    request: GenerateRequest,
+) -> Result<Response, ApiError> {
+    let request = request.into_generation(context);
+    let headers = stream_headers(state.compute_type(), request.inputs.chars().count());
+    let wants_details = request.options.wants_details;
+    let generation = state.generator().stream(request).await?;
+    let events = event_stream(generation, wants_details);
+    Ok((headers, events).into_response())
+}

@@ -1,0 +1,63 @@
+//! `GET /info`: facts of the server.
+//!
+//! All fields of TGI's newest version, and those of older ones that dashboards still read. What is not known is
+//! `null`.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+
+use crate::state::AppState;
+
+/// The answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Info {
+    model_id: String,
+    model_sha: Option<String>,
+    model_dtype: String,
+    model_device_type: String,
+    model_pipeline_tag: Option<String>,
+    max_concurrent_requests: u32,
+    max_best_of: u32,
+    max_stop_sequences: u32,
+    max_input_tokens: u32,
+    max_total_tokens: u32,
+    waiting_served_ratio: f32,
+    max_batch_total_tokens: u32,
+    max_waiting_tokens: u32,
+    max_batch_size: u32,
+    validation_workers: u32,
+    max_client_batch_size: u32,
+    router: &'static str,
+    version: &'static str,
+    sha: Option<String>,
+    docker_label: Option<String>,
+}
+
+/// The handler.
+pub(super) async fn info(State(state): State<AppState>) -> Json<Info> {
+    let info = state.info();
+    let (args, limits) = (&info.config.limits, &info.limits);
+    Json(Info {
+        model_id: info.config.model_id.clone(),
+        model_sha: None,
+        model_dtype: info.model.dtype.clone(),
+        model_device_type: info.model.device.clone(),
+        model_pipeline_tag: None,
+        max_concurrent_requests: limits.request.max_concurrent_requests,
+        max_best_of: limits.request.max_best_of,
+        max_stop_sequences: limits.request.max_stop_sequences,
+        max_input_tokens: limits.request.max_input_tokens,
+        max_total_tokens: limits.request.max_total_tokens,
+        waiting_served_ratio: info.config.batching.waiting_served_ratio,
+        max_batch_total_tokens: limits.max_batch_total_tokens,
+        max_waiting_tokens: info.config.batching.max_waiting_tokens,
+        max_batch_size: limits.scheduler.max_batch_size,
+        validation_workers: args.validation_workers,
+        max_client_batch_size: args.max_client_batch_size,
+        router: "text-generation-router",
+        version: env!("CARGO_PKG_VERSION"),
+        sha: None,
+        docker_label: None,
+    })
+}

@@ -1,0 +1,74 @@
+//! To add a route:
+//! 1. `routes/<name>.rs`: its handler, at most 30 lines: parse, call `generation`, shape the answer. Its test beside it.
+//! 2. One row in the table here and one line in [`router`].
+//! 3. A type that a second route needs goes to `api/`.
+//!
+//! | file | method | path | what |
+//! |---|---|---|---|
+//! | `generate` | POST | `/generate` | a generation as one JSON object |
+//! | `generate_stream` | POST | `/generate_stream` | a generation as server-sent events |
+//! | `compat` | POST | `/` | either, by the field `stream` |
+//! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
+//! | `info` | GET | `/info` | facts of the server |
+//! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
+//! | `fallback` | any | any other | 404 or 405 that name what was asked |
+
+mod compat;
+mod fallback;
+mod generate;
+mod generate_stream;
+mod health;
+mod info;
+mod metrics;
+#[cfg(test)]
+mod tests;
+
+use axum::Router;
+use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::middleware::from_fn;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use crate::api::{REQUEST_ID, request_id};
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// All routes, with what holds for each: a request id, cross-origin rules, and 500 instead of a panic.
+pub(crate) fn router(state: AppState) -> Router {
+    let cors = cors(&state.info().config.cors_allow_origin);
+    Router::new()
+        .route("/generate", post(generate::generate))
+        .route("/generate_stream", post(generate_stream::generate_stream))
+        .route("/", post(compat::compat_generate).get(health::health))
+        .route("/health", get(health::health))
+        .route("/ping", get(health::health))
+        .route("/info", get(info::info))
+        .route("/metrics", get(metrics::metrics))
+        .fallback(fallback::not_found)
+        .method_not_allowed_fallback(fallback::method_not_allowed)
+        .with_state(state)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(cors)
+        .layer(from_fn(request_id))
+}
+
+/// The panic itself has been logged by the panic hook.
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    ApiError::Panic.into_response()
+}
+
+/// Browsers may call from these origins, any when there are none, with the headers that clients of ours and OpenAI's
+/// send.
+fn cors(origins: &[String]) -> CorsLayer {
+    let allows_any = origins.is_empty() || origins.iter().any(|origin| origin == "*");
+    let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
+    let allow_origin = if allows_any { AllowOrigin::any() } else { AllowOrigin::list(origins) };
+    let api_key = HeaderName::from_static("x-api-key");
+    CorsLayer::new()
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, REQUEST_ID, api_key])
+        .expose_headers([REQUEST_ID])
+        .allow_origin(allow_origin)
+}

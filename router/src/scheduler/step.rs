@@ -1,0 +1,133 @@
+//! One round: what goes to the shards, and what must come back.
+//!
+//! A reply is compared with its step before anything is taken from it, so a shard that answers something else
+//! changes nothing.
+
+use proto::{DecodeRow, PromptChunk, StepReply, command};
+
+use super::slots::SlotId;
+use super::{Event, SequenceId};
+
+/// One round of work.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// Slots whose rows have ended; the shards must hear of it before the chunks, which may reuse them.
+    pub(crate) releases: Vec<SlotId>,
+    /// Pieces of prompts.
+    pub(crate) chunks: Vec<PromptChunk>,
+    /// Rows that make one token each.
+    pub(crate) rows: Vec<DecodeRow>,
+    /// Sequences that left the queue.
+    pub(crate) events: Vec<Event>,
+    pub(super) outstanding: Outstanding,
+}
+
+/// What a step mainly does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It reads prompts; rows may ride along.
+    Prefill,
+    /// It only makes tokens.
+    Decode,
+}
+
+/// A reply that does not belong to the step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant means")]
+pub enum ReplyMismatch {
+    #[error("a step reply came without a step")]
+    NoStep,
+    #[error("a step reply has {got} tokens for {expected} rows")]
+    NumTokens { expected: usize, got: usize },
+    #[error("a step reply has {got} lists of prompt logprobs for {expected} chunks")]
+    NumPromptLogprobs { expected: usize, got: usize },
+    #[error("a step reply names slot {got} where slot {expected} was asked")]
+    Slot { expected: u32, got: u32 },
+    #[error("a step reply has {got} prompt logprobs for a chunk of {expected} tokens")]
+    ChunkLen { expected: u32, got: usize },
+}
+
+/// A row that makes a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    pub(super) id: SequenceId,
+    pub(super) slot: SlotId,
+}
+
+/// A chunk whose prompt logprobs were asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpectedLogprobs {
+    pub(super) id: SequenceId,
+    pub(super) slot: SlotId,
+    pub(super) num_tokens: u32,
+}
+
+/// What the reply to a step must contain, in order.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    pub(super) chunk_tokens: Vec<Expected>,
+    pub(super) row_tokens: Vec<Expected>,
+    pub(super) prompt_logprobs: Vec<ExpectedLogprobs>,
+}
+
+impl Step {
+    /// What it mainly does; `None` when it only releases.
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        match (self.chunks.is_empty(), self.rows.is_empty()) {
+            (false, _) => Some(Phase::Prefill),
+            (true, false) => Some(Phase::Decode),
+            (true, true) => None,
+        }
+    }
+
+    /// Tokens the shards read in this step.
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.rows.len() + self.chunks.iter().map(|chunk| chunk.token_ids.len()).sum::<usize>()
+    }
+
+    /// What goes to the shards, in this order.
+    pub(crate) fn into_commands(self) -> Vec<command::Kind> {
+        let phase = self.phase();
+        let slots: Vec<u32> = self.releases.iter().map(|slot| slot.0).collect();
+        let release = (!slots.is_empty()).then_some(command::Kind::Release(proto::Release { slots }));
+        let compute = phase.map(|phase| match phase {
+            Phase::Prefill => command::Kind::Prefill(proto::Prefill { chunks: self.chunks, rows: self.rows }),
+            Phase::Decode => command::Kind::Decode(proto::Decode { rows: self.rows }),
+        });
+        release.into_iter().chain(compute).collect()
+    }
+}
+
+impl Outstanding {
+    /// Sequences whose tokens come, in the order of the reply: chunks first.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = &Expected> {
+        self.chunk_tokens.iter().chain(&self.row_tokens)
+    }
+
+    /// # Errors
+    /// When `reply` is not the answer to this step.
+    pub(super) fn check(&self, reply: &StepReply) -> Result<(), ReplyMismatch> {
+        let expected = self.chunk_tokens.len() + self.row_tokens.len();
+        if reply.tokens.len() != expected {
+            return Err(ReplyMismatch::NumTokens { expected, got: reply.tokens.len() });
+        }
+        let (expected, got) = (self.prompt_logprobs.len(), reply.prompt_logprobs.len());
+        if got != expected {
+            return Err(ReplyMismatch::NumPromptLogprobs { expected, got });
+        }
+        for (expected, token) in self.tokens().zip(&reply.tokens) {
+            check_slot(expected.slot, token.slot)?;
+        }
+        for (expected, logprobs) in self.prompt_logprobs.iter().zip(&reply.prompt_logprobs) {
+            check_slot(expected.slot, logprobs.slot)?;
+            if logprobs.logprobs.len() != expected.num_tokens as usize {
+                return Err(ReplyMismatch::ChunkLen { expected: expected.num_tokens, got: logprobs.logprobs.len() });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_slot(expected: SlotId, got: u32) -> Result<(), ReplyMismatch> {
+    if expected.0 == got { Ok(()) } else { Err(ReplyMismatch::Slot { expected: expected.0, got }) }
+}

@@ -1,0 +1,28 @@
+//! When a sequence ends, as far as token ids can tell.
+//!
+//! Stop strings need text, which never comes here: `generation` finds them and cancels what still runs.
+
+use super::sequence::Running;
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FinishReason {
+    /// It has as many tokens as were asked for.
+    Length,
+    /// The model ended it.
+    EosToken,
+    /// Its text contains a stop string.
+    StopSequence,
+}
+
+/// The finish reason, if `token_id`, the last of the tokens counted in `sequence`, ends it. The length comes first: an
+/// end-of-sequence token exactly at the limit is reported as `Length`, as TGI does.
+pub(super) fn after_token(sequence: &Running, token_id: u32, eos_token_ids: &[u32]) -> Option<FinishReason> {
+    if sequence.num_new_tokens >= sequence.max_new_tokens() {
+        Some(FinishReason::Length)
+    } else if eos_token_ids.contains(&token_id) {
+        Some(FinishReason::EosToken)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,133 @@
+//! The conversation with shards that behave and with shards that do not: other ranks, other versions, silence,
+//! garbage.
+//!
+//! Shards are tasks behind real sockets. Where a deadline is tested, time is paused, so it passes at once.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proto::{Warmup, command};
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::testing::FakeShard;
+
+async fn connect(directory: &TempDir, world_size: u32) -> Result<ShardGroup, ShardClientError> {
+    ShardGroup::connect(directory.path().join("shard").to_str().unwrap(), world_size).await
+}
+
+fn release(slot: u32) -> command::Kind {
+    command::Kind::Release(proto::Release { slots: vec![slot] })
+}
+
+fn open(slot: u32) -> command::Kind {
+    let chunk = proto::PromptChunk {
+        slot,
+        position: 0,
+        token_ids: vec![8, 9],
+        new_blocks: vec![0],
+        sampling: Some(proto::SamplingParams::greedy()),
+        samples_token: true,
+    };
+    command::Kind::Prefill(proto::Prefill { chunks: vec![chunk], rows: vec![] })
+}
+
+async fn check_error(directory: &TempDir, expected: &str) {
+    let error = connect(directory, 1).await.unwrap_err().to_string();
+    assert_eq!(error.replace(&directory.path().display().to_string(), ""), expected);
+}
+
+#[tokio::test]
+async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("shard");
+    let shards =
+        [FakeShard { num_slots: 8, ..FakeShard::default() }, FakeShard { num_slots: 5, ..FakeShard::default() }];
+    let stats = shards.each_ref().map(|shard| Arc::clone(&shard.stats));
+    for (rank, shard) in shards.into_iter().enumerate() {
+        shard.listen(&path, rank as u32, 2);
+    }
+    let mut group = connect(&directory, 2).await.unwrap();
+    assert_eq!(group.info().await.unwrap().block_size, 16);
+    assert_eq!(group.warmup(Warmup::default()).await.unwrap().num_slots, 5, "the least of both");
+    let reply = group.step(vec![open(3)]).await.unwrap();
+    assert_eq!((reply.tokens.len(), reply.tokens[0].slot), (1, 3));
+    let reply = group.step(vec![release(3), open(3)]).await.unwrap();
+    assert_eq!(reply.tokens.len(), 1);
+    group.release(vec![release(3)]).await.unwrap();
+    group.leave().await.unwrap();
+    for stats in stats {
+        assert_eq!((stats.num_opened.load(Ordering::Relaxed), stats.num_released.load(Ordering::Relaxed)), (2, 2));
+        assert_eq!(stats.num_leaves.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_is_not_there_is_named() {
+    check_error(&tempfile::tempdir().unwrap(), "connect to shard 0 at /shard-0 within 60 s").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_of_another_version_or_rank_is_refused() {
+    let listen = |shard: FakeShard, rank, world_size| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("shard");
+        shard.listen(&path, rank, world_size);
+        directory
+    };
+    let directory = listen(FakeShard { protocol_version: 9, ..FakeShard::default() }, 0, 1);
+    check_error(&directory, "shard 0 speaks version 9 of the protocol, this router speaks 1").await;
+    let directory = listen(FakeShard::default(), 0, 2);
+    check_error(&directory, "the shard at socket 0 is rank 0 of 2, expected rank 0 of 1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_hangs_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let shard = FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
+    shard.listen(&directory.path().join("shard"), 0, 1);
+    let mut group = connect(&directory, 1).await.unwrap();
+    let error = group.step(vec![open(0)]).await.unwrap_err().to_string();
+    assert_eq!(error, "shard 0 did not answer a step within 60 s");
+}
+
+#[tokio::test]
+async fn what_a_shard_refuses_is_passed_on() {
+    let directory = tempfile::tempdir().unwrap();
+    FakeShard::default().listen(&directory.path().join("shard"), 0, 1);
+    let mut group = connect(&directory, 1).await.unwrap();
+    let error = group.release(vec![release(4)]).await.unwrap_err().to_string();
+    assert_eq!(error, "shard 0: slot 4 is not open");
+}
+
+#[tokio::test]
+async fn the_end_of_an_idle_shard_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let shard = FakeShard::default().listen(&directory.path().join("shard"), 0, 1);
+    let mut group = connect(&directory, 1).await.unwrap();
+    shard.abort();
+    assert_eq!(group.failure().await.to_string(), "shard 0 closed the connection");
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_frame_are_an_error() {
+    for (bytes, expected) in
+        [(&[255; 8][..], "shard 0 sent what is no reply"), (&[2, 0, 0], "shard 0 closed the connection")]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let listener =
+            UnixListener::bind(Path::new(&proto::socket_path(directory.path().join("shard").to_str().unwrap(), 0)))
+                .unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut hello = [0; 10];
+            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut hello).await.unwrap();
+            stream.write_all(bytes).await.unwrap();
+        });
+        check_error(&directory, expected).await;
+    }
+}

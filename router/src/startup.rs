@@ -1,0 +1,71 @@
+//! From arguments to a server that can answer: shards greeted and warmed up, limits settled, rooms wired together.
+//!
+//! This is where every room is made, once. It opens no port and starts no loop; `lifecycle` does.
+
+use std::sync::Arc;
+
+use axum::Router;
+use proto::Warmup;
+use tokio::sync::watch;
+
+use crate::RouterError;
+use crate::batcher::Batcher;
+use crate::config::{Config, ServingLimits};
+use crate::generation::Generator;
+use crate::metrics::Metrics;
+use crate::routes;
+use crate::shard_client::ShardGroup;
+use crate::state::{AppState, Health, ServerInfo};
+use crate::text::{Tokenizer, TokenizerPool};
+
+/// A server that only lacks its port.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) app: Router,
+    pub(crate) batcher: Batcher,
+    /// `true` ends what runs, and then the batcher.
+    pub(crate) stop_tx: watch::Sender<bool>,
+    pub(crate) health: Health,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) limits: ServingLimits,
+}
+
+/// Connects to the shards, warms them up and wires the rooms together.
+///
+/// # Errors
+/// When a shard is missing or cannot do what the configuration asks.
+pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Started, RouterError> {
+    let mut group = ShardGroup::connect(&config.shard_uds_path, config.world_size).await?;
+    let model = group.info().await?;
+    if tokenizer.vocab_size() > model.vocab_size as usize {
+        let (known, given) = (model.vocab_size, tokenizer.vocab_size());
+        tracing::warn!("the tokenizer has {given} tokens, the model {known}; prompts with the others are refused");
+    }
+    let warmup = group.warmup(wanted_limits(&config)).await?;
+    let limits = config.serving_limits(&warmup, &model)?;
+    tracing::debug!(?config, ?limits, ?model, ?warmup, "configuration");
+
+    let metrics = Arc::new(Metrics::new(&limits.request)?);
+    metrics.batch_max_total_tokens.set(limits.max_batch_total_tokens);
+    let (stop_tx, stop_rx) = watch::channel(false);
+    let (handle, batcher) = Batcher::new(limits.scheduler.clone(), group, stop_rx, Arc::clone(&metrics));
+
+    let tokenizer = Arc::new(tokenizer);
+    let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers)
+        .map_err(|source| RouterError::Thread { source })?;
+    let generator = Generator::new(limits.request.clone(), tokenizer, tokenizer_pool, handle, Arc::clone(&metrics));
+    let health = Health::new();
+    let info = ServerInfo { config, limits: limits.clone(), model };
+    let app = routes::router(AppState::new(info, generator, Arc::clone(&metrics), health.clone()));
+    Ok(Started { app, batcher, stop_tx, health, metrics, limits })
+}
+
+/// What the user asked for; the shards choose the rest.
+fn wanted_limits(config: &Config) -> Warmup {
+    Warmup {
+        max_total_tokens: config.limits.max_total_tokens,
+        max_batch_prefill_tokens: config.batching.max_batch_prefill_tokens,
+        max_batch_total_tokens: config.batching.max_batch_total_tokens,
+        max_batch_size: config.batching.max_batch_size,
+    }
+}

@@ -1,0 +1,90 @@
+//! What every request handler may use: the generator, the facts of the server, its health, its metrics.
+//!
+//! It only holds them. Sequences, slots and blocks belong to the scheduler, and nothing here can be changed by a
+//! handler.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proto::ModelInfo;
+
+use crate::api::ComputeType;
+use crate::config::{Config, ServingLimits};
+use crate::generation::Generator;
+use crate::metrics::Metrics;
+
+/// Shared by all requests; cloning is cheap.
+#[derive(Debug, Clone)]
+pub(crate) struct AppState(Arc<Shared>);
+
+/// Facts of the server.
+#[derive(Debug)]
+pub(crate) struct ServerInfo {
+    pub(crate) config: Config,
+    pub(crate) limits: ServingLimits,
+    pub(crate) model: ModelInfo,
+}
+
+/// Whether requests can be served; shared with those who know.
+#[derive(Debug, Clone)]
+pub(crate) struct Health(Arc<AtomicBool>);
+
+#[derive(Debug)]
+struct Shared {
+    info: ServerInfo,
+    generator: Generator,
+    metrics: Arc<Metrics>,
+    health: Health,
+    compute_type: ComputeType,
+}
+
+impl AppState {
+    pub(crate) fn new(info: ServerInfo, generator: Generator, metrics: Arc<Metrics>, health: Health) -> Self {
+        let compute_type = match &info.config.compute_type {
+            Some(compute_type) => ComputeType::new(compute_type),
+            None => ComputeType::new(&format!("{}-{}", info.config.world_size, info.model.device)),
+        };
+        Self(Arc::new(Shared { info, generator, metrics, health, compute_type }))
+    }
+
+    pub(crate) fn info(&self) -> &ServerInfo {
+        &self.0.info
+    }
+
+    pub(crate) fn generator(&self) -> &Generator {
+        &self.0.generator
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.0.health.is_healthy()
+    }
+
+    pub(crate) fn compute_type(&self) -> &ComputeType {
+        &self.0.compute_type
+    }
+
+    /// Largest request body.
+    pub(crate) fn payload_limit_bytes(&self) -> usize {
+        self.0.info.config.payload_limit_bytes
+    }
+}
+
+impl Health {
+    /// Healthy.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    /// Unhealthy from here on: the server stops, or its shards failed.
+    pub(crate) fn lose(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

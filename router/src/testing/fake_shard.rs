@@ -1,0 +1,244 @@
+//! A shard that needs no model: it speaks the protocol over a real socket, checks every command as a real one does,
+//! and its next token is a function of all tokens of the row, so that a mix-up changes the answer.
+//!
+//! Tests may let it wait before each step, or die at one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::VOCAB_SIZE;
+use proto::{
+    Command, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs, Reply,
+    SampledToken, SamplingParams, ShardError, StepReply, WarmupReply, command, frame, reply, shard_error,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+pub(crate) const BLOCK_SIZE: u32 = 16;
+/// Tokens below are the demo tokenizer's special ones.
+const FIRST_TEXT_TOKEN: u32 = 6;
+
+/// The next token of a row, from its tokens and its sampling parameters.
+pub(crate) type NextToken = dyn Fn(&[u32], &SamplingParams) -> u32 + Send + Sync;
+
+/// How the shard behaves.
+#[derive(Clone)]
+pub(crate) struct FakeShard {
+    pub(crate) next_token: Arc<NextToken>,
+    pub(crate) protocol_version: u32,
+    pub(crate) num_slots: u32,
+    pub(crate) num_blocks: u32,
+    pub(crate) max_total_tokens: u32,
+    /// Steps wait for a permit each.
+    pub(crate) steps: Arc<Semaphore>,
+    /// The connection is dropped in place of the reply to this step, counted from 1.
+    pub(crate) dies_at_step: Option<u32>,
+    pub(crate) stats: Arc<ShardStats>,
+}
+
+/// What the shard has seen.
+#[derive(Debug, Default)]
+pub(crate) struct ShardStats {
+    pub(crate) num_warmups: AtomicU32,
+    pub(crate) num_steps: AtomicU32,
+    pub(crate) num_opened: AtomicU32,
+    pub(crate) num_released: AtomicU32,
+    pub(crate) max_rows: AtomicU32,
+    pub(crate) num_leaves: AtomicU32,
+}
+
+/// An open row.
+struct Row {
+    tokens: Vec<u32>,
+    position: u32,
+    num_blocks: u32,
+    sampling: SamplingParams,
+}
+
+impl Default for FakeShard {
+    fn default() -> Self {
+        Self {
+            next_token: Arc::new(hash_of_tokens),
+            protocol_version: PROTOCOL_VERSION,
+            num_slots: 8,
+            num_blocks: 256,
+            max_total_tokens: 512,
+            steps: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            dies_at_step: None,
+            stats: Arc::default(),
+        }
+    }
+}
+
+/// A text token that depends on every token, and on the seed unless the row is greedy.
+pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
+    let seed = if sampling.is_greedy { 0 } else { sampling.seed };
+    let step = |hash: u64, token: &u32| (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3);
+    let hash = tokens.iter().fold(0xcbf2_9ce4_8422_2325 ^ seed, step);
+    FIRST_TEXT_TOKEN + ((hash >> 20) % u64::from(VOCAB_SIZE - FIRST_TEXT_TOKEN)) as u32
+}
+
+impl FakeShard {
+    /// Listens as one rank of several, and serves one router.
+    pub(crate) fn listen(self, uds_path: &Path, rank: u32, world_size: u32) -> tokio::task::JoinHandle<()> {
+        let listener = UnixListener::bind(proto::socket_path(uds_path.to_str().unwrap(), rank)).unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut rows = BTreeMap::new();
+            while let Some(Command { sequence_number, kind }) = read(&mut stream).await {
+                if let Some(command::Kind::Hello(_) | command::Kind::Warmup(_)) = kind {
+                    let progress = Progress { phase: "warm up".into(), done: 1, total: 2 };
+                    write(&mut stream, sequence_number, reply::Kind::Progress(progress)).await;
+                }
+                let has_left = matches!(kind, Some(command::Kind::Leave(_)));
+                let Some(answer) = self.answer(kind.unwrap(), &mut rows, (rank, world_size)).await else {
+                    return;
+                };
+                write(&mut stream, sequence_number, answer).await;
+                if has_left {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// `None` when it dies instead.
+    async fn answer(
+        &self,
+        kind: command::Kind,
+        rows: &mut BTreeMap<u32, Row>,
+        (rank, world_size): (u32, u32),
+    ) -> Option<reply::Kind> {
+        Some(match kind {
+            command::Kind::Hello(_) => {
+                let protocol_version = self.protocol_version;
+                reply::Kind::Hello(HelloReply { protocol_version, rank, world_size, config_hash: 7, pid: 1 })
+            }
+            command::Kind::Info(_) => reply::Kind::Info(ModelInfo {
+                dtype: "float32".into(),
+                device: "cpu".into(),
+                vocab_size: VOCAB_SIZE,
+                eos_token_ids: vec![1],
+                block_size: BLOCK_SIZE,
+                ..ModelInfo::default()
+            }),
+            command::Kind::Warmup(limits) => {
+                self.stats.num_warmups.fetch_add(1, Ordering::Relaxed);
+                reply::Kind::Warmup(WarmupReply {
+                    num_slots: limits.max_batch_size.unwrap_or(self.num_slots),
+                    num_blocks: limits.max_batch_total_tokens.map_or(self.num_blocks, |tokens| tokens / BLOCK_SIZE),
+                    max_total_tokens: limits.max_total_tokens.unwrap_or(self.max_total_tokens),
+                    max_batch_prefill_tokens: limits.max_batch_prefill_tokens.unwrap_or(64),
+                    kv_cache_bytes: 0,
+                })
+            }
+            command::Kind::Prefill(step) => return self.step(step, rows).await,
+            command::Kind::Decode(proto::Decode { rows: decode }) => {
+                return self.step(proto::Prefill { chunks: vec![], rows: decode }, rows).await;
+            }
+            command::Kind::Release(proto::Release { slots }) => {
+                self.stats.num_released.fetch_add(slots.len() as u32, Ordering::Relaxed);
+                match slots.iter().find(|slot| rows.remove(slot).is_none()) {
+                    Some(slot) => protocol_error(format!("slot {slot} is not open")),
+                    None => reply::Kind::Done(proto::Done {}),
+                }
+            }
+            command::Kind::Leave(_) => {
+                self.stats.num_leaves.fetch_add(1, Ordering::Relaxed);
+                reply::Kind::Done(proto::Done {})
+            }
+        })
+    }
+
+    async fn step(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>) -> Option<reply::Kind> {
+        let number = self.stats.num_steps.fetch_add(1, Ordering::Relaxed) + 1;
+        self.steps.acquire().await.unwrap().forget();
+        if self.dies_at_step == Some(number) {
+            return None;
+        }
+        Some(self.compute(step, rows).unwrap_or_else(protocol_error))
+    }
+
+    fn compute(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>) -> Result<reply::Kind, String> {
+        let mut answer = StepReply { forward_ns: 1000, ..StepReply::default() };
+        for chunk in step.chunks {
+            self.read_chunk(chunk, rows, &mut answer)?;
+        }
+        for decode in step.rows {
+            let row = rows.get_mut(&decode.slot).ok_or(format!("slot {} is not open", decode.slot))?;
+            row.advance(decode.position, 1, &decode.new_blocks)?;
+            answer.tokens.push(self.sample(decode.slot, row));
+        }
+        self.stats.max_rows.fetch_max(answer.tokens.len() as u32, Ordering::Relaxed);
+        Ok(reply::Kind::Step(answer))
+    }
+
+    fn read_chunk(
+        &self,
+        chunk: PromptChunk,
+        rows: &mut BTreeMap<u32, Row>,
+        answer: &mut StepReply,
+    ) -> Result<(), String> {
+        let slot = chunk.slot;
+        if let Some(sampling) = chunk.sampling {
+            self.stats.num_opened.fetch_add(1, Ordering::Relaxed);
+            let row = Row { tokens: Vec::new(), position: 0, num_blocks: 0, sampling };
+            if slot >= self.num_slots || rows.insert(slot, row).is_some() {
+                return Err(format!("slot {slot} is open or does not exist"));
+            }
+        }
+        let row = rows.get_mut(&slot).ok_or(format!("slot {slot} is not open"))?;
+        row.advance(chunk.position, chunk.token_ids.len() as u32, &chunk.new_blocks)?;
+        if row.sampling.wants_prompt_logprobs {
+            let positions = chunk.position..row.position;
+            let logprobs = positions.map(|at| if at == 0 { f32::NAN } else { -(at as f32) }).collect();
+            answer.prompt_logprobs.push(PromptLogprobs { slot, logprobs });
+        }
+        row.tokens.extend(chunk.token_ids);
+        if chunk.samples_token {
+            answer.tokens.push(self.sample(slot, row));
+        }
+        Ok(())
+    }
+
+    fn sample(&self, slot: u32, row: &mut Row) -> SampledToken {
+        let token_id = (self.next_token)(&row.tokens, &row.sampling);
+        row.tokens.push(token_id);
+        let logprob = -(token_id as f32) / 1000.0;
+        let top_token_ids: Vec<u32> = (token_id..).take(row.sampling.top_n_tokens as usize).collect();
+        let top_logprobs = top_token_ids.iter().map(|&id| -(id as f32) / 1000.0).collect();
+        SampledToken { slot, token_id, logprob, top_token_ids, top_logprobs }
+    }
+}
+
+impl Row {
+    fn advance(&mut self, position: u32, num_tokens: u32, new_blocks: &[u32]) -> Result<(), String> {
+        self.num_blocks += new_blocks.len() as u32;
+        if position != self.position || position + num_tokens > self.num_blocks * BLOCK_SIZE {
+            return Err(format!("position {position} with {num_tokens} tokens, row is at {}", self.position));
+        }
+        self.position += num_tokens;
+        Ok(())
+    }
+}
+
+fn protocol_error(message: String) -> reply::Kind {
+    reply::Kind::Error(ShardError::new(shard_error::Kind::Protocol, message))
+}
+
+async fn read(stream: &mut UnixStream) -> Option<Command> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).await.ok()?;
+    let mut body = vec![0; frame::body_len(header).unwrap()];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(frame::decode(&body).unwrap())
+}
+
+async fn write(stream: &mut UnixStream, sequence_number: u64, kind: reply::Kind) {
+    let mut buffer = Vec::new();
+    frame::encode(&Reply { sequence_number, kind: Some(kind) }, &mut buffer).unwrap();
+    let _ = stream.write_all(&buffer).await;
+}

@@ -1,0 +1,27 @@
+//! For tests only: a shard that needs no model, and a server on top of it in this process.
+//!
+//! The product never sees this room.
+
+mod fake_shard;
+mod server;
+
+pub(crate) use fake_shard::{FakeShard, hash_of_tokens};
+pub(crate) use server::{TestServer, args, config, json, start};
+
+use crate::config::RequestLimits;
+
+/// Tokens of the demo model.
+pub(crate) const VOCAB_SIZE: u32 = 1536;
+
+/// Limits of a small server.
+pub(crate) fn request_limits() -> RequestLimits {
+    RequestLimits {
+        max_concurrent_requests: 128,
+        max_best_of: 2,
+        max_stop_sequences: 4,
+        max_top_n_tokens: 5,
+        max_input_tokens: 20,
+        max_total_tokens: 30,
+        vocab_size: VOCAB_SIZE,
+    }
+}

@@ -1,0 +1,134 @@
+//! A whole router in this process, without a port: requests go to it one by one.
+//!
+//! It is started by the same function as the real one. Nothing sleeps: tests wait until the metrics say what they
+//! expect.
+
+use std::path::Path;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use clap::Parser;
+use http_body_util::BodyExt;
+use model_files::ModelFiles;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tower::ServiceExt;
+
+use super::FakeShard;
+use crate::RouterArgs;
+use crate::batcher::BatcherError;
+use crate::config::Config;
+use crate::startup;
+use crate::text::Tokenizer;
+
+/// Nothing in a test takes this long.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    router: RouterArgs,
+}
+
+/// A router and its shard.
+pub(crate) struct TestServer {
+    pub(crate) app: Router,
+    pub(crate) stop_tx: watch::Sender<bool>,
+    pub(crate) batcher: JoinHandle<Result<(), BatcherError>>,
+    _directory: TempDir,
+}
+
+/// An answer in one piece.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+/// Parses an answer.
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The arguments that these flags mean.
+pub(crate) fn args(flags: &[&str]) -> RouterArgs {
+    Cli::parse_from(["router"].iter().chain(flags)).router
+}
+
+/// The configuration for a shard at this path.
+pub(crate) fn config(uds_path: &Path, flags: &[&str]) -> Config {
+    let uds_path = format!("--shard-uds-path={}", uds_path.display());
+    let flags = ["--hostname=127.0.0.1", "--port=0", &uds_path].into_iter().chain(flags.iter().copied());
+    Config::resolve(&args(&flags.collect::<Vec<_>>())).unwrap()
+}
+
+/// A server that is ready, with its shard, behind no port.
+pub(crate) async fn start(shard: FakeShard, flags: &[&str]) -> (startup::Started, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let uds_path = directory.path().join("shard");
+    shard.listen(&uds_path, 0, 1);
+    let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
+    (startup::start(config(&uds_path, flags), tokenizer).await.unwrap(), directory)
+}
+
+impl TestServer {
+    pub(crate) async fn start(shard: FakeShard, flags: &[&str]) -> Self {
+        let (started, directory) = start(shard, flags).await;
+        let batcher = tokio::spawn(started.batcher.run());
+        Self { app: started.app, stop_tx: started.stop_tx, batcher, _directory: directory }
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let answer = async {
+            let (parts, body) = self.app.clone().oneshot(request).await.unwrap().into_parts();
+            let bytes = body.collect().await.unwrap().to_bytes();
+            Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.into()).unwrap() }
+        };
+        tokio::time::timeout(DEADLINE, answer).await.expect("an answer in time")
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(Request::post(path).body(Body::from(body.to_string())).unwrap()).await
+    }
+
+    /// The JSON of a successful POST.
+    pub(crate) async fn post_ok(&self, path: &str, body: &Value) -> Value {
+        let answer = self.post(path, body).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
+        json(&answer.text)
+    }
+
+    /// The events of a stream.
+    pub(crate) async fn post_stream(&self, path: &str, body: &Value) -> Vec<Value> {
+        let answer = self.post(path, body).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
+        answer.events()
+    }
+
+    /// Waits until a line of the metrics is there.
+    pub(crate) async fn wait_for_metric(&self, line: &str) {
+        let found = async {
+            while !self.get("/metrics").await.text.lines().any(|candidate| candidate == line) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("{line} does not come"));
+    }
+}
+
+impl Answer {
+    /// The events of a stream, whose framing is checked.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let events = self.text.strip_suffix("\n\n").unwrap_or_else(|| panic!("{:?}", self.text)).split("\n\n");
+        events.map(|event| json(event.strip_prefix("data: ").unwrap_or_else(|| panic!("{event}")))).collect()
+    }
+}

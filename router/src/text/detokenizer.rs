@@ -1,0 +1,141 @@
+//! Tokens to text, one at a time: text is held back until its last character is complete, and the pieces joined are
+//! the text of all tokens at once.
+//!
+//! ```text
+//!  ids  ... [ context ][ held back ]      context: tokens whose text is out and that the decoder wants to see before
+//!            0          read       len    the next ones (a leading space depends on them)
+//! ```
+
+use super::{TextError, Tokenizer};
+
+/// Tokens of the prompt that give the first new token its context.
+const CONTEXT_TOKENS: usize = 5;
+
+/// A character has at most four bytes, so this many tokens without a complete one at the end are no text; they go out
+/// as they are, which bounds the work per token.
+const MAX_HELD_TOKENS: usize = 64;
+
+/// What a decoder makes of bytes that are no character, such as the beginning of one.
+const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
+
+/// The text side of one sequence.
+#[derive(Debug)]
+pub(crate) struct Detokenizer {
+    token_ids: Vec<u32>,
+    read: usize,
+    /// Text of `token_ids[..read]`, all of it out.
+    context: String,
+}
+
+impl Detokenizer {
+    /// Begins after a prompt.
+    ///
+    /// # Errors
+    /// When the tokenizer's decoder fails.
+    pub(crate) fn new(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<Self, TextError> {
+        let token_ids = prompt[prompt.len().saturating_sub(CONTEXT_TOKENS)..].to_vec();
+        let context = tokenizer.detokenize(&token_ids)?;
+        Ok(Self { read: token_ids.len(), token_ids, context })
+    }
+
+    /// Adds a token. The text that became complete with it, often empty or more than the token's own.
+    ///
+    /// # Errors
+    /// When the tokenizer's decoder fails.
+    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, token_id: u32) -> Result<String, TextError> {
+        self.token_ids.push(token_id);
+        let text = tokenizer.detokenize(&self.token_ids)?;
+        let is_incomplete = text.ends_with(REPLACEMENT) || text.len() <= self.context.len();
+        if is_incomplete && self.token_ids.len() - self.read < MAX_HELD_TOKENS {
+            return Ok(String::new());
+        }
+        let piece = self.after_context(&text);
+        self.token_ids.drain(..self.read);
+        self.read = self.token_ids.len();
+        self.context = tokenizer.detokenize(&self.token_ids)?;
+        Ok(piece)
+    }
+
+    /// The text still held back, with U+FFFD for what is no character. Nothing is held back afterwards.
+    ///
+    /// # Errors
+    /// When the tokenizer's decoder fails.
+    pub(crate) fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+        let text = tokenizer.detokenize(&self.token_ids)?;
+        let piece = self.after_context(&text);
+        self.context = text;
+        self.read = self.token_ids.len();
+        Ok(piece)
+    }
+
+    /// What follows the context. Where the context ended inside a character, the text has the whole character in place
+    /// of the replacement; it counts as following.
+    fn after_context(&self, text: &str) -> String {
+        let context = self.context.as_str();
+        let complete = context.strip_suffix(REPLACEMENT).unwrap_or(context);
+        text.strip_prefix(context).or_else(|| text.strip_prefix(complete)).unwrap_or_default().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::text::tokenizer::demo;
+
+    fn stream(tokenizer: &Tokenizer, prompt: &[u32], token_ids: &[u32]) -> Vec<String> {
+        let mut detokenizer = Detokenizer::new(tokenizer, prompt).unwrap();
+        let mut pieces: Vec<String> = token_ids.iter().map(|&id| detokenizer.push(tokenizer, id).unwrap()).collect();
+        pieces.push(detokenizer.flush(tokenizer).unwrap());
+        pieces
+    }
+
+    #[test]
+    fn characters_are_never_split() {
+        let tokenizer = demo();
+        let prompt = tokenizer.tokenize("Say").unwrap();
+        let text = " naïve 漢字 👩‍👩‍👧 done";
+        let token_ids = &tokenizer.tokenize(text).unwrap()[1..];
+        let pieces = stream(&tokenizer, &prompt, token_ids);
+        assert!(pieces.iter().all(|piece| !piece.contains(REPLACEMENT)), "{pieces:?}");
+        assert!(pieces.iter().any(String::is_empty), "some token completes no character: {pieces:?}");
+        assert_eq!(pieces.concat(), text);
+    }
+
+    #[test]
+    fn a_cut_character_comes_out_at_the_end() {
+        let tokenizer = demo();
+        let token_ids = tokenizer.tokenize("🦜").unwrap();
+        let pieces = stream(&tokenizer, &[], &token_ids[1..token_ids.len() - 1]);
+        assert_eq!(pieces.concat(), "\u{fffd}");
+    }
+
+    #[test]
+    fn endless_rubbish_is_not_held_for_ever() {
+        let tokenizer = demo();
+        let start_of_character = tokenizer.tokenize("🦜").unwrap()[1];
+        let pieces = stream(&tokenizer, &[], &[start_of_character; 3 * MAX_HELD_TOKENS]);
+        assert!(!pieces[MAX_HELD_TOKENS].is_empty() || !pieces[MAX_HELD_TOKENS - 1].is_empty());
+        assert_eq!(pieces.concat().chars().count(), 3 * MAX_HELD_TOKENS);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn pieces_of_random_text_join_to_it(prompt in "\\PC{0,8}", text in "\\PC{0,40}") {
+            let tokenizer = demo();
+            let prompt = tokenizer.tokenize(&prompt).unwrap();
+            let token_ids = &tokenizer.tokenize(&text).unwrap()[1..];
+            prop_assert_eq!(stream(&tokenizer, &prompt, token_ids).concat(), text);
+        }
+
+        #[test]
+        fn pieces_of_random_tokens_join_to_the_text_of_all(token_ids in prop::collection::vec(0..crate::testing::VOCAB_SIZE, 0..60)) {
+            let tokenizer = demo();
+            let pieces = stream(&tokenizer, &[], &token_ids);
+            prop_assert_eq!(pieces.concat(), tokenizer.detokenize(&token_ids).unwrap());
+        }
+    }
+}

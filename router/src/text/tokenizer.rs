@@ -1,0 +1,120 @@
+//! The tokenizer of one model: `tokenizer.json`, and which of its tokens are special.
+//!
+//! This is the only reader of that file. Both directions take as long as the text is; prompts go through
+//! `tokenizer_pool`, and completions are detokenized a few tokens at a time.
+
+use std::collections::HashSet;
+
+use model_files::{ModelFiles, ModelFilesError};
+
+const FILE: &str = "tokenizer.json";
+
+/// What goes wrong between text and tokens.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// The file is not there or cannot be read.
+    #[error("{0}")]
+    File(String),
+    /// The file is not a tokenizer.
+    #[error("{location}: tokenizer.json is not a tokenizer: {message}")]
+    NotATokenizer { location: String, message: String },
+    /// The text has no tokens.
+    #[error("{0}")]
+    Tokenize(String),
+    /// The tokens have no text.
+    #[error("detokenize {num_tokens} tokens: {message}")]
+    Detokenize { num_tokens: usize, message: String },
+}
+
+/// Text to ids and back.
+#[derive(Debug)]
+pub(crate) struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    special_ids: HashSet<u32>,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a model.
+    ///
+    /// # Errors
+    /// When the model has none, or it cannot be understood.
+    pub(crate) fn load(files: &ModelFiles) -> Result<Self, TextError> {
+        let bytes = files.read(FILE).map_err(|error| TextError::File(describe(&error)))?;
+        Self::from_bytes(&bytes).map_err(|message| TextError::NotATokenizer { location: files.to_string(), message })
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
+        // Cutting and filling up prompts is the request's business, whatever the file was saved with.
+        inner.with_truncation(None).map_err(|error| error.to_string())?;
+        inner.with_padding(None);
+        let added = inner.get_added_tokens_decoder();
+        let special_ids = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        Ok(Self { inner, special_ids })
+    }
+
+    /// Token ids of a prompt, with the special tokens the model expects around it.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot represent the text.
+    pub(crate) fn tokenize(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let encoding = self.inner.encode_fast(text, true).map_err(|error| TextError::Tokenize(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Text of a run of tokens, special ones included. Bytes that are no character become U+FFFD.
+    ///
+    /// # Errors
+    /// When the tokenizer's decoder fails.
+    pub(crate) fn detokenize(&self, token_ids: &[u32]) -> Result<String, TextError> {
+        self.inner
+            .decode(token_ids, false)
+            .map_err(|error| TextError::Detokenize { num_tokens: token_ids.len(), message: error.to_string() })
+    }
+
+    /// Whether a token is markup of the model rather than text.
+    pub(crate) fn is_special(&self, token_id: u32) -> bool {
+        self.special_ids.contains(&token_id)
+    }
+
+    /// Token ids are below this.
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+}
+
+fn describe(error: &ModelFilesError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(super) fn demo() -> Tokenizer {
+    Tokenizer::load(&ModelFiles::Demo).unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prompt_begins_with_the_special_token_and_round_trips() {
+        let tokenizer = demo();
+        let ids = tokenizer.tokenize("Once upon a time, 42 🦜.").unwrap();
+        assert!(tokenizer.is_special(ids[0]) && ids.iter().skip(1).all(|&id| !tokenizer.is_special(id)));
+        assert_eq!(tokenizer.detokenize(&ids[1..]).unwrap(), "Once upon a time, 42 🦜.");
+    }
+
+    #[test]
+    fn a_file_that_is_no_tokenizer_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = ModelFiles::open(directory.path().to_str().unwrap()).unwrap();
+        let error = Tokenizer::load(&files).unwrap_err().to_string();
+        assert!(error.ends_with("has no tokenizer.json"), "{error}");
+        std::fs::write(directory.path().join(FILE), "{}").unwrap();
+        let error = Tokenizer::load(&files).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json is not a tokenizer"), "{error}");
+    }
+}

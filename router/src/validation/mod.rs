@@ -1,0 +1,254 @@
+//! From what a client asks to what is certain to be possible, once: `GenerationOptions` become a [`ValidRequest`].
+//!
+//! Order and sentences of the errors are TGI's, because clients match on them; `tests.rs` has a row for each. What the
+//! client asks for and we cannot do is an error that names it.
+
+#[cfg(test)]
+mod tests;
+
+use proto::{SamplingError, SamplingParams};
+
+use crate::config::RequestLimits;
+use crate::text::{TextError, TokenizerPool};
+
+/// Tokens are shorter than this on average, whatever the language. A prompt with more bytes per allowed token is not
+/// worth the time to tokenize it; small limits still allow [`MIN_INPUT_LIMIT_BYTES`].
+const MAX_BYTES_PER_TOKEN: usize = 256;
+const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
+
+/// What a client asks of a generation, in our words and unchecked.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GenerationOptions {
+    /// As asked; the seed counts only with `has_seed`.
+    pub(crate) sampling: SamplingParams,
+    pub(crate) has_seed: bool,
+    /// The client named `do_sample` or any parameter of the choice, even with its neutral value.
+    pub(crate) names_sampling: bool,
+    /// `top_k` is unsigned in `sampling`; the client's was zero or negative.
+    pub(crate) has_non_positive_top_k: bool,
+    pub(crate) best_of: Option<u32>,
+    /// Absent: all that is left of the limit.
+    pub(crate) max_new_tokens: Option<u32>,
+    pub(crate) stop_strings: Vec<String>,
+    /// Keep only the last tokens of the prompt.
+    pub(crate) truncate_tokens: Option<u32>,
+    pub(crate) wants_full_text: bool,
+    pub(crate) wants_details: bool,
+    pub(crate) unsupported: Option<Unsupported>,
+}
+
+/// Something that would change the answer and that we cannot do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unsupported {
+    Grammar,
+    Watermark,
+    Adapter(String),
+}
+
+/// How the answer goes to the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    Whole,
+    Stream,
+}
+
+/// A request that can be carried out.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ValidRequest {
+    /// At least one, at most `max_input_tokens`.
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) sampling: SamplingParams,
+    pub(crate) has_seed: bool,
+    /// At least one.
+    pub(crate) max_new_tokens: u32,
+    pub(crate) stop_strings: Vec<String>,
+}
+
+/// Why a request cannot be carried out.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(crate) enum ValidationError {
+    #[error("`best_of` != 1 is not allowed for this endpoint")]
+    BestOfDisabled,
+    #[error("`best_of` must be > 0 and <= {limit}. Given: {given}")]
+    BestOf { limit: u32, given: u32 },
+    #[error("`best_of` != 1 is not supported when streaming tokens")]
+    BestOfStream,
+    #[error("`decoder_input_details` == true is not supported when streaming tokens")]
+    PromptDetailsStream,
+    #[error("you must use sampling when `best_of` is > 1")]
+    BestOfSampling,
+    #[error("{0}")]
+    Sampling(#[from] SamplingError),
+    #[error("`top_k` must be strictly positive")]
+    TopK,
+    #[error("`max_new_tokens` must be strictly positive")]
+    MaxNewTokens,
+    #[error("`stop` supports up to {limit} stop sequences. Given: {given}")]
+    StopSequences { limit: u32, given: usize },
+    #[error("`stop` sequences cannot be empty")]
+    EmptyStopSequence,
+    #[error("`seed` must not be set when `best_of` > 1")]
+    BestOfSeed,
+    #[error("`top_n_tokens` must be >= 0 and <= {limit}. Given: {given}")]
+    TopNTokens { limit: u32, given: u32 },
+    #[error("`inputs` cannot be empty")]
+    EmptyInput,
+    #[error("`truncate` must be strictly positive and less than {limit}. Given: {given}")]
+    Truncate { limit: u32, given: u32 },
+    #[error("`watermark` is not supported")]
+    Watermark,
+    #[error("`adapter_id` is not supported. Given: {0}")]
+    Adapter(String),
+    #[error("`inputs` must have at most {limit} bytes. Given: {given}")]
+    InputBytes { limit: usize, given: usize },
+    #[error("tokenizer error {0}")]
+    Tokenizer(TextError),
+    #[error("tokenizer error token id {token_id} is outside the model's vocabulary of {vocab_size}")]
+    TokenId { token_id: u32, vocab_size: u32 },
+    #[error(
+        "`inputs` tokens + `max_new_tokens` must be <= {limit}. Given: {input} `inputs` tokens and {max_new} \
+         `max_new_tokens`"
+    )]
+    TotalTokens { limit: u32, input: u32, max_new: u32 },
+    #[error("`inputs` must have less than {limit} tokens. Given: {given}")]
+    InputTokens { limit: u32, given: u32 },
+    #[error("grammar is not supported")]
+    Grammar,
+}
+
+/// The checks, with what they need to know.
+#[derive(Debug)]
+pub(crate) struct Validator {
+    limits: RequestLimits,
+    tokenizer_pool: TokenizerPool,
+}
+
+impl Validator {
+    pub(crate) fn new(limits: RequestLimits, tokenizer_pool: TokenizerPool) -> Self {
+        Self { limits, tokenizer_pool }
+    }
+
+    /// How many sequences to make; checked before anything is reserved for them.
+    ///
+    /// # Errors
+    /// When that many cannot be made, or not in a stream.
+    pub(crate) fn num_sequences(
+        &self,
+        options: &GenerationOptions,
+        delivery: Delivery,
+    ) -> Result<u32, ValidationError> {
+        let (given, limit) = (options.best_of.unwrap_or(1), self.limits.max_best_of);
+        match delivery {
+            Delivery::Stream if given != 1 => Err(ValidationError::BestOfStream),
+            Delivery::Stream if options.sampling.wants_prompt_logprobs => Err(ValidationError::PromptDetailsStream),
+            Delivery::Whole if limit == 1 && given > 1 => Err(ValidationError::BestOfDisabled),
+            Delivery::Whole if given == 0 || given > limit => Err(ValidationError::BestOf { limit, given }),
+            Delivery::Stream | Delivery::Whole => Ok(given),
+        }
+    }
+
+    /// Checks everything and tokenizes.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in TGI's order.
+    pub(crate) async fn validate(
+        &self,
+        inputs: &str,
+        options: &GenerationOptions,
+    ) -> Result<ValidRequest, ValidationError> {
+        check_parameters(options, &self.limits)?;
+        check_input(inputs, options, &self.limits)?;
+        let token_ids = self.tokenizer_pool.tokenize(inputs.to_owned()).await.map_err(ValidationError::Tokenizer)?;
+        let prompt = truncate(token_ids, options.truncate_tokens);
+        let max_new_tokens = check_prompt(&prompt, options, &self.limits)?;
+        Ok(ValidRequest {
+            prompt,
+            sampling: options.sampling,
+            has_seed: options.has_seed,
+            max_new_tokens,
+            stop_strings: options.stop_strings.clone(),
+        })
+    }
+}
+
+fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Result<(), ValidationError> {
+    let has_several = options.best_of.is_some_and(|best_of| best_of > 1);
+    if has_several && !options.names_sampling {
+        return Err(ValidationError::BestOfSampling);
+    }
+    options.sampling.check()?;
+    if options.has_non_positive_top_k {
+        return Err(ValidationError::TopK);
+    }
+    if options.max_new_tokens == Some(0) {
+        return Err(ValidationError::MaxNewTokens);
+    }
+    let num_stops = options.stop_strings.len();
+    if num_stops > limits.max_stop_sequences as usize {
+        return Err(ValidationError::StopSequences { limit: limits.max_stop_sequences, given: num_stops });
+    }
+    if options.stop_strings.iter().any(String::is_empty) {
+        return Err(ValidationError::EmptyStopSequence);
+    }
+    if has_several && options.has_seed {
+        return Err(ValidationError::BestOfSeed);
+    }
+    let (limit, given) = (limits.max_top_n_tokens, options.sampling.top_n_tokens);
+    if given > limit {
+        return Err(ValidationError::TopNTokens { limit, given });
+    }
+    Ok(())
+}
+
+fn check_input(inputs: &str, options: &GenerationOptions, limits: &RequestLimits) -> Result<(), ValidationError> {
+    if inputs.is_empty() {
+        return Err(ValidationError::EmptyInput);
+    }
+    let limit = limits.max_input_tokens;
+    if let Some(given) = options.truncate_tokens
+        && (given == 0 || given > limit)
+    {
+        return Err(ValidationError::Truncate { limit, given });
+    }
+    match &options.unsupported {
+        // TGI reports a grammar after the prompt's length.
+        None | Some(Unsupported::Grammar) => {}
+        Some(Unsupported::Watermark) => return Err(ValidationError::Watermark),
+        Some(Unsupported::Adapter(adapter_id)) => return Err(ValidationError::Adapter(adapter_id.clone())),
+    }
+    let limit = (limits.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES);
+    if inputs.len() > limit {
+        return Err(ValidationError::InputBytes { limit, given: inputs.len() });
+    }
+    Ok(())
+}
+
+fn truncate(mut token_ids: Vec<u32>, keep_tokens: Option<u32>) -> Vec<u32> {
+    let keep = keep_tokens.map_or(token_ids.len(), |keep| keep as usize);
+    token_ids.split_off(token_ids.len().saturating_sub(keep))
+}
+
+/// The number of tokens to make.
+fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLimits) -> Result<u32, ValidationError> {
+    let vocab_size = limits.vocab_size;
+    if let Some(&token_id) = prompt.iter().find(|&&token_id| token_id >= vocab_size) {
+        return Err(ValidationError::TokenId { token_id, vocab_size });
+    }
+    let input = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+    let limit = limits.max_total_tokens;
+    let max_new = options.max_new_tokens.unwrap_or_else(|| limit.saturating_sub(input));
+    if input.saturating_add(max_new) > limit {
+        return Err(ValidationError::TotalTokens { limit, input, max_new });
+    }
+    let limit = limits.max_input_tokens;
+    if input > limit {
+        return Err(ValidationError::InputTokens { limit, given: input });
+    }
+    if input == 0 {
+        return Err(ValidationError::EmptyInput);
+    }
+    match &options.unsupported {
+        Some(Unsupported::Grammar) => Err(ValidationError::Grammar),
+        None | Some(Unsupported::Watermark | Unsupported::Adapter(_)) => Ok(max_new),
+    }
+}
