@@ -1,0 +1,124 @@
+//! HTTP requests of the tests. Every wait has a deadline; a status that is an error is an answer, not a failure.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::metrics::Metrics;
+use crate::sse::SseStream;
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Talks to one server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    agent: ureq::Agent,
+    url: String,
+}
+
+/// Status, headers and body of an answer.
+#[derive(Debug)]
+pub struct Response {
+    /// HTTP status.
+    pub status: u16,
+    /// Header names (lower case) and values.
+    pub headers: Vec<(String, String)>,
+    /// The body as text.
+    pub text: String,
+}
+
+impl Response {
+    /// The body as JSON.
+    ///
+    /// # Panics
+    /// When it is not JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.text))
+    }
+
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The error of an error body: its sentence and its type.
+    pub fn error(&self) -> (String, String) {
+        let json = self.json();
+        let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
+        (text("error"), text("error_type"))
+    }
+}
+
+impl Client {
+    /// A client of the server at this URL.
+    pub fn new(url: &str) -> Self {
+        Self { agent: agent(TIMEOUT), url: url.to_owned() }
+    }
+
+    /// A client of the same server that gives up after this time.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { agent: agent(timeout), url: self.url.clone() }
+    }
+
+    /// URL of a path of this server.
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    /// GET.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn get(&self, path: &str) -> Response {
+        read(self.agent.get(self.url(path)).call().expect("an answer"))
+    }
+
+    /// POST of JSON.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn post(&self, path: &str, body: &Value) -> Response {
+        read(self.agent.post(self.url(path)).send_json(body).expect("an answer"))
+    }
+
+    /// POST of any bytes as `application/json`, or the reason there was no answer.
+    pub fn post_bytes(&self, path: &str, body: &[u8]) -> Result<Response, ureq::Error> {
+        self.agent.post(self.url(path)).content_type("application/json").send(body).map(read)
+    }
+
+    /// POST whose answer is read as it comes.
+    pub fn stream(&self, path: &str, body: &Value) -> Result<SseStream, ureq::Error> {
+        Ok(SseStream::new(self.agent.post(self.url(path)).send_json(body)?))
+    }
+
+    /// `generated_text` of a greedy `/generate`.
+    ///
+    /// # Panics
+    /// When the request fails.
+    pub fn generate(&self, inputs: &str, max_new_tokens: u32) -> String {
+        let response =
+            self.post("/generate", &json!({"inputs": inputs, "parameters": {"max_new_tokens": max_new_tokens}}));
+        assert_eq!(response.status, 200, "{}", response.text);
+        response.json()["generated_text"].as_str().expect("generated_text is a string").to_owned()
+    }
+
+    /// The page of `/metrics`.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.get("/metrics").text)
+    }
+}
+
+fn agent(timeout: Duration) -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout));
+    // Tests count connections and close them on purpose, so none is kept for later.
+    config.max_idle_connections(0).proxy(None).build().new_agent()
+}
+
+fn read(mut response: ureq::http::Response<ureq::Body>) -> Response {
+    let headers = response.headers().iter();
+    let headers =
+        headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().to_owned())).collect();
+    let status = response.status().as_u16();
+    Response { status, headers, text: response.body_mut().read_to_string().expect("a body that is text") }
+}

@@ -1,0 +1,28 @@
+//! The page of `/metrics`, enough of it to look up values and to wait for one.
+
+use std::collections::BTreeMap;
+
+/// Values by name with labels, as on the page: `tgi_request_failure{err="overloaded"}`.
+#[derive(Debug)]
+pub struct Metrics {
+    values: BTreeMap<String, f64>,
+}
+
+impl Metrics {
+    pub(crate) fn parse(page: &str) -> Self {
+        let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let values = lines.map(|line| {
+            let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no metric: {line:?}"));
+            (name.to_owned(), value.parse().unwrap_or_else(|error| panic!("{error}: {line:?}")))
+        });
+        Self { values: values.collect() }
+    }
+
+    /// The value of a metric.
+    ///
+    /// # Panics
+    /// When the page lacks it.
+    pub fn value(&self, name: &str) -> f64 {
+        self.values.get(name).copied().unwrap_or_else(|| panic!("no metric {name} among {:?}", self.values.keys()))
+    }
+}

@@ -1,0 +1,261 @@
+//! One launcher with its children: start, wait for the ready line, signal, wait for the end.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::Client;
+
+/// Loading, warm-up and start on a busy machine.
+const START_DEADLINE: Duration = Duration::from_secs(120);
+/// After this a launcher that should end is a failed test.
+const END_DEADLINE: Duration = Duration::from_secs(90);
+
+/// Flags and environment of a server to start.
+#[derive(Debug)]
+pub struct ServerBuilder {
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+/// A running server. Killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    url: String,
+    /// Lines of the launcher's stdout, read by a thread so that the pipe never fills.
+    lines: Mutex<Receiver<String>>,
+    log: Mutex<Vec<String>>,
+    directory: tempfile::TempDir,
+}
+
+/// A server that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Everything it wrote to stdout.
+    pub log: Vec<String>,
+    /// Time from the signal (or the call) to the end.
+    pub took: Duration,
+}
+
+impl ServerBuilder {
+    /// Adds a flag and its value.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "reads better at the call")]
+    pub fn flag(mut self, name: &str, value: impl ToString) -> Self {
+        self.args.extend([name.to_owned(), value.to_string()]);
+        self
+    }
+
+    /// Sets a variable of the launcher's environment.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "reads better at the call")]
+    pub fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.env.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Starts the server and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not get ready; the message holds its log.
+    pub fn start(self) -> Server {
+        let mut server = self.spawn();
+        server.wait_ready();
+        server
+    }
+
+    /// Starts the launcher without waiting.
+    ///
+    /// # Panics
+    /// When the executable cannot be built or started.
+    pub fn spawn(self) -> Server {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut command = Command::new(executable());
+        command.arg("--json-output").args(&self.args);
+        let socket = directory.path().join("shard").display().to_string();
+        for (flag, value) in [("--port", "0"), ("--shard-uds-path", &socket)] {
+            if !self.args.iter().any(|arg| arg == flag) {
+                command.args([flag, value]);
+            }
+        }
+        command.env_remove("HOSTNAME").envs(self.env).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the launcher starts");
+        let lines = read_lines(child.stdout.take().expect("stdout is piped"));
+        Server { child, url: String::new(), lines: Mutex::new(lines), log: Mutex::default(), directory }
+    }
+}
+
+impl Server {
+    /// A server with this model on this device.
+    pub fn builder(model_id: &str, device: &str) -> ServerBuilder {
+        ServerBuilder { args: Vec::new(), env: Vec::new() }.flag("--model-id", model_id).flag("--device", device)
+    }
+
+    /// The demo model's tokenizer with the mock device, which answers at once.
+    pub fn mock() -> ServerBuilder {
+        Self::builder("demo", "mock")
+    }
+
+    /// The demo model on the CPU.
+    pub fn demo() -> ServerBuilder {
+        Self::builder("demo", "cpu")
+    }
+
+    /// A client of this server.
+    pub fn client(&self) -> Client {
+        Client::new(&self.url)
+    }
+
+    /// The directory that holds the shard sockets, unless a flag says otherwise.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Process ids of all running descendants of the launcher.
+    pub fn descendants(&self) -> Vec<i32> {
+        let mut pids = vec![self.child.id() as i32];
+        let mut next = 0;
+        while next < pids.len() {
+            let parent = pids[next];
+            next += 1;
+            let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+            pids.extend(tasks.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        }
+        pids.split_off(1)
+    }
+
+    /// Process id of the child that runs this subcommand.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn child(&self, subcommand: &str) -> i32 {
+        let is_wanted = |pid: &i32| {
+            let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            argv.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
+        };
+        self.descendants().into_iter().find(is_wanted).unwrap_or_else(|| panic!("no child runs {subcommand}"))
+    }
+
+    /// Waits until the launcher has written anything at all.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_first_line(&self) {
+        self.next_line(Instant::now() + START_DEADLINE).expect("the launcher logs something");
+    }
+
+    /// Sends a signal to the launcher.
+    pub fn signal(&self, signal: Signal) {
+        send_signal(self.child.id() as i32, signal);
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn stop(self) -> Finished {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// When the launcher does not end in time.
+    pub fn wait(mut self) -> Finished {
+        let start = Instant::now();
+        self.drain_lines(start + END_DEADLINE);
+        let status = self.child.wait().expect("the launcher can be waited for");
+        let took = start.elapsed();
+        let log = std::mem::take(&mut *self.log.lock().expect("no test thread panics with the log"));
+        Finished { status, log, took }
+    }
+
+    fn wait_ready(&mut self) {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            let line = self
+                .next_line(deadline)
+                .unwrap_or_else(|| panic!("the server did not get ready:\n{}", self.log_text()));
+            let Ok(line) = serde_json::from_str::<Value>(&line) else {
+                continue;
+            };
+            if line["message"] == "ready" {
+                self.url = line["url"].as_str().expect("the ready line has a url").replace("0.0.0.0", "127.0.0.1");
+                return;
+            }
+        }
+    }
+
+    fn next_line(&self, deadline: Instant) -> Option<String> {
+        let lines = self.lines.lock().expect("no test thread panics with the lines");
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                self.log.lock().expect("no test thread panics with the log").push(line.clone());
+                Some(line)
+            }
+            Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => None,
+        }
+    }
+
+    fn drain_lines(&mut self, deadline: Instant) {
+        while self.next_line(deadline).is_some() {}
+        assert!(Instant::now() < deadline, "the launcher did not end within {END_DEADLINE:?}:\n{}", self.log_text());
+    }
+
+    fn log_text(&self) -> String {
+        self.log.lock().expect("no test thread panics with the log").join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to any process of a test.
+pub fn send_signal(pid: i32, signal: Signal) {
+    let pid = Pid::from_raw(pid).expect("a process id is positive");
+    let _ = rustix::process::kill_process(pid, signal);
+}
+
+/// The launcher, built once per test process in the profile of the tests.
+pub fn executable() -> &'static Path {
+    static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
+    EXECUTABLE.get_or_init(|| {
+        let test = std::env::current_exe().expect("the test knows its path");
+        let profile = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "launcher", "--manifest-path"]);
+        build.arg(
+            Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").join("Cargo.toml"),
+        );
+        build.arg("--target-dir").arg(profile.parent().expect("profiles lie in the target directory"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the launcher does not build");
+        profile.join("text-generation-launcher")
+    })
+}
+
+fn read_lines(stdout: ChildStdout) -> Receiver<String> {
+    let (lines_tx, lines) = mpsc::sync_channel(1 << 16);
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines() {
+            let Ok(line) = line else { return };
+            if lines_tx.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}

@@ -1,0 +1,115 @@
+//! Many clients at once: the same answers as alone, overload, and clients that leave.
+
+use std::time::{Duration, Instant};
+
+use integration_tests::{Client, Server};
+use serde_json::{Value, json};
+
+fn body(number: u64) -> Value {
+    let subjects = ["The little dog", "Once upon a time", "Anna has a red ball.", "In the garden", "My name is"];
+    let subject = subjects[number as usize % subjects.len()];
+    let mut parameters = json!({"max_new_tokens": 5 + number * 7 % 90, "details": true});
+    if number % 3 == 1 {
+        parameters["do_sample"] = true.into();
+        parameters["temperature"] = 1.2.into();
+        parameters["seed"] = number.into();
+    }
+    if number % 3 == 2 {
+        parameters["repetition_penalty"] = 1.3.into();
+    }
+    json!({"inputs": format!("{subject} {number}"), "parameters": parameters})
+}
+
+fn post_all_at_once(client: &Client, bodies: &[Value]) -> Vec<Value> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = bodies
+            .iter()
+            .map(|body| {
+                scope.spawn(move || {
+                    let response = client.post("/generate", body);
+                    assert_eq!(response.status, 200, "{}", response.text);
+                    response.json()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("the request succeeds")).collect()
+    })
+}
+
+/// Waits until the server holds nothing for anybody any more.
+fn wait_idle(client: &Client) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let metrics = client.metrics();
+        let held = ["tgi_queue_size", "tgi_batch_current_size", "hilo_slots_used", "hilo_kv_blocks_used"];
+        let held: Vec<_> =
+            held.iter().map(|name| (*name, metrics.value(name))).filter(|(_, value)| *value != 0.0).collect();
+        if held.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "still held: {held:?}");
+    }
+}
+
+#[test]
+fn a_hundred_at_once_get_what_each_gets_alone() {
+    let server = Server::demo().start();
+    let client = server.client();
+    let bodies: Vec<Value> = (0..100).map(body).collect();
+    let together = post_all_at_once(&client, &bodies);
+    for (body, together) in bodies.iter().zip(&together) {
+        assert_eq!(&client.post("/generate", body).json(), together, "{body}");
+    }
+    wait_idle(&client);
+}
+
+#[test]
+fn two_hundred_clients_that_leave_hold_nothing() {
+    let server = Server::demo().flag("--max-concurrent-requests", 256).start();
+    let client = server.client();
+    std::thread::scope(|scope| {
+        for number in 0..200 {
+            let client = &client;
+            scope.spawn(move || {
+                let body = json!({"inputs": format!("Once upon a time {number}"), "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 2.0}});
+                let mut stream = client.stream("/generate_stream", &body).unwrap();
+                assert_eq!(stream.status, 200);
+                for _ in 0..number % 4 {
+                    let _ = stream.next();
+                }
+            });
+        }
+    });
+    wait_idle(&client);
+    assert_eq!(client.generate("The cat", 5), client.generate("The cat", 5));
+}
+
+#[test]
+fn a_client_that_leaves_a_plain_request_is_noticed() {
+    let server = Server::mock().flag("--max-total-tokens", 1024).start();
+    let client = server.client();
+    let impatient = client.with_timeout(Duration::from_millis(50));
+    for _ in 0..20 {
+        let body = json!({"inputs": "Once", "parameters": {"max_new_tokens": 1000}});
+        let _ = impatient.post_bytes("/generate", body.to_string().as_bytes());
+    }
+    wait_idle(&client);
+}
+
+#[test]
+fn too_many_requests_are_told_so_at_once() {
+    let server = Server::demo().flag("--max-concurrent-requests", 1).start();
+    let client = server.client();
+    let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 2.0}});
+    let mut running = client.stream("/generate_stream", &body).unwrap();
+    assert!(running.next().is_some());
+    for path in ["/generate", "/generate_stream", "/"] {
+        let response = client.post(path, &body);
+        assert_eq!(response.status, 429, "{path}: {}", response.text);
+        assert_eq!(response.error(), ("Model is overloaded".into(), "overloaded".into()));
+        assert!(response.header("retry-after").is_some(), "{:?}", response.headers);
+    }
+    drop(running);
+    wait_idle(&client);
+    assert_eq!(client.post("/generate", &json!({"inputs": "The", "parameters": {"max_new_tokens": 1}})).status, 200);
+}

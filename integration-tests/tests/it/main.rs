@@ -1,0 +1,9 @@
+//! The real executable, driven over HTTP and by signals. One file per feature; the harness is the library of this
+//! crate. Nothing here waits for a time to pass: tests wait for an event and fail at a deadline.
+
+mod concurrency;
+mod failures;
+mod generate;
+mod lifecycle;
+mod streaming;
+mod validation;

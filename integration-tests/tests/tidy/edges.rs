@@ -1,0 +1,103 @@
+//! Who may depend on whom. Three edges never appear: router to shard, scheduler to anything async, models to backend.
+
+use std::process::Command;
+
+use crate::tree::{SourceFile, read, root, rust_files};
+
+/// Our crates that each crate may use (DESIGN: `router ▶ proto ◀ shard ▶ pjrt, kernels`).
+const MAY_USE: [(&str, &[&str]); 8] = [
+    ("proto", &[]),
+    ("model-files", &[]),
+    ("telemetry", &[]),
+    ("kernels", &[]),
+    ("shard", &["proto", "model-files", "telemetry", "kernels"]),
+    ("router", &["proto", "model-files", "telemetry"]),
+    ("launcher", &["proto", "model-files", "telemetry", "router", "shard"]),
+    ("integration-tests", &[]),
+];
+
+#[test]
+fn crates_use_only_what_they_may() {
+    for (name, may_use) in MAY_USE {
+        let tree = Command::new(env!("CARGO"))
+            .args([
+                "tree",
+                "--offline",
+                "--edges",
+                "normal",
+                "--depth",
+                "1",
+                "--prefix",
+                "none",
+                "--format",
+                "{p}",
+                "--package",
+                name,
+            ])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        let tree = String::from_utf8(tree.stdout).expect("cargo tree is text");
+        let used = tree.lines().skip(1).filter_map(|line| line.split(' ').next());
+        let ours: Vec<&str> = used.filter(|used| MAY_USE.iter().any(|(ours, _)| ours == used)).collect();
+        for used in ours {
+            assert!(may_use.contains(&used), "{name} uses {used}");
+        }
+    }
+}
+
+/// Lines of the product, not of tests and comments, that contain one of the words.
+fn lines_that_use(files: &[SourceFile], words: &[&str]) -> Vec<String> {
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let uses = |line: &&str| words.iter().any(|word| line.contains(word));
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| !file.is_test()) {
+        let lines = file.product().lines().filter(is_code).filter(uses);
+        found.extend(lines.map(|line| format!("{}: {line}", file.path.display())));
+    }
+    found
+}
+
+#[test]
+fn the_scheduler_is_a_value() {
+    let words = ["tokio", "async ", ".await", "Instant::now", "SystemTime", "Mutex", "std::net", "std::thread"];
+    assert_eq!(lines_that_use(&rust_files("router/src/scheduler"), &words), Vec::<String>::new());
+}
+
+#[test]
+fn models_and_backends_never_see_each_other() {
+    let models = rust_files("shard/src/models");
+    assert_eq!(lines_that_use(&models, &["backend::", "candle", "kernels"]), Vec::<String>::new());
+    let backends = rust_files("shard/src/backend");
+    assert_eq!(lines_that_use(&backends, &["models::", "Llama"]), Vec::<String>::new());
+}
+
+#[test]
+fn errors_become_http_in_one_file() {
+    let files: Vec<_> = rust_files("router/src").into_iter().filter(|file| !file.path.ends_with("error.rs")).collect();
+    let words = [
+        "StatusCode::BAD",
+        "StatusCode::UNPROCESSABLE",
+        "StatusCode::TOO_MANY",
+        "StatusCode::INTERNAL",
+        "StatusCode::FAILED_DEPENDENCY",
+        "StatusCode::SERVICE_UNAVAILABLE",
+    ];
+    let found = lines_that_use(&files, &words);
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn unsafe_code_has_its_rooms() {
+    let unsafe_block = ["unsafe", " {"].concat();
+    for folder in ["proto", "model-files", "telemetry", "router", "launcher", "integration-tests"] {
+        assert_eq!(lines_that_use(&rust_files(folder), &[&unsafe_block]), Vec::<String>::new());
+    }
+    let shard: Vec<_> =
+        rust_files("shard").into_iter().filter(|file| !file.path.ends_with("weights/mmap.rs")).collect();
+    assert_eq!(lines_that_use(&shard, &[&unsafe_block]), Vec::<String>::new());
+    for name in ["router/src/lib.rs", "launcher/src/main.rs"] {
+        assert!(read(name).contains("#![forbid(unsafe_code)]"), "{name} does not forbid unsafe code");
+    }
+}

@@ -1,0 +1,65 @@
+//! Reads the tree: Rust files of the workspace with their text.
+
+use std::path::{Path, PathBuf};
+
+/// Rooms of the workspace, one crate each.
+pub(crate) const CRATES: [&str; 8] =
+    ["proto", "model-files", "telemetry", "kernels", "shard", "router", "launcher", "integration-tests"];
+
+/// One Rust file.
+pub(crate) struct SourceFile {
+    /// Relative to the repository.
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+}
+
+impl SourceFile {
+    /// Whether it is compiled for tests only.
+    pub(crate) fn is_test(&self) -> bool {
+        let parts = self.path.iter();
+        parts.into_iter().any(|part| ["tests", "tests.rs", "testing"].iter().any(|name| part == *name))
+    }
+
+    /// Its text without the unit tests at its end.
+    pub(crate) fn product(&self) -> &str {
+        self.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
+    }
+}
+
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_path_buf()
+}
+
+/// Rust files below a folder of the repository, sorted.
+pub(crate) fn rust_files(folder: &str) -> Vec<SourceFile> {
+    let mut paths = Vec::new();
+    collect(&root().join(folder), &mut paths);
+    paths.sort();
+    let read = |path: PathBuf| SourceFile {
+        text: std::fs::read_to_string(&path).expect("source files are text"),
+        path: path.strip_prefix(root()).expect("below the root").to_path_buf(),
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// Rust files of all crates.
+pub(crate) fn all_rust_files() -> Vec<SourceFile> {
+    CRATES.iter().flat_map(|folder| rust_files(folder)).collect()
+}
+
+pub(crate) fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.expect("a readable folder").path();
+        if path.is_dir() {
+            if path.file_name() != Some("target".as_ref()) {
+                collect(&path, paths);
+            }
+        } else if path.extension() == Some("rs".as_ref()) {
+            paths.push(path);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What the user typed: TGI's flags, each with its environment twin. Read once, here.
+//!
+//! Groups that a child also takes are that child's own structs, so a flag is declared once; `plan.rs` forwards them.
+
+use clap::{Parser, Subcommand};
+
+/// Text generation inference on XLA, with the API of Hugging Face's text-generation-inference.
+#[derive(Debug, Parser)]
+#[command(name = "text-generation-launcher", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) part: Option<Part>,
+    #[command(flatten)]
+    pub(crate) launch: LaunchArgs,
+}
+
+/// The part a child process plays; the launcher starts these itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Part {
+    /// Serves HTTP and schedules steps.
+    #[command(hide = true)]
+    Router(Box<router::RouterArgs>),
+    /// Computes steps on one device.
+    #[command(hide = true)]
+    Shard(Box<shard::ShardArgs>),
+}
+
+/// Everything the launcher itself takes.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LaunchArgs {
+    #[command(flatten)]
+    pub(crate) model: shard::ModelArgs,
+
+    /// Whether to run more than one shard; the default follows from --num-shard
+    #[arg(long, env)]
+    pub(crate) sharded: Option<bool>,
+
+    /// Number of shard processes, one per device [default: 1]
+    #[arg(long, env)]
+    pub(crate) num_shard: Option<u32>,
+
+    /// Path of the shards' Unix sockets; each appends `-<rank>` [default: in a private directory, removed at the end]
+    #[arg(long, env)]
+    pub(crate) shard_uds_path: Option<String>,
+
+    /// Seconds that running generations get to finish after SIGTERM or SIGINT
+    #[arg(long, env, default_value_t = 30, visible_alias = "graceful-termination-timeout", short_alias = 'g')]
+    pub(crate) shutdown_timeout: u64,
+
+    #[command(flatten)]
+    pub(crate) http: router::HttpArgs,
+    #[command(flatten)]
+    pub(crate) limits: router::LimitArgs,
+    #[command(flatten)]
+    pub(crate) batching: router::BatchingArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// How all processes log.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LogArgs {
+    /// Log one JSON object per line
+    #[arg(long, env)]
+    pub(crate) json_output: bool,
+
+    /// Level of the log: error, warn, info, debug, trace, or a filter such as `info,router=debug`
+    #[arg(long, env, default_value = "info")]
+    pub(crate) log_level: String,
+}

@@ -1,0 +1,41 @@
+//! What a person reads when the server is ready: the address and a command to try.
+
+use telemetry::LogLine;
+
+/// The banner for the router's `ready` line, or `None` for any other line.
+pub(crate) fn from_log_line(line: &LogLine) -> Option<String> {
+    if line.message != "ready" {
+        return None;
+    }
+    let text = |name| line.fields.get(name).and_then(|value| value.as_str());
+    let number = |name| line.fields.get(name).and_then(serde_json::Value::as_u64);
+    let url = text("url")?;
+    let limits = match (number("max_input_tokens"), number("max_total_tokens")) {
+        (Some(input), Some(total)) => format!(", prompts up to {input} tokens, {total} in all"),
+        _ => String::new(),
+    };
+    Some(format!(
+        "\n  {model} is ready at {url}{limits}\n\n  curl {local}/generate -H 'Content-Type: application/json' \\\n    \
+         -d '{{\"inputs\":\"Once upon a time\",\"parameters\":{{\"max_new_tokens\":100}}}}'\n\n",
+        model = text("model_id").unwrap_or("the model"),
+        local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_line_makes_a_banner() {
+        let line = r#"{"level":"INFO","message":"ready","url":"http://0.0.0.0:3000","model_id":"demo","max_input_tokens":1023,"max_total_tokens":1024}"#;
+        let banner = from_log_line(&LogLine::parse(line).unwrap()).unwrap();
+        assert!(banner.contains("demo is ready at http://0.0.0.0:3000, prompts up to 1023 tokens"), "{banner}");
+        assert!(banner.contains("curl http://127.0.0.1:3000/generate"), "{banner}");
+    }
+
+    #[test]
+    fn other_lines_do_not() {
+        assert_eq!(from_log_line(&LogLine::parse(r#"{"level":"INFO","message":"Success"}"#).unwrap()), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! `text-generation-launcher`: starts a text-generation server.
+//!
+//! One executable plays all three parts: without a subcommand it is the launcher, which runs itself again as
+//! `shard` and `router`. Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod banner;
+mod error;
+mod event;
+mod plan;
+mod preflight;
+mod process;
+mod readiness;
+mod supervisor;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Part};
+use crate::error::LauncherError;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match args.part {
+        Some(Part::Router(args)) => router::run_as_process(&args),
+        Some(Part::Shard(args)) => shard::run_as_process(&args),
+        None => {
+            if let Err(error) = telemetry::init(args.launch.log.json_output, &args.launch.log.log_level) {
+                let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
+                return ExitCode::from(2);
+            }
+            match launch(&args.launch) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    let status = error.exit_status();
+                    tracing::error!("{:#}", anyhow::Error::new(error));
+                    ExitCode::from(status)
+                }
+            }
+        }
+    }
+}
+
+fn launch(args: &args::LaunchArgs) -> Result<(), LauncherError> {
+    let runtime_directory = preflight::check(args)?;
+    let plan = plan::LaunchPlan::new(args, runtime_directory.path())?;
+    supervisor::run(&plan)
+}

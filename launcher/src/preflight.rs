@@ -1,0 +1,91 @@
+//! What can be found wrong before any process starts: a model that is not there, a port that is taken, no place for
+//! the sockets. Fails in milliseconds instead of after a model has been loaded.
+
+use std::fs::DirBuilder;
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use model_files::ModelFiles;
+
+use crate::args::LaunchArgs;
+use crate::error::LauncherError;
+
+/// A directory of this launch only (mode 0700), removed when the launch ends.
+#[derive(Debug)]
+pub(crate) struct RuntimeDirectory {
+    path: PathBuf,
+}
+
+/// Checks model and address, and makes the directory for the sockets.
+///
+/// # Errors
+/// The first thing that is wrong, with what to do about it.
+pub(crate) fn check(args: &LaunchArgs) -> Result<RuntimeDirectory, LauncherError> {
+    ModelFiles::open(&args.model.model_id)?;
+    let address = args.http.address().map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?;
+    TcpListener::bind(address)
+        .map_err(|source| LauncherError::Address { address: address.to_string(), source })
+        .map(drop)?;
+    RuntimeDirectory::create(&candidates())
+}
+
+/// Places where a private directory may be made; a container's root may be read-only, `/dev/shm` seldom is.
+fn candidates() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    runtime.into_iter().chain([std::env::temp_dir(), PathBuf::from("/dev/shm")]).collect()
+}
+
+impl RuntimeDirectory {
+    fn create(candidates: &[PathBuf]) -> Result<Self, LauncherError> {
+        let name = format!("text-generation-{}", std::process::id());
+        for candidate in candidates {
+            let path = candidate.join(&name);
+            // Left behind by a killed launch that had the same process id; sockets in it are dead with it.
+            let _ = std::fs::remove_dir_all(&path);
+            if DirBuilder::new().mode(0o700).create(&path).is_ok() {
+                return Ok(Self { path });
+            }
+        }
+        let tried = candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        Err(LauncherError::NoRuntimeDirectory { tried })
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RuntimeDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!("remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_first_writable_candidate_is_taken_and_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let candidates = [root.path().join("missing"), root.path().to_path_buf()];
+        let directory = RuntimeDirectory::create(&candidates).unwrap();
+        let path = directory.path().to_path_buf();
+        assert_eq!(path.parent(), Some(root.path()));
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        drop(directory);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn no_candidate_is_an_error_that_names_them() {
+        let error = RuntimeDirectory::create(&[PathBuf::from("/no/such/place")]).unwrap_err().to_string();
+        assert!(error.contains("/no/such/place") && error.contains("--shard-uds-path"), "{error}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Waits until a shard is ready: connects to its socket, says Hello and reads progress until the answer comes.
+//!
+//! Readiness is a message on the socket, never the existence of a file.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use proto::{Command, HEADER_BYTES, Hello, PROTOCOL_VERSION, Reply, command, frame, reply};
+use telemetry::Progress;
+
+use crate::event::{ChildId, Event};
+
+/// A shard binds its socket before anything else.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
+/// A loading shard reports several times a second.
+const SILENCE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Stops the wait when dropped, which happens when the shard has ended.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    _cancel: SyncSender<()>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReadinessError {
+    #[error("no answer on {path} within {seconds} s: {source}", path = .path.display(), seconds = CONNECT_DEADLINE.as_secs())]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("its socket fell silent: {0}")]
+    Socket(#[from] io::Error),
+    #[error("it sent a bad frame: {0}")]
+    Frame(#[from] proto::FrameError),
+    #[error("{0}")]
+    Shard(proto::ShardError),
+    #[error("it answered Hello with something else")]
+    UnexpectedReply,
+}
+
+/// Watches the shard `id` from a thread of its own; progress and the outcome arrive as events.
+pub(crate) fn watch(id: ChildId, socket: PathBuf, events: SyncSender<Event>) -> Watch {
+    let (cancel, cancelled) = mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let event = match wait(id, &socket, &cancelled, &events) {
+            Ok(true) => Event::Ready(id),
+            Ok(false) => return,
+            Err(error) => Event::NotReady(id, error.to_string()),
+        };
+        let _ = events.send(event);
+    });
+    Watch { _cancel: cancel }
+}
+
+/// True when the shard is ready, false when the wait was cancelled.
+fn wait(
+    id: ChildId,
+    socket: &Path,
+    cancelled: &Receiver<()>,
+    events: &SyncSender<Event>,
+) -> Result<bool, ReadinessError> {
+    let Some(mut stream) = connect(socket, cancelled)? else {
+        return Ok(false);
+    };
+    stream.set_read_timeout(Some(SILENCE_DEADLINE))?;
+    stream.set_write_timeout(Some(SILENCE_DEADLINE))?;
+    let hello = command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION });
+    let mut buffer = Vec::new();
+    frame::encode(&Command { sequence_number: 1, kind: Some(hello) }, &mut buffer)?;
+    stream.write_all(&buffer)?;
+    loop {
+        match read_reply(&mut stream)?.kind {
+            Some(reply::Kind::Hello(_)) => return Ok(true),
+            Some(reply::Kind::Progress(proto::Progress { phase, done, total })) => {
+                let _ = events.send(Event::Loading(id, Progress { phase, done, total }));
+            }
+            Some(reply::Kind::Error(error)) => return Err(ReadinessError::Shard(error)),
+            Some(reply::Kind::Info(_) | reply::Kind::Warmup(_) | reply::Kind::Step(_) | reply::Kind::Done(_))
+            | None => return Err(ReadinessError::UnexpectedReply),
+        }
+    }
+}
+
+fn connect(socket: &Path, cancelled: &Receiver<()>) -> Result<Option<UnixStream>, ReadinessError> {
+    let start = Instant::now();
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => return Ok(Some(stream)),
+            Err(source) if start.elapsed() > CONNECT_DEADLINE => {
+                return Err(ReadinessError::Connect { path: socket.into(), source });
+            }
+            Err(_) => {}
+        }
+        match cancelled.recv_timeout(CONNECT_INTERVAL) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        }
+    }
+}
+
+fn read_reply(stream: &mut UnixStream) -> Result<Reply, ReadinessError> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header)?;
+    let mut body = vec![0; frame::body_len(header)?];
+    stream.read_exact(&mut body)?;
+    Ok(frame::decode(&body)?)
+}

@@ -1,0 +1,290 @@
+//! Order of start, readiness, first death ends all, exit.
+//!
+//! ```text
+//! start shards ─▶ each answers Hello ─▶ start router ─▶ serve ─▶ SIGTERM ─▶ router drains, says Leave ─▶ shards end
+//!       └──────────── a child ends ─────────┴───────────────┴─▶ the others are ended, the launch fails
+//! ```
+//!
+//! One thread, one channel; owns the child processes and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use telemetry::LogLine;
+
+use crate::banner;
+use crate::error::LauncherError;
+use crate::event::{self, ChildId, Event};
+use crate::plan::{ChildPlan, LaunchPlan};
+use crate::process::{Exit, Process};
+use crate::readiness::{self, Watch};
+use crate::terminal::Terminal;
+
+/// The router needs this long, beyond the generations' own time, to say Leave and to end.
+const ROUTER_MARGIN: Duration = Duration::from_secs(10);
+/// After Leave a shard only frees its device.
+const SHARD_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
+/// After a failure the router may tell its clients.
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(3);
+/// From SIGTERM to SIGKILL.
+const TERM_DEADLINE: Duration = Duration::from_secs(1);
+/// From SIGKILL to the end; only a process stuck in the kernel takes longer.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
+const NUM_LAST_LINES: usize = 5;
+
+/// Starts everything, serves until a signal or a failure, and leaves nothing behind.
+///
+/// # Errors
+/// When a child ends by itself or does not get ready.
+pub(crate) fn run(plan: &LaunchPlan) -> Result<(), LauncherError> {
+    let (events_tx, events) = event::channel();
+    watch_signals(events_tx.clone())?;
+    let mut supervisor = Supervisor {
+        plan,
+        executable: std::env::current_exe()
+            .map_err(|source| LauncherError::Spawn { name: "this executable".into(), source })?,
+        events_tx,
+        events,
+        children: BTreeMap::new(),
+        watches: BTreeMap::new(),
+        last_words: BTreeMap::new(),
+        ending: BTreeSet::new(),
+        bad_exit: None,
+        terminal: Terminal::new(plan.json_output),
+    };
+    let outcome = match supervisor.serve() {
+        Ok(()) => supervisor.drain(),
+        Err(error) => Err(supervisor.fail(error)),
+    };
+    supervisor.remove_sockets();
+    outcome
+}
+
+struct Supervisor<'a> {
+    plan: &'a LaunchPlan,
+    executable: PathBuf,
+    events_tx: SyncSender<Event>,
+    events: Receiver<Event>,
+    /// Children that have not been reaped.
+    children: BTreeMap<ChildId, Process>,
+    /// Shards that are not ready.
+    watches: BTreeMap<ChildId, Watch>,
+    last_words: BTreeMap<ChildId, LastWords>,
+    /// Children that were told to end; how they do it is no news.
+    ending: BTreeSet<ChildId>,
+    /// The child that ended badly by itself: the first one, or rather the first that was killed.
+    bad_exit: Option<(ChildId, Exit)>,
+    terminal: Terminal,
+}
+
+/// The end of a child's log, kept for the day it dies.
+#[derive(Debug, Default)]
+struct LastWords {
+    error: Option<String>,
+    lines: VecDeque<String>,
+}
+
+impl Supervisor<'_> {
+    /// Starts the children and watches them; returns when a signal asks to stop.
+    fn serve(&mut self) -> Result<(), LauncherError> {
+        for shard in &self.plan.shards {
+            self.start(&shard.child)?;
+            let watch = readiness::watch(shard.child.id, shard.socket.clone(), self.events_tx.clone());
+            self.watches.insert(shard.child.id, watch);
+        }
+        loop {
+            let event = self.events.recv().expect("this supervisor holds a sender");
+            if let Event::Ready(id) = event {
+                self.watches.remove(&id);
+                if self.watches.is_empty() {
+                    self.start(&self.plan.router)?;
+                }
+            } else if let Event::Stop = event {
+                return Ok(());
+            } else {
+                self.handle(event)?;
+            }
+        }
+    }
+
+    /// Ends everything in order after a signal.
+    fn drain(&mut self) -> Result<(), LauncherError> {
+        self.terminal.clear_progress();
+        let has_router = self.children.contains_key(&ChildId::Router);
+        if has_router {
+            tracing::info!("stopping; running generations have {} s to finish", self.plan.shutdown_timeout.as_secs());
+            self.signal(&[ChildId::Router], Signal::TERM);
+            self.wait(&[ChildId::Router], self.plan.shutdown_timeout + ROUTER_MARGIN);
+            self.kill(&[ChildId::Router]);
+        }
+        let shards = self.shard_ids();
+        if has_router {
+            self.wait(&shards, SHARD_LEAVE_DEADLINE);
+        }
+        self.kill(&shards);
+        match self.bad_exit.take() {
+            Some((id, exit)) => Err(self.child_exited(id, exit)),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends everything after a failure; the answer says whose fault it was. A shard that dies takes the router with
+    /// it, and a shard that cannot load says so on its socket before it ends: which of the two is noticed first is
+    /// chance, so the children get a moment to end by themselves.
+    fn fail(&mut self, error: LauncherError) -> LauncherError {
+        let mut ids = self.shard_ids();
+        ids.push(ChildId::Router);
+        self.wait(&ids, FAREWELL_DEADLINE);
+        self.kill(&ids);
+        match (error, self.bad_exit.take()) {
+            (LauncherError::ChildExited { .. } | LauncherError::NotReady { .. }, Some((id, exit))) => {
+                self.child_exited(id, exit)
+            }
+            (error, _) => error,
+        }
+    }
+
+    fn start(&mut self, plan: &ChildPlan) -> Result<(), LauncherError> {
+        let process = Process::spawn(&self.executable, plan, self.events_tx.clone())?;
+        self.children.insert(plan.id, process);
+        Ok(())
+    }
+
+    /// Shows what happened; an end that nobody asked for is an error.
+    fn handle(&mut self, event: Event) -> Result<(), LauncherError> {
+        match event {
+            Event::Line(id, line) => self.show(id, &line),
+            Event::Loading(id, progress) => self.terminal.progress(id, &progress),
+            Event::Exited(id, exit) => {
+                self.reap(id, exit);
+                return Err(self.child_exited(id, exit));
+            }
+            Event::NotReady(id, reason) => {
+                return Err(LauncherError::NotReady { name: id.to_string(), reason });
+            }
+            Event::Ready(_) | Event::Stop => {}
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, id: ChildId, line: &str) {
+        let Some(line) = LogLine::parse(line) else {
+            self.last_words.entry(id).or_default().push(line.to_owned(), false);
+            self.terminal.raw_line(id, line);
+            return;
+        };
+        if let Some(progress) = line.progress() {
+            self.terminal.progress(id, &progress);
+            return;
+        }
+        self.last_words.entry(id).or_default().push(line.text(), line.level == "ERROR");
+        match banner::from_log_line(&line) {
+            Some(banner) if self.terminal.is_interactive() => {
+                self.terminal.clear_progress();
+                self.terminal.write(&banner);
+            }
+            Some(_) | None => self.terminal.log_line(id, &line),
+        }
+    }
+
+    /// Waits until these children have ended, showing what happens meanwhile. A second signal is passed on.
+    fn wait(&mut self, ids: &[ChildId], timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        while ids.iter().any(|id| self.children.contains_key(id)) {
+            let event = match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            };
+            match event {
+                Event::Exited(id, exit) => self.reap(id, exit),
+                Event::Stop => self.signal(ids, Signal::TERM),
+                Event::Line(id, line) => self.show(id, &line),
+                Event::Loading(..) | Event::Ready(_) | Event::NotReady(..) => {}
+            }
+        }
+    }
+
+    fn kill(&mut self, ids: &[ChildId]) {
+        for (signal, timeout) in [(Signal::TERM, TERM_DEADLINE), (Signal::KILL, KILL_DEADLINE)] {
+            self.ending.extend(ids);
+            self.signal(ids, signal);
+            self.wait(ids, timeout);
+        }
+    }
+
+    fn reap(&mut self, id: ChildId, exit: Exit) {
+        if let Some(process) = self.children.remove(&id) {
+            process.reap();
+        }
+        self.watches.remove(&id);
+        let is_news = exit != Exit::Status(0) && !self.ending.contains(&id);
+        let was_killed = |(_, exit): (ChildId, Exit)| matches!(exit, Exit::Signal(_));
+        if is_news && (self.bad_exit.is_none() || was_killed((id, exit)) && !self.bad_exit.is_some_and(was_killed)) {
+            self.bad_exit = Some((id, exit));
+        }
+    }
+
+    fn signal(&self, ids: &[ChildId], signal: Signal) {
+        for process in ids.iter().filter_map(|id| self.children.get(id)) {
+            process.signal(signal);
+        }
+    }
+
+    fn shard_ids(&self) -> Vec<ChildId> {
+        self.plan.shards.iter().map(|shard| shard.child.id).collect()
+    }
+
+    fn child_exited(&self, id: ChildId, exit: Exit) -> LauncherError {
+        let last_words = self.last_words.get(&id).map_or_else(|| "none".to_owned(), LastWords::text);
+        LauncherError::ChildExited { name: id.to_string(), exit, last_words }
+    }
+
+    /// A shard removes its own socket; one that was killed could not.
+    fn remove_sockets(&self) {
+        for shard in &self.plan.shards {
+            let is_socket = shard.socket.metadata().is_ok_and(|file| file.file_type().is_socket());
+            if is_socket && UnixStream::connect(&shard.socket).is_err() {
+                let _ = std::fs::remove_file(&shard.socket);
+            }
+        }
+    }
+}
+
+impl LastWords {
+    fn push(&mut self, line: String, is_error: bool) {
+        if is_error {
+            self.error = Some(line.clone());
+        }
+        self.lines.push_back(line);
+        if self.lines.len() > NUM_LAST_LINES {
+            self.lines.pop_front();
+        }
+    }
+
+    fn text(&self) -> String {
+        match &self.error {
+            Some(error) => error.clone(),
+            None => self.lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | "),
+        }
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP become events.
+fn watch_signals(events: SyncSender<Event>) -> Result<(), LauncherError> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LauncherError::Signals)?;
+    std::thread::spawn(move || {
+        for _signal in signals.forever() {
+            if events.send(Event::Stop).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
