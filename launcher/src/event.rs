@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use telemetry::Progress;
-
 use crate::process::Exit;
 
 /// Events held before the threads that report them wait for the supervisor.
@@ -24,8 +22,6 @@ pub(crate) enum Event {
     Line(ChildId, String),
     /// A child ended and was reaped.
     Exited(ChildId, Exit),
-    /// A shard reports how far it is.
-    Loading(ChildId, Progress),
     /// A shard answered Hello: its weights are loaded.
     Ready(ChildId),
     /// A shard answered something else, or nothing in time.

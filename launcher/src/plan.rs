@@ -75,6 +75,12 @@ fn check(args: &LaunchArgs, shard_uds_path: &str) -> Vec<String> {
             path.len()
         ));
     }
+    if let Some(revision) = &args.model.revision {
+        let model_id = &args.model.model_id;
+        errors.push(format!(
+            "`revision` is {revision:?}, but {model_id:?} does not come from the Hub and has no revisions"
+        ));
+    }
     errors.extend(args.limits.check(&args.batching));
     errors
 }
@@ -178,6 +184,11 @@ mod tests {
         ]);
         assert_eq!(errors.len(), 3, "{errors:?}");
         assert!(errors.contains(&"`num_shard` cannot be < 1".to_owned()), "{errors:?}");
+    }
+
+    #[test]
+    fn a_revision_of_local_files_is_refused() {
+        assert!(errors(&["--revision", "main"])[0].contains("`revision` is \"main\", but \"demo\""));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Waits until a shard is ready: connects to its socket, says Hello and reads progress until the answer comes.
+//! Waits until a shard is ready: connects to its socket, says Hello and reads signs of life until the answer comes.
 //!
 //! Readiness is a message on the socket, never the existence of a file.
 
@@ -9,7 +9,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use proto::{Command, HEADER_BYTES, Hello, PROTOCOL_VERSION, Reply, command, frame, reply};
-use telemetry::Progress;
 
 use crate::event::{ChildId, Event};
 
@@ -39,11 +38,11 @@ enum ReadinessError {
     UnexpectedReply,
 }
 
-/// Watches the shard `id` from a thread of its own; progress and the outcome arrive as events.
+/// Watches the shard `id` from a thread of its own; the outcome arrives as an event.
 pub(crate) fn watch(id: ChildId, socket: PathBuf, events: SyncSender<Event>) -> Watch {
     let (cancel, cancelled) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
-        let event = match wait(id, &socket, &cancelled, &events) {
+        let event = match wait(&socket, &cancelled) {
             Ok(true) => Event::Ready(id),
             Ok(false) => return,
             Err(error) => Event::NotReady(id, error.to_string()),
@@ -54,12 +53,7 @@ pub(crate) fn watch(id: ChildId, socket: PathBuf, events: SyncSender<Event>) -> 
 }
 
 /// True when the shard is ready, false when the wait was cancelled.
-fn wait(
-    id: ChildId,
-    socket: &Path,
-    cancelled: &Receiver<()>,
-    events: &SyncSender<Event>,
-) -> Result<bool, ReadinessError> {
+fn wait(socket: &Path, cancelled: &Receiver<()>) -> Result<bool, ReadinessError> {
     let Some(mut stream) = connect(socket, cancelled)? else {
         return Ok(false);
     };
@@ -72,9 +66,8 @@ fn wait(
     loop {
         match read_reply(&mut stream)?.kind {
             Some(reply::Kind::Hello(_)) => return Ok(true),
-            Some(reply::Kind::Progress(proto::Progress { phase, done, total })) => {
-                let _ = events.send(Event::Loading(id, Progress { phase, done, total }));
-            }
+            // A sign of life; what there is to show is in the shard's log.
+            Some(reply::Kind::Progress(_)) => {}
             Some(reply::Kind::Error(error)) => return Err(ReadinessError::Shard(error)),
             Some(reply::Kind::Info(_) | reply::Kind::Warmup(_) | reply::Kind::Step(_) | reply::Kind::Done(_))
             | None => return Err(ReadinessError::UnexpectedReply),

@@ -161,7 +161,6 @@ impl Supervisor<'_> {
     fn handle(&mut self, event: Event) -> Result<(), LauncherError> {
         match event {
             Event::Line(id, line) => self.show(id, &line),
-            Event::Loading(id, progress) => self.terminal.progress(id, &progress),
             Event::Exited(id, exit) => {
                 self.reap(id, exit);
                 return Err(self.child_exited(id, exit));
@@ -206,7 +205,7 @@ impl Supervisor<'_> {
                 Event::Exited(id, exit) => self.reap(id, exit),
                 Event::Stop => self.signal(ids, Signal::TERM),
                 Event::Line(id, line) => self.show(id, &line),
-                Event::Loading(..) | Event::Ready(_) | Event::NotReady(..) => {}
+                Event::Ready(_) | Event::NotReady(..) => {}
             }
         }
     }
