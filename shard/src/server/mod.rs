@@ -1,7 +1,7 @@
 //! The socket: listens before the model is loaded, answers commands one at a time, and ends with its client.
 //!
-//! Door: [`run`]. Three threads: one accepts, one loads the model, and the main one takes their events one at a time and
-//! talks to the client. Everything it does to the model it does through [`Engine`].
+//! Door: [`run`]. Three threads: one accepts, one loads the model (`events`), and the main one takes their events one at a
+//! time and talks to the client (`conversation`). Everything it does to the model it does through [`Engine`].
 //!
 //! ```text
 //! bind ──▶ accept ─┐
@@ -10,27 +10,25 @@
 //! ```
 
 mod connection;
+mod conversation;
+mod events;
 mod socket;
 
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
-use proto::shard_error::Kind;
-use proto::{Command, Done, Hello, HelloReply, PROTOCOL_VERSION, Progress, ShardError, command, reply};
+use proto::{HelloReply, PROTOCOL_VERSION, Progress, reply};
 
 use crate::args::ShardArgs;
-use crate::engine::{self, Engine, EngineError};
+use crate::engine::{Engine, EngineError};
 use connection::{Connection, ConnectionError};
+use events::Event;
 pub(crate) use socket::SocketError;
 use socket::SocketFile;
 
 /// The first command of a connection must be there by then.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
-/// Least time between two progress replies.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Events that may wait: the loader's, and a few clients.
-const EVENTS: usize = 16;
 
 /// Why a shard ended other than by `Leave`.
 #[derive(Debug, thiserror::Error)]
@@ -49,19 +47,6 @@ pub(crate) enum ServerError {
     Device(Box<EngineError>),
 }
 
-/// What the main thread waits for.
-enum Event {
-    Connected(UnixStream),
-    Loading {
-        phase: String,
-        done: u64,
-        total: u64,
-    },
-    Loaded(Box<Result<Engine, EngineError>>),
-    /// The loader is gone without a result.
-    LoaderEnded,
-}
-
 /// How the conversation with one client ended.
 enum Ended {
     /// It said so.
@@ -70,7 +55,14 @@ enum Ended {
     GoneBeforeWarmup,
 }
 
+/// Why the conversation with one client broke off.
+enum Interruption {
+    Client(ConnectionError),
+    Shard(ServerError),
+}
+
 /// Who this shard is among its peers.
+#[derive(Clone, Copy)]
 struct Identity {
     rank: u32,
     world_size: u32,
@@ -79,13 +71,13 @@ struct Identity {
 /// Serves until the client leaves.
 ///
 /// # Errors
-/// When the socket cannot be made, the model cannot be loaded, or the client is gone after warm-up.
+/// When the socket cannot be made, the model cannot be loaded, the device fails, or the client is gone after warm-up.
 pub(crate) fn run(args: &ShardArgs) -> Result<(), ServerError> {
     let (socket_file, listener) = SocketFile::bind(&args.uds_path)?;
     tracing::info!(path = %args.uds_path.display(), "listening");
-    let (events_tx, events_rx) = mpsc::sync_channel(EVENTS);
-    spawn_acceptor(listener, events_tx.clone())?;
-    spawn_loader(args.clone(), events_tx)?;
+    let (events_tx, events_rx) = events::channel();
+    events::spawn_acceptor(listener, events_tx.clone())?;
+    events::spawn_loader(args.clone(), events_tx)?;
     let mut server = Server {
         identity: Identity { rank: args.rank, world_size: args.world_size },
         events: events_rx,
@@ -95,66 +87,6 @@ pub(crate) fn run(args: &ShardArgs) -> Result<(), ServerError> {
     let result = server.serve();
     drop(socket_file);
     result
-}
-
-fn spawn_acceptor(listener: std::os::unix::net::UnixListener, events: SyncSender<Event>) -> Result<(), ServerError> {
-    let accept = move || {
-        for stream in listener.incoming() {
-            match stream {
-                Ok(stream) => {
-                    if events.send(Event::Connected(stream)).is_err() {
-                        return;
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "accept a connection"),
-            }
-        }
-    };
-    std::thread::Builder::new().name("accept".to_owned()).spawn(accept).map(drop).map_err(ServerError::Thread)
-}
-
-fn spawn_loader(args: ShardArgs, events: SyncSender<Event>) -> Result<(), ServerError> {
-    let load = move || {
-        let ended = EndSender { events };
-        let mut throttle = Throttle::default();
-        let mut progress = |phase: &str, done: u64, total: u64| {
-            if throttle.lets_pass(done == total) {
-                telemetry::progress(phase, done, total);
-                // A full queue loses an intermediate figure, nothing else.
-                let _ = ended.events.try_send(Event::Loading { phase: phase.to_owned(), done, total });
-            }
-        };
-        let result = engine::load(&args, &mut progress);
-        let _ = ended.events.send(Event::Loaded(Box::new(result)));
-    };
-    std::thread::Builder::new().name("load".to_owned()).spawn(load).map(drop).map_err(ServerError::Thread)
-}
-
-/// Tells the main thread that the loader has ended, even if it panicked.
-struct EndSender {
-    events: SyncSender<Event>,
-}
-
-impl Drop for EndSender {
-    fn drop(&mut self) {
-        let _ = self.events.send(Event::LoaderEnded);
-    }
-}
-
-/// Lets few of many reports pass.
-#[derive(Default)]
-struct Throttle {
-    last: Option<Instant>,
-}
-
-impl Throttle {
-    fn lets_pass(&mut self, is_last: bool) -> bool {
-        let is_due = self.last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL);
-        if is_due || is_last {
-            self.last = Some(Instant::now());
-        }
-        is_due || is_last
-    }
 }
 
 struct Server {
@@ -174,7 +106,11 @@ impl Server {
             match self.talk(&mut Connection::new(stream)) {
                 Ok(Ended::Left) => return Ok(()),
                 Ok(Ended::GoneBeforeWarmup) => {}
-                Err(error) => return Err(error),
+                Err(Interruption::Shard(error)) => return Err(error),
+                Err(Interruption::Client(error)) if self.engine.as_ref().is_some_and(Engine::is_warm) => {
+                    return Err(ServerError::RouterGone(error));
+                }
+                Err(Interruption::Client(error)) => tracing::debug!(%error, "client went away before warm-up"),
             }
         }
     }
@@ -203,138 +139,54 @@ impl Server {
         Ok(None)
     }
 
-    fn talk(&mut self, connection: &mut Connection) -> Result<Ended, ServerError> {
-        let greeted = match self.greet(connection)? {
-            Ok(greeted) => greeted,
-            Err(error) => {
-                tracing::debug!(%error, "client went away before Hello was answered");
-                return Ok(Ended::GoneBeforeWarmup);
-            }
-        };
-        let Some(engine) = self.engine.as_mut().filter(|_| greeted) else {
-            return Ok(Ended::GoneBeforeWarmup);
-        };
-        match converse(connection, engine) {
-            Ok(()) => Ok(Ended::Left),
-            Err(ConverseError::Connection(error)) if engine.is_warm() => Err(ServerError::RouterGone(error)),
-            Err(ConverseError::Connection(error)) => {
-                tracing::debug!(%error, "client went away before warm-up");
-                Ok(Ended::GoneBeforeWarmup)
-            }
-            Err(ConverseError::Device(error)) => Err(ServerError::Device(error)),
-        }
-    }
-
-    /// Answers Hello once the model is loaded. The inner result is false when the client was turned away.
-    fn greet(&mut self, connection: &mut Connection) -> Result<Result<bool, ConnectionError>, ServerError> {
-        let hello = match connection.read_before(HELLO_DEADLINE) {
-            Ok(command) => command,
-            Err(error) => return Ok(Err(error)),
-        };
+    fn talk(&mut self, connection: &mut Connection) -> Result<Ended, Interruption> {
+        let hello = connection.read_before(HELLO_DEADLINE)?;
         let sequence_number = hello.sequence_number;
-        if let Some(error) = refusal(&hello) {
-            return Ok(connection.reply(sequence_number, reply::Kind::Error(error)).map(|()| false));
+        if let Some(error) = conversation::refusal(&hello) {
+            connection.reply(sequence_number, reply::Kind::Error(error))?;
+            return Ok(Ended::GoneBeforeWarmup);
         }
-        while self.engine.is_none() {
-            if let Err(error) = connection.reply(sequence_number, reply::Kind::Progress(self.progress.clone())) {
-                return Ok(Err(error));
-            }
-            if let Err(error) = self.wait_for_loader() {
-                if let ServerError::Load(error) = &error {
-                    let _ = connection.reply(sequence_number, reply::Kind::Error(error.as_ref().into()));
-                }
-                return Err(error);
-            }
-        }
+        let Identity { rank, world_size } = self.identity;
+        let engine = self.loaded_engine(connection, sequence_number)?;
         let hello = HelloReply {
             protocol_version: PROTOCOL_VERSION,
-            rank: self.identity.rank,
-            world_size: self.identity.world_size,
-            config_hash: self.engine.as_ref().map_or(0, Engine::config_hash),
+            rank,
+            world_size,
+            config_hash: engine.config_hash(),
             pid: std::process::id(),
         };
-        Ok(connection.reply(sequence_number, reply::Kind::Hello(hello)).map(|()| true))
+        connection.reply(sequence_number, reply::Kind::Hello(hello))?;
+        conversation::converse(connection, engine)?;
+        Ok(Ended::Left)
     }
 
-    fn wait_for_loader(&mut self) -> Result<(), ServerError> {
-        let Ok(event) = self.events.recv_timeout(PROGRESS_INTERVAL) else {
-            return Ok(());
-        };
-        if let Some(_second_client) = self.note(event)? {
-            tracing::debug!("a second client was turned away: one at a time");
-        }
-        Ok(())
-    }
-}
-
-/// Why the conversation broke off.
-enum ConverseError {
-    Connection(ConnectionError),
-    Device(Box<EngineError>),
-}
-
-/// Answers commands until `Leave`.
-fn converse(connection: &mut Connection, engine: &mut Engine) -> Result<(), ConverseError> {
-    loop {
-        let command = connection.read().map_err(ConverseError::Connection)?;
-        let sequence_number = command.sequence_number;
-        let mut reply = |kind| connection.reply(sequence_number, kind).map_err(ConverseError::Connection);
-        let outcome = match command.kind {
-            Some(command::Kind::Leave(_)) => return reply(reply::Kind::Done(Done {})),
-            Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(engine.info().clone())),
-            Some(command::Kind::Warmup(warmup)) => {
-                let mut throttle = Throttle::default();
-                let mut progress = |phase: &str, done: u64, total: u64| {
-                    if throttle.lets_pass(done == total) {
-                        telemetry::progress(phase, done, total);
-                        // A client that is gone is noticed at the next read.
-                        let _ = reply(reply::Kind::Progress(Progress { phase: phase.to_owned(), done, total }));
+    /// The engine, once the model is loaded; until then the client reads how far that is.
+    fn loaded_engine(
+        &mut self,
+        connection: &mut Connection,
+        sequence_number: u64,
+    ) -> Result<&mut Engine, Interruption> {
+        while self.engine.is_none() {
+            connection.reply(sequence_number, reply::Kind::Progress(self.progress.clone()))?;
+            let Ok(event) = self.events.recv_timeout(events::PROGRESS_INTERVAL) else { continue };
+            match self.note(event) {
+                Ok(None) => {}
+                Ok(Some(_second_client)) => tracing::debug!("a second client was turned away: one at a time"),
+                Err(error) => {
+                    if let ServerError::Load(error) = &error {
+                        // The error is this process's end; that the client hears of it is a courtesy.
+                        let _ = connection.reply(sequence_number, reply::Kind::Error(error.as_ref().into()));
                     }
-                };
-                engine.warmup(&warmup, &mut progress).map(reply::Kind::Warmup)
-            }
-            Some(command::Kind::Prefill(prefill)) => engine.prefill(&prefill).map(reply::Kind::Step),
-            Some(command::Kind::Decode(decode)) => engine.decode(&decode).map(reply::Kind::Step),
-            Some(command::Kind::Release(release)) => engine.release(&release).map(|()| reply::Kind::Done(Done {})),
-            Some(command::Kind::Hello(_)) => {
-                reply(reply::Kind::Error(ShardError::new(Kind::Protocol, "hello was said already")))?;
-                continue;
-            }
-            None => {
-                reply(reply::Kind::Error(ShardError::new(Kind::Protocol, "command of an unknown kind")))?;
-                continue;
-            }
-        };
-        match outcome {
-            Ok(kind) => reply(kind)?,
-            Err(error) => {
-                reply(reply::Kind::Error(ShardError::from(&error)))?;
-                tracing::warn!(%error, sequence_number, "command failed");
-                // Rows whose step broke off are in no known state.
-                if error.leaves_rows_unknown() {
-                    return Err(ConverseError::Device(Box::new(error)));
+                    return Err(Interruption::Shard(error));
                 }
             }
         }
+        Ok(self.engine.as_mut().expect("the loop ends with an engine"))
     }
 }
 
-/// What is wrong with the first command, if anything.
-fn refusal(command: &Command) -> Option<ShardError> {
-    match &command.kind {
-        Some(command::Kind::Hello(Hello { protocol_version })) if *protocol_version == PROTOCOL_VERSION => None,
-        Some(command::Kind::Hello(Hello { protocol_version })) => Some(ShardError::new(
-            Kind::Version,
-            format!("protocol version is {protocol_version}, this shard speaks {PROTOCOL_VERSION}"),
-        )),
-        Some(
-            command::Kind::Info(_)
-            | command::Kind::Warmup(_)
-            | command::Kind::Prefill(_)
-            | command::Kind::Decode(_)
-            | command::Kind::Release(_)
-            | command::Kind::Leave(_),
-        )
-        | None => Some(ShardError::new(Kind::Protocol, "the first command must be hello")),
+impl From<ConnectionError> for Interruption {
+    fn from(error: ConnectionError) -> Self {
+        Self::Client(error)
     }
 }

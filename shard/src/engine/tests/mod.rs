@@ -5,7 +5,6 @@
 mod independence;
 mod limits;
 mod references;
-mod speed;
 mod steps;
 
 use std::path::PathBuf;

@@ -1,0 +1,98 @@
+//! What the main thread waits for, and the two threads that make it happen: one accepts, one loads the model.
+//!
+//! Doors: [`Event`], [`spawn_acceptor`], [`spawn_loader`], and [`Throttle`] for reports of progress. The queue has a bound; a
+//! client that comes while it is full waits in the socket's backlog.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+use super::ServerError;
+use crate::args::ShardArgs;
+use crate::engine::{self, Engine, EngineError};
+
+/// Least time between two reports of progress.
+pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// Events that may wait: the loader's, and a few clients.
+const EVENTS: usize = 16;
+
+/// What the main thread waits for.
+pub(super) enum Event {
+    Connected(UnixStream),
+    Loading {
+        phase: String,
+        done: u64,
+        total: u64,
+    },
+    Loaded(Box<Result<Engine, EngineError>>),
+    /// The loader is gone without a result.
+    LoaderEnded,
+}
+
+/// The queue of events.
+pub(super) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
+    mpsc::sync_channel(EVENTS)
+}
+
+/// Starts the thread that accepts clients. It ends with the process.
+pub(super) fn spawn_acceptor(listener: UnixListener, events: SyncSender<Event>) -> Result<(), ServerError> {
+    let accept = move || {
+        for stream in listener.incoming() {
+            match stream {
+                Ok(stream) => {
+                    if events.send(Event::Connected(stream)).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "accept a connection"),
+            }
+        }
+    };
+    std::thread::Builder::new().name("accept".to_owned()).spawn(accept).map(drop).map_err(ServerError::Thread)
+}
+
+/// Starts the thread that loads the model.
+pub(super) fn spawn_loader(args: ShardArgs, events: SyncSender<Event>) -> Result<(), ServerError> {
+    let load = move || {
+        let ended = EndSender { events };
+        let mut throttle = Throttle::default();
+        let mut progress = |phase: &str, done: u64, total: u64| {
+            if throttle.lets_pass(done == total) {
+                telemetry::progress(phase, done, total);
+                // A full queue loses an intermediate figure, nothing else.
+                let _ = ended.events.try_send(Event::Loading { phase: phase.to_owned(), done, total });
+            }
+        };
+        let result = engine::load(&args, &mut progress);
+        let _ = ended.events.send(Event::Loaded(Box::new(result)));
+    };
+    std::thread::Builder::new().name("load".to_owned()).spawn(load).map(drop).map_err(ServerError::Thread)
+}
+
+/// Tells the main thread that the loader has ended, even if it panicked.
+struct EndSender {
+    events: SyncSender<Event>,
+}
+
+impl Drop for EndSender {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::LoaderEnded);
+    }
+}
+
+/// Lets few of many reports pass.
+#[derive(Default)]
+pub(super) struct Throttle {
+    last: Option<Instant>,
+}
+
+impl Throttle {
+    /// Whether a report is due. The last one always is.
+    pub(super) fn lets_pass(&mut self, is_last: bool) -> bool {
+        let is_due = self.last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL);
+        if is_due || is_last {
+            self.last = Some(Instant::now());
+        }
+        is_due || is_last
+    }
+}
