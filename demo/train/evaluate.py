@@ -67,13 +67,14 @@ class Runner:
 
     def __init__(self, folder, dtype):
         self.tok = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.roles = set(self.tok.convert_tokens_to_ids(["<|system|>", "<|user|>", "<|assistant|>"]))
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
     def chat_text(self, messages):
         return self.tok.apply_chat_template([dict(role=r, content=c) for r, c in messages], tokenize=False, add_generation_prompt=True)
 
     def run(self, texts, limit, sample=False, raw=False, batch=50):
-        """(new text, ended with eos) for each prompt; raw prompts get their bos from the tokenizer."""
+        """(new text, ended well: with eos and without a role token) for each prompt; raw prompts get their bos from the tokenizer."""
         out, order = [None] * len(texts), sorted(range(len(texts)), key=lambda i: len(texts[i]))
         for start in range(0, len(order), batch):
             part = order[start:start + batch]
@@ -81,8 +82,8 @@ class Runner:
             how = dict(do_sample=True, temperature=0.7) if sample else dict(do_sample=False, temperature=None)
             with torch.inference_mode():
                 ids = self.model.generate(**inputs, max_new_tokens=limit, **how)[:, inputs.input_ids.shape[1]:]
-            for i, row in zip(part, ids):
-                out[i] = (self.tok.decode(row, skip_special_tokens=True), self.tok.eos_token_id in row.tolist())
+            for i, row in zip(part, ids.tolist()):
+                out[i] = (self.tok.decode(row, skip_special_tokens=True), self.tok.eos_token_id in row and not self.roles & set(row))
         return out
 
 
@@ -132,9 +133,9 @@ def main():
         told = runner.run([runner.chat_text([("user", w)]) for w, _ in wishes], limit=300, sample=sample)
         ended = sum(e for _, e in told) / len(told)
         kept = sum(all(w.lower() in t.lower() for w in words) for (_, words), (t, _) in zip(wishes, told)) / len(told)
-        raw = runner.run(PROMPTS * 8 if sample else PROMPTS, limit=300, sample=sample, raw=True)
+        raw = runner.run(PROMPTS * 20 if sample else PROMPTS, limit=300, sample=sample, raw=True)
         print(f"stories, {'temperature 0.7' if sample else 'greedy'}: {ended:.1%} of {len(told)} end within 300 tokens, {kept:.1%} name the wished "
-              f"subject; continued raw prompts that end: {sum(e for _, e in raw) / len(raw):.1%} of {len(raw)}")
+              f"subject; raw prompts: {sum(e for _, e in raw) / len(raw):.1%} of {len(raw)} end")
     print(f"time: {time.time() - start:.0f} s")
 
     print("\nsamples, greedy")
