@@ -57,6 +57,7 @@ pub(crate) fn run(plan: &LaunchPlan) -> Result<(), LauncherError> {
         last_words: BTreeMap::new(),
         ending: BTreeSet::new(),
         bad_exit: None,
+        is_serving: false,
         terminal: Terminal::new(plan.json_output),
     };
     let outcome = match supervisor.serve() {
@@ -81,6 +82,8 @@ struct Supervisor<'a> {
     ending: BTreeSet<ChildId>,
     /// The child that ended badly by itself: the first one, or rather the first that was killed.
     bad_exit: Option<(ChildId, Exit)>,
+    /// Whether the router has opened its port.
+    is_serving: bool,
     terminal: Terminal,
 }
 
@@ -114,21 +117,18 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends everything in order after a signal.
+    /// Ends everything in order after a signal. Before the server was ready nobody waits for an answer.
     fn drain(&mut self) -> Result<(), LauncherError> {
         self.terminal.clear_progress();
-        let has_router = self.children.contains_key(&ChildId::Router);
-        if has_router {
+        let shards = self.shard_ids();
+        if self.is_serving {
             tracing::info!("stopping; running generations have {} s to finish", self.plan.shutdown_timeout.as_secs());
             self.signal(&[ChildId::Router], Signal::TERM);
             self.wait(&[ChildId::Router], self.plan.shutdown_timeout + ROUTER_MARGIN);
             self.kill(&[ChildId::Router]);
-        }
-        let shards = self.shard_ids();
-        if has_router {
             self.wait(&shards, SHARD_LEAVE_DEADLINE);
         }
-        self.kill(&shards);
+        self.kill(&self.everyone());
         match self.bad_exit.take() {
             Some((id, exit)) => Err(self.child_exited(id, exit)),
             None => Ok(()),
@@ -139,10 +139,9 @@ impl Supervisor<'_> {
     /// it, and a shard that cannot load says so on its socket before it ends: which of the two is noticed first is
     /// chance, so the children get a moment to end by themselves.
     fn fail(&mut self, error: LauncherError) -> LauncherError {
-        let mut ids = self.shard_ids();
-        ids.push(ChildId::Router);
-        self.wait(&ids, FAREWELL_DEADLINE);
-        self.kill(&ids);
+        let everyone = self.everyone();
+        self.wait(&everyone, FAREWELL_DEADLINE);
+        self.kill(&everyone);
         match (error, self.bad_exit.take()) {
             (LauncherError::ChildExited { .. } | LauncherError::NotReady { .. }, Some((id, exit))) => {
                 self.child_exited(id, exit)
@@ -184,7 +183,9 @@ impl Supervisor<'_> {
             return;
         }
         self.last_words.entry(id).or_default().push(line.text(), line.level == "ERROR");
-        match banner::from_log_line(&line) {
+        let banner = banner::from_log_line(&line).filter(|_| id == ChildId::Router);
+        self.is_serving |= banner.is_some();
+        match banner {
             Some(banner) if self.terminal.is_interactive() => {
                 self.terminal.clear_progress();
                 self.terminal.write(&banner);
@@ -238,6 +239,10 @@ impl Supervisor<'_> {
 
     fn shard_ids(&self) -> Vec<ChildId> {
         self.plan.shards.iter().map(|shard| shard.child.id).collect()
+    }
+
+    fn everyone(&self) -> Vec<ChildId> {
+        self.shard_ids().into_iter().chain([ChildId::Router]).collect()
     }
 
     fn child_exited(&self, id: ChildId, exit: Exit) -> LauncherError {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use integration_tests::{Client, Server};
+use integration_tests::{Client, Server, send_signal};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 fn body(number: u64) -> Value {
@@ -103,6 +104,9 @@ fn too_many_requests_are_told_so_at_once() {
     let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 2.0}});
     let mut running = client.stream("/generate_stream", &body).unwrap();
     assert!(running.next().is_some());
+    // A shard that stands still keeps the one request running.
+    let shard = server.child("shard");
+    send_signal(shard, Signal::STOP);
     for path in ["/generate", "/generate_stream", "/"] {
         let response = client.post(path, &body);
         assert_eq!(response.status, 429, "{path}: {}", response.text);
@@ -110,6 +114,7 @@ fn too_many_requests_are_told_so_at_once() {
         assert!(response.header("retry-after").is_some(), "{:?}", response.headers);
     }
     drop(running);
+    send_signal(shard, Signal::CONT);
     wait_idle(&client);
     assert_eq!(client.post("/generate", &json!({"inputs": "The", "parameters": {"max_new_tokens": 1}})).status, 200);
 }

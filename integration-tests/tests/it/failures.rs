@@ -47,7 +47,10 @@ fn a_killed_shard_ends_every_stream_with_one_error() {
     for stream in &mut streams {
         assert!(stream.next().unwrap().get("token").is_some());
     }
-    send_signal(server.child("shard"), Signal::KILL);
+    let shard = server.child("shard");
+    // It stands still first, so that the streams do not end meanwhile.
+    send_signal(shard, Signal::STOP);
+    send_signal(shard, Signal::KILL);
     let ends: Vec<Value> = streams.into_iter().map(terminal_event).collect();
     let errors: Vec<&Value> = ends.iter().filter(|end| end.get("error").is_some()).collect();
     assert!(!errors.is_empty(), "every stream had ended before the shard did");

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 
-use integration_tests::Server;
+use integration_tests::{Server, send_signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -37,9 +37,13 @@ fn generations_that_take_too_long_are_told_so() {
     let body = json!({"inputs": "Once", "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 7}});
     let mut stream = server.client().stream("/generate_stream", &body).unwrap();
     assert!(stream.next().is_some());
+    // A shard that stands still never finishes by itself.
+    let shard = server.child("shard");
+    send_signal(shard, Signal::STOP);
     server.signal(Signal::INT);
     let errors: Vec<Value> = stream.filter(|event| event.get("error").is_some()).collect();
     assert_eq!(errors.len(), 1, "{errors:?}");
+    send_signal(shard, Signal::CONT);
     assert_eq!(server.wait().status.code(), Some(0));
 }
 
