@@ -22,7 +22,7 @@ pub(crate) const BLOCK_SIZE: usize = 16;
 
 /// Something that can execute the steps of one model.
 ///
-/// It holds, per layer, K and V caches `[num_blocks, block_size, kv_heads, head_dim]`, and the token history
+/// It holds, per layer, K and V caches `[num_blocks, kv_heads, block_size, head_dim]`, and the token history
 /// `[num_slots, max_total_tokens]`: every token of every row by slot and position. Rows never see each other: what a row
 /// gets does not depend on its neighbours in the batch, nor on how its prompt was cut into chunks.
 pub(crate) trait Backend: Send {

@@ -19,7 +19,7 @@ pub(super) struct State {
     rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)>,
 }
 
-/// Keys and values of one layer, each `[num_blocks, block_size, kv_heads, head_dim]`.
+/// Keys and values of one layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
 #[derive(Debug)]
 pub(super) struct LayerCache {
     pub(super) k: Vec<f32>,
