@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn launch(args: &args::LaunchArgs) -> Result<(), LauncherError> {
-    let runtime_directory = preflight::check(args)?;
-    let plan = plan::LaunchPlan::new(args, runtime_directory.path())?;
+    let sockets = preflight::check(args)?;
+    let plan = plan::LaunchPlan::new(args, sockets.shard_uds_path())?;
     supervisor::run(&plan)
 }

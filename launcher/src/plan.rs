@@ -2,7 +2,7 @@
 //! process is touched here, so every plan can be tested by looking at it.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::args::LaunchArgs;
@@ -33,24 +33,20 @@ pub(crate) struct LaunchPlan {
 }
 
 impl LaunchPlan {
-    /// Plans the processes. Sockets go to `runtime_directory` unless the user named a path.
+    /// Plans the processes; the socket of each rank is `<shard_uds_path>-<rank>`.
     ///
     /// # Errors
     /// [`LauncherError::Arguments`] with everything that is wrong.
-    pub(crate) fn new(args: &LaunchArgs, runtime_directory: &Path) -> Result<Self, LauncherError> {
+    pub(crate) fn new(args: &LaunchArgs, shard_uds_path: &str) -> Result<Self, LauncherError> {
         let world_size = args.num_shard.unwrap_or(1);
-        let shard_uds_path = match &args.shard_uds_path {
-            Some(path) => path.clone(),
-            None => runtime_directory.join("shard").display().to_string(),
-        };
-        let errors = check(args, &shard_uds_path);
+        let errors = check(args, shard_uds_path);
         if !errors.is_empty() {
             return Err(LauncherError::Arguments(errors));
         }
-        let shards = (0..world_size).map(|rank| shard(args, &shard_uds_path, rank, world_size)).collect();
+        let shards = (0..world_size).map(|rank| shard(args, shard_uds_path, rank, world_size)).collect();
         Ok(Self {
             shards,
-            router: router(args, shard_uds_path, world_size),
+            router: router(args, shard_uds_path.to_owned(), world_size),
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
             json_output: args.log.json_output,
         })
@@ -128,7 +124,7 @@ mod tests {
 
     fn plan(flags: &[&str]) -> Result<LaunchPlan, LauncherError> {
         let args = Args::parse_from(["text-generation-launcher"].iter().chain(flags));
-        LaunchPlan::new(&args.launch, Path::new("/run/hilo"))
+        LaunchPlan::new(&args.launch, args.launch.shard_uds_path.as_deref().unwrap_or("/run/hilo/shard"))
     }
 
     fn errors(flags: &[&str]) -> Vec<String> {
@@ -158,9 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_private_unless_named() {
-        assert_eq!(plan(&[]).unwrap().shards[0].socket, Path::new("/run/hilo/shard-0"));
-        assert_eq!(plan(&["--shard-uds-path", "/tmp/s"]).unwrap().shards[0].socket, Path::new("/tmp/s-0"));
+    fn each_rank_has_its_socket() {
+        assert_eq!(plan(&["--shard-uds-path", "/tmp/s"]).unwrap().shards[0].socket, PathBuf::from("/tmp/s-0"));
     }
 
     #[test]

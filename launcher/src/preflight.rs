@@ -4,30 +4,40 @@
 use std::fs::DirBuilder;
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use model_files::ModelFiles;
 
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;
 
-/// A directory of this launch only (mode 0700), removed when the launch ends.
+/// Where the shards' sockets go: what the user named, or a directory of this launch only.
 #[derive(Debug)]
-pub(crate) struct RuntimeDirectory {
+pub(crate) struct SocketPlace {
+    shard_uds_path: String,
+    _directory: Option<PrivateDirectory>,
+}
+
+/// A directory with mode 0700, removed when the launch ends.
+#[derive(Debug)]
+struct PrivateDirectory {
     path: PathBuf,
 }
 
-/// Checks model and address, and makes the directory for the sockets.
+/// Checks model and address, and finds a place for the sockets.
 ///
 /// # Errors
 /// The first thing that is wrong, with what to do about it.
-pub(crate) fn check(args: &LaunchArgs) -> Result<RuntimeDirectory, LauncherError> {
+pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     ModelFiles::open(&args.model.model_id)?;
     let address = args.http.address().map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?;
     TcpListener::bind(address)
         .map_err(|source| LauncherError::Address { address: address.to_string(), source })
         .map(drop)?;
-    RuntimeDirectory::create(&candidates())
+    match &args.shard_uds_path {
+        Some(path) => Ok(SocketPlace { shard_uds_path: path.clone(), _directory: None }),
+        None => SocketPlace::private(&candidates()),
+    }
 }
 
 /// Places where a private directory may be made; a container's root may be read-only, `/dev/shm` seldom is.
@@ -36,28 +46,29 @@ fn candidates() -> Vec<PathBuf> {
     runtime.into_iter().chain([std::env::temp_dir(), PathBuf::from("/dev/shm")]).collect()
 }
 
-impl RuntimeDirectory {
-    fn create(candidates: &[PathBuf]) -> Result<Self, LauncherError> {
+impl SocketPlace {
+    fn private(candidates: &[PathBuf]) -> Result<Self, LauncherError> {
         let name = format!("text-generation-{}", std::process::id());
         for candidate in candidates {
             let path = candidate.join(&name);
             // Left behind by a killed launch that had the same process id; sockets in it are dead with it.
             let _ = std::fs::remove_dir_all(&path);
             if DirBuilder::new().mode(0o700).create(&path).is_ok() {
-                return Ok(Self { path });
+                let shard_uds_path = path.join("shard").display().to_string();
+                return Ok(Self { shard_uds_path, _directory: Some(PrivateDirectory { path }) });
             }
         }
         let tried = candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         Err(LauncherError::NoRuntimeDirectory { tried })
     }
 
-    /// Its path.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// Path of the sockets without `-<rank>`.
+    pub(crate) fn shard_uds_path(&self) -> &str {
+        &self.shard_uds_path
     }
 }
 
-impl Drop for RuntimeDirectory {
+impl Drop for PrivateDirectory {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
             tracing::warn!("remove {}: {error}", self.path.display());
@@ -68,6 +79,7 @@ impl Drop for RuntimeDirectory {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use super::*;
 
@@ -75,17 +87,17 @@ mod tests {
     fn the_first_writable_candidate_is_taken_and_removed() {
         let root = tempfile::tempdir().unwrap();
         let candidates = [root.path().join("missing"), root.path().to_path_buf()];
-        let directory = RuntimeDirectory::create(&candidates).unwrap();
-        let path = directory.path().to_path_buf();
-        assert_eq!(path.parent(), Some(root.path()));
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        drop(directory);
-        assert!(!path.exists());
+        let place = SocketPlace::private(&candidates).unwrap();
+        let directory = Path::new(place.shard_uds_path()).parent().unwrap().to_path_buf();
+        assert_eq!(directory.parent(), Some(root.path()));
+        assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        drop(place);
+        assert!(!directory.exists());
     }
 
     #[test]
     fn no_candidate_is_an_error_that_names_them() {
-        let error = RuntimeDirectory::create(&[PathBuf::from("/no/such/place")]).unwrap_err().to_string();
+        let error = SocketPlace::private(&[PathBuf::from("/no/such/place")]).unwrap_err().to_string();
         assert!(error.contains("/no/such/place") && error.contains("--shard-uds-path"), "{error}");
     }
 }
