@@ -37,6 +37,14 @@ fn post_all_at_once(client: &Client, bodies: &[Value]) -> Vec<Value> {
     })
 }
 
+/// Waits until a metric has this value.
+fn wait_for(client: &Client, name: &str, value: f64) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while client.metrics().value(name) != value {
+        assert!(Instant::now() < deadline, "{name} is {} instead of {value}", client.metrics().value(name));
+    }
+}
+
 /// Waits until the server holds nothing for anybody any more.
 fn wait_idle(client: &Client) {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -85,16 +93,43 @@ fn two_hundred_clients_that_leave_hold_nothing() {
     assert_eq!(client.generate("The cat", 5), client.generate("The cat", 5));
 }
 
-#[test]
-fn a_client_that_leaves_a_plain_request_is_noticed() {
-    let server = Server::mock().flag("--max-total-tokens", 1024).start();
+/// Clients that leave while the shard stands still: whoever has not left a mark by then never runs.
+fn check_abandoned(num_clients: usize, leave: impl Fn(&Client) + Sync) {
+    let server = Server::demo().flag("--max-concurrent-requests", 256).start();
     let client = server.client();
-    let impatient = client.with_timeout(Duration::from_millis(50));
-    for _ in 0..20 {
-        let body = json!({"inputs": "Once", "parameters": {"max_new_tokens": 1000}});
-        let _ = impatient.post_bytes("/generate", body.to_string().as_bytes());
-    }
+    let shard = server.child("shard");
+    send_signal(shard, Signal::STOP);
+    std::thread::scope(|scope| {
+        for _ in 0..num_clients {
+            scope.spawn(|| leave(&client));
+        }
+    });
+    wait_for(&client, "tgi_request_failure{err=\"dropped\"}", num_clients as f64);
+    send_signal(shard, Signal::CONT);
     wait_idle(&client);
+    let metrics = client.metrics();
+    let num_steps: f64 = ["prefill", "decode"]
+        .iter()
+        .map(|method| metrics.value(&format!("tgi_batch_inference_count{{method=\"{method}\"}}")))
+        .sum();
+    assert!(num_steps <= 2.0, "{num_steps} steps for clients that had left");
+}
+
+#[test]
+fn streams_that_nobody_reads_are_not_computed() {
+    check_abandoned(200, |client| {
+        let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 900}});
+        assert_eq!(client.stream("/generate_stream", &body).unwrap().status, 200);
+    });
+}
+
+#[test]
+fn plain_requests_that_nobody_awaits_are_not_computed() {
+    check_abandoned(20, |client| {
+        let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 900}});
+        let impatient = client.with_timeout(Duration::from_millis(500));
+        assert!(impatient.post_bytes("/generate", body.to_string().as_bytes()).is_err());
+    });
 }
 
 #[test]
