@@ -14,7 +14,10 @@ pub(crate) mod candle;
 mod history;
 pub(crate) mod mock;
 
+use std::sync::Arc;
+
 use crate::batch::{Batch, StepOutput};
+use crate::graph::Graph;
 use crate::weights::WeightsError;
 
 /// Tokens per block of the KV cache.
@@ -46,6 +49,17 @@ pub(crate) trait Backend: Send {
     /// # Errors
     /// When the device fails. The state of the rows of this step is unknown then.
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError>;
+}
+
+/// The graphs of a model, in the order in which their results are handed on.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelGraphs {
+    /// Step → hidden states `[tokens, hidden]`.
+    pub(crate) decoder: Arc<Graph>,
+    /// Hidden states `[rows, hidden]` (argument 0) → logits `[rows, vocab]`.
+    pub(crate) logits: Arc<Graph>,
+    /// As `logits`, and target ids `[rows]` (argument 1) → their log-probabilities `[rows]`.
+    pub(crate) target_logprobs: Arc<Graph>,
 }
 
 /// Size of a backend's state.

@@ -7,9 +7,9 @@ use proto::ModelInfo;
 
 use super::{Engine, EngineError, Progress};
 use crate::args::{Device, Dtype, ShardArgs};
-use crate::backend::candle::{CandleBackend, ModelGraphs};
+use crate::backend::candle::CandleBackend;
 use crate::backend::mock::MockBackend;
-use crate::backend::{BLOCK_SIZE, Backend};
+use crate::backend::{BLOCK_SIZE, Backend, ModelGraphs};
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 use crate::models::{self, Config, Model};
 use crate::sampling::{self, Samplers};
@@ -50,7 +50,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
                 Some(dtype) => dtype,
                 None => checkpoint.dtype()?,
             };
-            let graphs = graphs(&models::build(&config, dtype)?)?;
+            let graphs = graphs(&models::build(&config, dtype, 1)?)?;
             let mut progress = |done, total| progress("load weights", done, total);
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
             (Box::new(CandleBackend::load(&graphs, &checkpoint, &mut progress)?), weights)
@@ -71,17 +71,16 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
 /// The graphs of a step: those of the model, and what joins them.
 pub(super) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
     let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
+    let hidden_shape = Shape::new([Dim::Rows, hidden_shape.dims()[1]]); // [rows, hidden]
     let logits = |graph: &mut Graph| {
-        let hidden = graph.argument(0, hidden_shape.clone(), DType::F32); // [tokens, hidden]
-        let indices = graph.argument(1, Shape::new([Dim::Rows]), DType::I32); // [rows]
-        let hidden = graph.gather_rows(hidden, indices)?; // [rows, hidden]
+        let hidden = graph.argument(0, hidden_shape.clone(), DType::F32); // [rows, hidden]
         model.head.apply(graph, hidden) // [rows, vocab]
     };
     let mut logits_graph = Graph::default();
     let output = logits(&mut logits_graph)?;
     let mut target_graph = Graph::default();
     let target_logits = logits(&mut target_graph)?;
-    let targets = target_graph.argument(2, Shape::new([Dim::Rows]), DType::I32); // [rows]
+    let targets = target_graph.argument(1, Shape::new([Dim::Rows]), DType::I32); // [rows]
     let logprobs = sampling::target_logprobs(&mut target_graph, target_logits, targets)?; // [rows]
     Ok(ModelGraphs {
         decoder: model.decoder.clone(),

@@ -99,9 +99,9 @@ impl Graph {
         self.push_once(Op::Argument(index), shape, dtype)
     }
 
-    /// A tensor of the checkpoint; the same one when it was asked for before.
+    /// This rank's part of a tensor of the checkpoint; the same one when it was asked for before.
     pub(crate) fn weight(&mut self, spec: &WeightSpec) -> Value {
-        self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.shape), spec.dtype)
+        self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.local_shape()), spec.dtype)
     }
 
     /// A number.

@@ -110,14 +110,29 @@ impl Graph {
         Ok(self.push(op, vec![x], Shape::new(dims), dtype)) // [first, sizes..]
     }
 
-    /// [`Op::GatherRows`]: the rows of x `[tokens, n]` that `indices` `[rows]` name.
-    pub(crate) fn gather_rows(&mut self, x: Value, indices: Value) -> Result<Value, GraphError> {
-        let op = Op::GatherRows;
-        let is_valid = matches!(self.dims(x), [Dim::Tokens, _]) && self.dims(indices) == [Dim::Rows];
-        self.require(is_valid && self.dtype(indices) == DType::I32, &op, &[x, indices], "[tokens, n], [rows] int32")?;
-        let shape = Shape::new([Dim::Rows, self.dims(x)[1]]);
+    /// [`Op::AllReduce`] of what each rank has of x.
+    pub(crate) fn all_reduce(&mut self, x: Value) -> Result<Value, GraphError> {
+        let op = Op::AllReduce;
+        self.require(self.dtype(x) == DType::F32, &op, &[x], "float32")?;
+        Ok(self.push_like(op, vec![x], x)) // as x
+    }
+
+    /// [`Op::AllGather`] of x `[n, part]` from `world_size` ranks.
+    pub(crate) fn all_gather(&mut self, x: Value, world_size: usize) -> Result<Value, GraphError> {
+        let op = Op::AllGather;
+        let part = self.node(x).shape.last_size().filter(|_| self.dims(x).len() == 2);
+        self.require(part.is_some(), &op, &[x], "[n, part]")?;
+        let shape = self.node(x).shape.with_last(Dim::Fixed(part.unwrap_or_default() * world_size));
         let dtype = self.dtype(x);
-        Ok(self.push(op, vec![x, indices], shape, dtype)) // [rows, n]
+        Ok(self.push(op, vec![x], shape, dtype)) // [n, part * world_size]
+    }
+
+    /// [`Op::AddBias`] of x `[n, out]`, bias `[out]`.
+    pub(crate) fn add_bias(&mut self, x: Value, bias: Value) -> Result<Value, GraphError> {
+        let op = Op::AddBias;
+        let fits = self.dims(x).len() == 2 && self.dims(bias) == &self.dims(x)[1..];
+        self.require(fits && self.dtype(bias).is_float(), &op, &[x, bias], "[n, out], [out], floats")?;
+        Ok(self.push_like(op, vec![x, bias], x)) // [n, out]
     }
 
     pub(super) fn push_like(&mut self, op: Op, operands: Vec<Value>, like: Value) -> Value {

@@ -23,7 +23,8 @@ pub(crate) enum Op {
     /// Token ids `[tokens]` with -1 where the id is the token that this row sampled for this position → ids `[tokens]`.
     /// Reads the missing ids from the token history and writes the given ones to it.
     CurrentTokens,
-    /// Table `[vocab, hidden]`, ids `[tokens]` → `[tokens, hidden]`, f32.
+    /// Table `[vocab, hidden]`, ids `[tokens]` → `[tokens, hidden]`, f32. Zeros for ids that are in another rank's part of
+    /// the table.
     Embedding,
     /// x `[n, in]`, weight `[out, in]`, and maybe bias `[out]` → `[n, out]`.
     Linear,
@@ -38,8 +39,12 @@ pub(crate) enum Op {
     SiluMul,
     /// The same elements with other dimensions behind the first.
     Reshape,
-    /// x `[tokens, n]`, indices `[rows]` → `[rows, n]`.
-    GatherRows,
+    /// x, of which each rank has a summand → the sum, the same on every rank.
+    AllReduce,
+    /// x `[n, part]`, of which each rank has its part → `[n, part · world_size]`, the parts in the order of ranks.
+    AllGather,
+    /// x `[n, out]`, bias `[out]` → x + bias.
+    AddBias,
 
     /// Of every element.
     Unary(Unary),
@@ -124,6 +129,8 @@ pub(crate) struct WeightSpec {
     pub(crate) dtype: DType,
     /// How ranks share it.
     pub(crate) partition: Partition,
+    /// How many ranks share it.
+    pub(crate) world_size: usize,
 }
 
 /// How the ranks of a model share a weight.
@@ -190,7 +197,9 @@ impl Op {
             Self::PagedAttention { .. } => "paged_attention",
             Self::SiluMul => "silu_mul",
             Self::Reshape => "reshape",
-            Self::GatherRows => "gather_rows",
+            Self::AllReduce => "all_reduce",
+            Self::AllGather => "all_gather",
+            Self::AddBias => "add_bias",
             Self::Unary(Unary::Negate) => "negate",
             Self::Unary(Unary::Abs) => "abs",
             Self::Unary(Unary::Exp) => "exp",
@@ -212,6 +221,26 @@ impl Op {
             Self::TopTokens => "top_tokens",
             Self::AppendToken => "append_token",
         }
+    }
+}
+
+impl WeightSpec {
+    /// The dimension that ranks split, if they do.
+    pub(crate) fn split_dim(&self) -> Option<usize> {
+        match self.partition {
+            Partition::Replicated => None,
+            Partition::Column | Partition::Vocab => Some(0),
+            Partition::Row => Some(1),
+        }
+    }
+
+    /// Shape of the part that one rank has.
+    pub(crate) fn local_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let Some(dim) = self.split_dim() {
+            shape[dim] /= self.world_size;
+        }
+        shape
     }
 }
 

@@ -36,7 +36,9 @@ impl fmt::Display for Node {
             | Op::Linear
             | Op::SiluMul
             | Op::Reshape
-            | Op::GatherRows
+            | Op::AllReduce
+            | Op::AllGather
+            | Op::AddBias
             | Op::Unary(_)
             | Op::Binary(_)
             | Op::Less

@@ -10,6 +10,7 @@ fn weight(graph: &mut Graph, shape: &[usize]) -> Value {
         shape: shape.to_vec(),
         dtype: DType::Bf16,
         partition: Partition::Replicated,
+        world_size: 1,
     };
     graph.weight(&spec)
 }

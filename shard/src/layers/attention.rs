@@ -50,7 +50,9 @@ impl SelfAttention {
 
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let AttentionSize { num_attention_heads, num_key_value_heads, head_dim, .. } = self.size;
+        let head_dim = self.size.head_dim;
+        let num_attention_heads = self.q.num_local_outputs() / head_dim;
+        let num_key_value_heads = self.k.num_local_outputs() / head_dim;
         let positions = graph.input(Input::Positions); // [tokens]
         let q = self.q.apply(graph, x)?; // [tokens, heads * head_dim]
         let q = graph.reshape(q, &[num_attention_heads, head_dim])?; // [tokens, heads, head_dim]

@@ -20,7 +20,8 @@ impl Embedding {
     /// ids `[tokens]` → `[tokens, hidden]`
     pub(crate) fn apply(&self, graph: &mut Graph, tokens: Value) -> Result<Value, GraphError> {
         let table = graph.weight(&self.table); // [vocab, hidden]
-        graph.embedding(table, tokens) // [tokens, hidden]
+        let embedded = graph.embedding(table, tokens)?; // [tokens, hidden]
+        if self.table.world_size == 1 { Ok(embedded) } else { graph.all_reduce(embedded) } // [tokens, hidden]
     }
 
     /// The output layer with the same table: tied word embeddings.

@@ -32,7 +32,7 @@ impl Linear {
         Self::new(scope, size, Partition::Row, Partition::Replicated)
     }
 
-    /// A layer with one token of the vocabulary per output, without bias.
+    /// A layer with one token of the vocabulary per output, without bias; every rank gets all of them.
     pub(crate) fn vocab(weight: WeightSpec) -> Self {
         Self { weight, bias: None }
     }
@@ -45,10 +45,29 @@ impl Linear {
         }
     }
 
+    /// Outputs that one rank computes.
+    pub(crate) fn num_local_outputs(&self) -> usize {
+        self.weight.local_shape()[0]
+    }
+
     /// x `[n, in]` → `[n, out]`
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let weight = graph.weight(&self.weight); // [out, in]
         let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [out]
-        graph.linear(x, weight, bias) // [n, out]
+        let world_size = self.weight.world_size;
+        match self.weight.partition {
+            Partition::Row if world_size > 1 => {
+                let summand = graph.linear(x, weight, None)?; // [n, out]
+                let sum = graph.all_reduce(summand)?; // [n, out]
+                bias.map_or(Ok(sum), |bias| graph.add_bias(sum, bias)) // [n, out]
+            }
+            Partition::Vocab if world_size > 1 => {
+                let part = graph.linear(x, weight, bias)?; // [n, out / world_size]
+                graph.all_gather(part, world_size) // [n, out]
+            }
+            Partition::Replicated | Partition::Column | Partition::Row | Partition::Vocab => {
+                graph.linear(x, weight, bias) // [n, out], a column layer's this rank's part
+            }
+        }
     }
 }

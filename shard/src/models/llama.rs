@@ -27,7 +27,7 @@ const FIXED_KEYS: [(&str, &str); 13] = [
 ];
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
     config.require_fixed(&FIXED_KEYS)?;
     let hidden_size = config.size("hidden_size")?;
     let vocab_size = config.vocab_size()?;
@@ -44,7 +44,7 @@ pub(super) fn build(config: &Config, dtype: DType) -> Result<Model, ModelError> 
     let eps = config.number_or("rms_norm_eps", 1e-6)? as f32;
     let rotary = Arc::new(rope_config::read(config, attention.head_dim)?);
 
-    let root = WeightScope::root(dtype);
+    let root = WeightScope::root(dtype, world_size);
     let model = root.child("model");
     let embedding = Embedding::new(&model.child("embed_tokens"), vocab_size, hidden_size);
     let mut graph = Graph::default();
@@ -83,28 +83,39 @@ mod tests {
     }
 
     fn message(changes: &str) -> String {
-        build(&config(changes), DType::Bf16).unwrap_err().to_string()
+        build(&config(changes), DType::Bf16, 1).unwrap_err().to_string()
     }
 
     #[test]
     fn the_graph_of_one_layer() {
-        let model = build(&config(""), DType::Bf16).unwrap();
+        let model = build(&config(""), DType::Bf16, 1).unwrap();
         insta::assert_snapshot!(model.decoder);
     }
 
     #[test]
     fn tied_embeddings_share_a_weight() {
-        let tied = build(&config(r#", "tie_word_embeddings": true"#), DType::F32).unwrap();
-        let untied = build(&config(""), DType::F32).unwrap();
+        let tied = build(&config(r#", "tie_word_embeddings": true"#), DType::F32, 1).unwrap();
+        let untied = build(&config(""), DType::F32, 1).unwrap();
         assert!(format!("{:?}", tied.head).contains("model.embed_tokens.weight"));
         assert!(format!("{:?}", untied.head).contains("lm_head.weight"));
     }
 
     #[test]
     fn biases_are_weights_where_the_config_says_so() {
-        let model = build(&config(r#", "attention_bias": true, "mlp_bias": true"#), DType::F32).unwrap();
+        let model = build(&config(r#", "attention_bias": true, "mlp_bias": true"#), DType::F32, 1).unwrap();
         let biases = model.decoder.weights().filter(|spec| spec.name.ends_with(".bias")).count();
         assert_eq!(biases, 7);
+    }
+
+    #[test]
+    fn ranks_split_heads_outputs_and_vocabulary() {
+        let model = super::super::build(&config(""), DType::Bf16, 2).unwrap();
+        insta::assert_snapshot!(model.decoder);
+        let error = super::super::build(&config(""), DType::Bf16, 4).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "config.json: num_key_value_heads is 2, which 4 shards cannot split; it can be split by 1, 2"
+        );
     }
 
     #[test]

@@ -18,8 +18,11 @@ pub(crate) use config::{Config, ModelError};
 use crate::graph::{DType, Graph};
 use crate::layers::Linear;
 
-/// Builds the model that a config describes, with weights of one type.
-type Build = fn(&Config, DType) -> Result<Model, ModelError>;
+/// Builds the model that a config describes, with weights of one type, for one of so many ranks.
+type Build = fn(&Config, DType, usize) -> Result<Model, ModelError>;
+
+/// Keys of config.json whose values ranks split.
+const SPLIT_KEYS: [&str; 4] = ["num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"];
 
 /// Hugging Face architecture → builder.
 const ARCHITECTURES: [(&str, Build); 1] = [("LlamaForCausalLM", llama::build)];
@@ -33,16 +36,19 @@ pub(crate) struct Model {
     pub(crate) head: Linear,
 }
 
-/// Builds the model of `config` for the architecture it names.
+/// Builds one rank's part of the model of `config`, for the architecture it names.
 ///
 /// # Errors
 /// [`ModelError::UnknownArchitecture`] lists those there are; the others name the key of config.json and its value.
-pub(crate) fn build(config: &Config, dtype: DType) -> Result<Model, ModelError> {
+pub(crate) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
     let architecture = config.architecture()?;
     let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
     let (_, build) = row.ok_or_else(|| {
         let known: Vec<&str> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
         ModelError::UnknownArchitecture { architecture: architecture.to_owned(), known: known.join(", ") }
     })?;
-    build(config, dtype)
+    for key in SPLIT_KEYS {
+        config.require_multiple(key, world_size)?;
+    }
+    build(config, dtype, world_size)
 }

@@ -140,7 +140,9 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         }
         Op::SiluMul => model_ops::silu_mul(operand(0), operand(1))?,
         Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,
-        Op::GatherRows => model_ops::gather_rows(operand(0), operand(1))?,
+        // A rank alone has everything.
+        Op::AllReduce | Op::AllGather => operand(0).clone(),
+        Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
         Op::Unary(function) => elementwise::unary(*function, operand(0))?,
         Op::Binary(function) => elementwise::binary(*function, operand(0), operand(1))?,
         Op::Less => elementwise::less(operand(0), operand(1))?,

@@ -20,31 +20,17 @@ mod state;
 mod tests;
 mod threefry;
 
-use std::sync::Arc;
-
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Backend, BackendError, StateLayout};
+use super::{Backend, BackendError, ModelGraphs, StateLayout};
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
-use crate::graph::Graph;
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
 use state::{KvShape, State};
 
 /// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.
 const TARGETS_PER_PASS: usize = 64;
-
-/// The graphs of a model, in the order in which their results are handed on.
-#[derive(Debug, Clone)]
-pub(crate) struct ModelGraphs {
-    /// Step → hidden states `[tokens, hidden]`.
-    pub(crate) decoder: Arc<Graph>,
-    /// Hidden states `[tokens, hidden]` (argument 0), indices `[rows]` (argument 1) → logits `[rows, vocab]`.
-    pub(crate) logits: Arc<Graph>,
-    /// As `logits`, and target ids `[rows]` (argument 2) → their log-probabilities `[rows]`.
-    pub(crate) target_logprobs: Arc<Graph>,
-}
 
 /// A model on the CPU.
 #[derive(Debug)]
@@ -114,7 +100,7 @@ impl CandleBackend {
         let PromptTargets { token_indices, token_ids } = &batch.targets;
         let mut logprobs = Vec::with_capacity(token_ids.len());
         for (indices, ids) in token_indices.chunks(TARGETS_PER_PASS).zip(token_ids.chunks(TARGETS_PER_PASS)) {
-            let arguments = [hidden.clone(), host::tensor(indices.to_vec())?, host::tensor(ids.to_vec())?];
+            let arguments = [model_ops::gather_rows(hidden, indices)?, host::tensor(ids.to_vec())?];
             let step = Step { batch, state, sampled: 0, arguments: &arguments };
             let outputs = self.target_logprobs.run(&step)?; // [rows]
             logprobs.extend_from_slice(host::View::new(&outputs[0])?.f32());
@@ -125,7 +111,7 @@ impl CandleBackend {
     fn sample(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<SampledToken>, BackendError> {
         let last_token = |row: usize| (batch.rows[row].first_token + batch.rows[row].num_tokens - 1) as i32;
         let indices: Vec<i32> = batch.sampled.iter().map(|sampled| last_token(sampled.row)).collect();
-        let arguments = [hidden.clone(), host::tensor(indices)?];
+        let arguments = [model_ops::gather_rows(hidden, &indices)?]; // [rows, hidden]
         let logits = self.logits.run(&Step { batch, state, sampled: 0, arguments: &arguments })?.remove(0); // [rows, vocab]
         let sample_row = |sampled: usize| {
             let arguments = [logits.narrow(0, sampled, 1)?]; // [1, vocab]

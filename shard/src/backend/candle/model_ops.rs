@@ -18,7 +18,7 @@ type Result<T> = candle_core::Result<T>;
 
 pub(super) fn embedding(table: &Weight, tokens: &Tensor) -> Result<Tensor> {
     match table {
-        Weight::Tensor(table) => gather_rows(table, tokens)?.to_dtype(DType::F32), // [tokens, hidden]
+        Weight::Tensor(table) => gather_rows(table, View::new(tokens)?.i32())?.to_dtype(DType::F32), // [tokens, hidden]
         Weight::Packed(table) => {
             let view = View::new(tokens)?;
             let tokens = view.i32();
@@ -78,14 +78,19 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     host::shaped(y, gate.shape())
 }
 
+pub(super) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    x.broadcast_add(bias) // [n, out]
+}
+
 pub(super) fn reshape(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     let mut sizes = vec![x.dim(0)?];
     sizes.extend(shape.dims()[1..].iter().filter_map(|dim| Shape::new([*dim]).last_size()));
     x.reshape(sizes) // [first, sizes..]
 }
 
-pub(super) fn gather_rows(x: &Tensor, indices: &Tensor) -> Result<Tensor> {
+/// The rows of x `[tokens, n]` at `indices`.
+pub(super) fn gather_rows(x: &Tensor, indices: &[i32]) -> Result<Tensor> {
     // Candle takes no signed indices.
-    let indices: Vec<u32> = View::new(indices)?.i32().iter().map(|index| *index as u32).collect();
+    let indices: Vec<u32> = indices.iter().map(|index| *index as u32).collect();
     x.index_select(&host::tensor(indices)?, 0) // [rows, n]
 }
