@@ -1,0 +1,143 @@
+//! Buffers: arrays on a device.
+
+#![expect(unsafe_code, reason = "calls the plugin")]
+
+use std::sync::Arc;
+
+use crate::api::{Api, array};
+use crate::client::Client;
+use crate::device::Device;
+use crate::download::Download;
+use crate::element_type::{ElementType, Shape, dims_from_c};
+use crate::error::Error;
+use crate::event::Event;
+use crate::ffi::buffer::{
+    BufferDestroy, BufferDevice, BufferDimensions, BufferElementType, BufferOnDeviceSizeInBytes, BufferReadyEvent,
+};
+use crate::ffi::{Arguments, RawBuffer};
+use crate::handle::Handle;
+
+/// An array on a device, perhaps still being computed. Its memory is freed when it is dropped.
+#[derive(Debug)]
+pub struct Buffer {
+    owned: OwnedBuffer,
+    shape: Arc<Shape>,
+    device: Device,
+}
+
+/// The plugin's buffer, which is destroyed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnedBuffer {
+    raw: Handle<RawBuffer>,
+    client: Client,
+}
+
+impl Buffer {
+    /// A buffer whose shape and device are known.
+    pub(crate) fn new(owned: OwnedBuffer, shape: Arc<Shape>, device: Device) -> Self {
+        Self { owned, shape, device }
+    }
+
+    /// Type of its elements.
+    pub fn element_type(&self) -> ElementType {
+        self.shape.element_type
+    }
+
+    /// Its dimensions, outermost first.
+    pub fn dims(&self) -> &[usize] {
+        &self.shape.dims
+    }
+
+    /// Element type and dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Where it lies.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes that it takes on the device, padding included.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn size_in_bytes(&self) -> Result<usize, Error> {
+        let arguments = BufferOnDeviceSizeInBytes { buffer: self.raw(), size: 0 };
+        // SAFETY: `self` owns the buffer.
+        Ok(unsafe { self.api().call(arguments) }?.size)
+    }
+
+    /// Becomes ready when the content is computed, or its computation has failed.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn ready(&self) -> Result<Event, Error> {
+        let arguments = BufferReadyEvent { buffer: self.raw(), event: std::ptr::null_mut() };
+        // SAFETY: `self` owns the buffer.
+        let out = unsafe { self.api().call(arguments) }?;
+        Ok(Event::new(out.event, BufferReadyEvent::NAME, self.client()))
+    }
+
+    /// Starts to copy the content to host memory, dense and row-major. Never waits; the copy begins as soon as the
+    /// content is computed. The buffer may be dropped or donated before the copy ends.
+    ///
+    /// # Errors
+    /// What the plugin says to the start of the copy.
+    pub fn to_host(&self) -> Result<Download, Error> {
+        Download::start(self)
+    }
+
+    /// The pointer for a call.
+    pub(crate) fn raw(&self) -> *mut RawBuffer {
+        self.owned.raw()
+    }
+
+    /// The client that keeps it alive.
+    pub(crate) fn client(&self) -> &Client {
+        &self.owned.client
+    }
+
+    fn api(&self) -> &Api {
+        self.client().api()
+    }
+}
+
+impl OwnedBuffer {
+    /// Owns a buffer that `function` made.
+    pub(crate) fn new(raw: *mut RawBuffer, function: &'static str, client: &Client) -> Result<Self, Error> {
+        Ok(Self { raw: Handle::new(raw, function)?, client: client.clone() })
+    }
+
+    /// The pointer for a call.
+    pub(crate) fn raw(&self) -> *mut RawBuffer {
+        self.raw.get()
+    }
+
+    /// Asks the plugin for element type and dimensions.
+    pub(crate) fn shape(&self) -> Result<Shape, Error> {
+        let (api, buffer) = (self.client.api(), self.raw());
+        // SAFETY: `self` owns the buffer; so for the call below.
+        let element_type = unsafe { api.call(BufferElementType { buffer, element_type: 0, tail: 0 }) }?.element_type;
+        // SAFETY: as above.
+        let out = unsafe { api.call(BufferDimensions { buffer, dims: std::ptr::null(), num_dims: 0 }) }?;
+        // SAFETY: the dimensions live as long as the buffer.
+        let dims = dims_from_c(unsafe { array(out.dims, out.num_dims) }, BufferDimensions::NAME)?;
+        Ok(Shape { element_type: ElementType::from_number(element_type)?, dims })
+    }
+
+    /// Asks the plugin for the device.
+    pub(crate) fn device(&self) -> Result<Device, Error> {
+        let arguments = BufferDevice { buffer: self.raw(), device: std::ptr::null_mut() };
+        // SAFETY: `self` owns the buffer.
+        let out = unsafe { self.client.api().call(arguments) }?;
+        self.client.device_of(out.device, BufferDevice::NAME)
+    }
+}
+
+impl Drop for OwnedBuffer {
+    fn drop(&mut self) {
+        // SAFETY: `self` owns the buffer and is not used afterwards. There is nobody to tell of a failure.
+        let _unheard = unsafe { self.client.api().call(BufferDestroy { buffer: self.raw() }) };
+    }
+}

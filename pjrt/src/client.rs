@@ -1,0 +1,235 @@
+//! Clients: a plugin at work on the devices of this process.
+
+#![expect(unsafe_code, reason = "calls the plugin")]
+
+use std::sync::Arc;
+
+use crate::api::{Api, array, text};
+use crate::compile_options::CompileOptions;
+use crate::device::{Device, DeviceEntry};
+use crate::error::Error;
+use crate::executable::LoadedExecutable;
+use crate::ffi::client::{
+    ClientAddressableDevices, ClientCompile, ClientCreate, ClientDestroy, ClientDevices, ClientPlatformName,
+    ClientPlatformVersion, ClientProcessIndex, ClientTopologyDescription,
+};
+use crate::ffi::executable::ExecutableDeserializeAndLoad;
+use crate::ffi::{Arguments, RawClient, RawDevice};
+use crate::handle::Handle;
+use crate::named_value::{Options, Value};
+use crate::plugin::Plugin;
+use crate::program::mlir_program;
+use crate::topology::Topology;
+
+/// A client: owns the devices of this process until it is dropped with all that was made from it.
+///
+/// Cheap to clone. Buffers, executables, events and devices keep it alive, so they may be dropped in any order.
+#[derive(Debug, Clone)]
+pub struct Client(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    owned: Owned,
+    platform_name: String,
+    platform_version: String,
+    process_index: i64,
+    devices: Vec<DeviceEntry>,
+    /// Indices into `devices`.
+    addressable: Vec<usize>,
+}
+
+/// The plugin's client, which is destroyed when this is dropped.
+#[derive(Debug)]
+struct Owned {
+    raw: Handle<RawClient>,
+    plugin: Arc<Plugin>,
+}
+
+impl Client {
+    /// Takes the devices of this process.
+    ///
+    /// Options are the plugin's: `cpu_device_count` (number) for XLA-CPU; `visible_devices` (numbers), `allocator`
+    /// (text), `memory_fraction` (float), `preallocate` (bool) and others for CUDA; TPUs need none. Give each the type
+    /// that the plugin expects: XLA-CPU throws a C++ exception at another one, which ends the process.
+    ///
+    /// # Errors
+    /// What the plugin says, for example that there is no device, that another process holds it, or an unknown option.
+    pub fn new(plugin: &Arc<Plugin>, options: &[(&str, Value)]) -> Result<Self, Error> {
+        let options = Options::new(options);
+        let arguments = ClientCreate {
+            create_options: options.as_ptr(),
+            num_options: options.len(),
+            kv_get_callback: std::ptr::null(),
+            kv_get_user_arg: std::ptr::null_mut(),
+            kv_put_callback: std::ptr::null(),
+            kv_put_user_arg: std::ptr::null_mut(),
+            client: std::ptr::null_mut(),
+            kv_try_get_callback: std::ptr::null(),
+            kv_try_get_user_arg: std::ptr::null_mut(),
+        };
+        // SAFETY: the options are borrowed for the call; no key-value store is given.
+        let out = unsafe { plugin.api().call(arguments) }?;
+        let owned = Owned { raw: Handle::new(out.client, ClientCreate::NAME)?, plugin: Arc::clone(plugin) };
+        Ok(Self(Arc::new(Inner::read(owned)?)))
+    }
+
+    /// The plugin that it runs on.
+    pub fn plugin(&self) -> &Arc<Plugin> {
+        &self.0.owned.plugin
+    }
+
+    /// `cpu`, `tpu`, `cuda`, …
+    pub fn platform_name(&self) -> &str {
+        &self.0.platform_name
+    }
+
+    /// Version of the runtime, for people and cache keys.
+    pub fn platform_version(&self) -> &str {
+        &self.0.platform_version
+    }
+
+    /// Which of the cooperating processes this is.
+    pub fn process_index(&self) -> i64 {
+        self.0.process_index
+    }
+
+    /// All devices, those of other processes too.
+    pub fn devices(&self) -> Vec<Device> {
+        (0..self.0.devices.len()).map(|index| Device::new(self, index)).collect()
+    }
+
+    /// The devices that this process can use.
+    pub fn addressable_devices(&self) -> Vec<Device> {
+        self.0.addressable.iter().map(|index| Device::new(self, *index)).collect()
+    }
+
+    /// The topology of all devices.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] where the plugin has none.
+    pub fn topology(&self) -> Result<Topology, Error> {
+        let arguments = ClientTopologyDescription { client: self.raw(), topology: std::ptr::null_mut() };
+        // SAFETY: the client is alive.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the client owns the topology, and the value made here keeps the client.
+        unsafe { Topology::of_client(self, out.topology) }
+    }
+
+    /// Compiles a program, StableHLO as text or bytecode, and loads it on the devices that the options assign.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::Code) mostly for a program that is wrong,
+    /// [`Code::ResourceExhausted`](crate::Code) for one that is too large.
+    pub fn compile(&self, mlir: &[u8], options: &CompileOptions) -> Result<LoadedExecutable, Error> {
+        let program = mlir_program(mlir);
+        let options = options.encode();
+        let arguments = ClientCompile {
+            client: self.raw(),
+            program: &raw const program,
+            compile_options: options.as_ptr().cast(),
+            compile_options_size: options.len(),
+            executable: std::ptr::null_mut(),
+        };
+        // SAFETY: the client is alive; program and options are borrowed for the call.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the executable is new and ours.
+        unsafe { LoadedExecutable::new(self, out.executable, ClientCompile::NAME) }
+    }
+
+    /// Loads an executable that [`Executable::serialize`](crate::Executable::serialize) wrote, with the same build of
+    /// the same plugin. `options` replace those it was compiled with.
+    ///
+    /// # Errors
+    /// What the plugin says to bytes that it cannot use.
+    pub fn load(&self, serialized: &[u8], options: Option<&CompileOptions>) -> Result<LoadedExecutable, Error> {
+        let options = options.map(CompileOptions::encode);
+        let arguments = ExecutableDeserializeAndLoad {
+            client: self.raw(),
+            bytes: serialized.as_ptr().cast(),
+            bytes_size: serialized.len(),
+            loaded_executable: std::ptr::null_mut(),
+            options: options.as_ref().map_or(std::ptr::null(), |options| options.as_ptr().cast()),
+            options_size: options.as_ref().map_or(0, Vec::len),
+        };
+        // SAFETY: the client is alive; bytes and options are borrowed for the call.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the executable is new and ours.
+        unsafe { LoadedExecutable::new(self, out.loaded_executable, ExecutableDeserializeAndLoad::NAME) }
+    }
+
+    /// The pointer for a call.
+    pub(crate) fn raw(&self) -> *mut RawClient {
+        self.0.owned.raw.get()
+    }
+
+    /// The plugin's functions.
+    pub(crate) fn api(&self) -> &Api {
+        self.0.owned.plugin.api()
+    }
+
+    /// Whether both are the same client.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// What is kept of the device at `index`, which comes from this client.
+    pub(crate) fn device_entry(&self, index: usize) -> &DeviceEntry {
+        &self.0.devices[index]
+    }
+
+    /// Whether this process can use the device at `index`.
+    pub(crate) fn is_addressable(&self, index: usize) -> bool {
+        self.0.addressable.contains(&index)
+    }
+
+    /// The device that the plugin means by this pointer.
+    pub(crate) fn device_of(&self, raw: *mut RawDevice, function: &'static str) -> Result<Device, Error> {
+        let index = position(&self.0.devices, raw, function)?;
+        Ok(Device::new(self, index))
+    }
+}
+
+impl Inner {
+    fn read(owned: Owned) -> Result<Self, Error> {
+        let (api, client) = (*owned.plugin.api(), owned.raw.get());
+        // SAFETY: `owned` keeps the client alive; so for the calls below.
+        let name = unsafe { api.call(ClientPlatformName { client, name: std::ptr::null(), name_size: 0 }) }?;
+        // SAFETY: the text lives as long as the client.
+        let platform_name = unsafe { text(name.name, name.name_size) };
+        let arguments = ClientPlatformVersion { client, version: std::ptr::null(), version_size: 0 };
+        // SAFETY: as above.
+        let version = unsafe { api.call(arguments) }?;
+        // SAFETY: as above.
+        let platform_version = unsafe { text(version.version, version.version_size) };
+        // SAFETY: as above.
+        let process = unsafe { api.call(ClientProcessIndex { client, process_index: 0, tail: 0 }) }?;
+        // SAFETY: as above.
+        let all = unsafe { api.call(ClientDevices { client, devices: std::ptr::null(), num_devices: 0 }) }?;
+        // SAFETY: the array and the devices live as long as the client.
+        let all = unsafe { array(all.devices, all.num_devices) };
+        // SAFETY: as above.
+        let devices = all.iter().map(|device| unsafe { DeviceEntry::read(&api, *device) });
+        let devices = devices.collect::<Result<Vec<_>, _>>()?;
+        let arguments = ClientAddressableDevices { client, devices: std::ptr::null(), num_devices: 0 };
+        // SAFETY: as above.
+        let ours = unsafe { api.call(arguments) }?;
+        // SAFETY: as above.
+        let ours = unsafe { array(ours.devices, ours.num_devices) };
+        let addressable = ours.iter().map(|device| position(&devices, *device, ClientAddressableDevices::NAME));
+        let addressable = addressable.collect::<Result<Vec<_>, _>>()?;
+        let process_index = process.process_index.into();
+        Ok(Self { owned, platform_name, platform_version, process_index, devices, addressable })
+    }
+}
+
+fn position(devices: &[DeviceEntry], raw: *mut RawDevice, function: &'static str) -> Result<usize, Error> {
+    let found = devices.iter().position(|entry| entry.raw.get() == raw);
+    found.ok_or(Error::Contract { function, what: "a device that is not in the client's list" })
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: everything made from the client keeps it alive, so this is the last use. Nobody to tell of a failure.
+        let _unheard = unsafe { self.plugin.api().call(ClientDestroy { client: self.raw.get() }) };
+    }
+}

@@ -1,0 +1,117 @@
+//! Copies from a device to host memory.
+
+#![expect(unsafe_code, reason = "lends host memory to the plugin for the length of a transfer")]
+
+use std::ffi::c_void;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::event::{Event, Kept};
+use crate::ffi::buffer::BufferToHostBuffer;
+use crate::ffi::values::{MEMORY_LAYOUT_TILED, MemoryLayout, TiledLayout};
+use crate::ffi::{Arguments, Struct};
+
+/// A copy to host memory that has been started: a future of the bytes, dense and row-major, little-endian.
+///
+/// Dropping it early is safe: the memory stays until the transfer has ended.
+#[derive(Debug)]
+pub struct Download {
+    /// `None` once the bytes are given out.
+    transfer: Option<Transfer>,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    event: Event,
+    bytes: Vec<u8>,
+}
+
+impl Download {
+    /// Starts the copy.
+    pub(crate) fn start(buffer: &Buffer) -> Result<Self, Error> {
+        let api = *buffer.client().api();
+        let rank = i64::try_from(buffer.dims().len()).unwrap_or(i64::MAX);
+        let minor_to_major: Vec<i64> = (0..rank).rev().collect();
+        let mut layout = row_major(&minor_to_major);
+        let mut call = Struct::new(BufferToHostBuffer {
+            buffer: buffer.raw(),
+            host_layout: &raw mut layout,
+            dst: std::ptr::null_mut(),
+            dst_size: 0,
+            event: std::ptr::null_mut(),
+        });
+        // SAFETY: the buffer is alive; without a destination it only tells the size.
+        unsafe { api.call_struct(&mut call) }?;
+        let mut bytes = vec![0_u8; call.fields.dst_size];
+        call.fields.dst = bytes.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the destination has the size that was asked for, and stays until the event is ready: `bytes` is
+        // neither touched nor freed before that, see `take` and `drop`.
+        unsafe { api.call_struct(&mut call) }?;
+        let event = Event::new(call.fields.event, BufferToHostBuffer::NAME, buffer.client());
+        Ok(Self { transfer: Some(Transfer { event, bytes }) })
+    }
+
+    /// Blocks this thread until the bytes are there.
+    ///
+    /// # Errors
+    /// Why the content could not be computed or copied.
+    pub fn wait(mut self) -> Result<Vec<u8>, Error> {
+        if let Some(transfer) = &self.transfer {
+            transfer.event.wait()?;
+        }
+        Ok(self.take())
+    }
+
+    /// Whether the bytes, or an error, are there. Never blocks.
+    pub fn is_ready(&self) -> bool {
+        self.transfer.as_ref().is_none_or(|transfer| transfer.event.is_ready())
+    }
+
+    /// The bytes, once the event is ready.
+    fn take(&mut self) -> Vec<u8> {
+        self.transfer.take().expect("a download is not polled after it gave its bytes").bytes
+    }
+}
+
+impl Future for Download {
+    type Output = Result<Vec<u8>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let event = self.transfer.as_mut().map(|transfer| Pin::new(&mut transfer.event));
+        match event.map(|event| event.poll(context)) {
+            Some(Poll::Pending) => Poll::Pending,
+            Some(Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
+            Some(Poll::Ready(Ok(()))) | None => Poll::Ready(Ok(self.take())),
+        }
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let Some(Transfer { event, bytes }) = self.transfer.take() else { return };
+        if !event.is_ready() {
+            let kept = Kept::leak(*event.api(), bytes);
+            // SAFETY: `kept` was just leaked, and is given away here.
+            unsafe { event.release_when_ready(kept) };
+        }
+    }
+}
+
+/// The layout of dense arrays in host memory: the last dimension is the fastest.
+fn row_major(minor_to_major: &[i64]) -> Struct<MemoryLayout> {
+    Struct::new(MemoryLayout {
+        tiled: TiledLayout {
+            struct_size: size_of::<TiledLayout>(),
+            extension_start: std::ptr::null(),
+            minor_to_major: minor_to_major.as_ptr(),
+            minor_to_major_size: minor_to_major.len(),
+            tile_dims: std::ptr::null(),
+            tile_dim_sizes: std::ptr::null(),
+            num_tiles: 0,
+        },
+        kind: MEMORY_LAYOUT_TILED,
+        tail: 0,
+    })
+}

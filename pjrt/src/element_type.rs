@@ -1,0 +1,140 @@
+//! Element types and shapes of arrays.
+
+use std::fmt;
+
+use crate::error::Error;
+
+/// Type of an array's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// True or false; one byte on the host, 0 or 1.
+    Pred,
+    /// Signed, 4 bits; one byte per element on the host, of which the lower half counts. Downloaded, the upper half may
+    /// be zero or the sign.
+    S4,
+    /// Signed, 8 bits.
+    S8,
+    /// Signed, 32 bits.
+    S32,
+    /// Unsigned, 8 bits.
+    U8,
+    /// Unsigned, 32 bits.
+    U32,
+    /// 8 bits with 4 of exponent and no infinity.
+    F8E4M3FN,
+    /// IEEE half.
+    F16,
+    /// The upper half of an IEEE single.
+    Bf16,
+    /// IEEE single.
+    F32,
+}
+
+/// Type, number in the header, name in StableHLO, bytes of an element on the host.
+const ROWS: [(ElementType, i32, &str, usize); 10] = [
+    (ElementType::Pred, 1, "i1", 1),
+    (ElementType::S4, 21, "i4", 1),
+    (ElementType::S8, 2, "i8", 1),
+    (ElementType::S32, 4, "i32", 4),
+    (ElementType::U8, 6, "ui8", 1),
+    (ElementType::U32, 8, "ui32", 4),
+    (ElementType::F8E4M3FN, 17, "f8E4M3FN", 1),
+    (ElementType::F16, 10, "f16", 2),
+    (ElementType::Bf16, 13, "bf16", 2),
+    (ElementType::F32, 11, "f32", 4),
+];
+
+impl ElementType {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        ROWS.iter().map(|row| row.0)
+    }
+
+    /// The type with this number in the header.
+    pub(crate) fn from_number(number: i32) -> Result<Self, Error> {
+        ROWS.iter().find(|row| row.1 == number).map(|row| row.0).ok_or(Error::ElementType(number))
+    }
+
+    /// Its number in the header.
+    pub(crate) fn number(self) -> i32 {
+        ROWS[self as usize].1
+    }
+
+    /// Bytes of one element in host memory. Four-bit integers take one byte each there.
+    pub fn host_bytes(self) -> usize {
+        ROWS[self as usize].3
+    }
+}
+
+impl fmt::Display for ElementType {
+    /// Writes the name that StableHLO gives it, such as `bf16` or `ui8`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ROWS[*self as usize].2)
+    }
+}
+
+/// Element type and dimensions of an array.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Type of the elements.
+    pub element_type: ElementType,
+    /// Length of each dimension, outermost first; none for a scalar.
+    pub dims: Vec<usize>,
+}
+
+impl Shape {
+    /// Bytes that a dense array of this shape takes in host memory; `None` if that overflows.
+    pub fn host_bytes(&self) -> Option<usize> {
+        host_bytes(self.element_type, &self.dims)
+    }
+}
+
+impl fmt::Display for Shape {
+    /// Writes it as StableHLO does: `2x3xbf16`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.dims.iter().try_for_each(|dim| write!(f, "{dim}x"))?;
+        self.element_type.fmt(f)
+    }
+}
+
+/// Bytes of a dense array in host memory.
+pub(crate) fn host_bytes(element_type: ElementType, dims: &[usize]) -> Option<usize> {
+    dims.iter().try_fold(element_type.host_bytes(), |bytes, dim| bytes.checked_mul(*dim))
+}
+
+/// Dimensions as the C API wants them.
+pub(crate) fn dims_to_c(dims: &[usize]) -> Result<Vec<i64>, Error> {
+    let too_long = |_| Error::Arguments(format!("dimensions {dims:?} do not fit 64 bits"));
+    dims.iter().map(|dim| i64::try_from(*dim).map_err(too_long)).collect()
+}
+
+/// Dimensions as the C API gives them.
+pub(crate) fn dims_from_c(dims: &[i64], function: &'static str) -> Result<Vec<usize>, Error> {
+    let negative = |_| Error::Contract { function, what: "a negative dimension" };
+    dims.iter().map(|dim| usize::try_from(*dim).map_err(negative)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_in_the_order_of_the_types() {
+        for (index, row) in ROWS.iter().enumerate() {
+            assert_eq!(row.0 as usize, index);
+            assert_eq!(ElementType::from_number(row.1).expect("listed"), row.0);
+            assert_eq!(row.0.number(), row.1);
+        }
+        assert!(matches!(ElementType::from_number(5), Err(Error::ElementType(5))));
+    }
+
+    #[test]
+    fn shapes_know_their_size_and_name() {
+        let shape = Shape { element_type: ElementType::Bf16, dims: vec![2, 3] };
+        assert_eq!(shape.host_bytes(), Some(12));
+        assert_eq!(shape.to_string(), "2x3xbf16");
+        assert_eq!(Shape { element_type: ElementType::Pred, dims: Vec::new() }.host_bytes(), Some(1));
+        assert_eq!(Shape { element_type: ElementType::F32, dims: vec![usize::MAX] }.host_bytes(), None);
+        assert_eq!(Shape { element_type: ElementType::F32, dims: vec![0, usize::MAX] }.host_bytes(), Some(0));
+    }
+}

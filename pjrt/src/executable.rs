@@ -1,0 +1,331 @@
+//! Executables: compiled programs, loaded on devices or not.
+
+#![expect(unsafe_code, reason = "calls the plugin")]
+
+use std::sync::{Arc, OnceLock};
+
+use crate::api::{Api, array, text};
+use crate::client::Client;
+use crate::device::Device;
+use crate::element_type::{ElementType, Shape, dims_from_c};
+use crate::error::Error;
+use crate::ffi::executable::{
+    ExecutableDestroy, ExecutableFingerprint, ExecutableGetCostAnalysis, ExecutableName, ExecutableNumOutputs,
+    ExecutableNumPartitions, ExecutableNumReplicas, ExecutableOptimizedProgram, ExecutableOutputDimensions,
+    ExecutableOutputElementTypes, ExecutableParameterMemoryKinds, ExecutableSerialize, ExecutableSizeOfGeneratedCode,
+    LoadedExecutableAddressableDevices, LoadedExecutableDestroy, LoadedExecutableGetExecutable,
+};
+use crate::ffi::values::Program;
+use crate::ffi::{Arguments, RawExecutable, RawLoadedExecutable, Struct};
+use crate::handle::Handle;
+use crate::named_value::{Value, read_values};
+use crate::plugin::Plugin;
+use crate::serialized::Lent;
+
+/// A compiled program, as it comes from [`Topology::compile`](crate::Topology::compile) or belongs to a
+/// [`LoadedExecutable`].
+#[derive(Debug)]
+pub struct Executable {
+    raw: Handle<RawExecutable>,
+    plugin: Arc<Plugin>,
+    /// Keeps the client of a loaded executable alive.
+    _client: Option<Client>,
+}
+
+impl Executable {
+    /// Owns an executable that `function` made.
+    ///
+    /// # Safety
+    /// `raw` is null or new and ours.
+    pub(crate) unsafe fn new(
+        raw: *mut RawExecutable,
+        function: &'static str,
+        plugin: &Arc<Plugin>,
+        client: Option<Client>,
+    ) -> Result<Self, Error> {
+        Ok(Self { raw: Handle::new(raw, function)?, plugin: Arc::clone(plugin), _client: client })
+    }
+
+    /// Its name, from the module's.
+    ///
+    /// # Errors
+    /// What the plugin says; so for the others.
+    pub fn name(&self) -> Result<String, Error> {
+        // SAFETY: `self` owns the executable; so for the calls below.
+        let arguments = ExecutableName { executable: self.raw(), name: std::ptr::null(), name_size: 0 };
+        // SAFETY: as above.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the name lives as long as the executable.
+        Ok(unsafe { text(out.name, out.name_size) })
+    }
+
+    /// Copies of the program that see different data.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn num_replicas(&self) -> Result<usize, Error> {
+        let arguments = ExecutableNumReplicas { executable: self.raw(), num_replicas: 0 };
+        // SAFETY: `self` owns the executable.
+        Ok(unsafe { self.api().call(arguments) }?.num_replicas)
+    }
+
+    /// Devices that share one copy.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn num_partitions(&self) -> Result<usize, Error> {
+        let arguments = ExecutableNumPartitions { executable: self.raw(), num_partitions: 0 };
+        // SAFETY: `self` owns the executable.
+        Ok(unsafe { self.api().call(arguments) }?.num_partitions)
+    }
+
+    /// Outputs per device.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn num_outputs(&self) -> Result<usize, Error> {
+        let arguments = ExecutableNumOutputs { executable: self.raw(), num_outputs: 0 };
+        // SAFETY: `self` owns the executable.
+        Ok(unsafe { self.api().call(arguments) }?.num_outputs)
+    }
+
+    /// Arguments per device, where the plugin's API is new enough (0.104) to tell.
+    pub fn num_parameters(&self) -> Option<usize> {
+        let arguments = ExecutableParameterMemoryKinds {
+            executable: self.raw(),
+            num_parameters: 0,
+            kinds: std::ptr::null(),
+            kind_sizes: std::ptr::null(),
+        };
+        // SAFETY: `self` owns the executable.
+        unsafe { self.api().call(arguments) }.ok().map(|out| out.num_parameters)
+    }
+
+    /// Element types and dimensions of the outputs of one device.
+    ///
+    /// # Errors
+    /// What the plugin says; [`Error::ElementType`] for a type that is not supported.
+    pub fn outputs(&self) -> Result<Vec<Shape>, Error> {
+        let arguments =
+            ExecutableOutputElementTypes { executable: self.raw(), types: std::ptr::null_mut(), num_types: 0 };
+        // SAFETY: `self` owns the executable.
+        let types = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the array lives as long as the executable.
+        let types = unsafe { array(types.types.cast_const(), types.num_types) };
+        let arguments = ExecutableOutputDimensions {
+            executable: self.raw(),
+            num_outputs: 0,
+            dims: std::ptr::null(),
+            dim_sizes: std::ptr::null(),
+        };
+        // SAFETY: `self` owns the executable.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the array lives as long as the executable and has this length.
+        let ranks = unsafe { array(out.dim_sizes, out.num_outputs) };
+        // SAFETY: as above; its length is the sum of the ranks.
+        let mut dims = unsafe { array(out.dims, ranks.iter().sum()) };
+        if ranks.len() != types.len() {
+            let what = "as many dimension lists as not element types";
+            return Err(Error::Contract { function: ExecutableOutputDimensions::NAME, what });
+        }
+        let shape = |(number, rank): (&i32, &usize)| {
+            let (first, rest) = dims.split_at(*rank);
+            dims = rest;
+            let dims = dims_from_c(first, ExecutableOutputDimensions::NAME)?;
+            Ok(Shape { element_type: ElementType::from_number(*number)?, dims })
+        };
+        types.iter().zip(ranks).map(shape).collect()
+    }
+
+    /// Bytes of machine code, where the plugin tells.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn size_of_generated_code(&self) -> Result<i64, Error> {
+        let arguments = ExecutableSizeOfGeneratedCode { executable: self.raw(), size: 0 };
+        // SAFETY: `self` owns the executable.
+        Ok(unsafe { self.api().call(arguments) }?.size)
+    }
+
+    /// Bytes that [`Client::load`] accepts, given to the same build of the same plugin.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn serialize(&self) -> Result<Vec<u8>, Error> {
+        let arguments = ExecutableSerialize {
+            executable: self.raw().cast_const(),
+            bytes: std::ptr::null(),
+            bytes_size: 0,
+            serialized: std::ptr::null_mut(),
+            deleter: None,
+        };
+        // SAFETY: `self` owns the executable.
+        let out = unsafe { self.api().call(arguments) }?;
+        let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
+        // SAFETY: that is what one call returned.
+        Ok(unsafe { Lent { bytes, size, serialized, deleter }.take() })
+    }
+
+    /// The compiler's estimate of the cost, such as `flops` and `bytes accessed`. Names differ between plugins.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] where the plugin has none.
+    pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>, Error> {
+        let arguments =
+            ExecutableGetCostAnalysis { executable: self.raw(), num_properties: 0, properties: std::ptr::null() };
+        // SAFETY: `self` owns the executable.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the values live as long as the executable.
+        Ok(unsafe { read_values(out.properties, out.num_properties) })
+    }
+
+    /// The program after optimisation: name of the format (`hlo` or `hlo_with_config`, serialized protos) and bytes.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] where the plugin has none.
+    pub fn optimized_program(&self) -> Result<(String, Vec<u8>), Error> {
+        let mut program =
+            Struct::new(Program { code: std::ptr::null_mut(), code_size: 0, format: std::ptr::null(), format_size: 0 });
+        let program_pointer = &raw mut program;
+        let mut call = Struct::new(ExecutableOptimizedProgram { executable: self.raw(), program: program_pointer });
+        // SAFETY: `self` owns the executable; without a destination it only tells the size.
+        unsafe { self.api().call_struct(&mut call) }?;
+        // SAFETY: the program is a local that nobody else uses; so for the lines below.
+        let mut code = vec![0_u8; unsafe { (*program_pointer).fields.code_size }];
+        // SAFETY: as above.
+        unsafe { (*program_pointer).fields.code = code.as_mut_ptr().cast() };
+        // SAFETY: the destination has the size that was asked for.
+        unsafe { self.api().call_struct(&mut call) }?;
+        let Program { code_size, format, format_size, .. } = program.fields;
+        code.truncate(code_size);
+        // SAFETY: the format is the plugin's, and lives as long as the executable.
+        Ok((unsafe { text(format, format_size) }, code))
+    }
+
+    /// Bytes that are equal for equal programs, options and compilers; `None` where the plugin has none.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn fingerprint(&self) -> Result<Option<Vec<u8>>, Error> {
+        let arguments =
+            ExecutableFingerprint { executable: self.raw(), fingerprint: std::ptr::null(), fingerprint_size: 0 };
+        // SAFETY: `self` owns the executable.
+        match unsafe { self.api().call(arguments) } {
+            // SAFETY: the bytes live as long as the executable.
+            Ok(out) => Ok(Some(unsafe { array(out.fingerprint.cast::<u8>(), out.fingerprint_size) }.to_vec())),
+            Err(error) if error.is_unimplemented() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The pointer for a call.
+    pub(crate) fn raw(&self) -> *mut RawExecutable {
+        self.raw.get()
+    }
+
+    /// The plugin's functions.
+    pub(crate) fn api(&self) -> &Api {
+        self.plugin.api()
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        // SAFETY: `self` owns the executable and is not used afterwards. There is nobody to tell of a failure.
+        let _unheard = unsafe { self.api().call(ExecutableDestroy { executable: self.raw() }) };
+    }
+}
+
+/// A compiled program on its devices, ready to be executed.
+#[derive(Debug)]
+pub struct LoadedExecutable {
+    executable: Executable,
+    owned: OwnedLoaded,
+    devices: Vec<Device>,
+    num_outputs: usize,
+    num_parameters: Option<usize>,
+    /// Shapes of the outputs as the first execution returned them: they never change.
+    output_shapes: OnceLock<Vec<Arc<Shape>>>,
+}
+
+/// The plugin's loaded executable, which is destroyed when this is dropped.
+#[derive(Debug)]
+struct OwnedLoaded {
+    raw: Handle<RawLoadedExecutable>,
+    client: Client,
+}
+
+impl LoadedExecutable {
+    /// Owns an executable that `function` made.
+    ///
+    /// # Safety
+    /// `raw` is null or new and ours.
+    pub(crate) unsafe fn new(
+        client: &Client,
+        raw: *mut RawLoadedExecutable,
+        function: &'static str,
+    ) -> Result<Self, Error> {
+        let owned = OwnedLoaded { raw: Handle::new(raw, function)?, client: client.clone() };
+        let arguments = LoadedExecutableGetExecutable { loaded_executable: raw, executable: std::ptr::null_mut() };
+        // SAFETY: `owned` keeps it alive; so for the call below.
+        let out = unsafe { client.api().call(arguments) }?;
+        let plugin = client.plugin();
+        // SAFETY: the caller of that function owns what it returns.
+        let executable = unsafe {
+            Executable::new(out.executable, LoadedExecutableGetExecutable::NAME, plugin, Some(client.clone()))
+        }?;
+        let arguments =
+            LoadedExecutableAddressableDevices { executable: raw, devices: std::ptr::null(), num_devices: 0 };
+        // SAFETY: as above.
+        let out = unsafe { client.api().call(arguments) }?;
+        // SAFETY: the array lives as long as the executable.
+        let devices = unsafe { array(out.devices, out.num_devices) }.iter();
+        let devices = devices.map(|raw| client.device_of(*raw, LoadedExecutableAddressableDevices::NAME));
+        let devices = devices.collect::<Result<Vec<_>, _>>()?;
+        let (num_outputs, num_parameters) = (executable.num_outputs()?, executable.num_parameters());
+        Ok(Self { executable, owned, devices, num_outputs, num_parameters, output_shapes: OnceLock::new() })
+    }
+
+    /// The program itself.
+    pub fn executable(&self) -> &Executable {
+        &self.executable
+    }
+
+    /// The devices of this process that it runs on, in the order of argument and output lists.
+    pub fn addressable_devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The client that it is loaded in.
+    pub fn client(&self) -> &Client {
+        &self.owned.client
+    }
+
+    /// Outputs per device.
+    pub fn num_outputs(&self) -> usize {
+        self.num_outputs
+    }
+
+    /// Arguments per device, if the plugin tells.
+    pub(crate) fn num_parameters(&self) -> Option<usize> {
+        self.num_parameters
+    }
+
+    /// Where the shapes of the outputs are kept.
+    pub(crate) fn output_shapes(&self) -> &OnceLock<Vec<Arc<Shape>>> {
+        &self.output_shapes
+    }
+
+    /// The pointer for a call.
+    pub(crate) fn raw(&self) -> *mut RawLoadedExecutable {
+        self.owned.raw.get()
+    }
+}
+
+impl Drop for OwnedLoaded {
+    fn drop(&mut self) {
+        let arguments = LoadedExecutableDestroy { executable: self.raw.get() };
+        // SAFETY: `self` owns the executable and is not used afterwards. There is nobody to tell of a failure.
+        let _unheard = unsafe { self.client.api().call(arguments) };
+    }
+}

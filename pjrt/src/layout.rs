@@ -1,0 +1,113 @@
+//! Layouts: how the elements of an array lie in a device's memory, through the Layouts extension.
+
+#![expect(unsafe_code, reason = "calls the plugin")]
+
+use std::fmt;
+
+use crate::api::Api;
+use crate::buffer::Buffer;
+use crate::client::Client;
+use crate::element_type::{ElementType, dims_to_c};
+use crate::error::Error;
+use crate::ffi::layouts::{LayoutDestroy, LayoutOfBuffer, LayoutOfClient, LayoutOfTopology, LayoutSerialize};
+use crate::ffi::{Arguments, RawLayout};
+use crate::handle::Handle;
+use crate::serialized::Lent;
+use crate::topology::Topology;
+
+/// A layout as the plugin writes it, such as `{1,0:T(8,128)(2,1)}`: dimensions from fastest to slowest, then tiles.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Layout(Vec<u8>);
+
+impl Layout {
+    /// The plugin's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Copies a layout and destroys the plugin's object.
+    ///
+    /// # Safety
+    /// `raw` is null or a layout that is ours.
+    unsafe fn take(api: &Api, raw: *mut RawLayout, function: &'static str) -> Result<Self, Error> {
+        let layout = Handle::new(raw, function)?.get();
+        let arguments = LayoutSerialize {
+            layout,
+            bytes: std::ptr::null(),
+            bytes_size: 0,
+            serialized: std::ptr::null_mut(),
+            deleter: None,
+        };
+        // SAFETY: the layout is alive.
+        let out = unsafe { api.call(arguments) }.map(|out| {
+            let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
+            // SAFETY: that is what one call returned.
+            Self(unsafe { Lent { bytes, size, serialized, deleter }.take() })
+        });
+        // SAFETY: the layout is ours and not used afterwards. There is nobody to tell of a failure.
+        let _unheard = unsafe { api.call(LayoutDestroy { layout }) };
+        out
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl Client {
+    /// The layout that an array of this type and these dimensions gets by default.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] where the plugin has no Layouts extension.
+    pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
+        let dims = dims_to_c(dims)?;
+        let arguments = LayoutOfClient {
+            client: self.raw(),
+            element_type: element_type.number(),
+            dims: dims.as_ptr(),
+            num_dims: dims.len(),
+            layout: std::ptr::null_mut(),
+        };
+        // SAFETY: the client is alive; the dimensions are borrowed for the call.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the caller of that function owns what it returns.
+        unsafe { Layout::take(self.api(), out.layout, LayoutOfClient::NAME) }
+    }
+}
+
+impl Topology {
+    /// The layout that an array of this type and these dimensions gets by default on these devices.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] where the plugin has no Layouts extension.
+    pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
+        let dims = dims_to_c(dims)?;
+        let arguments = LayoutOfTopology {
+            topology: self.raw(),
+            element_type: element_type.number(),
+            dims: dims.as_ptr(),
+            num_dims: dims.len(),
+            layout: std::ptr::null_mut(),
+        };
+        // SAFETY: the topology is alive; the dimensions are borrowed for the call.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the caller of that function owns what it returns.
+        unsafe { Layout::take(self.api(), out.layout, LayoutOfTopology::NAME) }
+    }
+}
+
+impl Buffer {
+    /// How its elements lie in the device's memory.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] where the plugin has no Layouts extension.
+    pub fn layout(&self) -> Result<Layout, Error> {
+        let api = self.client().api();
+        // SAFETY: the buffer is alive.
+        let out = unsafe { api.call(LayoutOfBuffer { buffer: self.raw(), layout: std::ptr::null_mut() }) }?;
+        // SAFETY: the caller of that function owns what it returns.
+        unsafe { Layout::take(api, out.layout, LayoutOfBuffer::NAME) }
+    }
+}

@@ -1,0 +1,79 @@
+//! What a compiled program needs of memory.
+
+#![expect(unsafe_code, reason = "calls the plugin")]
+
+use crate::error::Error;
+use crate::executable::Executable;
+use crate::ffi::executable::ExecutableMemoryStats;
+
+/// What a field holds before the call: a plugin that is too old to know the field leaves it so.
+const UNSET: i64 = -1;
+
+/// Memory that a program needs on each device, and on the host, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompiledMemoryStats {
+    /// Machine code.
+    pub generated_code_bytes: i64,
+    /// All arguments.
+    pub argument_bytes: i64,
+    /// All outputs, those that reuse arguments too.
+    pub output_bytes: i64,
+    /// Arguments that outputs reuse: what donation saves.
+    pub alias_bytes: i64,
+    /// Scratch.
+    pub temp_bytes: i64,
+    /// The most at one time, where the plugin tells.
+    pub peak_bytes: Option<i64>,
+    /// Machine code on the host.
+    pub host_generated_code_bytes: i64,
+    /// Arguments in host memory.
+    pub host_argument_bytes: i64,
+    /// Outputs in host memory.
+    pub host_output_bytes: i64,
+    /// Arguments in host memory that outputs reuse.
+    pub host_alias_bytes: i64,
+    /// Scratch in host memory.
+    pub host_temp_bytes: i64,
+}
+
+impl Executable {
+    /// What the program needs of memory. Donation works if `alias_bytes` is the size of what is donated.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] where the plugin cannot tell.
+    pub fn memory_stats(&self) -> Result<CompiledMemoryStats, Error> {
+        let arguments = ExecutableMemoryStats {
+            executable: self.raw(),
+            generated_code: 0,
+            argument: 0,
+            output: 0,
+            alias: 0,
+            temp: 0,
+            host_generated_code: 0,
+            host_argument: 0,
+            host_output: 0,
+            host_alias: 0,
+            host_temp: 0,
+            peak_memory: UNSET,
+            total_size: UNSET,
+            total_allocation: UNSET,
+            indefinite_allocations: UNSET,
+            peak_unpadded_heap: UNSET,
+        };
+        // SAFETY: `self` owns the executable.
+        let out = unsafe { self.api().call(arguments) }?;
+        Ok(CompiledMemoryStats {
+            generated_code_bytes: out.generated_code,
+            argument_bytes: out.argument,
+            output_bytes: out.output,
+            alias_bytes: out.alias,
+            temp_bytes: out.temp,
+            peak_bytes: (out.peak_memory != UNSET).then_some(out.peak_memory),
+            host_generated_code_bytes: out.host_generated_code,
+            host_argument_bytes: out.host_argument,
+            host_output_bytes: out.host_output,
+            host_alias_bytes: out.host_alias,
+            host_temp_bytes: out.host_temp,
+        })
+    }
+}

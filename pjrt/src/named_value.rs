@@ -1,0 +1,160 @@
+//! Named values: how options go to a plugin and attributes come from it.
+
+#![expect(unsafe_code, reason = "reads the union of PJRT_NamedValue")]
+
+use std::ffi::c_char;
+use std::marker::PhantomData;
+
+use crate::api::{array, text};
+use crate::ffi::values::{NamedValue, NamedValueUnion, named_value_kind};
+
+/// The value of an option or an attribute.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Text.
+    String(String),
+    /// A number.
+    I64(i64),
+    /// Numbers.
+    I64List(Vec<i64>),
+    /// A number.
+    F32(f32),
+    /// True or false.
+    Bool(bool),
+}
+
+impl Value {
+    /// The number, if it is one.
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Self::I64(value) => Some(*value),
+            Self::String(_) | Self::I64List(_) | Self::F32(_) | Self::Bool(_) => None,
+        }
+    }
+
+    /// The text, if it is text.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::String(value) => Some(value),
+            Self::I64(_) | Self::I64List(_) | Self::F32(_) | Self::Bool(_) => None,
+        }
+    }
+}
+
+/// The value with this name.
+pub(crate) fn find<'a>(values: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
+    values.iter().find(|(found, _)| found == name).map(|(_, value)| value)
+}
+
+/// Copies named values that the plugin lent. A kind that the header does not list is left out.
+///
+/// # Safety
+/// `start` is null or points to `size` named values whose pointers are readable.
+pub(crate) unsafe fn read_values(start: *const NamedValue, size: usize) -> Vec<(String, Value)> {
+    // SAFETY: the caller's promise.
+    let values = unsafe { array(start, size) };
+    let read = |named: &NamedValue| {
+        // SAFETY: the caller's promise.
+        let name = unsafe { text(named.name, named.name_size) };
+        // SAFETY: as above.
+        unsafe { read_value(named) }.map(|value| (name, value))
+    };
+    values.iter().filter_map(read).collect()
+}
+
+/// # Safety
+/// The pointers of `named` are readable.
+unsafe fn read_value(named: &NamedValue) -> Option<Value> {
+    let NamedValue { value, value_size, kind, .. } = *named;
+    match kind {
+        // SAFETY: the kind says which member of the union is set, and the caller promises that it is readable.
+        named_value_kind::STRING => Some(Value::String(unsafe { text(value.string, value_size) })),
+        // SAFETY: as above.
+        named_value_kind::I64 => Some(Value::I64(unsafe { value.int })),
+        // SAFETY: as above.
+        named_value_kind::I64_LIST => Some(Value::I64List(unsafe { array(value.ints, value_size) }.to_vec())),
+        // SAFETY: as above.
+        named_value_kind::F32 => Some(Value::F32(unsafe { value.float })),
+        // SAFETY: as above.
+        named_value_kind::BOOL => Some(Value::Bool(unsafe { value.boolean })),
+        _ => None,
+    }
+}
+
+/// Options as C sees them; borrows names and values.
+pub(crate) struct Options<'a> {
+    values: Vec<NamedValue>,
+    borrowed: PhantomData<&'a [(&'a str, Value)]>,
+}
+
+impl<'a> Options<'a> {
+    /// Lists the options.
+    pub(crate) fn new(options: &'a [(&'a str, Value)]) -> Self {
+        Self { values: options.iter().map(|(name, value)| write_value(name, value)).collect(), borrowed: PhantomData }
+    }
+
+    /// The array, valid for as long as `self`.
+    pub(crate) fn as_ptr(&self) -> *const NamedValue {
+        self.values.as_ptr()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+}
+
+fn write_value(name: &str, value: &Value) -> NamedValue {
+    let (kind, union, value_size) = match value {
+        Value::String(text) => {
+            (named_value_kind::STRING, NamedValueUnion { string: text.as_ptr().cast::<c_char>() }, text.len())
+        }
+        Value::I64(int) => (named_value_kind::I64, NamedValueUnion { int: *int }, 1),
+        Value::I64List(ints) => (named_value_kind::I64_LIST, NamedValueUnion { ints: ints.as_ptr() }, ints.len()),
+        Value::F32(float) => (named_value_kind::F32, NamedValueUnion { float: *float }, 1),
+        Value::Bool(boolean) => (named_value_kind::BOOL, NamedValueUnion { boolean: *boolean }, 1),
+    };
+    NamedValue {
+        struct_size: size_of::<NamedValue>(),
+        extension_start: std::ptr::null(),
+        name: name.as_ptr().cast::<c_char>(),
+        name_size: name.len(),
+        kind,
+        value: union,
+        value_size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_survive_the_way_through_c() {
+        let given = [
+            ("text", Value::String("hé".into())),
+            ("empty", Value::String(String::new())),
+            ("int", Value::I64(-7)),
+            ("ints", Value::I64List(vec![2, 4, 1])),
+            ("none", Value::I64List(Vec::new())),
+            ("float", Value::F32(0.5)),
+            ("yes", Value::Bool(true)),
+        ];
+        let options = Options::new(&given);
+        // SAFETY: `options` lent the array, and `given` is alive.
+        let read = unsafe { read_values(options.as_ptr(), options.len()) };
+        let expected: Vec<(String, Value)> = given.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+        assert_eq!(read, expected);
+        assert_eq!(find(&read, "int").and_then(Value::as_i64), Some(-7));
+        assert_eq!(find(&read, "text").and_then(Value::as_str), Some("hé"));
+        assert_eq!(find(&read, "missing"), None);
+    }
+
+    #[test]
+    fn a_kind_of_a_newer_header_is_left_out() {
+        let mut value = write_value("new", &Value::I64(1));
+        value.kind = 99;
+        // SAFETY: one value, whose name is static.
+        assert_eq!(unsafe { read_values(&raw const value, 1) }, Vec::new());
+    }
+}

@@ -1,0 +1,272 @@
+//! Fake buffers and layouts: transfers happen when the test says so, through the pointers that were lent.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::events::{Core, new_event};
+use super::{Control, Kind, Table, control, enter};
+use crate::ffi::buffer::{
+    BufferDestroy, BufferDevice, BufferDimensions, BufferElementType, BufferOnDeviceSizeInBytes, BufferReadyEvent,
+    BufferToHostBuffer,
+};
+use crate::ffi::client::{ClientBufferFromHostBuffer, host_buffer_semantics};
+use crate::ffi::layouts::{LayoutDestroy, LayoutOfBuffer, LayoutSerialize};
+use crate::ffi::{RawBuffer, RawDevice, RawError, RawLayout, RawSerialized, Struct};
+
+/// Content of a buffer: its own, or memory of the host.
+enum Content {
+    Own(Vec<u8>),
+    Host(*const u8, usize),
+}
+
+// SAFETY: memory of the host is lent to the plugin until it says that it is done.
+unsafe impl Send for Content {}
+
+impl Content {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Own(bytes) => bytes.clone(),
+            // SAFETY: the host's memory is lent for as long as the buffer lives.
+            Self::Host(start, size) => unsafe { std::slice::from_raw_parts(*start, *size) }.to_vec(),
+        }
+    }
+}
+
+pub(super) struct FakeBuffer {
+    content: Arc<Mutex<Content>>,
+    element_type: i32,
+    dims: Vec<i64>,
+    device: *mut RawDevice,
+    ready: Arc<Core>,
+    /// Fired when the buffer goes: the host's memory is not used any more.
+    done_with_host: Option<Arc<Core>>,
+    control: Arc<Control>,
+}
+
+impl FakeBuffer {
+    fn leak(self) -> *mut RawBuffer {
+        self.control.born(Kind::Buffer);
+        Box::into_raw(Box::new(self)).cast()
+    }
+
+    fn size(&self) -> usize {
+        let elements: i64 = self.dims.iter().product();
+        let element = crate::ElementType::from_number(self.element_type).expect("a known type").host_bytes();
+        element * usize::try_from(elements).expect("small")
+    }
+
+    /// A new buffer on `device` with the bytes of this one, each one more.
+    pub(super) fn successor(&self, device: *mut RawDevice) -> *mut RawBuffer {
+        let (from, to) = (Arc::clone(&self.content), Arc::new(Mutex::new(Content::Own(Vec::new()))));
+        let target = Arc::clone(&to);
+        let ready = Core::start(move || {
+            let bytes = from.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+            let bytes = bytes.into_iter().map(|byte| byte.wrapping_add(1)).collect();
+            *target.lock().unwrap_or_else(PoisonError::into_inner) = Content::Own(bytes);
+        });
+        let (element_type, dims) = (self.element_type, self.dims.clone());
+        Self { content: to, element_type, dims, device, ready, done_with_host: None, control: control() }.leak()
+    }
+}
+
+struct Lent(*mut u8, usize);
+
+// SAFETY: the pointer is lent to the plugin until it says that it is done.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// Reads the lent memory, when the transfer happens.
+    fn read(&self) -> Vec<u8> {
+        // SAFETY: the memory is lent until the event fires, and this runs before.
+        unsafe { std::slice::from_raw_parts(self.0.cast_const(), self.1) }.to_vec()
+    }
+
+    /// Writes the lent memory, when the transfer happens.
+    fn write(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.1, "the destination is too small");
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
+    }
+}
+
+pub(super) fn fill(table: &mut Table) {
+    table.set::<ClientBufferFromHostBuffer>(from_host);
+    table.set::<BufferDestroy>(destroy);
+    table.set::<BufferElementType>(element_type);
+    table.set::<BufferDimensions>(dimensions);
+    table.set::<BufferOnDeviceSizeInBytes>(size);
+    table.set::<BufferReadyEvent>(ready_event);
+    table.set::<BufferDevice>(device);
+    table.set::<BufferToHostBuffer>(to_host);
+    table.set::<LayoutOfBuffer>(layout_of_buffer);
+    table.set::<LayoutDestroy>(layout_destroy);
+    table.set::<LayoutSerialize>(layout_serialize);
+}
+
+/// # Safety
+/// `buffer` is alive.
+pub(super) unsafe fn fake<'a>(buffer: *mut RawBuffer) -> &'a FakeBuffer {
+    // SAFETY: all buffers come from `leak`.
+    unsafe { &*buffer.cast::<FakeBuffer>() }
+}
+
+unsafe extern "C-unwind" fn from_host(call: *mut Struct<ClientBufferFromHostBuffer>) -> *mut RawError {
+    // SAFETY: the call is alive.
+    let error = unsafe { enter(call) };
+    if !error.is_null() {
+        return error;
+    }
+    // SAFETY: as above.
+    let fields = unsafe { &mut (*call).fields };
+    // SAFETY: the caller lends the dimensions.
+    let dims = unsafe { crate::api::array(fields.dims, fields.num_dims) }.to_vec();
+    let content = Arc::new(Mutex::new(Content::Own(Vec::new())));
+    let mut buffer = FakeBuffer {
+        content: Arc::clone(&content),
+        element_type: fields.element_type,
+        dims,
+        device: fields.device,
+        ready: Core::ended(),
+        done_with_host: None,
+        control: control(),
+    };
+    let lent = Lent(fields.data.cast_mut().cast::<u8>(), buffer.size());
+    let set = move |new: Content| *content.lock().unwrap_or_else(PoisonError::into_inner) = new;
+    let done = match fields.host_buffer_semantics {
+        host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL => {
+            set(Content::Own(lent.read()));
+            Core::ended()
+        }
+        host_buffer_semantics::IMMUTABLE_UNTIL_TRANSFER_COMPLETES => {
+            buffer.ready = Core::start(move || set(Content::Own(lent.read())));
+            Arc::clone(&buffer.ready)
+        }
+        _ => {
+            set(Content::Host(lent.0.cast_const(), lent.1));
+            let done = Core::open();
+            buffer.done_with_host = Some(Arc::clone(&done));
+            done
+        }
+    };
+    fields.done_with_host_buffer = new_event(done);
+    fields.buffer = buffer.leak();
+    std::ptr::null_mut()
+}
+
+unsafe extern "C-unwind" fn destroy(call: *mut Struct<BufferDestroy>) -> *mut RawError {
+    // SAFETY: all buffers come from `leak` and are destroyed once.
+    let buffer = unsafe { Box::from_raw((*call).fields.buffer.cast::<FakeBuffer>()) };
+    buffer.control.died(Kind::Buffer);
+    if let Some(done) = &buffer.done_with_host {
+        done.fire(None);
+    }
+    std::ptr::null_mut()
+}
+
+unsafe extern "C-unwind" fn element_type(call: *mut Struct<BufferElementType>) -> *mut RawError {
+    // SAFETY: the buffer is alive.
+    unsafe { (*call).fields.element_type = fake((*call).fields.buffer).element_type };
+    // SAFETY: as above.
+    unsafe { enter(call) }
+}
+
+unsafe extern "C-unwind" fn dimensions(call: *mut Struct<BufferDimensions>) -> *mut RawError {
+    // SAFETY: the buffer is alive.
+    unsafe {
+        let dims = &fake((*call).fields.buffer).dims;
+        (*call).fields.dims = dims.as_ptr();
+        (*call).fields.num_dims = dims.len();
+        enter(call)
+    }
+}
+
+unsafe extern "C-unwind" fn size(call: *mut Struct<BufferOnDeviceSizeInBytes>) -> *mut RawError {
+    // SAFETY: the buffer is alive.
+    unsafe { (*call).fields.size = fake((*call).fields.buffer).size() };
+    // SAFETY: as above.
+    unsafe { enter(call) }
+}
+
+unsafe extern "C-unwind" fn ready_event(call: *mut Struct<BufferReadyEvent>) -> *mut RawError {
+    // SAFETY: the buffer is alive.
+    unsafe { (*call).fields.event = new_event(Arc::clone(&fake((*call).fields.buffer).ready)) };
+    std::ptr::null_mut()
+}
+
+unsafe extern "C-unwind" fn device(call: *mut Struct<BufferDevice>) -> *mut RawError {
+    // SAFETY: the buffer is alive.
+    unsafe { (*call).fields.device = fake((*call).fields.buffer).device };
+    // SAFETY: as above.
+    unsafe { enter(call) }
+}
+
+unsafe extern "C-unwind" fn to_host(call: *mut Struct<BufferToHostBuffer>) -> *mut RawError {
+    // SAFETY: the call is alive.
+    let error = unsafe { enter(call) };
+    if !error.is_null() {
+        return error;
+    }
+    // SAFETY: as above.
+    let fields = unsafe { &mut (*call).fields };
+    // SAFETY: the buffer is alive.
+    let buffer = unsafe { fake(fields.buffer) };
+    // SAFETY: the layout is lent for the call.
+    let layout = unsafe { &(*fields.host_layout).fields.tiled };
+    // SAFETY: as above.
+    let order = unsafe { crate::api::array(layout.minor_to_major, layout.minor_to_major_size) };
+    assert!(order.iter().rev().copied().eq(0..i64::try_from(buffer.dims.len()).expect("small")), "row-major");
+    if fields.dst.is_null() {
+        fields.dst_size = buffer.size();
+        return std::ptr::null_mut();
+    }
+    let lent = Lent(fields.dst.cast::<u8>(), fields.dst_size);
+    let content = Arc::clone(&buffer.content);
+    let copy = move || lent.write(&content.lock().unwrap_or_else(PoisonError::into_inner).bytes());
+    fields.event = new_event(Core::start(copy));
+    std::ptr::null_mut()
+}
+
+const LAYOUT: &str = "{0}";
+
+unsafe extern "C-unwind" fn layout_of_buffer(call: *mut Struct<LayoutOfBuffer>) -> *mut RawError {
+    control().born(Kind::Layout);
+    // SAFETY: the call is alive.
+    unsafe { (*call).fields.layout = Box::into_raw(Box::new(control())).cast::<RawLayout>() };
+    // SAFETY: as above.
+    unsafe { enter(call) }
+}
+
+unsafe extern "C-unwind" fn layout_destroy(call: *mut Struct<LayoutDestroy>) -> *mut RawError {
+    // SAFETY: `layout_of_buffer` made it, and it is destroyed once.
+    unsafe { Box::from_raw((*call).fields.layout.cast::<Arc<Control>>()) }.died(Kind::Layout);
+    std::ptr::null_mut()
+}
+
+unsafe extern "C-unwind" fn layout_serialize(call: *mut Struct<LayoutSerialize>) -> *mut RawError {
+    // SAFETY: the call is alive.
+    let error = unsafe { enter(call) };
+    if error.is_null() {
+        // SAFETY: as above.
+        let fields = unsafe { &mut (*call).fields };
+        (fields.bytes, fields.bytes_size, fields.serialized) = lend_bytes(LAYOUT.as_bytes().to_vec());
+        fields.deleter = Some(free_bytes);
+    }
+    error
+}
+
+/// Lends bytes until [`free_bytes`].
+pub(super) fn lend_bytes(bytes: Vec<u8>) -> (*const std::ffi::c_char, usize, *mut RawSerialized) {
+    control().born(Kind::Serialized);
+    let serialized = Box::into_raw(Box::new((bytes, control())));
+    // SAFETY: the box was just made.
+    let bytes = unsafe { &(*serialized).0 };
+    (bytes.as_ptr().cast(), bytes.len(), serialized.cast::<c_void>().cast())
+}
+
+/// # Safety
+/// `serialized` comes from [`lend_bytes`] and is freed once.
+pub(super) unsafe extern "C" fn free_bytes(serialized: *mut RawSerialized) {
+    // SAFETY: the caller's promise.
+    let lent = unsafe { Box::from_raw(serialized.cast::<(Vec<u8>, Arc<Control>)>()) };
+    lent.1.died(Kind::Serialized);
+}

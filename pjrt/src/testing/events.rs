@@ -1,0 +1,184 @@
+//! Fake errors and events.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::{Control, Kind, control, enter};
+use crate::ffi::values::{
+    ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, EventIsReady, EventOnReady, OnReadyCallback,
+};
+use crate::ffi::{RawError, RawEvent, Struct};
+
+/// Code and message of a failure.
+pub(crate) type Failure = (i32, String);
+/// What happens when an event is fired, before anybody is told.
+type Action = Box<dyn FnOnce() + Send>;
+
+struct FakeError {
+    failure: Failure,
+    control: Arc<Control>,
+}
+
+/// A new error for the caller.
+pub(super) fn new_error(code: i32, message: &str) -> *mut RawError {
+    let control = control();
+    control.born(Kind::Error);
+    Box::into_raw(Box::new(FakeError { failure: (code, message.to_owned()), control })).cast()
+}
+
+pub(super) unsafe extern "C-unwind" fn error_destroy(call: *mut Struct<ErrorDestroy>) {
+    // SAFETY: the error comes from `new_error` and is destroyed once.
+    let error = unsafe { Box::from_raw((*call).fields.error.cast::<FakeError>()) };
+    error.control.died(Kind::Error);
+}
+
+pub(super) unsafe extern "C-unwind" fn error_message(call: *mut Struct<ErrorMessage>) {
+    // SAFETY: the error comes from `new_error` and is alive.
+    unsafe {
+        let error = &*(*call).fields.error.cast::<FakeError>();
+        (*call).fields.message = error.failure.1.as_ptr().cast();
+        (*call).fields.message_size = error.failure.1.len();
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn error_get_code(call: *mut Struct<ErrorGetCode>) -> *mut RawError {
+    // SAFETY: the error comes from `new_error` and is alive.
+    unsafe { (*call).fields.code = (*(*call).fields.error.cast::<FakeError>()).failure.0 };
+    std::ptr::null_mut()
+}
+
+/// What an event stands for; lives on when the event is destroyed.
+pub(crate) struct Core {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// `Some(None)` is success.
+    outcome: Option<Option<Failure>>,
+    callbacks: Vec<(OnReadyCallback, UserArg)>,
+    actions: Vec<Action>,
+}
+
+struct UserArg(*mut c_void);
+
+// SAFETY: callbacks run on any thread, with what they were given.
+unsafe impl Send for UserArg {}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Core")
+    }
+}
+
+impl Core {
+    /// Work that has ended already.
+    pub(crate) fn ended() -> Arc<Self> {
+        let state = State { outcome: Some(None), ..State::default() };
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Work that has not ended, whoever ends it.
+    pub(crate) fn open() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// Work that does `action`: now, or when the test says so.
+    pub(crate) fn start(action: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        let control = control();
+        if !control.is_deferred.load(std::sync::atomic::Ordering::SeqCst) {
+            action();
+            return Self::ended();
+        }
+        let core = Self::open();
+        core.lock().actions.push(Box::new(action));
+        control.push(Arc::clone(&core));
+        core
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the work.
+    pub(crate) fn fire(&self, outcome: Option<&Failure>) {
+        let actions = std::mem::take(&mut self.lock().actions);
+        actions.into_iter().for_each(|action| action());
+        let callbacks = {
+            let mut state = self.lock();
+            state.outcome = Some(outcome.cloned());
+            std::mem::take(&mut state.callbacks)
+        };
+        self.changed.notify_all();
+        for (callback, user_arg) in callbacks {
+            // SAFETY: that is what was registered; each is called once.
+            unsafe { callback(error_of(outcome), user_arg.0) };
+        }
+    }
+}
+
+fn error_of(failure: Option<&Failure>) -> *mut RawError {
+    failure.map_or(std::ptr::null_mut(), |(code, message)| new_error(*code, message))
+}
+
+struct FakeEvent {
+    core: Arc<Core>,
+    control: Arc<Control>,
+}
+
+/// A new event for the caller.
+pub(super) fn new_event(core: Arc<Core>) -> *mut RawEvent {
+    let control = control();
+    control.born(Kind::Event);
+    Box::into_raw(Box::new(FakeEvent { core, control })).cast()
+}
+
+pub(super) unsafe extern "C-unwind" fn destroy(call: *mut Struct<EventDestroy>) -> *mut RawError {
+    // SAFETY: the event comes from `new_event` and is destroyed once.
+    let event = unsafe { Box::from_raw((*call).fields.event.cast::<FakeEvent>()) };
+    event.control.died(Kind::Event);
+    std::ptr::null_mut()
+}
+
+pub(super) unsafe extern "C-unwind" fn is_ready(call: *mut Struct<EventIsReady>) -> *mut RawError {
+    // SAFETY: the event comes from `new_event` and is alive.
+    unsafe {
+        let event = &*(*call).fields.event.cast::<FakeEvent>();
+        (*call).fields.is_ready = event.core.lock().outcome.is_some();
+        enter(call)
+    }
+}
+
+pub(super) unsafe extern "C-unwind" fn wait(call: *mut Struct<EventAwait>) -> *mut RawError {
+    // SAFETY: the event comes from `new_event` and is alive.
+    let core = unsafe { Arc::clone(&(*(*call).fields.event.cast::<FakeEvent>()).core) };
+    let state = core.changed.wait_while(core.lock(), |state| state.outcome.is_none());
+    let state = state.unwrap_or_else(PoisonError::into_inner);
+    error_of(state.outcome.as_ref().and_then(Option::as_ref))
+}
+
+pub(super) unsafe extern "C-unwind" fn on_ready(call: *mut Struct<EventOnReady>) -> *mut RawError {
+    // SAFETY: the call is alive.
+    let error = unsafe { enter(call) };
+    if !error.is_null() {
+        return error;
+    }
+    // SAFETY: the event comes from `new_event` and is alive.
+    let (core, callback, user_arg) = unsafe {
+        let EventOnReady { event, callback, user_arg } = &(*call).fields;
+        (Arc::clone(&(*event.cast::<FakeEvent>()).core), *callback, *user_arg)
+    };
+    let outcome = {
+        let mut state = core.lock();
+        if state.outcome.is_none() {
+            state.callbacks.push((callback, UserArg(user_arg)));
+        }
+        state.outcome.clone()
+    };
+    if let Some(outcome) = outcome {
+        // SAFETY: that is what was registered, and it is called once.
+        unsafe { callback(error_of(outcome.as_ref()), user_arg) };
+    }
+    std::ptr::null_mut()
+}

@@ -1,0 +1,160 @@
+//! A plugin made in Rust, so that the wrapper's unsafe paths run under Miri and without a device.
+//!
+//! [`Table`] builds a function table of any size, with or without extensions. Objects are boxes, so a use after free, a
+//! double free and a leak are seen by Miri; [`Control`] counts what is alive and decides when transfers end.
+
+#![expect(unsafe_code, reason = "plays the C side")]
+
+mod buffers;
+mod control;
+mod devices;
+mod events;
+mod executables;
+
+use std::path::Path;
+use std::ptr::{NonNull, without_provenance};
+use std::sync::atomic::AtomicPtr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub(crate) use control::{Control, Kind, Seen, control};
+
+use crate::ffi::functions::{LAYOUTS, Place, TABLE};
+use crate::ffi::values::{
+    ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, EventIsReady, EventOnReady, PluginAttributes,
+    PluginInitialize,
+};
+use crate::ffi::{Arguments, Function, InfallibleFunction, Struct};
+use crate::{Client, Error, Plugin};
+
+/// Words of `PJRT_Api` before its functions.
+const HEAD: usize = 5;
+/// Words of an extension before its functions.
+const EXTENSION_HEAD: usize = 3;
+/// Numbers of extensions in the header.
+pub(crate) const LAYOUTS_KIND: usize = 4;
+
+/// Tables live as long as the process; named here, they are no leaks.
+static TABLES: Mutex<Vec<AtomicPtr<*const ()>>> = Mutex::new(Vec::new());
+
+/// A function table under construction.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) version: (i32, i32),
+    functions: Vec<*const ()>,
+    layouts: Vec<*const ()>,
+    /// Kinds and function counts of the chain.
+    pub(crate) extensions: Vec<(usize, usize)>,
+    pub(crate) struct_size: usize,
+}
+
+impl Table {
+    /// All functions of the fake plugin.
+    pub(crate) fn full() -> Self {
+        let mut table = Self {
+            version: (0, 104),
+            functions: vec![std::ptr::null(); TABLE.len()],
+            layouts: vec![std::ptr::null(); LAYOUTS.len()],
+            extensions: vec![(9, 2), (LAYOUTS_KIND, LAYOUTS.len()), (77, 0)],
+            struct_size: (HEAD + TABLE.len()) * size_of::<*const ()>(),
+        };
+        table.set_infallible::<ErrorDestroy>(events::error_destroy);
+        table.set_infallible::<ErrorMessage>(events::error_message);
+        table.set::<ErrorGetCode>(events::error_get_code);
+        table.set::<PluginInitialize>(devices::plugin_initialize);
+        table.set::<PluginAttributes>(devices::plugin_attributes);
+        table.set::<EventDestroy>(events::destroy);
+        table.set::<EventIsReady>(events::is_ready);
+        table.set::<EventAwait>(events::wait);
+        table.set::<EventOnReady>(events::on_ready);
+        devices::fill(&mut table);
+        buffers::fill(&mut table);
+        executables::fill(&mut table);
+        table
+    }
+
+    /// Puts a function at its place.
+    pub(crate) fn set<A: Arguments>(&mut self, function: Function<A>) {
+        self.put::<A>(function as *const ());
+    }
+
+    fn set_infallible<A: Arguments>(&mut self, function: InfallibleFunction<A>) {
+        self.put::<A>(function as *const ());
+    }
+
+    /// Takes a function away.
+    pub(crate) fn remove<A: Arguments>(&mut self) {
+        self.put::<A>(std::ptr::null());
+    }
+
+    /// Ends the table just before this function.
+    pub(crate) fn cut_before<A: Arguments>(&mut self) {
+        let Place::Table(index) = A::PLACE else { panic!("not in the table") };
+        self.struct_size = (HEAD + index) * size_of::<*const ()>();
+    }
+
+    fn put<A: Arguments>(&mut self, pointer: *const ()) {
+        match A::PLACE {
+            Place::Table(index) => self.functions[index] = pointer,
+            Place::Layouts(index) => self.layouts[index] = pointer,
+        }
+    }
+
+    /// Writes the table into memory that is never freed, no longer than it says it is.
+    pub(crate) fn leak(&self) -> NonNull<crate::ffi::Table> {
+        let mut next: *const () = std::ptr::null();
+        for (kind, count) in self.extensions.iter().rev() {
+            let size = (EXTENSION_HEAD + count) * size_of::<*const ()>();
+            let mut words = vec![without_provenance(size), without_provenance(*kind), next];
+            words.extend(self.layouts.iter().cycle().take(*count));
+            next = leak_words(words).as_ptr().cast_const().cast();
+        }
+        let version =
+            usize::try_from(self.version.0).expect("small") | usize::try_from(self.version.1).expect("small") << 32;
+        let head = [
+            without_provenance(self.struct_size),
+            next,
+            without_provenance(3 * size_of::<usize>()),
+            std::ptr::null(),
+            without_provenance(version),
+        ];
+        let mut words = head.to_vec();
+        words.extend(&self.functions);
+        words.truncate(self.struct_size.div_ceil(size_of::<*const ()>()).max(1));
+        leak_words(words).cast()
+    }
+
+    /// A plugin with this table.
+    pub(crate) fn open(&self) -> Result<Arc<Plugin>, Error> {
+        // SAFETY: the table says its size truly, and its functions do what the header says.
+        unsafe { Plugin::from_table(Path::new("fake.so"), self.leak()) }.map(Arc::new)
+    }
+}
+
+fn leak_words(words: Vec<*const ()>) -> NonNull<*const ()> {
+    let words = NonNull::from(Box::leak(words.into_boxed_slice())).cast::<*const ()>();
+    TABLES.lock().unwrap_or_else(PoisonError::into_inner).push(AtomicPtr::new(words.as_ptr()));
+    words
+}
+
+/// A client with two devices of the full fake plugin.
+pub(crate) fn client() -> Client {
+    Client::new(&Table::full().open().expect("a full table"), &[]).expect("a fake client")
+}
+
+/// What every fake function does first: the struct must be as large as the plugin demands, and a failure that the test
+/// asked for happens.
+///
+/// # Safety
+/// `call` is alive.
+unsafe fn enter<A: Arguments>(call: *mut Struct<A>) -> *mut crate::ffi::RawError {
+    let control = control();
+    // SAFETY: the caller's promise.
+    let size = unsafe { (*call).struct_size };
+    if size < control.demanded_size::<A>() {
+        return events::new_error(3, &format!("Unexpected {}_Args size", A::NAME));
+    }
+    match control.take_failure(A::NAME) {
+        Some((code, message)) => events::new_error(code, &message),
+        None => std::ptr::null_mut(),
+    }
+}

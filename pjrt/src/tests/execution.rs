@@ -1,0 +1,173 @@
+//! Execution, executables and topologies against the fake plugin.
+
+use std::sync::atomic::Ordering;
+
+use super::upload;
+use crate::testing::{Kind, Seen, Table, client, control};
+use crate::{
+    Argument, Buffer, Client, Code, CompileOptions, Download, Error, ExecuteOptions, LoadedExecutable, Topology,
+};
+
+fn compile(client: &Client, program: &str) -> LoadedExecutable {
+    client.compile(program.as_bytes(), &CompileOptions::default()).expect("a fake program")
+}
+
+fn bytes(buffer: &Buffer) -> Vec<u8> {
+    buffer.to_host().and_then(Download::wait).expect("the bytes")
+}
+
+#[test]
+fn donated_buffers_are_destroyed_and_kept_ones_are_named() {
+    let client = client();
+    let program = compile(&client, "2 1");
+    let kept = [upload(&client, 0, &[1, 2]), upload(&client, 1, &[3, 4])];
+    let given = [upload(&client, 0, &[0, 0]), upload(&client, 1, &[0, 0])];
+    let arguments = kept.iter().zip(given).map(|(kept, given)| vec![Argument::Keep(kept), Argument::Donate(given)]);
+    let options = ExecuteOptions { launch_id: 7, device: None };
+    let execution = program.execute(arguments.collect(), &options).expect("an execution");
+    let seen = Seen { launch_id: 7, kept: vec![0], num_args: 2, is_on_one_device: false };
+    assert_eq!(*control().seen.lock().expect("no panic"), Some(seen));
+    assert_eq!(control().alive(Kind::Buffer), 4);
+    assert_eq!(execution.done.len(), 2);
+    let got: Vec<_> = execution.outputs.iter().flatten().map(|out| (out.device().id(), bytes(out))).collect();
+    assert_eq!(got, [(0, vec![2, 3]), (1, vec![4, 5])]);
+    assert_eq!(bytes(&kept[0]), [1, 2]);
+    drop((execution, kept, program, client));
+    control().assert_clean();
+}
+
+#[test]
+fn a_position_that_one_device_keeps_is_not_donated() {
+    let client = client();
+    let program = compile(&client, "1 1");
+    let kept = upload(&client, 0, &[1]);
+    let arguments = vec![vec![Argument::Keep(&kept)], vec![Argument::Donate(upload(&client, 1, &[2]))]];
+    program.execute(arguments, &ExecuteOptions::default()).expect("an execution");
+    assert_eq!(control().seen.lock().expect("no panic").as_ref().map(|seen| seen.kept.clone()), Some(vec![0]));
+    assert_eq!(control().alive(Kind::Buffer), 1);
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_errors() {
+    let client = client();
+    let program = compile(&client, "1 1");
+    let (a, b) = (upload(&client, 0, &[1]), upload(&client, 1, &[2]));
+    let refused = |arguments, options: &ExecuteOptions| match program.execute(arguments, options) {
+        Err(Error::Arguments(message)) => message,
+        other => panic!("not refused: {other:?}"),
+    };
+    let all = ExecuteOptions::default();
+    assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &all), "1 argument lists for 2 devices");
+    let missing = vec![vec![Argument::Keep(&a)], Vec::new()];
+    assert_eq!(refused(missing, &all), "0 arguments for device 1, expected 1");
+    let swapped = vec![vec![Argument::Keep(&b)], vec![Argument::Keep(&a)]];
+    assert_eq!(refused(swapped, &all), "argument 0 lies on device 1, expected 0");
+    let other = client_again();
+    let elsewhere = ExecuteOptions { launch_id: 0, device: Some(other.devices()[0].clone()) };
+    assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "execution on a device of another client");
+    assert!(control().seen.lock().expect("no panic").is_none());
+}
+
+#[test]
+fn an_older_plugin_counts_the_arguments_itself() {
+    control().hides_parameters.store(true, Ordering::SeqCst);
+    let client = client();
+    let program = compile(&client, "2 1");
+    let (a, b) = (upload(&client, 0, &[1]), upload(&client, 1, &[2]));
+    let uneven = vec![vec![Argument::Keep(&a)], vec![Argument::Keep(&b), Argument::Keep(&b)]];
+    assert!(matches!(program.execute(uneven, &ExecuteOptions::default()), Err(Error::Arguments(_))));
+    let arguments = vec![vec![Argument::Keep(&a)], vec![Argument::Donate(b)]];
+    let error = program.execute(arguments, &ExecuteOptions::default()).expect_err("one is missing");
+    assert_eq!(error.code(), Some(Code::InvalidArgument));
+    assert_eq!(control().alive(Kind::Buffer), 1, "donated buffers go also if execution fails");
+    drop((a, program, client));
+    control().assert_clean();
+}
+
+#[test]
+fn one_device_of_several_can_be_launched() {
+    let client = client();
+    let program = compile(&client, "1 2");
+    let options = ExecuteOptions { launch_id: 0, device: Some(client.devices()[1].clone()) };
+    let arguments = vec![vec![Argument::Donate(upload(&client, 1, &[1]))]];
+    let execution = program.execute(arguments, &options).expect("an execution");
+    assert_eq!(control().seen.lock().expect("no panic").as_ref().map(|seen| seen.is_on_one_device), Some(true));
+    assert_eq!(execution.outputs[0].iter().map(|out| out.device().id()).collect::<Vec<_>>(), [1, 1]);
+}
+
+#[test]
+fn everything_may_be_dropped_in_any_order() {
+    for first in 0..4 {
+        let client = client();
+        let program = compile(&client, "1 1");
+        let (a, b) = (upload(&client, 0, &[1]), upload(&client, 1, &[2]));
+        let arguments = vec![vec![Argument::Keep(&a)], vec![Argument::Keep(&b)]];
+        let execution = program.execute(arguments, &ExecuteOptions::default()).expect("an execution");
+        let mut parts: [Option<Box<dyn std::any::Any>>; 4] =
+            [Some(Box::new(client)), Some(Box::new(program)), Some(Box::new((a, b))), Some(Box::new(execution))];
+        for index in (0..4).map(|step| (first + step) % 4) {
+            parts[index] = None;
+        }
+        control().assert_clean();
+    }
+}
+
+#[test]
+fn programs_are_serialized_loaded_and_described() {
+    let client = client();
+    let program = compile(&client, "1 1");
+    let executable = program.executable();
+    let serialized = executable.serialize().expect("bytes");
+    assert_eq!(client.load(&serialized, None).expect("the same").num_outputs(), 1);
+    assert!(client.load(b"?", Some(&CompileOptions::default())).is_err());
+    assert_eq!(executable.optimized_program().expect("a program"), ("fake".to_owned(), b"1 1".to_vec()));
+    let stats = executable.memory_stats().expect("told");
+    assert_eq!((stats.alias_bytes, stats.peak_bytes), (8, None));
+    assert_eq!(executable.fingerprint().expect("missing is none"), None);
+    assert!(executable.cost_analysis().expect_err("missing").is_unimplemented());
+    let error = client.compile(b"nonsense", &CompileOptions::default()).expect_err("nonsense");
+    assert_eq!(error.to_string(), "PJRT_Client_Compile: invalid argument: not a fake program");
+    drop((program, client));
+    control().assert_clean();
+}
+
+#[test]
+fn topologies_compile_without_devices() {
+    let plugin = Table::full().open().expect("a full table");
+    let topology = Topology::new(&plugin, "any", &[]).expect("a topology");
+    assert_eq!(topology.platform_name().expect("a name"), "fake");
+    assert_eq!(topology.fingerprint(), Some(42));
+    let devices = topology.device_descriptions().expect("devices");
+    assert_eq!(devices.len(), 2);
+    assert_eq!(devices[1].coords(), Some(&[1, 0, 2][..]));
+    let executable = topology.compile(b"3 4", &CompileOptions::default()).expect("a fake program");
+    assert_eq!((executable.num_parameters(), executable.num_outputs().expect("told")), (Some(3), 4));
+    drop(topology);
+    assert_eq!(executable.serialize().expect("bytes"), b"3 4");
+    drop(executable);
+    let client = client();
+    let of_client = client.topology().expect("the client's");
+    drop(client);
+    assert_eq!(of_client.device_descriptions().expect("devices").len(), 2);
+    drop(of_client);
+    control().assert_clean();
+}
+
+#[test]
+fn devices_tell_what_they_are() {
+    let client = client();
+    let device = &client.devices()[1];
+    assert_eq!((device.id(), device.kind(), device.local_hardware_id()), (1, "fake device", Some(0)));
+    assert_eq!(client.devices()[0].local_hardware_id(), None);
+    assert_eq!(device.coords(), Some(vec![1, 0, 2]));
+    assert!(device.is_addressable());
+    let stats = device.memory_stats().expect("told");
+    assert_eq!((stats.bytes_in_use, stats.bytes_limit, stats.pool_bytes), (10, Some(100), None));
+    assert!(device.poison_execution(1, Code::Aborted, "x").expect_err("missing").is_unimplemented());
+    assert_eq!((client.platform_name(), client.platform_version(), client.process_index()), ("fake", "", 0));
+}
+
+/// A second client, where the first one is called `client`.
+fn client_again() -> Client {
+    client()
+}

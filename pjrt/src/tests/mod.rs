@@ -1,0 +1,74 @@
+//! The wrapper against the fake plugin: lifetimes, wakers, tables of other sizes, failures. Runs under Miri:
+//! `cargo +nightly miri test -p pjrt --lib`.
+
+mod events;
+mod execution;
+mod struct_sizes;
+mod tables;
+mod transfers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use crate::{Buffer, Client, ElementType, HostSlice};
+
+/// Counts how often it is woken.
+#[derive(Debug, Default)]
+pub(crate) struct CountingWaker(AtomicUsize);
+
+impl CountingWaker {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for CountingWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Bytes that count their owners.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner(pub(crate) Arc<Vec<u8>>);
+
+impl Owner {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self(Arc::new(bytes.to_vec()))
+    }
+
+    /// Owners besides this one.
+    pub(crate) fn others(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A buffer of bytes on one of the two devices.
+pub(crate) fn upload(client: &Client, device: usize, bytes: &[u8]) -> Buffer {
+    let dims = [bytes.len()];
+    let host = HostSlice::new(ElementType::U8, &dims, bytes).expect("as long as it is");
+    client.upload(host, &client.devices()[device]).expect("an upload")
+}
+
+#[test]
+fn values_may_cross_threads() {
+    fn check<T: Send + Sync>() {}
+    check::<crate::Plugin>();
+    check::<Client>();
+    check::<crate::Device>();
+    check::<Buffer>();
+    check::<crate::Event>();
+    check::<crate::Download>();
+    check::<crate::Executable>();
+    check::<crate::LoadedExecutable>();
+    check::<crate::Execution>();
+    check::<crate::Topology>();
+    check::<crate::Error>();
+}

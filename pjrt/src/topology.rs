@@ -1,0 +1,174 @@
+//! Topologies: devices that programs can be compiled for, present or not.
+
+#![expect(unsafe_code, reason = "calls the plugin")]
+
+use std::sync::Arc;
+
+use crate::api::{Api, text};
+use crate::client::Client;
+use crate::compile_options::CompileOptions;
+use crate::device::DeviceDescription;
+use crate::error::Error;
+use crate::executable::Executable;
+use crate::ffi::topology::{
+    TopologyAttributes, TopologyCompile, TopologyCreate, TopologyDestroy, TopologyDevices, TopologyFingerprint,
+    TopologyPlatformName, TopologyPlatformVersion, TopologySerialize,
+};
+use crate::ffi::{Arguments, RawTopology};
+use crate::handle::Handle;
+use crate::named_value::{Options, Value, read_values};
+use crate::plugin::Plugin;
+use crate::program::mlir_program;
+use crate::serialized::Lent;
+
+/// A set of devices and how they are connected; it need not be attached to this machine.
+#[derive(Debug)]
+pub struct Topology {
+    raw: Handle<RawTopology>,
+    plugin: Arc<Plugin>,
+    /// The client that owns the topology; without one it is ours.
+    client: Option<Client>,
+}
+
+impl Topology {
+    /// A topology by name, such as `v5e:2x2` for libtpu, without any device being present.
+    ///
+    /// # Errors
+    /// What the plugin says to the name or an option; [`Error::is_unimplemented`] where it has no such topologies.
+    pub fn new(plugin: &Arc<Plugin>, name: &str, options: &[(&str, Value)]) -> Result<Self, Error> {
+        let options = Options::new(options);
+        let arguments = TopologyCreate {
+            name: name.as_ptr().cast(),
+            name_size: name.len(),
+            create_options: options.as_ptr(),
+            num_options: options.len(),
+            topology: std::ptr::null_mut(),
+        };
+        // SAFETY: name and options are borrowed for the call.
+        let out = unsafe { plugin.api().call(arguments) }?;
+        Ok(Self { raw: Handle::new(out.topology, TopologyCreate::NAME)?, plugin: Arc::clone(plugin), client: None })
+    }
+
+    /// The topology that a client owns.
+    ///
+    /// # Safety
+    /// `raw` is null or belongs to `client`.
+    pub(crate) unsafe fn of_client(client: &Client, raw: *mut RawTopology) -> Result<Self, Error> {
+        let raw = Handle::new(raw, "PJRT_Client_TopologyDescription")?;
+        Ok(Self { raw, plugin: Arc::clone(client.plugin()), client: Some(client.clone()) })
+    }
+
+    /// `cpu`, `tpu`, `cuda`, …
+    ///
+    /// # Errors
+    /// What the plugin says; so for the others.
+    pub fn platform_name(&self) -> Result<String, Error> {
+        let arguments = TopologyPlatformName { topology: self.raw(), name: std::ptr::null(), name_size: 0 };
+        // SAFETY: `self` keeps the topology alive.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the text lives as long as the topology.
+        Ok(unsafe { text(out.name, out.name_size) })
+    }
+
+    /// Version of the compiler, for people and cache keys.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn platform_version(&self) -> Result<String, Error> {
+        let arguments = TopologyPlatformVersion { topology: self.raw(), version: std::ptr::null(), version_size: 0 };
+        // SAFETY: `self` keeps the topology alive.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the text lives as long as the topology.
+        Ok(unsafe { text(out.version, out.version_size) })
+    }
+
+    /// Its devices, always in the same order.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn device_descriptions(&self) -> Result<Vec<DeviceDescription>, Error> {
+        let arguments = TopologyDevices { topology: self.raw(), descriptions: std::ptr::null(), num_descriptions: 0 };
+        // SAFETY: `self` keeps the topology alive.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the descriptions live as long as the topology.
+        unsafe { DeviceDescription::read_all(self.api(), out.descriptions, out.num_descriptions) }
+    }
+
+    /// What else the plugin tells of it.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn attributes(&self) -> Result<Vec<(String, Value)>, Error> {
+        let arguments = TopologyAttributes { topology: self.raw(), attributes: std::ptr::null(), num_attributes: 0 };
+        // SAFETY: `self` keeps the topology alive.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the values live as long as the topology.
+        Ok(unsafe { read_values(out.attributes, out.num_attributes) })
+    }
+
+    /// A number that is equal for equal topologies, attached or not; `None` where the plugin has none.
+    pub fn fingerprint(&self) -> Option<u64> {
+        let arguments = TopologyFingerprint { topology: self.raw(), fingerprint: 0 };
+        // SAFETY: `self` keeps the topology alive.
+        unsafe { self.api().call(arguments) }.ok().map(|out| out.fingerprint)
+    }
+
+    /// Bytes that tell it from others, for cache keys.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn serialize(&self) -> Result<Vec<u8>, Error> {
+        let arguments = TopologySerialize {
+            topology: self.raw(),
+            bytes: std::ptr::null(),
+            bytes_size: 0,
+            serialized: std::ptr::null_mut(),
+            deleter: None,
+        };
+        // SAFETY: `self` keeps the topology alive.
+        let out = unsafe { self.api().call(arguments) }?;
+        let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
+        // SAFETY: that is what one call returned.
+        Ok(unsafe { Lent { bytes, size, serialized, deleter }.take() })
+    }
+
+    /// Compiles a program, StableHLO as text or bytecode, for these devices, without loading it.
+    ///
+    /// # Errors
+    /// As for [`Client::compile`].
+    pub fn compile(&self, mlir: &[u8], options: &CompileOptions) -> Result<Executable, Error> {
+        let program = mlir_program(mlir);
+        let options = options.encode();
+        let arguments = TopologyCompile {
+            topology: self.raw(),
+            program: &raw const program,
+            compile_options: options.as_ptr().cast(),
+            compile_options_size: options.len(),
+            client: std::ptr::null_mut(),
+            executable: std::ptr::null_mut(),
+        };
+        // SAFETY: `self` keeps the topology alive; program and options are borrowed for the call.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the executable is new and ours.
+        unsafe { Executable::new(out.executable, TopologyCompile::NAME, &self.plugin, self.client.clone()) }
+    }
+
+    /// The pointer for a call.
+    pub(crate) fn raw(&self) -> *mut RawTopology {
+        self.raw.get()
+    }
+
+    /// The plugin's functions.
+    pub(crate) fn api(&self) -> &Api {
+        self.plugin.api()
+    }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        if self.client.is_none() {
+            // SAFETY: `self` owns the topology and is not used afterwards. There is nobody to tell of a failure.
+            let _unheard = unsafe { self.api().call(TopologyDestroy { topology: self.raw() }) };
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Copies from host memory to a device.
+
+#![expect(unsafe_code, reason = "lends host memory to the plugin for the length of a transfer")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::buffer::{Buffer, OwnedBuffer};
+use crate::client::Client;
+use crate::device::Device;
+use crate::element_type::{ElementType, Shape, dims_to_c, host_bytes};
+use crate::error::Error;
+use crate::event::{Event, Kept};
+use crate::ffi::Arguments;
+use crate::ffi::client::{ClientBufferFromHostBuffer, host_buffer_semantics};
+
+/// A dense, row-major array in host memory whose length is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct HostSlice<'a> {
+    element_type: ElementType,
+    dims: &'a [usize],
+    bytes: &'a [u8],
+}
+
+impl<'a> HostSlice<'a> {
+    /// An array of `dims` in `bytes`, little-endian. Four-bit integers take one byte each.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`] if the number of bytes is not what the dimensions need.
+    pub fn new(element_type: ElementType, dims: &'a [usize], bytes: &'a [u8]) -> Result<Self, Error> {
+        check_length(element_type, dims, bytes.len())?;
+        Ok(Self { element_type, dims, bytes })
+    }
+
+    /// Type of its elements.
+    pub fn element_type(&self) -> ElementType {
+        self.element_type
+    }
+
+    /// Its dimensions, outermost first.
+    pub fn dims(&self) -> &'a [usize] {
+        self.dims
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+/// How long the plugin may use the memory of an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Transfer,
+    Buffer,
+}
+
+impl Client {
+    /// Copies an array to a device. The memory is free again when this returns; the transfer may go on.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`] for a device of another client; what the plugin says, for example that memory is short.
+    pub fn upload(&self, host: HostSlice<'_>, device: &Device) -> Result<Buffer, Error> {
+        let semantics = host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL;
+        // SAFETY: the plugin uses the bytes during the call only, and the slice is borrowed for that.
+        let (buffer, _done) = unsafe { self.upload_raw(host, device, semantics) }?;
+        Ok(buffer)
+    }
+
+    /// Copies an array to a device without waiting for it: `owner` is kept until the plugin has read all bytes, and
+    /// then dropped on a thread of the plugin; also when the buffer is dropped earlier. Its destructor must not panic
+    /// and must not own the last count of this client.
+    ///
+    /// # Errors
+    /// As for [`Client::upload`], and [`Error::Arguments`] if the number of bytes is not what the dimensions need.
+    pub fn upload_owned<T: AsRef<[u8]> + Send + 'static>(
+        &self,
+        owner: T,
+        element_type: ElementType,
+        dims: &[usize],
+        device: &Device,
+    ) -> Result<Buffer, Error> {
+        self.upload_kept(owner, (element_type, dims), device, Use::Transfer)
+    }
+
+    /// As [`Client::upload_owned`], but where the device can read host memory and the bytes are aligned well (64 bytes
+    /// for XLA-CPU), the buffer is the owner's memory: the owner is dropped after the buffer. Elsewhere it copies.
+    ///
+    /// # Errors
+    /// As for [`Client::upload_owned`].
+    pub fn upload_zero_copy<T: AsRef<[u8]> + Send + 'static>(
+        &self,
+        owner: T,
+        element_type: ElementType,
+        dims: &[usize],
+        device: &Device,
+    ) -> Result<Buffer, Error> {
+        self.upload_kept(owner, (element_type, dims), device, Use::Buffer)
+    }
+
+    fn upload_kept<T: AsRef<[u8]> + Send + 'static>(
+        &self,
+        owner: T,
+        (element_type, dims): (ElementType, &[usize]),
+        device: &Device,
+        until: Use,
+    ) -> Result<Buffer, Error> {
+        let semantics = match until {
+            Use::Transfer => host_buffer_semantics::IMMUTABLE_UNTIL_TRANSFER_COMPLETES,
+            Use::Buffer => host_buffer_semantics::IMMUTABLE_ZERO_COPY,
+        };
+        let kept = Kept::leak(*self.api(), owner);
+        // SAFETY: `kept` is not freed before the plugin is done. The borrow lasts until then: nothing else reaches it.
+        let bytes = unsafe { Kept::owner(kept) }.as_ref();
+        let host = HostSlice::new(element_type, dims, bytes);
+        // SAFETY: the owner stays at its place until the event is ready.
+        match host.and_then(|host| unsafe { self.upload_raw(host, device, semantics) }) {
+            Ok((buffer, done)) => {
+                // SAFETY: `kept` was leaked above, and is given away here.
+                unsafe { done.release_when_ready(kept) };
+                Ok(buffer)
+            }
+            Err(error) => {
+                // SAFETY: the plugin refused the bytes, so it does not use them.
+                unsafe { Kept::free(kept) };
+                Err(error)
+            }
+        }
+    }
+
+    /// # Safety
+    /// The bytes stay readable and unchanged for as long as the semantics demand.
+    unsafe fn upload_raw(
+        &self,
+        host: HostSlice<'_>,
+        device: &Device,
+        host_buffer_semantics: i32,
+    ) -> Result<(Buffer, Event), Error> {
+        if !self.is_same(device.client()) {
+            return Err(Error::Arguments("upload to a device of another client".to_owned()));
+        }
+        let dims = dims_to_c(host.dims)?;
+        let arguments = ClientBufferFromHostBuffer {
+            client: self.raw(),
+            data: host.bytes.as_ptr().cast::<c_void>(),
+            element_type: host.element_type.number(),
+            dims: dims.as_ptr(),
+            num_dims: dims.len(),
+            byte_strides: std::ptr::null(),
+            num_byte_strides: 0,
+            host_buffer_semantics,
+            device: device.raw(),
+            memory: std::ptr::null_mut(),
+            device_layout: std::ptr::null_mut(),
+            done_with_host_buffer: std::ptr::null_mut(),
+            buffer: std::ptr::null_mut(),
+        };
+        // SAFETY: client and device are alive, the length was checked, and the caller keeps the bytes.
+        let out = unsafe { self.api().call(arguments) }?;
+        let function = ClientBufferFromHostBuffer::NAME;
+        let done = Event::new(out.done_with_host_buffer, function, self);
+        let owned = OwnedBuffer::new(out.buffer, function, self)?;
+        let shape = Shape { element_type: host.element_type, dims: host.dims.to_vec() };
+        Ok((Buffer::new(owned, Arc::new(shape), device.clone()), done))
+    }
+}
+
+fn check_length(element_type: ElementType, dims: &[usize], found: usize) -> Result<(), Error> {
+    match host_bytes(element_type, dims) {
+        Some(expected) if expected == found => Ok(()),
+        Some(expected) => Err(Error::Arguments(format!(
+            "{element_type} array of dimensions {dims:?} needs {expected} bytes, but {found} are given"
+        ))),
+        None => Err(Error::Arguments(format!("{element_type} array of dimensions {dims:?} is too large"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_is_checked() {
+        assert!(HostSlice::new(ElementType::Bf16, &[2, 3], &[0; 12]).is_ok());
+        let error = HostSlice::new(ElementType::Bf16, &[2, 3], &[0; 6]).expect_err("too short");
+        assert_eq!(error.to_string(), "bf16 array of dimensions [2, 3] needs 12 bytes, but 6 are given");
+        assert!(HostSlice::new(ElementType::F32, &[usize::MAX], &[]).is_err());
+        assert!(HostSlice::new(ElementType::F32, &[0, 4], &[]).is_ok());
+    }
+}

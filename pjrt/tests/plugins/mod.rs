@@ -1,0 +1,48 @@
+//! Finds plugins for tests: an environment variable, else the cache that `plugin fetch` fills, else the test is
+//! skipped.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Makes a missing plugin a failure: set where plugins must be there.
+const REQUIRE: &str = "HILO_REQUIRE_PLUGINS";
+
+/// A plugin to look for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Environment variable that names its file.
+    pub(crate) variable: &'static str,
+    /// Name of its file in the cache.
+    pub(crate) file_name: &'static str,
+}
+
+/// The plugin's file. Says so when there is none.
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
+pub(crate) fn path(wanted: Wanted) -> Option<PathBuf> {
+    let Wanted { variable, file_name } = wanted;
+    let found = match std::env::var_os(variable) {
+        Some(path) => Some(PathBuf::from(path)),
+        None => cache_folder().and_then(|folder| in_folder(&folder, file_name)),
+    };
+    let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
+    match found {
+        Some(path) => Some(path),
+        None if is_required => panic!("{REQUIRE}=1, but there is no {file_name}"),
+        None => {
+            println!("skipped: no plugin {file_name} (set {variable})");
+            None
+        }
+    }
+}
+
+fn cache_folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("hilo/plugins"))
+}
+
+/// The file in any folder of the cache; the last one by name is the newest.
+fn in_folder(cache: &Path, file_name: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(cache).ok()?.filter_map(Result::ok);
+    entries.map(|entry| entry.path().join(file_name)).filter(|path| path.is_file()).max()
+}

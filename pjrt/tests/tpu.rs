@@ -1,0 +1,144 @@
+//! The wrapper against libtpu without a TPU: topologies and compiling. Needs the plugin, see `plugins`.
+//!
+//! libtpu reads its environment once, so each test runs its body in a child of this process with the environment set.
+
+mod plugins;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use pjrt::{
+    Client, CompileOptions, EffortLevel, ElementType, Error, Executable, ExtensionKind, OptionValue, Plugin, Topology,
+    Value,
+};
+
+const PLUGIN: plugins::Wanted = plugins::Wanted { variable: "HILO_TPU_PLUGIN", file_name: "libtpu.so" };
+/// Tells a child of this process that it is one.
+const CHILD: &str = "PJRT_TEST_CHILD";
+/// What keeps libtpu quiet and quick where there is no TPU.
+const ENVIRONMENT: [(&str, &str); 5] = [
+    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+    ("TPU_SKIP_MDS_QUERY", "1"),
+    ("TPU_LOG_DIR", "disabled"),
+    ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
+    ("TPU_WORKER_HOSTNAMES", "localhost"),
+];
+
+/// Runs `body` in a child process that runs this one test.
+fn with_plugin(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
+    let Some(path) = plugins::path(PLUGIN) else { return };
+    if std::env::var_os(CHILD).is_some() {
+        return body(&Plugin::open(&path).expect("the plugin opens"));
+    }
+    let executable = std::env::current_exe().expect("this test has a path");
+    let child =
+        Command::new(executable).args([test, "--exact", "--nocapture"]).env(CHILD, "1").envs(ENVIRONMENT).output();
+    let child = child.expect("the child starts");
+    let [stdout, stderr] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.contains("1 passed"), "the child ran no test: {stdout}");
+    assert_eq!(stderr, "", "libtpu is not quiet");
+}
+
+fn topology(plugin: &Arc<Plugin>, name: &str) -> Topology {
+    Topology::new(plugin, name, &[]).expect("a topology")
+}
+
+/// `c + a b`; the last argument gives its memory to the output.
+fn matmul(topology: &Topology, options: &CompileOptions) -> Result<Executable, Error> {
+    let text = b"module @mm { func.func @main(%a: tensor<256x512xbf16>, %b: tensor<512x128xbf16>,
+        %c: tensor<256x128xf32> {tf.aliasing_output = 0 : i32}) -> tensor<256x128xf32> {
+          %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+            : (tensor<256x512xbf16>, tensor<512x128xbf16>) -> tensor<256x128xf32>
+          %1 = stablehlo.add %0, %c : tensor<256x128xf32>
+          return %1 : tensor<256x128xf32> } }";
+    topology.compile(text, options)
+}
+
+#[test]
+fn topologies_tell_their_devices() {
+    with_plugin("topologies_tell_their_devices", |plugin| {
+        assert!(plugin.api_version() >= (0, 90));
+        assert!(plugin.extensions().contains(&ExtensionKind::TpuTopology));
+        let topology = topology(plugin, "v5e:2x2");
+        assert_eq!(topology.platform_name().expect("told"), "tpu");
+        assert!(topology.platform_version().expect("told").contains("TPU"));
+        let devices = topology.device_descriptions().expect("told");
+        let coords: Vec<_> = devices.iter().map(|device| device.coords().expect("told").to_vec()).collect();
+        assert_eq!(coords, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]);
+        assert!(devices.iter().all(|device| device.kind == "TPU v5 lite"));
+        let attributes = topology.attributes().expect("told");
+        let memory = attributes.iter().find(|(name, _)| name == "device_memory_bytes_limit").map(|(_, value)| value);
+        assert!(memory.and_then(Value::as_i64).is_some_and(|bytes| bytes > 15 << 30), "{attributes:?}");
+        assert_eq!(topology.default_layout(ElementType::Bf16, &[256, 512]).unwrap().to_string(), "{1,0:T(8,128)(2,1)}");
+        let other = Topology::new(plugin, "v5e:2x4", &[("num_slices", Value::I64(1))]).expect("a topology");
+        assert_ne!(topology.fingerprint().expect("told"), other.fingerprint().expect("told"));
+        assert_ne!(topology.serialize().expect("told"), other.serialize().expect("told"));
+        let error = Topology::new(plugin, "v5e:1x3", &[]).expect_err("no such slice");
+        assert!(error.to_string().contains("v5e:1x3"), "{error}");
+    });
+}
+
+#[test]
+fn programs_compile_without_a_device() {
+    with_plugin("programs_compile_without_a_device", |plugin| {
+        let topology = topology(plugin, "v5e:2x2");
+        let executable = matmul(&topology, &CompileOptions::partitioned(&[0])).expect("a program");
+        drop(topology);
+        let stats = executable.memory_stats().expect("told");
+        assert_eq!((stats.argument_bytes, stats.output_bytes, stats.alias_bytes), (524_288, 131_072, 131_072));
+        assert!(stats.peak_bytes.is_some_and(|bytes| bytes >= stats.argument_bytes));
+        assert!(stats.generated_code_bytes > 0 && executable.size_of_generated_code().expect("told") > 0);
+        let cost = executable.cost_analysis().expect("told");
+        let flops = cost.iter().find(|(name, _)| name == "flops");
+        assert!(matches!(flops, Some((_, Value::F32(flops))) if *flops > 2.0 * 256.0 * 512.0 * 128.0), "{cost:?}");
+        let shapes = executable.outputs().expect("told");
+        assert_eq!(shapes.iter().map(ToString::to_string).collect::<Vec<_>>(), ["256x128xf32"]);
+        assert_eq!((executable.name().expect("told").as_str(), executable.num_parameters()), ("mm", Some(3)));
+        assert!(executable.serialize().expect("bytes").len() > 1000);
+        let (format, bytes) = executable.optimized_program().expect("told");
+        assert!(format.starts_with("hlo") && !bytes.is_empty());
+        assert!(executable.fingerprint().expect("told").is_some());
+    });
+}
+
+#[test]
+fn partitioned_programs_and_options_compile() {
+    with_plugin("partitioned_programs_and_options_compile", |plugin| {
+        let topology = topology(plugin, "v5e:2x2");
+        let text = b"module @sum attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+            func.func @main(%x: tensor<8x128xf32>) -> tensor<8x128xf32> {
+              %0 = \"stablehlo.all_reduce\"(%x) ({
+                ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+                  %s = stablehlo.add %a, %b : tensor<f32>
+                  stablehlo.return %s : tensor<f32>
+              }) {replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids,
+                  channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>}
+                : (tensor<8x128xf32>) -> tensor<8x128xf32>
+              return %0 : tensor<8x128xf32> } }";
+        let options = CompileOptions::partitioned(&[0, 1, 2, 3]);
+        let executable = topology.compile(text, &options).expect("a program");
+        assert_eq!((executable.num_replicas().expect("told"), executable.num_partitions().expect("told")), (1, 4));
+        let quick = CompileOptions { optimization_level: Some(EffortLevel::O1), ..CompileOptions::partitioned(&[0]) };
+        assert!(matmul(&topology, &quick).is_ok());
+        let with_flag = |name: &str, value| CompileOptions {
+            env_option_overrides: [(name.to_owned(), value)].into(),
+            ..CompileOptions::partitioned(&[0])
+        };
+        let known = with_flag("xla_tpu_scoped_vmem_limit_kib", OptionValue::I64(32_768));
+        assert!(matmul(&topology, &known).is_ok());
+        let error =
+            matmul(&topology, &with_flag("xla_tpu_no_such_flag", OptionValue::Bool(true))).expect_err("unknown");
+        assert!(error.to_string().contains("xla_tpu_no_such_flag"), "{error}");
+    });
+}
+
+#[test]
+fn what_is_not_there_is_an_error() {
+    with_plugin("what_is_not_there_is_an_error", |plugin| {
+        let error = Client::new(plugin, &[]).expect_err("no TPU");
+        assert!(matches!(error, Error::Pjrt { function: "PJRT_Client_Create", .. }), "{error}");
+        let error = topology(plugin, "v5e:2x2").compile(b"module {", &CompileOptions::partitioned(&[0]));
+        assert!(matches!(error.expect_err("cut off"), Error::Pjrt { function: "PJRT_Compile", .. }));
+    });
+}
