@@ -14,7 +14,7 @@ pub(crate) struct Args {
     pub(crate) launch: LaunchArgs,
 }
 
-/// The part a child process plays; the launcher starts these itself.
+/// The part a child process plays, which the launcher starts itself, or a task besides serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Part {
     /// Serves HTTP and schedules steps.
@@ -23,6 +23,8 @@ pub(crate) enum Part {
     /// Computes steps on one device.
     #[command(hide = true)]
     Shard(Box<shard::ShardArgs>),
+    /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU
+    Plugin(crate::plugin::PluginArgs),
 }
 
 /// Everything the launcher itself takes.

@@ -1,7 +1,8 @@
 //! `text-generation-launcher`: starts a text-generation server.
 //!
 //! One executable plays all three parts: without a subcommand it is the launcher, which runs itself again as
-//! `shard` and `router`. Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments.
+//! `shard` and `router`; `plugin` shows and fetches plugins and starts no server. Exit status: 0 after a clean stop,
+//! 1 when something failed, 2 for bad arguments.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod banner;
 mod error;
 mod event;
 mod plan;
+mod plugin;
 mod preflight;
 mod process;
 mod readiness;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     match args.part {
         Some(Part::Router(args)) => router::run_as_process(&args),
         Some(Part::Shard(args)) => shard::run_as_process(&args),
+        Some(Part::Plugin(args)) => plugin::run_as_process(&args),
         None => {
             if let Err(error) = telemetry::init(args.launch.log.json_output, &args.launch.log.log_level) {
                 let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();

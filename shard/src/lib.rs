@@ -15,6 +15,7 @@ mod graph;
 mod kv_cache;
 mod layers;
 mod models;
+pub mod plugins;
 mod sampling;
 mod server;
 mod weights;

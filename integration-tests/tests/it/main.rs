@@ -5,5 +5,6 @@ mod concurrency;
 mod failures;
 mod generate;
 mod lifecycle;
+mod plugins;
 mod streaming;
 mod validation;

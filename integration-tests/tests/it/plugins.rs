@@ -1,0 +1,129 @@
+//! `plugin list` and `plugin fetch`, as a user types them. No network: pip is a script, wheels are no wheels.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use integration_tests::executable;
+use tempfile::TempDir;
+
+/// A machine without plugins: its own home, and a PATH of which `python3` is a script with this body, or is missing.
+struct Machine {
+    folder: TempDir,
+}
+
+impl Machine {
+    fn new(python: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let bin = folder.path().join("bin");
+        std::fs::create_dir(&bin).expect("a new directory");
+        if let Some(body) = python {
+            // A child writes it: what this process has open for writing, children of other tests inherit, and then
+            // it cannot be executed.
+            let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
+            let status = Command::new("/bin/sh").args(["-c", write, "sh", body]).arg(bin.join("python3")).status();
+            assert!(status.expect("sh runs").success());
+        }
+        Self { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(executable());
+        command.env_clear().env("HOME", self.path()).env("PATH", self.path().join("bin"));
+        command.arg("plugin").args(arguments).output().expect("the launcher runs")
+    }
+
+    /// What a fetch that must fail with status 1 says.
+    fn fetch_error(&self, arguments: &[&str]) -> String {
+        let output = self.run(&[&["fetch"], arguments].concat());
+        let stderr = String::from_utf8(output.stderr).expect("errors are text");
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(output.stdout, b"");
+        stderr
+    }
+}
+
+#[test]
+fn the_list_shows_every_plugin_and_how_to_get_it() {
+    let machine = Machine::new(None);
+    let plugin = machine.path().join(".cache/hilo/plugins/libtpu-0.0.51/libtpu.so");
+    std::fs::create_dir_all(plugin.parent().unwrap()).unwrap();
+    std::fs::write(&plugin, "").unwrap();
+    let output = machine.run(&["list"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    for (line, kind) in lines[1..].iter().zip(["cpu", "tpu", "cuda13"]) {
+        assert!(line.starts_with(&format!("{kind} ")), "{table}");
+    }
+    assert!(lines[2].ends_with(&format!("{} (in the cache)", plugin.display())), "{table}");
+}
+
+#[test]
+fn a_wheel_that_is_not_the_pinned_one_is_refused() {
+    let machine = Machine::new(None);
+    let wheel = machine.path().join("tiny.whl");
+    std::fs::write(&wheel, "abc").unwrap();
+    let error = machine.fetch_error(&["cpu", "--wheel", wheel.to_str().unwrap()]);
+    for part in [
+        "error: sha256 of ",
+        "tiny.whl is ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        "expected 55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+        "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl",
+    ] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+    assert!(!machine.path().join(".cache").exists(), "the cache was touched");
+}
+
+#[test]
+fn an_offline_pip_is_quoted_and_the_way_out_named() {
+    let pip = "echo WARNING: Retrying >&2; echo 'ERROR: No matching distribution found' >&2; exit 1";
+    let error = Machine::new(Some(pip)).fetch_error(&["tpu"]);
+    for part in [
+        "note: libtpu is Google's",
+        "downloading libtpu 0.0.51, 204.8 MB, with pip\n",
+        "error: pip did not download libtpu==0.0.51 (exit status: 1):\n    WARNING: Retrying\n    ERROR: No matching",
+        "download libtpu-0.0.51-cp311-cp311-manylinux_2_31_x86_64.whl elsewhere and pass --wheel <path>",
+    ] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+}
+
+#[test]
+fn a_wheel_that_pip_brings_is_checked_too() {
+    let pip = r#"for word; do [ "$last" = --dest ] && dest=$word; last=$word; done
+        echo no wheel > "$dest/xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl""#;
+    let machine = Machine::new(Some(pip));
+    let error = machine.fetch_error(&["cpu"]);
+    assert!(error.contains("error: sha256 of ") && error.contains("this is not the pinned wheel"), "{error}");
+    assert!(!machine.path().join(".cache/hilo/plugins/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so").exists());
+}
+
+#[test]
+fn without_python_the_wheel_to_download_is_named() {
+    let error = Machine::new(None).fetch_error(&["cuda13"]);
+    assert!(error.contains("error: python3 cannot be run") && error.contains("install python3 with pip"), "{error}");
+    assert!(error.contains("download jax_cuda13_pjrt-0.12.0.1-py3-none-manylinux_2_27_x86_64.whl"), "{error}");
+}
+
+#[test]
+fn bad_arguments_exit_with_2() {
+    let machine = Machine::new(None);
+    let arguments: [&[&str]; 4] = [&["fetch"], &["fetch", "gpu"], &["fetch", "cpu", "--wheel"], &["throw"]];
+    for arguments in arguments {
+        assert_eq!(machine.run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_help_shows_the_command() {
+    let output = Command::new(executable()).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(help.contains("\n  plugin "), "{help}");
+    assert!(!help.contains("\n  shard "), "{help}");
+}

@@ -1,0 +1,164 @@
+//! The folder of one version of one plugin: locked while something is put in, complete whenever it is looked at.
+//!
+//! `<file name>` is the plugin, `<file name>.sha256` names the wheel it came from; it is written last, so both together
+//! say that the plugin is whole. What a killed fetch left behind is overwritten by the next one.
+
+use std::fs::{File, Permissions, TryLockError};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use shard::plugins::Plugin;
+
+use super::error::FetchError;
+use super::say;
+
+/// The folder, held by this fetch alone until dropped.
+#[derive(Debug)]
+pub(crate) struct LockedFolder {
+    path: PathBuf,
+    plugin: &'static Plugin,
+    /// The system unlocks it when it is closed, however this process ends.
+    _lock: File,
+}
+
+/// A file being written next to the place it is meant for; removed unless it gets there.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    file: File,
+    path: PathBuf,
+    destination: PathBuf,
+    is_placed: bool,
+}
+
+impl LockedFolder {
+    /// Makes the folder `<cache>/<package>-<version>` and waits while another fetch holds it. That one's end, even by
+    /// a signal, ends the wait.
+    ///
+    /// # Errors
+    /// [`FetchError::Cache`].
+    pub(crate) fn lock(cache: &Path, plugin: &'static Plugin) -> Result<Self, FetchError> {
+        let path = cache.join(plugin.versioned_name());
+        std::fs::create_dir_all(&path).map_err(failed("create", &path))?;
+        let lock_path = path.join("lock");
+        let options = File::options().create(true).write(true).truncate(false).open(&lock_path);
+        let lock = options.map_err(failed("open", &lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                say(format_args!("waiting for another fetch of {}", plugin.kind));
+                lock.lock().map_err(failed("lock", &lock_path))?;
+            }
+            Err(TryLockError::Error(source)) => return Err(failed("lock", &lock_path)(source)),
+        }
+        Ok(Self { path, plugin, _lock: lock })
+    }
+
+    /// Path of the plugin, there or not.
+    pub(crate) fn plugin_path(&self) -> PathBuf {
+        self.path.join(self.plugin.file_name)
+    }
+
+    /// Whether the plugin of the pinned wheel is there, whole.
+    pub(crate) fn is_complete(&self) -> bool {
+        let stamp = std::fs::read_to_string(self.stamp_path()).unwrap_or_default();
+        stamp.split_whitespace().next() == Some(self.plugin.wheel.sha256) && self.plugin_path().is_file()
+    }
+
+    /// An empty folder to download into, in the same file system.
+    ///
+    /// # Errors
+    /// [`FetchError::Cache`].
+    pub(crate) fn download_folder(&self) -> Result<DownloadFolder, FetchError> {
+        let path = self.path.join("download");
+        if path.exists() {
+            std::fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
+        }
+        std::fs::create_dir(&path).map_err(failed("create", &path))?;
+        Ok(DownloadFolder { path })
+    }
+
+    /// The plugin's file, to be written and then placed.
+    ///
+    /// # Errors
+    /// [`FetchError::Cache`].
+    pub(crate) fn new_plugin(&self) -> Result<NewFile, FetchError> {
+        NewFile::create(self.plugin_path())
+    }
+
+    /// Notes which wheel the plugin came from; from now on it is complete.
+    ///
+    /// # Errors
+    /// [`FetchError::Cache`].
+    pub(crate) fn stamp(&self) -> Result<(), FetchError> {
+        let mut stamp = NewFile::create(self.stamp_path())?;
+        stamp.write_all(format!("{}  {}\n", self.plugin.wheel.sha256, self.plugin.wheel.file_name).as_bytes())?;
+        stamp.place()
+    }
+
+    fn stamp_path(&self) -> PathBuf {
+        self.path.join(format!("{}.sha256", self.plugin.file_name))
+    }
+}
+
+/// A folder that is removed with all it holds.
+#[derive(Debug)]
+pub(crate) struct DownloadFolder {
+    path: PathBuf,
+}
+
+impl DownloadFolder {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for DownloadFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+impl NewFile {
+    fn create(destination: PathBuf) -> Result<Self, FetchError> {
+        let mut path = destination.clone().into_os_string();
+        path.push(".partial");
+        let path = PathBuf::from(path);
+        let file = File::create(&path).map_err(failed("create", &path))?;
+        Ok(Self { file, path, destination, is_placed: false })
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// [`FetchError::Cache`].
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<(), FetchError> {
+        self.file.write_all(bytes).map_err(failed("write", &self.path))
+    }
+
+    /// Makes it durable and moves it to its place in one step.
+    ///
+    /// # Errors
+    /// [`FetchError::Cache`].
+    pub(crate) fn place(mut self) -> Result<(), FetchError> {
+        self.file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("set the mode of", &self.path))?;
+        self.file.sync_all().map_err(failed("write", &self.path))?;
+        std::fs::rename(&self.path, &self.destination).map_err(failed("move into place", &self.destination))?;
+        self.is_placed = true;
+        let folder = self.destination.parent().unwrap_or(Path::new("/"));
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("write", folder))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FetchError {
+    let path = path.to_path_buf();
+    move |source| FetchError::Cache { action, path, source }
+}

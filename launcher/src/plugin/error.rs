@@ -1,0 +1,50 @@
+//! Why a plugin was not fetched, and what to do about it.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// Everything that can go wrong while fetching.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    #[error("this machine is {arch} {os}; the pinned wheels are for x86_64 linux")]
+    Machine { os: String, arch: String },
+    #[error("no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them")]
+    NoCache,
+    #[error("{action} {}: {source}{}", .path.display(), cache_advice(.source))]
+    Cache { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{python} cannot be run: {source}; install python3 with pip, {}", elsewhere(.wheel))]
+    NoPython { python: String, source: io::Error, wheel: &'static str },
+    #[error("{python} has no pip; install pip, {}", elsewhere(.wheel))]
+    NoPip { python: String, wheel: &'static str },
+    #[error("pip did not download {requirement} ({status}):\n{stderr}\nwithout a network, {}", elsewhere(.wheel))]
+    Pip {
+        requirement: String,
+        status: ExitStatus,
+        /// The last lines, indented.
+        stderr: String,
+        wheel: &'static str,
+    },
+    #[error("pip downloaded no {wheel}, {}", elsewhere(.wheel))]
+    OtherWheel { wheel: &'static str },
+    #[error("read wheel {}: {source}", .path.display())]
+    Wheel { path: PathBuf, source: io::Error },
+    #[error("sha256 of {} is {found}, expected {expected} ({wheel}); this is not the pinned wheel", .path.display())]
+    Sha256 { path: PathBuf, found: String, expected: &'static str, wheel: &'static str },
+    #[error("unpack {}: {source}", .path.display())]
+    Zip { path: PathBuf, source: zip::result::ZipError },
+    #[error("no {member} in {}", .path.display())]
+    NoMember { path: PathBuf, member: &'static str },
+}
+
+fn elsewhere(wheel: &str) -> String {
+    format!("or download {wheel} elsewhere and pass --wheel <path>")
+}
+
+fn cache_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room, or set XDG_CACHE_HOME to a larger disk",
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => "; set XDG_CACHE_HOME to a writable folder",
+        _ => "",
+    }
+}

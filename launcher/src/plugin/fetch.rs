@@ -1,0 +1,101 @@
+//! `plugin fetch`: the pinned wheel, by pip or from a file, becomes one shared library in the cache.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use shard::plugins::{Plugin, PluginKind, Surroundings, cache_folder};
+
+use super::cache::LockedFolder;
+use super::error::FetchError;
+use super::wheel::CheckedWheel;
+use super::{megabytes, pip, say};
+
+/// One fetch, with everything it depends on.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    pub(crate) plugin: &'static Plugin,
+    /// The folder of all fetched plugins.
+    pub(crate) cache: PathBuf,
+    /// A wheel that is already here.
+    pub(crate) wheel: Option<PathBuf>,
+    /// The program that runs pip.
+    pub(crate) python: OsString,
+}
+
+impl Fetch {
+    /// The fetch that the arguments ask for, on this machine.
+    ///
+    /// # Errors
+    /// [`FetchError::Machine`], [`FetchError::NoCache`].
+    pub(crate) fn of_process(
+        kind: PluginKind,
+        wheel: Option<&Path>,
+        surroundings: &Surroundings,
+    ) -> Result<Self, FetchError> {
+        check_machine(std::env::consts::OS, std::env::consts::ARCH)?;
+        Ok(Self {
+            plugin: kind.plugin(),
+            cache: cache_folder(surroundings).ok_or(FetchError::NoCache)?,
+            wheel: wheel.map(Path::to_path_buf),
+            python: "python3".into(),
+        })
+    }
+
+    /// Puts the plugin into the cache, unless it is there. A wheel that was named is checked in any case.
+    ///
+    /// # Errors
+    /// The first thing that fails; the cache is then as it was.
+    pub(crate) fn run(&self) -> Result<(), FetchError> {
+        let start = Instant::now();
+        let given = self.wheel.as_deref().map(|path| self.check(path)).transpose()?;
+        let folder = LockedFolder::lock(&self.cache, self.plugin)?;
+        let path = folder.plugin_path();
+        if folder.is_complete() {
+            say(format_args!("{} {} is already there: {}", self.plugin.package, self.plugin.version, path.display()));
+            return Ok(());
+        }
+        if let Some(note) = self.plugin.licence_note {
+            say(format_args!("note: {note}"));
+        }
+        let num_bytes = match &given {
+            Some(wheel) => self.install(wheel, &folder)?,
+            None => {
+                let downloads = folder.download_folder()?;
+                let wheel = self.download(downloads.path())?;
+                self.install(&self.check(&wheel)?, &folder)?
+            }
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        say(format_args!("done: {} ({}) in {seconds:.1} s", path.display(), megabytes(num_bytes)));
+        Ok(())
+    }
+
+    fn download(&self, folder: &Path) -> Result<PathBuf, FetchError> {
+        let Plugin { package, version, wheel, .. } = self.plugin;
+        say(format_args!("downloading {package} {version}, {}, with pip", megabytes(wheel.size_bytes)));
+        pip::download(&self.python, self.plugin, folder)
+    }
+
+    fn check(&self, wheel: &Path) -> Result<CheckedWheel, FetchError> {
+        say(format_args!("checking the sha256 of {}", wheel.display()));
+        CheckedWheel::open(wheel, self.plugin)
+    }
+
+    fn install(&self, wheel: &CheckedWheel, folder: &LockedFolder) -> Result<u64, FetchError> {
+        say(format_args!("extracting {}", self.plugin.file_name));
+        let mut file = folder.new_plugin()?;
+        let num_bytes = wheel.unpack(&mut file)?;
+        file.place()?;
+        folder.stamp()?;
+        Ok(num_bytes)
+    }
+}
+
+/// The pinned wheels hold machine code.
+pub(crate) fn check_machine(os: &str, arch: &str) -> Result<(), FetchError> {
+    match (os, arch) {
+        ("linux", "x86_64") => Ok(()),
+        (os, arch) => Err(FetchError::Machine { os: os.into(), arch: arch.into() }),
+    }
+}

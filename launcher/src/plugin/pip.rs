@@ -1,0 +1,52 @@
+//! Downloads the pinned wheel through pip, so that pip's own configuration, mirrors and proxies hold.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use shard::plugins::{Plugin, Wheel};
+
+use super::error::FetchError;
+
+/// Lines of pip's stderr that an error repeats.
+const NUM_LAST_LINES: usize = 6;
+
+/// Downloads the wheel into `folder` and returns its path. What arrived has not been checked.
+///
+/// # Errors
+/// When there is no python or pip, when pip fails, and when it leaves another wheel.
+pub(crate) fn download(python: &OsStr, plugin: &Plugin, folder: &Path) -> Result<PathBuf, FetchError> {
+    let wheel = plugin.wheel.file_name;
+    let requirement = format!("{}=={}", plugin.package, plugin.version);
+    let mut pip = Command::new(python);
+    pip.args(arguments(&plugin.wheel)).arg("--dest").arg(folder).arg(&requirement);
+    let output = pip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
+    let name = || python.display().to_string();
+    let output = output.map_err(|source| FetchError::NoPython { python: name(), source, wheel })?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        if stderr.contains("No module named pip") {
+            return Err(FetchError::NoPip { python: name(), wheel });
+        }
+        return Err(FetchError::Pip { requirement, status: output.status, stderr: last_lines(&stderr), wheel });
+    }
+    let path = folder.join(wheel);
+    if path.is_file() { Ok(path) } else { Err(FetchError::OtherWheel { wheel }) }
+}
+
+/// The tags choose the pinned wheel whatever Python runs pip.
+fn arguments(wheel: &Wheel) -> Vec<&'static str> {
+    let Wheel { platform, python_version, implementation, abi, .. } = *wheel;
+    let mut arguments = vec!["-m", "pip", "download", "--disable-pip-version-check", "--no-input"];
+    arguments.extend(["--progress-bar", "off", "--no-deps", "--only-binary=:all:", "--platform", platform]);
+    arguments.extend(["--python-version", python_version, "--implementation", implementation, "--abi", abi]);
+    arguments
+}
+
+/// The last lines that say anything, indented.
+fn last_lines(stderr: &str) -> String {
+    let lines: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(NUM_LAST_LINES)..];
+    let indented: Vec<String> = last.iter().map(|line| format!("    {line}")).collect();
+    if indented.is_empty() { "    (pip said nothing)".to_owned() } else { indented.join("\n") }
+}

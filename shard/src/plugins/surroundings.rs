@@ -1,0 +1,48 @@
+//! What the search for plugins depends on besides its arguments, read once per process and then passed as a value.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::TABLE;
+
+/// Names the plugin to use, whatever its kind: the file, or a folder that holds it.
+pub const PLUGIN_PATH_VARIABLE: &str = "PJRT_PLUGIN_LIBRARY_PATH";
+
+/// The environment's values, this executable and the root of the file system. Plain values, so that tests can lay out
+/// a machine in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Values by name; those that are not set are absent.
+    pub variables: BTreeMap<&'static str, OsString>,
+    /// The file of the running program, where the system tells.
+    pub executable: Option<PathBuf>,
+    /// `/`.
+    pub root: PathBuf,
+}
+
+impl Surroundings {
+    /// Reads what this process has. Call once.
+    pub fn of_process() -> Self {
+        let general = ["XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", PLUGIN_PATH_VARIABLE];
+        let names = general.into_iter().chain(TABLE.into_iter().filter_map(|plugin| plugin.own_variable));
+        Self {
+            variables: names.filter_map(|name| Some((name, std::env::var_os(name)?))).collect(),
+            executable: std::env::current_exe().ok(),
+            root: PathBuf::from("/"),
+        }
+    }
+
+    /// The value of a variable; an empty one counts as not set.
+    pub fn variable(&self, name: &str) -> Option<&Path> {
+        self.variables.get(name).filter(|value| !value.is_empty()).map(Path::new)
+    }
+}
+
+/// The folder that holds fetched plugins, each as `<package>-<version>/<file name>`: `$XDG_CACHE_HOME/hilo/plugins`,
+/// else `$HOME/.cache/hilo/plugins`. `None` when neither variable holds an absolute path.
+pub fn cache_folder(surroundings: &Surroundings) -> Option<PathBuf> {
+    let absolute = |name| surroundings.variable(name).filter(|path| path.is_absolute());
+    let caches = absolute("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(absolute("HOME")?.join(".cache")));
+    Some(caches?.join("hilo/plugins"))
+}

@@ -1,0 +1,172 @@
+//! Machines laid out in a folder: which file wins, and what is said when there is none.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// Names and values of the environment.
+type Variables<'a> = &'a [(&'static str, &'a str)];
+
+/// A machine laid out below a folder.
+struct Machine {
+    folder: TempDir,
+    surroundings: Surroundings,
+}
+
+impl Machine {
+    /// With these files, empty, and variables that name paths below its root; its home is `home`.
+    fn new(files: &[&str], variables: Variables<'_>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_path_buf();
+        for file in files {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let value = |value: &str| if value.is_empty() { OsString::new() } else { root.join(value).into() };
+        let home = ("HOME", root.join("home").into());
+        let variables = variables.iter().map(|(name, text)| (*name, value(text))).chain([home]).collect();
+        let surroundings = Surroundings { variables, executable: Some(root.join("opt/hilo/launcher")), root };
+        Self { folder, surroundings }
+    }
+
+    /// What `find` says: the path below the machine's root and where from, or the error.
+    fn find(&self, kind: PluginKind, given: Option<&str>) -> Result<(String, String), String> {
+        let given = given.map(|path| self.folder.path().join(path));
+        let found = find(kind, given.as_deref(), &self.surroundings).map_err(|error| error.to_string())?;
+        let path = found.path.strip_prefix(self.folder.path()).unwrap().display().to_string();
+        Ok((path, found.source.to_string()))
+    }
+}
+
+#[test]
+fn every_kind_has_one_sound_row() {
+    for kind in PluginKind::value_variants() {
+        let rows: Vec<&Plugin> = TABLE.iter().filter(|plugin| plugin.kind == *kind).collect();
+        assert_eq!(rows, [kind.plugin()]);
+        let Plugin { file_name, package, version, wheel, path_in_wheel, .. } = kind.plugin();
+        assert!(path_in_wheel.ends_with(&format!("/{file_name}")), "{path_in_wheel}");
+        let prefix = format!("{}-{version}-", package.replace('-', "_"));
+        let tags = format!("-{}-{}.whl", wheel.abi, wheel.platform);
+        assert!(wheel.file_name.starts_with(&prefix) && wheel.file_name.ends_with(&tags), "{}", wheel.file_name);
+        let is_digit = |digit: char| matches!(digit, '0'..='9' | 'a'..='f');
+        assert!(wheel.sha256.len() == 64 && wheel.sha256.chars().all(is_digit), "{}", wheel.sha256);
+    }
+    assert_eq!(PluginKind::value_variants().len(), TABLE.len());
+    assert_eq!(TABLE.map(|plugin| plugin.kind.to_string()), ["cpu", "tpu", "cuda13"]);
+}
+
+/// All places, first to last. Each must win over those behind it.
+#[test]
+fn places_are_looked_at_in_order() {
+    let places = [
+        ("opt/hilo/libtpu.so", "next to the executable"),
+        ("home/.cache/hilo/plugins/libtpu-0.0.51/libtpu.so", "in the cache"),
+        ("venv/lib/python3.12/site-packages/libtpu/libtpu.so", "in Python's site-packages"),
+        ("usr/lib/python3/dist-packages/libtpu/libtpu.so", "in Python's site-packages"),
+        ("usr/local/lib/python3.11/site-packages/libtpu/libtpu.so", "in Python's site-packages"),
+        ("usr/local/lib/python3.11/dist-packages/libtpu/libtpu.so", "in Python's site-packages"),
+        ("home/.local/lib/python3.10/site-packages/libtpu/libtpu.so", "in Python's site-packages"),
+        ("lib/libtpu.so", "in a system folder"),
+        ("usr/lib/libtpu.so", "in a system folder"),
+        ("usr/local/lib/libtpu.so", "in a system folder"),
+        ("usr/lib/x86_64-linux-gnu/libtpu.so", "in a system folder"),
+    ];
+    for first in 0..places.len() {
+        let files: Vec<&str> = places[first..].iter().map(|(file, _)| *file).collect();
+        let machine = Machine::new(&files, &[("VIRTUAL_ENV", "venv")]);
+        let (file, source) = places[first];
+        assert_eq!(machine.find(PluginKind::Tpu, None), Ok((file.into(), source.into())));
+    }
+}
+
+#[test]
+fn what_the_user_named_goes_first() {
+    let files = ["a/libtpu.so", "b/tpu.so", "c/libtpu.so", "lib/libtpu.so"];
+    let own = ("TPU_LIBRARY_PATH", "b/tpu.so");
+    let general = (PLUGIN_PATH_VARIABLE, "c");
+    let cases: [(Option<&str>, Variables<'_>, &str, &str); 7] = [
+        (Some("a/libtpu.so"), &[own, general], "a/libtpu.so", "given by --plugin-path"),
+        (Some("a"), &[own, general], "a/libtpu.so", "given by --plugin-path"),
+        (None, &[own, general], "b/tpu.so", "given by TPU_LIBRARY_PATH"),
+        (None, &[("TPU_LIBRARY_PATH", "a"), general], "a/libtpu.so", "given by TPU_LIBRARY_PATH"),
+        (None, &[general], "c/libtpu.so", "given by PJRT_PLUGIN_LIBRARY_PATH"),
+        (None, &[("TPU_LIBRARY_PATH", ""), general], "c/libtpu.so", "given by PJRT_PLUGIN_LIBRARY_PATH"),
+        (None, &[("TPU_LIBRARY_PATH", ""), (PLUGIN_PATH_VARIABLE, "")], "lib/libtpu.so", "in a system folder"),
+    ];
+    for (given, variables, file, source) in cases {
+        let found = Machine::new(&files, variables).find(PluginKind::Tpu, given);
+        assert_eq!(found, Ok((file.into(), source.into())), "{given:?} {variables:?}");
+    }
+}
+
+#[test]
+fn what_the_user_named_is_never_passed_over() {
+    let files = ["lib/libtpu.so", "lib/xla_cpu_pjrt.so", "c/other.so"];
+    let machine = |variables| Machine::new(&files, variables);
+    let check = |found: Result<(String, String), String>, name: &str, value: &str| {
+        let error = found.unwrap_err();
+        assert!(error.starts_with(&format!("{name} is ")) && error.contains(value), "{error}");
+    };
+    check(machine(&[]).find(PluginKind::Cpu, Some("no/such.so")), "--plugin-path", "no/such.so\"");
+    check(machine(&[]).find(PluginKind::Cpu, Some("c")), "--plugin-path", "holds xla_cpu_pjrt.so");
+    check(machine(&[("TPU_LIBRARY_PATH", "gone")]).find(PluginKind::Tpu, None), "TPU_LIBRARY_PATH", "gone\"");
+    check(machine(&[(PLUGIN_PATH_VARIABLE, "c")]).find(PluginKind::Cuda13, None), PLUGIN_PATH_VARIABLE, "/c\"");
+    // The TPU's own variable says nothing about other plugins.
+    let found = machine(&[("TPU_LIBRARY_PATH", "gone")]).find(PluginKind::Cpu, None);
+    assert_eq!(found, Ok(("lib/xla_cpu_pjrt.so".into(), "in a system folder".into())));
+}
+
+#[test]
+fn the_newest_python_wins_by_number() {
+    let plugin = |version| format!("venv/lib/{version}/site-packages/libtpu/libtpu.so");
+    let files = ["python3.9", "python3.12", "python3.11", "python2.7"].map(plugin);
+    let machine = Machine::new(&files.each_ref().map(String::as_str), &[("VIRTUAL_ENV", "venv")]);
+    assert_eq!(machine.find(PluginKind::Tpu, None).unwrap().0, plugin("python3.12"));
+}
+
+#[test]
+fn nothing_found_names_every_place_and_the_command() {
+    let error = Machine::new(&[], &[("VIRTUAL_ENV", "venv")]).find(PluginKind::Cpu, None).unwrap_err();
+    for part in [
+        "/opt/hilo/xla_cpu_pjrt.so",
+        "/home/.cache/hilo/plugins/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so",
+        "/venv/lib/python3*/site-packages/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+        "/usr/lib/python3/dist-packages/xla_plugins/",
+        "/usr/local/lib/python3*/site-packages/xla_plugins/",
+        "/usr/local/lib/python3*/dist-packages/xla_plugins/",
+        "/home/.local/lib/python3*/site-packages/xla_plugins/",
+        "/lib/xla_cpu_pjrt.so",
+        "/usr/lib/x86_64-linux-gnu/xla_cpu_pjrt.so",
+        "`text-generation-launcher plugin fetch cpu`",
+        "--plugin-path",
+    ] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+}
+
+#[test]
+fn a_folder_in_place_of_the_file_is_not_a_plugin() {
+    let machine = Machine::new(&["lib/libtpu.so/readme", "usr/lib/libtpu.so"], &[]);
+    assert_eq!(machine.find(PluginKind::Tpu, None).unwrap().0, "usr/lib/libtpu.so");
+}
+
+#[test]
+fn the_cache_follows_xdg_and_then_home() {
+    let cases: [(Variables<'_>, Option<&str>); 6] = [
+        (&[("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], Some("/x/hilo/plugins")),
+        (&[("XDG_CACHE_HOME", ""), ("HOME", "/h")], Some("/h/.cache/hilo/plugins")),
+        (&[("XDG_CACHE_HOME", "relative"), ("HOME", "/h")], Some("/h/.cache/hilo/plugins")),
+        (&[("HOME", "/h")], Some("/h/.cache/hilo/plugins")),
+        (&[("HOME", "")], None),
+        (&[], None),
+    ];
+    for (variables, folder) in cases {
+        let variables = variables.iter().map(|(name, value)| (*name, value.into())).collect();
+        let surroundings = Surroundings { variables, executable: None, root: "/".into() };
+        assert_eq!(cache_folder(&surroundings).as_deref(), folder.map(Path::new), "{surroundings:?}");
+    }
+}
