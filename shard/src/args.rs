@@ -55,6 +55,14 @@ pub struct ModelArgs {
     #[arg(long, env, value_enum, default_value_t = Device::Cpu)]
     pub device: Device,
 
+    /// Shared library of the device's PJRT plugin, or a folder that holds it [default: searched for]
+    #[arg(long, env = "HILO_PLUGIN_PATH")]
+    pub plugin_path: Option<PathBuf>,
+
+    /// Folder of compiled programs, for devices that compile; `none` keeps none [default: ~/.cache/hilo/programs]
+    #[arg(long, env = "HILO_PROGRAM_CACHE")]
+    pub program_cache: Option<PathBuf>,
+
     /// Instruction set of the CPU kernels: portable, avx2 or avx512 [default: the best there is]
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
@@ -76,8 +84,15 @@ pub enum Dtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Device {
-    /// This machine's processor.
+    /// This machine's processor, by kernels of our own.
     Cpu,
+    /// This machine's processor, through XLA.
+    #[value(name = "xla-cpu")]
+    XlaCpu,
+    /// Google's TPU.
+    Tpu,
+    /// NVIDIA's GPU.
+    Cuda,
     /// Arithmetic over token ids instead of a model, for tests.
     #[value(hide = true)]
     Mock,
@@ -100,15 +115,18 @@ impl ShardArgs {
 impl ModelArgs {
     /// The arguments that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { model_id, revision, dtype, device, cpu_isa } = self;
-        let flags = [
-            ("--model-id", Some(model_id.clone())),
-            ("--revision", revision.clone()),
-            ("--dtype", dtype.map(|dtype| name(&dtype))),
-            ("--device", Some(name(device))),
-            ("--cpu-isa", cpu_isa.clone()),
+        let Self { model_id, revision, dtype, device, plugin_path, program_cache, cpu_isa } = self;
+        let path = |path: &Option<PathBuf>| path.as_ref().map(OsString::from);
+        let flags: [(&str, Option<OsString>); 7] = [
+            ("--model-id", Some(model_id.into())),
+            ("--revision", revision.as_ref().map(OsString::from)),
+            ("--dtype", dtype.map(|dtype| name(&dtype).into())),
+            ("--device", Some(name(device).into())),
+            ("--plugin-path", path(plugin_path)),
+            ("--program-cache", path(program_cache)),
+            ("--cpu-isa", cpu_isa.as_ref().map(OsString::from)),
         ];
-        let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?.into()]));
+        let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?]));
         given.flatten().collect()
     }
 }
@@ -146,6 +164,8 @@ mod tests {
                 revision: Some("main".into()),
                 dtype: Some(Dtype::Bfloat16),
                 device: Device::Mock,
+                plugin_path: Some("/opt/a plugin.so".into()),
+                program_cache: Some("/var/cache/hilo".into()),
                 cpu_isa: Some("avx2".into()),
             },
             uds_path: "/run/x y-3".into(),

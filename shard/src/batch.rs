@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::graph::{Graph, Input};
-use crate::sampling::{Column, SamplingInputs};
+use crate::sampling::{BatchSampler, Column, SamplingInputs};
 
 /// Stands for the token that a row sampled for a position, which is in the token history.
 pub(crate) const SAMPLED_TOKEN: i32 = -1;
@@ -49,6 +49,8 @@ pub(crate) struct SampledRow {
     pub(crate) prompt_len: usize,
     /// From logits to a token; see [`crate::sampling::Samplers::graph`].
     pub(crate) sampler: Arc<Graph>,
+    /// What a batch of compiled samplers needs for this row.
+    pub(crate) batch_sampler: BatchSampler,
 }
 
 /// Prompt tokens whose log-probability is asked for.
@@ -99,9 +101,10 @@ impl Batch {
 
     /// Lets `row` sample a token after its last one.
     pub(crate) fn push_sampled(&mut self, row: usize, prompt_len: usize, sampler: &RowSampler) {
+        let batch_sampler = BatchSampler::of(&sampler.params);
         let num_generated = self.rows[row].context_len - prompt_len;
         self.sampling_inputs.push(&sampler.params, num_generated as u32);
-        self.sampled.push(SampledRow { row, prompt_len, sampler: Arc::clone(&sampler.graph) });
+        self.sampled.push(SampledRow { row, prompt_len, sampler: Arc::clone(&sampler.graph), batch_sampler });
     }
 
     /// Asks for the log-probability of `token_id`, which follows the token at `token_index`.

@@ -35,7 +35,15 @@ impl Shard {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("shard-0");
         let args = ShardArgs {
-            model: ModelArgs { model_id: model_id.to_owned(), revision: None, dtype: None, device, cpu_isa: None },
+            model: ModelArgs {
+                model_id: model_id.to_owned(),
+                revision: None,
+                dtype: None,
+                device,
+                plugin_path: None,
+                program_cache: None,
+                cpu_isa: None,
+            },
             uds_path: path.clone(),
             rank: 0,
             world_size: 1,

@@ -5,7 +5,7 @@
 //! sampling parameter but `top_n_tokens`, and never makes a token that ends a sequence: length decides.
 
 use super::history::TokenHistory;
-use super::{BLOCK_SIZE, Backend, BackendError, StateLayout};
+use super::{BLOCK_SIZE, Backend, BackendError, Progress, StateLayout};
 use crate::batch::{Batch, BatchRow, SampledToken, StepOutput};
 use crate::graph::{Input, SamplingInput};
 use crate::sampling::Column;
@@ -77,7 +77,7 @@ impl Backend for MockBackend {
         Ok(AVAILABLE_BYTES)
     }
 
-    fn allocate(&mut self, layout: StateLayout) -> Result<(), BackendError> {
+    fn allocate(&mut self, layout: StateLayout, _progress: &mut Progress<'_>) -> Result<(), BackendError> {
         let history = TokenHistory::new(layout.num_slots, layout.max_total_tokens);
         self.state = Some(MockState { history, cache: vec![-1; layout.num_blocks * BLOCK_SIZE] });
         Ok(())

@@ -12,13 +12,20 @@
 
 pub(crate) mod candle;
 mod history;
+mod memory;
 pub(crate) mod mock;
+pub(crate) mod pjrt;
 
 use std::sync::Arc;
 
+use crate::args::Device;
 use crate::batch::{Batch, StepOutput};
-use crate::graph::Graph;
+use crate::graph::{Graph, GraphError};
+use crate::plugins::PluginError;
 use crate::weights::WeightsError;
+
+/// Hears how far a piece of work is: what is going on, pieces done, pieces in all.
+pub(crate) type Progress<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
 /// Tokens per block of the KV cache.
 pub(crate) const BLOCK_SIZE: usize = 16;
@@ -38,11 +45,12 @@ pub(crate) trait Backend: Send {
     /// When the system does not tell.
     fn available_bytes(&self) -> Result<u64, BackendError>;
 
-    /// Allocates KV cache and token history; what was there before is gone.
+    /// Allocates KV cache and token history; what was there before is gone. Compiles what steps of these sizes run.
+    /// `progress` hears of each piece of work.
     ///
     /// # Errors
-    /// When memory is refused.
-    fn allocate(&mut self, layout: StateLayout) -> Result<(), BackendError>;
+    /// When memory is refused, or the compiler refuses a program.
+    fn allocate(&mut self, layout: StateLayout, progress: &mut Progress<'_>) -> Result<(), BackendError>;
 
     /// Runs one step: reads the rows' tokens, writes their keys and values, samples and remembers the tokens.
     ///
@@ -62,13 +70,15 @@ pub(crate) struct ModelGraphs {
     pub(crate) target_logprobs: Arc<Graph>,
 }
 
-/// Size of a backend's state.
+/// Size of a backend's state, and of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StateLayout {
     pub(crate) num_slots: usize,
     pub(crate) num_blocks: usize,
     /// Longest row.
     pub(crate) max_total_tokens: usize,
+    /// Prompt tokens that a step can have.
+    pub(crate) max_batch_prefill_tokens: usize,
 }
 
 /// Why a backend cannot do what it was told.
@@ -84,6 +94,23 @@ pub(crate) enum BackendError {
     Memory { path: &'static str, source: std::io::Error },
     #[error("allocate {bytes} bytes: {source}")]
     Allocate { bytes: u64, source: std::collections::TryReserveError },
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+    #[error("{device}: {source}")]
+    Device { device: Device, source: ::pjrt::Error },
+    #[error("{device}: the plugin has no device on this machine")]
+    NoDevice { device: Device },
+    #[error("start a compiler thread: {source}")]
+    CompileThread { source: std::io::Error },
+    #[error("print a program: {0}")]
+    Graph(#[from] GraphError),
+    #[error("program {program}: {source}")]
+    Program { program: String, source: ::pjrt::Error },
+    #[error(
+        "program {program} keeps {alias_bytes} bytes of the KV cache and token history in place, not {donated_bytes}: the compiler \
+         would copy them in every step"
+    )]
+    NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
     #[error("step before the KV cache was allocated")]
     NotAllocated,
 }

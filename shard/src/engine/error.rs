@@ -65,7 +65,21 @@ impl EngineError {
             Self::CacheTooSmall { .. } | Self::OutOfMemory { .. } => Kind::OutOfMemory,
             Self::Backend(BackendError::Weights(_)) => Kind::Model,
             Self::Backend(BackendError::Allocate { .. }) => Kind::OutOfMemory,
-            Self::Backend(BackendError::Threads { .. } | BackendError::Compute(_)) => Kind::Device,
+            Self::Backend(BackendError::Program { source, .. } | BackendError::Device { source, .. })
+                if source.code() == Some(pjrt::Code::ResourceExhausted) =>
+            {
+                Kind::OutOfMemory
+            }
+            Self::Backend(
+                BackendError::Threads { .. }
+                | BackendError::Compute(_)
+                | BackendError::Plugin(_)
+                | BackendError::Device { .. }
+                | BackendError::NoDevice { .. }
+                | BackendError::Program { .. }
+                | BackendError::NotInPlace { .. },
+            ) => Kind::Device,
+            Self::Backend(BackendError::Graph(_) | BackendError::CompileThread { .. }) => Kind::Internal,
             Self::Backend(BackendError::Memory { .. } | BackendError::NotAllocated) => Kind::Internal,
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::WorldSize { .. } | Self::Rank { .. } => Kind::Internal,

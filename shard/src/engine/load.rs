@@ -2,6 +2,8 @@
 //!
 //! Door: [`load`]. The one place where models and backends meet; neither knows the other.
 
+use std::path::{Path, PathBuf};
+
 use model_files::ModelFiles;
 use proto::ModelInfo;
 
@@ -9,9 +11,11 @@ use super::{Engine, EngineError, Progress};
 use crate::args::{Device, Dtype, ShardArgs};
 use crate::backend::candle::CandleBackend;
 use crate::backend::mock::MockBackend;
+use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
 use crate::backend::{BLOCK_SIZE, Backend, ModelGraphs};
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 use crate::models::{self, Config, Model};
+use crate::plugins::{self, Surroundings};
 use crate::sampling::{self, Samplers};
 use crate::weights::Checkpoint;
 
@@ -42,9 +46,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let eos_token_ids = config.eos_token_ids(files.read_optional(GENERATION_CONFIG_FILE)?.as_deref())?;
     let asked = model.dtype.map(weight_type);
     let (backend, weights): (Box<dyn Backend>, Weights) = match model.device {
-        Device::Cpu => {
-            let isa = kernels::isa::select(model.cpu_isa.as_deref())?;
-            tracing::info!(%isa, "cpu kernels");
+        Device::Cpu | Device::XlaCpu | Device::Tpu | Device::Cuda => {
             let checkpoint = Checkpoint::open(&files)?;
             let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
                 Some(dtype) => dtype,
@@ -53,7 +55,21 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             let graphs = graphs(&models::build(&config, dtype, 1)?)?;
             let mut progress = |done, total| progress("load weights", done, total);
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
-            (Box::new(CandleBackend::load(&graphs, &checkpoint, &mut progress)?), weights)
+            let backend: Box<dyn Backend> = match Platform::of(model.device) {
+                Some(platform) => {
+                    let options = PjrtOptions {
+                        plugin_path: model.plugin_path.clone(),
+                        program_cache: program_cache(model.program_cache.as_deref()),
+                    };
+                    Box::new(PjrtBackend::load(platform, options, &graphs, &checkpoint, &mut progress)?)
+                }
+                None => {
+                    let isa = kernels::isa::select(model.cpu_isa.as_deref())?;
+                    tracing::info!(%isa, "cpu kernels");
+                    Box::new(CandleBackend::load(&graphs, &checkpoint, &mut progress)?)
+                }
+            };
+            (backend, weights)
         }
         Device::Mock => {
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
@@ -87,6 +103,15 @@ pub(super) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
         logits: logits_graph.finish(&[output]),
         target_logprobs: target_graph.finish(&[logprobs]),
     })
+}
+
+/// The folder of compiled programs: as asked for, else beside the plugins; none where the user wants none or has no cache.
+fn program_cache(asked: Option<&Path>) -> Option<PathBuf> {
+    match asked {
+        Some(folder) if folder == Path::new("none") => None,
+        Some(folder) => Some(folder.to_path_buf()),
+        None => plugins::cache_folder(&Surroundings::of_process()).map(|plugins| plugins.with_file_name("programs")),
+    }
 }
 
 fn num_parameters(graphs: &ModelGraphs) -> u64 {

@@ -18,12 +18,10 @@ pub(crate) use load::load;
 use proto::{Decode, DecodeRow, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply};
 
 use crate::backend::Backend;
+pub(crate) use crate::backend::Progress;
 use crate::batch::{Batch, RowSampler, SAMPLED_TOKEN, SampledToken, StepOutput};
 use crate::kv_cache::{Phase, RowTable};
 use crate::sampling::Samplers;
-
-/// Hears how far a piece of work is: what is going on, pieces done, pieces in all.
-pub(crate) type Progress<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
 /// A loaded model.
 pub(crate) struct Engine {

@@ -33,7 +33,7 @@ impl Engine {
         let pieces = warmup_params();
         let total = pieces.len() as u64 + 1;
         progress(PHASE, 0, total);
-        self.backend.allocate(limits.layout)?;
+        self.backend.allocate(limits.layout, progress)?;
         self.rows = Some(RowTable::new(limits));
         for (done, params) in (1..).zip(pieces) {
             progress(PHASE, done, total);
@@ -43,12 +43,12 @@ impl Engine {
             }
         }
         progress(PHASE, total, total);
-        let StateLayout { num_slots, num_blocks, max_total_tokens } = limits.layout;
+        let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } = limits.layout;
         Ok(WarmupReply {
             num_slots: num_slots as u32,
             num_blocks: num_blocks as u32,
             max_total_tokens: max_total_tokens as u32,
-            max_batch_prefill_tokens: limits.max_batch_prefill_tokens as u32,
+            max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
             kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_blocks * BLOCK_SIZE) as u64,
         })
     }
@@ -69,12 +69,10 @@ impl Engine {
         let num_slots = limit("max_batch_size", *max_batch_size)?.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
         let prefill = limit("max_batch_prefill_tokens", *max_batch_prefill_tokens)?;
         let cache_tokens = self.choose_cache_tokens(asked_cache, num_slots, max_total_tokens)?;
-        let layout = StateLayout { num_slots, num_blocks: cache_tokens.div_ceil(BLOCK_SIZE), max_total_tokens };
-        Ok(Limits {
-            layout,
-            max_batch_prefill_tokens: prefill.unwrap_or(DEFAULT_MAX_BATCH_PREFILL_TOKENS.max(max_total_tokens)),
-            vocab_size: self.info.vocab_size as usize,
-        })
+        let max_batch_prefill_tokens = prefill.unwrap_or(DEFAULT_MAX_BATCH_PREFILL_TOKENS.max(max_total_tokens));
+        let num_blocks = cache_tokens.div_ceil(BLOCK_SIZE);
+        let layout = StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens };
+        Ok(Limits { layout, vocab_size: self.info.vocab_size as usize })
     }
 
     /// Tokens that the KV cache holds: as asked for, else what all slots could use if it fits in a share of the memory.
@@ -108,7 +106,7 @@ impl Engine {
     /// A prompt with a chunk cut off, a token, another token, and the end.
     fn rehearse(&mut self, sampling: SamplingParams) -> Result<(), EngineError> {
         let limits = self.rows.as_ref().ok_or(EngineError::NotWarm)?.limits();
-        let prompt_len = PROMPT_LEN.min(limits.layout.max_total_tokens).min(limits.max_batch_prefill_tokens);
+        let prompt_len = PROMPT_LEN.min(limits.layout.max_total_tokens).min(limits.layout.max_batch_prefill_tokens);
         let chunk = PromptChunk {
             slot: 0,
             position: 0,

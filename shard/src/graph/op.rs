@@ -116,6 +116,8 @@ pub(crate) enum SamplingInput {
     NumGenerated,
     /// i32; 0 = off.
     TopNTokens,
+    /// f32; 1 = the best token instead of a drawn one.
+    IsGreedy,
 }
 
 /// A tensor of the checkpoint.
@@ -257,11 +259,17 @@ impl Input {
 }
 
 impl SamplingInput {
+    /// How many there are.
+    pub(crate) const COUNT: usize = Self::IsGreedy as usize + 1;
+
     fn dtype(self) -> DType {
         match self {
-            Self::RepetitionPenalty | Self::FrequencyPenalty | Self::Temperature | Self::TopP | Self::TypicalP => {
-                DType::F32
-            }
+            Self::RepetitionPenalty
+            | Self::FrequencyPenalty
+            | Self::Temperature
+            | Self::TopP
+            | Self::TypicalP
+            | Self::IsGreedy => DType::F32,
             Self::TopK | Self::TopNTokens => DType::I32,
             Self::SeedLow | Self::SeedHigh | Self::NumGenerated => DType::U32,
         }

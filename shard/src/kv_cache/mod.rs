@@ -55,7 +55,6 @@ pub(crate) enum RowError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) layout: StateLayout,
-    pub(crate) max_batch_prefill_tokens: usize,
     pub(crate) vocab_size: usize,
 }
 
@@ -117,7 +116,7 @@ impl RowTable {
         }
         self.check_slots(chunks.iter().map(|chunk| chunk.slot).chain(rows.iter().map(|row| row.slot)))?;
         let num_tokens = chunks.iter().map(|chunk| chunk.token_ids.len()).sum();
-        let max_batch_prefill_tokens = self.limits.max_batch_prefill_tokens;
+        let max_batch_prefill_tokens = self.limits.layout.max_batch_prefill_tokens;
         if num_tokens > max_batch_prefill_tokens {
             return Err(RowError::TooManyPromptTokens { num_tokens, max_batch_prefill_tokens });
         }
@@ -226,7 +225,8 @@ impl RowTable {
 
     fn check_growth(&self, growth: &Growth<'_>) -> Result<(), RowError> {
         let Growth { slot, num_tokens: (_, num_tokens), block_table, new_blocks } = *growth;
-        let StateLayout { num_slots: _, num_blocks, max_total_tokens } = self.limits.layout;
+        let StateLayout { num_slots: _, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } =
+            self.limits.layout;
         if num_tokens > max_total_tokens {
             return Err(RowError::TooLong { slot, num_tokens, max_total_tokens });
         }

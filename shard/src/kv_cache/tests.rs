@@ -9,8 +9,7 @@ use super::*;
 use crate::sampling::Samplers;
 
 const LIMITS: Limits = Limits {
-    layout: StateLayout { num_slots: 4, num_blocks: 10, max_total_tokens: 40 },
-    max_batch_prefill_tokens: 30,
+    layout: StateLayout { num_slots: 4, num_blocks: 10, max_total_tokens: 40, max_batch_prefill_tokens: 30 },
     vocab_size: 100,
 };
 

@@ -20,6 +20,7 @@ pub(crate) struct SamplingInputs {
     seed_high: Vec<u32>,
     num_generated: Vec<u32>,
     top_n_tokens: Vec<i32>,
+    is_greedy: Vec<f32>,
 }
 
 /// A column of numbers.
@@ -42,7 +43,7 @@ impl SamplingInputs {
             repetition_penalty,
             frequency_penalty,
             seed,
-            is_greedy: _,
+            is_greedy,
             top_n_tokens,
             wants_prompt_logprobs: _,
         } = if params.is_greedy {
@@ -67,6 +68,7 @@ impl SamplingInputs {
         self.seed_high.push((seed >> 32) as u32);
         self.num_generated.push(num_generated);
         self.top_n_tokens.push(limit(top_n_tokens));
+        self.is_greedy.push(f32::from(is_greedy));
     }
 
     /// The values of one parameter, `[rows]`.
@@ -82,6 +84,7 @@ impl SamplingInputs {
             SamplingInput::SeedHigh => Column::U32(&self.seed_high),
             SamplingInput::NumGenerated => Column::U32(&self.num_generated),
             SamplingInput::TopNTokens => Column::I32(&self.top_n_tokens),
+            SamplingInput::IsGreedy => Column::F32(&self.is_greedy),
         }
     }
 }

@@ -6,12 +6,13 @@
 //!
 //! This room leads from logits to a token, as graph operations, so that it runs on the device behind the model.
 //! A row runs only the processors that it asks for: [`Samplers`] keeps one graph per set of them. A processor given its
-//! neutral value changes no bit, so a device may as well run one graph with all of them.
+//! neutral value changes no bit, so a device that compiles graphs ahead runs a [`BatchSampler`] for all rows of a batch.
 
 mod choice;
 mod frequency_penalty;
 mod inputs;
 mod repetition_penalty;
+mod samplers;
 mod temperature;
 #[cfg(test)]
 mod tests;
@@ -19,20 +20,18 @@ mod top_k;
 mod top_p;
 mod typical_p;
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 pub(crate) use inputs::{Column, SamplingInputs};
 use proto::SamplingParams;
+pub(crate) use samplers::{BatchSampler, Samplers};
 
-use crate::graph::{DType, Dim, Graph, GraphError, Shape, TokenScope, Value};
+use crate::graph::{Graph, GraphError, TokenScope, Value};
 
 /// One change of the scores before the choice.
 struct Processor {
     /// Whether these parameters leave the scores as they are.
     is_off: fn(&SamplingParams) -> bool,
-    /// Whether greedy rows have it too.
-    is_for_greedy: bool,
+    /// Whether it looks at the tokens of the row: greedy rows have it too.
+    is_penalty: bool,
     /// Scores `[rows, vocab]` → scores.
     apply: fn(&mut Graph, Value) -> Result<Value, GraphError>,
 }
@@ -40,79 +39,18 @@ struct Processor {
 /// In the order of TGI: penalties see the model's logits; temperature comes before the processors that look at
 /// probabilities; each of those looks at what the one before has left.
 const PROCESSORS: [Processor; 6] = [
-    Processor { is_off: |p| p.repetition_penalty == 1.0, is_for_greedy: true, apply: repetition_penalty::apply },
-    Processor { is_off: |p| p.frequency_penalty == 0.0, is_for_greedy: true, apply: frequency_penalty::apply },
-    Processor { is_off: |p| p.temperature == 1.0, is_for_greedy: false, apply: temperature::apply },
-    Processor { is_off: |p| p.top_k == 0, is_for_greedy: false, apply: top_k::apply },
-    Processor { is_off: |p| p.top_p == 1.0, is_for_greedy: false, apply: top_p::apply },
-    Processor { is_off: |p| p.typical_p == 1.0, is_for_greedy: false, apply: typical_p::apply },
+    Processor { is_off: |p| p.repetition_penalty == 1.0, is_penalty: true, apply: repetition_penalty::apply },
+    Processor { is_off: |p| p.frequency_penalty == 0.0, is_penalty: true, apply: frequency_penalty::apply },
+    Processor { is_off: |p| p.temperature == 1.0, is_penalty: false, apply: temperature::apply },
+    Processor { is_off: |p| p.top_k == 0, is_penalty: false, apply: top_k::apply },
+    Processor { is_off: |p| p.top_p == 1.0, is_penalty: false, apply: top_p::apply },
+    Processor { is_off: |p| p.typical_p == 1.0, is_penalty: false, apply: typical_p::apply },
 ];
-
-/// The graphs that rows sample with, built when first asked for.
-#[derive(Debug)]
-pub(crate) struct Samplers {
-    vocab_size: usize,
-    graphs: HashMap<Variant, Arc<Graph>>,
-}
-
-/// What a sampler does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Variant {
-    /// Which of [`PROCESSORS`] run.
-    processors: [bool; PROCESSORS.len()],
-    is_greedy: bool,
-    reports_top_tokens: bool,
-}
-
-impl Samplers {
-    /// Samplers for a vocabulary.
-    pub(crate) fn new(vocab_size: usize) -> Self {
-        Self { vocab_size, graphs: HashMap::new() }
-    }
-
-    /// The graph that does what `params` ask for and nothing else: logits `[rows, vocab]` (argument 0) → token `[rows]`,
-    /// logprob `[rows]`, and, where top tokens are asked for, their ids and logprobs, both `[rows, top_tokens]`.
-    pub(crate) fn graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
-        let variant = Variant {
-            processors: std::array::from_fn(|i| {
-                let processor = &PROCESSORS[i];
-                !(processor.is_off)(params) && (processor.is_for_greedy || !params.is_greedy)
-            }),
-            is_greedy: params.is_greedy,
-            reports_top_tokens: params.top_n_tokens > 0,
-        };
-        if let Some(graph) = self.graphs.get(&variant) {
-            return Ok(Arc::clone(graph));
-        }
-        let graph = build(self.vocab_size, variant)?;
-        self.graphs.insert(variant, Arc::clone(&graph));
-        Ok(graph)
-    }
-}
 
 /// Log-probabilities of given tokens: logits `[rows, vocab]`, targets `[rows]` (i32) → `[rows]`.
 pub(crate) fn target_logprobs(graph: &mut Graph, logits: Value, targets: Value) -> Result<Value, GraphError> {
     let logprobs = graph.log_softmax(logits)?; // [rows, vocab]
     graph.gather_columns(logprobs, targets) // [rows]
-}
-
-fn build(vocab_size: usize, variant: Variant) -> Result<Arc<Graph>, GraphError> {
-    let mut graph = Graph::default();
-    let mut scores = graph.argument(0, Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]), DType::F32); // [rows, vocab]
-    for (processor, is_on) in PROCESSORS.iter().zip(variant.processors) {
-        if is_on {
-            scores = (processor.apply)(&mut graph, scores)?; // [rows, vocab]
-        }
-    }
-    let logprobs = graph.log_softmax(scores)?; // [rows, vocab]
-    let token = if variant.is_greedy { graph.arg_max(scores)? } else { choice::sample(&mut graph, logprobs)? }; // [rows]
-    let token = graph.append_token(token)?; // [rows]
-    let logprob = graph.gather_columns(logprobs, token)?; // [rows]
-    let mut outputs = vec![token, logprob];
-    if variant.reports_top_tokens {
-        outputs.extend(choice::top_tokens(&mut graph, logprobs)?);
-    }
-    Ok(graph.finish(&outputs))
 }
 
 /// How often each token of the vocabulary of `scores` occurs, `[rows, vocab]`.

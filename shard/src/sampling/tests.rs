@@ -2,6 +2,8 @@
 //!
 //! What it computes is tested where it is executed, in `backend/candle/tests.rs`.
 
+use std::sync::Arc;
+
 use super::*;
 
 fn printed(change: impl Fn(&mut SamplingParams)) -> String {
@@ -84,4 +86,19 @@ fn greedy_rows_have_neutral_inputs() {
     assert_eq!(column(SamplingInput::SeedLow), Column::U32(&[0, 5]));
     assert_eq!(column(SamplingInput::SeedHigh), Column::U32(&[0, 256]));
     assert_eq!(column(SamplingInput::NumGenerated), Column::U32(&[4, 6]));
+}
+
+#[test]
+fn a_batch_needs_what_its_rows_need() {
+    let of = |change: fn(&mut SamplingParams)| {
+        let mut params = SamplingParams::greedy();
+        change(&mut params);
+        BatchSampler::of(&params)
+    };
+    assert_eq!(of(|_| ()), BatchSampler::Greedy);
+    assert_eq!(of(|p| p.is_greedy = false), BatchSampler::Drawing);
+    assert_eq!(of(|p| (p.is_greedy, p.typical_p) = (false, 0.5)), BatchSampler::Drawing);
+    assert_eq!(of(|p| p.repetition_penalty = 1.1), BatchSampler::Everything);
+    assert_eq!(of(|p| p.top_n_tokens = 1), BatchSampler::Everything);
+    assert!(BatchSampler::Greedy < BatchSampler::Drawing && BatchSampler::Drawing < BatchSampler::Everything);
 }

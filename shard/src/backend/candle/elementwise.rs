@@ -3,7 +3,7 @@
 //! Candle's own would do, but spread anything large over a pool of spinning threads of their own, which the compute threads
 //! then wait for. These are plain loops that the compiler vectorises; only sums of whole activations are spread out.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
 use super::host::{self, View};
@@ -52,23 +52,30 @@ pub(super) fn less(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 pub(super) fn select(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let shape = larger(larger(condition, a), b).dims();
-    let (condition, a, b) = (View::new(condition)?, View::new(a)?, View::new(b)?);
-    let (num_rows, width) = rows_of(shape);
-    let mut y = vec![0.0; num_rows * width]; // as the largest
+    let dims = larger(larger(condition, a), b).dims();
+    let (condition, a_view, b_view) = (View::new(condition)?, View::new(a)?, View::new(b)?);
+    match a.dtype() {
+        DType::I32 => host::shaped(selected(dims, condition.bool(), a_view.i32(), b_view.i32()), dims),
+        _ => host::shaped(selected(dims, condition.bool(), a_view.f32(), b_view.f32()), dims),
+    }
+}
+
+fn selected<T: Copy + Default>(dims: &[usize], condition: &[u8], a: &[T], b: &[T]) -> Vec<T> {
+    let (num_rows, width) = rows_of(dims);
+    let mut y = vec![T::default(); num_rows * width]; // as the largest
     for (index, y) in y.chunks_exact_mut(width).enumerate() {
-        match row(b.f32(), index, num_rows, width) {
+        match row(b, index, num_rows, width) {
             Row::Each(b) => y.copy_from_slice(b),
             Row::Same(b) => y.fill(b),
         }
-        let a = row(a.f32(), index, num_rows, width);
-        match row(condition.bool(), index, num_rows, width) {
+        let a = row(a, index, num_rows, width);
+        match row(condition, index, num_rows, width) {
             Row::Same(0) => {}
             Row::Same(_) => replace(y, a, |_| true),
             Row::Each(condition) => replace(y, a, |i| condition[i] != 0),
         }
     }
-    host::shaped(y, shape)
+    y
 }
 
 fn map(a: &Tensor, b: &Tensor, function: impl Fn(f32, f32) -> f32 + Sync) -> Result<Tensor> {
@@ -97,7 +104,7 @@ fn zip<R>(a: Row<'_, f32>, b: Row<'_, f32>, y: &mut [R], function: impl Fn(f32, 
     }
 }
 
-fn replace(y: &mut [f32], a: Row<'_, f32>, is_replaced: impl Fn(usize) -> bool) {
+fn replace<T: Copy>(y: &mut [T], a: Row<'_, T>, is_replaced: impl Fn(usize) -> bool) {
     for (i, y) in y.iter_mut().enumerate() {
         let value = match a {
             Row::Each(a) => a[i],

@@ -11,7 +11,6 @@ mod elementwise;
 mod executor;
 mod host;
 mod loader;
-mod memory;
 mod model_ops;
 mod sampling_ops;
 mod selection;
@@ -23,7 +22,7 @@ mod threefry;
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Backend, BackendError, ModelGraphs, StateLayout};
+use super::{Backend, BackendError, ModelGraphs, Progress, StateLayout, memory};
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
@@ -77,7 +76,7 @@ impl Backend for CandleBackend {
         memory::available_bytes()
     }
 
-    fn allocate(&mut self, layout: StateLayout) -> Result<(), BackendError> {
+    fn allocate(&mut self, layout: StateLayout, _progress: &mut Progress<'_>) -> Result<(), BackendError> {
         // The old state goes before the next one comes: both may not fit.
         self.state = None;
         self.state = Some(State::allocate(&self.kv_shapes, self.decoder.graph(), layout)?);

@@ -59,7 +59,7 @@ impl State {
     /// # Errors
     /// When the system refuses the memory.
     pub(super) fn allocate(kv_shapes: &[KvShape], graph: &Graph, layout: StateLayout) -> Result<Self, BackendError> {
-        let StateLayout { num_slots, num_blocks, max_total_tokens } = layout;
+        let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } = layout;
         let mut layers = Vec::with_capacity(kv_shapes.len());
         for shape in kv_shapes {
             let len = num_blocks * BLOCK_SIZE * shape.width;

@@ -14,7 +14,7 @@ const PROMPT: [i32; 3] = [0, 1, 1];
 
 /// Samples one token from `logits` for a row that has read [`PROMPT`] and generated `generated`.
 fn sample(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams) -> SampledToken {
-    let layout = StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 16 };
+    let layout = StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 16, max_batch_prefill_tokens: 16 };
     let state = State::allocate(&[], &Graph::default(), layout).unwrap();
     let graph = Samplers::new(VOCAB_SIZE).graph(&params).unwrap();
     let mut batch = Batch::default();

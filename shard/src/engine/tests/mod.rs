@@ -6,6 +6,7 @@ mod independence;
 mod limits;
 mod references;
 mod steps;
+mod xla;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, Samp
 use super::{Engine, load};
 use crate::args::{Device, ModelArgs, ShardArgs};
 use crate::backend::BLOCK_SIZE;
+use crate::plugins::{self, PluginKind, Surroundings};
 
 pub(super) const FIXTURES: [&str; 5] =
     ["tiny-llama-gqa-untied", "tiny-llama-tied", "tiny-llama3-rope", "tiny-llama-bf16", "tiny-llama-f16"];
@@ -28,12 +30,32 @@ pub(super) fn fixture(name: &str) -> PathBuf {
 
 pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
     ShardArgs {
-        model: ModelArgs { model_id: model_id.to_owned(), revision: None, dtype: None, device, cpu_isa: None },
+        model: ModelArgs {
+            model_id: model_id.to_owned(),
+            revision: None,
+            dtype: None,
+            device,
+            plugin_path: None,
+            program_cache: Some("none".into()),
+            cpu_isa: None,
+        },
         uds_path: PathBuf::new(),
         rank: 0,
         world_size: 1,
         json_output: false,
         log_level: "info".to_owned(),
+    }
+}
+
+/// Whether a plugin is on this machine. Fails instead where `HILO_REQUIRE_PLUGINS=1` promises it.
+pub(super) fn is_plugin_there(kind: PluginKind) -> bool {
+    match plugins::find(kind, None, &Surroundings::of_process()) {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
+            println!("skipped: {error}");
+            false
+        }
     }
 }
 
@@ -62,6 +84,11 @@ impl Rig {
 
     pub(super) fn fixture(name: &str) -> Self {
         Self::new(fixture(name).to_str().unwrap(), Device::Cpu)
+    }
+
+    /// On XLA-CPU; `None`, said aloud, where there is no plugin.
+    pub(super) fn xla_fixture(name: &str) -> Option<Self> {
+        is_plugin_there(PluginKind::Cpu).then(|| Self::new(fixture(name).to_str().unwrap(), Device::XlaCpu))
     }
 
     pub(super) fn mock() -> Self {

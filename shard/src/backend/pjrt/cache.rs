@@ -1,0 +1,184 @@
+//! Compiled programs on disk, so that a start compiles only what no start before has compiled.
+//!
+//! Doors: [`ProgramCache::entry`], [`Entry::lock_and_load`]. The name of an entry is a hash of everything that the executable depends
+//! on: plugin, devices, program text, options, flags. Of several processes that want an entry one compiles it and the others
+//! wait. An entry that cannot be read is a warning and compiled anew; a cache that cannot be written is a warning.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use ::pjrt::{Client, CompileOptions, LoadedExecutable};
+use sha2::{Digest, Sha256};
+
+use super::program::Program;
+
+/// Begins each entry: a change of the format makes old entries unreadable.
+const MAGIC: &[u8] = b"hilo program 1\n";
+/// Variables that change what compilers do.
+const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
+const CPU_INFO: &str = "/proc/cpuinfo";
+
+/// A folder of compiled programs; without one, nothing is kept.
+#[derive(Debug, Clone)]
+pub(super) struct ProgramCache {
+    folder: Option<PathBuf>,
+}
+
+/// The place of one program.
+#[derive(Debug)]
+pub(super) struct Entry {
+    path: Option<PathBuf>,
+}
+
+/// What is at a place.
+#[derive(Debug)]
+pub(super) enum Cached {
+    Found(LoadedExecutable),
+    Missing(EntryGuard),
+}
+
+/// The right to fill a place; others that want it wait until this is dropped.
+#[derive(Debug)]
+pub(super) struct EntryGuard {
+    path: Option<PathBuf>,
+    _lock: Option<File>,
+}
+
+impl ProgramCache {
+    /// A cache in `folder`, which is made when it is written to.
+    pub(super) fn new(folder: Option<PathBuf>) -> Self {
+        Self { folder }
+    }
+
+    /// The place of `program`, compiled with `options` for the devices of `client`.
+    pub(super) fn entry(&self, client: &Client, program: &Program, options: &CompileOptions) -> Entry {
+        let path = self.folder.as_ref().map(|folder| {
+            let key = key(&fingerprint(client), program, options);
+            folder.join(format!("{}-{key}.executable", program.name))
+        });
+        Entry { path }
+    }
+}
+
+impl Entry {
+    /// Waits for others that fill this place, then reads it.
+    pub(super) fn lock_and_load(self, client: &Client) -> Cached {
+        let Some(path) = self.path else {
+            return Cached::Missing(EntryGuard { path: None, _lock: None });
+        };
+        if let Some(loaded) = load(&path, client) {
+            return Cached::Found(loaded);
+        }
+        let lock = match lock(&path) {
+            Ok(lock) => lock,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "programs are not cached");
+                return Cached::Missing(EntryGuard { path: None, _lock: None });
+            }
+        };
+        // Whoever held the lock may have filled the place.
+        match load(&path, client) {
+            Some(loaded) => Cached::Found(loaded),
+            None => Cached::Missing(EntryGuard { path: Some(path), _lock: Some(lock) }),
+        }
+    }
+}
+
+impl EntryGuard {
+    /// Keeps `loaded` for later starts.
+    pub(super) fn store(self, loaded: &LoadedExecutable) {
+        let Some(path) = &self.path else {
+            return;
+        };
+        let stored = loaded.executable().serialize().map_err(io::Error::other).and_then(|bytes| write(path, &bytes));
+        if let Err(error) = stored {
+            tracing::warn!(path = %path.display(), %error, "program was not cached");
+        }
+    }
+}
+
+/// Text that names plugin, devices and flags.
+fn fingerprint(client: &Client) -> String {
+    let plugin = client.plugin();
+    let size = fs::metadata(plugin.path()).map_or(0, |file| file.len());
+    let mut text =
+        format!("{} {} {:?} {size}\n", client.platform_name(), client.platform_version(), plugin.api_version());
+    for device in client.devices() {
+        text += &format!("{} {} {:?}\n", device.id(), device.kind(), device.coords());
+    }
+    for name in FLAG_VARIABLES {
+        text += &format!("{name}={}\n", std::env::var(name).unwrap_or_default());
+    }
+    if client.platform_name() == "cpu" {
+        // Executables of the CPU hold its machine code.
+        let info = fs::read_to_string(CPU_INFO).unwrap_or_default();
+        let line = |name: &str| info.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+        text += &format!("{}\n{}\n", line("model name"), line("flags"));
+    }
+    text
+}
+
+fn key(fingerprint: &str, program: &Program, options: &CompileOptions) -> String {
+    let mut hash = Sha256::new();
+    for part in [fingerprint.as_bytes(), program.text.as_bytes(), &options.encode()] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hex(&hash.finalize())[..32].to_owned()
+}
+
+fn load(path: &Path, client: &Client) -> Option<LoadedExecutable> {
+    let bytes = match read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cached program cannot be read, compiling it anew");
+            return None;
+        }
+    };
+    match client.load(&bytes, None) {
+        Ok(loaded) => Some(loaded),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cached program cannot be loaded, compiling it anew");
+            None
+        }
+    }
+}
+
+/// The content of an entry, its checksum checked.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it is of another format"))?;
+    let (checksum, content) = rest.split_at_checked(32).ok_or_else(|| invalid("it is cut short"))?;
+    if Sha256::digest(content).as_slice() != checksum {
+        return Err(invalid("its checksum is wrong"));
+    }
+    Ok(content.to_vec())
+}
+
+/// Writes an entry beside its place and moves it there.
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    let mut file = File::create(&temporary)?;
+    file.write_all(MAGIC)?;
+    file.write_all(Sha256::digest(content).as_slice())?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let lock = File::options().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

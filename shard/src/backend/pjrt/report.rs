@@ -1,0 +1,89 @@
+//! What a launch answers, on its way from the device.
+//!
+//! Doors: [`Reports`], which holds the copies that were started when the launches were, and [`Reports::wait`], which makes a
+//! [`StepOutput`] of them.
+
+use ::pjrt::Download;
+
+use super::program::TOP_TOKENS;
+use crate::backend::BackendError;
+use crate::batch::{Batch, SampledToken, StepOutput};
+
+/// Copies of a step's results to the host.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    samples: Vec<Samples>,
+    targets: Vec<TargetLogprobs>,
+}
+
+/// Per row a token, its logprob's bits and maybe top tokens, `[bucket_rows, 2 or more]` i32.
+#[derive(Debug)]
+struct Samples {
+    /// Indices among [`Batch::rows`].
+    rows: Vec<usize>,
+    bucket_rows: usize,
+    download: Download,
+}
+
+/// Log-probabilities of prompt tokens, f32.
+#[derive(Debug)]
+struct TargetLogprobs {
+    /// Indices among the batch's targets.
+    targets: Vec<usize>,
+    download: Download,
+}
+
+impl Reports {
+    /// Adds what a sampler answers for `rows`.
+    pub(super) fn push_samples(&mut self, rows: Vec<usize>, bucket_rows: usize, download: Download) {
+        self.samples.push(Samples { rows, bucket_rows, download });
+    }
+
+    /// Adds the log-probabilities of the batch's targets with these indices.
+    pub(super) fn push_targets(&mut self, targets: Vec<usize>, download: Download) {
+        self.targets.push(TargetLogprobs { targets, download });
+    }
+
+    /// Waits for all of them.
+    ///
+    /// # Errors
+    /// When a launch failed on the device.
+    pub(super) fn wait(self, batch: &Batch) -> Result<StepOutput, BackendError> {
+        let failed = |source| BackendError::Program { program: "step".to_owned(), source };
+        let mut tokens = vec![SampledToken::default(); batch.sampled.len()];
+        for Samples { rows, bucket_rows, download } in self.samples {
+            let bytes = download.wait().map_err(failed)?;
+            let width = bytes.len() / size_of::<i32>() / bucket_rows;
+            for (index, sampled) in batch.sampled.iter().enumerate() {
+                if let Some(place) = rows.iter().position(|row| *row == sampled.row) {
+                    tokens[index] = sampled_token(&words(&bytes)[place * width..][..width]);
+                }
+            }
+        }
+        let mut prompt_logprobs = vec![0.0; batch.targets.token_ids.len()];
+        for TargetLogprobs { targets, download } in self.targets {
+            let bytes = download.wait().map_err(failed)?;
+            for (target, word) in targets.into_iter().zip(words(&bytes)) {
+                prompt_logprobs[target] = f32::from_bits(word.cast_unsigned());
+            }
+        }
+        Ok(StepOutput { tokens, prompt_logprobs })
+    }
+}
+
+fn sampled_token(words: &[i32]) -> SampledToken {
+    let number = |word: &i32| f32::from_bits(word.cast_unsigned());
+    let top_tokens = match words.get(2..2 + 2 * TOP_TOKENS) {
+        Some(top) => {
+            let (ids, logprobs) = top.split_at(TOP_TOKENS);
+            let reported = ids.iter().zip(logprobs).filter(|(id, _)| **id >= 0);
+            reported.map(|(id, logprob)| (id.cast_unsigned(), number(logprob))).collect()
+        }
+        None => Vec::new(),
+    };
+    SampledToken { token_id: words[0].cast_unsigned(), logprob: number(&words[1]), top_tokens }
+}
+
+fn words(bytes: &[u8]) -> Vec<i32> {
+    bytes.chunks_exact(4).map(|word| i32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+}

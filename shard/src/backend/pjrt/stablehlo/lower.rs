@@ -1,0 +1,277 @@
+//! From a graph to StableHLO: what each operation becomes, for one program's sizes.
+//!
+//! Door: [`Lowering`], which holds what operations read besides their operands: the step's rows, the KV caches, the token
+//! history. The match over operations has no arm for "anything else". Tokens of a step are `[rows, tokens_per_row]`, flattened.
+
+use std::collections::HashMap;
+
+use super::attention::HeadForm;
+use super::emitter::{Emitter, Reduction};
+use super::tensor::{Tensor, Type};
+use super::{attention, history, model_ops, selection, threefry};
+use crate::backend::pjrt::step_input::{SAMPLED_COLUMNS, SampledColumn, StepShape};
+use crate::graph::{Binary, DType, Dim, Graph, Input, Node, Op, SamplingInput, Shape, Unary};
+
+/// Sizes that a program is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::backend::pjrt) struct Sizes {
+    pub(in crate::backend::pjrt) rows: usize,
+    pub(in crate::backend::pjrt) tokens_per_row: usize,
+    pub(in crate::backend::pjrt) blocks_per_row: usize,
+    pub(in crate::backend::pjrt) num_slots: usize,
+    pub(in crate::backend::pjrt) max_total_tokens: usize,
+    /// Tokens that a row can report.
+    pub(in crate::backend::pjrt) top_tokens: usize,
+    /// Devices that run the program together.
+    pub(in crate::backend::pjrt) num_devices: usize,
+    /// How decoding queries meet the keys of several KV heads.
+    pub(in crate::backend::pjrt) decode_heads: HeadForm,
+    /// Most bytes of keys, or values, that the attention loop gathers at a time.
+    pub(in crate::backend::pjrt) chunk_bytes: usize,
+}
+
+/// The rows of a step as the decoder reads them.
+#[derive(Debug, Clone)]
+pub(in crate::backend::pjrt) struct RowInputs {
+    /// `[]` i32
+    pub(super) rank: Tensor,
+    /// `[tokens]` i32
+    pub(super) token_ids: Tensor,
+    /// `[tokens]` i32
+    pub(super) positions: Tensor,
+    /// `[tokens]`: false for padding.
+    pub(super) is_token: Tensor,
+    /// `[rows]` i32
+    pub(super) first_positions: Tensor,
+    /// `[rows]` i32
+    pub(super) num_tokens: Tensor,
+    /// `[rows]` i32
+    pub(super) slots: Tensor,
+    /// `[rows, blocks_per_row]` i32
+    pub(super) block_tables: Tensor,
+}
+
+/// The rows of a step as the sampler reads them.
+#[derive(Debug, Clone)]
+pub(in crate::backend::pjrt) struct SampledInputs {
+    /// `[SAMPLED_COLUMNS, rows]` i32
+    columns: Tensor,
+    /// `[rows]` i32
+    pub(super) slots: Tensor,
+    /// `[rows]` i32
+    pub(super) context_lens: Tensor,
+    /// `[rows]` i32
+    pub(super) prompt_lens: Tensor,
+    /// `[rows]`
+    pub(super) is_sampled: Tensor,
+}
+
+/// A graph on its way to text.
+pub(in crate::backend::pjrt) struct Lowering {
+    pub(in crate::backend::pjrt) emitter: Emitter,
+    pub(in crate::backend::pjrt) sizes: Sizes,
+    /// By name.
+    pub(in crate::backend::pjrt) weights: HashMap<String, Tensor>,
+    pub(in crate::backend::pjrt) rows: Option<RowInputs>,
+    pub(in crate::backend::pjrt) sampled: Option<SampledInputs>,
+    /// `[num_slots * max_total_tokens]` i32
+    pub(in crate::backend::pjrt) history: Option<Tensor>,
+    /// Per layer; see [`attention::cache_type`].
+    pub(in crate::backend::pjrt) caches: Vec<[Tensor; 2]>,
+}
+
+impl RowInputs {
+    /// Takes the packed array `[StepShape::len]` apart; the rest of it is the sampler's, `[SAMPLED_COLUMNS, rows]`.
+    pub(in crate::backend::pjrt) fn unpack(emitter: &mut Emitter, packed: &Tensor, shape: StepShape) -> (Self, Tensor) {
+        let StepShape { rows, tokens_per_row, blocks_per_row } = shape;
+        let ranges = shape.ranges();
+        let rank = emitter.slice(packed, 0, ranges.rank); // [1]
+        let rank = emitter.reshape(&rank, &[]); // []
+        let token_ids = emitter.slice(packed, 0, ranges.token_ids); // [tokens]
+        let first_positions = emitter.slice(packed, 0, ranges.first_positions); // [rows]
+        let num_tokens = emitter.slice(packed, 0, ranges.num_tokens); // [rows]
+        let slots = emitter.slice(packed, 0, ranges.slots); // [rows]
+        let block_tables = emitter.slice(packed, 0, ranges.block_tables);
+        let block_tables = emitter.reshape(&block_tables, &[rows, blocks_per_row]); // [rows, blocks_per_row]
+        let sampled = emitter.slice(packed, 0, ranges.sampled);
+        let sampled = emitter.reshape(&sampled, &[SAMPLED_COLUMNS.len(), rows]); // [columns, rows]
+        let offsets = emitter.iota(1, Type::new([rows, tokens_per_row], DType::I32)); // [rows, tokens_per_row]
+        let starts = emitter.broadcast(&first_positions, &[0], offsets.dims()); // [rows, tokens_per_row]
+        let positions = emitter.elementwise("add", &[&starts, &offsets]); // [rows, tokens_per_row]
+        let positions = emitter.reshape(&positions, &[shape.num_tokens()]); // [tokens]
+        let ends = emitter.broadcast(&num_tokens, &[0], offsets.dims()); // [rows, tokens_per_row]
+        let is_token = emitter.compare("LT", &offsets, &ends); // [rows, tokens_per_row]
+        let is_token = emitter.reshape(&is_token, &[shape.num_tokens()]); // [tokens]
+        (Self { rank, token_ids, positions, is_token, first_positions, num_tokens, slots, block_tables }, sampled)
+    }
+
+    /// The rows of x `[tokens, n]` at each row's last token, `[rows, n]`; anything for rows without tokens.
+    pub(in crate::backend::pjrt) fn last_tokens(&self, emitter: &mut Emitter, x: &Tensor, sizes: &Sizes) -> Tensor {
+        if sizes.tokens_per_row == 1 {
+            return x.clone();
+        }
+        let row = emitter.iota(0, self.num_tokens.ty.clone()); // [rows]
+        let stride = emitter.splat(sizes.tokens_per_row as f64, row.ty.clone()); // [rows]
+        let start = emitter.elementwise("multiply", &[&row, &stride]); // [rows]
+        let end = emitter.elementwise("add", &[&start, &self.num_tokens]); // [rows]
+        let one = emitter.splat(1.0, row.ty.clone()); // [rows]
+        let last = emitter.elementwise("subtract", &[&end, &one]); // [rows]
+        emitter.gather_rows(x, &last) // [rows, n]
+    }
+}
+
+impl SampledInputs {
+    /// Takes `[SAMPLED_COLUMNS, rows]` apart.
+    pub(in crate::backend::pjrt) fn unpack(emitter: &mut Emitter, columns: &Tensor) -> Self {
+        let slots = column(emitter, columns, SampledColumn::Slot);
+        let context_lens = column(emitter, columns, SampledColumn::ContextLen);
+        let prompt_lens = column(emitter, columns, SampledColumn::PromptLen);
+        let is_sampled = column(emitter, columns, SampledColumn::IsSampled);
+        let zero = emitter.splat(0.0, is_sampled.ty.clone()); // [rows]
+        let is_sampled = emitter.compare("GT", &is_sampled, &zero); // [rows]
+        Self { columns: columns.clone(), slots, context_lens, prompt_lens, is_sampled }
+    }
+}
+
+impl Lowering {
+    /// Adds the operations of `graph`, applied to `arguments`, and answers its outputs.
+    pub(in crate::backend::pjrt) fn lower(&mut self, graph: &Graph, arguments: &[Tensor]) -> Vec<Tensor> {
+        let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes().len());
+        for node in graph.nodes() {
+            let operands: Vec<Tensor> = node.operands.iter().map(|value| values[value.index()].clone()).collect();
+            values.push(self.lower_node(node, &operands, arguments));
+        }
+        graph.outputs().iter().map(|output| values[output.index()].clone()).collect()
+    }
+
+    #[expect(clippy::too_many_lines, reason = "an arm per operation, most of one line")]
+    fn lower_node(&mut self, node: &Node, operands: &[Tensor], arguments: &[Tensor]) -> Tensor {
+        let emitter = &mut self.emitter;
+        match &node.op {
+            Op::Input(input) => self.input(*input),
+            Op::Argument(index) => arguments[*index].clone(),
+            Op::Weight(spec) => self.weights[&spec.name].clone(),
+            Op::Constant(value) => emitter.scalar(f64::from(*value), DType::F32),
+            Op::CurrentTokens => {
+                let history = self.history.as_ref().expect("decoders have the history");
+                let rows = self.rows.as_ref().expect("decoders have rows");
+                let [tokens, history] = history::current_tokens(emitter, history, rows, &self.sizes);
+                self.history = Some(history);
+                tokens
+            }
+            Op::Embedding if self.sizes.num_devices == 1 => {
+                model_ops::embedding(emitter, &operands[0], &operands[1]) // [tokens, hidden]
+            }
+            Op::Embedding => {
+                let rank = &self.rows.as_ref().expect("decoders have rows").rank;
+                model_ops::embedding_part(emitter, &operands[0], &operands[1], rank) // [tokens, hidden]
+            }
+            Op::Linear => model_ops::linear(emitter, &operands[0], &operands[1], operands.get(2)),
+            Op::RmsNorm { eps } => model_ops::rms_norm(emitter, &operands[0], &operands[1], *eps),
+            Op::Rotary(spec) => model_ops::rotary(emitter, &operands[0], &operands[1], spec),
+            Op::PagedAttention { layer, scale } => {
+                let rows = self.rows.as_ref().expect("decoders have rows");
+                let cache = self.caches[*layer].clone();
+                let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
+                let cache = attention::write(emitter, &cache, [k, v], rows, &self.sizes);
+                self.caches[*layer] = cache.clone();
+                attention::attend(emitter, q, &cache, (rows, &self.sizes), *scale)
+            }
+            Op::SiluMul => model_ops::silu_mul(emitter, &operands[0], &operands[1]),
+            Op::Reshape => {
+                let dims = self.dims(&node.shape);
+                self.emitter.reshape(&operands[0], &dims)
+            }
+            Op::AllReduce => emitter.all_reduce(&operands[0], self.sizes.num_devices),
+            Op::AllGather => emitter.all_gather(&operands[0], 1, self.sizes.num_devices),
+            Op::AddBias => model_ops::add_bias(emitter, &operands[0], &operands[1]),
+            Op::Unary(function) => {
+                let op = match function {
+                    Unary::Negate => "negate",
+                    Unary::Abs => "abs",
+                    Unary::Exp => "exponential",
+                };
+                emitter.elementwise(op, &[&operands[0]])
+            }
+            Op::Binary(function) => {
+                let op = match function {
+                    Binary::Add => "add",
+                    Binary::Subtract => "subtract",
+                    Binary::Multiply => "multiply",
+                    Binary::Divide => "divide",
+                };
+                let [a, b] = self.repeat_like(&node.shape, [&operands[0], &operands[1]]);
+                self.emitter.elementwise(op, &[&a, &b])
+            }
+            Op::Less => {
+                let [a, b] = self.repeat_like(&node.shape, [&operands[0], &operands[1]]);
+                self.emitter.compare("LT", &a, &b)
+            }
+            Op::Select => {
+                let [condition, a, b] = self.repeat_like(&node.shape, [&operands[0], &operands[1], &operands[2]]);
+                self.emitter.select(&condition, &a, &b)
+            }
+            Op::SumColumns => emitter.reduce(Reduction::Sum, &operands[0], &[1]),
+            Op::LogSoftmax => model_ops::log_softmax(emitter, &operands[0]),
+            Op::ArgMax => selection::arg_max(emitter, &operands[0]),
+            Op::GatherColumns => model_ops::gather_columns(emitter, &operands[0], &operands[1]),
+            Op::KthLargest => selection::kth_largest(emitter, &operands[0], &operands[1]),
+            Op::MassThreshold => selection::mass_threshold(emitter, &operands[0], &operands[1], &operands[2]),
+            Op::TokenCounts { scope, vocab_size } => {
+                let history = self.history.as_ref().expect("samplers have the history");
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                history::token_counts(emitter, history, rows, &self.sizes, (*scope, *vocab_size))
+            }
+            Op::Uniform => threefry::uniform(emitter, &operands[0], &operands[1], &operands[2]),
+            Op::InverseCdf => selection::inverse_cdf(emitter, &operands[0], &operands[1]),
+            Op::TopTokens => selection::top_tokens(emitter, &operands[0], &operands[1], self.sizes.top_tokens),
+            Op::AppendToken => {
+                let history = self.history.as_ref().expect("samplers have the history");
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                self.history = Some(history::append(emitter, history, &operands[0], rows, &self.sizes));
+                operands[0].clone()
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input) -> Tensor {
+        match input {
+            Input::TokenIds => self.rows.as_ref().expect("decoders have rows").token_ids.clone(),
+            Input::Positions => {
+                let positions = &self.rows.as_ref().expect("decoders have rows").positions;
+                self.emitter.bitcast(positions, DType::U32)
+            }
+            Input::Sampling(parameter) => {
+                let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
+                let column = column(&mut self.emitter, columns, SampledColumn::Parameter(parameter));
+                self.emitter.bitcast(&column, input.signature().1)
+            }
+        }
+    }
+
+    /// The operands, scalars and `[rows]` repeated to `shape`.
+    fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
+        let dims = self.dims(shape);
+        let leading: Vec<usize> = (0..dims.len()).collect();
+        operands.map(|operand| self.emitter.broadcast(operand, &leading[..operand.dims().len()], &dims))
+    }
+
+    fn dims(&self, shape: &Shape) -> Vec<usize> {
+        let size = |dim: &Dim| match dim {
+            Dim::Fixed(size) => *size,
+            Dim::Tokens => self.sizes.rows * self.sizes.tokens_per_row,
+            Dim::Rows => self.sizes.rows,
+            Dim::TopTokens => self.sizes.top_tokens,
+        };
+        shape.dims().iter().map(size).collect()
+    }
+}
+
+/// One column of `[SAMPLED_COLUMNS, rows]`, `[rows]` i32.
+fn column(emitter: &mut Emitter, columns: &Tensor, column: SampledColumn) -> Tensor {
+    let index = SAMPLED_COLUMNS.iter().position(|known| *known == column).expect("every column is in the list");
+    emitter.row(columns, index) // [rows]
+}
+
+/// The sampling parameters that samplers read are all columns.
+const _: () = assert!(SAMPLED_COLUMNS.len() == 4 + SamplingInput::COUNT);

@@ -1,0 +1,143 @@
+//! The operations of models as StableHLO.
+//!
+//! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input to
+//! the type of its weight, as the matrix units of all devices want it, and adds up in f32.
+
+use super::emitter::{DotDims, Emitter, Reduction};
+use super::tensor::{Tensor, Type};
+use crate::graph::{DType, RotarySpec};
+
+/// Rows of `table` `[vocab, hidden]` at ids `[tokens]` → `[tokens, hidden]`, f32.
+pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> Tensor {
+    let rows = emitter.gather_rows(table, ids); // [tokens, hidden]
+    emitter.convert(&rows, DType::F32) // [tokens, hidden]
+}
+
+/// As [`embedding`], of a table that is the part of the device number `rank` `[]`: ids of the others give zeros.
+pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor, rank: &Tensor) -> Tensor {
+    let part = table.dims()[0];
+    let device = emitter.broadcast(rank, &[], ids.dims()); // [tokens]
+    let size = emitter.splat(part as f64, ids.ty.clone()); // [tokens]
+    let start = emitter.elementwise("multiply", &[&device, &size]); // [tokens]
+    let local = emitter.elementwise("subtract", &[ids, &start]); // [tokens]
+    let zero = emitter.splat(0.0, ids.ty.clone()); // [tokens]
+    let is_after = emitter.compare("GE", &local, &zero); // [tokens]
+    let is_before = emitter.compare("LT", &local, &size); // [tokens]
+    let is_here = emitter.elementwise("and", &[&is_after, &is_before]); // [tokens]
+    let rows = embedding(emitter, table, &local); // [tokens, hidden]
+    let is_here = emitter.broadcast(&is_here, &[0], rows.dims()); // [tokens, hidden]
+    let none = emitter.splat(0.0, rows.ty.clone()); // [tokens, hidden]
+    emitter.select(&is_here, &rows, &none) // [tokens, hidden]
+}
+
+/// x `[n, in]` · weightᵀ `[out, in]` + bias `[out]` → `[n, out]`, f32.
+pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let dims = DotDims { batch: [&[], &[]], contract: [&[1], &[1]] };
+    let rounded = emitter.convert(x, weight.dtype()); // [n, in]
+    let y = if x.dims()[0] == 1 {
+        // XLA's CPU compiler multiplies one row of a short type by a loop without vectors, several by a library.
+        let twice = emitter.concatenate(&[&rounded, &rounded], 0); // [2, in]
+        let y = emitter.dot(&twice, weight, dims); // [2, out]
+        emitter.slice(&y, 0, 0..1) // [1, out]
+    } else {
+        emitter.dot(&rounded, weight, dims) // [n, out]
+    };
+    match bias {
+        Some(bias) => add_bias(emitter, &y, bias), // [n, out]
+        None => y,
+    }
+}
+
+/// x `[n, out]` + bias `[out]`.
+pub(super) fn add_bias(emitter: &mut Emitter, x: &Tensor, bias: &Tensor) -> Tensor {
+    let bias = emitter.convert(bias, DType::F32); // [out]
+    let bias = emitter.broadcast(&bias, &[1], x.dims()); // [n, out]
+    emitter.elementwise("add", &[x, &bias]) // [n, out]
+}
+
+/// x / sqrt(mean(x²) + eps) · weight over the last dimension.
+pub(super) fn rms_norm(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, eps: f32) -> Tensor {
+    let last = x.dims().len() - 1;
+    let leading: Vec<usize> = (0..last).collect();
+    let squares = emitter.elementwise("multiply", &[x, x]); // as x
+    let sum = emitter.reduce(Reduction::Sum, &squares, &[last]); // [..]
+    let size = emitter.splat(x.dims()[last] as f64, sum.ty.clone()); // [..]
+    let mean = emitter.elementwise("divide", &[&sum, &size]); // [..]
+    let eps = emitter.splat(f64::from(eps), mean.ty.clone()); // [..]
+    let mean = emitter.elementwise("add", &[&mean, &eps]); // [..]
+    let factor = emitter.elementwise("rsqrt", &[&mean]); // [..]
+    let factor = emitter.broadcast(&factor, &leading, x.dims()); // as x
+    let normed = emitter.elementwise("multiply", &[x, &factor]); // as x
+    let weight = emitter.convert(weight, DType::F32); // [hidden]
+    let weight = emitter.broadcast(&weight, &[last], x.dims()); // as x
+    emitter.elementwise("multiply", &[&normed, &weight]) // as x
+}
+
+/// x `[tokens, heads, head_dim]` turned by positions `[tokens]` u32: the first half of the rotated part with the second.
+pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec: &RotarySpec) -> Tensor {
+    let RotarySpec { frequencies, amplitude } = spec;
+    let (half, head_dim) = (frequencies.len(), x.dims()[2]);
+    let positions = emitter.convert(positions, DType::F32); // [tokens]
+    let frequencies = emitter.vector(frequencies); // [half]
+    let table = [x.dims()[0], half];
+    let positions = emitter.broadcast(&positions, &[0], &table); // [tokens, half]
+    let frequencies = emitter.broadcast(&frequencies, &[1], &table); // [tokens, half]
+    let angles = emitter.elementwise("multiply", &[&positions, &frequencies]); // [tokens, half]
+    let amplitude = emitter.splat(f64::from(*amplitude), angles.ty.clone()); // [tokens, half]
+    let each_head = [x.dims()[0], x.dims()[1], half];
+    let [cos, sin] = ["cosine", "sine"].map(|function| {
+        let value = emitter.elementwise(function, &[&angles]); // [tokens, half]
+        let value = emitter.elementwise("multiply", &[&value, &amplitude]); // [tokens, half]
+        emitter.broadcast(&value, &[0, 2], &each_head) // [tokens, heads, half]
+    });
+    let first = emitter.slice(x, 2, 0..half); // [tokens, heads, half]
+    let second = emitter.slice(x, 2, half..2 * half); // [tokens, heads, half]
+    let [a, b] = [emitter.elementwise("multiply", &[&first, &cos]), emitter.elementwise("multiply", &[&second, &sin])];
+    let turned_first = emitter.elementwise("subtract", &[&a, &b]); // [tokens, heads, half]
+    let [a, b] = [emitter.elementwise("multiply", &[&second, &cos]), emitter.elementwise("multiply", &[&first, &sin])];
+    let turned_second = emitter.elementwise("add", &[&a, &b]); // [tokens, heads, half]
+    if 2 * half == head_dim {
+        return emitter.concatenate(&[&turned_first, &turned_second], 2); // [tokens, heads, head_dim]
+    }
+    let rest = emitter.slice(x, 2, 2 * half..head_dim); // [tokens, heads, rest]
+    emitter.concatenate(&[&turned_first, &turned_second, &rest], 2) // [tokens, heads, head_dim]
+}
+
+/// silu(gate) · up.
+pub(super) fn silu_mul(emitter: &mut Emitter, gate: &Tensor, up: &Tensor) -> Tensor {
+    let sigmoid = emitter.elementwise("logistic", &[gate]);
+    let silu = emitter.elementwise("multiply", &[gate, &sigmoid]);
+    emitter.elementwise("multiply", &[&silu, up]) // as gate
+}
+
+/// Scores `[rows, vocab]` → log-probabilities.
+pub(super) fn log_softmax(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
+    let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [rows]
+    let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [rows, vocab]
+    let shifted = emitter.elementwise("subtract", &[scores, &largest]); // [rows, vocab]
+    let exponentials = emitter.elementwise("exponential", &[&shifted]); // [rows, vocab]
+    let sum = emitter.reduce(Reduction::Sum, &exponentials, &[1]); // [rows]
+    let log = emitter.elementwise("log", &[&sum]); // [rows]
+    let log = emitter.broadcast(&log, &[0], scores.dims()); // [rows, vocab]
+    emitter.elementwise("subtract", &[&shifted, &log]) // [rows, vocab]
+}
+
+/// The elements of x `[rows, n]` at indices `[rows]` or `[rows, k]`.
+pub(super) fn gather_columns(emitter: &mut Emitter, x: &Tensor, indices: &Tensor) -> Tensor {
+    let [rows, size] = [x.dims()[0], x.dims()[1]];
+    if indices.dims().len() == 1 {
+        // A sum with one summand reads x where it is; a gather of single elements would first lay it out anew on a TPU.
+        let columns = emitter.iota(1, Type::new([rows, size], DType::I32)); // [rows, n]
+        let wanted = emitter.broadcast(indices, &[0], &[rows, size]); // [rows, n]
+        let is_wanted = emitter.compare("EQ", &columns, &wanted); // [rows, n]
+        let none = emitter.splat(0.0, x.ty.clone()); // [rows, n]
+        let kept = emitter.select(&is_wanted, x, &none); // [rows, n]
+        return emitter.reduce(Reduction::Sum, &kept, &[1]); // [rows]
+    }
+    let row = emitter.iota(0, indices.ty.clone()); // [rows, k]
+    let stride = emitter.splat(size as f64, indices.ty.clone()); // [rows, k]
+    let start = emitter.elementwise("multiply", &[&row, &stride]); // [rows, k]
+    let index = emitter.elementwise("add", &[&start, indices]); // [rows, k]
+    let flat = emitter.reshape(x, &[rows * size]); // [rows * n]
+    emitter.gather_rows(&flat, &index) // [rows, k]
+}

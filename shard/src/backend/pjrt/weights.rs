@@ -1,0 +1,97 @@
+//! Weights on the device.
+//!
+//! Door: [`upload`]. Each tensor of the checkpoint goes there as it lies in the file, or converted if the model is loaded in
+//! another type; one at a time, so that the host needs little more than the largest.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use ::pjrt::{Buffer, Client, Device, ElementType, HostSlice};
+use half::{bf16, f16};
+
+use crate::backend::{BackendError, ModelGraphs};
+use crate::graph::{DType, WeightSpec};
+use crate::weights::Checkpoint;
+
+/// Copies every weight of `graphs` to `device`, by name. `progress` hears of each: (done, total).
+///
+/// # Errors
+/// When a weight is missing or malformed, or the device has no memory for it.
+pub(super) fn upload(
+    graphs: &ModelGraphs,
+    checkpoint: &Checkpoint,
+    (client, device): (&Client, &Device),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
+) -> Result<HashMap<String, Buffer>, BackendError> {
+    let mut specs: Vec<&WeightSpec> = Vec::new();
+    for spec in graphs.decoder.weights().chain(graphs.logits.weights()) {
+        if !specs.iter().any(|known| known.name == spec.name) {
+            specs.push(spec);
+        }
+    }
+    let total = specs.len() as u64;
+    let mut buffers = HashMap::with_capacity(specs.len());
+    for (done, spec) in (0..).zip(specs) {
+        progress(done, total);
+        let stored = checkpoint.tensor(spec)?;
+        let bytes = convert(stored.bytes, stored.dtype, spec.dtype);
+        let slice = HostSlice::new(element_type(spec.dtype), &spec.shape, &bytes);
+        let buffer = slice.and_then(|slice| client.upload(slice, device));
+        let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };
+        buffers.insert(spec.name.clone(), buffer.map_err(failed)?);
+    }
+    progress(total, total);
+    Ok(buffers)
+}
+
+/// PJRT's name of an element type.
+pub(super) fn element_type(dtype: DType) -> ElementType {
+    match dtype {
+        DType::F32 => ElementType::F32,
+        DType::F16 => ElementType::F16,
+        DType::Bf16 => ElementType::Bf16,
+        DType::I32 => ElementType::S32,
+        DType::U32 => ElementType::U32,
+        DType::Bool => ElementType::Pred,
+    }
+}
+
+/// Little-endian floats in another type, rounded to the nearest.
+fn convert(bytes: &[u8], from: DType, to: DType) -> Cow<'_, [u8]> {
+    if from == to {
+        return Cow::Borrowed(bytes);
+    }
+    let pair = |bytes: &[u8]| [bytes[0], bytes[1]];
+    let read = |bytes: &[u8]| match from {
+        DType::F16 => f16::from_le_bytes(pair(bytes)).to_f32(),
+        DType::Bf16 => bf16::from_le_bytes(pair(bytes)).to_f32(),
+        DType::F32 | DType::I32 | DType::U32 | DType::Bool => {
+            f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        }
+    };
+    let values = bytes.chunks_exact(from.size_bytes() as usize).map(read);
+    Cow::Owned(match to {
+        DType::F16 => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
+        DType::Bf16 => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
+        DType::F32 | DType::I32 | DType::U32 | DType::Bool => values.flat_map(f32::to_le_bytes).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_converted_to_the_nearest() {
+        let values = [1.0_f32, -2.5, 0.123_456_7];
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let short = convert(&bytes, DType::F32, DType::Bf16);
+        let expected: Vec<u8> = values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect();
+        assert_eq!(*short, expected);
+        let back = convert(&short, DType::Bf16, DType::F16);
+        let expected: Vec<u8> =
+            values.iter().flat_map(|value| f16::from_f32(bf16::from_f32(*value).to_f32()).to_le_bytes()).collect();
+        assert_eq!(*back, expected);
+        assert!(matches!(convert(&bytes, DType::F32, DType::F32), Cow::Borrowed(_)));
+    }
+}

@@ -1,0 +1,117 @@
+//! The same model on XLA-CPU and on the CPU backend: the same tokens, and numbers within a stated tolerance.
+//!
+//! Every program is compiled by the plugin as it would be for a TPU; only the size of the model differs.
+
+use proto::{SampledToken, SamplingParams};
+
+use super::{FIXTURES, Rig, ids};
+
+/// Largest difference of a log-probability, by fixture: f32 sums in another order; short floats round activations too.
+const TOLERANCES: [(&str, f32); 5] = [
+    ("tiny-llama-gqa-untied", 1e-4),
+    ("tiny-llama-tied", 1e-4),
+    ("tiny-llama3-rope", 1e-4),
+    ("tiny-llama-bf16", 0.3),
+    ("tiny-llama-f16", 1e-2),
+];
+
+fn prompt(len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| (i * 37 + i * i) % 250).collect()
+}
+
+fn check(xla: &[SampledToken], cpu: &[SampledToken], tolerance: f32, what: &str) {
+    assert_eq!(ids(xla), ids(cpu), "{what}");
+    for (xla, cpu) in xla.iter().zip(cpu) {
+        assert!((xla.logprob - cpu.logprob).abs() <= tolerance, "{what}: {} instead of {}", xla.logprob, cpu.logprob);
+        // With a tolerance that is not tiny, neighbours in the list may change places.
+        assert!(tolerance > 1e-3 || xla.top_token_ids == cpu.top_token_ids, "{what}: {xla:?} instead of {cpu:?}");
+        assert_eq!(xla.top_token_ids.len(), cpu.top_token_ids.len(), "{what}");
+        for (xla, cpu) in xla.top_logprobs.iter().zip(&cpu.top_logprobs) {
+            assert!((xla - cpu).abs() <= tolerance, "{what}: {xla} instead of {cpu}");
+        }
+    }
+}
+
+#[test]
+fn tokens_are_those_of_the_cpu_backend() {
+    let greedy = SamplingParams::greedy();
+    let drawn = SamplingParams { is_greedy: false, temperature: 0.8, seed: 11, ..greedy };
+    let everything = SamplingParams {
+        is_greedy: false,
+        temperature: 1.3,
+        top_k: 50,
+        top_p: 0.95,
+        typical_p: 0.97,
+        repetition_penalty: 1.1,
+        frequency_penalty: 0.3,
+        seed: 1 << 40 | 5,
+        top_n_tokens: 3,
+        ..greedy
+    };
+    let penalised = SamplingParams { repetition_penalty: 1.3, top_n_tokens: 5, ..greedy };
+    for (name, tolerance) in TOLERANCES {
+        let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
+            return;
+        };
+        for (params, len) in [(greedy, 1), (greedy, 40), (drawn, 23), (everything, 33), (penalised, 64)] {
+            let what = format!("{name}, {params:?}");
+            // Activations rounded to short floats lead to another token sooner or later where tokens are drawn.
+            let num_tokens = if tolerance < 1e-3 || params.is_greedy { 12 } else { 1 };
+            let [xla, cpu] = [&mut xla, &mut cpu].map(|rig| rig.generate(3, &prompt(len), params, num_tokens));
+            check(&xla, &cpu, tolerance, &what);
+        }
+    }
+    assert_eq!(TOLERANCES.map(|(name, _)| name), FIXTURES);
+}
+
+#[test]
+fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
+    let name = FIXTURES[0];
+    let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
+        return;
+    };
+    let prompt = prompt(90);
+    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let chunk = cpu.chunk(0, &prompt, Some(params), true);
+    let expected = cpu.prefill(vec![chunk], vec![]);
+    for cuts in [vec![], vec![1], vec![31, 33, 89]] {
+        let starts = std::iter::once(0).chain(cuts.clone());
+        let ends = cuts.iter().copied().chain([prompt.len()]);
+        let (mut logprobs, mut tokens) = (Vec::new(), Vec::new());
+        for (start, end) in starts.zip(ends) {
+            let chunk = xla.chunk(4, &prompt[start..end], (start == 0).then_some(params), end == prompt.len());
+            let reply = xla.prefill(vec![chunk], vec![]);
+            logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
+            tokens.extend(reply.tokens);
+        }
+        xla.release(4);
+        check(&tokens, &expected.tokens, 1e-4, &format!("{cuts:?}"));
+        assert!(logprobs[0].is_nan());
+        for (xla, cpu) in logprobs.iter().zip(&expected.prompt_logprobs[0].logprobs).skip(1) {
+            assert!((xla - cpu).abs() <= 1e-4, "{cuts:?}: {xla} instead of {cpu}");
+        }
+        assert_eq!(logprobs.len(), prompt.len());
+    }
+}
+
+#[test]
+fn a_row_alone_equals_a_row_among_others() {
+    let Some(mut rig) = Rig::xla_fixture(FIXTURES[0]) else {
+        return;
+    };
+    let params = SamplingParams { is_greedy: false, temperature: 0.9, top_p: 0.9, seed: 5, ..SamplingParams::greedy() };
+    let alone = rig.generate(5, &prompt(23), params, 8);
+    rig.start(0, &prompt(3), SamplingParams::greedy());
+    let chunks = vec![
+        rig.chunk(2, &prompt(9), Some(SamplingParams { repetition_penalty: 1.2, ..params }), true),
+        rig.chunk(5, &prompt(23), Some(params), true),
+        rig.chunk(3, &prompt(61), Some(SamplingParams::greedy()), false),
+    ];
+    let rows = vec![rig.row(0)];
+    let mut together = vec![rig.prefill(chunks, rows).tokens[1].clone()];
+    for _ in 1..8 {
+        let rows = vec![rig.row(0), rig.row(5), rig.row(2)];
+        together.push(rig.engine.decode(&proto::Decode { rows }).unwrap().tokens[1].clone());
+    }
+    check(&together, &alone, 1e-4, "among others");
+}
