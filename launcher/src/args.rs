@@ -23,8 +23,35 @@ pub(crate) enum Part {
     /// Computes steps on one device.
     #[command(hide = true)]
     Shard(Box<shard::ShardArgs>),
+    /// Compiles every program of a model for a TPU slice, on a machine without one
+    Compile(shard::compile::CompileArgs),
+    /// Says whether a model fits on a TPU slice and what takes its memory, from config.json alone
+    Fit(shard::compile::PlanArgs),
+    /// `fit` with the environment that libtpu needs.
+    #[command(hide = true)]
+    FitModel(shard::compile::PlanArgs),
+    /// `compile` with the environment that libtpu needs.
+    #[command(hide = true)]
+    CompilePrograms(shard::compile::CompileArgs),
     /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU
     Plugin(crate::plugin::PluginArgs),
+}
+
+/// What is done for devices that are not here.
+#[derive(Debug, Clone)]
+pub(crate) enum Ahead {
+    Compile(shard::compile::CompileArgs),
+    Fit(shard::compile::PlanArgs),
+}
+
+impl Ahead {
+    /// The subcommand of the child that does it.
+    pub(crate) fn hidden_name(&self) -> &'static str {
+        match self {
+            Self::Compile(_) => "compile-programs",
+            Self::Fit(_) => "fit-model",
+        }
+    }
 }
 
 /// Everything the launcher itself takes.

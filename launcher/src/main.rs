@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod args;
 mod banner;
 mod error;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Args, Part};
+use crate::args::{Ahead, Args, Part};
 use crate::error::LauncherError;
 
 fn main() -> ExitCode {
@@ -30,6 +31,10 @@ fn main() -> ExitCode {
     match args.part {
         Some(Part::Router(args)) => router::run_as_process(&args),
         Some(Part::Shard(args)) => shard::run_as_process(&args),
+        Some(Part::Compile(args)) => ahead::run_as_process(&Ahead::Compile(args)),
+        Some(Part::Fit(args)) => ahead::run_as_process(&Ahead::Fit(args)),
+        Some(Part::FitModel(args)) => ahead::run_as_child(&Ahead::Fit(args)),
+        Some(Part::CompilePrograms(args)) => ahead::run_as_child(&Ahead::Compile(args)),
         Some(Part::Plugin(args)) => plugin::run_as_process(&args),
         None => {
             if let Err(error) = telemetry::init(args.launch.log.json_output, &args.launch.log.log_level) {

@@ -10,6 +10,7 @@
 mod args;
 mod backend;
 mod batch;
+pub mod compile;
 mod engine;
 mod graph;
 mod kv_cache;

@@ -1,10 +1,11 @@
 //! How much memory this process could still allocate.
 //!
-//! Door: [`available_bytes`]. The smaller of what the machine has and what the control group leaves.
+//! Doors: [`MemoryPlan::of_host`], the smaller of what the machine has and what the control group leaves, and
+//! [`MemoryPlan::of_device`], which is the same before the weights are loaded as after.
 
 use std::fs;
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, MemoryPlan};
 
 const MEMINFO: &str = "/proc/meminfo";
 /// Limit and use of the control group, version 2 and version 1.
@@ -13,11 +14,30 @@ const CGROUP_FILES: [(&str, &str); 2] = [
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 ];
 
+/// Share of a device's memory that programs and their scratch take.
+const PROGRAMS_PERCENT: u64 = 8;
+
+impl MemoryPlan {
+    /// Memory of the host, which others use too.
+    ///
+    /// # Errors
+    /// When `/proc/meminfo` cannot be read.
+    pub(crate) fn of_host() -> Result<Self, BackendError> {
+        Ok(Self { available_bytes: available_bytes()?, cache_percent: 50 })
+    }
+
+    /// Memory of a device of `limit_bytes` beside `weights_bytes`.
+    pub(crate) fn of_device(limit_bytes: u64, weights_bytes: u64) -> Self {
+        let usable = limit_bytes / 100 * (100 - PROGRAMS_PERCENT);
+        Self { available_bytes: usable.saturating_sub(weights_bytes), cache_percent: 100 }
+    }
+}
+
 /// Bytes that could be allocated without swapping or being killed.
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
-pub(super) fn available_bytes() -> Result<u64, BackendError> {
+fn available_bytes() -> Result<u64, BackendError> {
     let meminfo = fs::read_to_string(MEMINFO).map_err(|source| BackendError::Memory { path: MEMINFO, source })?;
     let left_in_group =
         CGROUP_FILES.iter().filter_map(|(limit, usage)| Some(number(limit)?.saturating_sub(number(usage)?)));

@@ -5,7 +5,7 @@
 //! sampling parameter but `top_n_tokens`, and never makes a token that ends a sequence: length decides.
 
 use super::history::TokenHistory;
-use super::{BLOCK_SIZE, Backend, BackendError, Progress, StateLayout};
+use super::{BLOCK_SIZE, Backend, BackendError, MemoryPlan, Progress, StateLayout};
 use crate::batch::{Batch, BatchRow, SampledToken, StepOutput};
 use crate::graph::{Input, SamplingInput};
 use crate::sampling::Column;
@@ -73,8 +73,8 @@ impl Backend for MockBackend {
         size_of::<i32>() as u64
     }
 
-    fn available_bytes(&self) -> Result<u64, BackendError> {
-        Ok(AVAILABLE_BYTES)
+    fn memory(&self) -> Result<MemoryPlan, BackendError> {
+        Ok(MemoryPlan { available_bytes: AVAILABLE_BYTES, cache_percent: 50 })
     }
 
     fn allocate(&mut self, layout: StateLayout, _progress: &mut Progress<'_>) -> Result<(), BackendError> {

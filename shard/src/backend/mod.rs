@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::args::Device;
 use crate::batch::{Batch, StepOutput};
-use crate::graph::{Graph, GraphError};
+use crate::graph::{Graph, GraphError, WeightSpec};
 use crate::plugins::PluginError;
 use crate::weights::WeightsError;
 
@@ -39,11 +39,11 @@ pub(crate) trait Backend: Send {
     /// Bytes of KV cache per token.
     fn kv_bytes_per_token(&self) -> u64;
 
-    /// Bytes that could be allocated, as far as the system tells.
+    /// What memory there is for KV cache and token history.
     ///
     /// # Errors
     /// When the system does not tell.
-    fn available_bytes(&self) -> Result<u64, BackendError>;
+    fn memory(&self) -> Result<MemoryPlan, BackendError>;
 
     /// Allocates KV cache and token history; what was there before is gone. Compiles what steps of these sizes run.
     /// `progress` hears of each piece of work.
@@ -68,6 +68,30 @@ pub(crate) struct ModelGraphs {
     pub(crate) logits: Arc<Graph>,
     /// As `logits`, and target ids `[rows]` (argument 1) → their log-probabilities `[rows]`.
     pub(crate) target_logprobs: Arc<Graph>,
+}
+
+impl ModelGraphs {
+    /// Every weight once.
+    pub(crate) fn weights(&self) -> Vec<&WeightSpec> {
+        let mut weights: Vec<&WeightSpec> = self.decoder.weights().chain(self.logits.weights()).collect();
+        let mut names = std::collections::HashSet::new();
+        weights.retain(|spec| names.insert(&spec.name));
+        weights
+    }
+
+    /// Bytes of one rank's weights.
+    pub(crate) fn weights_bytes(&self) -> u64 {
+        self.weights().into_iter().map(WeightSpec::local_bytes).sum()
+    }
+}
+
+/// What memory there is for KV cache and token history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryPlan {
+    /// What could be allocated.
+    pub(crate) available_bytes: u64,
+    /// How much of it a cache may take whose size nobody asked for.
+    pub(crate) cache_percent: u64,
 }
 
 /// Size of a backend's state, and of its steps.
@@ -98,6 +122,8 @@ pub(crate) enum BackendError {
     Plugin(#[from] PluginError),
     #[error("{device}: {source}")]
     Device { device: Device, source: ::pjrt::Error },
+    #[error("topology {name}: {source}")]
+    Topology { name: String, source: ::pjrt::Error },
     #[error("{device}: the plugin has no device on this machine")]
     NoDevice { device: Device },
     #[error("start a compiler thread: {source}")]
@@ -111,6 +137,8 @@ pub(crate) enum BackendError {
          would copy them in every step"
     )]
     NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
+    #[error("program {program}: the optimised program cannot be read: {source}")]
+    Hlo { program: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("step before the KV cache was allocated")]
     NotAllocated,
 }

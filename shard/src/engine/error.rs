@@ -75,11 +75,14 @@ impl EngineError {
                 | BackendError::Compute(_)
                 | BackendError::Plugin(_)
                 | BackendError::Device { .. }
+                | BackendError::Topology { .. }
                 | BackendError::NoDevice { .. }
                 | BackendError::Program { .. }
                 | BackendError::NotInPlace { .. },
             ) => Kind::Device,
-            Self::Backend(BackendError::Graph(_) | BackendError::CompileThread { .. }) => Kind::Internal,
+            Self::Backend(BackendError::Graph(_) | BackendError::Hlo { .. } | BackendError::CompileThread { .. }) => {
+                Kind::Internal
+            }
             Self::Backend(BackendError::Memory { .. } | BackendError::NotAllocated) => Kind::Internal,
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::WorldSize { .. } | Self::Rank { .. } => Kind::Internal,

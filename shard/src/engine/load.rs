@@ -85,7 +85,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
 }
 
 /// The graphs of a step: those of the model, and what joins them.
-pub(super) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
+pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
     let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
     let hidden_shape = Shape::new([Dim::Rows, hidden_shape.dims()[1]]); // [rows, hidden]
     let logits = |graph: &mut Graph| {
@@ -115,10 +115,7 @@ fn program_cache(asked: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn num_parameters(graphs: &ModelGraphs) -> u64 {
-    let mut weights: Vec<_> = graphs.decoder.weights().chain(graphs.logits.weights()).collect();
-    weights.sort_by(|a, b| a.name.cmp(&b.name));
-    weights.dedup_by(|a, b| a.name == b.name);
-    weights.iter().map(|spec| spec.shape.iter().product::<usize>() as u64).sum()
+    graphs.weights().iter().map(|spec| spec.shape.iter().product::<usize>() as u64).sum()
 }
 
 fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u32>) -> Result<ModelInfo, EngineError> {
@@ -136,7 +133,7 @@ fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u
     })
 }
 
-fn weight_type(dtype: Dtype) -> DType {
+pub(crate) fn weight_type(dtype: Dtype) -> DType {
     match dtype {
         Dtype::Float32 => DType::F32,
         Dtype::Float16 => DType::F16,

@@ -6,6 +6,7 @@
 //! **Invariant**: there is no policy here. The engine never chooses who runs, never ends a sequence, never waits.
 
 mod error;
+pub(crate) mod limits;
 mod load;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ mod warmup;
 use std::time::Instant;
 
 pub(crate) use error::EngineError;
-pub(crate) use load::load;
+pub(crate) use load::{graphs, load, weight_type};
 use proto::{Decode, DecodeRow, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply};
 
 use crate::backend::Backend;

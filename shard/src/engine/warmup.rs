@@ -5,18 +5,12 @@
 
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SamplingParams, Warmup, WarmupReply};
 
+use super::limits::{self, Facts};
 use super::{Engine, EngineError, Progress};
 use crate::backend::{BLOCK_SIZE, StateLayout};
-use crate::kv_cache::{Limits, RowTable};
+use crate::kv_cache::RowTable;
 
 const PHASE: &str = "warm up";
-const DEFAULT_MAX_BATCH_SIZE: usize = 64;
-const DEFAULT_MAX_TOTAL_TOKENS: usize = 4096;
-const DEFAULT_MAX_BATCH_PREFILL_TOKENS: usize = 4096;
-/// Share of the available memory that a cache may take whose size nobody asked for.
-const CACHE_SHARE: u64 = 2;
-/// A token id.
-const HISTORY_BYTES_PER_TOKEN: u64 = 4;
 /// Tokens of a warm-up prompt: more than a block.
 const PROMPT_LEN: usize = BLOCK_SIZE + 1;
 
@@ -29,7 +23,13 @@ impl Engine {
         if self.is_warm() {
             return Err(EngineError::AlreadyWarm);
         }
-        let limits = self.choose_limits(warmup)?;
+        let facts = Facts {
+            max_position_embeddings: self.info.max_position_embeddings as usize,
+            vocab_size: self.info.vocab_size as usize,
+            kv_bytes_per_token: self.backend.kv_bytes_per_token(),
+            memory: self.backend.memory()?,
+        };
+        let limits = limits::choose(warmup, &facts)?;
         let pieces = warmup_params();
         let total = pieces.len() as u64 + 1;
         progress(PHASE, 0, total);
@@ -51,56 +51,6 @@ impl Engine {
             max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
             kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_blocks * BLOCK_SIZE) as u64,
         })
-    }
-
-    fn choose_limits(&self, warmup: &Warmup) -> Result<Limits, EngineError> {
-        let Warmup { max_total_tokens, max_batch_prefill_tokens, max_batch_total_tokens, max_batch_size } = warmup;
-        let asked_total = limit("max_total_tokens", *max_total_tokens)?;
-        let asked_cache = limit("max_batch_total_tokens", *max_batch_total_tokens)?;
-        let max_position_embeddings = self.info.max_position_embeddings as usize;
-        let default_total = DEFAULT_MAX_TOTAL_TOKENS.min(max_position_embeddings);
-        let max_total_tokens = asked_total.unwrap_or_else(|| default_total.min(asked_cache.unwrap_or(default_total)));
-        if max_total_tokens > max_position_embeddings {
-            return Err(EngineError::BeyondModel { max_total_tokens, max_position_embeddings });
-        }
-        if let Some(max_batch_total_tokens) = asked_cache.filter(|asked| *asked < max_total_tokens) {
-            return Err(EngineError::CacheTooSmall { max_batch_total_tokens, max_total_tokens });
-        }
-        let num_slots = limit("max_batch_size", *max_batch_size)?.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
-        let prefill = limit("max_batch_prefill_tokens", *max_batch_prefill_tokens)?;
-        let cache_tokens = self.choose_cache_tokens(asked_cache, num_slots, max_total_tokens)?;
-        let max_batch_prefill_tokens = prefill.unwrap_or(DEFAULT_MAX_BATCH_PREFILL_TOKENS.max(max_total_tokens));
-        let num_blocks = cache_tokens.div_ceil(BLOCK_SIZE);
-        let layout = StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens };
-        Ok(Limits { layout, vocab_size: self.info.vocab_size as usize })
-    }
-
-    /// Tokens that the KV cache holds: as asked for, else what all slots could use if it fits in a share of the memory.
-    fn choose_cache_tokens(
-        &self,
-        asked: Option<usize>,
-        num_slots: usize,
-        max_total_tokens: usize,
-    ) -> Result<usize, EngineError> {
-        let kv_bytes_per_token = self.backend.kv_bytes_per_token().max(1);
-        let available_bytes = self.backend.available_bytes()?;
-        let require = |num_tokens: usize, bytes_per_token: u64, flag| {
-            let needed_bytes = (num_tokens as u64).saturating_mul(bytes_per_token);
-            let error = EngineError::OutOfMemory { num_tokens, needed_bytes, available_bytes, flag };
-            if needed_bytes > available_bytes { Err(error) } else { Ok(num_tokens) }
-        };
-        // A row's last block is its own, so each row may need a block more than its tokens fill.
-        let useful = num_slots.saturating_mul(max_total_tokens.next_multiple_of(BLOCK_SIZE));
-        require(useful, HISTORY_BYTES_PER_TOKEN, "--max-batch-size")?;
-        if let Some(asked) = asked {
-            return require(asked, kv_bytes_per_token, "--max-batch-total-tokens");
-        }
-        let share = usize::try_from(available_bytes / CACHE_SHARE / kv_bytes_per_token).unwrap_or(usize::MAX);
-        let chosen = useful.min(share);
-        if chosen >= max_total_tokens {
-            return Ok(chosen);
-        }
-        require(max_total_tokens, kv_bytes_per_token * CACHE_SHARE, "--max-total-tokens")
     }
 
     /// A prompt with a chunk cut off, a token, another token, and the end.
@@ -140,11 +90,4 @@ fn warmup_params() -> [SamplingParams; 3] {
     };
     let reports = SamplingParams { top_n_tokens: 5, wants_prompt_logprobs: true, ..SamplingParams::greedy() };
     [SamplingParams::greedy(), everything, reports]
-}
-
-fn limit(name: &'static str, asked: Option<u32>) -> Result<Option<usize>, EngineError> {
-    if asked == Some(0) {
-        return Err(EngineError::ZeroLimit { name });
-    }
-    Ok(asked.map(|asked| asked as usize))
 }

@@ -236,6 +236,11 @@ impl WeightSpec {
         }
     }
 
+    /// Bytes of the part that one rank has.
+    pub(crate) fn local_bytes(&self) -> u64 {
+        self.local_shape().iter().product::<usize>() as u64 * self.dtype.size_bytes()
+    }
+
     /// Shape of the part that one rank has.
     pub(crate) fn local_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();

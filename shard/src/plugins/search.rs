@@ -51,7 +51,8 @@ pub enum PluginError {
     },
     /// No place has it.
     #[error(
-        "no {kind} plugin ({file_name}) in {}; run `text-generation-launcher plugin fetch {kind}` or pass --plugin-path",
+        "no {kind} plugin ({file_name}): run `text-generation-launcher plugin fetch {kind}` or pass --plugin-path; \
+         looked for {}",
         .looked_at.join(", ")
     )]
     NotFound {

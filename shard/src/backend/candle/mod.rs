@@ -12,6 +12,8 @@ mod executor;
 mod host;
 mod loader;
 mod model_ops;
+#[cfg(test)]
+pub(super) mod oracle;
 mod sampling_ops;
 mod selection;
 mod state;
@@ -22,7 +24,7 @@ mod threefry;
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Backend, BackendError, ModelGraphs, Progress, StateLayout, memory};
+use super::{Backend, BackendError, MemoryPlan, ModelGraphs, Progress, StateLayout};
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
@@ -72,8 +74,8 @@ impl Backend for CandleBackend {
         self.kv_shapes.iter().map(KvShape::bytes_per_token).sum()
     }
 
-    fn available_bytes(&self) -> Result<u64, BackendError> {
-        memory::available_bytes()
+    fn memory(&self) -> Result<MemoryPlan, BackendError> {
+        MemoryPlan::of_host()
     }
 
     fn allocate(&mut self, layout: StateLayout, _progress: &mut Progress<'_>) -> Result<(), BackendError> {

@@ -47,7 +47,9 @@ pub(super) fn top_tokens(scores: &[f32], n: usize) -> Vec<usize> {
     let threshold = kth_largest(scores, n);
     let is_reported = |index: &usize| scores[*index] >= threshold && scores[*index] > f32::NEG_INFINITY;
     let mut indices: Vec<usize> = (0..scores.len()).filter(is_reported).collect();
-    indices.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+    // The sum makes both zeroes one.
+    let key = |index: usize| scores[index] + 0.0;
+    indices.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
     indices
 }
 
@@ -65,13 +67,15 @@ fn threshold<I: Iterator<Item = (f32, f64)>>(entries: impl Fn() -> I, mass: f64)
             }
         }
         let mut chosen = 0;
+        let mut sum = below;
         for (digit, (weight, is_present)) in groups.iter().enumerate() {
             if *is_present {
-                chosen = digit;
-                if below + weight >= mass {
+                // The last one's weight is not below it, also where nothing reaches the mass.
+                (chosen, below) = (digit, sum);
+                sum += weight;
+                if sum >= mass {
                     break;
                 }
-                below += weight;
             }
         }
         prefix = prefix << bits | chosen as u32;
@@ -137,6 +141,14 @@ mod tests {
             let _ = (kth_largest(&scores, n), mass_threshold(&scores, &scores, 0.5), top_tokens(&scores, n));
             prop_assert!(inverse_cdf(&scores, 0.5) < scores.len().max(1));
         }
+    }
+
+    #[test]
+    fn the_threshold_of_more_than_there_is_is_the_end() {
+        let scores: Vec<f32> = (0..100).map(|i| 90.0 + i as f32 / 10.0).collect();
+        assert_eq!(kth_largest(&scores, 100), 90.0);
+        assert_eq!(kth_largest(&scores, 103), 90.0);
+        assert_eq!(mass_threshold(&scores, &[0.01; 100], 1.02), scores[99]);
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Buckets {
             BatchSampler::ALL.into_iter().rev().map(move |sampler| ProgramKey::Sampler { rows, sampler })
         });
         let targets = targets.into_iter().rev().map(|tokens| ProgramKey::Targets { tokens });
-        decoders.chain(samplers).chain(targets).collect()
+        [ProgramKey::Clear].into_iter().chain(decoders).chain(samplers).chain(targets).collect()
     }
 
     /// The launches of a step.

@@ -7,8 +7,9 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 
-use ::pjrt::{Client, CompileOptions, LoadedExecutable};
+use ::pjrt::{Client, CompileOptions, Device, DeviceDescription, Executable, Plugin, Topology};
 use sha2::{Digest, Sha256};
 
 use super::program::Program;
@@ -23,18 +24,25 @@ const CPU_INFO: &str = "/proc/cpuinfo";
 #[derive(Debug, Clone)]
 pub(super) struct ProgramCache {
     folder: Option<PathBuf>,
+    is_warned: Arc<Once>,
 }
+
+/// What executables are made for, as text that is part of their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target(String);
 
 /// The place of one program.
 #[derive(Debug)]
 pub(super) struct Entry {
     path: Option<PathBuf>,
+    /// A folder that cannot be written is said once, not for each program.
+    is_warned: Arc<Once>,
 }
 
 /// What is at a place.
 #[derive(Debug)]
-pub(super) enum Cached {
-    Found(LoadedExecutable),
+pub(super) enum Cached<T> {
+    Found(T),
     Missing(EntryGuard),
 }
 
@@ -45,78 +53,98 @@ pub(super) struct EntryGuard {
     _lock: Option<File>,
 }
 
+impl Target {
+    /// The devices of a client.
+    pub(super) fn of_client(client: &Client) -> Self {
+        let devices: Vec<Device> = client.devices();
+        let descriptions: Vec<DeviceDescription> = devices.iter().map(|device| device.description().clone()).collect();
+        Self::new(client.plugin(), [client.platform_name(), client.platform_version()], &descriptions)
+    }
+
+    /// The devices of a topology, which need not be on this machine. Equal to a client's of the same devices and plugin.
+    ///
+    /// # Errors
+    /// When the plugin does not tell them.
+    pub(super) fn of_topology(plugin: &Plugin, topology: &Topology) -> Result<Self, ::pjrt::Error> {
+        let [name, version] = [topology.platform_name()?, topology.platform_version()?];
+        Ok(Self::new(plugin, [&name, &version], &topology.device_descriptions()?))
+    }
+
+    fn new(plugin: &Plugin, [platform, version]: [&str; 2], devices: &[DeviceDescription]) -> Self {
+        let size = fs::metadata(plugin.path()).map_or(0, |file| file.len());
+        let mut text = format!("{platform} {version} {:?} {size}\n", plugin.api_version());
+        for device in devices {
+            text += &format!("{} {} {:?}\n", device.id, device.kind, device.coords());
+        }
+        for name in FLAG_VARIABLES {
+            text += &format!("{name}={}\n", std::env::var(name).unwrap_or_default());
+        }
+        if platform == "cpu" {
+            // Executables of the CPU hold its machine code.
+            let info = fs::read_to_string(CPU_INFO).unwrap_or_default();
+            let line = |name: &str| info.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+            text += &format!("{}\n{}\n", line("model name"), line("flags"));
+        }
+        Self(text)
+    }
+}
+
 impl ProgramCache {
     /// A cache in `folder`, which is made when it is written to.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
-        Self { folder }
+        Self { folder, is_warned: Arc::new(Once::new()) }
     }
 
-    /// The place of `program`, compiled with `options` for the devices of `client`.
-    pub(super) fn entry(&self, client: &Client, program: &Program, options: &CompileOptions) -> Entry {
+    /// The place of `program`, compiled with `options` for `target`.
+    pub(super) fn entry(&self, target: &Target, program: &Program, options: &CompileOptions) -> Entry {
         let path = self.folder.as_ref().map(|folder| {
-            let key = key(&fingerprint(client), program, options);
+            let key = key(&target.0, program, options);
             folder.join(format!("{}-{key}.executable", program.name))
         });
-        Entry { path }
+        Entry { path, is_warned: Arc::clone(&self.is_warned) }
     }
 }
 
 impl Entry {
-    /// Waits for others that fill this place, then reads it.
-    pub(super) fn lock_and_load(self, client: &Client) -> Cached {
+    /// Waits for others that fill this place, then reads it with `load`.
+    pub(super) fn lock_and_load<T>(self, load: impl Fn(&[u8]) -> Result<T, ::pjrt::Error>) -> Cached<T> {
         let Some(path) = self.path else {
             return Cached::Missing(EntryGuard { path: None, _lock: None });
         };
-        if let Some(loaded) = load(&path, client) {
+        if let Ok(loaded) = load_from(&path, &load) {
             return Cached::Found(loaded);
         }
         let lock = match lock(&path) {
             Ok(lock) => lock,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "programs are not cached");
+                let warn = || tracing::warn!(path = %path.display(), %error, "programs are not cached");
+                self.is_warned.call_once(warn);
                 return Cached::Missing(EntryGuard { path: None, _lock: None });
             }
         };
         // Whoever held the lock may have filled the place.
-        match load(&path, client) {
-            Some(loaded) => Cached::Found(loaded),
-            None => Cached::Missing(EntryGuard { path: Some(path), _lock: Some(lock) }),
+        match load_from(&path, &load) {
+            Ok(loaded) => return Cached::Found(loaded),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cached program is unusable, compiling it anew");
+            }
         }
+        Cached::Missing(EntryGuard { path: Some(path), _lock: Some(lock) })
     }
 }
 
 impl EntryGuard {
-    /// Keeps `loaded` for later starts.
-    pub(super) fn store(self, loaded: &LoadedExecutable) {
+    /// Keeps `executable` for later starts.
+    pub(super) fn store(self, executable: &Executable) {
         let Some(path) = &self.path else {
             return;
         };
-        let stored = loaded.executable().serialize().map_err(io::Error::other).and_then(|bytes| write(path, &bytes));
+        let stored = executable.serialize().map_err(io::Error::other).and_then(|bytes| write(path, &bytes));
         if let Err(error) = stored {
             tracing::warn!(path = %path.display(), %error, "program was not cached");
         }
     }
-}
-
-/// Text that names plugin, devices and flags.
-fn fingerprint(client: &Client) -> String {
-    let plugin = client.plugin();
-    let size = fs::metadata(plugin.path()).map_or(0, |file| file.len());
-    let mut text =
-        format!("{} {} {:?} {size}\n", client.platform_name(), client.platform_version(), plugin.api_version());
-    for device in client.devices() {
-        text += &format!("{} {} {:?}\n", device.id(), device.kind(), device.coords());
-    }
-    for name in FLAG_VARIABLES {
-        text += &format!("{name}={}\n", std::env::var(name).unwrap_or_default());
-    }
-    if client.platform_name() == "cpu" {
-        // Executables of the CPU hold its machine code.
-        let info = fs::read_to_string(CPU_INFO).unwrap_or_default();
-        let line = |name: &str| info.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
-        text += &format!("{}\n{}\n", line("model name"), line("flags"));
-    }
-    text
 }
 
 fn key(fingerprint: &str, program: &Program, options: &CompileOptions) -> String {
@@ -128,22 +156,8 @@ fn key(fingerprint: &str, program: &Program, options: &CompileOptions) -> String
     hex(&hash.finalize())[..32].to_owned()
 }
 
-fn load(path: &Path, client: &Client) -> Option<LoadedExecutable> {
-    let bytes = match read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cached program cannot be read, compiling it anew");
-            return None;
-        }
-    };
-    match client.load(&bytes, None) {
-        Ok(loaded) => Some(loaded),
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cached program cannot be loaded, compiling it anew");
-            None
-        }
-    }
+fn load_from<T>(path: &Path, load: &impl Fn(&[u8]) -> Result<T, ::pjrt::Error>) -> io::Result<T> {
+    load(&read(path)?).map_err(io::Error::other)
 }
 
 /// The content of an entry, its checksum checked.

@@ -1,15 +1,16 @@
 //! From programs to executables: all of a warm-up's, several at once, most of them from the cache of earlier starts.
 //!
-//! Door: [`Compiler::compile`]. What was compiled and what was found is counted: nothing is compiled after warm-up.
+//! Doors: [`Compiler::compile`] for the devices of a client, [`Compiler::compile_ahead`] for a topology that need not be on this
+//! machine. One line of the log per program says where it came from and how long that took.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use ::pjrt::{Client, CompileOptions, LoadedExecutable};
+use ::pjrt::{Client, CompileOptions, CompiledMemoryStats, LoadedExecutable, Topology};
 
-use super::cache::{Cached, ProgramCache};
-use super::program::{Program, ProgramKey};
+use super::cache::{Cached, ProgramCache, Target};
+use super::program::Program;
 use crate::backend::{BackendError, Progress};
 
 /// Compilers recurse deeply over large programs.
@@ -23,94 +24,145 @@ pub(super) struct Executable {
     pub(super) weights: Vec<String>,
 }
 
-/// Compiles programs for the device of a client.
+/// A program compiled for devices that need not be here.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) seconds: f64,
+    /// `None` where an earlier run has compiled it.
+    pub(super) executable: Option<::pjrt::Executable>,
+}
+
+/// Compiles programs for one target.
 #[derive(Debug)]
 pub(super) struct Compiler {
-    client: Client,
+    target: Target,
     options: CompileOptions,
     cache: ProgramCache,
 }
 
 impl Compiler {
-    /// A compiler for one device.
-    pub(super) fn new(client: &Client, device_id: i64, cache: ProgramCache) -> Self {
-        Self { client: client.clone(), options: CompileOptions::partitioned(&[device_id]), cache }
+    /// A compiler whose programs are kept in `cache`.
+    pub(super) fn new(target: Target, options: CompileOptions, cache: ProgramCache) -> Self {
+        Self { target, options, cache }
     }
 
-    /// Compiles `programs`, in order on as many threads as there are processors. `progress` hears of each.
+    /// Compiles `programs` for the devices of `client`, in order on as many threads as there are processors. `progress` hears
+    /// of each.
     ///
     /// # Errors
     /// The first that the compiler refuses, or that would copy its state in every step.
     pub(super) fn compile(
         &self,
-        programs: &[(ProgramKey, Program)],
+        client: &Client,
+        programs: &[Program],
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Executable>, BackendError> {
-        let num_threads = std::thread::available_parallelism().map_or(1, usize::from).min(programs.len().max(1));
-        let next = AtomicUsize::new(0);
-        let done = Mutex::new((0, progress));
-        let total = programs.len() as u64;
-        let work = || {
-            let mut compiled = Vec::new();
-            while let Some((_, program)) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let executable = self.compile_one(program)?;
-                let index = programs.iter().position(|(_, known)| known.name == program.name).unwrap_or_default();
-                compiled.push((index, executable));
-                let mut done = done.lock().expect("progress does not panic");
-                done.0 += 1;
-                let count = done.0;
-                (done.1)("compile programs", count, total);
-            }
-            Ok(compiled)
-        };
-        let results = std::thread::scope(|scope| {
-            let spawn = |index| {
-                let thread = std::thread::Builder::new().name(format!("compile-{index}")).stack_size(STACK_BYTES);
-                thread.spawn_scoped(scope, work)
-            };
-            let threads = (0..num_threads).map(spawn).collect::<Result<Vec<_>, _>>();
-            let threads = threads.map_err(|source| BackendError::CompileThread { source })?;
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>, BackendError>>| {
-                thread.join().expect("the compiler's thread does not panic")
-            };
-            threads.into_iter().map(join).collect::<Result<Vec<_>, BackendError>>()
-        })?;
-        let mut executables: Vec<(usize, Executable)> = results.into_iter().flatten().collect();
-        executables.sort_by_key(|(index, _)| *index);
-        Ok(executables.into_iter().map(|(_, executable)| executable).collect())
+        in_parallel(programs, |program| self.compile_one(client, program), progress)
     }
 
     /// Compiles a program, or loads what an earlier start has compiled.
-    pub(super) fn compile_one(&self, program: &Program) -> Result<Executable, BackendError> {
+    pub(super) fn compile_one(&self, client: &Client, program: &Program) -> Result<Executable, BackendError> {
         let start = Instant::now();
-        let failed = |source| BackendError::Program { program: program.name.clone(), source };
-        let entry = self.cache.entry(&self.client, program, &self.options);
-        let (loaded, origin) = match entry.lock_and_load(&self.client) {
-            Cached::Found(loaded) => (loaded, "cache"),
+        let entry = self.cache.entry(&self.target, program, &self.options);
+        let (loaded, is_new) = match entry.lock_and_load(|bytes| client.load(bytes, None)) {
+            Cached::Found(loaded) => (loaded, false),
             Cached::Missing(guard) => {
-                let loaded = self.client.compile(program.text.as_bytes(), &self.options).map_err(failed)?;
-                guard.store(&loaded);
-                (loaded, "compiler")
+                let compiled = client.compile(program.text.as_bytes(), &self.options);
+                let loaded = compiled.map_err(|source| program.failed(source))?;
+                guard.store(loaded.executable());
+                (loaded, true)
             }
         };
-        let stats = loaded.executable().memory_stats();
-        check_in_place(program, stats)?;
-        let seconds = start.elapsed().as_secs_f64();
-        tracing::info!(program = program.name, seconds = format_args!("{seconds:.2}"), from = origin, "program");
+        check_in_place(program, loaded.executable().memory_stats())?;
+        log(program, is_new, start);
         let weights = program.weights.iter().map(|spec| spec.name.clone()).collect();
         Ok(Executable { loaded, weights })
     }
+
+    /// Compiles `programs` for the devices of `topology` into the cache. `progress` hears of each.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub(super) fn compile_ahead(
+        &self,
+        topology: &Topology,
+        programs: &[Program],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<Compiled>, BackendError> {
+        in_parallel(programs, |program| self.compile_one_ahead(topology, program), progress)
+    }
+
+    fn compile_one_ahead(&self, topology: &Topology, program: &Program) -> Result<Compiled, BackendError> {
+        let start = Instant::now();
+        let entry = self.cache.entry(&self.target, program, &self.options);
+        let executable = match entry.lock_and_load(|_| Ok(())) {
+            Cached::Found(()) => None,
+            Cached::Missing(guard) => {
+                let compiled = topology.compile(program.text.as_bytes(), &self.options);
+                let executable = compiled.map_err(|source| program.failed(source))?;
+                check_in_place(program, executable.memory_stats())?;
+                guard.store(&executable);
+                Some(executable)
+            }
+        };
+        log(program, executable.is_some(), start);
+        Ok(Compiled { seconds: start.elapsed().as_secs_f64(), executable })
+    }
+}
+
+/// Does `work` on every program, several at a time; the results are in the order of the programs.
+fn in_parallel<T: Send>(
+    programs: &[Program],
+    work: impl Fn(&Program) -> Result<T, BackendError> + Sync,
+    progress: &mut Progress<'_>,
+) -> Result<Vec<T>, BackendError> {
+    let num_threads = std::thread::available_parallelism().map_or(1, usize::from).min(programs.len().max(1));
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new((0, progress));
+    let total = programs.len() as u64;
+    let work_on_some = || {
+        let mut results = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(program) = programs.get(index) else {
+                return Ok(results);
+            };
+            results.push((index, work(program)?));
+            let mut done = done.lock().expect("progress does not panic");
+            done.0 += 1;
+            let count = done.0;
+            (done.1)("compile programs", count, total);
+        }
+    };
+    let results = std::thread::scope(|scope| {
+        let spawn = |index| {
+            let thread = std::thread::Builder::new().name(format!("compile-{index}")).stack_size(STACK_BYTES);
+            thread.spawn_scoped(scope, work_on_some)
+        };
+        let threads = (0..num_threads).map(spawn).collect::<Result<Vec<_>, _>>();
+        let threads = threads.map_err(|source| BackendError::CompileThread { source })?;
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>, BackendError>>| {
+            thread.join().expect("the compiler's thread does not panic")
+        };
+        threads.into_iter().map(join).collect::<Result<Vec<_>, BackendError>>()
+    })?;
+    let mut results: Vec<(usize, T)> = results.into_iter().flatten().collect();
+    results.sort_by_key(|(index, _)| *index);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+fn log(program: &Program, is_new: bool, start: Instant) {
+    let seconds = start.elapsed().as_secs_f64();
+    let from = if is_new { "compiler" } else { "cache" };
+    tracing::info!(program = program.name, seconds = format_args!("{seconds:.2}"), from, "program");
 }
 
 /// A donated argument that no result takes over would be copied, silently, in every step.
-fn check_in_place(
-    program: &Program,
-    stats: Result<::pjrt::CompiledMemoryStats, ::pjrt::Error>,
-) -> Result<(), BackendError> {
+fn check_in_place(program: &Program, stats: Result<CompiledMemoryStats, ::pjrt::Error>) -> Result<(), BackendError> {
     let stats = match stats {
         Ok(stats) => stats,
         Err(error) if error.is_unimplemented() => return Ok(()),
-        Err(source) => return Err(BackendError::Program { program: program.name.clone(), source }),
+        Err(source) => return Err(program.failed(source)),
     };
     let alias_bytes = u64::try_from(stats.alias_bytes).unwrap_or(0);
     if alias_bytes < program.donated_bytes {

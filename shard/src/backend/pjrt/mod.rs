@@ -4,15 +4,19 @@
 //! ([`report`](self)). KV caches and token history stay on the device: a program takes their memory over, and the tokens that
 //! one step samples are where the next one reads them, so steps can follow each other without the host.
 
+mod ahead;
 mod bucket;
 mod cache;
 mod compiler;
+mod hlo;
 mod platform;
 mod program;
 mod report;
 mod stablehlo;
 mod state;
 mod step_input;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 use std::collections::HashMap;
@@ -20,15 +24,17 @@ use std::path::PathBuf;
 
 use ::pjrt::{Buffer, Client, Device};
 
-use super::{Backend, BackendError, ModelGraphs, Progress, StateLayout, memory};
+use super::{Backend, BackendError, MemoryPlan, ModelGraphs, Progress, StateLayout};
 use crate::batch::{Batch, StepOutput};
 use crate::weights::Checkpoint;
+pub(crate) use ahead::{AheadOfTime, ProgramFigures};
 use bucket::Buckets;
-use cache::ProgramCache;
+use cache::{ProgramCache, Target};
 use compiler::Compiler;
 pub(crate) use platform::Platform;
-use program::{ProgramKey, Programs};
-use state::{Host, State};
+pub(crate) use program::Program;
+use program::Programs;
+use state::{Host, Model, State};
 
 /// How a backend is opened.
 #[derive(Debug, Clone, Default)]
@@ -75,19 +81,17 @@ impl PjrtBackend {
 
 impl Backend for PjrtBackend {
     fn kv_bytes_per_token(&self) -> u64 {
-        let widths = program::kv_widths(&self.graphs.decoder);
-        let elements: usize = widths.iter().map(|width| 2 * width).sum();
-        elements as u64 * self.platform.form.kv_dtype(&self.graphs).size_bytes()
+        self.platform.form.kv_bytes_per_token(&self.graphs)
     }
 
-    fn available_bytes(&self) -> Result<u64, BackendError> {
+    fn memory(&self) -> Result<MemoryPlan, BackendError> {
         match self.device.memory_stats() {
-            Ok(stats) if stats.bytes_limit.is_some() => {
-                let limit = stats.bytes_limit.unwrap_or_default();
-                Ok(u64::try_from(limit - stats.bytes_in_use).unwrap_or(0))
+            Ok(stats) if stats.bytes_limit.is_some_and(|limit| limit > 0) => {
+                let limit_bytes = stats.bytes_limit.and_then(|limit| u64::try_from(limit).ok()).unwrap_or_default();
+                Ok(MemoryPlan::of_device(limit_bytes, self.graphs.weights_bytes()))
             }
             // The device's memory is the host's.
-            Ok(_) | Err(_) => memory::available_bytes(),
+            Ok(_) | Err(_) => MemoryPlan::of_host(),
         }
     }
 
@@ -96,13 +100,14 @@ impl Backend for PjrtBackend {
         self.state = None;
         let programs = Programs::new(&self.graphs, layout, 1, self.platform.form);
         let buckets = Buckets::new(layout.num_slots, layout.max_batch_prefill_tokens, layout.max_total_tokens);
-        let compiler = Compiler::new(&self.client, self.device.id(), self.cache.clone());
-        let keys: Vec<ProgramKey> = [ProgramKey::Clear].into_iter().chain(buckets.programs()).collect();
-        let texts =
-            keys.iter().map(|key| Ok((*key, programs.print(*key)?))).collect::<Result<Vec<_>, BackendError>>()?;
-        let executables = compiler.compile(&texts, progress)?;
+        let target = Target::of_client(&self.client);
+        let compiler = Compiler::new(target, self.platform.compile_options(&[self.device.id()]), self.cache.clone());
+        let keys = buckets.programs();
+        let texts = keys.iter().map(|key| programs.print(*key)).collect::<Result<Vec<_>, _>>()?;
+        let executables = compiler.compile(&self.client, &texts, progress)?;
         let executables = keys.into_iter().zip(executables).collect();
-        self.state = Some(State::new(buckets, programs, executables, compiler)?);
+        let host = Host { client: &self.client, device: &self.device, weights: &self.weights };
+        self.state = Some(State::new(Model { buckets, programs, executables, compiler }, host)?);
         Ok(())
     }
 

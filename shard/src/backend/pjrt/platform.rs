@@ -3,17 +3,27 @@
 //!
 //! What differs between the devices behind plugins, as data; the programs are the same text on all of them.
 
-use ::pjrt::{Client, Plugin, Value};
+use std::path::Path;
+use std::sync::Arc;
+
+use ::pjrt::{Client, CompileOptions, OptionValue, Plugin, Value};
 
 use super::program::ProgramForm;
 use super::stablehlo::HeadForm;
 use crate::args::Device;
 use crate::backend::BackendError;
 use crate::graph::DType;
-use crate::plugins::{self, PluginKind, Surroundings};
+use crate::plugins::{self, FoundPlugin, PluginKind, Surroundings};
 
 /// Fits beside everything else in the fast memory of a TPU v5e or v6e, 128 MiB.
 const CHUNK_BYTES: usize = 16 << 20;
+
+/// A SparseCore leaves what it gathers in HBM, from where it is read again: 1.5 times the reads of a step.
+const TPU_OVERRIDES: [(&str, OptionValue); 2] = [
+    ("xla_tpu_offload_gather_to_sparsecore", OptionValue::Bool(false)),
+    // The same programs by the compiler's own figures, prefills in half the time.
+    ("xla_tpu_autofdo", OptionValue::Bool(false)),
+];
 
 /// One kind of device behind a plugin.
 #[derive(Debug, Clone)]
@@ -23,6 +33,8 @@ pub(crate) struct Platform {
     /// What the client is made with.
     client_options: Vec<(&'static str, Value)>,
     pub(super) form: ProgramForm,
+    /// Flags of the compiler.
+    overrides: &'static [(&'static str, OptionValue)],
 }
 
 impl Platform {
@@ -39,32 +51,62 @@ impl Platform {
                     chunk_bytes: CHUNK_BYTES,
                     kv_dtype: Some(DType::F32),
                 },
+                overrides: &[],
             }),
-            Device::Tpu => Some(Self {
-                device,
-                plugin: PluginKind::Tpu,
-                client_options: Vec::new(),
-                form: ProgramForm { decode_heads: HeadForm::Wide, chunk_bytes: CHUNK_BYTES, kv_dtype: None },
-            }),
+            Device::Tpu => Some(Self::of_tpu(CHUNK_BYTES)),
             Device::Cuda => Some(Self {
                 device,
                 plugin: PluginKind::Cuda13,
                 client_options: vec![("preallocate", Value::Bool(false))],
                 form: ProgramForm { decode_heads: HeadForm::Split, chunk_bytes: CHUNK_BYTES, kv_dtype: None },
+                overrides: &[],
             }),
             Device::Cpu | Device::Mock => None,
         }
+    }
+
+    /// A TPU whose steps gather `chunk_bytes` of keys, or values, at a time.
+    pub(crate) fn of_tpu(chunk_bytes: usize) -> Self {
+        Self {
+            device: Device::Tpu,
+            plugin: PluginKind::Tpu,
+            client_options: Vec::new(),
+            form: ProgramForm { decode_heads: HeadForm::Wide, chunk_bytes, kv_dtype: None },
+            overrides: &TPU_OVERRIDES,
+        }
+    }
+
+    /// How programs are compiled for the devices with these ids, which run them together.
+    pub(super) fn compile_options(&self, device_ids: &[i64]) -> CompileOptions {
+        let mut options = CompileOptions::partitioned(device_ids);
+        options.use_shardy_partitioner = device_ids.len() > 1;
+        options.env_option_overrides =
+            self.overrides.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+        options
+    }
+
+    /// Opens the plugin.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be loaded.
+    pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<(Arc<Plugin>, FoundPlugin), BackendError> {
+        let found = plugins::find(self.plugin, plugin_path, &Surroundings::of_process())?;
+        let plugin = Plugin::open(&found.path).map_err(|source| self.failed(source))?;
+        Ok((plugin, found))
+    }
+
+    /// The error of this device.
+    pub(super) fn failed(&self, source: ::pjrt::Error) -> BackendError {
+        BackendError::Device { device: self.device, source }
     }
 
     /// Finds and opens the plugin, and makes a client.
     ///
     /// # Errors
     /// When there is no plugin, it cannot be loaded, or there is no such device.
-    pub(super) fn open(&self, plugin_path: Option<&std::path::Path>) -> Result<Client, BackendError> {
-        let found = plugins::find(self.plugin, plugin_path, &Surroundings::of_process())?;
-        let failed = |source| BackendError::Device { device: self.device, source };
-        let plugin = Plugin::open(&found.path).map_err(failed)?;
-        let client = Client::new(&plugin, &self.client_options).map_err(failed)?;
+    pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, BackendError> {
+        let (plugin, found) = self.open_plugin(plugin_path)?;
+        let client = Client::new(&plugin, &self.client_options).map_err(|source| self.failed(source))?;
         let (major, minor) = plugin.api_version();
         tracing::info!(
             device = %self.device,

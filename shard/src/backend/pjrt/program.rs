@@ -13,11 +13,11 @@
 use std::collections::HashMap;
 
 use super::stablehlo::{
-    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type, module,
-    pack_bits,
+    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type,
+    decode_chunk_tokens, module, pack_bits,
 };
 use super::step_input::{SAMPLED_COLUMNS, StepShape};
-use crate::backend::{ModelGraphs, StateLayout};
+use crate::backend::{BackendError, ModelGraphs, StateLayout};
 use crate::graph::{DType, Graph, GraphError, Op, WeightSpec};
 use crate::sampling::BatchSampler;
 
@@ -25,6 +25,9 @@ use crate::sampling::BatchSampler;
 pub(super) const TARGETS: usize = 64;
 /// Tokens that a row can report, ties included.
 pub(super) const TOP_TOKENS: usize = 16;
+
+/// Tokens of each row's context for which reads are counted.
+pub(crate) const REFERENCE_CONTEXT: usize = 1024;
 
 /// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,13 +40,30 @@ pub(super) enum ProgramKey {
 
 /// A program as text.
 #[derive(Debug, Clone)]
-pub(super) struct Program {
-    pub(super) name: String,
+pub(crate) struct Program {
+    pub(crate) name: String,
     pub(super) text: String,
     /// Its last arguments, in order.
     pub(super) weights: Vec<WeightSpec>,
     /// Bytes of the arguments whose memory results take over.
     pub(super) donated_bytes: u64,
+    /// Rounds of its attention loop, and the bytes that it has to read, where rows decode at [`REFERENCE_CONTEXT`].
+    pub(super) reference: Reference,
+}
+
+/// What a program does at a stated length of contexts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Reference {
+    pub(super) attention_rounds: u64,
+    /// Weights, but of a table only the rows asked for; the rows' keys and values. 0 where nobody asks.
+    pub(super) minimum_bytes: u64,
+}
+
+impl Program {
+    /// The error of this program.
+    pub(super) fn failed(&self, source: ::pjrt::Error) -> BackendError {
+        BackendError::Program { program: self.name.clone(), source }
+    }
 }
 
 /// What differs between the programs of two kinds of device.
@@ -202,7 +222,25 @@ impl Programs {
         let donated = parameters.iter().filter(|parameter| parameter.donated_to.is_some());
         let donated_bytes = donated.map(|parameter| parameter.ty.size_bytes()).sum();
         let text = module(&key.to_string(), self.num_devices, &parameters, emitter, results);
-        Program { name: key.to_string(), text, weights, donated_bytes }
+        Program { name: key.to_string(), text, weights, donated_bytes, reference: self.reference(key) }
+    }
+
+    fn reference(&self, key: ProgramKey) -> Reference {
+        match key {
+            ProgramKey::Decoder { rows, tokens_per_row: 1 } => {
+                let width = self.kv_widths.iter().copied().max().unwrap_or_default();
+                let chunk = decode_chunk_tokens(&self.sizes(rows, 1), width, self.kv_dtype);
+                let kv_bytes = (rows * REFERENCE_CONTEXT) as u64 * self.form.kv_bytes_per_token(&self.graphs);
+                Reference {
+                    attention_rounds: REFERENCE_CONTEXT.div_ceil(chunk) as u64,
+                    minimum_bytes: read_weights_bytes(&self.graphs.decoder) + kv_bytes,
+                }
+            }
+            ProgramKey::Sampler { .. } => {
+                Reference { attention_rounds: 0, minimum_bytes: read_weights_bytes(&self.graphs.logits) }
+            }
+            ProgramKey::Clear | ProgramKey::Decoder { .. } | ProgramKey::Targets { .. } => Reference::default(),
+        }
     }
 
     fn sizes(&self, rows: usize, tokens_per_row: usize) -> Sizes {
@@ -222,6 +260,12 @@ impl Programs {
 }
 
 impl ProgramForm {
+    /// Bytes that all layers of one rank keep of a token.
+    pub(super) fn kv_bytes_per_token(&self, graphs: &ModelGraphs) -> u64 {
+        let elements: usize = kv_widths(&graphs.decoder).iter().map(|width| 2 * width).sum();
+        elements as u64 * self.kv_dtype(graphs).size_bytes()
+    }
+
     /// Type of keys and values.
     pub(super) fn kv_dtype(&self, graphs: &ModelGraphs) -> DType {
         let weights = || graphs.decoder.weights().next().map_or(DType::F32, |spec| spec.dtype);
@@ -264,8 +308,19 @@ impl std::fmt::Display for ProgramKey {
     }
 }
 
+/// Bytes of the weights that are read as a whole: not those of embeddings.
+fn read_weights_bytes(graph: &Graph) -> u64 {
+    let is_table = |name: &str| {
+        graph.nodes().iter().any(|node| {
+            let table = node.operands.first().map(|table| &graph.node(*table).op);
+            matches!((&node.op, table), (Op::Embedding, Some(Op::Weight(spec))) if spec.name == name)
+        })
+    };
+    graph.weights().filter(|spec| !is_table(&spec.name)).map(WeightSpec::local_bytes).sum()
+}
+
 /// Elements that each layer keeps of a token, keys and values each.
-pub(super) fn kv_widths(decoder: &Graph) -> Vec<usize> {
+fn kv_widths(decoder: &Graph) -> Vec<usize> {
     let mut widths = Vec::new();
     for node in decoder.nodes() {
         if let Op::PagedAttention { layer, .. } = node.op {

@@ -21,15 +21,21 @@ const RANK: u32 = 0;
 /// KV caches, token history, and the programs that know their sizes.
 #[derive(Debug)]
 pub(super) struct State {
-    buckets: Buckets,
-    programs: Programs,
-    executables: HashMap<ProgramKey, Executable>,
-    compiler: Compiler,
+    model: Model,
     /// Keys and values of each layer.
     caches: Vec<Buffer>,
     history: Option<Buffer>,
     /// Programs compiled by [`State::launch`]: a defect.
     num_late_programs: u64,
+}
+
+/// The programs of a model with their sizes.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) buckets: Buckets,
+    pub(super) programs: Programs,
+    pub(super) executables: HashMap<ProgramKey, Executable>,
+    pub(super) compiler: Compiler,
 }
 
 /// The device that a step runs on, and what it has.
@@ -54,15 +60,9 @@ impl State {
     ///
     /// # Errors
     /// When the device has no memory for it.
-    pub(super) fn new(
-        buckets: Buckets,
-        programs: Programs,
-        executables: HashMap<ProgramKey, Executable>,
-        compiler: Compiler,
-    ) -> Result<Self, BackendError> {
-        let mut state =
-            Self { buckets, programs, executables, compiler, caches: Vec::new(), history: None, num_late_programs: 0 };
-        let mut results = state.run(ProgramKey::Clear, Vec::new(), &HashMap::new())?;
+    pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, BackendError> {
+        let mut state = Self { model, caches: Vec::new(), history: None, num_late_programs: 0 };
+        let mut results = state.run(ProgramKey::Clear, Vec::new(), host)?;
         state.history = results.pop();
         state.caches = results;
         Ok(state)
@@ -74,7 +74,7 @@ impl State {
     /// When a launch cannot be started. The state is lost then.
     pub(super) fn launch(&mut self, batch: &Batch, host: Host<'_>) -> Result<Reports, BackendError> {
         let mut reports = Reports::default();
-        for launch in self.buckets.plan(batch) {
+        for launch in self.model.buckets.plan(batch) {
             self.launch_rows(batch, launch, host, &mut reports)?;
         }
         Ok(reports)
@@ -88,12 +88,12 @@ impl State {
         reports: &mut Reports,
     ) -> Result<(), BackendError> {
         let Launch { rows, bucket_rows, tokens_per_row, sampler } = launch;
-        let shape = self.programs.step_shape(bucket_rows, tokens_per_row);
+        let shape = self.model.programs.step_shape(bucket_rows, tokens_per_row);
         let packed = upload(host, &[shape.len()], &pack(batch, &rows, shape, RANK))?;
         let donated = std::mem::take(&mut self.caches).into_iter().chain(self.history.take());
         let arguments = donated.map(Argument::Donate).chain([Argument::Donate(packed)]).collect();
         let key = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row };
-        let mut results = self.run(key, arguments, host.weights)?;
+        let mut results = self.run(key, arguments, host)?;
         let hidden = if tokens_per_row > 1 { results.pop() } else { None };
         let (columns, last) = (results.pop(), results.pop());
         self.history = results.pop();
@@ -102,7 +102,7 @@ impl State {
             let key = ProgramKey::Sampler { rows: bucket_rows, sampler };
             let donated = [self.history.take(), last, columns];
             let arguments = donated.into_iter().flatten().map(Argument::Donate).collect();
-            let mut results = self.run(key, arguments, host.weights)?;
+            let mut results = self.run(key, arguments, host)?;
             let report = results.pop().expect("samplers answer two results");
             self.history = results.pop();
             let download = report.to_host().map_err(|source| failed(key, source))?;
@@ -143,7 +143,7 @@ impl State {
                 packed[TARGETS + index] = batch.targets.token_ids[*target];
             }
             let packed = upload(host, &[2, TARGETS], &packed)?;
-            let results = self.run(key, vec![Argument::Keep(hidden), Argument::Keep(&packed)], host.weights)?;
+            let results = self.run(key, vec![Argument::Keep(hidden), Argument::Keep(&packed)], host)?;
             let download = results[0].to_host().map_err(|source| failed(key, source))?;
             reports.push_targets(wanted.iter().map(|(target, _)| *target).collect(), download);
         }
@@ -155,16 +155,16 @@ impl State {
         &mut self,
         key: ProgramKey,
         mut arguments: Vec<Argument<'a>>,
-        weights: &'a HashMap<String, Buffer>,
+        host: Host<'a>,
     ) -> Result<Vec<Buffer>, BackendError> {
-        if !self.executables.contains_key(&key) {
+        if !self.model.executables.contains_key(&key) {
             tracing::warn!(program = %key, "a program is compiled after warm-up");
             self.num_late_programs += 1;
-            let executable = self.compiler.compile_one(&self.programs.print(key)?)?;
-            self.executables.insert(key, executable);
+            let executable = self.model.compiler.compile_one(host.client, &self.model.programs.print(key)?)?;
+            self.model.executables.insert(key, executable);
         }
-        let executable = &self.executables[&key];
-        arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&weights[name])));
+        let executable = &self.model.executables[&key];
+        arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&host.weights[name])));
         let mut execution = executable
             .loaded
             .execute(vec![arguments], &ExecuteOptions::default())

@@ -10,7 +10,7 @@ use ::pjrt::{Buffer, Client, Device, ElementType, HostSlice};
 use half::{bf16, f16};
 
 use crate::backend::{BackendError, ModelGraphs};
-use crate::graph::{DType, WeightSpec};
+use crate::graph::DType;
 use crate::weights::Checkpoint;
 
 /// Copies every weight of `graphs` to `device`, by name. `progress` hears of each: (done, total).
@@ -23,12 +23,7 @@ pub(super) fn upload(
     (client, device): (&Client, &Device),
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<HashMap<String, Buffer>, BackendError> {
-    let mut specs: Vec<&WeightSpec> = Vec::new();
-    for spec in graphs.decoder.weights().chain(graphs.logits.weights()) {
-        if !specs.iter().any(|known| known.name == spec.name) {
-            specs.push(spec);
-        }
-    }
+    let specs = graphs.weights();
     let total = specs.len() as u64;
     let mut buffers = HashMap::with_capacity(specs.len());
     for (done, spec) in (0..).zip(specs) {

@@ -147,6 +147,22 @@ pub(super) fn attend(
     emitter.reshape(&output, q.dims()) // [tokens, heads, head_dim]
 }
 
+/// Keys that each round of the loop of a decoding program reads of a row, for keys `[.., width]` of `dtype`.
+pub(in crate::backend::pjrt) fn decode_chunk_tokens(sizes: &Sizes, width: usize, dtype: DType) -> usize {
+    let row_bytes = BLOCK_SIZE * width * dtype.size_bytes() as usize;
+    let most = DECODE_CHUNK_BLOCKS.min(sizes.blocks_per_row);
+    BLOCK_SIZE * chunk_blocks(most, |blocks| sizes.rows * blocks * row_bytes > sizes.chunk_bytes)
+}
+
+/// `most` blocks, halved while they are too large.
+fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
+    let mut blocks = most;
+    while blocks > 1 && is_too_large(blocks) {
+        blocks /= 2;
+    }
+    blocks
+}
+
 impl Plan {
     fn new(q: &Tensor, cache: &Tensor, sizes: &Sizes) -> Self {
         let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
@@ -158,15 +174,12 @@ impl Plan {
         let form = if is_decode && kv_heads > 1 { sizes.decode_heads } else { HeadForm::Split };
         let group = if is_decode { num_tiles } else { (QUERY_TILE / tile).min(num_tiles) };
         let most = if is_decode { DECODE_CHUNK_BLOCKS } else { MAX_CHUNK_BLOCKS };
-        let mut chunk_blocks = most.min(sizes.blocks_per_row);
         let block_bytes = BLOCK_SIZE * width * cache.dtype().size_bytes() as usize;
         let score_bytes = tile * heads * BLOCK_SIZE * DType::F32.size_bytes() as usize;
         let is_too_large = |blocks: usize| {
             group * blocks * block_bytes > sizes.chunk_bytes || group * blocks * score_bytes > MAX_SCORE_BYTES
         };
-        while chunk_blocks > 1 && is_too_large(chunk_blocks) {
-            chunk_blocks /= 2;
-        }
+        let chunk_blocks = chunk_blocks(most.min(sizes.blocks_per_row), is_too_large);
         Self { heads, kv_heads, head_dim, tile, num_tiles, group, chunk_blocks, form }
     }
 }

@@ -15,7 +15,7 @@ mod threefry;
 
 use std::fmt::Write;
 
-pub(super) use attention::{HeadForm, MAX_CHUNK_BLOCKS, QUERY_TILE, cache_type};
+pub(super) use attention::{HeadForm, MAX_CHUNK_BLOCKS, QUERY_TILE, cache_type, decode_chunk_tokens};
 pub(super) use emitter::Emitter;
 pub(super) use lower::{Lowering, RowInputs, SampledInputs, Sizes};
 pub(super) use tensor::{Tensor, Type};

@@ -60,7 +60,10 @@ pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Ten
         },
     );
     let largest = emitter.reduce(Reduction::Max, &orders, &[1]); // [rows]
+    let smallest = emitter.reduce(Reduction::Min, &orders, &[1]); // [rows]
     let order = emitter.elementwise("minimum", &[&found[1], &largest]); // [rows]
+    // A mass of 0 is reached below all keys.
+    let order = emitter.elementwise("maximum", &[&order, &smallest]); // [rows]
     from_ordered(emitter, &order)
 }
 

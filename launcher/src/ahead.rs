@@ -1,0 +1,67 @@
+//! `compile` and `fit`: what is done for a TPU slice on a machine without one, in a child whose environment libtpu likes.
+//!
+//! Doors: [`run_as_process`], which starts the child with the same arguments, and [`run_as_child`].
+
+use std::io::Write as _;
+use std::process::{Command, ExitCode};
+
+use crate::args::Ahead;
+
+/// Variables that libtpu reads when it is loaded, with the reason for each. A user's own value wins.
+const ENVIRONMENT: [(&str, &str); 7] = [
+    // Without a TPU there is no server to ask for one, and asking takes half a minute per question.
+    ("TPU_SKIP_MDS_QUERY", "1"),
+    // What that server would have said.
+    ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
+    ("TPU_WORKER_HOSTNAMES", "localhost"),
+    // Several compilers may run at once where no chip is shared.
+    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+    // No files in /tmp and no lines in between ours.
+    ("TPU_LOG_DIR", "disabled"),
+    ("TPU_MIN_LOG_LEVEL", "3"),
+    ("TF_CPP_MIN_LOG_LEVEL", "1"),
+];
+
+/// Runs this executable again as the hidden twin of the command, and ends as it ends.
+pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
+    let arguments = std::env::args_os().skip(2);
+    let missing = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    let child = std::env::current_exe().and_then(|executable| {
+        Command::new(executable).arg(ahead.hidden_name()).args(arguments).envs(missing).status()
+    });
+    match child {
+        Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr().lock(), "error: start this executable again: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does the work: progress on stderr, the result on stdout.
+pub(crate) fn run_as_child(ahead: &Ahead) -> ExitCode {
+    if telemetry::init(false, "warn").is_err() {
+        return ExitCode::FAILURE;
+    }
+    let start = std::time::Instant::now();
+    let mut progress = |phase: &str, done: u64, total: u64| {
+        let seconds = start.elapsed().as_secs();
+        let _ = write!(std::io::stderr().lock(), "\r{phase} {done}/{total}, {seconds} s ");
+    };
+    let outcome = match ahead {
+        Ahead::Compile(args) => shard::compile::run(args, &mut progress).map(|text| (text, true)),
+        Ahead::Fit(args) => shard::compile::fit(args, &mut progress).map(|report| (report.text, report.fits)),
+    };
+    let _ = writeln!(std::io::stderr().lock());
+    match outcome {
+        Ok((text, is_good)) => {
+            // A closed stdout is no failure: its reader has seen enough.
+            let _ = std::io::stdout().lock().write_all(text.as_bytes());
+            if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr().lock(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! This backend as the oracle for the tests of others: any graph, on a state that the test fills and reads.
+//!
+//! Doors: [`Oracle`], and [`Array`], a tensor that belongs to no backend.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+
+use super::executor::{Program, Step};
+use super::host::{self, View};
+use super::loader;
+use super::state::{KvShape, State};
+use crate::backend::StateLayout;
+use crate::batch::Batch;
+use crate::graph::Graph;
+use crate::weights::Checkpoint;
+
+/// Elements, the last dimension fastest.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::backend) enum Elements {
+    F32(Vec<f32>),
+    I32(Vec<i32>),
+    U32(Vec<u32>),
+    Bool(Vec<bool>),
+}
+
+/// A tensor on the host.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::backend) struct Array {
+    pub(in crate::backend) dims: Vec<usize>,
+    pub(in crate::backend) elements: Elements,
+}
+
+/// A graph with its weights and its state.
+#[derive(Debug)]
+pub(in crate::backend) struct Oracle {
+    program: Program,
+    state: State,
+    layout: StateLayout,
+}
+
+impl Oracle {
+    /// The oracle of `graph`, whose weights are in `checkpoint` if it has any; all state is zero.
+    pub(in crate::backend) fn new(graph: &Arc<Graph>, checkpoint: Option<&Checkpoint>, layout: StateLayout) -> Self {
+        let weights = match checkpoint {
+            Some(checkpoint) => loader::load(&[graph], checkpoint, &mut |_, _| ()).unwrap(),
+            None => HashMap::new(),
+        };
+        let state = State::allocate(&KvShape::of_layers(graph), graph, layout).unwrap();
+        Self { program: Program::new(graph, &weights), state, layout }
+    }
+
+    /// Sets keys and values of a layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
+    pub(in crate::backend) fn set_cache(&self, layer: usize, [k, v]: [Vec<f32>; 2]) {
+        let mut cache = self.state.layers[layer].lock().unwrap();
+        assert_eq!((k.len(), v.len()), (cache.k.len(), cache.v.len()));
+        (cache.k, cache.v) = (k, v);
+    }
+
+    /// Keys and values of a layer.
+    pub(in crate::backend) fn cache(&self, layer: usize) -> [Vec<f32>; 2] {
+        let cache = self.state.layers[layer].lock().unwrap();
+        [cache.k.clone(), cache.v.clone()]
+    }
+
+    /// Sets the token history `[num_slots, max_total_tokens]`.
+    pub(in crate::backend) fn set_history(&self, tokens: &[i32]) {
+        let mut batch = Batch::default();
+        for (slot, tokens) in tokens.chunks_exact(self.layout.max_total_tokens).enumerate() {
+            batch.push_row(slot, 0, tokens, &[]);
+        }
+        self.state.history.current_tokens(&batch);
+    }
+
+    /// The token history.
+    pub(in crate::backend) fn history(&self) -> Vec<i32> {
+        let StateLayout { num_slots, max_total_tokens, .. } = self.layout;
+        (0..num_slots).flat_map(|slot| self.state.history.tokens(slot, 0..max_total_tokens)).collect()
+    }
+
+    /// Runs the graph as a model: over all tokens, or rows, at once.
+    pub(in crate::backend) fn run(&self, batch: &Batch, arguments: &[Array]) -> Vec<Array> {
+        self.run_step(batch, 0, arguments)
+    }
+
+    /// Runs the graph as a sampler, for one row after the other; `arguments` have an entry per sampled row.
+    pub(in crate::backend) fn run_rows(&self, batch: &Batch, arguments: &[Array]) -> Vec<Vec<Array>> {
+        let run = |sampled: usize| {
+            let arguments: Vec<Array> = arguments.iter().map(|argument| argument.rows(&[sampled])).collect();
+            self.run_step(batch, sampled, &arguments)
+        };
+        (0..batch.sampled.len()).map(run).collect()
+    }
+
+    fn run_step(&self, batch: &Batch, sampled: usize, arguments: &[Array]) -> Vec<Array> {
+        let arguments: Vec<Tensor> = arguments.iter().map(Array::tensor).collect();
+        let step = Step { batch, state: &self.state, sampled, arguments: &arguments };
+        self.program.run(&step).unwrap().iter().map(Array::of).collect()
+    }
+}
+
+impl Array {
+    /// The rows at `places`: all elements with these indices in the first dimension.
+    pub(in crate::backend) fn rows(&self, places: &[usize]) -> Self {
+        fn pick<T: Copy>(elements: &[T], width: usize, places: &[usize]) -> Vec<T> {
+            places.iter().flat_map(|place| elements[place * width..][..width].iter().copied()).collect()
+        }
+        let width = self.dims[1..].iter().product();
+        let elements = match &self.elements {
+            Elements::F32(elements) => Elements::F32(pick(elements, width, places)),
+            Elements::I32(elements) => Elements::I32(pick(elements, width, places)),
+            Elements::U32(elements) => Elements::U32(pick(elements, width, places)),
+            Elements::Bool(elements) => Elements::Bool(pick(elements, width, places)),
+        };
+        Self { dims: [&[places.len()], &self.dims[1..]].concat(), elements }
+    }
+
+    fn tensor(&self) -> Tensor {
+        let dims = self.dims.as_slice();
+        match self.elements.clone() {
+            Elements::F32(elements) => host::shaped(elements, dims),
+            Elements::I32(elements) => host::shaped(elements, dims),
+            Elements::U32(elements) => host::shaped(elements, dims),
+            Elements::Bool(elements) => host::shaped(elements.into_iter().map(u8::from).collect(), dims),
+        }
+        .unwrap()
+    }
+
+    fn of(tensor: &Tensor) -> Self {
+        let view = View::new(tensor).unwrap();
+        let elements = match tensor.dtype() {
+            DType::F32 => Elements::F32(view.f32().to_vec()),
+            DType::I32 => Elements::I32(view.i32().to_vec()),
+            DType::U32 => Elements::U32(view.u32().to_vec()),
+            DType::U8 => Elements::Bool(view.bool().iter().map(|truth| *truth != 0).collect()),
+            other => panic!("no operation answers {other:?}"),
+        };
+        Self { dims: tensor.dims().to_vec(), elements }
+    }
+}

@@ -1,0 +1,165 @@
+//! Compiling for devices that need not be on this machine, and what the compiler says of each program.
+//!
+//! Doors: [`AheadOfTime::open`], then [`AheadOfTime::compile`]. The programs, their sizes and the names of their cache entries are
+//! those that a server on such devices asks for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::pjrt::{DeviceDescription, Executable, Plugin, Topology, Value};
+
+use super::bucket::Buckets;
+use super::cache::{ProgramCache, Target};
+use super::compiler::{Compiled, Compiler};
+use super::hlo::{Collectives, HloModule};
+use super::platform::Platform;
+use super::program::{Program, Programs, Reference};
+use crate::backend::{BackendError, MemoryPlan, ModelGraphs, Progress, StateLayout};
+
+/// Attribute of a topology: bytes of one device's memory.
+const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
+
+/// A topology and its compiler.
+#[derive(Debug)]
+pub(crate) struct AheadOfTime {
+    platform: Platform,
+    plugin: Arc<Plugin>,
+    topology: Topology,
+    devices: Vec<DeviceDescription>,
+    memory_bytes: u64,
+}
+
+/// What the compiler says of a program.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ProgramFigures {
+    pub(crate) name: String,
+    pub(crate) seconds: f64,
+    /// `None` where an earlier run has compiled it.
+    pub(crate) cost: Option<ProgramCost>,
+}
+
+/// Costs of one run of a program on one device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ProgramCost {
+    pub(crate) flops: f64,
+    /// As the compiler counts them: bodies of loops once.
+    pub(crate) accessed_bytes: f64,
+    pub(crate) temp_bytes: u64,
+    pub(crate) alias_bytes: u64,
+    pub(crate) argument_bytes: u64,
+    pub(crate) code_bytes: u64,
+    /// Read from the device's memory, by the operands of the optimised program, where rows decode at [`REFERENCE_CONTEXT`](super::program::REFERENCE_CONTEXT).
+    pub(crate) read_bytes: u64,
+    /// What a program that decodes or samples has to read then; 0 for others.
+    pub(crate) minimum_bytes: u64,
+    pub(crate) collectives: Collectives,
+}
+
+impl AheadOfTime {
+    /// The topology `name` of the plugin of `platform`.
+    ///
+    /// # Errors
+    /// When there is no plugin, or it does not know the topology.
+    pub(crate) fn open(
+        platform: Platform,
+        plugin_path: Option<&std::path::Path>,
+        name: &str,
+        options: &[(&str, Value)],
+    ) -> Result<Self, BackendError> {
+        let (plugin, _) = platform.open_plugin(plugin_path)?;
+        let failed = |source| BackendError::Topology { name: name.to_owned(), source };
+        let topology = Topology::new(&plugin, name, options).map_err(failed)?;
+        let devices = topology.device_descriptions().map_err(failed)?;
+        let attributes = topology.attributes().map_err(failed)?;
+        let memory = attributes.iter().find(|(name, _)| name == MEMORY_ATTRIBUTE).and_then(|(_, value)| value.as_i64());
+        let memory_bytes = memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+        Ok(Self { platform, plugin, topology, devices, memory_bytes })
+    }
+
+    /// Devices of the topology, all of which share a model.
+    pub(crate) fn num_devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// What kind of device they are, such as `TPU v5 lite`.
+    pub(crate) fn device_kind(&self) -> &str {
+        self.devices.first().map_or("", |device| &device.kind)
+    }
+
+    /// Memory of one device; 0 where the plugin does not tell.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// The memory that a rank of `graphs` leaves for its cache.
+    pub(crate) fn memory(&self, graphs: &ModelGraphs) -> MemoryPlan {
+        MemoryPlan::of_device(self.memory_bytes, graphs.weights_bytes())
+    }
+
+    /// Bytes that a rank of `graphs` keeps of a token.
+    pub(crate) fn kv_bytes_per_token(&self, graphs: &ModelGraphs) -> u64 {
+        self.platform.form.kv_bytes_per_token(graphs)
+    }
+
+    /// Every program that a server of `graphs` with steps of `layout` has.
+    ///
+    /// # Errors
+    /// When a sampler's graph cannot be built.
+    pub(crate) fn programs(&self, graphs: &ModelGraphs, layout: StateLayout) -> Result<Vec<Program>, BackendError> {
+        let programs = Programs::new(graphs, layout, self.devices.len(), self.platform.form);
+        let buckets = Buckets::new(layout.num_slots, layout.max_batch_prefill_tokens, layout.max_total_tokens);
+        buckets.programs().into_iter().map(|key| Ok(programs.print(key)?)).collect()
+    }
+
+    /// Compiles `programs` into `cache`. `progress` hears of each.
+    ///
+    /// # Errors
+    /// When the compiler refuses a program, for example because it needs too much memory.
+    pub(crate) fn compile(
+        &self,
+        programs: &[Program],
+        cache: Option<PathBuf>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<ProgramFigures>, BackendError> {
+        let ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
+        let target =
+            Target::of_topology(&self.plugin, &self.topology).map_err(|source| self.platform.failed(source))?;
+        let compiler = Compiler::new(target, self.platform.compile_options(&ids), ProgramCache::new(cache));
+        let compiled = compiler.compile_ahead(&self.topology, programs, progress)?;
+        programs.iter().zip(compiled).map(|(program, compiled)| figures(program, compiled)).collect()
+    }
+}
+
+fn figures(program: &Program, compiled: Compiled) -> Result<ProgramFigures, BackendError> {
+    let Compiled { seconds, executable } = compiled;
+    let cost = executable.map(|executable| cost(program, &executable)).transpose()?;
+    Ok(ProgramFigures { name: program.name.clone(), seconds, cost })
+}
+
+fn cost(program: &Program, executable: &Executable) -> Result<ProgramCost, BackendError> {
+    let failed = |source| program.failed(source);
+    let costs = executable.cost_analysis().map_err(failed)?;
+    let cost = |name: &str| match costs.iter().find(|(known, _)| known == name) {
+        Some((_, Value::F32(value))) => f64::from(*value),
+        Some((_, Value::I64(value))) => *value as f64,
+        Some((_, Value::String(_) | Value::I64List(_) | Value::Bool(_))) | None => 0.0,
+    };
+    let stats = executable.memory_stats().map_err(failed)?;
+    let (format, bytes) = executable.optimized_program().map_err(failed)?;
+    let module = HloModule::parse(&format, &bytes);
+    let module =
+        module.map_err(|source| BackendError::Hlo { program: program.name.clone(), source: Box::new(source) })?;
+    let Reference { attention_rounds, minimum_bytes } = program.reference;
+    let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    Ok(ProgramCost {
+        flops: cost("flops"),
+        accessed_bytes: cost("bytes accessed"),
+        temp_bytes: bytes(stats.temp_bytes),
+        alias_bytes: bytes(stats.alias_bytes),
+        argument_bytes: bytes(stats.argument_bytes),
+        code_bytes: bytes(stats.generated_code_bytes),
+        read_bytes: module.reads(attention_rounds.max(1)),
+        minimum_bytes,
+        collectives: module.collectives(),
+    })
+}

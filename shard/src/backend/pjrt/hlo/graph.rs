@@ -1,0 +1,134 @@
+//! Computations whose instructions know their operands and users by index.
+//!
+//! Door: [`link`]. Operands are before users and callees before callers, so no walk over them can run in circles.
+
+use std::collections::HashMap;
+
+use super::shape::{self, Array};
+use super::{HloError, proto};
+
+/// Straight-line code.
+#[derive(Debug)]
+pub(super) struct Computation {
+    pub(super) name: String,
+    pub(super) instructions: Vec<Instruction>,
+    pub(super) root: usize,
+}
+
+/// One instruction; operands and users are indices among its computation's.
+#[derive(Debug)]
+pub(super) struct Instruction {
+    pub(super) name: String,
+    /// Of an open set: as XLA writes it.
+    pub(super) opcode: String,
+    /// Its arrays, flat.
+    pub(super) result: Vec<Array>,
+    pub(super) is_tuple: bool,
+    pub(super) operands: Vec<usize>,
+    /// Each once.
+    pub(super) users: Vec<usize>,
+    /// Indices among the module's computations.
+    pub(super) called: Vec<usize>,
+    pub(super) parameter: Option<usize>,
+    /// The value of a scalar constant of an integer type.
+    pub(super) constant: Option<i64>,
+    /// How a compare compares, such as `LT`.
+    pub(super) direction: String,
+    /// How often a loop runs, where the compiler says so.
+    pub(super) known_trip_count: Option<u64>,
+    /// A copy that the run before this one may have made already.
+    pub(super) is_prefetch: bool,
+    /// What a custom call calls.
+    pub(super) target: String,
+}
+
+impl Computation {
+    /// The instruction that takes argument `number`.
+    pub(super) fn parameter(&self, number: usize) -> Option<usize> {
+        self.instructions.iter().position(|instruction| instruction.parameter == Some(number))
+    }
+}
+
+impl Instruction {
+    /// Its array, unless it is a tuple.
+    pub(super) fn array(&self) -> Option<Array> {
+        if self.is_tuple { None } else { self.result.first().copied() }
+    }
+}
+
+/// Finds what the ids of `computations` name.
+///
+/// # Errors
+/// When one names what is not there or comes later.
+pub(super) fn link(computations: &[proto::Computation]) -> Result<Vec<Computation>, HloError> {
+    let mut indices = HashMap::new();
+    let mut linked = Vec::with_capacity(computations.len());
+    for (index, computation) in computations.iter().enumerate() {
+        linked.push(link_computation(computation, &indices)?);
+        indices.insert(computation.id, index);
+    }
+    Ok(linked)
+}
+
+fn link_computation(proto: &proto::Computation, computations: &HashMap<i64, usize>) -> Result<Computation, HloError> {
+    let mut indices = HashMap::new();
+    let mut instructions: Vec<Instruction> = Vec::with_capacity(proto.instructions.len());
+    let missing =
+        |id: i64, user: &str| HloError::NoInstruction { id, computation: proto.name.clone(), user: user.to_owned() };
+    for (index, instruction) in proto.instructions.iter().enumerate() {
+        let find = |id: &i64| indices.get(id).copied().ok_or_else(|| missing(*id, &instruction.name));
+        let operands: Vec<usize> = instruction.operand_ids.iter().map(find).collect::<Result<_, _>>()?;
+        let find = |id: &i64| {
+            let missing = || HloError::NoComputation { id: *id, user: instruction.name.clone() };
+            computations.get(id).copied().ok_or_else(missing)
+        };
+        let called = instruction.called_computation_ids.iter().map(find).collect::<Result<_, _>>()?;
+        for operand in &operands {
+            let users = &mut instructions[*operand].users;
+            if users.last() != Some(&index) {
+                users.push(index);
+            }
+        }
+        instructions.push(link_instruction(instruction, operands, called));
+        indices.insert(instruction.id, index);
+    }
+    let root = indices.get(&proto.root_id).copied().ok_or_else(|| missing(proto.root_id, "the root"))?;
+    Ok(Computation { name: proto.name.clone(), instructions, root })
+}
+
+fn link_instruction(proto: &proto::Instruction, operands: Vec<usize>, called: Vec<usize>) -> Instruction {
+    let is_parameter = proto.opcode == "parameter";
+    Instruction {
+        name: proto.name.clone(),
+        opcode: proto.opcode.clone(),
+        result: proto.shape.as_ref().map(shape::arrays).unwrap_or_default(),
+        is_tuple: proto.shape.as_ref().is_some_and(shape::is_tuple),
+        operands,
+        users: Vec::new(),
+        called,
+        parameter: usize::try_from(proto.parameter_number).ok().filter(|_| is_parameter),
+        constant: proto.literal.as_ref().and_then(scalar),
+        direction: proto.comparison_direction.clone(),
+        known_trip_count: known_trip_count(&proto.backend_config),
+        is_prefetch: proto.is_cross_program_prefetch || proto.cross_program_prefetch_index.is_some(),
+        target: proto.custom_call_target.clone(),
+    }
+}
+
+fn scalar(literal: &proto::Literal) -> Option<i64> {
+    let proto::Literal { s32s, s64s, u32s, u64s } = literal;
+    match (s32s.as_slice(), s64s.as_slice(), u32s.as_slice(), u64s.as_slice()) {
+        ([value], [], [], []) => Some(i64::from(*value)),
+        ([], [value], [], []) => Some(*value),
+        ([], [], [value], []) => Some(i64::from(*value)),
+        ([], [], [], [value]) => i64::try_from(*value).ok(),
+        (..) => None,
+    }
+}
+
+/// `{"known_trip_count":{"n":"12"}}`, among other things.
+fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
+    let config: serde_json::Value = serde_json::from_slice(backend_config).ok()?;
+    let count = &config["known_trip_count"]["n"];
+    count.as_u64().or_else(|| count.as_str()?.parse().ok())
+}

@@ -1,0 +1,131 @@
+//! Bytes read from HBM.
+//!
+//! Door: [`Reads::of_computation`]. To add an instruction that takes only parts of an operand: one row in [`Reads::taken`].
+
+use super::HloModule;
+use super::graph::{Computation, Instruction};
+use super::loops::{Flow, flow};
+
+/// They move nothing: names for values, or numbers that are made on the spot.
+const FREE: [&str; 11] = [
+    "add-dependency",
+    "after-all",
+    "bitcast",
+    "constant",
+    "get-tuple-element",
+    "iota",
+    "opt-barrier",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "tuple",
+];
+/// Inside a fusion: what these take of a value is what their users take.
+const THROUGH: [&str; 6] = ["bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose"];
+/// Custom call that glues pieces which are in the chip's memory already.
+const GLUE: &str = "ConcatBitcast";
+/// Name of what gathers on a `SparseCore`.
+const SPARSE_GATHER: &str = "gather_offload";
+
+/// Counts a module's reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reads<'a> {
+    pub(super) module: &'a HloModule,
+    /// Trips of loops where the module doesn't tell.
+    pub(super) dynamic_trip_count: u64,
+}
+
+impl Reads<'_> {
+    /// Bytes that one execution of a computation reads.
+    pub(super) fn of_computation(&self, index: usize) -> u64 {
+        let computation = &self.module.computations[index];
+        let reads = computation.instructions.iter().map(|instruction| self.of_instruction(computation, instruction));
+        reads.fold(0, u64::saturating_add)
+    }
+
+    fn of_instruction(&self, computation: &Computation, instruction: &Instruction) -> u64 {
+        match flow(self.module, instruction) {
+            Flow::Here if is_free(instruction) || is_for_next_run(computation, instruction) => 0,
+            Flow::Here => {
+                let reads = (0..instruction.operands.len()).map(|at| self.of_operand(computation, instruction, at));
+                reads.fold(0, u64::saturating_add)
+            }
+            Flow::Call(called) => self.of_computation(called),
+            Flow::Loop { body, condition, trips } => {
+                let trips = trips.unwrap_or(self.dynamic_trip_count);
+                let bodies = self.of_computation(body).saturating_mul(trips);
+                bodies.saturating_add(self.of_computation(condition).saturating_mul(trips.saturating_add(1)))
+            }
+            Flow::Branches(branches) => branches.iter().map(|branch| self.of_computation(*branch)).max().unwrap_or(0),
+        }
+    }
+
+    /// Bytes read of the operand at place `at`.
+    fn of_operand(&self, computation: &Computation, instruction: &Instruction, at: usize) -> u64 {
+        let operand = computation.instructions[instruction.operands[at]].array();
+        let Some(operand) = operand.filter(|operand| operand.in_main_memory) else { return 0 };
+        let taken = self.taken(computation, instruction, at, operand.bytes);
+        taken.map_or(operand.bytes, |taken| taken.min(operand.bytes))
+    }
+
+    /// Bytes that an instruction takes of its operand at place `at`, which has `whole`; `None` where that is all of it.
+    fn taken(&self, computation: &Computation, instruction: &Instruction, at: usize, whole: u64) -> Option<u64> {
+        let operands = instruction.operands.as_slice();
+        let of_operand = |at: usize| Some(computation.instructions[*operands.get(at)?].array()?.bytes);
+        match (instruction.opcode.as_str(), instruction.called.as_slice()) {
+            ("dynamic-slice" | "gather" | "slice", _) if at == 0 => Some(instruction.array()?.bytes),
+            // What is replaced: an update in place.
+            ("dynamic-update-slice", _) if at == 0 => of_operand(1),
+            // Some operands, the indices, as many updates.
+            ("scatter", _) if at < operands.len() / 2 => of_operand(operands.len() / 2 + 1 + at),
+            // Its result is ((operands), taken, context), and its first operand the start.
+            ("async-update", _) if instruction.name.contains(SPARSE_GATHER) => {
+                Some(instruction.result.get(operands.len().checked_sub(1)?)?.bytes)
+            }
+            ("fusion" | "async-start", &[called]) => {
+                let called = &self.module.computations[called];
+                self.taken_by_users(called, called.parameter(at)?, whole)
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes that a fusion's inside takes of its value at `index`, if all users take parts. `whole` is what the value has outside.
+    fn taken_by_users(&self, computation: &Computation, index: usize, whole: u64) -> Option<u64> {
+        let mut total = 0_u64;
+        for user_index in &computation.instructions[index].users {
+            let user = &computation.instructions[*user_index];
+            let opcode = user.opcode.as_str();
+            let places = user.operands.iter().enumerate().filter(|(_, operand)| **operand == index);
+            for (at, _) in places {
+                let taken = match opcode {
+                    "tuple" | "get-tuple-element" => Some(0),
+                    _ if THROUGH.contains(&opcode) && *user_index != computation.root => {
+                        self.taken_by_users(computation, *user_index, whole)
+                    }
+                    _ => self.taken(computation, user, at, whole),
+                };
+                total = total.saturating_add(taken?);
+            }
+        }
+        Some(total.min(whole))
+    }
+}
+
+/// A transfer counts where it starts.
+fn is_free(instruction: &Instruction) -> bool {
+    let opcode = instruction.opcode.as_str();
+    FREE.contains(&opcode) || opcode.ends_with("-done") || instruction.target.contains(GLUE)
+}
+
+/// Whether a copy's result is for the next run, in which it takes the place of the copy that the entry begins with.
+fn is_for_next_run(computation: &Computation, copy: &Instruction) -> bool {
+    let is_first = |other: &Instruction| {
+        other.opcode == "copy-start"
+            && other.operands == copy.operands
+            && other.is_prefetch
+            && !std::ptr::eq(other, copy)
+    };
+    let is_used = copy.users.iter().any(|done| !computation.instructions[*done].users.is_empty());
+    copy.opcode == "copy-start" && !is_used && computation.instructions.iter().any(is_first)
+}

@@ -1,0 +1,61 @@
+//! Data for the tests, as a function of a seed: proptest chooses shapes and seeds, so that a failure shrinks fast.
+//!
+//! Door: [`Numbers`].
+
+/// Numbers in a row (SplitMix64: Steele, Lea and Flood, 2014).
+#[derive(Debug)]
+pub(super) struct Numbers(u64);
+
+impl Numbers {
+    /// The numbers of `seed`.
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any word.
+    pub(super) fn word(&mut self) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 32) as u32
+    }
+
+    /// A number below `end`.
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        self.word() as usize % end
+    }
+
+    /// A multiple of 2⁻²⁴ in [0, 1).
+    pub(super) fn unit(&mut self) -> f32 {
+        (self.word() >> 8) as f32 / (1 << 24) as f32
+    }
+
+    /// `len` numbers between `-limit` and `limit`.
+    pub(super) fn floats(&mut self, len: usize, limit: f32) -> Vec<f32> {
+        (0..len).map(|_| (2.0 * self.unit() - 1.0) * limit).collect()
+    }
+
+    /// `len` numbers between -2 and 2 of at most eight binary digits, which every type of floats has.
+    pub(super) fn short_floats(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| (self.below(257) as f32 - 128.0) / 64.0).collect()
+    }
+
+    /// `len` numbers below `end`.
+    pub(super) fn indices(&mut self, len: usize, end: usize) -> Vec<i32> {
+        (0..len).map(|_| self.below(end) as i32).collect()
+    }
+
+    /// 0 up to `len` in any order.
+    pub(super) fn permutation(&mut self, len: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..len).collect();
+        for end in (1..len).rev() {
+            order.swap(end, self.below(end + 1));
+        }
+        order
+    }
+
+    /// One of `choices`.
+    pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+}

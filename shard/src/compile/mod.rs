@@ -1,0 +1,211 @@
+//! `compile`: every program of a model for a TPU slice, on a machine without one.
+//!
+//! Doors: [`CompileArgs`], [`run`], and [`fit`] with its [`PlanArgs`]. Only `config.json` is read; a server on such a slice, started with the same limits and the cache
+//! that this fills, compiles nothing. `topology` knows the names of slices, `table` prints what the compiler says.
+
+mod fit;
+mod table;
+mod topology;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use model_files::ModelFiles;
+use proto::Warmup;
+
+use crate::args::Dtype;
+use crate::backend::pjrt::{AheadOfTime, Platform, Program, ProgramFigures};
+use crate::backend::{BackendError, ModelGraphs, Progress, StateLayout};
+use crate::engine::limits::{self, Facts};
+use crate::engine::{EngineError, graphs, weight_type};
+use crate::graph::DType;
+use crate::models::{self, Config};
+pub use fit::{FitReport, run as fit};
+use topology::Slice;
+
+const CONFIG_FILE: &str = "config.json";
+
+/// What is compiled, and for what.
+#[derive(Debug, Clone, Args)]
+pub struct CompileArgs {
+    #[command(flatten)]
+    pub plan: PlanArgs,
+
+    /// Folder that the compiled programs go to; pass it to the server as --program-cache
+    #[arg(long)]
+    pub output: PathBuf,
+
+    /// Compile only the programs of these names, such as decode_64 [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub programs: Vec<String>,
+}
+
+/// A model on a TPU slice.
+#[derive(Debug, Clone, Args)]
+pub struct PlanArgs {
+    /// Model to compile: `demo`, or the path of a directory with a config.json; weights are not needed
+    #[arg(long, env)]
+    pub model_id: String,
+
+    /// Type that the weights are loaded in [default: that of config.json]
+    #[arg(long, env, value_enum)]
+    pub dtype: Option<Dtype>,
+
+    /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1
+    #[arg(long)]
+    pub topology: String,
+
+    /// Number of shards; all chips of the slice share the model, so it can only be their number [default: that]
+    #[arg(long, env)]
+    pub num_shard: Option<u32>,
+
+    /// Shared library of the TPU's plugin, or a folder that holds it [default: searched for]
+    #[arg(long, env = "HILO_PLUGIN_PATH")]
+    pub plugin_path: Option<PathBuf>,
+
+    /// Longest prompt and completion together in tokens
+    #[arg(long, env)]
+    pub max_total_tokens: Option<u32>,
+
+    /// Most prompt tokens of one step
+    #[arg(long, env)]
+    pub max_batch_prefill_tokens: Option<u32>,
+
+    /// Tokens that the KV cache holds [default: what the memory allows]
+    #[arg(long, env)]
+    pub max_batch_total_tokens: Option<u32>,
+
+    /// Most sequences that run at once
+    #[arg(long, env)]
+    pub max_batch_size: Option<u32>,
+}
+
+/// Why nothing can be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The topology has no such name.
+    #[error("{0}")]
+    Topology(String),
+    /// Part of a slice.
+    #[error(
+        "--num-shard is {num_shard}, but all {num_chips} chips of {topology} share the model: leave it out or say {num_chips}"
+    )]
+    NumShard {
+        /// What was asked for.
+        num_shard: u32,
+        /// Chips of the slice.
+        num_chips: usize,
+        /// Its name.
+        topology: String,
+    },
+    /// More weights than memory.
+    #[error(
+        "the weights take {} MiB on each of {num_chips} chip(s), and a chip of {topology} has {} MiB; take a slice with more chips",
+        weights_bytes >> 20, memory_bytes >> 20
+    )]
+    TooLarge {
+        /// Weights of one chip.
+        weights_bytes: u64,
+        /// Memory of one chip.
+        memory_bytes: u64,
+        /// Chips of the slice.
+        num_chips: usize,
+        /// Its name.
+        topology: String,
+    },
+    /// No type is known.
+    #[error("config.json of {model_id} names no dtype; pass --dtype")]
+    NoDtype {
+        /// The model.
+        model_id: String,
+    },
+    /// Everything else that a shard says too.
+    #[error(transparent)]
+    Engine(#[from] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A model as one chip of a slice has it.
+pub(crate) struct Plan {
+    pub(crate) ahead: AheadOfTime,
+    pub(crate) graphs: ModelGraphs,
+    pub(crate) layout: StateLayout,
+    pub(crate) dtype: DType,
+}
+
+/// Compiles, and answers the table of programs.
+///
+/// # Errors
+/// When the model, the slice or the limits are not possible, there is no plugin, or the compiler refuses a program.
+pub fn run(args: &CompileArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<String, CompileError> {
+    let plan = Plan::new(&args.plan)?;
+    let figures = plan.compile(Some(&args.output), &args.programs, progress)?;
+    Ok(table::print(&plan, &args.plan, &figures))
+}
+
+impl Plan {
+    /// Reads the model's configuration and chooses the limits, as a server on the slice does.
+    pub(crate) fn new(args: &PlanArgs) -> Result<Self, CompileError> {
+        let slice = Slice::parse(&args.topology).map_err(CompileError::Topology)?;
+        let platform = Platform::of_tpu(slice.chunk_bytes());
+        let ahead = AheadOfTime::open(platform, args.plugin_path.as_deref(), &slice.name(), &slice.options());
+        let ahead = ahead.map_err(engine_error)?;
+        let num_chips = ahead.num_devices();
+        if let Some(num_shard) = args.num_shard.filter(|num_shard| *num_shard as usize != num_chips) {
+            return Err(CompileError::NumShard { num_shard, num_chips, topology: args.topology.clone() });
+        }
+        let files = ModelFiles::open(&args.model_id).map_err(engine_error)?;
+        let config = Config::parse(&files.read(CONFIG_FILE).map_err(engine_error)?).map_err(engine_error)?;
+        let asked = args.dtype.map(weight_type);
+        let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype))).map_err(engine_error)?;
+        let dtype = dtype.ok_or_else(|| CompileError::NoDtype { model_id: args.model_id.clone() })?;
+        let model = models::build(&config, dtype, num_chips).map_err(engine_error)?;
+        let graphs = graphs(&model).map_err(engine_error)?;
+        let (weights_bytes, memory_bytes) = (graphs.weights_bytes(), ahead.memory_bytes());
+        if ahead.memory(&graphs).available_bytes == 0 {
+            let topology = args.topology.clone();
+            return Err(CompileError::TooLarge { weights_bytes, memory_bytes, num_chips, topology });
+        }
+        let facts = Facts {
+            max_position_embeddings: config.max_position_embeddings().map_err(engine_error)?,
+            vocab_size: config.vocab_size().map_err(engine_error)?,
+            kv_bytes_per_token: ahead.kv_bytes_per_token(&graphs),
+            memory: ahead.memory(&graphs),
+        };
+        let layout = limits::choose(&args.limits(), &facts).map_err(engine_error)?.layout;
+        Ok(Self { ahead, graphs, layout, dtype })
+    }
+
+    /// Every program that a server has.
+    pub(crate) fn programs(&self) -> Result<Vec<Program>, CompileError> {
+        self.ahead.programs(&self.graphs, self.layout).map_err(engine_error)
+    }
+
+    /// Compiles the programs of these names, all if there are none, into `cache` where it is given.
+    pub(crate) fn compile(
+        &self,
+        cache: Option<&Path>,
+        names: &[String],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<ProgramFigures>, CompileError> {
+        let cache = cache.map(Path::to_path_buf);
+        let programs = self.programs()?;
+        let is_wanted = |name: &String| names.is_empty() || names.contains(name);
+        let programs: Vec<_> = programs.into_iter().filter(|program| is_wanted(&program.name)).collect();
+        self.ahead.compile(&programs, cache, progress).map_err(engine_error::<BackendError>)
+    }
+}
+
+impl PlanArgs {
+    fn limits(&self) -> Warmup {
+        Warmup {
+            max_total_tokens: self.max_total_tokens,
+            max_batch_prefill_tokens: self.max_batch_prefill_tokens,
+            max_batch_total_tokens: self.max_batch_total_tokens,
+            max_batch_size: self.max_batch_size,
+        }
+    }
+}
+
+fn engine_error<E: Into<EngineError>>(error: E) -> CompileError {
+    CompileError::Engine(Box::new(error.into()))
+}

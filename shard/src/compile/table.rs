@@ -1,0 +1,80 @@
+//! What the compiler says of each program, as a table for people.
+//!
+//! Door: [`print`].
+
+use super::{Plan, PlanArgs};
+use crate::backend::BLOCK_SIZE;
+use crate::backend::pjrt::ProgramFigures;
+
+const HEADINGS: [&str; 10] =
+    ["PROGRAM", "SECONDS", "GFLOP", "ACCESSED", "READ", "/ MINIMUM", "TEMP", "IN PLACE", "CODE", "COLLECTIVES"];
+const MIB: f64 = (1 << 20) as f64;
+
+/// The model's sizes on one chip, then a line per program.
+pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) -> String {
+    let Plan { ahead, graphs, layout, dtype } = plan;
+    let cache_tokens = layout.num_blocks * BLOCK_SIZE;
+    let cache_bytes = cache_tokens as u64 * ahead.kv_bytes_per_token(graphs);
+    let mut text = format!(
+        "{} as {dtype} on {} ({} × {}): per chip {} weights, {} KV cache of {cache_tokens} tokens, {} memory\n\n",
+        args.model_id,
+        args.topology,
+        ahead.num_devices(),
+        ahead.device_kind(),
+        mebibytes(graphs.weights_bytes() as f64),
+        mebibytes(cache_bytes as f64),
+        mebibytes(ahead.memory_bytes() as f64),
+    );
+    let rows: Vec<[String; 10]> = std::iter::once(HEADINGS.map(str::to_owned)).chain(figures.iter().map(row)).collect();
+    for row in &rows {
+        let widths: [usize; 10] =
+            std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default());
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(figures: &ProgramFigures) -> [String; 10] {
+    let ProgramFigures { name, seconds, cost } = figures;
+    let seconds = format!("{seconds:.1}");
+    match cost {
+        Some(cost) => [
+            name.clone(),
+            seconds,
+            format!("{:.1}", cost.flops / 1e9),
+            mebibytes(cost.accessed_bytes),
+            mebibytes(cost.read_bytes as f64),
+            match cost.minimum_bytes {
+                0 => "-".to_owned(),
+                minimum => format!("{:.3}", cost.read_bytes as f64 / minimum as f64),
+            },
+            mebibytes(cost.temp_bytes as f64),
+            mebibytes(cost.alias_bytes as f64),
+            mebibytes(cost.code_bytes as f64),
+            cost.collectives.total().to_string(),
+        ],
+        None => {
+            let nothing = || "-".to_owned();
+            [
+                name.clone(),
+                seconds,
+                "cached".to_owned(),
+                nothing(),
+                nothing(),
+                nothing(),
+                nothing(),
+                nothing(),
+                nothing(),
+                nothing(),
+            ]
+        }
+    }
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / MIB)
+}

@@ -1,0 +1,129 @@
+//! Names of TPU slices, and what libtpu wants to hear of each.
+//!
+//! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. The options make a program the same as one compiled on
+//! such a slice; they are those of `tpu-serving`'s table for live hosts.
+
+use pjrt::Value;
+
+/// Generations, with what libtpu chooses on live hosts.
+const GENERATIONS: [Generation; 5] = [
+    Generation::new("v4", "megacore", &[[2, 2, 1]]),
+    Generation::new("v5e", "default", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
+    Generation::new("v5p", "megachip_tccontrol", &[[2, 2, 1]]),
+    Generation::new("v6e", "megachip_tccontrol", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
+    // Half the fast memory of the others.
+    Generation { chunk_bytes: 8 << 20, ..Generation::new("tpu7x", "default", &[[2, 2, 1]]) },
+];
+
+/// One kind of TPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Generation {
+    name: &'static str,
+    /// How a chip's cores are used.
+    chip_config: &'static str,
+    num_dims: usize,
+    /// Shapes of the hosts there are, the smallest first.
+    host_bounds: &'static [[usize; 3]],
+    /// Bytes of keys or values that a step gathers at a time.
+    chunk_bytes: usize,
+}
+
+/// A TPU slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slice {
+    generation: Generation,
+    dims: Vec<usize>,
+}
+
+impl Generation {
+    /// A generation with 128 MiB of fast memory; slices of one whose hosts are of several shapes are flat.
+    const fn new(name: &'static str, chip_config: &'static str, host_bounds: &'static [[usize; 3]]) -> Self {
+        let num_dims = if host_bounds.len() > 1 { 2 } else { 3 };
+        Self { name, chip_config, num_dims, host_bounds, chunk_bytes: 16 << 20 }
+    }
+}
+
+impl Slice {
+    /// Reads a name such as `v5e:2x4`.
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        let known = || GENERATIONS.map(|generation| generation.name).join(", ");
+        let (generation, shape) = name
+            .split_once(':')
+            .ok_or_else(|| format!("topology {name:?} is not generation:shape, such as v5e:2x4 or v5p:2x2x1"))?;
+        let generation = GENERATIONS.into_iter().find(|known| known.name == generation).ok_or_else(|| {
+            format!("topology {name:?}: generation {generation:?} is not known; known are {}", known())
+        })?;
+        let dims: Option<Vec<usize>> =
+            shape.split('x').map(|size| size.parse().ok().filter(|size| *size > 0)).collect();
+        let dims = dims.filter(|dims| dims.len() == generation.num_dims).ok_or_else(|| {
+            let example = if generation.num_dims == 2 { "2x4" } else { "2x2x1" };
+            format!(
+                "topology {name:?}: the shape of a {} has {} numbers, such as {example}",
+                generation.name, generation.num_dims
+            )
+        })?;
+        Ok(Self { generation, dims })
+    }
+
+    /// The name, as libtpu takes it.
+    pub(crate) fn name(&self) -> String {
+        let dims: Vec<String> = self.dims.iter().map(usize::to_string).collect();
+        format!("{}:{}", self.generation.name, dims.join("x"))
+    }
+
+    /// What libtpu wants to know besides.
+    pub(crate) fn options(&self) -> Vec<(&'static str, Value)> {
+        let bounds = self.host_bounds().map(|size| size as i64).to_vec();
+        vec![
+            ("chips_per_host_bounds", Value::I64List(bounds)),
+            ("num_slices", Value::I64(1)),
+            ("chip_config_name", Value::String(self.generation.chip_config.to_owned())),
+        ]
+    }
+
+    /// Bytes of keys or values that a step gathers at a time.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.generation.chunk_bytes
+    }
+
+    /// Shape of the host that the slice is made of: the largest that is not larger than the slice.
+    fn host_bounds(&self) -> [usize; 3] {
+        let fits = |bounds: &&[usize; 3]| self.dims.iter().zip(bounds.iter()).all(|(size, bound)| size >= bound);
+        let hosts = self.generation.host_bounds;
+        *hosts.iter().rev().find(fits).unwrap_or(&hosts[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_know_their_hosts() {
+        let cases = [
+            ("v5e:1x1", [1, 1, 1]),
+            ("v5e:2x2", [2, 2, 1]),
+            ("v5e:2x4", [2, 4, 1]),
+            ("v6e:4x4", [2, 4, 1]),
+            ("v5p:2x2x1", [2, 2, 1]),
+            ("v4:2x2x4", [2, 2, 1]),
+        ];
+        for (name, bounds) in cases {
+            let slice = Slice::parse(name).unwrap();
+            assert_eq!((slice.name().as_str(), slice.host_bounds()), (name, bounds));
+        }
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        let cases = [
+            ("v5e", "topology \"v5e\" is not generation:shape, such as v5e:2x4 or v5p:2x2x1"),
+            ("v9:1x1", "topology \"v9:1x1\": generation \"v9\" is not known; known are v4, v5e, v5p, v6e, tpu7x"),
+            ("v5e:2", "topology \"v5e:2\": the shape of a v5e has 2 numbers, such as 2x4"),
+            ("v5p:2x0x1", "topology \"v5p:2x0x1\": the shape of a v5p has 3 numbers, such as 2x2x1"),
+        ];
+        for (name, message) in cases {
+            assert_eq!(Slice::parse(name).unwrap_err(), message);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The limits of a model's steps: what the client asks for, what the model takes, what memory there is.
+//!
+//! Door: [`choose`], a pure function, so that programs compiled elsewhere have the sizes that a server will have. When the
+//! limits cannot be met, the error says which flag to change.
+
+use proto::Warmup;
+
+use super::EngineError;
+use crate::backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
+use crate::kv_cache::Limits;
+
+const DEFAULT_MAX_BATCH_SIZE: usize = 64;
+const DEFAULT_MAX_TOTAL_TOKENS: usize = 4096;
+const DEFAULT_MAX_BATCH_PREFILL_TOKENS: usize = 4096;
+/// A token id.
+const HISTORY_BYTES_PER_TOKEN: u64 = 4;
+
+/// What limits follow from, besides wishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) max_position_embeddings: usize,
+    pub(crate) vocab_size: usize,
+    pub(crate) kv_bytes_per_token: u64,
+    pub(crate) memory: MemoryPlan,
+}
+
+/// The limits that meet `warmup`.
+///
+/// # Errors
+/// When there are none.
+pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineError> {
+    let Warmup { max_total_tokens, max_batch_prefill_tokens, max_batch_total_tokens, max_batch_size } = warmup;
+    let asked_total = limit("max_total_tokens", *max_total_tokens)?;
+    let asked_cache = limit("max_batch_total_tokens", *max_batch_total_tokens)?;
+    let max_position_embeddings = facts.max_position_embeddings;
+    let default_total = DEFAULT_MAX_TOTAL_TOKENS.min(max_position_embeddings);
+    let max_total_tokens = asked_total.unwrap_or_else(|| default_total.min(asked_cache.unwrap_or(default_total)));
+    if max_total_tokens > max_position_embeddings {
+        return Err(EngineError::BeyondModel { max_total_tokens, max_position_embeddings });
+    }
+    if let Some(max_batch_total_tokens) = asked_cache.filter(|asked| *asked < max_total_tokens) {
+        return Err(EngineError::CacheTooSmall { max_batch_total_tokens, max_total_tokens });
+    }
+    let num_slots = limit("max_batch_size", *max_batch_size)?.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
+    let prefill = limit("max_batch_prefill_tokens", *max_batch_prefill_tokens)?;
+    let cache_tokens = choose_cache_tokens(asked_cache, num_slots, max_total_tokens, facts)?;
+    let max_batch_prefill_tokens = prefill.unwrap_or(DEFAULT_MAX_BATCH_PREFILL_TOKENS.max(max_total_tokens));
+    let num_blocks = cache_tokens.div_ceil(BLOCK_SIZE);
+    let layout = StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens };
+    Ok(Limits { layout, vocab_size: facts.vocab_size })
+}
+
+/// Tokens that the KV cache holds: as asked for, else what all slots could use if it fits in the cache's share of the memory.
+fn choose_cache_tokens(
+    asked: Option<usize>,
+    num_slots: usize,
+    max_total_tokens: usize,
+    facts: &Facts,
+) -> Result<usize, EngineError> {
+    let MemoryPlan { available_bytes, cache_percent } = facts.memory;
+    let kv_bytes_per_token = facts.kv_bytes_per_token.max(1);
+    let require = |num_tokens: usize, bytes_per_token: u64, flag| {
+        let needed_bytes = (num_tokens as u64).saturating_mul(bytes_per_token);
+        let error = EngineError::OutOfMemory { num_tokens, needed_bytes, available_bytes, flag };
+        if needed_bytes > available_bytes { Err(error) } else { Ok(num_tokens) }
+    };
+    // A row's last block is its own, so each row may need a block more than its tokens fill.
+    let useful = num_slots.saturating_mul(max_total_tokens.next_multiple_of(BLOCK_SIZE));
+    require(useful, HISTORY_BYTES_PER_TOKEN, "--max-batch-size")?;
+    if let Some(asked) = asked {
+        return require(asked, kv_bytes_per_token, "--max-batch-total-tokens");
+    }
+    let share_bytes = available_bytes / 100 * cache_percent;
+    let share = usize::try_from(share_bytes / kv_bytes_per_token).unwrap_or(usize::MAX);
+    let chosen = useful.min(share);
+    if chosen >= max_total_tokens {
+        return Ok(chosen);
+    }
+    require(max_total_tokens, kv_bytes_per_token * 100 / cache_percent, "--max-total-tokens")
+}
+
+fn limit(name: &'static str, asked: Option<u32>) -> Result<Option<usize>, EngineError> {
+    if asked == Some(0) {
+        return Err(EngineError::ZeroLimit { name });
+    }
+    Ok(asked.map(|asked| asked as usize))
+}
