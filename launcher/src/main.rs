@@ -22,6 +22,9 @@ mod terminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use shard::Device;
+use shard::devices::{self, Choice};
+use shard::plugins::Surroundings;
 
 use crate::args::{Ahead, Args, Part};
 use crate::error::LauncherError;
@@ -55,6 +58,14 @@ fn main() -> ExitCode {
 
 fn launch(args: &args::LaunchArgs) -> Result<(), LauncherError> {
     let sockets = preflight::check(args)?;
-    let plan = plan::LaunchPlan::new(args, sockets.shard_uds_path())?;
+    let mut args = args.clone();
+    let model = &mut args.model;
+    let Choice { device, reason } =
+        devices::choose(model.device, model.plugin_path.as_deref(), &Surroundings::of_process());
+    if model.device == Device::Auto {
+        tracing::info!(%device, reason, "device");
+        model.device = device;
+    }
+    let plan = plan::LaunchPlan::new(&args, sockets.shard_uds_path())?;
     supervisor::run(&plan)
 }

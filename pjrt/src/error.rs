@@ -1,7 +1,8 @@
 //! What can go wrong: the plugin says so, the plugin lacks a function, or the caller's arguments do not fit.
 
+use std::error::Error as _;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Any failure of this crate. Cheap to clone, since one failed event may be told to several listeners.
@@ -18,7 +19,7 @@ pub enum Error {
         message: String,
     },
     /// The file is not a library that can be loaded, or not a PJRT plugin.
-    #[error("cannot open PJRT plugin {}: {source}", path.display())]
+    #[error("cannot open PJRT plugin {}: {}", path.display(), loader_words(path, source))]
     Open {
         /// The file.
         path: PathBuf,
@@ -153,6 +154,12 @@ impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(CODES[*self as usize].1)
     }
+}
+
+/// What the system's loader says beyond the path, which stands before it.
+fn loader_words(path: &Path, error: &libloading::Error) -> String {
+    let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    words.strip_prefix(&format!("{}: ", path.display())).map_or_else(|| words.clone(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -179,8 +179,8 @@ impl Batcher {
     }
 
     async fn compute(&mut self, phase: Phase, commands: Vec<command::Kind>) -> Result<(), BatcherError> {
-        let metrics = Arc::clone(&self.metrics);
-        let metrics = metrics.steps(phase);
+        let all_metrics = Arc::clone(&self.metrics);
+        let metrics = all_metrics.steps(phase);
         metrics.count.increment(1);
         let sent_at = Instant::now();
         let result = match self.call(commands).await {
@@ -188,6 +188,7 @@ impl Batcher {
                 let received_at = Instant::now();
                 metrics.inference_duration.record(received_at - sent_at);
                 metrics.forward_duration.record(Duration::from_nanos(reply.forward_ns));
+                all_metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
                 let applied = self.scheduler.apply(reply).map(|events| self.dispatch(events));
                 metrics.decode_duration.record(received_at.elapsed());
                 applied.map_err(BatcherError::from)

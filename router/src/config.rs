@@ -102,6 +102,11 @@ impl Config {
             let most = warmup.max_total_tokens;
             errors.push(format!("`max_total_tokens` must be <= {most} for this model. Given: {max_total_tokens}"));
         }
+        let most = warmup.max_top_n_tokens;
+        if most > 0 && self.limits.max_top_n_tokens > most {
+            let asked = self.limits.max_top_n_tokens;
+            errors.push(format!("`max_top_n_tokens` must be <= {most} on this device. Given: {asked}"));
+        }
         if warmup.num_slots == 0 || model.block_size == 0 || max_batch_prefill_tokens == 0 {
             errors.push("the shard has no slot, blocks of no tokens, or reads no tokens in a step".to_owned());
         }
@@ -195,7 +200,8 @@ mod tests {
             num_blocks: 100,
             max_total_tokens: 1024,
             max_batch_prefill_tokens: 4096,
-            kv_cache_bytes: 0,
+            max_top_n_tokens: 16,
+            ..WarmupReply::default()
         };
         let model = ModelInfo { block_size: 16, vocab_size: 10, eos_token_ids: vec![1], ..ModelInfo::default() };
         resolve(flags).unwrap().serving_limits(&warmup, &model)

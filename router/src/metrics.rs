@@ -43,6 +43,7 @@ pub(crate) struct Metrics {
     kv_blocks_used: Gauge,
     kv_blocks_free: Gauge,
     slots_used: Gauge,
+    pub(crate) programs_compiled: ProgramCounters,
     exporter: PrometheusHandle,
 }
 
@@ -68,6 +69,13 @@ pub(crate) struct StepMetrics {
     pub(crate) forward_duration: Histogram,
     /// What the router does with the reply.
     pub(crate) decode_duration: Histogram,
+}
+
+/// Programs that the compiler had to make.
+#[derive(Debug)]
+pub(crate) struct ProgramCounters {
+    pub(crate) warmup: Counter,
+    pub(crate) serving: Counter,
 }
 
 impl Metrics {
@@ -107,6 +115,7 @@ impl Metrics {
             kv_cache_usage: t.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1"),
             kv_blocks_used: t.gauge("hilo_kv_blocks_used", "Blocks of KV cache that running sequences own"),
             kv_blocks_free: t.gauge("hilo_kv_blocks_free", "Blocks of KV cache that nobody owns"),
+            programs_compiled: t.programs_compiled(),
             slots_used: t.gauge("hilo_slots_used", "Slots that running sequences own"),
             exporter: recorder.handle(),
         };
@@ -199,6 +208,14 @@ impl Table<'_> {
             incomplete: counter("incomplete"),
             dropped: counter("dropped"),
         }
+    }
+
+    fn programs_compiled(&self) -> ProgramCounters {
+        let counter = |phase: &'static str| {
+            let help = "Programs that the compiler had to make; while serving, a defect";
+            self.labelled_counter("hilo_programs_compiled_total", help, Some(Label::new("phase", phase)))
+        };
+        ProgramCounters { warmup: counter("warmup"), serving: counter("serving") }
     }
 
     fn steps(&self, method: &'static str) -> StepMetrics {

@@ -46,6 +46,7 @@ pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Starte
     tracing::debug!(?config, ?limits, ?model, ?warmup, "configuration");
 
     let metrics = Arc::new(Metrics::new(&limits.request)?);
+    metrics.programs_compiled.warmup.increment(u64::from(warmup.num_programs_compiled));
     metrics.batch_max_total_tokens.set(limits.max_batch_total_tokens);
     let (stop_tx, stop_rx) = watch::channel(false);
     let (handle, batcher) = Batcher::new(limits.scheduler.clone(), group, stop_rx, Arc::clone(&metrics));

@@ -51,8 +51,8 @@ pub struct ModelArgs {
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
-    /// Device that computes
-    #[arg(long, env, value_enum, default_value_t = Device::Cpu)]
+    /// Device that computes; `auto` takes a TPU or an NVIDIA GPU if it is here with its plugin, else the CPU
+    #[arg(long, env, value_enum, default_value_t = Device::Auto)]
     pub device: Device,
 
     /// Shared library of the device's PJRT plugin, or a folder that holds it [default: searched for]
@@ -84,6 +84,8 @@ pub enum Dtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Device {
+    /// The best that is here; see [`crate::devices`].
+    Auto,
     /// This machine's processor, by kernels of our own.
     Cpu,
     /// This machine's processor, through XLA.
@@ -177,6 +179,6 @@ mod tests {
         assert_eq!(parse(&all.to_argv()), all);
         let default = parse(&[]);
         assert_eq!(parse(&default.to_argv()), default);
-        assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Device::Cpu));
+        assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Device::Auto));
     }
 }

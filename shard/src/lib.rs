@@ -11,6 +11,7 @@ mod args;
 mod backend;
 mod batch;
 pub mod compile;
+pub mod devices;
 mod engine;
 mod graph;
 mod kv_cache;

@@ -80,6 +80,9 @@ impl ShardGroup {
                 max_total_tokens: least.max_total_tokens.min(warmup.max_total_tokens),
                 max_batch_prefill_tokens: least.max_batch_prefill_tokens.min(warmup.max_batch_prefill_tokens),
                 kv_cache_bytes: least.kv_cache_bytes + warmup.kv_cache_bytes,
+                num_programs_compiled: least.num_programs_compiled + warmup.num_programs_compiled,
+                // One rank reports tokens, and all are of one kind.
+                max_top_n_tokens: least.max_top_n_tokens,
             }));
         }
         least.ok_or(ShardClientError::Closed { rank: 0 })

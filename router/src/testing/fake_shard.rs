@@ -132,7 +132,7 @@ impl FakeShard {
                     num_blocks: limits.max_batch_total_tokens.map_or(self.num_blocks, |tokens| tokens / BLOCK_SIZE),
                     max_total_tokens: limits.max_total_tokens.unwrap_or(self.max_total_tokens),
                     max_batch_prefill_tokens: limits.max_batch_prefill_tokens.unwrap_or(64),
-                    kv_cache_bytes: 0,
+                    ..WarmupReply::default()
                 })
             }
             command::Kind::Prefill(step) => return self.step(step, rows).await,

@@ -52,6 +52,16 @@ pub(crate) trait Backend: Send {
     /// When memory is refused, or the compiler refuses a program.
     fn allocate(&mut self, layout: StateLayout, progress: &mut Progress<'_>) -> Result<(), BackendError>;
 
+    /// Programs that the compiler has made so far; those that were kept from earlier starts do not count.
+    fn num_programs_compiled(&self) -> u64 {
+        0
+    }
+
+    /// Most top tokens that a row can report; `None` is no limit.
+    fn max_top_n_tokens(&self) -> Option<usize> {
+        None
+    }
+
     /// Runs one step: reads the rows' tokens, writes their keys and values, samples and remembers the tokens.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use crate::backend::candle::CandleBackend;
 use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
 use crate::backend::{BLOCK_SIZE, Backend, ModelGraphs};
+use crate::devices::{self, Choice};
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 use crate::models::{self, Config, Model};
 use crate::plugins::{self, Surroundings};
@@ -40,13 +41,18 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     if *world_size != 1 {
         return Err(EngineError::WorldSize { world_size: *world_size });
     }
+    let surroundings = Surroundings::of_process();
+    let Choice { device, reason } = devices::choose(model.device, model.plugin_path.as_deref(), &surroundings);
+    if model.device == Device::Auto {
+        tracing::info!(%device, reason, "device");
+    }
     let files = ModelFiles::open(&model.model_id)?;
     let config_json = files.read(CONFIG_FILE)?;
     let config = Config::parse(&config_json)?;
     let eos_token_ids = config.eos_token_ids(files.read_optional(GENERATION_CONFIG_FILE)?.as_deref())?;
     let asked = model.dtype.map(weight_type);
-    let (backend, weights): (Box<dyn Backend>, Weights) = match model.device {
-        Device::Cpu | Device::XlaCpu | Device::Tpu | Device::Cuda => {
+    let (backend, weights): (Box<dyn Backend>, Weights) = match device {
+        Device::Auto | Device::Cpu | Device::XlaCpu | Device::Tpu | Device::Cuda => {
             let checkpoint = Checkpoint::open(&files)?;
             let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
                 Some(dtype) => dtype,
@@ -55,11 +61,11 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             let graphs = graphs(&models::build(&config, dtype, 1)?)?;
             let mut progress = |done, total| progress("load weights", done, total);
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
-            let backend: Box<dyn Backend> = match Platform::of(model.device) {
+            let backend: Box<dyn Backend> = match Platform::of(device) {
                 Some(platform) => {
                     let options = PjrtOptions {
                         plugin_path: model.plugin_path.clone(),
-                        program_cache: program_cache(model.program_cache.as_deref()),
+                        program_cache: program_cache(model.program_cache.as_deref(), &surroundings),
                     };
                     Box::new(PjrtBackend::load(platform, options, &graphs, &checkpoint, &mut progress)?)
                 }
@@ -77,7 +83,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             (Box::new(mock), Weights { dtype, num_parameters: 0 })
         }
     };
-    let info = info(&config, &weights, model.device, eos_token_ids)?;
+    let info = info(&config, &weights, device, eos_token_ids)?;
     let config_hash = hash(&[&config_json, info.dtype.as_bytes(), &world_size.to_le_bytes()]);
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
@@ -106,11 +112,11 @@ pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
 }
 
 /// The folder of compiled programs: as asked for, else beside the plugins; none where the user wants none or has no cache.
-fn program_cache(asked: Option<&Path>) -> Option<PathBuf> {
+fn program_cache(asked: Option<&Path>, surroundings: &Surroundings) -> Option<PathBuf> {
     match asked {
         Some(folder) if folder == Path::new("none") => None,
         Some(folder) => Some(folder.to_path_buf()),
-        None => plugins::cache_folder(&Surroundings::of_process()).map(|plugins| plugins.with_file_name("programs")),
+        None => plugins::cache_folder(surroundings).map(|plugins| plugins.with_file_name("programs")),
     }
 }
 

@@ -109,9 +109,11 @@ impl Engine {
 
     fn execute(&mut self, step: &Step) -> Result<StepReply, EngineError> {
         let start = Instant::now();
+        let compiled_before = self.backend.num_programs_compiled();
         let output = self.backend.execute(&step.batch)?;
         let forward_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        step.reply(output, forward_ns)
+        let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
+        Ok(StepReply { num_programs_compiled, ..step.reply(output, forward_ns)? })
     }
 }
 
@@ -165,7 +167,8 @@ impl Step {
             PromptLogprobs { slot: prompt.slot, logprobs }
         };
         let prompt_logprobs = self.prompts.iter().map(report).collect();
-        Ok(StepReply { tokens: tokens.collect::<Result<_, _>>()?, prompt_logprobs, forward_ns })
+        let tokens = tokens.collect::<Result<_, _>>()?;
+        Ok(StepReply { tokens, prompt_logprobs, forward_ns, num_programs_compiled: 0 })
     }
 }
 

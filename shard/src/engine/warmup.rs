@@ -50,6 +50,8 @@ impl Engine {
             max_total_tokens: max_total_tokens as u32,
             max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
             kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_blocks * BLOCK_SIZE) as u64,
+            num_programs_compiled: self.backend.num_programs_compiled() as u32,
+            max_top_n_tokens: self.backend.max_top_n_tokens().map_or(0, |most| most as u32),
         })
     }
 

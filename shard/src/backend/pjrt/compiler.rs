@@ -22,6 +22,8 @@ pub(super) struct Executable {
     pub(super) loaded: LoadedExecutable,
     /// Names of its last arguments, in order.
     pub(super) weights: Vec<String>,
+    /// Whether the compiler made it now.
+    pub(super) is_new: bool,
 }
 
 /// A program compiled for devices that need not be here.
@@ -76,7 +78,7 @@ impl Compiler {
         check_in_place(program, loaded.executable().memory_stats())?;
         log(program, is_new, start);
         let weights = program.weights.iter().map(|spec| spec.name.clone()).collect();
-        Ok(Executable { loaded, weights })
+        Ok(Executable { loaded, weights, is_new })
     }
 
     /// Compiles `programs` for the devices of `topology` into the cache. `progress` hears of each.

@@ -111,6 +111,14 @@ impl Backend for PjrtBackend {
         Ok(())
     }
 
+    fn num_programs_compiled(&self) -> u64 {
+        self.state.as_ref().map_or(0, State::num_programs_compiled)
+    }
+
+    fn max_top_n_tokens(&self) -> Option<usize> {
+        Some(program::TOP_TOKENS)
+    }
+
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
         let state = self.state.as_mut().ok_or(BackendError::NotAllocated)?;
         let host = Host { client: &self.client, device: &self.device, weights: &self.weights };

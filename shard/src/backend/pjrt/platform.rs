@@ -61,7 +61,7 @@ impl Platform {
                 form: ProgramForm { decode_heads: HeadForm::Split, chunk_bytes: CHUNK_BYTES, kv_dtype: None },
                 overrides: &[],
             }),
-            Device::Cpu | Device::Mock => None,
+            Device::Auto | Device::Cpu | Device::Mock => None,
         }
     }
 

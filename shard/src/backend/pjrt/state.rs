@@ -25,8 +25,6 @@ pub(super) struct State {
     /// Keys and values of each layer.
     caches: Vec<Buffer>,
     history: Option<Buffer>,
-    /// Programs compiled by [`State::launch`]: a defect.
-    num_late_programs: u64,
 }
 
 /// The programs of a model with their sizes.
@@ -61,11 +59,16 @@ impl State {
     /// # Errors
     /// When the device has no memory for it.
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, BackendError> {
-        let mut state = Self { model, caches: Vec::new(), history: None, num_late_programs: 0 };
+        let mut state = Self { model, caches: Vec::new(), history: None };
         let mut results = state.run(ProgramKey::Clear, Vec::new(), host)?;
         state.history = results.pop();
         state.caches = results;
         Ok(state)
+    }
+
+    /// Programs that the compiler made.
+    pub(super) fn num_programs_compiled(&self) -> u64 {
+        self.model.executables.values().filter(|executable| executable.is_new).count() as u64
     }
 
     /// Starts everything that a step needs, and the copies of what it answers.
@@ -159,7 +162,6 @@ impl State {
     ) -> Result<Vec<Buffer>, BackendError> {
         if !self.model.executables.contains_key(&key) {
             tracing::warn!(program = %key, "a program is compiled after warm-up");
-            self.num_late_programs += 1;
             let executable = self.model.compiler.compile_one(host.client, &self.model.programs.print(key)?)?;
             self.model.executables.insert(key, executable);
         }

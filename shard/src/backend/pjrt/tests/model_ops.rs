@@ -14,8 +14,8 @@ const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 /// Largest relative error of rounding to a type.
 fn rounding(dtype: DType) -> f32 {
     match dtype {
-        DType::Bf16 => 1.0 / 256.0 / 2.0,
-        DType::F16 => 1.0 / 2048.0 / 2.0,
+        DType::Bf16 => 1.0 / 256.0,
+        DType::F16 => 1.0 / 2048.0,
         DType::F32 | DType::I32 | DType::U32 | DType::Bool => 0.0,
     }
 }
