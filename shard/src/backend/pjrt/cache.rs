@@ -196,3 +196,47 @@ fn lock(path: &Path) -> io::Result<File> {
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Device as Name;
+    use crate::backend::pjrt::Platform;
+    use crate::plugins::{PluginKind, Surroundings, find};
+
+    #[test]
+    fn a_topology_and_a_client_of_it_are_one_target() {
+        if let Err(error) = find(PluginKind::Cpu, None, &Surroundings::of_process()) {
+            assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
+            println!("skipped: {error}");
+            return;
+        }
+        let client = Platform::of(Name::XlaCpu).unwrap().open(None).unwrap();
+        let topology = client.topology().unwrap();
+        assert_eq!(Target::of_topology(client.plugin(), &topology).unwrap(), Target::of_client(&client));
+    }
+
+    #[test]
+    fn entries_are_whole_or_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("entry.executable");
+        write(&path, b"content").unwrap();
+        assert_eq!(read(&path).unwrap(), b"content");
+        let whole = fs::read(&path).unwrap();
+        for broken in [&whole[..whole.len() - 1], &whole[..5], b""] {
+            fs::write(&path, broken).unwrap();
+            assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn everything_that_matters_changes_the_key() {
+        let program = |text: &str| Program { name: "p".to_owned(), text: text.to_owned(), ..Program::default() };
+        let options = CompileOptions::partitioned(&[0]);
+        let known = key("target", &program("text"), &options);
+        assert_eq!(known, key("target", &program("text"), &options));
+        assert_ne!(known, key("other", &program("text"), &options));
+        assert_ne!(known, key("target", &program("other"), &options));
+        assert_ne!(known, key("target", &program("text"), &CompileOptions::partitioned(&[0, 1])));
+    }
+}

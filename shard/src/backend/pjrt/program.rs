@@ -39,7 +39,7 @@ pub(super) enum ProgramKey {
 }
 
 /// A program as text.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(super) text: String,

@@ -1,0 +1,97 @@
+//! `fit` and `compile`, as a user types them, with the TPU's own compiler and without a TPU.
+//!
+//! Needs libtpu: without it the tests say that they are skipped, and fail where `HILO_REQUIRE_PLUGINS=1` promises it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use integration_tests::executable;
+
+const PROGRAMS: &str = "prefill_1x32,decode_2,sample_2_greedy";
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// Runs the launcher; `None`, said aloud, where there is no libtpu.
+fn run(arguments: &[&str], model: &Path) -> Option<Output> {
+    let output = Command::new(executable()).args(arguments).arg("--model-id").arg(model).output();
+    let output = output.expect("the launcher runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("plugin fetch tpu") {
+        assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{stderr}");
+        println!("skipped: {stderr}");
+        return None;
+    }
+    Some(output)
+}
+
+fn error(arguments: &[&str], model: &Path) -> Option<String> {
+    let output = run(arguments, model)?;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    Some(String::from_utf8(output.stderr).expect("errors are text").trim().to_owned())
+}
+
+/// Lines of the table of programs, by name.
+fn table(output: &Output) -> Vec<(String, Vec<String>)> {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout.clone()).expect("tables are text");
+    let rows = text.lines().skip_while(|line| !line.starts_with("PROGRAM")).skip(1);
+    let cells =
+        |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect();
+    rows.map(cells).map(|cells: Vec<String>| (cells[0].clone(), cells[1..].to_vec())).collect()
+}
+
+#[test]
+fn programs_are_compiled_once_for_all_chips_of_a_slice() {
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    let output = cache.path().display().to_string();
+    let arguments =
+        ["compile", "--topology", "v5e:2x2", "--output", &output, "--programs", PROGRAMS, "--dtype", "bfloat16"];
+    let arguments = [&arguments[..], &["--max-batch-size", "2", "--max-total-tokens", "64"]].concat();
+    // Four heads of four KV heads, a vocabulary of 256: each of four chips has a quarter.
+    let model = fixture("tiny-llama-tied");
+    let Some(first) = run(&arguments, &model) else { return };
+    let rows = table(&first);
+    assert_eq!(rows.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), PROGRAMS.split(',').collect::<Vec<_>>());
+    for (name, cells) in &rows {
+        // Two of each of two layers and one of the embedding; a sampler collects the logits.
+        let collectives = if name.starts_with("sample") { "1" } else { "5" };
+        assert_eq!(cells.last().map(String::as_str), Some(collectives), "{name}: {cells:?}");
+    }
+    let entries = || std::fs::read_dir(cache.path()).expect("the folder was made").flatten();
+    let is_executable = |path: &Path| path.extension().is_some_and(|extension| extension == "executable");
+    assert_eq!(entries().filter(|entry| is_executable(&entry.path())).count(), 3);
+    let second = table(&run(&arguments, &model).expect("libtpu is there"));
+    assert!(second.iter().all(|(_, cells)| cells[1] == "cached"), "{second:?}");
+}
+
+#[test]
+fn fit_needs_no_weights() {
+    let model = fixture("configs/llama-3.2-1b");
+    let arguments = ["fit", "--topology", "v5e:1x1", "--max-total-tokens", "256", "--max-batch-size", "2"];
+    let Some(output) = run(&[&arguments[..], &["--max-batch-prefill-tokens", "32"]].concat(), &model) else { return };
+    let text = String::from_utf8(output.stdout).expect("reports are text");
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for part in
+        ["(1 × TPU v5 lite), 2 sequences of 256 tokens", "weights                2357.1 MiB", "32 blocks, 512 tokens"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.trim_end().ends_with("fits"), "{text}");
+}
+
+#[test]
+fn what_is_not_possible_is_said() {
+    let model = fixture("configs/llama-3.1-8b");
+    let cases: [(&[&str], &str); 4] = [
+        (&["fit", "--topology", "v5e:1x1"], "take a slice with more chips"),
+        (&["fit", "--topology", "v5e:4x4"], "num_key_value_heads is 8, which 16 shards cannot split"),
+        (&["fit", "--topology", "v7:1x1"], "generation \"v7\" is not known; known are v4, v5e, v5p, v6e, tpu7x"),
+        (&["fit", "--topology", "v5e:2x4", "--num-shard", "4"], "all 8 chips of v5e:2x4 share the model"),
+    ];
+    for (arguments, expected) in cases {
+        let Some(error) = error(arguments, &model) else { return };
+        assert!(error.contains(expected) && error.lines().count() == 1, "{arguments:?}: {error}");
+    }
+}
