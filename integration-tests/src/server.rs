@@ -11,9 +11,10 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::Client;
+use crate::device::{shared_programs, test_device};
 
-/// Loading, warm-up and start on a busy machine.
-const START_DEADLINE: Duration = Duration::from_secs(120);
+/// Loading, compiling, warm-up and start on a busy machine. A launcher that fails ends, and the wait with it.
+const START_DEADLINE: Duration = Duration::from_secs(600);
 /// After this a launcher that should end is a failed test.
 const END_DEADLINE: Duration = Duration::from_secs(90);
 
@@ -82,7 +83,8 @@ impl ServerBuilder {
         let mut command = Command::new(executable());
         command.arg("--json-output").args(&self.args);
         let socket = directory.path().join("shard").display().to_string();
-        for (flag, value) in [("--port", "0"), ("--shard-uds-path", &socket)] {
+        let programs = shared_programs().display().to_string();
+        for (flag, value) in [("--port", "0"), ("--shard-uds-path", &socket), ("--program-cache", &programs)] {
             if !self.args.iter().any(|arg| arg == flag) {
                 command.args([flag, value]);
             }
@@ -105,9 +107,14 @@ impl Server {
         Self::builder("demo", "mock")
     }
 
-    /// The demo model on the CPU.
+    /// The demo model on the device to test.
     pub fn demo() -> ServerBuilder {
-        Self::builder("demo", "cpu")
+        Self::model("demo")
+    }
+
+    /// This model on the device to test.
+    pub fn model(model_id: &str) -> ServerBuilder {
+        Self::builder(model_id, test_device())
     }
 
     /// A client of this server.
@@ -231,20 +238,29 @@ pub fn send_signal(pid: i32, signal: Signal) {
 pub fn executable() -> &'static Path {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     EXECUTABLE.get_or_init(|| {
-        let test = std::env::current_exe().expect("the test knows its path");
-        let profile = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+        let profile = profile_folder();
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--package", "launcher", "--manifest-path"]);
         build.arg(
             Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").join("Cargo.toml"),
         );
-        build.arg("--target-dir").arg(profile.parent().expect("profiles lie in the target directory"));
+        build.arg("--target-dir").arg(target_folder());
         if profile.ends_with("release") {
             build.arg("--release");
         }
         assert!(build.status().expect("cargo runs").success(), "the launcher does not build");
         profile.join("text-generation-launcher")
     })
+}
+
+/// The target directory that this test was built in.
+pub(crate) fn target_folder() -> PathBuf {
+    profile_folder().parent().expect("profiles lie in the target directory").to_owned()
+}
+
+fn profile_folder() -> PathBuf {
+    let test = std::env::current_exe().expect("the test knows its path");
+    test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
 }
 
 fn read_lines(stdout: ChildStdout) -> Receiver<String> {

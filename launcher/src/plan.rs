@@ -1,19 +1,42 @@
-//! Arguments to processes: which children run, with which argv and sockets. A pure value: no file, no socket, no
-//! process is touched here, so every plan can be tested by looking at it.
+//! Arguments to processes: which children run, with which argv, variables and sockets. A pure value: no file, no socket,
+//! no process is touched here, so every plan can be tested by looking at it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use shard::Device;
+
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;
 use crate::event::ChildId;
+
+/// What plugins find in a shard's environment unless the user has set it to something else.
+///
+/// `TPU_SKIP_MDS_QUERY` is not among them: a machine with a TPU learns from the metadata server which TPU it has.
+const PLUGIN_VARIABLES: [PluginVariable; 3] = [
+    // Plugins report the course of each compilation on stderr; from 1 on they write only warnings and errors.
+    PluginVariable { devices: &[Device::XlaCpu, Device::Tpu, Device::Cuda], name: "TF_CPP_MIN_LOG_LEVEL", value: "1" },
+    // The part of libtpu that drives the device has a level of its own; what fails comes back as an error anyway.
+    PluginVariable { devices: &[Device::Tpu], name: "TPU_MIN_LOG_LEVEL", value: "3" },
+    // libtpu would fill /tmp/tpu_logs, which nobody empties and which a container may not be able to write.
+    PluginVariable { devices: &[Device::Tpu], name: "TPU_LOG_DIR", value: "disabled" },
+];
+
+/// A variable that the plugins of some devices read.
+struct PluginVariable {
+    devices: &'static [Device],
+    name: &'static str,
+    value: &'static str,
+}
 
 /// One process to start: this executable with these arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChildPlan {
     pub(crate) id: ChildId,
     pub(crate) argv: Vec<OsString>,
+    /// Variables and their values where the launcher's own environment, which the child inherits, has none.
+    pub(crate) default_variables: Vec<(&'static str, &'static str)>,
 }
 
 /// A shard: the process and the socket it will listen on.
@@ -91,7 +114,10 @@ fn shard(args: &LaunchArgs, shard_uds_path: &str, rank: u32, world_size: u32) ->
         json_output: true,
         log_level: args.log.log_level.clone(),
     };
-    ShardPlan { child: child(ChildId::Shard(rank), "shard", shard_args.to_argv()), socket: socket.into() }
+    let mut child = child(ChildId::Shard(rank), "shard", shard_args.to_argv());
+    let variables = PLUGIN_VARIABLES.iter().filter(|variable| variable.devices.contains(&args.model.device));
+    child.default_variables = variables.map(|variable| (variable.name, variable.value)).collect();
+    ShardPlan { child, socket: socket.into() }
 }
 
 fn router(args: &LaunchArgs, shard_uds_path: String, world_size: u32) -> ChildPlan {
@@ -112,7 +138,7 @@ fn router(args: &LaunchArgs, shard_uds_path: String, world_size: u32) -> ChildPl
 
 fn child(id: ChildId, subcommand: &str, mut argv: Vec<OsString>) -> ChildPlan {
     argv.insert(0, subcommand.into());
-    ChildPlan { id, argv }
+    ChildPlan { id, argv, default_variables: Vec::new() }
 }
 
 #[cfg(test)]
@@ -151,6 +177,18 @@ mod tests {
         assert_eq!((router.http.port, router.batching.max_batch_size), (8080, Some(7)));
         assert_eq!((router.limits.max_total_tokens, router.world_size), (Some(99), 1));
         assert_eq!(proto::socket_path(&router.shard_uds_path, 0), plan.shards[0].socket.display().to_string());
+    }
+
+    #[test]
+    fn plugins_are_told_to_be_quiet() {
+        let variables = |device| plan(&["--device", device]).unwrap().shards[0].child.default_variables.clone();
+        let quiet = ("TF_CPP_MIN_LOG_LEVEL", "1");
+        assert_eq!(variables("xla-cpu"), [quiet]);
+        assert_eq!(variables("cuda"), [quiet]);
+        assert_eq!(variables("tpu"), [quiet, ("TPU_MIN_LOG_LEVEL", "3"), ("TPU_LOG_DIR", "disabled")]);
+        assert_eq!(variables("cpu"), []);
+        assert_eq!(variables("mock"), []);
+        assert_eq!(plan(&["--device", "tpu"]).unwrap().router.default_variables, []);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use integration_tests::{Client, Server, send_signal};
+use integration_tests::{Client, Server, send_signal, test_device};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -67,9 +67,29 @@ fn a_hundred_at_once_get_what_each_gets_alone() {
     let bodies: Vec<Value> = (0..100).map(body).collect();
     let together = post_all_at_once(&client, &bodies);
     for (body, together) in bodies.iter().zip(&together) {
-        assert_eq!(&client.post("/generate", body).json(), together, "{body}");
+        check_same(together, &client.post("/generate", body).json(), &body.to_string());
     }
     wait_idle(&client);
+}
+
+/// The same answer to the last bit on the CPU. Elsewhere a batch of another size is another program, which may add in
+/// another order: the same tokens, with log-probabilities that are almost the same.
+fn check_same(together: &Value, alone: &Value, body: &str) {
+    // On XLA-CPU the largest difference seen is 6e-7.
+    let tolerance = if test_device() == "cpu" { 0.0 } else { 1e-5 };
+    let (mut together, mut alone) = (together.clone(), alone.clone());
+    let [left, right] = [take_logprobs(&mut together), take_logprobs(&mut alone)];
+    assert_eq!(together, alone, "{body}");
+    assert_eq!(left.len(), right.len(), "{body}");
+    for (left, right) in left.iter().zip(right) {
+        assert!((left - right).abs() <= tolerance, "{body}: {left} instead of {right}");
+    }
+}
+
+/// Removes the log-probabilities of the generated tokens.
+fn take_logprobs(answer: &mut Value) -> Vec<f64> {
+    let tokens = answer["details"]["tokens"].as_array_mut().expect("details were asked for");
+    tokens.iter_mut().map(|token| token["logprob"].take().as_f64().expect("a number")).collect()
 }
 
 #[test]

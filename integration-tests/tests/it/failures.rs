@@ -89,7 +89,7 @@ fn a_model_that_cannot_be_loaded_is_named() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("config.json"), r#"{"architectures":["MysteryForCausalLM"]}"#).unwrap();
     std::fs::write(directory.path().join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
-    let finished = Server::builder(directory.path().to_str().unwrap(), "cpu").spawn().wait();
+    let finished = Server::model(directory.path().to_str().unwrap()).spawn().wait();
     assert_eq!(finished.status.code(), Some(1));
     let error = last_error(&finished.log);
     assert!(error.contains("MysteryForCausalLM") && error.contains("LlamaForCausalLM"), "{error}");

@@ -100,8 +100,7 @@ fn bad_arguments_exit_with_2_and_say_why() {
         ("--model-id", "/no/such/model", "/no/such/model"),
         ("--num-shard", "3", "`num_shard` is 3"),
     ] {
-        let server =
-            if flag == "--model-id" { Server::builder(value, "cpu") } else { Server::mock().flag(flag, value) };
+        let server = if flag == "--model-id" { Server::model(value) } else { Server::mock().flag(flag, value) };
         let finished = server.spawn().wait();
         assert_eq!(finished.status.code(), Some(2), "{flag} {value}: {finished:?}");
         assert!(finished.log.join("\n").contains(sentence), "{flag} {value}: {:?}", finished.log);

@@ -1,10 +1,12 @@
 //! The real executable, driven over HTTP and by signals. One file per feature; the harness is the library of this
 //! crate. Nothing here waits for a time to pass: tests wait for an event and fail at a deadline.
 
+mod ahead;
 mod concurrency;
 mod failures;
 mod generate;
 mod lifecycle;
 mod plugins;
+mod programs;
 mod streaming;
 mod validation;

@@ -167,10 +167,16 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it is of another format"))?;
     let (checksum, content) = rest.split_at_checked(32).ok_or_else(|| invalid("it is cut short"))?;
-    if Sha256::digest(content).as_slice() != checksum {
+    if checksum != checksum_of(path, content) {
         return Err(invalid("its checksum is wrong"));
     }
     Ok(content.to_vec())
+}
+
+/// Covers the name too: an entry under another's name is no entry.
+fn checksum_of(path: &Path, content: &[u8]) -> Vec<u8> {
+    let name = path.file_name().unwrap_or_default();
+    Sha256::new().chain_update(name.as_encoded_bytes()).chain_update(content).finalize().to_vec()
 }
 
 /// Writes an entry beside its place and moves it there.
@@ -178,7 +184,7 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut file = File::create(&temporary)?;
     file.write_all(MAGIC)?;
-    file.write_all(Sha256::digest(content).as_slice())?;
+    file.write_all(&checksum_of(path, content))?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&temporary, path)

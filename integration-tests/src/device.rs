@@ -1,0 +1,47 @@
+//! The device that the servers of the tests compute on, unless a test is about a certain one.
+//!
+//! `HILO_TEST_DEVICE=xla-cpu cargo test -p integration-tests --test it` runs the suite on XLA-CPU. Devices that compile
+//! programs keep them below the target directory: whichever server starts first compiles for all, in later runs too.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::server::{executable, target_folder};
+
+/// Names the device to test.
+const DEVICE_VARIABLE: &str = "HILO_TEST_DEVICE";
+/// With the value 1, promises that there are plugins: a test that needs one fails without it.
+const REQUIRE_VARIABLE: &str = "HILO_REQUIRE_PLUGINS";
+/// The device of the demo where nobody asks for another.
+const DEFAULT_DEVICE: &str = "cpu";
+
+/// The device to test, as `--device` takes it.
+pub fn test_device() -> &'static str {
+    static DEVICE: OnceLock<String> = OnceLock::new();
+    DEVICE.get_or_init(|| std::env::var(DEVICE_VARIABLE).unwrap_or_else(|_| DEFAULT_DEVICE.to_owned()))
+}
+
+/// Whether the plugin of this kind is on this machine; says so aloud when it is not.
+///
+/// # Panics
+/// When it is not, but `HILO_REQUIRE_PLUGINS=1` promises it.
+pub fn is_plugin_there(kind: &str) -> bool {
+    let output = Command::new(executable()).args(["plugin", "list"]).output().expect("the launcher runs");
+    let table = String::from_utf8(output.stdout).expect("the table is text");
+    let row = table.lines().find(|line| line.split_whitespace().next() == Some(kind));
+    let row = row.unwrap_or_else(|| panic!("no plugin {kind} in {table}"));
+    let is_there = !["not found", "neither a file nor"].iter().any(|excuse| row.contains(excuse));
+    if !is_there {
+        #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+        let say = || println!("skipped: {row}");
+        assert!(std::env::var_os(REQUIRE_VARIABLE).is_none_or(|value| value != "1"), "{row}");
+        say();
+    }
+    is_there
+}
+
+/// The folder of compiled programs that all servers of the tests share.
+pub(crate) fn shared_programs() -> PathBuf {
+    target_folder().join("test-programs")
+}

@@ -1,0 +1,255 @@
+//! Compiled programs and their cache, on XLA-CPU: what is compiled once stays compiled, and a cache in a bad state never
+//! keeps a server from serving.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use integration_tests::{Client, Finished, Server, ServerBuilder, is_plugin_there};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Two servers that started at the same time on one empty cache, and the cache they left.
+struct ColdStart {
+    cache: PathBuf,
+    finished: [Finished; 2],
+}
+
+/// A program, and whether the compiler made it.
+struct Line {
+    program: String,
+    is_new: bool,
+}
+
+/// The plugin that these tests need is there; without it they have nothing to test.
+fn is_testable() -> bool {
+    is_plugin_there("cpu")
+}
+
+/// A server with few programs.
+fn small(cache: &Path) -> ServerBuilder {
+    Server::builder("demo", "xla-cpu")
+        .flag("--max-batch-size", 2)
+        .flag("--max-total-tokens", 64)
+        .flag("--max-batch-prefill-tokens", 64)
+        .flag("--program-cache", cache.display())
+}
+
+/// The cold start that all tests share.
+fn cold_start() -> &'static ColdStart {
+    static COLD_START: OnceLock<ColdStart> = OnceLock::new();
+    COLD_START.get_or_init(|| {
+        // Nothing drops a static, so the folder is not a temporary one: the next run clears it.
+        let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cold-programs");
+        let _ = fs::remove_dir_all(&cache);
+        let finished = std::thread::scope(|scope| {
+            let start = || serve_and_stop(small(&cache).start());
+            [scope.spawn(start), scope.spawn(start)].map(|thread| thread.join().expect("the server gets ready"))
+        });
+        ColdStart { cache, finished }
+    })
+}
+
+/// A copy of the cache that a cold start has left.
+fn warm_cache() -> TempDir {
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    for entry in entries(&cold_start().cache) {
+        let name = entry.file_name().expect("an entry is a file");
+        fs::copy(&entry, cache.path().join(name)).expect("entries can be copied");
+    }
+    cache
+}
+
+fn entries(cache: &Path) -> Vec<PathBuf> {
+    let listing = fs::read_dir(cache).expect("the cache is a folder");
+    let paths = listing.map(|entry| entry.expect("the cache can be listed").path());
+    let mut entries: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|end| end == "executable")).collect();
+    entries.sort();
+    entries
+}
+
+/// Serves one request; the metrics count what the log tells.
+fn serve_and_stop(server: Server) -> Finished {
+    let client = server.client();
+    assert!(!client.generate("Once upon a time", 5).is_empty());
+    let [warmup, serving] = num_compiled(&client);
+    let finished = server.stop();
+    assert_eq!(finished.status.code(), Some(0), "{:#?}", finished.log);
+    assert_eq!([warmup, serving], [num_new(&finished) as f64, 0.0]);
+    finished
+}
+
+/// Programs that the compiler made: in the warm-up, and while serving.
+fn num_compiled(client: &Client) -> [f64; 2] {
+    let metrics = client.metrics();
+    ["warmup", "serving"].map(|phase| metrics.value(&format!("hilo_programs_compiled_total{{phase=\"{phase}\"}}")))
+}
+
+fn log_lines(finished: &Finished) -> impl Iterator<Item = Value> {
+    finished.log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok())
+}
+
+/// Every program of a start, in the order of the log.
+fn programs(finished: &Finished) -> Vec<Line> {
+    let lines = log_lines(finished).filter(|line| line["message"] == "program");
+    let line = |line: Value| Line {
+        program: line["program"].as_str().expect("it has a name").to_owned(),
+        is_new: match line["from"].as_str() {
+            Some("compiler") => true,
+            Some("cache") => false,
+            other => panic!("a program from {other:?}"),
+        },
+    };
+    lines.map(line).collect()
+}
+
+fn num_new(finished: &Finished) -> usize {
+    programs(finished).iter().filter(|line| line.is_new).count()
+}
+
+/// Messages of the shard's warnings.
+fn warnings(finished: &Finished) -> Vec<String> {
+    let lines = log_lines(finished).filter(|line| line["level"] == "WARN");
+    lines.map(|line| line["message"].as_str().expect("log lines have a message").to_owned()).collect()
+}
+
+#[test]
+fn two_starts_at_once_compile_each_program_once() {
+    if !is_testable() {
+        return;
+    }
+    let ColdStart { cache, finished } = cold_start();
+    let mut new = Vec::new();
+    for finished in finished {
+        assert_eq!(warnings(finished), [""; 0]);
+        new.extend(programs(finished).into_iter().filter(|line| line.is_new).map(|line| line.program));
+    }
+    let names: BTreeSet<String> = programs(&finished[0]).into_iter().map(|line| line.program).collect();
+    assert!(names.len() > 5, "{names:?}");
+    assert_eq!(new.len(), names.len(), "compiled: {new:?}");
+    assert_eq!(new.into_iter().collect::<BTreeSet<_>>(), names);
+    assert_eq!(entries(cache).len(), names.len());
+}
+
+#[test]
+fn a_start_from_a_warm_cache_compiles_nothing() {
+    if !is_testable() {
+        return;
+    }
+    let cache = warm_cache();
+    let finished = serve_and_stop(small(cache.path()).start());
+    assert_eq!(num_new(&finished), 0);
+    assert_eq!(programs(&finished).len(), entries(cache.path()).len());
+}
+
+#[test]
+fn a_damaged_entry_is_a_warning_and_is_compiled_anew() {
+    if !is_testable() {
+        return;
+    }
+    let cache = warm_cache();
+    let entries = entries(cache.path());
+    let [flipped, cut, empty, mixed_up] = [&entries[0], &entries[1], &entries[2], &entries[3]];
+    let mut bytes = fs::read(flipped).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 8].iter_mut().for_each(|byte| *byte = !*byte);
+    fs::write(flipped, bytes).unwrap();
+    let bytes = fs::read(cut).unwrap();
+    fs::write(cut, &bytes[..bytes.len() / 2]).unwrap();
+    fs::write(empty, "").unwrap();
+    fs::copy(&entries[4], mixed_up).unwrap();
+
+    let finished = serve_and_stop(small(cache.path()).start());
+    assert_eq!(num_new(&finished), 4);
+    let warnings = warnings(&finished);
+    assert_eq!(warnings.len(), 4, "{warnings:#?}");
+    assert!(warnings.iter().all(|text| text.contains("compiling it anew")), "{warnings:#?}");
+    assert_eq!(num_new(&serve_and_stop(small(cache.path()).start())), 0, "the cache was not mended");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_a_warning() {
+    if !is_testable() {
+        return;
+    }
+    // Root may write everywhere, but not below a file.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let finished = serve_and_stop(small(&file.path().join("programs")).start());
+    assert_eq!(num_new(&finished), programs(&finished).len());
+    let warnings = warnings(&finished);
+    assert!(!warnings.is_empty() && warnings.iter().all(|text| text.contains("not cached")), "{warnings:#?}");
+    assert_eq!(fs::read(file.path()).unwrap(), b"");
+}
+
+/// A request unlike its neighbours: prompts of 1 to 60 tokens, every kind of sampler, details or none.
+fn mixed_body(number: usize) -> Value {
+    let inputs = "a ".repeat(number * 2 % 29).trim_end().to_owned() + ".";
+    let mut parameters = json!({"max_new_tokens": 1 + number % 3});
+    let variants = [
+        json!({}),
+        json!({"do_sample": true, "seed": 3}),
+        json!({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "typical_p": 0.9}),
+        json!({"repetition_penalty": 1.2}),
+        json!({"details": true, "top_n_tokens": 5}),
+        json!({"details": true, "decoder_input_details": true}),
+        json!({"details": true, "decoder_input_details": true, "top_n_tokens": 1, "do_sample": true, "frequency_penalty": 0.5}),
+    ];
+    for (name, value) in variants[number % variants.len()].as_object().expect("variants are objects") {
+        parameters[name] = value.clone();
+    }
+    json!({"inputs": inputs, "parameters": parameters})
+}
+
+fn post_all(client: &Client, numbers: impl Iterator<Item = usize>) {
+    for number in numbers {
+        let body = mixed_body(number);
+        let response = client.post("/generate", &body);
+        assert_eq!(response.status, 200, "{body}: {}", response.text);
+    }
+}
+
+#[test]
+fn nothing_is_compiled_while_serving() {
+    if !is_testable() {
+        return;
+    }
+    let cache = warm_cache();
+    let server = small(cache.path()).start();
+    let client = server.client();
+    post_all(&client, 0..30);
+    // Two at a time share steps: other sizes than one row alone.
+    std::thread::scope(|scope| {
+        for start in [0, 15] {
+            let client = &client;
+            scope.spawn(move || post_all(client, start..start + 15));
+        }
+    });
+    assert_eq!(num_compiled(&client), [0.0, 0.0]);
+    let finished = server.stop();
+    assert_eq!(warnings(&finished), [""; 0]);
+    assert_eq!(num_new(&finished), 0);
+    assert_eq!(programs(&finished).len(), entries(cache.path()).len());
+}
+
+#[test]
+fn plugins_are_quiet_unless_the_user_says_otherwise() {
+    if !is_testable() {
+        return;
+    }
+    let variable = |server: &Server| {
+        let environment = fs::read(format!("/proc/{}/environ", server.child("shard"))).unwrap();
+        let variables = String::from_utf8(environment).unwrap();
+        let value = variables.split('\0').find_map(|variable| variable.strip_prefix("TF_CPP_MIN_LOG_LEVEL="));
+        value.map(str::to_owned)
+    };
+    let cache = warm_cache();
+    let server = small(cache.path()).start();
+    assert_eq!(variable(&server).as_deref(), Some("1"));
+    let finished = serve_and_stop(server);
+    // What is written to stderr becomes a warning.
+    assert_eq!(warnings(&finished), [""; 0]);
+    let server = small(cache.path()).env("TF_CPP_MIN_LOG_LEVEL", 0).start();
+    assert_eq!(variable(&server).as_deref(), Some("0"));
+}
