@@ -1,28 +1,28 @@
 //! To add a device:
-//! 1. A folder here with `impl Backend`: load weights, keep the KV cache and the token history, execute graphs.
+//! 1. One that has a PJRT plugin: a row in `pjrt/platform.rs`. Any other: a folder here with `impl Backend`: load weights, keep the KV cache and the token history, execute graphs.
 //! 2. An arm in [`Device`](crate::args::Device) and in `engine/load.rs`, where it is made.
-//! 3. Run the conformance tests of `engine/tests` on it: the same references, and rows that do not see each other.
+//! 3. Run the conformance tests of `engine/tests` on it: the same references, and rows that do not see each other; an operation
+//!    that is compiled is compared with candle's in `pjrt/tests`.
 //!
 //! | backend | executes |
 //! |---|---|
 //! | `candle/` | on the CPU, operation by operation; the reference for all others |
+//! | `pjrt/` | on a TPU, an NVIDIA GPU or XLA's CPU: the graphs compiled for the sizes of a few buckets |
 //! | `mock.rs` | no model: the next token is arithmetic over all tokens of its row |
 //!
 //! A backend names no model, and has no policy: it runs the rows it is given.
 
 pub(crate) mod candle;
+mod error;
 mod history;
 mod memory;
 pub(crate) mod mock;
+mod model_graphs;
 pub(crate) mod pjrt;
 
-use std::sync::Arc;
-
-use crate::args::Device;
 use crate::batch::{Batch, StepOutput};
-use crate::graph::{Graph, GraphError, WeightSpec};
-use crate::plugins::PluginError;
-use crate::weights::WeightsError;
+pub(crate) use error::BackendError;
+pub(crate) use model_graphs::ModelGraphs;
 
 /// Hears how far a piece of work is: what is going on, pieces done, pieces in all.
 pub(crate) type Progress<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
@@ -69,32 +69,6 @@ pub(crate) trait Backend: Send {
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError>;
 }
 
-/// The graphs of a model, in the order in which their results are handed on.
-#[derive(Debug, Clone)]
-pub(crate) struct ModelGraphs {
-    /// Step → hidden states `[tokens, hidden]`.
-    pub(crate) decoder: Arc<Graph>,
-    /// Hidden states `[rows, hidden]` (argument 0) → logits `[rows, vocab]`.
-    pub(crate) logits: Arc<Graph>,
-    /// As `logits`, and target ids `[rows]` (argument 1) → their log-probabilities `[rows]`.
-    pub(crate) target_logprobs: Arc<Graph>,
-}
-
-impl ModelGraphs {
-    /// Every weight once.
-    pub(crate) fn weights(&self) -> Vec<&WeightSpec> {
-        let mut weights: Vec<&WeightSpec> = self.decoder.weights().chain(self.logits.weights()).collect();
-        let mut names = std::collections::HashSet::new();
-        weights.retain(|spec| names.insert(&spec.name));
-        weights
-    }
-
-    /// Bytes of one rank's weights.
-    pub(crate) fn weights_bytes(&self) -> u64 {
-        self.weights().into_iter().map(WeightSpec::local_bytes).sum()
-    }
-}
-
 /// What memory there is for KV cache and token history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
@@ -113,47 +87,4 @@ pub(crate) struct StateLayout {
     pub(crate) max_total_tokens: usize,
     /// Prompt tokens that a step can have.
     pub(crate) max_batch_prefill_tokens: usize,
-}
-
-/// Why a backend cannot do what it was told.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BackendError {
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error("start {num_threads} compute threads: {source}")]
-    Threads { num_threads: usize, source: rayon::ThreadPoolBuildError },
-    #[error("compute: {}", first_line(.0))]
-    Compute(#[from] candle_core::Error),
-    #[error("read {path}: {source}")]
-    Memory { path: &'static str, source: std::io::Error },
-    #[error("allocate {bytes} bytes: {source}")]
-    Allocate { bytes: u64, source: std::collections::TryReserveError },
-    #[error(transparent)]
-    Plugin(#[from] PluginError),
-    #[error("{device}: {source}")]
-    Device { device: Device, source: ::pjrt::Error },
-    #[error("topology {name}: {source}")]
-    Topology { name: String, source: ::pjrt::Error },
-    #[error("{device}: the plugin has no device on this machine")]
-    NoDevice { device: Device },
-    #[error("start a compiler thread: {source}")]
-    CompileThread { source: std::io::Error },
-    #[error("print a program: {0}")]
-    Graph(#[from] GraphError),
-    #[error("program {program}: {source}")]
-    Program { program: String, source: ::pjrt::Error },
-    #[error(
-        "program {program} keeps {alias_bytes} bytes of the KV cache and token history in place, not {donated_bytes}: the compiler \
-         would copy them in every step"
-    )]
-    NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
-    #[error("program {program}: the optimised program cannot be read: {source}")]
-    Hlo { program: String, source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("step before the KV cache was allocated")]
-    NotAllocated,
-}
-
-/// Candle's messages are followed by a backtrace where `RUST_BACKTRACE` is set.
-fn first_line(error: &candle_core::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -66,7 +66,7 @@ impl AheadOfTime {
         name: &str,
         options: &[(&str, Value)],
     ) -> Result<Self, BackendError> {
-        let (plugin, _) = platform.open_plugin(plugin_path)?;
+        let plugin = platform.open_plugin(plugin_path)?;
         let failed = |source| BackendError::Topology { name: name.to_owned(), source };
         let topology = Topology::new(&plugin, name, options).map_err(failed)?;
         let devices = topology.device_descriptions().map_err(failed)?;

@@ -13,7 +13,7 @@ use super::stablehlo::HeadForm;
 use crate::args::Device;
 use crate::backend::BackendError;
 use crate::graph::DType;
-use crate::plugins::{self, FoundPlugin, PluginKind, Surroundings};
+use crate::plugins::{self, PluginKind, Surroundings};
 
 /// Fits beside everything else in the fast memory of a TPU v5e or v6e, 128 MiB.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -107,10 +107,11 @@ impl Platform {
     ///
     /// # Errors
     /// When there is none, or it cannot be loaded.
-    pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<(Arc<Plugin>, FoundPlugin), BackendError> {
+    pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<Arc<Plugin>, BackendError> {
         let found = plugins::find(self.plugin, plugin_path, &Surroundings::of_process())?;
-        let plugin = Plugin::open(&found.path).map_err(|source| self.failed(source))?;
-        Ok((plugin, found))
+        // Said before: libtpu may look for its chips for minutes.
+        tracing::info!(device = %self.device, plugin = %found.path.display(), found = %found.source, "open plugin");
+        Plugin::open(&found.path).map_err(|source| self.failed(source))
     }
 
     /// The error of this device.
@@ -123,17 +124,10 @@ impl Platform {
     /// # Errors
     /// When there is no plugin, it cannot be loaded, or there is no such device.
     pub(super) fn open(&self, plugin_path: Option<&Path>) -> Result<Client, BackendError> {
-        let (plugin, found) = self.open_plugin(plugin_path)?;
+        let plugin = self.open_plugin(plugin_path)?;
         let client = Client::new(&plugin, &self.client_options).map_err(|source| self.failed(source))?;
         let (major, minor) = plugin.api_version();
-        tracing::info!(
-            device = %self.device,
-            plugin = %found.path.display(),
-            found = %found.source,
-            api = format_args!("{major}.{minor}"),
-            platform = client.platform_name(),
-            "plugin"
-        );
+        tracing::info!(api = format_args!("{major}.{minor}"), platform = client.platform_name(), "plugin is open");
         Ok(client)
     }
 }

@@ -1,0 +1,49 @@
+//! Why a backend cannot do what it was told.
+
+use crate::args::Device;
+use crate::graph::GraphError;
+use crate::plugins::PluginError;
+use crate::weights::WeightsError;
+
+/// Why a backend cannot do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BackendError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error("start {num_threads} compute threads: {source}")]
+    Threads { num_threads: usize, source: rayon::ThreadPoolBuildError },
+    #[error("compute: {}", first_line(.0))]
+    Compute(#[from] candle_core::Error),
+    #[error("read {path}: {source}")]
+    Memory { path: &'static str, source: std::io::Error },
+    #[error("allocate {bytes} bytes: {source}")]
+    Allocate { bytes: u64, source: std::collections::TryReserveError },
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+    #[error("{device}: {source}")]
+    Device { device: Device, source: ::pjrt::Error },
+    #[error("topology {name}: {source}")]
+    Topology { name: String, source: ::pjrt::Error },
+    #[error("{device}: the plugin has no device on this machine")]
+    NoDevice { device: Device },
+    #[error("start a compiler thread: {source}")]
+    CompileThread { source: std::io::Error },
+    #[error("print a program: {0}")]
+    Graph(#[from] GraphError),
+    #[error("program {program}: {source}")]
+    Program { program: String, source: ::pjrt::Error },
+    #[error(
+        "program {program} keeps {alias_bytes} bytes of the KV cache and token history in place, not {donated_bytes}: the compiler \
+         would copy them in every step"
+    )]
+    NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
+    #[error("program {program}: the optimised program cannot be read: {source}")]
+    Hlo { program: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("step before the KV cache was allocated")]
+    NotAllocated,
+}
+
+/// Candle's messages are followed by a backtrace where `RUST_BACKTRACE` is set.
+fn first_line(error: &candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

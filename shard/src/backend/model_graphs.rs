@@ -1,0 +1,31 @@
+//! What a backend gets of a model: its graphs.
+
+use std::sync::Arc;
+
+use crate::graph::{Graph, WeightSpec};
+
+/// The graphs of a model, in the order in which their results are handed on.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelGraphs {
+    /// Step → hidden states `[tokens, hidden]`.
+    pub(crate) decoder: Arc<Graph>,
+    /// Hidden states `[rows, hidden]` (argument 0) → logits `[rows, vocab]`.
+    pub(crate) logits: Arc<Graph>,
+    /// As `logits`, and target ids `[rows]` (argument 1) → their log-probabilities `[rows]`.
+    pub(crate) target_logprobs: Arc<Graph>,
+}
+
+impl ModelGraphs {
+    /// Every weight once.
+    pub(crate) fn weights(&self) -> Vec<&WeightSpec> {
+        let mut weights: Vec<&WeightSpec> = self.decoder.weights().chain(self.logits.weights()).collect();
+        let mut names = std::collections::HashSet::new();
+        weights.retain(|spec| names.insert(&spec.name));
+        weights
+    }
+
+    /// Bytes of one rank's weights.
+    pub(crate) fn weights_bytes(&self) -> u64 {
+        self.weights().into_iter().map(WeightSpec::local_bytes).sum()
+    }
+}
