@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 
-use integration_tests::{Client, Finished, Server, ServerBuilder, is_plugin_there};
+use integration_tests::{Client, Finished, Server, ServerBuilder, executable, is_plugin_there};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -252,4 +253,20 @@ fn plugins_are_quiet_unless_the_user_says_otherwise() {
     assert_eq!(warnings(&finished), [""; 0]);
     let server = small(cache.path()).env("TF_CPP_MIN_LOG_LEVEL", 0).start();
     assert_eq!(variable(&server).as_deref(), Some("0"));
+}
+
+#[test]
+fn what_compile_has_made_no_server_compiles() {
+    if !is_testable() {
+        return;
+    }
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    let mut compile = Command::new(executable());
+    compile.args(["compile", "--model-id", "demo", "--topology", "xla-cpu", "--output"]).arg(cache.path());
+    compile.args(["--max-batch-size", "2", "--max-total-tokens", "64", "--max-batch-prefill-tokens", "64"]);
+    let output = compile.output().expect("the launcher runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let finished = serve_and_stop(small(cache.path()).start());
+    assert_eq!(num_new(&finished), 0);
+    assert_eq!(programs(&finished).len(), entries(cache.path()).len());
 }

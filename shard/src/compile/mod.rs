@@ -13,7 +13,7 @@ use clap::Args;
 use model_files::ModelFiles;
 use proto::Warmup;
 
-use crate::args::Dtype;
+use crate::args::{Device, Dtype};
 use crate::backend::pjrt::{AheadOfTime, Platform, Program, ProgramFigures};
 use crate::backend::{BackendError, ModelGraphs, Progress, StateLayout};
 use crate::engine::limits::{self, Facts};
@@ -51,7 +51,7 @@ pub struct PlanArgs {
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
-    /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1
+    /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1; or xla-cpu, this machine's processor through XLA
     #[arg(long)]
     pub topology: String,
 
@@ -145,10 +145,7 @@ pub fn run(args: &CompileArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)
 impl Plan {
     /// Reads the model's configuration and chooses the limits, as a server on the slice does.
     pub(crate) fn new(args: &PlanArgs) -> Result<Self, CompileError> {
-        let slice = Slice::parse(&args.topology).map_err(CompileError::Topology)?;
-        let platform = Platform::of_tpu(slice.chunk_bytes());
-        let ahead = AheadOfTime::open(platform, args.plugin_path.as_deref(), &slice.name(), &slice.options());
-        let ahead = ahead.map_err(engine_error)?;
+        let ahead = args.open()?;
         let num_chips = ahead.num_devices();
         if let Some(num_shard) = args.num_shard.filter(|num_shard| *num_shard as usize != num_chips) {
             return Err(CompileError::NumShard { num_shard, num_chips, topology: args.topology.clone() });
@@ -196,6 +193,17 @@ impl Plan {
 }
 
 impl PlanArgs {
+    fn open(&self) -> Result<AheadOfTime, CompileError> {
+        let plugin_path = self.plugin_path.as_deref();
+        let attached = Platform::of(Device::XlaCpu).filter(|_| self.topology == Device::XlaCpu.to_string());
+        if let Some(platform) = attached {
+            return AheadOfTime::attached(platform, plugin_path).map_err(engine_error);
+        }
+        let slice = Slice::parse(&self.topology).map_err(CompileError::Topology)?;
+        let platform = Platform::of_tpu(slice.chunk_bytes());
+        AheadOfTime::open(platform, plugin_path, &slice.name(), &slice.options()).map_err(engine_error)
+    }
+
     fn limits(&self) -> Warmup {
         Warmup {
             max_total_tokens: self.max_total_tokens,

@@ -1,16 +1,17 @@
 //! Compiling for devices that need not be on this machine, and what the compiler says of each program.
 //!
-//! Doors: [`AheadOfTime::open`], then [`AheadOfTime::compile`]. The programs, their sizes and the names of their cache entries are
+//! Doors: [`AheadOfTime::open`] for devices that are not here, [`AheadOfTime::attached`] for the one that is, then
+//! [`AheadOfTime::compile`]. The programs, their sizes and the names of their cache entries are
 //! those that a server on such devices asks for.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::pjrt::{DeviceDescription, Executable, Plugin, Topology, Value};
+use ::pjrt::{Client, DeviceDescription, Executable, Plugin, Topology, Value};
 
 use super::bucket::Buckets;
 use super::cache::{ProgramCache, Target};
-use super::compiler::{Compiled, Compiler};
+use super::compiler::{self, Compiled, Compiler};
 use super::hlo::{Collectives, HloModule};
 use super::platform::Platform;
 use super::program::{Program, Programs, Reference};
@@ -19,14 +20,27 @@ use crate::backend::{BackendError, MemoryPlan, ModelGraphs, Progress, StateLayou
 /// Attribute of a topology: bytes of one device's memory.
 const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 
-/// A topology and its compiler.
+/// Devices and their compiler.
 #[derive(Debug)]
 pub(crate) struct AheadOfTime {
     platform: Platform,
-    plugin: Arc<Plugin>,
-    topology: Topology,
+    place: Place,
     devices: Vec<DeviceDescription>,
-    memory_bytes: u64,
+    memory: Memory,
+}
+
+/// Where the devices are.
+#[derive(Debug)]
+enum Place {
+    Elsewhere { plugin: Arc<Plugin>, topology: Topology },
+    Here(Client),
+}
+
+/// Memory of one device.
+#[derive(Debug, Clone, Copy)]
+enum Memory {
+    Own { bytes: u64 },
+    Host(MemoryPlan),
 }
 
 /// What the compiler says of a program.
@@ -73,7 +87,20 @@ impl AheadOfTime {
         let attributes = topology.attributes().map_err(failed)?;
         let memory = attributes.iter().find(|(name, _)| name == MEMORY_ATTRIBUTE).and_then(|(_, value)| value.as_i64());
         let memory_bytes = memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
-        Ok(Self { platform, plugin, topology, devices, memory_bytes })
+        let memory = Memory::Own { bytes: memory_bytes };
+        Ok(Self { platform, place: Place::Elsewhere { plugin, topology }, devices, memory })
+    }
+
+    /// The first device of `platform` on this machine, whose memory is the host's.
+    ///
+    /// # Errors
+    /// When there is no plugin or no device.
+    pub(crate) fn attached(platform: Platform, plugin_path: Option<&std::path::Path>) -> Result<Self, BackendError> {
+        let client = platform.open(plugin_path)?;
+        let device = client.addressable_devices().into_iter().next();
+        let device = device.ok_or(BackendError::NoDevice { device: platform.device })?;
+        let devices = vec![device.description().clone()];
+        Ok(Self { platform, place: Place::Here(client), devices, memory: Memory::Host(MemoryPlan::of_host()?) })
     }
 
     /// Devices of the topology, all of which share a model.
@@ -88,12 +115,18 @@ impl AheadOfTime {
 
     /// Memory of one device; 0 where the plugin does not tell.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
+        match self.memory {
+            Memory::Own { bytes } => bytes,
+            Memory::Host(plan) => plan.available_bytes,
+        }
     }
 
     /// The memory that a rank of `graphs` leaves for its cache.
     pub(crate) fn memory(&self, graphs: &ModelGraphs) -> MemoryPlan {
-        MemoryPlan::of_device(self.memory_bytes, graphs.weights_bytes())
+        match self.memory {
+            Memory::Own { bytes } => MemoryPlan::of_device(bytes, graphs.weights_bytes()),
+            Memory::Host(plan) => plan,
+        }
     }
 
     /// Bytes that a rank of `graphs` keeps of a token.
@@ -122,17 +155,34 @@ impl AheadOfTime {
         progress: &mut Progress<'_>,
     ) -> Result<Vec<ProgramFigures>, BackendError> {
         let ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
-        let target =
-            Target::of_topology(&self.plugin, &self.topology).map_err(|source| self.platform.failed(source))?;
+        let target = match &self.place {
+            Place::Elsewhere { plugin, topology } => Target::of_topology(plugin, topology),
+            Place::Here(client) => Ok(Target::of_client(client)),
+        };
+        let target = target.map_err(|source| self.platform.failed(source))?;
         let compiler = Compiler::new(target, self.platform.compile_options(&ids), ProgramCache::new(cache));
-        let compiled = compiler.compile_ahead(&self.topology, programs, progress)?;
-        programs.iter().zip(compiled).map(|(program, compiled)| figures(program, compiled)).collect()
+        match &self.place {
+            Place::Elsewhere { topology, .. } => {
+                let compiled = compiler.compile_ahead(topology, programs, progress)?;
+                let figures = |(program, compiled): (&Program, Compiled)| {
+                    figures(program, compiled.seconds, compiled.executable.as_ref())
+                };
+                programs.iter().zip(compiled).map(figures).collect()
+            }
+            Place::Here(client) => {
+                let compiled = compiler.compile(client, programs, progress)?;
+                let figures = |(program, compiled): (&Program, compiler::Executable)| {
+                    let executable = compiled.is_new.then(|| compiled.loaded.executable());
+                    figures(program, compiled.seconds, executable)
+                };
+                programs.iter().zip(compiled).map(figures).collect()
+            }
+        }
     }
 }
 
-fn figures(program: &Program, compiled: Compiled) -> Result<ProgramFigures, BackendError> {
-    let Compiled { seconds, executable } = compiled;
-    let cost = executable.map(|executable| cost(program, &executable)).transpose()?;
+fn figures(program: &Program, seconds: f64, executable: Option<&Executable>) -> Result<ProgramFigures, BackendError> {
+    let cost = executable.map(|executable| cost(program, executable)).transpose()?;
     Ok(ProgramFigures { name: program.name.clone(), seconds, cost })
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Executable {
     pub(super) weights: Vec<String>,
     /// Whether the compiler made it now.
     pub(super) is_new: bool,
+    /// How long that took, or loading it.
+    pub(super) seconds: f64,
 }
 
 /// A program compiled for devices that need not be here.
@@ -78,7 +80,7 @@ impl Compiler {
         check_in_place(program, loaded.executable().memory_stats())?;
         log(program, is_new, start);
         let weights = program.weights.iter().map(|spec| spec.name.clone()).collect();
-        Ok(Executable { loaded, weights, is_new })
+        Ok(Executable { loaded, weights, is_new, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// Compiles `programs` for the devices of `topology` into the cache. `progress` hears of each.
