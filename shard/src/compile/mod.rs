@@ -100,7 +100,8 @@ pub enum CompileError {
     },
     /// More weights than memory.
     #[error(
-        "the weights take {} MiB on each of {num_chips} chip(s), and a chip of {topology} has {} MiB; take a slice with more chips",
+        "the weights take {} MiB on each of {num_chips} chip(s), and of the {} MiB of a chip of {topology} programs take 8 %; \
+         take a slice with more chips",
         weights_bytes >> 20, memory_bytes >> 20
     )]
     TooLarge {
