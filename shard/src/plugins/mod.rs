@@ -10,6 +10,8 @@ mod plugin;
 mod search;
 mod surroundings;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

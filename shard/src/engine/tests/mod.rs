@@ -15,7 +15,8 @@ use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, Samp
 use super::{Engine, load};
 use crate::args::{Device, ModelArgs, ShardArgs};
 use crate::backend::BLOCK_SIZE;
-use crate::plugins::{self, PluginKind, Surroundings};
+use crate::plugins::PluginKind;
+use crate::plugins::testing::plugin_path;
 
 pub(super) const FIXTURES: [&str; 5] =
     ["tiny-llama-gqa-untied", "tiny-llama-tied", "tiny-llama3-rope", "tiny-llama-bf16", "tiny-llama-f16"];
@@ -44,18 +45,6 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
         world_size: 1,
         json_output: false,
         log_level: "info".to_owned(),
-    }
-}
-
-/// Whether a plugin is on this machine. Fails instead where `HILO_REQUIRE_PLUGINS=1` promises it.
-pub(super) fn is_plugin_there(kind: PluginKind) -> bool {
-    match plugins::find(kind, None, &Surroundings::of_process()) {
-        Ok(_) => true,
-        Err(error) => {
-            assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
-            println!("skipped: {error}");
-            false
-        }
     }
 }
 
@@ -88,7 +77,8 @@ impl Rig {
 
     /// On XLA-CPU; `None`, said aloud, where there is no plugin.
     pub(super) fn xla_fixture(name: &str) -> Option<Self> {
-        is_plugin_there(PluginKind::Cpu).then(|| Self::new(fixture(name).to_str().unwrap(), Device::XlaCpu))
+        plugin_path(PluginKind::Cpu)?;
+        Some(Self::new(fixture(name).to_str().unwrap(), Device::XlaCpu))
     }
 
     pub(super) fn mock() -> Self {

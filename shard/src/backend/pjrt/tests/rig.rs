@@ -12,7 +12,8 @@ use crate::backend::pjrt::platform::Platform;
 use crate::backend::pjrt::stablehlo::Type;
 use crate::backend::pjrt::weights::element_type;
 use crate::graph::DType;
-use crate::plugins::{self, PluginKind, Surroundings};
+use crate::plugins::PluginKind;
+use crate::plugins::testing::plugin_path;
 
 /// Devices of the client.
 pub(super) const NUM_DEVICES: i64 = 2;
@@ -33,17 +34,10 @@ pub(super) struct Upload {
 /// The rig, or `None` where there is no plugin.
 pub(super) fn rig() -> Option<&'static Rig> {
     static RIG: OnceLock<Option<Rig>> = OnceLock::new();
-    let open = || match plugins::find(PluginKind::Cpu, None, &Surroundings::of_process()) {
-        Ok(found) => {
-            let plugin = Plugin::open(&found.path).unwrap();
-            let client = Client::new(&plugin, &[("cpu_device_count", Value::I64(NUM_DEVICES))]).unwrap();
-            Some(Rig { client })
-        }
-        Err(error) => {
-            assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
-            println!("skipped: {error}");
-            None
-        }
+    let open = || {
+        let plugin = Plugin::open(&plugin_path(PluginKind::Cpu)?).unwrap();
+        let client = Client::new(&plugin, &[("cpu_device_count", Value::I64(NUM_DEVICES))]).unwrap();
+        Some(Rig { client })
     };
     RIG.get_or_init(open).as_ref()
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use pjrt::{Client, CompileOptions, Plugin, Topology, Value};
 
 use super::super::{Collectives, HloModule};
-use crate::plugins::{self, PluginKind, Surroundings};
+use crate::plugins::PluginKind;
+use crate::plugins::testing::plugin_path;
 
 /// Tells a child of this process that it is one.
 const CHILD: &str = "HILO_TEST_CHILD";
@@ -99,14 +100,7 @@ const COLLECTIVES: &str =
 
 /// The plugin, if it is on this machine. Fails instead where `HILO_REQUIRE_PLUGINS=1` promises it.
 fn open(kind: PluginKind) -> Option<Arc<Plugin>> {
-    match plugins::find(kind, None, &Surroundings::of_process()) {
-        Ok(found) => Some(Plugin::open(&found.path).expect("the plugin opens")),
-        Err(error) => {
-            assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
-            println!("skipped: {error}");
-            None
-        }
-    }
+    plugin_path(kind).map(|path| Plugin::open(&path).expect("the plugin opens"))
 }
 
 /// Runs `body` in a child process that runs this one test.
