@@ -7,23 +7,27 @@
 //!                                           ◀──────  HelloReply             ready
 //!    Info                                   ──────▶
 //!                                           ◀──────  ModelInfo
+//!    Fit { wishes }                         ──────▶                         what would fit; nothing happens
+//!                                           ◀──────  FitReply
 //!    Warmup { limits }                      ──────▶
 //!                                           ◀──────  Progress*              one per program
 //!                                           ◀──────  WarmupReply            slots and blocks the client now owns
 //!    Prefill { chunks, rows }               ──────▶                         opens rows, reads prompts
-//!                                           ◀──────  StepReply
+//!                                           ◀──────  StepReply              StepDone from all ranks but 0
 //!    Decode { rows }                        ──────▶                         one token per row
-//!                                           ◀──────  StepReply
+//!                                           ◀──────  StepReply              StepDone from all ranks but 0
 //!    Release { slots }                      ──────▶
 //!                                           ◀──────  Done
 //!    Leave                                  ──────▶
 //!                                           ◀──────  Done                   the shard exits with status 0
 //! ```
 //!
-//! Any command may be answered by a [`ShardError`] instead; decisions look at its kind only. Replies come in the
-//! order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
+//! Every rank of a model gets every command, in the same order. A client may send the next command before the answer to
+//! the last one is there. Any command may be answered by a [`ShardError`] instead; decisions look at its kind only. Replies
+//! come in the order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
 //! without `Leave` takes the shard down with it: there is nobody left to own the KV cache.
 
+pub mod exit_status;
 pub mod frame;
 mod sampling;
 
@@ -36,7 +40,7 @@ pub use message::*;
 pub use sampling::SamplingError;
 
 /// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 including the final zero (`unix(7)`).
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;

@@ -135,6 +135,10 @@ pub struct BatchingArgs {
     /// Most sequences that run at once [default: chosen by the shard]
     #[arg(long, env)]
     pub max_batch_size: Option<u32>,
+
+    /// Steps that are under way at a time: 2 hides the router's work behind the device's, 1 is easier to follow in a log
+    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub step_window: u32,
 }
 
 /// `--hostname` is no IP address.
@@ -219,6 +223,7 @@ impl BatchingArgs {
             max_batch_total_tokens,
             max_waiting_tokens,
             max_batch_size,
+            step_window,
         } = self;
         let mut argv = Argv::default();
         argv.flag("--waiting-served-ratio", waiting_served_ratio);
@@ -226,6 +231,7 @@ impl BatchingArgs {
         argv.optional("--max-batch-total-tokens", max_batch_total_tokens.as_ref());
         argv.flag("--max-waiting-tokens", max_waiting_tokens);
         argv.optional("--max-batch-size", max_batch_size.as_ref());
+        argv.flag("--step-window", step_window);
         argv.0
     }
 }

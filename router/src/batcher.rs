@@ -1,14 +1,17 @@
 //! The one loop: commands in → schedule → shards → apply → events out. It owns the scheduler and the shards.
 //!
+//! Up to [`Rules::step_window`] steps are under way: the next one is sent before the tokens of the last one are there, because
+//! a row's input token stays with the shards. A row that ends is noticed one step late then, and that step's token is dropped.
+//!
 //! Each sequence has an event channel that can hold every event the sequence can have, so a slow reader never stops
 //! the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be lost, and it is
 //! seen before the next step is scheduled. When a shard fails, every sequence gets one failure and the loop ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::{StepReply, command};
+use proto::StepReply;
 use tokio::sync::{mpsc, watch};
 
 use crate::metrics::Metrics;
@@ -37,6 +40,14 @@ pub enum BatcherError {
     Reply(#[from] ReplyMismatch),
 }
 
+/// What the loop goes by.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    pub(crate) limits: Limits,
+    /// Steps that may be under way, at least 1.
+    pub(crate) step_window: usize,
+}
+
 /// Sequences come in here.
 #[derive(Debug, Clone)]
 pub(crate) struct BatcherHandle {
@@ -51,8 +62,28 @@ pub(crate) struct Batcher {
     submissions_rx: mpsc::Receiver<Submission>,
     events_tx: HashMap<SequenceId, mpsc::Sender<SequenceEvent>>,
     stop_rx: watch::Receiver<bool>,
-    block_size_tokens: u32,
+    rules: Rules,
     metrics: Arc<Metrics>,
+    /// Steps that are under way, oldest first.
+    sent: VecDeque<Sent>,
+    /// When the last reply came.
+    idle_since: Instant,
+}
+
+/// A step on its way.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    phase: Phase,
+    at: Instant,
+}
+
+/// What the loop was waiting for.
+enum News {
+    Reply(Box<StepReply>),
+    Submission(Submission),
+    Stop,
+    /// Nobody can submit any more.
+    Deserted,
 }
 
 #[derive(Debug)]
@@ -82,16 +113,23 @@ fn most_events(spec: &SequenceSpec) -> usize {
 impl Batcher {
     /// A loop over shards that are warmed up. `true` in `stop_rx` ends what runs and then the loop.
     pub(crate) fn new(
-        limits: Limits,
+        rules: Rules,
         group: ShardGroup,
         stop_rx: watch::Receiver<bool>,
         metrics: Arc<Metrics>,
     ) -> (BatcherHandle, Self) {
         let (submissions_tx, submissions_rx) = mpsc::channel(QUEUE);
-        let block_size_tokens = limits.block_size_tokens;
-        let scheduler = Scheduler::new(limits);
-        let events_tx = HashMap::new();
-        let batcher = Self { scheduler, group, submissions_rx, events_tx, stop_rx, block_size_tokens, metrics };
+        let batcher = Self {
+            scheduler: Scheduler::new(rules.limits.clone()),
+            group,
+            submissions_rx,
+            events_tx: HashMap::new(),
+            stop_rx,
+            rules,
+            metrics,
+            sent: VecDeque::new(),
+            idle_since: Instant::now(),
+        };
         (BatcherHandle { submissions_tx }, batcher)
     }
 
@@ -113,32 +151,64 @@ impl Batcher {
     }
 
     async fn serve(&mut self) -> Result<(), BatcherError> {
+        let mut is_stopping = false;
         loop {
-            while let Ok(submission) = self.submissions_rx.try_recv() {
-                self.submit(submission);
+            if is_stopping && self.sent.is_empty() {
+                return Ok(());
             }
-            self.cancel_abandoned();
-            let step = self.scheduler.schedule(Instant::now());
-            self.show_usage();
-            match step {
-                Some(step) => self.execute(step).await?,
-                None if self.wait().await? => {}
-                None => return Ok(()),
+            if !is_stopping {
+                self.fill_window().await?;
+            }
+            let news = self.news(is_stopping).await;
+            match self.note_failure(news)? {
+                News::Reply(reply) => self.apply(*reply)?,
+                News::Submission(submission) => self.submit(submission),
+                News::Stop => {
+                    // Everybody is told at once; what is under way ends by itself.
+                    let events = self.scheduler.fail_all(STOPPING);
+                    self.dispatch(events);
+                    is_stopping = true;
+                }
+                News::Deserted if self.sent.is_empty() => return Ok(()),
+                News::Deserted => {}
             }
         }
     }
 
-    /// Waits for work while there is none. False when there will be none any more.
-    async fn wait(&mut self) -> Result<bool, BatcherError> {
-        if *self.stop_rx.borrow() {
-            return Ok(false);
+    /// Sends what can be sent.
+    async fn fill_window(&mut self) -> Result<(), BatcherError> {
+        while let Ok(submission) = self.submissions_rx.try_recv() {
+            self.submit(submission);
         }
-        let submission = tokio::select! {
-            submission = self.submissions_rx.recv() => submission,
-            error = self.group.failure() => return Err(error.into()),
-            Ok(_) = self.stop_rx.wait_for(|&stops| stops) => None,
+        self.cancel_abandoned();
+        while self.sent.len() < self.rules.step_window
+            && let Some(step) = self.scheduler.schedule(Instant::now())
+        {
+            self.send(step).await?;
+        }
+        self.show_usage();
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    async fn news(&mut self, is_stopping: bool) -> Result<News, ShardClientError> {
+        let Self { group, submissions_rx, stop_rx, sent, rules, .. } = self;
+        // While the window is full nothing could be scheduled: submissions wait in their queue, and then in their requests.
+        let has_room = sent.len() < rules.step_window;
+        let takes_submissions = has_room && !is_stopping && (sent.is_empty() || !submissions_rx.is_closed());
+        let reply = async { if sent.is_empty() { Err(group.failure().await) } else { group.next_step().await } };
+        let stop = async {
+            if stop_rx.wait_for(|&stops| stops).await.is_err() {
+                std::future::pending::<()>().await;
+            }
         };
-        Ok(submission.map(|submission| self.submit(submission)).is_some())
+        tokio::select! {
+            reply = reply => Ok(News::Reply(Box::new(reply?))),
+            submission = submissions_rx.recv(), if takes_submissions => {
+                Ok(submission.map_or(News::Deserted, News::Submission))
+            }
+            () = stop, if !is_stopping => Ok(News::Stop),
+        }
     }
 
     fn submit(&mut self, Submission { spec, events_tx }: Submission) {
@@ -162,7 +232,8 @@ impl Batcher {
         });
     }
 
-    async fn execute(&mut self, mut step: Step) -> Result<(), BatcherError> {
+    /// Sends a step, or only what it releases.
+    async fn send(&mut self, mut step: Step) -> Result<(), BatcherError> {
         let num_admitted = step.events.len();
         if num_admitted > 0 {
             self.metrics.batch_next_size.record(num_admitted as f64);
@@ -171,47 +242,44 @@ impl Batcher {
             self.metrics.batch_concat.increment(1);
         }
         self.dispatch(std::mem::take(&mut step.events));
-        tracing::trace!(rows = step.rows.len(), chunks = step.chunks.len(), tokens = step.num_tokens(), "step");
-        match step.phase() {
-            Some(phase) => self.compute(phase, step.into_commands()).await,
-            None => Ok(self.group.release(step.into_commands()).await?),
+        let num_tokens = step.num_tokens();
+        tracing::trace!(rows = step.rows.len(), chunks = step.chunks.len(), tokens = num_tokens, "step");
+        if let Some(phase) = step.phase() {
+            self.metrics.steps(phase).count.increment(1);
+            self.sent.push_back(Sent { phase, at: Instant::now() });
         }
+        let result = self.group.send(step.into_commands(), num_tokens).await;
+        Ok(self.note_failure(result)?)
     }
 
-    async fn compute(&mut self, phase: Phase, commands: Vec<command::Kind>) -> Result<(), BatcherError> {
-        let all_metrics = Arc::clone(&self.metrics);
-        let metrics = all_metrics.steps(phase);
-        metrics.count.increment(1);
-        let sent_at = Instant::now();
-        let result = match self.call(commands).await {
-            Ok(reply) => {
-                let received_at = Instant::now();
-                metrics.inference_duration.record(received_at - sent_at);
-                metrics.forward_duration.record(Duration::from_nanos(reply.forward_ns));
-                all_metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
-                let applied = self.scheduler.apply(reply).map(|events| self.dispatch(events));
-                metrics.decode_duration.record(received_at.elapsed());
-                applied.map_err(BatcherError::from)
-            }
-            Err(error) => Err(error),
-        };
-        match &result {
+    /// Hands on what a step made.
+    fn apply(&mut self, reply: StepReply) -> Result<(), BatcherError> {
+        let Some(Sent { phase, at }) = self.sent.pop_front() else { return Err(ReplyMismatch::NoStep.into()) };
+        let received_at = Instant::now();
+        // It began when it was sent, or when the step before it ended.
+        let began_at = at.max(std::mem::replace(&mut self.idle_since, received_at));
+        let forward = Duration::from_nanos(reply.forward_ns);
+        self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
+        let applied = self.scheduler.apply(reply).map(|events| self.dispatch(events));
+        let metrics = self.metrics.steps(phase);
+        metrics.inference_duration.record(received_at.saturating_duration_since(began_at));
+        metrics.forward_duration.record(forward);
+        metrics.decode_duration.record(received_at.elapsed());
+        match &applied {
             Ok(()) => metrics.success.increment(1),
             Err(_) => metrics.failure.increment(1),
         }
-        result
+        Ok(applied?)
     }
 
-    /// Waits for a step. When told to stop meanwhile, tells everybody at once and waits on for the shards.
-    async fn call(&mut self, commands: Vec<command::Kind>) -> Result<StepReply, BatcherError> {
-        let Self { scheduler, group, events_tx, stop_rx, .. } = self;
-        let step = group.step(commands);
-        tokio::pin!(step);
-        tokio::select! {
-            reply = &mut step => return Ok(reply?),
-            Ok(_) = stop_rx.wait_for(|&stops| stops) => dispatch(events_tx, scheduler.fail_all(STOPPING)),
+    /// Counts the steps that a failure ends.
+    fn note_failure<T>(&mut self, result: Result<T, ShardClientError>) -> Result<T, ShardClientError> {
+        if result.is_err() {
+            for Sent { phase, at: _ } in self.sent.drain(..) {
+                self.metrics.steps(phase).failure.increment(1);
+            }
         }
-        Ok(step.await?)
+        result
     }
 
     fn dispatch(&mut self, events: Vec<Event>) {
@@ -230,7 +298,7 @@ impl Batcher {
     }
 
     fn show_usage(&self) {
-        self.metrics.show_usage(&self.scheduler.usage(), self.block_size_tokens);
+        self.metrics.show_usage(&self.scheduler.usage(), self.rules.limits.block_size_tokens);
     }
 }
 

@@ -33,6 +33,7 @@ use std::num::NonZero;
 use std::process::ExitCode;
 
 use model_files::{ModelFiles, ModelFilesError};
+use proto::exit_status;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::net::TcpListener;
 
@@ -76,12 +77,26 @@ pub enum RouterError {
     BatcherPanicked,
 }
 
+impl RouterError {
+    /// Exit status of the process.
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen { .. } => exit_status::CONFIGURATION,
+            Self::Shard(error) | Self::Batcher(BatcherError::Shard(error)) => error.exit_status(),
+            Self::Batcher(BatcherError::Reply(_)) => exit_status::DEVICE,
+            Self::Thread { .. } | Self::Signals { .. } | Self::Metrics(_) | Self::BatcherPanicked => {
+                exit_status::FAILURE
+            }
+        }
+    }
+}
+
 /// Plays the router in a process of its own: starts logging, runs, and ends when the parent ends. The reason of a
-/// failure is the last line of the log.
+/// failure is the last line of the log, the exit status one of [`proto::exit_status`].
 pub fn run_as_process(args: &RouterArgs) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
-        return ExitCode::from(2);
+        return ExitCode::from(exit_status::CONFIGURATION);
     }
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
         tracing::warn!("ask for a signal when the parent ends: {error}");
@@ -90,7 +105,7 @@ pub fn run_as_process(args: &RouterArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{}", chain(&error));
-            ExitCode::FAILURE
+            ExitCode::from(error.exit_status())
         }
     }
 }

@@ -9,7 +9,7 @@ use proto::Warmup;
 use tokio::sync::watch;
 
 use crate::RouterError;
-use crate::batcher::Batcher;
+use crate::batcher::{self, Batcher};
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
 use crate::metrics::Metrics;
@@ -41,7 +41,7 @@ pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Starte
         let (known, given) = (model.vocab_size, tokenizer.vocab_size());
         tracing::warn!("the tokenizer has {given} tokens, the model {known}; prompts with the others are refused");
     }
-    let warmup = group.warmup(wanted_limits(&config)).await?;
+    let warmup = group.warmup(wanted_limits(&config), model.block_size).await?;
     let limits = config.serving_limits(&warmup, &model)?;
     tracing::debug!(?config, ?limits, ?model, ?warmup, "configuration");
 
@@ -49,7 +49,8 @@ pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Starte
     metrics.programs_compiled.warmup.increment(u64::from(warmup.num_programs_compiled));
     metrics.batch_max_total_tokens.set(limits.max_batch_total_tokens);
     let (stop_tx, stop_rx) = watch::channel(false);
-    let (handle, batcher) = Batcher::new(limits.scheduler.clone(), group, stop_rx, Arc::clone(&metrics));
+    let rules = batcher::Rules { limits: limits.scheduler.clone(), step_window: config.batching.step_window as usize };
+    let (handle, batcher) = Batcher::new(rules, group, stop_rx, Arc::clone(&metrics));
 
     let tokenizer = Arc::new(tokenizer);
     let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers)
@@ -68,5 +69,6 @@ fn wanted_limits(config: &Config) -> Warmup {
         max_batch_prefill_tokens: config.batching.max_batch_prefill_tokens,
         max_batch_total_tokens: config.batching.max_batch_total_tokens,
         max_batch_size: config.batching.max_batch_size,
+        device_assignment: vec![],
     }
 }

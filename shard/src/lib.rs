@@ -25,6 +25,7 @@ mod weights;
 use std::process::ExitCode;
 
 pub use args::{Device, Dtype, ModelArgs, ShardArgs};
+use proto::exit_status;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// Why a shard ended other than by being told to.
@@ -41,11 +42,11 @@ pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
 }
 
 /// [`run`] as a whole process: starts logging, dies with its parent, and logs why it failed as its last line.
-/// Exit status: 0 after `Leave`, 1 after a failure, 2 for arguments that make no sense.
+/// The exit status is one of [`proto::exit_status`].
 pub fn run_as_process(args: &ShardArgs) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
-        return ExitCode::from(2);
+        return ExitCode::from(exit_status::CONFIGURATION);
     }
     // Nobody releases the device of a shard that outlives a launcher killed outright.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
@@ -55,7 +56,7 @@ pub fn run_as_process(args: &ShardArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
-            ExitCode::FAILURE
+            ExitCode::from(error.0.exit_status())
         }
     }
 }

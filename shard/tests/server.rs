@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use proto::shard_error::Kind;
 use proto::{
-    Command, Decode, DecodeRow, HEADER_BYTES, Hello, Info, Leave, PROTOCOL_VERSION, Prefill, PromptChunk, Release,
+    Command, Decode, DecodeRow, Fit, HEADER_BYTES, Hello, Info, Leave, PROTOCOL_VERSION, Prefill, PromptChunk, Release,
     Reply, SamplingParams, ShardError, StepReply, Warmup, WarmupReply, command, frame, reply,
 };
 use shard::{Device, ModelArgs, ShardArgs, ShardRunError};
@@ -160,8 +160,11 @@ fn a_whole_conversation() {
     let Ok(reply::Kind::Info(info)) = client.call(command::Kind::Info(Info {})) else { panic!("no info") };
     assert_eq!((info.architecture.as_str(), info.device.as_str(), info.block_size), ("LlamaForCausalLM", "mock", 16));
     assert!(!info.eos_token_ids.is_empty());
+    let Ok(reply::Kind::Fit(fit)) = client.call(command::Kind::Fit(Fit { wishes: None })) else { panic!("no limits") };
     let limits = client.warmup();
     assert!(limits.num_slots > 1 && limits.num_blocks > 1);
+    assert_eq!((fit.num_slots, fit.num_blocks), (limits.num_slots, limits.num_blocks));
+    assert!(limits.slowest_token_ns > 0);
     let first = client.step(prompt(0, &[5, 6, 7])).unwrap();
     let other = client.step(prompt(1, &[5, 6, 8])).unwrap();
     assert_ne!(first.tokens[0].token_id, other.tokens[0].token_id);
@@ -185,6 +188,19 @@ fn a_bad_command_is_answered_and_the_next_one_works() {
     let error = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap_err();
     assert_eq!(error.kind(), Kind::Protocol);
     assert!(client.step(prompt(0, &[1])).is_ok());
+    client.leave();
+    assert_eq!(shard.end(), Ok(()));
+}
+
+#[test]
+fn a_command_with_another_number_is_not_carried_out() {
+    let shard = Shard::start("demo", Device::Mock);
+    let mut client = Client::greeted(&shard.path);
+    client.warmup();
+    client.sequence_number += 1;
+    let error = client.step(prompt(0, &[1])).unwrap_err();
+    assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "the command has number 4, expected 3"));
+    assert!(client.step(prompt(0, &[1])).is_ok(), "slot 0 is still free, and the numbers go on from here");
     client.leave();
     assert_eq!(shard.end(), Ok(()));
 }

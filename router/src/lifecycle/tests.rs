@@ -17,6 +17,9 @@ use crate::testing::{FakeShard, start};
 /// Nothing in a test takes this long.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// Steps that are under way at a time.
+const STEP_WINDOW: usize = 2;
+
 struct Served {
     address: std::net::SocketAddr,
     stops_tx: mpsc::Sender<&'static str>,
@@ -78,7 +81,7 @@ async fn running_requests_end_before_the_server_does() {
     let stats = Arc::clone(&shard.stats);
     let served = serve_with(shard, DEADLINE).await;
     let mut stream = served.post("/generate_stream", 5).await;
-    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 2").await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 3").await;
     served.stops_tx.send("test").await.unwrap();
     while TcpStream::connect(served.address).await.is_ok() {
         tokio::task::yield_now().await;
@@ -95,11 +98,11 @@ async fn a_second_wish_ends_them_at_once() {
     let (shard, steps) = shard_with_steps(2);
     let served = serve_with(shard, DEADLINE).await;
     let mut stream = served.post("/generate_stream", 50).await;
-    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 2").await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 3").await;
     served.stops_tx.send("test").await.unwrap();
     served.stops_tx.send("test").await.unwrap();
     assert!(read_all(&mut stream).await.contains("the server is shutting down"));
-    steps.add_permits(1);
+    steps.add_permits(STEP_WINDOW);
     served.result().await.unwrap();
 }
 
@@ -108,11 +111,11 @@ async fn what_does_not_end_in_time_is_told() {
     let (shard, steps) = shard_with_steps(1);
     let served = serve_with(shard, Duration::ZERO).await;
     let mut stream = served.post("/generate", 50).await;
-    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 1").await;
+    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 2").await;
     served.stops_tx.send("test").await.unwrap();
     let text = read_all(&mut stream).await;
     assert!(text.starts_with("HTTP/1.1 424") && text.contains("the server is shutting down"), "{text}");
-    steps.add_permits(1);
+    steps.add_permits(STEP_WINDOW);
     served.result().await.unwrap();
 }
 
@@ -128,14 +131,19 @@ async fn a_shard_that_dies_ends_the_server_after_every_client_was_told() {
 
 #[tokio::test]
 async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
-    let (shard, steps) = shard_with_steps(2);
+    let (shard, steps) = shard_with_steps(0);
+    let stats = Arc::clone(&shard.stats);
     let served = serve_with(shard, DEADLINE).await;
     let clients = [served.post("/generate", 400).await, served.post("/generate_stream", 400).await];
-    served.wait_for_metric("tgi_request_count 2").await;
-    served.wait_for_metric("tgi_batch_inference_count{method=\"decode\"} 1").await;
+    served.wait_for_metric("tgi_request_max_new_tokens_count 2").await;
+    // The first one's prompt and token, the second one's prompt.
+    steps.add_permits(3);
+    while stats.num_opened.load(Ordering::Relaxed) < 2 {
+        tokio::task::yield_now().await;
+    }
     drop(clients);
     served.wait_for_metric("tgi_request_failure{err=\"dropped\"} 2").await;
-    steps.add_permits(2);
+    steps.add_permits(STEP_WINDOW);
     served.wait_for_metric("hilo_slots_used 0").await;
     served.wait_for_metric("hilo_kv_blocks_used 0").await;
 }

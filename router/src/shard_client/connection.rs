@@ -1,8 +1,7 @@
-//! One rank's socket: frames out, frames in.
+//! One rank's socket: frames out, frames in, and the answer that is being waited for.
 //!
-//! Reading may be abandoned at any point without losing a byte: what came so far stays in the buffer. It knows
-//! commands and replies as bytes and numbers only, not what they mean, and has no deadline of its own after the
-//! connection.
+//! Waiting may be abandoned at any point without losing a byte: what came so far stays in the buffer, and an answer stays
+//! until it is taken. It knows commands and replies as bytes and numbers only, not what they mean.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +23,9 @@ pub(super) struct Connection {
     stream: UnixStream,
     /// Bytes read that are no whole frame.
     buffer: Vec<u8>,
+    answer: Option<reply::Kind>,
+    /// When the shard last said that it is alive.
+    heard_at: Instant,
 }
 
 impl Connection {
@@ -37,7 +39,7 @@ impl Connection {
         loop {
             match UnixStream::connect(&path).await {
                 Ok(stream) => {
-                    return Ok(Self { rank, stream, buffer: Vec::new() });
+                    return Ok(Self { rank, stream, buffer: Vec::new(), answer: None, heard_at: Instant::now() });
                 }
                 Err(source) if Instant::now() >= give_up_at => {
                     return Err(ShardClientError::Connect { rank, path, after: deadline, source });
@@ -47,21 +49,58 @@ impl Connection {
         }
     }
 
-    /// Sends commands in one piece, numbered from `first_number`.
+    /// Sends a command.
     ///
     /// # Errors
-    /// When the socket or a frame's size does not allow it.
-    pub(super) async fn send(&mut self, first_number: u64, commands: &[command::Kind]) -> Result<(), ShardClientError> {
+    /// When the socket or the frame's size does not allow it.
+    pub(super) async fn send(&mut self, sequence_number: u64, kind: command::Kind) -> Result<(), ShardClientError> {
         let rank = self.rank;
         let mut buffer = Vec::new();
-        for (sequence_number, kind) in (first_number..).zip(commands) {
-            let command = Command { sequence_number, kind: Some(kind.clone()) };
-            frame::encode(&command, &mut buffer).map_err(|source| ShardClientError::Frame { rank, source })?;
+        let command = Command { sequence_number, kind: Some(kind) };
+        frame::encode(&command, &mut buffer).map_err(|source| ShardClientError::Frame { rank, source })?;
+        match self.stream.write_all(&buffer).await {
+            Ok(()) => Ok(()),
+            // It may have said why.
+            Err(error) if is_closed(&error) => Err(self.broken().await),
+            Err(source) => Err(ShardClientError::Io { rank, source }),
         }
-        self.stream.write_all(&buffer).await.map_err(|source| ShardClientError::Io { rank, source })
     }
 
-    /// The reply to the command of this number; an error the shard answers is an error here.
+    /// Waits until the answer to the command of this number is there. The deadline counts from `since`, or from the last sign
+    /// of life after it. Safe to abandon and to begin again.
+    ///
+    /// # Errors
+    /// When there is none; an error the shard answers is an error here. [`ShardClientError::Timeout`] has no ranks.
+    pub(super) async fn wait_for_answer(
+        &mut self,
+        number: u64,
+        since: Instant,
+        deadline: Duration,
+    ) -> Result<(), ShardClientError> {
+        while self.answer.is_none() {
+            let give_up_at = since.max(self.heard_at) + deadline;
+            let received = tokio::time::timeout_at(give_up_at, self.receive(number)).await;
+            match received.map_err(|_| ShardClientError::timeout("", deadline))?? {
+                // The shard's own log says what is done.
+                reply::Kind::Progress(_) => self.heard_at = Instant::now(),
+                kind => self.answer = Some(kind),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an answer waits to be taken.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// The answer, once.
+    pub(super) fn take_answer(&mut self) -> Option<reply::Kind> {
+        self.answer.take()
+    }
+
+    /// The next reply, which must be to the command of this number; an error the shard answers is an error here. Safe to
+    /// abandon.
     ///
     /// # Errors
     /// When there is none.
@@ -76,16 +115,31 @@ impl Connection {
         }
     }
 
-    /// The next frame. Safe to abandon: what was read stays in the buffer.
+    /// Waits until the conversation breaks, whatever the shard says before that. Safe to abandon.
+    pub(super) async fn broken(&mut self) -> ShardClientError {
+        let rank = self.rank;
+        loop {
+            match self.read_frame().await {
+                Ok(Reply { kind: Some(reply::Kind::Error(error)), .. }) => {
+                    return ShardClientError::Shard { rank, error };
+                }
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+    }
+
     async fn read_frame(&mut self) -> Result<Reply, ShardClientError> {
         let rank = self.rank;
         loop {
             if let Some(reply) = self.take_frame()? {
                 return Ok(reply);
             }
-            let num_bytes = self.stream.read_buf(&mut self.buffer).await;
-            if num_bytes.map_err(|source| ShardClientError::Io { rank, source })? == 0 {
-                return Err(ShardClientError::Closed { rank });
+            match self.stream.read_buf(&mut self.buffer).await {
+                Ok(0) => return Err(ShardClientError::Closed { rank }),
+                Ok(_) => {}
+                Err(error) if is_closed(&error) => return Err(ShardClientError::Closed { rank }),
+                Err(source) => return Err(ShardClientError::Io { rank, source }),
             }
         }
     }
@@ -101,4 +155,9 @@ impl Connection {
         self.buffer.drain(..HEADER_BYTES + len);
         Ok(Some(reply))
     }
+}
+
+/// Whether the other side is gone; with commands that it has not read, the system says so in another way.
+fn is_closed(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
 }

@@ -1,28 +1,20 @@
 //! All ranks of a model as one: every command goes to every rank in the same order, rank 0 speaks for all.
 //!
-//! Doors: [`ShardGroup::connect`], then a method per command. Every wait has a deadline, named at the top. After an
-//! error the conversation is over; nothing is tried again.
+//! Doors: [`ShardGroup::send`], which does not wait for an answer, so that the next step is under way while the last one runs,
+//! and [`ShardGroup::next_step`]. Every wait has a deadline (`deadline.rs`). After an error the conversation is over; nothing is
+//! tried again.
 
-use std::convert::Infallible;
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
-use proto::{HelloReply, ModelInfo, PROTOCOL_VERSION, StepReply, Warmup, WarmupReply, command, reply};
-use tokio::time::error::Elapsed;
+use futures_util::future::{select_all, try_join_all};
+use proto::{StepDone, StepReply, command, reply};
+use tokio::time::Instant;
 
-use super::ShardClientError;
 use super::connection::Connection;
-
-/// A shard listens before it loads, so it is there soon or never.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
-/// A shard that loads says so many times a second.
-const HELLO_DEADLINE: Duration = Duration::from_secs(60);
-/// One program may take a device's compiler this long.
-const WARMUP_DEADLINE: Duration = Duration::from_secs(1800);
-/// A step takes milliseconds to seconds; a shard that needs longer hangs.
-const STEP_DEADLINE: Duration = Duration::from_secs(60);
-/// Freeing a device.
-const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
+use super::deadline::StepDeadlines;
+use super::error::unexpected;
+use super::{ShardClientError, deadline};
 
 /// The shards of one model.
 #[derive(Debug)]
@@ -30,82 +22,89 @@ pub(crate) struct ShardGroup {
     /// By rank, at least one.
     connections: Vec<Connection>,
     sequence_number: u64,
+    /// Commands that not every rank has answered, oldest first.
+    pending: VecDeque<Pending>,
+    /// When the oldest of them became the oldest.
+    waits_since: Instant,
+    pub(super) deadlines: StepDeadlines,
+    pub(super) device_assignment: Vec<u32>,
+}
+
+/// A command on its way.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    number: u64,
+    name: &'static str,
+    deadline: Duration,
 }
 
 impl ShardGroup {
-    /// Connects to every rank and waits until all have loaded the same model.
-    ///
-    /// # Errors
-    /// When one is missing, does not load, or does not belong to the others.
-    pub(crate) async fn connect(shard_uds_path: &str, world_size: u32) -> Result<Self, ShardClientError> {
-        tracing::info!("connecting to {world_size} shard(s) at {shard_uds_path}-<rank>");
-        let connections = (0..world_size).map(|rank| Connection::connect(shard_uds_path, rank, CONNECT_DEADLINE));
-        let mut group = Self { connections: try_join_all(connections).await?, sequence_number: 0 };
-        let hello = command::Kind::Hello(proto::Hello { protocol_version: PROTOCOL_VERSION });
-        let replies = group.exchange(vec![hello], "hello", HELLO_DEADLINE).await?;
-        let replies = replies.into_iter().map(|(rank, kind)| match kind {
-            reply::Kind::Hello(hello) => Ok((rank, hello)),
-            other => Err(unexpected(rank, "hello", &other)),
-        });
-        let replies = replies.collect::<Result<Vec<_>, _>>()?;
-        check_belong_together(&replies, world_size)?;
-        Ok(group)
-    }
-
-    /// The facts of the loaded model.
-    ///
-    /// # Errors
-    /// When a rank does not answer.
-    pub(crate) async fn info(&mut self) -> Result<ModelInfo, ShardClientError> {
-        match self.call_first(command::Kind::Info(proto::Info {}), "info", HELLO_DEADLINE).await? {
-            (_, reply::Kind::Info(info)) => Ok(info),
-            (rank, other) => Err(unexpected(rank, "info", &other)),
+    pub(super) fn new(connections: Vec<Connection>) -> Self {
+        Self {
+            connections,
+            sequence_number: 0,
+            pending: VecDeque::new(),
+            waits_since: Instant::now(),
+            deadlines: StepDeadlines::default(),
+            device_assignment: Vec::new(),
         }
     }
 
-    /// Prepares every rank for these limits. The answer is the least that all can do.
+    /// Sends the commands of a step, which reads `num_tokens` tokens, to every rank. Not to be abandoned.
     ///
     /// # Errors
-    /// When a rank cannot.
-    pub(crate) async fn warmup(&mut self, limits: Warmup) -> Result<WarmupReply, ShardClientError> {
-        let replies = self.exchange(vec![command::Kind::Warmup(limits)], "warm-up", WARMUP_DEADLINE).await?;
-        let mut least: Option<WarmupReply> = None;
-        for (rank, kind) in replies {
-            let reply::Kind::Warmup(warmup) = kind else {
-                return Err(unexpected(rank, "warm-up", &kind));
+    /// When a rank does not take them in time.
+    pub(crate) async fn send(
+        &mut self,
+        commands: Vec<command::Kind>,
+        num_tokens: usize,
+    ) -> Result<(), ShardClientError> {
+        for kind in commands {
+            let name = if matches!(kind, command::Kind::Release(_)) { RELEASE } else { STEP };
+            self.send_one(kind, name, self.deadlines.step(num_tokens)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest step that was sent. Safe to abandon and to begin again.
+    ///
+    /// # Errors
+    /// When a rank does not answer in time, fails, or did something else than rank 0.
+    pub(crate) async fn next_step(&mut self) -> Result<StepReply, ShardClientError> {
+        loop {
+            let (name, mut answers) = self.answers().await?;
+            if name == RELEASE {
+                check_done(name, &answers)?;
+                continue;
+            }
+            if answers.is_empty() {
+                return Err(ShardClientError::Closed { rank: 0 });
+            }
+            return match answers.remove(0) {
+                (_, reply::Kind::Step(step)) => agree(step, &answers),
+                (rank, other) => Err(unexpected(rank, name, &other)),
             };
-            least = Some(least.map_or(warmup, |least| WarmupReply {
-                num_slots: least.num_slots.min(warmup.num_slots),
-                num_blocks: least.num_blocks.min(warmup.num_blocks),
-                max_total_tokens: least.max_total_tokens.min(warmup.max_total_tokens),
-                max_batch_prefill_tokens: least.max_batch_prefill_tokens.min(warmup.max_batch_prefill_tokens),
-                kv_cache_bytes: least.kv_cache_bytes + warmup.kv_cache_bytes,
-                num_programs_compiled: least.num_programs_compiled + warmup.num_programs_compiled,
-                // One rank reports tokens, and all are of one kind.
-                max_top_n_tokens: least.max_top_n_tokens,
-            }));
         }
-        least.ok_or(ShardClientError::Closed { rank: 0 })
     }
 
-    /// Ends rows, and computes nothing.
-    ///
-    /// # Errors
-    /// When a rank does not answer that it did.
-    pub(crate) async fn release(&mut self, commands: Vec<command::Kind>) -> Result<(), ShardClientError> {
-        self.exchange(commands, "release", STEP_DEADLINE).await.map(drop)
-    }
-
-    /// Computes one step: the last of these commands. Those before it are under way at the same time.
-    ///
-    /// # Errors
-    /// When a rank does not answer in time, or fails.
-    pub(crate) async fn step(&mut self, commands: Vec<command::Kind>) -> Result<StepReply, ShardClientError> {
-        let replies = self.exchange(commands, "a step", STEP_DEADLINE).await?;
-        match replies.into_iter().next().ok_or(ShardClientError::Closed { rank: 0 })? {
-            (_, reply::Kind::Step(step)) => Ok(step),
-            (rank, other) => Err(unexpected(rank, "a step", &other)),
+    /// Waits until a rank breaks the conversation although no step is under way. Safe to abandon.
+    pub(crate) async fn failure(&mut self) -> ShardClientError {
+        while !self.pending.is_empty() {
+            let answered = self.answers().await;
+            if let Err(error) = answered.and_then(|(name, answers)| check_done(name, &answers)) {
+                return error;
+            }
         }
+        let watches = self.connections.iter_mut().map(|connection| {
+            Box::pin(async {
+                let rank = connection.rank;
+                match connection.receive(0).await {
+                    Ok(kind) => unexpected(rank, "nothing", &kind),
+                    Err(error) => error,
+                }
+            })
+        });
+        select_all(watches).await.0
     }
 
     /// Tells every rank to end.
@@ -113,105 +112,119 @@ impl ShardGroup {
     /// # Errors
     /// When a rank does not answer that it does.
     pub(crate) async fn leave(mut self) -> Result<(), ShardClientError> {
-        match self.call_first(command::Kind::Leave(proto::Leave {}), "leave", LEAVE_DEADLINE).await? {
-            (_, reply::Kind::Done(_)) => Ok(()),
-            (rank, other) => Err(unexpected(rank, "leave", &other)),
+        while !self.pending.is_empty() {
+            self.answers().await?;
         }
+        let answers = self.call(command::Kind::Leave(proto::Leave {}), "leave", deadline::LEAVE).await?;
+        check_done("leave", &answers)
     }
 
-    /// Waits until a rank says something although nothing was asked; most likely it has closed the connection. Safe to
-    /// abandon.
-    pub(crate) async fn failure(&mut self) -> ShardClientError {
-        let watches = self.connections.iter_mut().map(async |connection| -> Result<Infallible, ShardClientError> {
-            let kind = connection.receive(0).await?;
-            Err(unexpected(connection.rank, "nothing", &kind))
-        });
-        match try_join_all(watches).await {
-            Err(error) => error,
-            Ok(_) => ShardClientError::Closed { rank: 0 },
-        }
-    }
-
-    /// Calls every rank, and takes rank 0's answer.
-    async fn call_first(
+    /// Sends a command and waits for every rank's answer to it. Nothing may be under way.
+    pub(super) async fn call(
         &mut self,
         kind: command::Kind,
         name: &'static str,
         deadline: Duration,
-    ) -> Result<(u32, reply::Kind), ShardClientError> {
-        let replies = self.exchange(vec![kind], name, deadline).await?;
-        replies.into_iter().next().ok_or(ShardClientError::Closed { rank: 0 })
+    ) -> Result<Vec<(u32, reply::Kind)>, ShardClientError> {
+        self.send_one(kind, name, deadline).await?;
+        Ok(self.answers().await?.1)
     }
 
-    /// Sends commands to every rank and waits for every answer: the last one's, by rank. Those before it must be done.
-    /// Each sign of progress renews the deadline.
-    async fn exchange(
+    async fn send_one(
         &mut self,
-        commands: Vec<command::Kind>,
+        kind: command::Kind,
         name: &'static str,
         deadline: Duration,
-    ) -> Result<Vec<(u32, reply::Kind)>, ShardClientError> {
-        let first_number = self.sequence_number + 1;
-        self.sequence_number += commands.len() as u64;
-        let exchanges = self.connections.iter_mut().map(async |connection| {
-            let rank = connection.rank;
-            let timeout = |_| ShardClientError::Timeout { rank, command: name, after: deadline };
-            tokio::time::timeout(deadline, connection.send(first_number, &commands)).await.map_err(timeout)??;
-            let mut answer = reply::Kind::Done(proto::Done {});
-            for number in first_number..=self.sequence_number {
-                if !matches!(answer, reply::Kind::Done(_)) {
-                    return Err(unexpected(rank, name, &answer));
-                }
-                answer = answer_of(connection, number, deadline).await.map_err(timeout)??;
+    ) -> Result<(), ShardClientError> {
+        self.sequence_number += 1;
+        let number = self.sequence_number;
+        if self.pending.is_empty() {
+            self.waits_since = Instant::now();
+        }
+        self.pending.push_back(Pending { number, name, deadline });
+        let sends = self.connections.iter_mut().map(|connection| connection.send(number, kind.clone()));
+        match tokio::time::timeout(deadline, try_join_all(sends)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(self.cause(error).await),
+            Err(_) => Err(self.cause(ShardClientError::timeout(name, deadline)).await),
+        }
+    }
+
+    /// Every rank's answer to the oldest command, with that command's name. Safe to abandon and to begin again.
+    async fn answers(&mut self) -> Result<(&'static str, Vec<(u32, reply::Kind)>), ShardClientError> {
+        let Some(&Pending { number, name, deadline }) = self.pending.front() else { std::future::pending().await };
+        let since = self.waits_since;
+        let waits = self.connections.iter_mut().map(|connection| connection.wait_for_answer(number, since, deadline));
+        match try_join_all(waits).await {
+            Ok(_) => {}
+            Err(ShardClientError::Timeout { after, .. }) => {
+                return Err(self.cause(ShardClientError::timeout(name, after)).await);
             }
-            Ok((rank, answer))
+            Err(error) => return Err(self.cause(error).await),
+        }
+        self.pending.pop_front();
+        self.waits_since = Instant::now();
+        let answers = self.connections.iter_mut().filter_map(|connection| {
+            let answer = connection.take_answer()?;
+            Some((connection.rank, answer))
         });
-        try_join_all(exchanges).await
+        Ok((name, answers.collect()))
+    }
+
+    /// A rank that hears nothing from another one says so, and that one may be about to break off: the cause of a symptom, if
+    /// it shows soon.
+    async fn cause(&mut self, error: ShardClientError) -> ShardClientError {
+        if !error.is_symptom() {
+            return error;
+        }
+        let silent = self.connections.iter().filter(|connection| !connection.has_answered());
+        let silent = silent.map(|connection| connection.rank.to_string()).collect::<Vec<_>>().join(" and ");
+        let complains = if let ShardClientError::Shard { rank, .. } = &error { Some(*rank) } else { None };
+        let watches = self.connections.iter_mut().map(|connection| {
+            Box::pin(async move {
+                // Who complains ends too, and is not to blame.
+                if Some(connection.rank) != complains {
+                    let error = connection.broken().await;
+                    if !error.is_symptom() {
+                        return error;
+                    }
+                }
+                std::future::pending().await
+            })
+        });
+        match tokio::time::timeout(deadline::CAUSE, select_all(watches)).await {
+            Ok((cause, ..)) => cause,
+            Err(_) => match error {
+                ShardClientError::Timeout { command, after, .. } => {
+                    ShardClientError::Timeout { ranks: silent, command, after }
+                }
+                other => other,
+            },
+        }
     }
 }
 
-/// The reply of this number, with what it reports before.
-async fn answer_of(
-    connection: &mut Connection,
-    number: u64,
-    deadline: Duration,
-) -> Result<Result<reply::Kind, ShardClientError>, Elapsed> {
-    loop {
-        match tokio::time::timeout(deadline, connection.receive(number)).await? {
-            // A sign of life; the shard's own log says what is done.
-            Ok(reply::Kind::Progress(_)) => {}
-            answer => return Ok(answer),
-        }
+const RELEASE: &str = "release";
+const STEP: &str = "a step";
+
+fn check_done(name: &'static str, answers: &[(u32, reply::Kind)]) -> Result<(), ShardClientError> {
+    match answers.iter().find(|(_, kind)| !matches!(kind, reply::Kind::Done(_))) {
+        Some((rank, other)) => Err(unexpected(*rank, name, other)),
+        None => Ok(()),
     }
 }
 
-fn check_belong_together(replies: &[(u32, HelloReply)], world_size: u32) -> Result<(), ShardClientError> {
-    let first_hash = replies.first().map(|(_, hello)| hello.config_hash);
-    for &(rank, hello) in replies {
-        if hello.protocol_version != PROTOCOL_VERSION {
-            let (expected, got) = (PROTOCOL_VERSION, hello.protocol_version);
-            return Err(ShardClientError::Version { rank, expected, got });
+/// The step of rank 0, if all others did the same.
+fn agree(mut step: StepReply, others: &[(u32, reply::Kind)]) -> Result<StepReply, ShardClientError> {
+    for (rank, kind) in others {
+        let rank = *rank;
+        let reply::Kind::StepDone(StepDone { forward_ns: _, num_programs_compiled, fingerprint }) = kind else {
+            return Err(unexpected(rank, STEP, kind));
+        };
+        if *fingerprint != step.fingerprint {
+            return Err(ShardClientError::Fingerprint { rank, expected: step.fingerprint, got: *fingerprint });
         }
-        if (hello.rank, hello.world_size) != (rank, world_size) {
-            let (got_rank, got_world_size) = (hello.rank, hello.world_size);
-            return Err(ShardClientError::Rank { rank, world_size, got_rank, got_world_size });
-        }
-        if Some(hello.config_hash) != first_hash {
-            return Err(ShardClientError::ConfigHash { rank });
-        }
+        step.num_programs_compiled += num_programs_compiled;
     }
-    Ok(())
-}
-
-fn unexpected(rank: u32, command: &'static str, got: &reply::Kind) -> ShardClientError {
-    let got = match got {
-        reply::Kind::Hello(_) => "a greeting",
-        reply::Kind::Info(_) => "facts of the model",
-        reply::Kind::Progress(_) => "progress",
-        reply::Kind::Warmup(_) => "the result of a warm-up",
-        reply::Kind::Step(_) => "the result of a step",
-        reply::Kind::Done(_) => "done",
-        reply::Kind::Error(_) => "an error",
-    };
-    ShardClientError::Unexpected { rank, command, got }
+    Ok(step)
 }

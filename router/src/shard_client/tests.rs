@@ -36,6 +36,12 @@ fn open(slot: u32) -> command::Kind {
     command::Kind::Prefill(proto::Prefill { chunks: vec![chunk], rows: vec![] })
 }
 
+/// Sends a step and waits for it.
+async fn step(group: &mut ShardGroup, commands: Vec<command::Kind>) -> Result<proto::StepReply, ShardClientError> {
+    group.send(commands, 1).await?;
+    group.next_step().await
+}
+
 async fn check_error(directory: &TempDir, expected: &str) {
     let error = connect(directory, 1).await.unwrap_err().to_string();
     assert_eq!(error.replace(&directory.path().display().to_string(), ""), expected);
@@ -53,12 +59,12 @@ async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
     }
     let mut group = connect(&directory, 2).await.unwrap();
     assert_eq!(group.info().await.unwrap().block_size, 16);
-    assert_eq!(group.warmup(Warmup::default()).await.unwrap().num_slots, 5, "the least of both");
-    let reply = group.step(vec![open(3)]).await.unwrap();
+    assert_eq!(group.warmup(Warmup::default(), 16).await.unwrap().num_slots, 5, "the least of both");
+    let reply = step(&mut group, vec![open(3)]).await.unwrap();
     assert_eq!((reply.tokens.len(), reply.tokens[0].slot), (1, 3));
-    let reply = group.step(vec![release(3), open(3)]).await.unwrap();
+    let reply = step(&mut group, vec![release(3), open(3)]).await.unwrap();
     assert_eq!(reply.tokens.len(), 1);
-    group.release(vec![release(3)]).await.unwrap();
+    group.send(vec![release(3)], 0).await.unwrap();
     group.leave().await.unwrap();
     for stats in stats {
         assert_eq!((stats.num_opened.load(Ordering::Relaxed), stats.num_released.load(Ordering::Relaxed)), (2, 2));
@@ -80,7 +86,7 @@ async fn a_shard_of_another_version_or_rank_is_refused() {
         directory
     };
     let directory = listen(FakeShard { protocol_version: 9, ..FakeShard::default() }, 0, 1);
-    check_error(&directory, "shard 0 speaks version 9 of the protocol, this router speaks 1").await;
+    check_error(&directory, "shard 0 speaks version 9 of the protocol, this router speaks 2").await;
     let directory = listen(FakeShard::default(), 0, 2);
     check_error(&directory, "the shard at socket 0 is rank 0 of 2, expected rank 0 of 1").await;
 }
@@ -91,8 +97,59 @@ async fn a_shard_that_hangs_is_given_up() {
     let shard = FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
     shard.listen(&directory.path().join("shard"), 0, 1);
     let mut group = connect(&directory, 1).await.unwrap();
-    let error = group.step(vec![open(0)]).await.unwrap_err().to_string();
-    assert_eq!(error, "shard 0 did not answer a step within 60 s");
+    let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
+    assert_eq!(error, "shard 0 did not answer a step within 20.0 s");
+}
+
+#[tokio::test]
+async fn a_step_is_sent_before_the_last_one_is_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let steps = Arc::new(Semaphore::new(0));
+    let shard = FakeShard { steps: Arc::clone(&steps), ..FakeShard::default() };
+    shard.listen(&directory.path().join("shard"), 0, 1);
+    let mut group = connect(&directory, 1).await.unwrap();
+    group.send(vec![open(0)], 2).await.unwrap();
+    group.send(vec![open(1)], 2).await.unwrap();
+    group.send(vec![release(0)], 0).await.unwrap();
+    // A wait that is abandoned loses nothing.
+    for slot in [0, 1] {
+        assert!(futures_util::FutureExt::now_or_never(group.next_step()).is_none());
+        steps.add_permits(1);
+        assert_eq!(group.next_step().await.unwrap().tokens[0].slot, slot);
+    }
+    group.leave().await.unwrap();
+}
+
+#[tokio::test]
+async fn ranks_that_do_different_things_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("shard");
+    FakeShard { fingerprint: 16, ..FakeShard::default() }.listen(&path, 0, 2);
+    FakeShard { fingerprint: 17, ..FakeShard::default() }.listen(&path, 1, 2);
+    let mut group = connect(&directory, 2).await.unwrap();
+    let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
+    let expected = "shard 1 ran something else than shard 0: the fingerprints of the step are 0000000000000011 and 0000000000000010";
+    assert_eq!(error, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_silent_ranks_both_are_named_and_a_dead_one_is_the_cause() {
+    let silent = || FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("shard");
+    silent().listen(&path, 0, 2);
+    silent().listen(&path, 1, 2);
+    let mut group = connect(&directory, 2).await.unwrap();
+    let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
+    assert_eq!(error, "shard 0 and 1 did not answer a step within 20.0 s");
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("shard");
+    silent().listen(&path, 0, 2);
+    FakeShard { dies_at_step: Some(1), ..FakeShard::default() }.listen(&path, 1, 2);
+    let mut group = connect(&directory, 2).await.unwrap();
+    let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
+    assert_eq!(error, "shard 1 closed the connection");
 }
 
 #[tokio::test]
@@ -100,7 +157,8 @@ async fn what_a_shard_refuses_is_passed_on() {
     let directory = tempfile::tempdir().unwrap();
     FakeShard::default().listen(&directory.path().join("shard"), 0, 1);
     let mut group = connect(&directory, 1).await.unwrap();
-    let error = group.release(vec![release(4)]).await.unwrap_err().to_string();
+    group.send(vec![release(4)], 0).await.unwrap();
+    let error = group.failure().await.to_string();
     assert_eq!(error, "shard 0: slot 4 is not open");
 }
 

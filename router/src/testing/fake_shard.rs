@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::VOCAB_SIZE;
 use proto::{
-    Command, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs, Reply,
-    SampledToken, SamplingParams, ShardError, StepReply, WarmupReply, command, frame, reply, shard_error,
+    Command, FitReply, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs,
+    Reply, SampledToken, SamplingParams, ShardError, StepDone, StepReply, Warmup, WarmupReply, command, frame, reply,
+    shard_error,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -36,6 +37,8 @@ pub(crate) struct FakeShard {
     pub(crate) steps: Arc<Semaphore>,
     /// The connection is dropped in place of the reply to this step, counted from 1.
     pub(crate) dies_at_step: Option<u32>,
+    /// What it says that it ran.
+    pub(crate) fingerprint: u64,
     pub(crate) stats: Arc<ShardStats>,
 }
 
@@ -68,6 +71,7 @@ impl Default for FakeShard {
             max_total_tokens: 512,
             steps: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             dies_at_step: None,
+            fingerprint: 0,
             stats: Arc::default(),
         }
     }
@@ -115,7 +119,8 @@ impl FakeShard {
         Some(match kind {
             command::Kind::Hello(_) => {
                 let protocol_version = self.protocol_version;
-                reply::Kind::Hello(HelloReply { protocol_version, rank, world_size, config_hash: 7, pid: 1 })
+                let hello = HelloReply { protocol_version, rank, world_size, config_hash: 7, pid: 1, devices: vec![] };
+                reply::Kind::Hello(hello)
             }
             command::Kind::Info(_) => reply::Kind::Info(ModelInfo {
                 dtype: "float32".into(),
@@ -125,19 +130,21 @@ impl FakeShard {
                 block_size: BLOCK_SIZE,
                 ..ModelInfo::default()
             }),
+            command::Kind::Fit(fit) => reply::Kind::Fit(self.fit(&fit.wishes.unwrap())),
             command::Kind::Warmup(limits) => {
                 self.stats.num_warmups.fetch_add(1, Ordering::Relaxed);
+                let FitReply { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } = self.fit(&limits);
                 reply::Kind::Warmup(WarmupReply {
-                    num_slots: limits.max_batch_size.unwrap_or(self.num_slots),
-                    num_blocks: limits.max_batch_total_tokens.map_or(self.num_blocks, |tokens| tokens / BLOCK_SIZE),
-                    max_total_tokens: limits.max_total_tokens.unwrap_or(self.max_total_tokens),
-                    max_batch_prefill_tokens: limits.max_batch_prefill_tokens.unwrap_or(64),
+                    num_slots,
+                    num_blocks,
+                    max_total_tokens,
+                    max_batch_prefill_tokens,
                     ..WarmupReply::default()
                 })
             }
-            command::Kind::Prefill(step) => return self.step(step, rows).await,
+            command::Kind::Prefill(step) => return self.step(step, rows, rank).await,
             command::Kind::Decode(proto::Decode { rows: decode }) => {
-                return self.step(proto::Prefill { chunks: vec![], rows: decode }, rows).await;
+                return self.step(proto::Prefill { chunks: vec![], rows: decode }, rows, rank).await;
             }
             command::Kind::Release(proto::Release { slots }) => {
                 self.stats.num_released.fetch_add(slots.len() as u32, Ordering::Relaxed);
@@ -153,16 +160,30 @@ impl FakeShard {
         })
     }
 
-    async fn step(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>) -> Option<reply::Kind> {
+    fn fit(&self, wishes: &Warmup) -> FitReply {
+        FitReply {
+            num_slots: wishes.max_batch_size.unwrap_or(self.num_slots),
+            num_blocks: wishes.max_batch_total_tokens.map_or(self.num_blocks, |tokens| tokens / BLOCK_SIZE),
+            max_total_tokens: wishes.max_total_tokens.unwrap_or(self.max_total_tokens),
+            max_batch_prefill_tokens: wishes.max_batch_prefill_tokens.unwrap_or(64),
+        }
+    }
+
+    async fn step(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>, rank: u32) -> Option<reply::Kind> {
         let number = self.stats.num_steps.fetch_add(1, Ordering::Relaxed) + 1;
         self.steps.acquire().await.unwrap().forget();
         if self.dies_at_step == Some(number) {
             return None;
         }
-        Some(self.compute(step, rows).unwrap_or_else(protocol_error))
+        let fingerprint = self.fingerprint;
+        Some(match self.compute(step, rows) {
+            Ok(answer) if rank == 0 => reply::Kind::Step(StepReply { fingerprint, ..answer }),
+            Ok(_) => reply::Kind::StepDone(StepDone { fingerprint, ..StepDone::default() }),
+            Err(message) => protocol_error(message),
+        })
     }
 
-    fn compute(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>) -> Result<reply::Kind, String> {
+    fn compute(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>) -> Result<StepReply, String> {
         let mut answer = StepReply { forward_ns: 1000, ..StepReply::default() };
         for chunk in step.chunks {
             self.read_chunk(chunk, rows, &mut answer)?;
@@ -173,7 +194,7 @@ impl FakeShard {
             answer.tokens.push(self.sample(decode.slot, row));
         }
         self.stats.max_rows.fetch_max(answer.tokens.len() as u32, Ordering::Relaxed);
-        Ok(reply::Kind::Step(answer))
+        Ok(answer)
     }
 
     fn read_chunk(

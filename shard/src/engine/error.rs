@@ -2,8 +2,8 @@
 //!
 //! Door: [`EngineError`]. Messages name the thing, the value and what is allowed; only the kind decides what happens.
 
-use proto::ShardError;
 use proto::shard_error::Kind;
+use proto::{ShardError, exit_status};
 
 use crate::backend::BackendError;
 use crate::graph::GraphError;
@@ -56,6 +56,20 @@ impl EngineError {
     /// Whether a step broke off in the middle, so that rows are in a state that neither side knows.
     pub(crate) fn leaves_rows_unknown(&self) -> bool {
         matches!(self, Self::Backend(_) | Self::Graph(_))
+    }
+
+    /// Exit status of a process that ends because of it.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::Backend(BackendError::Plugin(_) | BackendError::NoDevice { .. }) => exit_status::NO_DEVICE,
+            Self::Isa(_) => exit_status::CONFIGURATION,
+            _ => match self.kind() {
+                Kind::Model | Kind::OutOfMemory => exit_status::CONFIGURATION,
+                Kind::Unspecified | Kind::Protocol | Kind::Version | Kind::Device | Kind::Internal | Kind::Peer => {
+                    exit_status::DEVICE
+                }
+            },
+        }
     }
 
     fn kind(&self) -> Kind {

@@ -29,7 +29,13 @@ pub(crate) struct Facts {
 /// # Errors
 /// When there are none.
 pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineError> {
-    let Warmup { max_total_tokens, max_batch_prefill_tokens, max_batch_total_tokens, max_batch_size } = warmup;
+    let Warmup {
+        max_total_tokens,
+        max_batch_prefill_tokens,
+        max_batch_total_tokens,
+        max_batch_size,
+        device_assignment: _,
+    } = warmup;
     let asked_total = limit("max_total_tokens", *max_total_tokens)?;
     let asked_cache = limit("max_batch_total_tokens", *max_batch_total_tokens)?;
     let max_position_embeddings = facts.max_position_embeddings;

@@ -61,6 +61,11 @@ impl Engine {
         self.config_hash
     }
 
+    /// The devices of this process, in the order of their ranks.
+    pub(crate) fn devices(&self) -> Vec<proto::Device> {
+        Vec::new()
+    }
+
     /// Whether steps can be taken.
     pub(crate) fn is_warm(&self) -> bool {
         self.rows.is_some()
@@ -168,7 +173,7 @@ impl Step {
         };
         let prompt_logprobs = self.prompts.iter().map(report).collect();
         let tokens = tokens.collect::<Result<_, _>>()?;
-        Ok(StepReply { tokens, prompt_logprobs, forward_ns, num_programs_compiled: 0 })
+        Ok(StepReply { tokens, prompt_logprobs, forward_ns, num_programs_compiled: 0, fingerprint: 0 })
     }
 }
 

@@ -3,12 +3,12 @@
 //! Door: [`Engine::warmup`]. Afterwards all slots are free. The limits follow from what the client asks for, what the
 //! model takes and what memory there is; when they cannot be met, the error says which flag to change.
 
-use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SamplingParams, Warmup, WarmupReply};
+use proto::{Decode, DecodeRow, FitReply, Prefill, PromptChunk, Release, SamplingParams, Warmup, WarmupReply};
 
 use super::limits::{self, Facts};
 use super::{Engine, EngineError, Progress};
 use crate::backend::{BLOCK_SIZE, StateLayout};
-use crate::kv_cache::RowTable;
+use crate::kv_cache::{Limits, RowTable};
 
 const PHASE: &str = "warm up";
 /// Tokens of a warm-up prompt: more than a block.
@@ -23,23 +23,21 @@ impl Engine {
         if self.is_warm() {
             return Err(EngineError::AlreadyWarm);
         }
-        let facts = Facts {
-            max_position_embeddings: self.info.max_position_embeddings as usize,
-            vocab_size: self.info.vocab_size as usize,
-            kv_bytes_per_token: self.backend.kv_bytes_per_token(),
-            memory: self.backend.memory()?,
-        };
-        let limits = limits::choose(warmup, &facts)?;
+        let limits = self.limits(warmup)?;
         let pieces = warmup_params();
         let total = pieces.len() as u64 + 1;
         progress(PHASE, 0, total);
         self.backend.allocate(limits.layout, progress)?;
         self.rows = Some(RowTable::new(limits));
+        let mut slowest_token_ns = 0;
         for (done, params) in (1..).zip(pieces) {
             progress(PHASE, done, total);
-            if let Err(error) = self.rehearse(params) {
-                self.rows = None;
-                return Err(error);
+            match self.rehearse(params) {
+                Ok(token_ns) => slowest_token_ns = token_ns.max(slowest_token_ns),
+                Err(error) => {
+                    self.rows = None;
+                    return Err(error);
+                }
             }
         }
         progress(PHASE, total, total);
@@ -52,11 +50,37 @@ impl Engine {
             kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_blocks * BLOCK_SIZE) as u64,
             num_programs_compiled: self.backend.num_programs_compiled() as u32,
             max_top_n_tokens: self.backend.max_top_n_tokens().map_or(0, |most| most as u32),
+            slowest_token_ns,
         })
     }
 
-    /// A prompt with a chunk cut off, a token, another token, and the end.
-    fn rehearse(&mut self, sampling: SamplingParams) -> Result<(), EngineError> {
+    /// What [`Engine::warmup`] would choose.
+    ///
+    /// # Errors
+    /// When the limits cannot be met.
+    pub(crate) fn fit(&self, wishes: &Warmup) -> Result<FitReply, EngineError> {
+        let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } =
+            self.limits(wishes)?.layout;
+        Ok(FitReply {
+            num_slots: num_slots as u32,
+            num_blocks: num_blocks as u32,
+            max_total_tokens: max_total_tokens as u32,
+            max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
+        })
+    }
+
+    fn limits(&self, wishes: &Warmup) -> Result<Limits, EngineError> {
+        let facts = Facts {
+            max_position_embeddings: self.info.max_position_embeddings as usize,
+            vocab_size: self.info.vocab_size as usize,
+            kv_bytes_per_token: self.backend.kv_bytes_per_token(),
+            memory: self.backend.memory()?,
+        };
+        limits::choose(wishes, &facts)
+    }
+
+    /// A prompt with a chunk cut off, a token, another token, and the end. Answers the most that a token took, in nanoseconds.
+    fn rehearse(&mut self, sampling: SamplingParams) -> Result<u64, EngineError> {
         let limits = self.rows.as_ref().ok_or(EngineError::NotWarm)?.limits();
         let prompt_len = PROMPT_LEN.min(limits.layout.max_total_tokens).min(limits.layout.max_batch_prefill_tokens);
         let chunk = PromptChunk {
@@ -67,12 +91,14 @@ impl Engine {
             sampling: Some(sampling),
             samples_token: true,
         };
-        self.prefill(&Prefill { chunks: vec![chunk], rows: vec![] })?;
+        let prefill = self.prefill(&Prefill { chunks: vec![chunk], rows: vec![] })?;
+        let mut token_ns = prefill.forward_ns / prompt_len as u64;
         if prompt_len < limits.layout.max_total_tokens {
             let row = DecodeRow { slot: 0, position: prompt_len as u32, new_blocks: vec![] };
-            self.decode(&Decode { rows: vec![row] })?;
+            token_ns = token_ns.max(self.decode(&Decode { rows: vec![row] })?.forward_ns);
         }
-        self.release(&Release { slots: vec![0] })
+        self.release(&Release { slots: vec![0] })?;
+        Ok(token_ns)
     }
 }
 

@@ -1,52 +1,62 @@
 //! What a client may say, and what it is answered.
 //!
 //! Doors: [`refusal`] for the first command, [`converse`] for all that follow. Commands are carried out one at a time, in the
-//! order in which they come; an error is an answer like any other, unless it leaves rows in no known state.
+//! order in which they come and are numbered; an error is an answer like any other, unless it leaves rows in no known state.
+
+use std::sync::mpsc;
 
 use proto::shard_error::Kind;
-use proto::{Command, Done, Hello, PROTOCOL_VERSION, Progress, ShardError, command, reply};
+use proto::{
+    Command, Done, Hello, PROTOCOL_VERSION, Progress, ShardError, StepDone, StepReply, Warmup, WarmupReply, command,
+    reply,
+};
 
 use super::connection::Connection;
-use super::events::Throttle;
-use super::{Interruption, ServerError};
+use super::events::{SIGN_OF_LIFE_INTERVAL, Throttle};
+use super::{Identity, Interruption, ServerError};
 use crate::engine::{Engine, EngineError};
+
+/// Reports of progress that may wait to be sent; one that finds no room is left out.
+const REPORTS: usize = 16;
 
 /// Why a command is not carried out.
 enum CommandError {
-    Protocol(&'static str),
+    Protocol(String),
     Engine(EngineError),
 }
 
-/// Answers commands until `Leave`.
-pub(super) fn converse(connection: &mut Connection, engine: &mut Engine) -> Result<(), Interruption> {
+/// Answers commands until `Leave`. The first one had the number `last_number`.
+pub(super) fn converse(
+    connection: &mut Connection,
+    engine: &mut Engine,
+    identity: Identity,
+    mut last_number: u64,
+) -> Result<(), Interruption> {
     loop {
         let Command { sequence_number, kind } = connection.read()?;
+        let expected = last_number + 1;
+        last_number = sequence_number;
         let result = match kind {
+            _ if sequence_number != expected => {
+                let message = format!("the command has number {sequence_number}, expected {expected}");
+                Err(CommandError::Protocol(message))
+            }
             Some(command::Kind::Leave(_)) => {
                 connection.reply(sequence_number, reply::Kind::Done(Done {}))?;
                 return Ok(());
             }
-            Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello was said already")),
-            None => Err(CommandError::Protocol("command of an unknown kind")),
+            Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello was said already".to_owned())),
+            None => Err(CommandError::Protocol("command of an unknown kind".to_owned())),
             Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(engine.info().clone())),
-            Some(command::Kind::Warmup(warmup)) => {
-                let mut throttle = Throttle::default();
-                let mut progress = |phase: &str, done: u64, total: u64| {
-                    if throttle.lets_pass(done == total) {
-                        telemetry::progress(phase, done, total);
-                        let progress = Progress { phase: phase.to_owned(), done, total };
-                        // A client that is gone is noticed when it gets its answer.
-                        let _ = connection.reply(sequence_number, reply::Kind::Progress(progress));
-                    }
-                };
-                engine.warmup(&warmup, &mut progress).map(reply::Kind::Warmup).map_err(CommandError::Engine)
+            Some(command::Kind::Fit(fit)) => {
+                engine.fit(&fit.wishes.unwrap_or_default()).map(reply::Kind::Fit).map_err(CommandError::Engine)
             }
-            Some(command::Kind::Prefill(prefill)) => {
-                engine.prefill(&prefill).map(reply::Kind::Step).map_err(CommandError::Engine)
+            Some(command::Kind::Warmup(limits)) => {
+                let warmup = warm_up(connection, engine, &limits, sequence_number);
+                warmup.map(reply::Kind::Warmup).map_err(CommandError::Engine)
             }
-            Some(command::Kind::Decode(decode)) => {
-                engine.decode(&decode).map(reply::Kind::Step).map_err(CommandError::Engine)
-            }
+            Some(command::Kind::Prefill(prefill)) => step_answer(engine.prefill(&prefill), identity),
+            Some(command::Kind::Decode(decode)) => step_answer(engine.decode(&decode), identity),
             Some(command::Kind::Release(release)) => {
                 engine.release(&release).map(|()| reply::Kind::Done(Done {})).map_err(CommandError::Engine)
             }
@@ -58,10 +68,55 @@ pub(super) fn converse(connection: &mut Connection, engine: &mut Engine) -> Resu
     }
 }
 
+/// Rank 0 answers with tokens, the others that they have them too.
+fn step_answer(
+    result: Result<StepReply, EngineError>,
+    Identity { rank, .. }: Identity,
+) -> Result<reply::Kind, CommandError> {
+    let reply = result.map_err(CommandError::Engine)?;
+    if rank == 0 {
+        return Ok(reply::Kind::Step(reply));
+    }
+    let StepReply { forward_ns, num_programs_compiled, fingerprint, tokens: _, prompt_logprobs: _ } = reply;
+    Ok(reply::Kind::StepDone(StepDone { forward_ns, num_programs_compiled, fingerprint }))
+}
+
+/// Warms up on a thread of its own, so that the client hears of it even while one program takes minutes.
+fn warm_up(
+    connection: &mut Connection,
+    engine: &mut Engine,
+    limits: &Warmup,
+    sequence_number: u64,
+) -> Result<WarmupReply, EngineError> {
+    let (reports_tx, reports_rx) = mpsc::sync_channel(REPORTS);
+    std::thread::scope(|scope| {
+        let work = scope.spawn(move || {
+            let mut throttle = Throttle::default();
+            engine.warmup(limits, &mut |phase, done, total| {
+                if throttle.lets_pass(done == total) {
+                    telemetry::progress(phase, done, total);
+                    let _ = reports_tx.try_send(Progress { phase: phase.to_owned(), done, total });
+                }
+            })
+        });
+        let mut progress = Progress { phase: "warm up".to_owned(), done: 0, total: 1 };
+        loop {
+            match reports_rx.recv_timeout(SIGN_OF_LIFE_INTERVAL) {
+                Ok(news) => progress = news,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            // A client that is gone is noticed when it gets its answer.
+            let _ = connection.reply(sequence_number, reply::Kind::Progress(progress.clone()));
+        }
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Answers with an error. Goes on unless rows are in no known state.
 fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError) -> Result<(), Interruption> {
     let shard_error = match &error {
-        CommandError::Protocol(message) => ShardError::new(Kind::Protocol, *message),
+        CommandError::Protocol(message) => ShardError::new(Kind::Protocol, message),
         CommandError::Engine(error) => ShardError::from(error),
     };
     tracing::warn!(error = %shard_error, sequence_number, "command failed");
@@ -84,6 +139,7 @@ pub(super) fn refusal(command: &Command) -> Option<ShardError> {
         )),
         Some(
             command::Kind::Info(_)
+            | command::Kind::Fit(_)
             | command::Kind::Warmup(_)
             | command::Kind::Prefill(_)
             | command::Kind::Decode(_)

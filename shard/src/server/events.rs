@@ -13,6 +13,8 @@ use crate::engine::{self, Engine, EngineError};
 
 /// Least time between two reports of progress.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// A shard that is busy says at least this often that it is alive.
+pub(super) const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that may wait: the loader's, and a few clients.
 const EVENTS: usize = 16;
 

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use proto::{HelloReply, PROTOCOL_VERSION, Progress, reply};
+use proto::{HelloReply, PROTOCOL_VERSION, Progress, exit_status, reply};
 
 use crate::args::ShardArgs;
 use crate::engine::{Engine, EngineError};
@@ -45,6 +45,17 @@ pub(crate) enum ServerError {
     RouterGone(ConnectionError),
     #[error("device failed: {0}")]
     Device(Box<EngineError>),
+}
+
+impl ServerError {
+    /// Exit status of the process.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::Load(error) | Self::Device(error) => error.exit_status(),
+            Self::LoaderPanicked => exit_status::DEVICE,
+            Self::Socket(_) | Self::Thread(_) | Self::RouterGone(_) => exit_status::FAILURE,
+        }
+    }
 }
 
 /// How the conversation with one client ended.
@@ -146,7 +157,8 @@ impl Server {
             connection.reply(sequence_number, reply::Kind::Error(error))?;
             return Ok(Ended::GoneBeforeWarmup);
         }
-        let Identity { rank, world_size } = self.identity;
+        let identity = self.identity;
+        let Identity { rank, world_size } = identity;
         let engine = self.loaded_engine(connection, sequence_number)?;
         let hello = HelloReply {
             protocol_version: PROTOCOL_VERSION,
@@ -154,9 +166,10 @@ impl Server {
             world_size,
             config_hash: engine.config_hash(),
             pid: std::process::id(),
+            devices: engine.devices(),
         };
         connection.reply(sequence_number, reply::Kind::Hello(hello))?;
-        conversation::converse(connection, engine)?;
+        conversation::converse(connection, engine, identity, sequence_number)?;
         Ok(Ended::Left)
     }
 

@@ -7,20 +7,20 @@ use proto::{ShardError, Warmup, shard_error::Kind};
 use super::{args, fixture, load};
 use crate::args::Device;
 
-fn warmup(warmup: Warmup) -> Result<proto::WarmupReply, (Kind, String)> {
+fn warmup(warmup: &Warmup) -> Result<proto::WarmupReply, (Kind, String)> {
     let mut engine = load(&args(fixture("tiny-llama-tied").to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();
     let mut progress = Vec::new();
-    let reply = engine.warmup(&warmup, &mut |phase, done, total| progress.push((phase.to_owned(), done, total)));
+    let reply = engine.warmup(warmup, &mut |phase, done, total| progress.push((phase.to_owned(), done, total)));
     if reply.is_ok() {
         assert_eq!(progress.last(), Some(&("warm up".to_owned(), 4, 4)));
-        assert!(engine.warmup(&warmup, &mut |_, _, _| ()).is_err());
+        assert!(engine.warmup(warmup, &mut |_, _, _| ()).is_err());
     }
     reply.map_err(|error| (ShardError::from(&error).kind(), error.to_string()))
 }
 
 #[test]
 fn defaults_follow_the_model() {
-    let reply = warmup(Warmup::default()).unwrap();
+    let reply = warmup(&Warmup::default()).unwrap();
     assert_eq!((reply.num_slots, reply.max_total_tokens, reply.max_batch_prefill_tokens), (64, 128, 4096));
     assert_eq!(reply.num_blocks, 64 * 128 / 16);
     // Two layers of keys and values with four heads of sixteen f32.
@@ -34,8 +34,9 @@ fn wishes_are_met() {
         max_batch_prefill_tokens: Some(7),
         max_batch_total_tokens: Some(100),
         max_batch_size: Some(3),
+        device_assignment: vec![],
     };
-    let reply = warmup(asked).unwrap();
+    let reply = warmup(&asked).unwrap();
     assert_eq!(
         (reply.num_slots, reply.max_total_tokens, reply.max_batch_prefill_tokens, reply.num_blocks),
         (3, 10, 7, 7)
@@ -44,29 +45,29 @@ fn wishes_are_met() {
 
 #[test]
 fn a_small_cache_shortens_rows_that_have_no_length_of_their_own() {
-    let reply = warmup(Warmup { max_batch_total_tokens: Some(64), ..Warmup::default() }).unwrap();
+    let reply = warmup(&Warmup { max_batch_total_tokens: Some(64), ..Warmup::default() }).unwrap();
     assert_eq!((reply.max_total_tokens, reply.num_blocks), (64, 4));
 }
 
 #[test]
 fn what_cannot_be_met_names_the_flag() {
-    let (kind, message) = warmup(Warmup { max_total_tokens: Some(129), ..Warmup::default() }).unwrap_err();
+    let (kind, message) = warmup(&Warmup { max_total_tokens: Some(129), ..Warmup::default() }).unwrap_err();
     assert_eq!(kind, Kind::Model);
     assert!(message.contains("max_total_tokens is 129, the model takes at most 128"), "{message}");
 
     let both = Warmup { max_total_tokens: Some(128), max_batch_total_tokens: Some(100), ..Warmup::default() };
-    let (kind, message) = warmup(both).unwrap_err();
+    let (kind, message) = warmup(&both).unwrap_err();
     assert_eq!(kind, Kind::OutOfMemory);
     assert!(message.contains("raise --max-batch-total-tokens"), "{message}");
 
-    let (kind, message) = warmup(Warmup { max_batch_total_tokens: Some(u32::MAX), ..Warmup::default() }).unwrap_err();
+    let (kind, message) = warmup(&Warmup { max_batch_total_tokens: Some(u32::MAX), ..Warmup::default() }).unwrap_err();
     assert_eq!(kind, Kind::OutOfMemory);
     assert!(message.contains("lower --max-batch-total-tokens"), "{message}");
 
-    let (kind, message) = warmup(Warmup { max_batch_size: Some(u32::MAX), ..Warmup::default() }).unwrap_err();
+    let (kind, message) = warmup(&Warmup { max_batch_size: Some(u32::MAX), ..Warmup::default() }).unwrap_err();
     assert_eq!(kind, Kind::OutOfMemory);
     assert!(message.contains("lower --max-batch-size"), "{message}");
 
-    let (kind, message) = warmup(Warmup { max_batch_size: Some(0), ..Warmup::default() }).unwrap_err();
+    let (kind, message) = warmup(&Warmup { max_batch_size: Some(0), ..Warmup::default() }).unwrap_err();
     assert_eq!((kind, message.as_str()), (Kind::Protocol, "`max_batch_size` cannot be 0"));
 }

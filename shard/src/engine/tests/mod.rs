@@ -66,6 +66,7 @@ impl Rig {
             max_batch_prefill_tokens: None,
             max_batch_total_tokens: Some(MAX_TOTAL_TOKENS * NUM_SLOTS),
             max_batch_size: Some(NUM_SLOTS),
+            device_assignment: vec![],
         };
         engine.warmup(&warmup, &mut |_, _, _| ()).unwrap();
         Self { engine, lens: vec![0; NUM_SLOTS as usize] }

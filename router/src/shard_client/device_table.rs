@@ -1,0 +1,75 @@
+//! Which device each tensor-parallel rank has. A device's id follows from where it sits in the slice, not from the process
+//! that drives it, so shards report theirs and the table is made here.
+//!
+//! Door: [`assignment`], a pure function.
+
+use std::collections::BTreeMap;
+
+use proto::{Device, HelloReply};
+
+use super::ShardClientError;
+
+/// Ids of the devices in the order of ranks; empty where devices have no ids. `replies` are in the order of shards.
+///
+/// # Errors
+/// [`ShardClientError::Devices`] when shards report different numbers of devices, one device twice, or ids with a gap.
+pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<u32>, ShardClientError> {
+    let problem = |rank: u32, problem: String| Err(ShardClientError::Devices { rank, problem });
+    let num_devices = replies.first().map_or(0, |(_, hello)| hello.devices.len());
+    let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut ids = Vec::with_capacity(replies.len() * num_devices);
+    for (rank, hello) in replies {
+        if hello.devices.len() != num_devices {
+            return problem(*rank, format!("{} device(s), shard 0 has {num_devices}", hello.devices.len()));
+        }
+        for device in &hello.devices {
+            tracing::debug!("rank {} is {} of shard {rank}", ids.len(), name(device));
+            if let Some(owner) = owners.insert(device.id, *rank) {
+                return problem(*rank, format!("{}, which shard {owner} has too", name(device)));
+            }
+            ids.push(device.id);
+        }
+    }
+    // A single process may have been given any of its machine's devices; several together have a whole slice.
+    let gap = (0..ids.len() as u32).find(|id| !owners.contains_key(id)).filter(|_| replies.len() > 1);
+    match gap.zip(owners.last_key_value()) {
+        Some((gap, (last, owner))) => {
+            problem(*owner, format!("device {last}, and no shard has device {gap}: {} were expected", ids.len()))
+        }
+        None => Ok(ids),
+    }
+}
+
+fn name(device: &Device) -> String {
+    let Device { id, process_index, coordinates } = device;
+    format!("device {id} (process {process_index}, coordinates {coordinates:?})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(ids_by_rank: &[&[u32]]) -> Result<Vec<u32>, String> {
+        let device = |id: &u32| Device { id: *id, process_index: 0, coordinates: vec![0, i64::from(*id), 0] };
+        let hello = |ids: &&[u32]| HelloReply { devices: ids.iter().map(device).collect(), ..HelloReply::default() };
+        let replies: Vec<_> = (0..).zip(ids_by_rank.iter().map(hello)).collect();
+        assignment(&replies).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn ids_are_listed_in_the_order_of_ranks() {
+        assert_eq!(table(&[&[2], &[0], &[3], &[1]]), Ok(vec![2, 0, 3, 1]));
+        assert_eq!(table(&[&[0, 1], &[3, 2]]), Ok(vec![0, 1, 3, 2]));
+        assert_eq!(table(&[&[], &[]]), Ok(vec![]));
+        assert_eq!(table(&[&[5]]), Ok(vec![5]), "one process may have any device");
+    }
+
+    #[test]
+    fn duplicates_and_gaps_are_errors_that_name_the_shard() {
+        let twice = "shard 1 has device 0 (process 0, coordinates [0, 0, 0]), which shard 0 has too";
+        assert_eq!(table(&[&[0], &[0]]), Err(twice.to_owned()));
+        let gap = "shard 1 has device 2, and no shard has device 1: 2 were expected";
+        assert_eq!(table(&[&[0], &[2]]), Err(gap.to_owned()));
+        assert_eq!(table(&[&[0], &[1, 2]]), Err("shard 1 has 2 device(s), shard 0 has 1".to_owned()));
+    }
+}

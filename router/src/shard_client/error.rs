@@ -1,0 +1,96 @@
+//! What goes wrong between the router and its shards, and which of several errors is the cause.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proto::shard_error::Kind;
+use proto::{FrameError, ShardError, exit_status, reply};
+
+/// What goes wrong between the router and a shard. After any of these the conversation is over.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant means")]
+pub enum ShardClientError {
+    #[error("connect to shard {rank} at {path} within {} s", .after.as_secs())]
+    Connect { rank: u32, path: PathBuf, after: Duration, source: std::io::Error },
+    #[error("shard {ranks} did not answer {command} within {:.1} s", .after.as_secs_f64())]
+    Timeout { ranks: String, command: &'static str, after: Duration },
+    #[error("shard {rank} closed the connection")]
+    Closed { rank: u32 },
+    #[error("talk to shard {rank}")]
+    Io { rank: u32, source: std::io::Error },
+    #[error("shard {rank} sent what is no reply")]
+    Frame { rank: u32, source: FrameError },
+    #[error("shard {rank}: {error}")]
+    Shard { rank: u32, error: ShardError },
+    #[error("shard {rank} answered {command} with {got}")]
+    Unexpected { rank: u32, command: &'static str, got: &'static str },
+    #[error("shard {rank} answered command {got} while {expected} was asked")]
+    SequenceNumber { rank: u32, expected: u64, got: u64 },
+    #[error("shard {rank} speaks version {got} of the protocol, this router speaks {expected}")]
+    Version { rank: u32, expected: u32, got: u32 },
+    #[error("the shard at socket {rank} is rank {got_rank} of {got_world_size}, expected rank {rank} of {world_size}")]
+    Rank { rank: u32, world_size: u32, got_rank: u32, got_world_size: u32 },
+    #[error("shard {rank} has another model or other settings than shard 0")]
+    ConfigHash { rank: u32 },
+    #[error("shard {rank} has {problem}")]
+    Devices { rank: u32, problem: String },
+    #[error(
+        "shard {rank} ran something else than shard 0: the fingerprints of the step are {got:016x} and {expected:016x}"
+    )]
+    Fingerprint { rank: u32, expected: u64, got: u64 },
+    #[error("shard {rank} was warmed up for other limits than it was told")]
+    Limits { rank: u32 },
+}
+
+impl ShardClientError {
+    /// Silence that nobody is blamed for yet.
+    pub(super) fn timeout(command: &'static str, after: Duration) -> Self {
+        Self::Timeout { ranks: String::new(), command, after }
+    }
+
+    /// Whether another shard may be to blame.
+    pub(super) fn is_symptom(&self) -> bool {
+        match self {
+            Self::Timeout { .. } => true,
+            Self::Shard { error, .. } => error.kind() == Kind::Peer,
+            Self::Connect { .. }
+            | Self::Closed { .. }
+            | Self::Io { .. }
+            | Self::Frame { .. }
+            | Self::Unexpected { .. }
+            | Self::SequenceNumber { .. }
+            | Self::Version { .. }
+            | Self::Rank { .. }
+            | Self::ConfigHash { .. }
+            | Self::Devices { .. }
+            | Self::Fingerprint { .. }
+            | Self::Limits { .. } => false,
+        }
+    }
+
+    /// Exit status of a process that ends because of it.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::Shard { error, .. } if matches!(error.kind(), Kind::Model | Kind::OutOfMemory) => {
+                exit_status::CONFIGURATION
+            }
+            _ => exit_status::DEVICE,
+        }
+    }
+}
+
+/// `got` is no answer to `command`.
+pub(super) fn unexpected(rank: u32, command: &'static str, got: &reply::Kind) -> ShardClientError {
+    let got = match got {
+        reply::Kind::Hello(_) => "a greeting",
+        reply::Kind::Info(_) => "facts of the model",
+        reply::Kind::Progress(_) => "progress",
+        reply::Kind::Fit(_) => "limits",
+        reply::Kind::Warmup(_) => "the result of a warm-up",
+        reply::Kind::Step(_) => "the tokens of a step",
+        reply::Kind::StepDone(_) => "the end of a step",
+        reply::Kind::Done(_) => "done",
+        reply::Kind::Error(_) => "an error",
+    };
+    ShardClientError::Unexpected { rank, command, got }
+}

@@ -1,0 +1,124 @@
+//! Before the first step: who the shards are, what model they have, and one size for the caches of all.
+//!
+//! These are the commands of [`ShardGroup`] that are called once each, in the order of this file.
+
+use futures_util::future::try_join_all;
+use proto::{Fit, FitReply, HelloReply, ModelInfo, PROTOCOL_VERSION, Warmup, WarmupReply, command, reply};
+
+use super::connection::Connection;
+use super::error::unexpected;
+use super::{ShardClientError, ShardGroup, deadline, device_table};
+
+impl ShardGroup {
+    /// Connects to every rank and waits until all have loaded the same model.
+    ///
+    /// # Errors
+    /// When one is missing, does not load, or does not belong to the others.
+    pub(crate) async fn connect(shard_uds_path: &str, world_size: u32) -> Result<Self, ShardClientError> {
+        tracing::info!("connecting to {world_size} shard(s) at {shard_uds_path}-<rank>");
+        let connections = (0..world_size).map(|rank| Connection::connect(shard_uds_path, rank, deadline::CONNECT));
+        let mut group = Self::new(try_join_all(connections).await?);
+        let hello = command::Kind::Hello(proto::Hello { protocol_version: PROTOCOL_VERSION });
+        let replies = group.call(hello, "hello", deadline::SIGN_OF_LIFE).await?;
+        let replies = replies.into_iter().map(|(rank, kind)| match kind {
+            reply::Kind::Hello(hello) => Ok((rank, hello)),
+            other => Err(unexpected(rank, "hello", &other)),
+        });
+        let replies = replies.collect::<Result<Vec<_>, _>>()?;
+        check_belong_together(&replies, world_size)?;
+        group.device_assignment = device_table::assignment(&replies)?;
+        Ok(group)
+    }
+
+    /// The facts of the loaded model.
+    ///
+    /// # Errors
+    /// When a rank does not answer.
+    pub(crate) async fn info(&mut self) -> Result<ModelInfo, ShardClientError> {
+        let replies = self.call(command::Kind::Info(proto::Info {}), "info", deadline::SIGN_OF_LIFE).await?;
+        match replies.into_iter().next() {
+            Some((_, reply::Kind::Info(info))) => Ok(info),
+            Some((rank, other)) => Err(unexpected(rank, "info", &other)),
+            None => Err(ShardClientError::Closed { rank: 0 }),
+        }
+    }
+
+    /// Prepares every rank for the least of what each can do of `wishes`, whose blocks have `block_size` tokens.
+    ///
+    /// # Errors
+    /// When a rank cannot.
+    pub(crate) async fn warmup(&mut self, wishes: Warmup, block_size: u32) -> Result<WarmupReply, ShardClientError> {
+        let fit = command::Kind::Fit(Fit { wishes: Some(wishes) });
+        let replies = self.call(fit, "fit", deadline::SIGN_OF_LIFE).await?;
+        let fits = replies.into_iter().map(|(rank, kind)| match kind {
+            reply::Kind::Fit(fit) => Ok(fit),
+            other => Err(unexpected(rank, "fit", &other)),
+        });
+        let least = least(&fits.collect::<Result<Vec<_>, _>>()?);
+        let limits = Warmup {
+            max_total_tokens: Some(least.max_total_tokens),
+            max_batch_prefill_tokens: Some(least.max_batch_prefill_tokens),
+            max_batch_total_tokens: Some(least.num_blocks.saturating_mul(block_size)),
+            max_batch_size: Some(least.num_slots),
+            device_assignment: self.device_assignment.clone(),
+        };
+        let replies = self.call(command::Kind::Warmup(limits), "warm-up", deadline::SIGN_OF_LIFE).await?;
+        let warmups = replies.into_iter().map(|(rank, kind)| match kind {
+            reply::Kind::Warmup(warmup) if limits_of(&warmup) == least => Ok(warmup),
+            reply::Kind::Warmup(_) => Err(ShardClientError::Limits { rank }),
+            other => Err(unexpected(rank, "warm-up", &other)),
+        });
+        let together = together(&warmups.collect::<Result<Vec<_>, _>>()?);
+        self.deadlines.slowest_token_ns = together.slowest_token_ns;
+        Ok(together)
+    }
+}
+
+fn check_belong_together(replies: &[(u32, HelloReply)], world_size: u32) -> Result<(), ShardClientError> {
+    let first_hash = replies.first().map(|(_, hello)| hello.config_hash);
+    for (rank, hello) in replies {
+        let rank = *rank;
+        if hello.protocol_version != PROTOCOL_VERSION {
+            let (expected, got) = (PROTOCOL_VERSION, hello.protocol_version);
+            return Err(ShardClientError::Version { rank, expected, got });
+        }
+        if (hello.rank, hello.world_size) != (rank, world_size) {
+            let (got_rank, got_world_size) = (hello.rank, hello.world_size);
+            return Err(ShardClientError::Rank { rank, world_size, got_rank, got_world_size });
+        }
+        if Some(hello.config_hash) != first_hash {
+            return Err(ShardClientError::ConfigHash { rank });
+        }
+    }
+    Ok(())
+}
+
+/// What all ranks can do.
+fn least(fits: &[FitReply]) -> FitReply {
+    let least = |value: fn(&FitReply) -> u32| fits.iter().map(value).min().unwrap_or_default();
+    FitReply {
+        num_slots: least(|fit| fit.num_slots),
+        num_blocks: least(|fit| fit.num_blocks),
+        max_total_tokens: least(|fit| fit.max_total_tokens),
+        max_batch_prefill_tokens: least(|fit| fit.max_batch_prefill_tokens),
+    }
+}
+
+fn limits_of(warmup: &WarmupReply) -> FitReply {
+    FitReply {
+        num_slots: warmup.num_slots,
+        num_blocks: warmup.num_blocks,
+        max_total_tokens: warmup.max_total_tokens,
+        max_batch_prefill_tokens: warmup.max_batch_prefill_tokens,
+    }
+}
+
+/// The limits, which are the same for all; the bytes and programs of all; the slowest.
+fn together(warmups: &[WarmupReply]) -> WarmupReply {
+    WarmupReply {
+        kv_cache_bytes: warmups.iter().map(|warmup| warmup.kv_cache_bytes).sum(),
+        num_programs_compiled: warmups.iter().map(|warmup| warmup.num_programs_compiled).sum(),
+        slowest_token_ns: warmups.iter().map(|warmup| warmup.slowest_token_ns).max().unwrap_or_default(),
+        ..warmups.first().copied().unwrap_or_default()
+    }
+}
