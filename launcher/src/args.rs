@@ -64,9 +64,13 @@ pub(crate) struct LaunchArgs {
     #[arg(long, env)]
     pub(crate) sharded: Option<bool>,
 
-    /// Number of shard processes, one per device [default: 1]
+    /// Number of shard processes [default: 1]
     #[arg(long, env)]
     pub(crate) num_shard: Option<u32>,
+
+    /// Number of devices that each shard process drives; --num-shard times as many share the model
+    #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) devices_per_shard: u32,
 
     /// Path of the shards' Unix sockets; each appends `-<rank>` [default: in a private directory, removed at the end]
     #[arg(long, env)]

@@ -14,6 +14,8 @@ pub(crate) enum LauncherError {
     Address { address: String, source: std::io::Error },
     #[error("no directory for the shard sockets can be written (tried {tried}); pass --shard-uds-path")]
     NoRuntimeDirectory { tried: String },
+    #[error("make memory that the shards share: {0}")]
+    SharedMemory(std::io::Error),
     #[error("start {name}: {source}")]
     Spawn { name: String, source: std::io::Error },
     #[error("watch for signals: {0}")]
@@ -30,6 +32,7 @@ impl LauncherError {
         match self {
             Self::Arguments(_) | Self::Model(_) | Self::Address { .. } => 2,
             Self::NoRuntimeDirectory { .. }
+            | Self::SharedMemory(_)
             | Self::Spawn { .. }
             | Self::Signals(_)
             | Self::ChildExited { .. }

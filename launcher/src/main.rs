@@ -16,6 +16,7 @@ mod plugin;
 mod preflight;
 mod process;
 mod readiness;
+mod shared_memory;
 mod supervisor;
 mod terminal;
 
@@ -28,6 +29,8 @@ use shard::plugins::Surroundings;
 
 use crate::args::{Ahead, Args, Part};
 use crate::error::LauncherError;
+use crate::plan::{LaunchPlan, Place};
+use crate::shared_memory::SharedMemory;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -66,6 +69,9 @@ fn launch(args: &args::LaunchArgs) -> Result<(), LauncherError> {
         tracing::info!(%device, reason, "device");
         model.device = device;
     }
-    let plan = plan::LaunchPlan::new(&args, sockets.shard_uds_path())?;
+    let memory = SharedMemory::for_launch(&args)?;
+    let place =
+        Place { shard_uds_path: sockets.shard_uds_path(), collective_path: memory.as_ref().map(SharedMemory::path) };
+    let plan = LaunchPlan::new(&args, &place)?;
     supervisor::run(&plan)
 }

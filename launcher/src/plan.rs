@@ -30,6 +30,15 @@ struct PluginVariable {
     value: &'static str,
 }
 
+/// What processes of this launch share on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place<'a> {
+    /// Path of the shards' sockets without `-<rank>`.
+    pub(crate) shard_uds_path: &'a str,
+    /// File through which shards on the processor exchange activations.
+    pub(crate) collective_path: Option<PathBuf>,
+}
+
 /// One process to start: this executable with these arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChildPlan {
@@ -60,16 +69,16 @@ impl LaunchPlan {
     ///
     /// # Errors
     /// [`LauncherError::Arguments`] with everything that is wrong.
-    pub(crate) fn new(args: &LaunchArgs, shard_uds_path: &str) -> Result<Self, LauncherError> {
+    pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>) -> Result<Self, LauncherError> {
         let world_size = args.num_shard.unwrap_or(1);
-        let errors = check(args, shard_uds_path);
+        let errors = check(args, place.shard_uds_path);
         if !errors.is_empty() {
             return Err(LauncherError::Arguments(errors));
         }
-        let shards = (0..world_size).map(|rank| shard(args, shard_uds_path, rank, world_size)).collect();
+        let shards = (0..world_size).map(|rank| shard(args, place, rank, world_size)).collect();
         Ok(Self {
             shards,
-            router: router(args, shard_uds_path.to_owned(), world_size),
+            router: router(args, place.shard_uds_path.to_owned(), world_size),
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
             json_output: args.log.json_output,
         })
@@ -81,9 +90,6 @@ fn check(args: &LaunchArgs, shard_uds_path: &str) -> Vec<String> {
     match (args.sharded, args.num_shard) {
         (_, Some(0)) => errors.push("`num_shard` cannot be < 1".to_owned()),
         (Some(true), None | Some(1)) => errors.push("`sharded` is true but `num_shard` is not > 1".to_owned()),
-        (_, Some(num_shard)) if num_shard > 1 => {
-            errors.push(format!("`num_shard` is {num_shard}, this version runs exactly 1 shard"));
-        }
         _ => {}
     }
     let path = proto::socket_path(shard_uds_path, args.num_shard.unwrap_or(1).saturating_sub(1));
@@ -104,13 +110,15 @@ fn check(args: &LaunchArgs, shard_uds_path: &str) -> Vec<String> {
     errors
 }
 
-fn shard(args: &LaunchArgs, shard_uds_path: &str, rank: u32, world_size: u32) -> ShardPlan {
-    let socket = proto::socket_path(shard_uds_path, rank);
+fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> ShardPlan {
+    let socket = proto::socket_path(place.shard_uds_path, rank);
     let shard_args = shard::ShardArgs {
         model: args.model.clone(),
         uds_path: socket.clone().into(),
         rank,
         world_size,
+        devices_per_shard: args.devices_per_shard,
+        collective_path: place.collective_path.clone(),
         json_output: true,
         log_level: args.log.log_level.clone(),
     };
@@ -150,7 +158,8 @@ mod tests {
 
     fn plan(flags: &[&str]) -> Result<LaunchPlan, LauncherError> {
         let args = Args::parse_from(["text-generation-launcher"].iter().chain(flags));
-        LaunchPlan::new(&args.launch, args.launch.shard_uds_path.as_deref().unwrap_or("/run/hilo/shard"))
+        let shard_uds_path = args.launch.shard_uds_path.as_deref().unwrap_or("/run/hilo/shard");
+        LaunchPlan::new(&args.launch, &Place { shard_uds_path, collective_path: Some("/proc/self/fd/3".into()) })
     }
 
     fn errors(flags: &[&str]) -> Vec<String> {
@@ -225,8 +234,20 @@ mod tests {
     }
 
     #[test]
-    fn more_than_one_shard_is_refused_by_name() {
-        assert!(errors(&["--num-shard", "2"])[0].contains("`num_shard` is 2"));
+    fn every_shard_knows_its_rank_and_what_all_share() {
+        let plan = plan(&["--num-shard", "3", "--devices-per-shard", "2"]).unwrap();
+        for (rank, shard) in (0..).zip(&plan.shards) {
+            let args = ["text-generation-launcher".into()].into_iter().chain(shard.child.argv.iter().cloned());
+            let Some(Part::Shard(args)) = Args::parse_from(args).part else { panic!("not a shard") };
+            assert_eq!((args.rank, args.world_size, args.devices_per_shard), (rank, 3, 2));
+            assert_eq!(args.collective_path, Some("/proc/self/fd/3".into()));
+            assert_eq!(args.uds_path, PathBuf::from(format!("/run/hilo/shard-{rank}")));
+        }
+        assert_eq!(plan.shards.len(), 3);
+    }
+
+    #[test]
+    fn a_sharded_model_has_more_than_one_shard() {
         assert!(errors(&["--sharded", "true"])[0].contains("`sharded` is true"));
     }
 }

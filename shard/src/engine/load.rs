@@ -34,12 +34,13 @@ struct Weights {
 /// # Errors
 /// When the model cannot be found, is not supported, or its files are malformed.
 pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engine, EngineError> {
-    let ShardArgs { model, rank, world_size, uds_path: _, json_output: _, log_level: _ } = args;
+    let ShardArgs { model, rank, world_size, devices_per_shard, .. } = args;
     if rank >= world_size {
         return Err(EngineError::Rank { rank: *rank, world_size: *world_size });
     }
-    if *world_size != 1 {
-        return Err(EngineError::WorldSize { world_size: *world_size });
+    let num_ranks = world_size.saturating_mul(*devices_per_shard);
+    if num_ranks != 1 {
+        return Err(EngineError::WorldSize { world_size: num_ranks });
     }
     let surroundings = Surroundings::of_process();
     let Choice { device, reason } = devices::choose(model.device, model.plugin_path.as_deref(), &surroundings);

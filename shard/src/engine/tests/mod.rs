@@ -43,6 +43,8 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
         uds_path: PathBuf::new(),
         rank: 0,
         world_size: 1,
+        devices_per_shard: 1,
+        collective_path: None,
         json_output: false,
         log_level: "info".to_owned(),
     }
