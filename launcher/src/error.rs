@@ -1,5 +1,8 @@
 //! Why a launch ended badly, and the exit status that says so.
 
+use proto::exit_status;
+
+use crate::event::ChildId;
 use crate::process::Exit;
 
 /// Everything that can go wrong in the launcher.
@@ -20,23 +23,31 @@ pub(crate) enum LauncherError {
     Spawn { name: String, source: std::io::Error },
     #[error("watch for signals: {0}")]
     Signals(std::io::Error),
-    #[error("{name} {exit}; last words: {last_words}")]
-    ChildExited { name: String, exit: Exit, last_words: String },
-    #[error("{name} did not get ready: {reason}")]
-    NotReady { name: String, reason: String },
+    #[error("{id} {exit}; last words: {last_words}")]
+    ChildExited { id: ChildId, exit: Exit, last_words: String },
+    #[error("{id} did not get ready: {reason}")]
+    NotReady { id: ChildId, reason: String },
+    #[error("{error}; {stopped} is stopped by a signal such as SIGSTOP")]
+    Stopped { error: Box<Self>, stopped: String },
 }
 
 impl LauncherError {
-    /// 2 when the arguments are to blame, 1 otherwise.
+    /// One of [`exit_status`]; a child's own where it has one.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::Model(_) | Self::Address { .. } => 2,
-            Self::NoRuntimeDirectory { .. }
-            | Self::SharedMemory(_)
-            | Self::Spawn { .. }
-            | Self::Signals(_)
-            | Self::ChildExited { .. }
-            | Self::NotReady { .. } => 1,
+            Self::Arguments(_) | Self::Model(_) | Self::Address { .. } => exit_status::CONFIGURATION,
+            Self::NoRuntimeDirectory { .. } | Self::SharedMemory(_) | Self::Spawn { .. } | Self::Signals(_) => {
+                exit_status::FAILURE
+            }
+            Self::ChildExited { exit: Exit::Status(status), .. } => match u8::try_from(*status) {
+                Ok(status @ (exit_status::CONFIGURATION | exit_status::NO_DEVICE | exit_status::DEVICE)) => status,
+                Ok(_) | Err(_) => exit_status::FAILURE,
+            },
+            Self::ChildExited { id: ChildId::Shard(_), exit: Exit::Signal(_), .. }
+            | Self::NotReady { id: ChildId::Shard(_), .. } => exit_status::DEVICE,
+            Self::ChildExited { id: ChildId::Router, exit: Exit::Signal(_), .. }
+            | Self::NotReady { id: ChildId::Router, .. } => exit_status::FAILURE,
+            Self::Stopped { error, stopped: _ } => error.exit_status(),
         }
     }
 }

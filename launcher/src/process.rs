@@ -76,6 +76,13 @@ impl Process {
         }
     }
 
+    /// Whether a signal has stopped it, as SIGSTOP and debuggers do.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
+        // The state follows the name in parentheses, which may contain anything (`proc_pid_stat(5)`).
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    }
+
     /// Frees the process id of a child whose end was reported.
     pub(crate) fn reap(mut self) {
         if let Err(error) = self.child.wait() {

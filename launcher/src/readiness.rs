@@ -13,10 +13,13 @@ use proto::{Command, HEADER_BYTES, Hello, PROTOCOL_VERSION, Reply, command, fram
 use crate::event::{ChildId, Event};
 
 /// A shard binds its socket before anything else.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(20);
 const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
 /// A loading shard reports several times a second.
-const SILENCE_DEADLINE: Duration = Duration::from_secs(60);
+const SILENCE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The first command of a connection.
+const HELLO_NUMBER: u64 = 1;
 
 /// Stops the wait when dropped, which happens when the shard has ended.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ enum ReadinessError {
     Socket(#[from] io::Error),
     #[error("it sent a bad frame: {0}")]
     Frame(#[from] proto::FrameError),
+    #[error("it answered command {0} while {HELLO_NUMBER} was asked")]
+    SequenceNumber(u64),
     #[error("{0}")]
     Shard(proto::ShardError),
     #[error("it answered Hello with something else")]
@@ -61,15 +66,24 @@ fn wait(socket: &Path, cancelled: &Receiver<()>) -> Result<bool, ReadinessError>
     stream.set_write_timeout(Some(SILENCE_DEADLINE))?;
     let hello = command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION });
     let mut buffer = Vec::new();
-    frame::encode(&Command { sequence_number: 1, kind: Some(hello) }, &mut buffer)?;
+    frame::encode(&Command { sequence_number: HELLO_NUMBER, kind: Some(hello) }, &mut buffer)?;
     stream.write_all(&buffer)?;
     loop {
-        match read_reply(&mut stream)?.kind {
+        let Reply { sequence_number, kind } = read_reply(&mut stream)?;
+        match kind {
+            Some(reply::Kind::Error(error)) => return Err(ReadinessError::Shard(error)),
+            _ if sequence_number != HELLO_NUMBER => return Err(ReadinessError::SequenceNumber(sequence_number)),
             Some(reply::Kind::Hello(_)) => return Ok(true),
             // A sign of life; what there is to show is in the shard's log.
             Some(reply::Kind::Progress(_)) => {}
-            Some(reply::Kind::Error(error)) => return Err(ReadinessError::Shard(error)),
-            Some(reply::Kind::Info(_) | reply::Kind::Warmup(_) | reply::Kind::Step(_) | reply::Kind::Done(_))
+            Some(
+                reply::Kind::Info(_)
+                | reply::Kind::Fit(_)
+                | reply::Kind::Warmup(_)
+                | reply::Kind::Step(_)
+                | reply::Kind::StepDone(_)
+                | reply::Kind::Done(_),
+            )
             | None => return Err(ReadinessError::UnexpectedReply),
         }
     }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use proto::exit_status;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -80,7 +81,7 @@ struct Supervisor<'a> {
     last_words: BTreeMap<ChildId, LastWords>,
     /// Children that were told to end; how they do it is no news.
     ending: BTreeSet<ChildId>,
-    /// The child that ended badly by itself: the first one, or rather the first that was killed.
+    /// The child that ended badly by itself and is most likely the cause; of equals the first.
     bad_exit: Option<(ChildId, Exit)>,
     /// Whether the router has opened its port.
     is_serving: bool,
@@ -141,13 +142,23 @@ impl Supervisor<'_> {
     fn fail(&mut self, error: LauncherError) -> LauncherError {
         let everyone = self.everyone();
         self.wait(&everyone, FAREWELL_DEADLINE);
+        let stopped = self.stopped();
         self.kill(&everyone);
-        match (error, self.bad_exit.take()) {
+        let error = match (error, self.bad_exit.take()) {
             (LauncherError::ChildExited { .. } | LauncherError::NotReady { .. }, Some((id, exit))) => {
                 self.child_exited(id, exit)
             }
             (error, _) => error,
+        };
+        match stopped {
+            Some(id) => LauncherError::Stopped { error: Box::new(error), stopped: id.to_string() },
+            None => error,
         }
+    }
+
+    /// A child that exists and does not run: it answers nobody, and others fail in its place.
+    fn stopped(&self) -> Option<ChildId> {
+        self.children.iter().find(|(_, process)| process.is_stopped()).map(|(id, _)| *id)
     }
 
     fn start(&mut self, plan: &ChildPlan) -> Result<(), LauncherError> {
@@ -165,7 +176,7 @@ impl Supervisor<'_> {
                 return Err(self.child_exited(id, exit));
             }
             Event::NotReady(id, reason) => {
-                return Err(LauncherError::NotReady { name: id.to_string(), reason });
+                return Err(LauncherError::NotReady { id, reason });
             }
             Event::Ready(_) | Event::Stop => {}
         }
@@ -225,8 +236,7 @@ impl Supervisor<'_> {
         }
         self.watches.remove(&id);
         let is_news = exit != Exit::Status(0) && !self.ending.contains(&id);
-        let was_killed = |(_, exit): (ChildId, Exit)| matches!(exit, Exit::Signal(_));
-        if is_news && (self.bad_exit.is_none() || was_killed((id, exit)) && !self.bad_exit.is_some_and(was_killed)) {
+        if is_news && self.bad_exit.is_none_or(|(known, known_exit)| blame(id, exit) > blame(known, known_exit)) {
             self.bad_exit = Some((id, exit));
         }
     }
@@ -247,7 +257,7 @@ impl Supervisor<'_> {
 
     fn child_exited(&self, id: ChildId, exit: Exit) -> LauncherError {
         let last_words = self.last_words.get(&id).map_or_else(|| "none".to_owned(), LastWords::text);
-        LauncherError::ChildExited { name: id.to_string(), exit, last_words }
+        LauncherError::ChildExited { id, exit, last_words }
     }
 
     /// A shard removes its own socket; one that was killed could not.
@@ -277,6 +287,17 @@ impl LastWords {
             Some(error) => error.clone(),
             None => self.lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | "),
         }
+    }
+}
+
+/// Children follow each other to their end, and who ends first is chance: one that was killed is the cause, one that says what
+/// is wrong more likely than one whose peer is gone.
+fn blame(id: ChildId, exit: Exit) -> u8 {
+    match (exit, id) {
+        (Exit::Signal(_), _) => 3,
+        (Exit::Status(status), _) if status != i32::from(exit_status::FAILURE) => 2,
+        (Exit::Status(_), ChildId::Router) => 1,
+        (Exit::Status(_), ChildId::Shard(_)) => 0,
     }
 }
 

@@ -56,7 +56,7 @@ fn a_killed_shard_ends_every_stream_with_one_error() {
     assert!(!errors.is_empty(), "every stream had ended before the shard did");
     assert!(errors.iter().all(|error| error["error_type"] == "generation"), "{errors:?}");
     let finished = server.wait();
-    assert_eq!(finished.status.code(), Some(1));
+    assert_eq!(finished.status.code(), Some(17));
     assert!(finished.took < END_DEADLINE, "{:?}", finished.took);
     let error = last_error(&finished.log);
     assert!(error.contains("shard-0 was killed by signal 9"), "{error}");
@@ -90,7 +90,7 @@ fn a_model_that_cannot_be_loaded_is_named() {
     std::fs::write(directory.path().join("config.json"), r#"{"architectures":["MysteryForCausalLM"]}"#).unwrap();
     std::fs::write(directory.path().join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
     let finished = Server::model(directory.path().to_str().unwrap()).spawn().wait();
-    assert_eq!(finished.status.code(), Some(1));
+    assert_eq!(finished.status.code(), Some(2));
     let error = last_error(&finished.log);
     assert!(error.contains("MysteryForCausalLM") && error.contains("LlamaForCausalLM"), "{error}");
 }

@@ -34,9 +34,7 @@ pub enum ShardClientError {
     ConfigHash { rank: u32 },
     #[error("shard {rank} has {problem}")]
     Devices { rank: u32, problem: String },
-    #[error(
-        "shard {rank} ran something else than shard 0: the fingerprints of the step are {got:016x} and {expected:016x}"
-    )]
+    #[error("shard {rank} ran something else than shard 0: the fingerprints are {got:016x} and {expected:016x}")]
     Fingerprint { rank: u32, expected: u64, got: u64 },
     #[error("shard {rank} was warmed up for other limits than it was told")]
     Limits { rank: u32 },

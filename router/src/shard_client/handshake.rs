@@ -68,7 +68,9 @@ impl ShardGroup {
             reply::Kind::Warmup(_) => Err(ShardClientError::Limits { rank }),
             other => Err(unexpected(rank, "warm-up", &other)),
         });
-        let together = together(&warmups.collect::<Result<Vec<_>, _>>()?);
+        let warmups = warmups.collect::<Result<Vec<_>, _>>()?;
+        check_same_programs(&warmups)?;
+        let together = together(&warmups);
         self.deadlines.slowest_token_ns = together.slowest_token_ns;
         Ok(together)
     }
@@ -91,6 +93,15 @@ fn check_belong_together(replies: &[(u32, HelloReply)], world_size: u32) -> Resu
         }
     }
     Ok(())
+}
+
+fn check_same_programs(warmups: &[WarmupReply]) -> Result<(), ShardClientError> {
+    let expected = warmups.first().map_or(0, |warmup| warmup.fingerprint);
+    let odd = (0..).zip(warmups).find(|(_, warmup)| warmup.fingerprint != expected);
+    match odd {
+        Some((rank, warmup)) => Err(ShardClientError::Fingerprint { rank, expected, got: warmup.fingerprint }),
+        None => Ok(()),
+    }
 }
 
 /// What all ranks can do.

@@ -128,7 +128,8 @@ async fn ranks_that_do_different_things_are_named() {
     FakeShard { fingerprint: 17, ..FakeShard::default() }.listen(&path, 1, 2);
     let mut group = connect(&directory, 2).await.unwrap();
     let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
-    let expected = "shard 1 ran something else than shard 0: the fingerprints of the step are 0000000000000011 and 0000000000000010";
+    let expected =
+        "shard 1 ran something else than shard 0: the fingerprints are 0000000000000011 and 0000000000000010";
     assert_eq!(error, expected);
 }
 

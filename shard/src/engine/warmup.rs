@@ -3,7 +3,9 @@
 //! Door: [`Engine::warmup`]. Afterwards all slots are free. The limits follow from what the client asks for, what the
 //! model takes and what memory there is; when they cannot be met, the error says which flag to change.
 
-use proto::{Decode, DecodeRow, FitReply, Prefill, PromptChunk, Release, SamplingParams, Warmup, WarmupReply};
+use proto::{
+    Decode, DecodeRow, FitReply, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup, WarmupReply,
+};
 
 use super::limits::{self, Facts};
 use super::{Engine, EngineError, Progress};
@@ -29,11 +31,11 @@ impl Engine {
         progress(PHASE, 0, total);
         self.backend.allocate(limits.layout, progress)?;
         self.rows = Some(RowTable::new(limits));
-        let mut slowest_token_ns = 0;
+        let mut all = Rehearsal::default();
         for (done, params) in (1..).zip(pieces) {
             progress(PHASE, done, total);
             match self.rehearse(params) {
-                Ok(token_ns) => slowest_token_ns = token_ns.max(slowest_token_ns),
+                Ok(rehearsal) => all.add(rehearsal),
                 Err(error) => {
                     self.rows = None;
                     return Err(error);
@@ -50,7 +52,8 @@ impl Engine {
             kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_blocks * BLOCK_SIZE) as u64,
             num_programs_compiled: self.backend.num_programs_compiled() as u32,
             max_top_n_tokens: self.backend.max_top_n_tokens().map_or(0, |most| most as u32),
-            slowest_token_ns,
+            slowest_token_ns: all.slowest_token_ns,
+            fingerprint: all.fingerprint,
         })
     }
 
@@ -79,8 +82,8 @@ impl Engine {
         limits::choose(wishes, &facts)
     }
 
-    /// A prompt with a chunk cut off, a token, another token, and the end. Answers the most that a token took, in nanoseconds.
-    fn rehearse(&mut self, sampling: SamplingParams) -> Result<u64, EngineError> {
+    /// A prompt with a chunk cut off, a token, another token, and the end.
+    fn rehearse(&mut self, sampling: SamplingParams) -> Result<Rehearsal, EngineError> {
         let limits = self.rows.as_ref().ok_or(EngineError::NotWarm)?.limits();
         let prompt_len = PROMPT_LEN.min(limits.layout.max_total_tokens).min(limits.layout.max_batch_prefill_tokens);
         let chunk = PromptChunk {
@@ -92,13 +95,32 @@ impl Engine {
             samples_token: true,
         };
         let prefill = self.prefill(&Prefill { chunks: vec![chunk], rows: vec![] })?;
-        let mut token_ns = prefill.forward_ns / prompt_len as u64;
+        let mut rehearsal = Rehearsal::of(&prefill, prompt_len as u64);
         if prompt_len < limits.layout.max_total_tokens {
             let row = DecodeRow { slot: 0, position: prompt_len as u32, new_blocks: vec![] };
-            token_ns = token_ns.max(self.decode(&Decode { rows: vec![row] })?.forward_ns);
+            rehearsal.add(Rehearsal::of(&self.decode(&Decode { rows: vec![row] })?, 1));
         }
         self.release(&Release { slots: vec![0] })?;
-        Ok(token_ns)
+        Ok(rehearsal)
+    }
+}
+
+/// What steps of the warm-up tell.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rehearsal {
+    slowest_token_ns: u64,
+    fingerprint: u64,
+}
+
+impl Rehearsal {
+    fn of(step: &StepReply, num_tokens: u64) -> Self {
+        Self { slowest_token_ns: step.forward_ns / num_tokens, fingerprint: step.fingerprint }
+    }
+
+    fn add(&mut self, next: Self) {
+        self.slowest_token_ns = self.slowest_token_ns.max(next.slowest_token_ns);
+        // Steps in another order are another warm-up.
+        self.fingerprint = self.fingerprint.rotate_left(1) ^ next.fingerprint;
     }
 }
 
