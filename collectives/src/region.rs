@@ -114,8 +114,7 @@ impl Region {
     /// One for each rank.
     pub(crate) fn ranks(&self) -> &[RankWords] {
         // SAFETY: the mapping has `world_size` of them from its second page on (see `staging_offset`) and lives as long
-        // as
-        // `self`; they are aligned, as a page is. They are atomics only, as in `header`.
+        // as `self`; they are aligned, as a page is. They are atomics only, as in `header`.
         unsafe {
             let first = self.mapping.as_ptr().add(PAGE_BYTES).cast::<RankWords>();
             std::slice::from_raw_parts(first, self.world_size)
