@@ -1,7 +1,8 @@
 //! `cargo bench -p collectives --bench all_reduce`: how long an all-reduce takes between two and four processes.
 //!
-//! Starts itself once per rank. Before each call all ranks meet, so that a time is that of the call and not of what ranks
-//! did before; rank 0 prints its times. Other work on the machine shows in the load average and in the last column first.
+//! Starts itself once per rank. Before each call all ranks meet, so that a time is that of the call and not of what
+//! ranks did before. The time of a call is that of the rank for which it took longest. Other work on the machine shows
+//! in the load average, and in p99 first.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,7 +16,7 @@ use rustix::fs::MemfdFlags;
 
 const WORLD_SIZES: [usize; 2] = [2, 4];
 const SIZES_KIB: [usize; 4] = [4, 64, 1024, 16384];
-const SECONDS_PER_SIZE: f64 = 1.0;
+const SECONDS_PER_SIZE: f32 = 1.0;
 const MIN_CALLS: usize = 20;
 const MAX_CALLS: usize = 20_000;
 const WARM_UP_CALLS: usize = 5;
@@ -61,7 +62,7 @@ fn run_rank(path: &Path, rank: usize, world_size: usize) -> Result<(), Box<dyn s
     for size_kib in SIZES_KIB {
         let input = vec![rank as f32 + 0.5; size_kib * 1024 / size_of::<f32>()];
         let mut values = input.clone();
-        let mut first = f64::INFINITY;
+        let mut first = f32::INFINITY;
         for _ in 0..WARM_UP_CALLS {
             first = first.min(time_call(&mut group, &input, &mut values)?);
         }
@@ -70,9 +71,9 @@ fn run_rank(path: &Path, rank: usize, world_size: usize) -> Result<(), Box<dyn s
         for _ in 0..num_calls {
             seconds.push(time_call(&mut group, &input, &mut values)?);
         }
-        seconds.sort_by(f64::total_cmp);
+        let longest = longest_of_ranks(&mut group, &seconds)?;
         if rank == 0 {
-            report(size_kib, &seconds)?;
+            report(size_kib, &longest)?;
         }
         let sum = (0..world_size).map(|rank| rank as f32 + 0.5).sum::<f32>();
         if values.iter().any(|value| *value != sum) {
@@ -82,25 +83,35 @@ fn run_rank(path: &Path, rank: usize, world_size: usize) -> Result<(), Box<dyn s
     Ok(group.all_reduce(&mut [])?)
 }
 
-fn time_call(group: &mut Group, input: &[f32], values: &mut [f32]) -> Result<f64, CollectiveError> {
+fn time_call(group: &mut Group, input: &[f32], values: &mut [f32]) -> Result<f32, CollectiveError> {
     values.copy_from_slice(input);
     group.all_reduce(&mut [])?;
     let start = Instant::now();
     group.all_reduce(values)?;
-    Ok(start.elapsed().as_secs_f64())
+    Ok(start.elapsed().as_secs_f32())
 }
 
 /// As many calls as rank 0 thinks fit, the same on all ranks.
-fn num_calls(group: &mut Group, seconds: f64) -> Result<usize, CollectiveError> {
-    let own = (SECONDS_PER_SIZE / seconds).clamp(MIN_CALLS as f64, MAX_CALLS as f64).floor() as f32;
+fn num_calls(group: &mut Group, seconds: f32) -> Result<usize, CollectiveError> {
+    let own = (SECONDS_PER_SIZE / seconds).clamp(MIN_CALLS as f32, MAX_CALLS as f32).floor();
     let mut votes = [if group.rank() == 0 { own } else { 0.0 }];
     group.all_reduce(&mut votes)?;
     Ok(votes[0] as usize)
 }
 
-fn report(size_kib: usize, sorted_seconds: &[f64]) -> io::Result<()> {
-    let microseconds = |share: f64| 1e6 * sorted_seconds[(share * (sorted_seconds.len() - 1) as f64) as usize];
+/// For each call the time of the rank that took longest, sorted.
+fn longest_of_ranks(group: &mut Group, seconds: &[f32]) -> Result<Vec<f32>, CollectiveError> {
+    let mut gathered = vec![0.0; seconds.len() * group.world_size()]; // [calls, ranks]
+    group.all_gather(seconds, seconds.len(), &mut gathered)?;
+    let longest = |call: &[f32]| call.iter().copied().fold(0.0, f32::max);
+    let mut longest: Vec<f32> = gathered.chunks(group.world_size()).map(longest).collect();
+    longest.sort_by(f32::total_cmp);
+    Ok(longest)
+}
+
+fn report(size_kib: usize, sorted_seconds: &[f32]) -> io::Result<()> {
+    let microseconds = |share: f32| 1e6 * sorted_seconds[(share * (sorted_seconds.len() - 1) as f32) as usize];
     let (median, p99) = (microseconds(0.5), microseconds(0.99));
-    let gigabytes = (size_kib * 1024) as f64 / median / 1e3;
+    let gigabytes = (size_kib * 1024) as f32 / median / 1e3;
     writeln!(io::stdout(), "{size_kib:>6} KiB  median {median:9.1} us  p99 {p99:9.1} us  {gigabytes:5.1} GB/s")
 }

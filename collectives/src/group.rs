@@ -12,7 +12,8 @@ use crate::rendezvous::Rendezvous;
 use crate::staging::{self, Place};
 use crate::{CollectiveError, Operation, Turn};
 
-/// Chunks of so many values or more are added up in parts when there are more than two ranks.
+/// Chunks of so many values or more are added up in parts when there are more than two ranks: below, a second meeting
+/// takes longer than reading the chunks of all ranks (measured with four).
 const MIN_DIVIDED_LEN: usize = 8 << 10;
 
 /// Parts of a chunk start on cache lines of their own.
@@ -20,9 +21,9 @@ const PART_ALIGNMENT: usize = 32;
 
 /// One rank's membership in the group of all ranks of a host.
 ///
-/// All ranks do the same operations in the same order, with the same lengths. An operation that fails leaves its results
-/// unspecified and aborts the group, and so does a rank that leaves (drops its membership): operations that all have
-/// completed are not affected.
+/// All ranks do the same operations in the same order, with the same lengths. An operation that fails leaves its
+/// results unspecified and aborts the group, and so does a rank that leaves (drops its membership): operations that all
+/// have completed are not affected.
 #[derive(Debug)]
 pub struct Group {
     rendezvous: Rendezvous,
@@ -35,14 +36,15 @@ pub struct Group {
 impl Group {
     /// Joins the group as `rank` of `world_size` ranks. It does not wait for the others.
     ///
-    /// `path` is an existing file in memory, the same one for all ranks: a memfd (`/proc/self/fd/N`) or a file on tmpfs. It
-    /// is empty before the first group uses it, and serves one group only. It takes about half a MiB per rank.
+    /// `path` is an existing file in memory, the same one for all ranks: a memfd (`/proc/self/fd/N`) or a file on
+    /// tmpfs. It is empty before the first group uses it, and serves one group only. It takes about half a MiB per
+    /// rank.
     ///
-    /// `deadline` is how long an operation waits for other ranks before it fails.
+    /// `deadline` is how long a rank waits for the others, each time it has to, before its operation fails.
     ///
     /// # Errors
-    /// When rank and world size do not fit each other, when the file cannot be grown and mapped, and when it belongs to a
-    /// group of another size or has this rank already.
+    /// When rank and world size do not fit each other, when the file cannot be grown and mapped, and when it belongs to
+    /// a group of another size or has this rank already.
     pub fn open(path: &Path, rank: usize, world_size: usize, deadline: Duration) -> Result<Self, CollectiveError> {
         if !(1..=MAX_WORLD_SIZE).contains(&world_size) {
             return Err(CollectiveError::WorldSize { world_size });
@@ -66,8 +68,8 @@ impl Group {
 
     /// Replaces each value by the sum of the values that all ranks have there, added in f32 from rank 0 to the last.
     ///
-    /// Every rank gets the same bits. The sum of one element depends on nothing else in the message. Without values it is
-    /// a barrier.
+    /// Every rank gets the same bits, of several NaNs the same one too. The sum of one element depends on nothing else
+    /// in the message. Without values it is a barrier.
     ///
     /// # Errors
     /// [`CollectiveError::OutOfStep`], [`CollectiveError::Deadline`], [`CollectiveError::Aborted`].
@@ -86,8 +88,8 @@ impl Group {
         self.abort_if_failed(result)
     }
 
-    /// Waits until fewer than `max_at_once` ranks (0 counts as 1) have a turn, first come, first served. All ranks name the
-    /// same limit. `waiting` is called a few times a second meanwhile.
+    /// Waits until fewer than `max_at_once` ranks (0 counts as 1) have a turn, first come, first served. All ranks name
+    /// the same limit. `waiting` is called a few times a second meanwhile.
     ///
     /// # Errors
     /// [`CollectiveError::Deadline`] when no turn ended for as long as the deadline; it names the ranks that have one.
@@ -98,8 +100,8 @@ impl Group {
         self.abort_if_failed(result)
     }
 
-    /// Ends the group: every wait of every rank ends with [`CollectiveError::Aborted`], now and later. The first rank that
-    /// ends it is the one that is named.
+    /// Ends the group: every wait of every rank ends with [`CollectiveError::Aborted`], now and later. The first rank
+    /// that ends it is the one that is named.
     pub fn abort(&self) {
         self.rendezvous.abort();
     }
@@ -139,8 +141,8 @@ impl Group {
         let (rank, world_size, buffer) = (self.rank(), self.world_size(), self.buffer);
         let own = part_range(chunk.len(), world_size, rank);
         let place = Place { buffer, offset: own.start };
-        // SAFETY: all ranks have staged this chunk. Before the next meeting only this rank reads this part, of any rank, and
-        // only this rank writes it, in its own staging and after reading.
+        // SAFETY: all ranks have staged this chunk. Before the next meeting only this rank reads this part, of any
+        // rank, and only this rank writes it, in its own staging and after reading.
         unsafe {
             staging::sum(self.rendezvous.region(), place, &mut chunk[own.clone()]);
             staging::write(self.rendezvous.region(), rank, place, &chunk[own]);
@@ -149,8 +151,8 @@ impl Group {
         for other in (0..world_size).filter(|other| *other != rank) {
             let range = part_range(chunk.len(), world_size, other);
             let place = Place { buffer, offset: range.start };
-            // SAFETY: the other rank has written its part (the meeting), and does not write to this buffer again before it
-            // has met us for the next chunk.
+            // SAFETY: the other rank has written its part (the meeting), and does not write to this buffer again before
+            // it has met us for the next chunk.
             unsafe { staging::read(self.rendezvous.region(), other, place, &mut chunk[range]) };
         }
         Ok(())
@@ -232,8 +234,8 @@ impl Group {
 
     fn stage(&self, chunk: &[f32]) {
         let place = Place { buffer: self.buffer, offset: 0 };
-        // SAFETY: this buffer was last used two chunks ago. Every rank came to the first meeting of the chunk in between
-        // after it was done with that one, and we have been at that meeting.
+        // SAFETY: this buffer was last used two chunks ago. Every rank came to the first meeting of the chunk in
+        // between after it was done with that one, and we have been at that meeting.
         unsafe { staging::write(self.rendezvous.region(), self.rank(), place, chunk) };
     }
 

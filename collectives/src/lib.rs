@@ -30,10 +30,10 @@
 //! 4. The next chunk uses the other buffer. Whoever has come to its meeting has read the chunk before, so one meeting
 //!    per chunk keeps a buffer from being overwritten while it is read.
 //!
-//! A wait spins for some microseconds and then sleeps in the kernel (futex); nobody makes a system call to wake ranks
-//! when none sleeps. Every wait has a deadline and names who did not come. An operation that fails aborts the group, and
-//! an aborted group stays so: each wait of each rank ends with [`CollectiveError::Aborted`]. A rank that crashes says
-//! nothing; the others find out by the deadline.
+//! A wait spins for a microsecond, then lets others have the core between its looks, and then sleeps in the kernel
+//! (futex); nobody makes a system call to wake ranks when none sleeps. Every wait has a deadline and names who did not
+//! come. An operation that fails aborts the group, and an aborted group stays so: each wait of each rank ends with
+//! [`CollectiveError::Aborted`]. A rank that crashes says nothing; the others find out by the deadline.
 //!
 //! It knows no model, starts no process and no thread, reads no environment and logs nothing. Linux only.
 

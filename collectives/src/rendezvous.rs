@@ -5,7 +5,7 @@
 //! slips in between their last look and their sleep.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,15 @@ use crate::{CollectiveError, Operation};
 const ABORTED: u32 = 1;
 const ONE_ARRIVAL: u32 = 2;
 
-/// How often a waiting rank looks before it asks for the time.
-const LOOKS_PER_ROUND: usize = 64;
+/// How long a rank only looks, when each has a core of its own: the last bit of a wait between ranks in step.
+const SPIN: Duration = Duration::from_micros(1);
 
-/// How long a rank spins when each has a core of its own: longer than ranks are usually apart.
-const SPIN: Duration = Duration::from_micros(100);
+/// Looks before it asks for the time while it spins.
+const LOOKS_PER_ROUND: usize = 32;
 
-/// How long it gives its core to others when there are more ranks than cores: one of them is who it waits for.
-const YIELD: Duration = Duration::from_micros(100);
+/// How long after that it looks and lets others run in turns. On a free core that is as good as spinning; on a shared
+/// one it may be the missing rank that waits for this core.
+const YIELD: Duration = Duration::from_micros(200);
 
 /// One rank's part in the meetings.
 #[derive(Debug)]
@@ -65,15 +66,15 @@ impl Rendezvous {
         self.num_meetings = self.num_meetings.wrapping_add(1);
         let target = self.num_meetings.wrapping_mul(self.region.world_size() as u32).wrapping_mul(ONE_ARRIVAL);
         let arrivals = &self.region.header().arrivals.0;
-        // Release: what this rank wrote is seen by whoever counts this arrival, because the additions of the other ranks
-        // continue the release sequence. Sequentially consistent for `wake`.
+        // Release: what this rank wrote is seen by whoever counts this arrival, because the additions of the other
+        // ranks continue the release sequence. Sequentially consistent for `wake`.
         let before = arrivals.fetch_add(ONE_ARRIVAL, Ordering::SeqCst);
         self.region.ranks()[self.rank].num_meetings.0.store(self.num_meetings, Ordering::Release);
         if is_reached(before.wrapping_add(ONE_ARRIVAL), target) {
             self.wake();
             return Ok(());
         }
-        if self.spins_until(target) {
+        if self.looks_until(target) {
             return Ok(());
         }
         self.sleep_until(target, operation)
@@ -99,8 +100,8 @@ impl Rendezvous {
         let _ = futex::wake(&header.turns.0.num_ended, futex::Flags::empty(), u32::MAX >> 1);
     }
 
-    /// Wakes who sleeps. A rank counts itself as a sleeper before its last look at the arrivals, and we count our arrival
-    /// before this look at the sleepers: in the one order of these four either it sees us or we see it.
+    /// Wakes who sleeps. A rank counts itself as a sleeper before its last look at the arrivals, and we count our
+    /// arrival before this look at the sleepers: in the one order of these four either it sees us or we see it.
     fn wake(&self) {
         let header = self.region.header();
         if header.sleepers.0.load(Ordering::SeqCst) != 0 {
@@ -109,27 +110,28 @@ impl Rendezvous {
     }
 
     /// Whether all came while it was still too early to sleep.
-    fn spins_until(&self, target: u32) -> bool {
+    fn looks_until(&self, target: u32) -> bool {
         let arrivals = &self.region.header().arrivals.0;
         let start = Instant::now();
-        let patience = if self.has_own_core { SPIN } else { YIELD };
-        while start.elapsed() < patience {
-            for _ in 0..LOOKS_PER_ROUND {
+        let spin = if self.has_own_core { SPIN } else { Duration::ZERO };
+        loop {
+            let waited = start.elapsed();
+            let looks = if waited < spin { LOOKS_PER_ROUND } else { 1 };
+            for _ in 0..looks {
                 let seen = arrivals.load(Ordering::Acquire);
                 if is_reached(seen, target) {
                     return true;
                 }
-                if seen & ABORTED != 0 {
+                if seen & ABORTED != 0 || waited >= spin + YIELD {
                     return false;
                 }
-                if self.has_own_core {
+                if waited < spin {
                     std::hint::spin_loop();
                 } else {
                     thread::yield_now();
                 }
             }
         }
-        false
     }
 
     fn sleep_until(&self, target: u32, operation: Operation) -> Result<(), CollectiveError> {
@@ -189,13 +191,9 @@ pub(crate) fn check_alive(region: &Region) -> Result<(), CollectiveError> {
     }
 }
 
-/// Sleeps until somebody wakes this rank, for no longer than `limit`, unless `word` is not `seen` any more. It may wake up
-/// for no reason.
-pub(crate) fn sleep_while(
-    word: &std::sync::atomic::AtomicU32,
-    seen: u32,
-    limit: Duration,
-) -> Result<(), CollectiveError> {
+/// Sleeps until somebody wakes this rank, for no longer than `limit`, unless `word` is not `seen` any more. It may wake
+/// up for no reason.
+pub(crate) fn sleep_while(word: &AtomicU32, seen: u32, limit: Duration) -> Result<(), CollectiveError> {
     // A limit too long for the kernel's clock is no limit: the caller looks at its own clock anyway.
     let limit = futex::Timespec::try_from(limit).ok();
     match futex::wait(word, futex::Flags::empty(), seen, limit.as_ref()) {

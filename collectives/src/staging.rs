@@ -1,7 +1,7 @@
 //! Values between private memory and the staging buffers, through raw pointers.
 //!
-//! These functions do not synchronise. Each asks its caller for a time when nobody writes what is read and nobody uses what
-//! is written; [`crate::group`] has such times between its meetings.
+//! These functions do not synchronise. Each asks its caller for a time when nobody writes what is read and nobody uses
+//! what is written; [`crate::group`] has such times between its meetings.
 
 #![expect(unsafe_code, reason = "other processes write the memory that is read here, at other times")]
 
@@ -81,7 +81,8 @@ pub(crate) unsafe fn sum(region: &Region, place: Place, sums: &mut [f32]) {
 
 /// # Safety
 /// Both point to as many values as there are sums, which nobody writes meanwhile.
-// Not inlined, so that every rank runs the same instructions: which of two NaNs an addition keeps depends on their order.
+// Not inlined, so that every rank runs the same instructions: which of two NaNs an addition keeps depends on their
+// order.
 #[inline(never)]
 unsafe fn add_two(first: *const f32, second: *const f32, sums: &mut [f32]) {
     for (index, sum) in sums.iter_mut().enumerate() {

@@ -1,6 +1,7 @@
 //! Turns: how many ranks of the host do something at once, such as loading, which takes much memory for a while.
 //!
-//! First come, first served: a rank draws a ticket, and goes when all but `max_at_once − 1` of those before it are done.
+//! First come, first served: a rank draws a ticket, and goes when all but `max_at_once − 1` of those before it are
+//! done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,7 @@
 //! Ranks as processes: this test starts itself once per rank, and tells each on its standard input who it is.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
