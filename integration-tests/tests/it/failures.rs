@@ -14,7 +14,7 @@ fn is_running(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-fn wait_until_gone(pids: &[i32]) {
+pub(crate) fn wait_until_gone(pids: &[i32]) {
     let deadline = Instant::now() + END_DEADLINE;
     while pids.iter().any(|pid| is_running(*pid)) {
         assert!(Instant::now() < deadline, "orphans among {pids:?}");
@@ -22,7 +22,7 @@ fn wait_until_gone(pids: &[i32]) {
     }
 }
 
-fn last_error(log: &[String]) -> String {
+pub(crate) fn last_error(log: &[String]) -> String {
     let lines = log.iter().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut errors = lines.filter(|line| line["level"] == "ERROR" && line.get("process").is_none());
     let error = errors.next().expect("the launcher logs an error");
@@ -30,7 +30,7 @@ fn last_error(log: &[String]) -> String {
 }
 
 /// The one event that ends a stream: an error, or the summary of a stream that was through before.
-fn terminal_event(stream: SseStream) -> Value {
+pub(crate) fn terminal_event(stream: SseStream) -> Value {
     let is_terminal = |event: &Value| event.get("error").is_some() || event["generated_text"].is_string();
     let mut ends: Vec<Value> = stream.filter(is_terminal).collect();
     assert_eq!(ends.len(), 1, "{ends:?}");

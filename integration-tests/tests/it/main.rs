@@ -4,6 +4,7 @@
 mod ahead;
 mod concurrency;
 mod failures;
+mod faults;
 mod generate;
 mod lifecycle;
 mod plugins;

@@ -15,7 +15,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("shard", &["proto", "model-files", "telemetry", "collectives", "kernels", "pjrt"]),
     ("router", &["proto", "model-files", "telemetry"]),
     ("launcher", &["proto", "model-files", "telemetry", "router", "shard"]),
-    ("integration-tests", &[]),
+    ("integration-tests", &["proto"]),
 ];
 
 #[test]

@@ -1,0 +1,167 @@
+//! Every fault of a rank, at every moment, of either rank: nobody waits for ever, everybody is told, the launcher says who it
+//! was, and nothing is left behind.
+//!
+//! Two ranks add up over shared memory on the CPU, so one that does not come holds up the other. A test is a kind of fault; its
+//! cases run side by side, because most of them only wait for a deadline.
+
+use std::time::{Duration, Instant};
+
+use integration_tests::{Client, Fault, Finished, Interposer, Moment, Server, send_signal};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::failures::{last_error, terminal_event, wait_until_gone};
+
+/// The longest deadline that a fault runs into, 20 s, and 10 s more.
+const END_DEADLINE: Duration = Duration::from_secs(30);
+/// Exit status of a launch that a device process ended.
+const DEVICE_FAILED: i32 = 17;
+const WORLD_SIZE: u32 = 2;
+
+/// A fault, when, and of which rank.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    fault: Fault,
+    moment: Moment,
+    rank: u32,
+}
+
+fn check_all_moments(fault: Fault) {
+    let moments = [Moment::Load, Moment::WarmUp, Moment::Prefill, Moment::Decode, Moment::Idle];
+    std::thread::scope(|scope| {
+        for moment in moments {
+            scope.spawn(move || (0..WORLD_SIZE).for_each(|rank| Case { fault, moment, rank }.check()));
+        }
+    });
+}
+
+impl Case {
+    fn check(self) {
+        let directory = tempfile::tempdir().unwrap();
+        let uds_path = directory.path().join("s");
+        let interposer = Interposer::start(&uds_path, self.rank);
+        let builder =
+            Server::builder("demo", "cpu").flag("--num-shard", WORLD_SIZE).flag("--shard-uds-path", uds_path.display());
+        let (pids, finished) = match self.moment {
+            Moment::Load | Moment::WarmUp => {
+                let is_signal = matches!(self.fault, Fault::Signal(_));
+                if !(is_signal && self.moment == Moment::Load) {
+                    interposer.arm(self.moment, self.fault);
+                }
+                let server = builder.spawn();
+                if let (Fault::Signal(signal), Moment::Load) = (self.fault, self.moment) {
+                    send_signal(self.wait_for_process(&server), signal);
+                }
+                (server.descendants(), server.wait())
+            }
+            Moment::Prefill | Moment::Decode | Moment::Idle => {
+                let server = builder.start();
+                let pids = server.descendants();
+                self.strike_while_serving(&server.client(), &interposer);
+                (pids, server.wait())
+            }
+        };
+        self.check_end(&finished);
+        wait_until_gone(&pids);
+        let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        // The interposer's own, which the shard cannot know of.
+        let ours = |name: &str| name.ends_with(".moved") || name.ends_with(&format!("-{}", self.rank));
+        assert!(left.iter().all(|name| ours(&name.to_string_lossy())), "{self:?} left {left:?}");
+    }
+
+    /// The process of the rank, as soon as it exists.
+    fn wait_for_process(self, server: &Server) -> i32 {
+        let deadline = Instant::now() + END_DEADLINE;
+        let rank = self.rank.to_string();
+        let plays_it = |pid: &i32| {
+            let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut argv = argv.split(|byte| *byte == 0).skip_while(|argument| *argument != b"--rank");
+            argv.nth(1) == Some(rank.as_bytes())
+        };
+        loop {
+            assert!(Instant::now() < deadline, "{self:?}: there is no such process");
+            if let Some(pid) = server.descendants().into_iter().find(plays_it) {
+                return pid;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Everybody who waits is told exactly once.
+    fn strike_while_serving(self, client: &Client, interposer: &Interposer) {
+        let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 7}});
+        if self.moment == Moment::Idle {
+            assert_eq!(client.generate("Once", 2).is_empty(), false);
+            interposer.strike(self.fault);
+            if matches!(self.fault, Fault::Signal(Signal::STOP) | Fault::WrongFingerprint) {
+                assert_eq!(client.post("/generate", &body("Once")).status, 424, "{self:?}");
+            }
+            return;
+        }
+        let mut stream = client.stream("/generate_stream", &body("Once upon a time")).unwrap();
+        assert!(stream.next().unwrap().get("token").is_some());
+        interposer.arm(self.moment, self.fault);
+        if self.moment == Moment::Prefill {
+            let response = client.post("/generate", &body("Once"));
+            assert_eq!(
+                (response.status, response.error().1.as_str()),
+                (424, "generation"),
+                "{self:?}: {}",
+                response.text
+            );
+        }
+        let end: Value = terminal_event(stream);
+        assert_eq!(end["error_type"], "generation", "{self:?}: {end}");
+    }
+
+    fn check_end(self, finished: &Finished) {
+        let error = last_error(&finished.log);
+        assert_eq!(finished.status.code(), Some(DEVICE_FAILED), "{self:?}: {error}");
+        assert!(finished.took < END_DEADLINE, "{self:?} took {:?}: {error}", finished.took);
+        let rank = self.rank;
+        let names = [format!("shard-{rank}"), format!("shard {rank}"), format!("rank {rank}")];
+        assert!(names.iter().any(|name| error.contains(name.as_str())), "{self:?}: {error}");
+        let expected = match self.fault {
+            Fault::Signal(Signal::KILL) => "was killed by signal 9",
+            Fault::Signal(_) => "is stopped by a signal",
+            Fault::Close if self.moment == Moment::Load => "",
+            Fault::Close => "closed the connection",
+            Fault::Garbage if self.moment == Moment::Load => "bad frame",
+            Fault::Garbage => "sent what is no reply",
+            Fault::WrongNumber => "answered command",
+            Fault::WrongFingerprint if self.moment == Moment::Load => "has another model or other settings",
+            Fault::WrongFingerprint => "ran something else",
+        };
+        assert!(error.contains(expected), "{self:?}: {error}");
+    }
+}
+
+#[test]
+fn a_rank_is_killed() {
+    check_all_moments(Fault::Signal(Signal::KILL));
+}
+
+#[test]
+fn a_rank_is_stopped() {
+    check_all_moments(Fault::Signal(Signal::STOP));
+}
+
+#[test]
+fn a_rank_closes_its_socket() {
+    check_all_moments(Fault::Close);
+}
+
+#[test]
+fn a_rank_sends_garbage() {
+    check_all_moments(Fault::Garbage);
+}
+
+#[test]
+fn a_rank_answers_another_command() {
+    check_all_moments(Fault::WrongNumber);
+}
+
+#[test]
+fn a_rank_runs_something_else() {
+    check_all_moments(Fault::WrongFingerprint);
+}
