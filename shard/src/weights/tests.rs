@@ -24,7 +24,7 @@ fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
 
 fn spec(name: &str, shape: &[usize]) -> WeightSpec {
     let (dtype, partition) = (DType::F32, Partition::Replicated);
-    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1 }
+    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1, num_copies: 1 }
 }
 
 fn open(directory: &Path) -> Result<Checkpoint, String> {
