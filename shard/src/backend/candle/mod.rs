@@ -62,7 +62,7 @@ impl CandleBackend {
             .map_err(|source| BackendError::Threads { num_threads, source })?;
         let ModelGraphs { decoder, logits, target_logprobs } = graphs;
         let graphs = [decoder, logits, target_logprobs];
-        let weights = threads.install(|| loader::load(&graphs, checkpoint, progress))?;
+        let weights = threads.install(|| loader::load(&graphs, (checkpoint, 0), progress))?;
         let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
         let kv_shapes = KvShape::of_layers(decoder.graph());
         Ok(Self { threads, decoder, logits, target_logprobs, kv_shapes, state: None })

@@ -28,9 +28,10 @@ pub(super) fn upload(
     let mut buffers = HashMap::with_capacity(specs.len());
     for (done, spec) in (0..).zip(specs) {
         progress(done, total);
-        let stored = checkpoint.tensor(spec)?;
-        let bytes = convert(stored.bytes, stored.dtype, spec.dtype);
-        let slice = HostSlice::new(element_type(spec.dtype), &spec.shape, &bytes);
+        let stored = checkpoint.part(spec, 0)?;
+        let bytes = convert(&stored.bytes, stored.dtype, spec.dtype);
+        let shape = spec.local_shape();
+        let slice = HostSlice::new(element_type(spec.dtype), &shape, &bytes);
         let buffer = slice.and_then(|slice| client.upload(slice, device));
         let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };
         buffers.insert(spec.name.clone(), buffer.map_err(failed)?);
