@@ -111,6 +111,8 @@ fn shard(args: &LaunchArgs, shard_uds_path: &str, rank: u32, world_size: u32) ->
         uds_path: socket.clone().into(),
         rank,
         world_size,
+        devices_per_shard: 1,
+        collective_path: None,
         json_output: true,
         log_level: args.log.log_level.clone(),
     };

@@ -27,6 +27,14 @@ pub struct ShardArgs {
     #[arg(long, default_value_t = 1)]
     pub world_size: u32,
 
+    /// Devices that this shard drives
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub devices_per_shard: u32,
+
+    /// File that the shards of this host share
+    #[arg(long, hide = true)]
+    pub collective_path: Option<PathBuf>,
+
     /// Log one JSON object per line
     #[arg(long, env)]
     pub json_output: bool,
@@ -103,11 +111,14 @@ pub enum Device {
 impl ShardArgs {
     /// The arguments, without the program's name, that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { model, uds_path, rank, world_size, json_output, log_level } = self;
+        let Self { model, uds_path, rank, world_size, devices_per_shard, collective_path, json_output, log_level } =
+            self;
         let mut argv = model.to_argv();
         argv.extend(["--uds-path".into(), uds_path.into()]);
         argv.extend(["--rank".into(), rank.to_string().into()]);
         argv.extend(["--world-size".into(), world_size.to_string().into()]);
+        argv.extend(["--devices-per-shard".into(), devices_per_shard.to_string().into()]);
+        argv.extend(collective_path.iter().flat_map(|path| ["--collective-path".into(), OsString::from(path)]));
         argv.extend(json_output.then(|| "--json-output".into()));
         argv.extend(["--log-level".into(), log_level.into()]);
         argv
@@ -173,6 +184,8 @@ mod tests {
             uds_path: "/run/x y-3".into(),
             rank: 3,
             world_size: 8,
+            devices_per_shard: 4,
+            collective_path: Some("/proc/self/fd/3".into()),
             json_output: true,
             log_level: "info,shard=debug".into(),
         };

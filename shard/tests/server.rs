@@ -47,6 +47,8 @@ impl Shard {
             uds_path: path.clone(),
             rank: 0,
             world_size: 1,
+            devices_per_shard: 1,
+            collective_path: None,
             json_output: true,
             log_level: "info".to_owned(),
         };

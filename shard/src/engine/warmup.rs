@@ -33,7 +33,8 @@ impl Engine {
         let pieces = warmup_params();
         let total = pieces.len() as u64 + 1;
         progress(PHASE, 0, total);
-        self.backend.allocate(limits.layout, progress)?;
+        let assignment: Vec<i64> = self.backend.devices().iter().map(|device| device.id).collect();
+        self.backend.allocate(limits.layout, &assignment, progress)?;
         self.rows = Some(RowTable::new(limits));
         for (done, params) in (1..).zip(pieces) {
             progress(PHASE, done, total);

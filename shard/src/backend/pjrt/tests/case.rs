@@ -17,7 +17,7 @@ use crate::backend::pjrt::bucket::blocks_per_row;
 use crate::backend::pjrt::stablehlo::{
     Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type, module,
 };
-use crate::backend::pjrt::step_input::{StepShape, pack};
+use crate::backend::pjrt::step_input::{StepShape, pack, set_rank};
 use crate::backend::{BLOCK_SIZE, StateLayout};
 use crate::batch::{Batch, RowSampler};
 use crate::graph::{DType, Dim, Graph, Op, Shape, Value, WeightPart, WeightSpec};
@@ -234,7 +234,8 @@ impl Case {
             add(Upload::of(&Array { dims: vec![self.history.len()], elements: Elements::I32(self.history.clone()) }));
         let num_donated = 2 * caches.len() + 1;
         let order: Vec<usize> = (0..self.batch.rows.len()).collect();
-        let packed = pack(&self.batch, &order, shape, rank as u32);
+        let mut packed = pack(&self.batch, &order, shape);
+        set_rank(&mut packed, shape, rank);
         let packed = add(Upload::of(&Array { dims: vec![packed.len()], elements: Elements::I32(packed) }));
         let arguments: Vec<Tensor> = self
             .arguments
