@@ -4,14 +4,15 @@ use std::process::Command;
 
 use crate::tree::{SourceFile, read, root, rust_files};
 
-/// Our crates that each crate may use (DESIGN: `router ▶ proto ◀ shard ▶ pjrt, kernels`).
-const MAY_USE: [(&str, &[&str]); 9] = [
+/// Our crates that each crate may use (DESIGN: `router ▶ proto ◀ shard ▶ pjrt, kernels, collectives`).
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("proto", &[]),
     ("model-files", &[]),
     ("telemetry", &[]),
+    ("collectives", &[]),
     ("kernels", &[]),
     ("pjrt", &[]),
-    ("shard", &["proto", "model-files", "telemetry", "kernels", "pjrt"]),
+    ("shard", &["proto", "model-files", "telemetry", "collectives", "kernels", "pjrt"]),
     ("router", &["proto", "model-files", "telemetry"]),
     ("launcher", &["proto", "model-files", "telemetry", "router", "shard"]),
     ("integration-tests", &[]),

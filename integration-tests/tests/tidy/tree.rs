@@ -3,8 +3,18 @@
 use std::path::{Path, PathBuf};
 
 /// Rooms of the workspace, one crate each.
-pub(crate) const CRATES: [&str; 9] =
-    ["proto", "model-files", "telemetry", "kernels", "pjrt", "shard", "router", "launcher", "integration-tests"];
+pub(crate) const CRATES: [&str; 10] = [
+    "proto",
+    "model-files",
+    "telemetry",
+    "collectives",
+    "kernels",
+    "pjrt",
+    "shard",
+    "router",
+    "launcher",
+    "integration-tests",
+];
 
 /// One Rust file.
 pub(crate) struct SourceFile {

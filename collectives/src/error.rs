@@ -1,0 +1,63 @@
+//! What can go wrong between ranks. Each message names the ranks and the operation.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Operation;
+use crate::region::MAX_WORLD_SIZE;
+
+/// Why a group could not be opened, or why an operation ended without a result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    #[error("world size is {world_size}: 1 to {MAX_WORLD_SIZE} ranks can form a group")]
+    WorldSize { world_size: usize },
+    #[error("rank is {rank}: it must be below the world size, {world_size}")]
+    Rank { rank: usize, world_size: usize },
+    #[error("cannot share {path}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{path} is used for something else: it must be empty when the first rank opens it")]
+    NotAGroup { path: PathBuf },
+    #[error("{path} is shared by ranks of another version: {found}, this one is {version}")]
+    OtherVersion { path: PathBuf, found: u16, version: u16 },
+    #[error("{path} is shared by {found} ranks, but this rank has a world size of {world_size}")]
+    OtherWorldSize { path: PathBuf, found: usize, world_size: usize },
+    #[error("rank {rank} has opened {path} already: each group needs a file of its own")]
+    RankTaken { rank: usize, path: PathBuf },
+    #[error(
+        "all-gather of {num_values} values in {num_rows} rows from each of {world_size} ranks into {num_gathered}: \
+         rows must divide the values, and there must be room for those of all ranks"
+    )]
+    Lengths { num_values: usize, num_rows: usize, world_size: usize, num_gathered: usize },
+    /// Ranks do different things: a defect of the callers, found by each of them.
+    #[error(
+        "ranks are out of step: rank {rank} does {operation} as operation {ordinal}, but rank {other_rank} does \
+         {other_operation} as operation {other_ordinal}"
+    )]
+    OutOfStep {
+        rank: usize,
+        ordinal: u64,
+        operation: Operation,
+        other_rank: usize,
+        other_ordinal: u64,
+        other_operation: Operation,
+    },
+    /// Ranks did not come in time. For a turn they are those that keep theirs.
+    #[error("{operation}: waited {after:?} for {}", name_ranks(.missing))]
+    Deadline { operation: Operation, missing: Vec<usize>, after: Duration },
+    /// A rank called [`abort`](crate::Group::abort), failed an operation, or left the group.
+    #[error("rank {rank} has ended the group")]
+    Aborted { rank: usize },
+    #[error("cannot wait for other ranks")]
+    Wait { source: std::io::Error },
+}
+
+fn name_ranks(ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    match names.len() {
+        // Only for turns: whoever came before neither has its turn nor gives it up.
+        0 => "a rank that is gone".into(),
+        1 => format!("rank {}", names[0]),
+        _ => format!("ranks {}", names.join(", ")),
+    }
+}

@@ -1,0 +1,275 @@
+//! One rank's membership in a group, and the operations that all ranks do together.
+
+#![expect(unsafe_code, reason = "knows when staging may be read and written")]
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::region::{CHUNK_LEN, MAX_WORLD_SIZE, NUM_BUFFERS, Region};
+use crate::rendezvous::Rendezvous;
+use crate::staging::{self, Place};
+use crate::{CollectiveError, Operation, Turn};
+
+/// Chunks of so many values or more are added up in parts when there are more than two ranks: below, a second meeting
+/// takes longer than reading the chunks of all ranks (measured with four).
+const MIN_DIVIDED_LEN: usize = 8 << 10;
+
+/// Parts of a chunk start on cache lines of their own.
+const PART_ALIGNMENT: usize = 32;
+
+/// One rank's membership in the group of all ranks of a host.
+///
+/// All ranks do the same operations in the same order, with the same lengths. An operation that fails leaves its
+/// results unspecified and aborts the group, and so does a rank that leaves (drops its membership): operations that all
+/// have completed are not affected.
+#[derive(Debug)]
+pub struct Group {
+    rendezvous: Rendezvous,
+    /// Operations that this rank has begun.
+    num_operations: u64,
+    /// Where the next chunk is staged.
+    buffer: usize,
+}
+
+impl Group {
+    /// Joins the group as `rank` of `world_size` ranks. It does not wait for the others.
+    ///
+    /// `path` is an existing file in memory, the same one for all ranks: a memfd (`/proc/self/fd/N`) or a file on
+    /// tmpfs. It is empty before the first group uses it, and serves one group only. It takes about half a MiB per
+    /// rank.
+    ///
+    /// `deadline` is how long a rank waits for the others, each time it has to, before its operation fails.
+    ///
+    /// # Errors
+    /// When rank and world size do not fit each other, when the file cannot be grown and mapped, and when it belongs to
+    /// a group of another size or has this rank already.
+    pub fn open(path: &Path, rank: usize, world_size: usize, deadline: Duration) -> Result<Self, CollectiveError> {
+        if !(1..=MAX_WORLD_SIZE).contains(&world_size) {
+            return Err(CollectiveError::WorldSize { world_size });
+        }
+        if rank >= world_size {
+            return Err(CollectiveError::Rank { rank, world_size });
+        }
+        let region = Arc::new(Region::open(path, rank, world_size)?);
+        Ok(Self { rendezvous: Rendezvous::new(region, rank, deadline), num_operations: 0, buffer: 0 })
+    }
+
+    /// Which of the ranks this is, from 0.
+    pub fn rank(&self) -> usize {
+        self.rendezvous.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.rendezvous.region().world_size()
+    }
+
+    /// Replaces each value by the sum of the values that all ranks have there, added in f32 from rank 0 to the last.
+    ///
+    /// Every rank gets the same bits, of several NaNs the same one too. The sum of one element depends on nothing else
+    /// in the message. Without values it is a barrier.
+    ///
+    /// # Errors
+    /// [`CollectiveError::OutOfStep`], [`CollectiveError::Deadline`], [`CollectiveError::Aborted`].
+    pub fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), CollectiveError> {
+        let result = self.reduce(values);
+        self.abort_if_failed(result)
+    }
+
+    /// Puts the parts of all ranks side by side in each row: `part` is `[num_rows, n]`, `gathered` is
+    /// `[num_rows, world_size * n]`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and [`CollectiveError::Lengths`] when the lengths do not fit each other.
+    pub fn all_gather(&mut self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), CollectiveError> {
+        let result = self.gather(part, num_rows, gathered);
+        self.abort_if_failed(result)
+    }
+
+    /// Waits until fewer than `max_at_once` ranks (0 counts as 1) have a turn, first come, first served. All ranks name
+    /// the same limit. `waiting` is called a few times a second meanwhile.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Deadline`] when no turn ended for as long as the deadline; it names the ranks that have one.
+    /// [`CollectiveError::Aborted`].
+    pub fn take_turn(&mut self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Turn, CollectiveError> {
+        let rendezvous = &self.rendezvous;
+        let result = Turn::take(rendezvous.region(), rendezvous.rank(), max_at_once, rendezvous.deadline(), waiting);
+        self.abort_if_failed(result)
+    }
+
+    /// Ends the group: every wait of every rank ends with [`CollectiveError::Aborted`], now and later. The first rank
+    /// that ends it is the one that is named.
+    pub fn abort(&self) {
+        self.rendezvous.abort();
+    }
+
+    fn abort_if_failed<T>(&self, result: Result<T, CollectiveError>) -> Result<T, CollectiveError> {
+        result.inspect_err(|_| self.abort())
+    }
+
+    fn reduce(&mut self, values: &mut [f32]) -> Result<(), CollectiveError> {
+        let operation = Operation::AllReduce { num_values: values.len() };
+        self.begin(operation)?;
+        if self.world_size() == 1 {
+            return Ok(());
+        }
+        for (index, range) in chunk_ranges(values.len()).enumerate() {
+            let chunk = &mut values[range];
+            self.stage(chunk);
+            self.rendezvous.meet(operation)?;
+            if index == 0 {
+                self.compare(operation)?;
+            }
+            if self.world_size() > 2 && chunk.len() >= MIN_DIVIDED_LEN {
+                self.sum_in_parts(operation, chunk)?;
+            } else {
+                let place = Place { buffer: self.buffer, offset: 0 };
+                // SAFETY: all ranks have staged this chunk (the meeting), and do not write to this buffer again before
+                // they have met for the next chunk, where we come after this.
+                unsafe { staging::sum(self.rendezvous.region(), place, chunk) };
+            }
+            self.next_buffer();
+        }
+        Ok(())
+    }
+
+    /// Each rank adds up one part and fetches the other parts: for N ranks a rank reads two chunks instead of N.
+    fn sum_in_parts(&mut self, operation: Operation, chunk: &mut [f32]) -> Result<(), CollectiveError> {
+        let (rank, world_size, buffer) = (self.rank(), self.world_size(), self.buffer);
+        let own = part_range(chunk.len(), world_size, rank);
+        let place = Place { buffer, offset: own.start };
+        // SAFETY: all ranks have staged this chunk. Before the next meeting only this rank reads this part, of any
+        // rank, and only this rank writes it, in its own staging and after reading.
+        unsafe {
+            staging::sum(self.rendezvous.region(), place, &mut chunk[own.clone()]);
+            staging::write(self.rendezvous.region(), rank, place, &chunk[own]);
+        }
+        self.rendezvous.meet(operation)?;
+        for other in (0..world_size).filter(|other| *other != rank) {
+            let range = part_range(chunk.len(), world_size, other);
+            let place = Place { buffer, offset: range.start };
+            // SAFETY: the other rank has written its part (the meeting), and does not write to this buffer again before
+            // it has met us for the next chunk.
+            unsafe { staging::read(self.rendezvous.region(), other, place, &mut chunk[range]) };
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), CollectiveError> {
+        let world_size = self.world_size();
+        let has_rows = if num_rows == 0 { part.is_empty() } else { part.len().is_multiple_of(num_rows) };
+        if !has_rows || part.len().checked_mul(world_size) != Some(gathered.len()) {
+            let (num_values, num_gathered) = (part.len(), gathered.len());
+            return Err(CollectiveError::Lengths { num_values, num_rows, world_size, num_gathered });
+        }
+        let operation = Operation::AllGather { num_rows, num_values: part.len() };
+        self.begin(operation)?;
+        if world_size == 1 {
+            gathered.copy_from_slice(part);
+            return Ok(());
+        }
+        let row_len = part.len().checked_div(num_rows).unwrap_or(0);
+        for (index, range) in chunk_ranges(part.len()).enumerate() {
+            self.stage(&part[range.clone()]);
+            self.rendezvous.meet(operation)?;
+            if index == 0 {
+                self.compare(operation)?;
+            }
+            for rank in 0..world_size {
+                self.place_in_rows(rank, range.clone(), row_len, gathered);
+            }
+            self.next_buffer();
+        }
+        Ok(())
+    }
+
+    /// Copies the chunk `range` of one rank's part, staged, to where it belongs.
+    fn place_in_rows(&self, rank: usize, range: Range<usize>, row_len: usize, gathered: &mut [f32]) {
+        let mut position = range.start;
+        while position < range.end {
+            let (row, column) = (position / row_len, position % row_len);
+            let len = (row_len - column).min(range.end - position);
+            let start = (row * self.world_size() + rank) * row_len + column;
+            let place = Place { buffer: self.buffer, offset: position - range.start };
+            // SAFETY: as for the sum of a whole chunk: staged before the meeting, not written before the next.
+            unsafe { staging::read(self.rendezvous.region(), rank, place, &mut gathered[start..start + len]) };
+            position += len;
+        }
+    }
+
+    /// Announces what comes, to be compared at its first meeting.
+    fn begin(&mut self, operation: Operation) -> Result<(), CollectiveError> {
+        self.rendezvous.check_alive()?;
+        self.num_operations += 1;
+        let words = &self.rendezvous.region().ranks()[self.rank()];
+        words.announcements.0[self.announcement()].write(self.num_operations, operation);
+        Ok(())
+    }
+
+    /// Compares what all ranks do, after the operation's first meeting.
+    fn compare(&self, operation: Operation) -> Result<(), CollectiveError> {
+        for (other_rank, words) in self.rendezvous.region().ranks().iter().enumerate() {
+            let (other_ordinal, other_operation) = words.announcements.0[self.announcement()].read();
+            if (other_ordinal, other_operation) != (self.num_operations, operation) {
+                let (rank, ordinal) = (self.rank(), self.num_operations);
+                return Err(CollectiveError::OutOfStep {
+                    rank,
+                    ordinal,
+                    operation,
+                    other_rank,
+                    other_ordinal,
+                    other_operation,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn announcement(&self) -> usize {
+        (self.num_operations % 2) as usize
+    }
+
+    fn stage(&self, chunk: &[f32]) {
+        let place = Place { buffer: self.buffer, offset: 0 };
+        // SAFETY: this buffer was last used two chunks ago. Every rank came to the first meeting of the chunk in
+        // between after it was done with that one, and we have been at that meeting.
+        unsafe { staging::write(self.rendezvous.region(), self.rank(), place, chunk) };
+    }
+
+    fn next_buffer(&mut self) {
+        self.buffer = (self.buffer + 1) % NUM_BUFFERS;
+    }
+}
+
+#[cfg(test)]
+impl Group {
+    pub(crate) fn region(&self) -> &Region {
+        self.rendezvous.region()
+    }
+
+    /// As if this rank had been at so many meetings.
+    pub(crate) fn start_at_meeting(&mut self, num_meetings: u32) {
+        self.rendezvous.start_at(num_meetings);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+/// The chunks of a message: at least one, so that ranks meet for an empty message too.
+fn chunk_ranges(len: usize) -> impl Iterator<Item = Range<usize>> {
+    let num_chunks = len.div_ceil(CHUNK_LEN).max(1);
+    (0..num_chunks).map(move |index| index * CHUNK_LEN..((index + 1) * CHUNK_LEN).min(len))
+}
+
+/// The part of a chunk that one rank adds up. Parts cover the chunk; the last ones may be empty.
+fn part_range(len: usize, world_size: usize, rank: usize) -> Range<usize> {
+    let part_len = len.div_ceil(world_size).next_multiple_of(PART_ALIGNMENT);
+    (rank * part_len).min(len)..((rank + 1) * part_len).min(len)
+}

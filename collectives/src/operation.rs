@@ -1,0 +1,80 @@
+//! What a rank is doing, in words for people and in words of shared memory that the other ranks compare.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const ALL_REDUCE: u64 = 1;
+const ALL_GATHER: u64 = 2;
+
+/// What a rank does or waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    AllReduce {
+        num_values: usize,
+    },
+    AllGather {
+        num_rows: usize,
+        num_values: usize,
+    },
+    /// Waiting for a turn; the other ranks take no part in it.
+    Turn {
+        max_at_once: usize,
+    },
+    /// Another rank announced a kind that this one does not know.
+    Unknown {
+        kind: u64,
+    },
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AllReduce { num_values } => write!(formatter, "all-reduce of {num_values} values"),
+            Self::AllGather { num_rows, num_values } => {
+                write!(formatter, "all-gather of {num_values} values in {num_rows} rows")
+            }
+            Self::Turn { max_at_once } => write!(formatter, "taking a turn ({max_at_once} at once)"),
+            Self::Unknown { kind } => write!(formatter, "an unknown operation ({kind})"),
+        }
+    }
+}
+
+/// One rank's operation in shared memory. Its rank writes it before the operation's first meeting, the others read it
+/// after; two in turns, so that a fast rank's next one does not overwrite what a slow rank still compares.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Announcement {
+    ordinal: AtomicU64,
+    kind: AtomicU64,
+    num_rows: AtomicU64,
+    num_values: AtomicU64,
+}
+
+impl Announcement {
+    /// Makes it known with the next arrival, which orders these writes before what the others read.
+    pub(crate) fn write(&self, ordinal: u64, operation: Operation) {
+        let (kind, num_rows, num_values) = match operation {
+            Operation::AllReduce { num_values } => (ALL_REDUCE, 0, num_values),
+            Operation::AllGather { num_rows, num_values } => (ALL_GATHER, num_rows, num_values),
+            Operation::Turn { max_at_once } => (0, 0, max_at_once),
+            Operation::Unknown { kind } => (kind, 0, 0),
+        };
+        self.ordinal.store(ordinal, Ordering::Relaxed);
+        self.kind.store(kind, Ordering::Relaxed);
+        self.num_rows.store(num_rows as u64, Ordering::Relaxed);
+        self.num_values.store(num_values as u64, Ordering::Relaxed);
+    }
+
+    /// Ordinal and operation, after the meeting of its rank's arrival. For comparing and naming only, never for bounds.
+    pub(crate) fn read(&self) -> (u64, Operation) {
+        let num_rows = self.num_rows.load(Ordering::Relaxed) as usize;
+        let num_values = self.num_values.load(Ordering::Relaxed) as usize;
+        let operation = match self.kind.load(Ordering::Relaxed) {
+            ALL_REDUCE => Operation::AllReduce { num_values },
+            ALL_GATHER => Operation::AllGather { num_rows, num_values },
+            kind => Operation::Unknown { kind },
+        };
+        (self.ordinal.load(Ordering::Relaxed), operation)
+    }
+}

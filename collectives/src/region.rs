@@ -1,0 +1,180 @@
+//! The memory that the ranks share: its layout, and how a file becomes it. The size depends on the world size alone.
+//!
+//! Zeros are the state before the first operation, so a new file needs no initialisation that ranks could race for: the
+//! first word, which says what the file is, is set by whoever comes first and checked by everybody.
+
+#![expect(unsafe_code, reason = "views mapped memory as atomics")]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::CollectiveError;
+use crate::operation::Announcement;
+
+/// Ranks that can form a group.
+pub const MAX_WORLD_SIZE: usize = 64;
+
+/// Values that go through a staging buffer at a time: longer messages are cut. The bench shows no gain from 128 KiB to
+/// 1 MiB; both buffers of 256 KiB fit a second-level cache.
+pub const CHUNK_LEN: usize = 64 << 10;
+
+/// Staging buffers of one rank.
+pub(crate) const NUM_BUFFERS: usize = 2;
+
+const MAGIC: u32 = u32::from_be_bytes(*b"HILO");
+const VERSION: u16 = 1;
+const PAGE_BYTES: usize = 4096;
+const BUFFER_BYTES: usize = CHUNK_LEN * size_of::<f32>();
+
+/// A value that shares its cache line, and the neighbour that is prefetched with it, with no other.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Apart<T>(pub(crate) T);
+
+/// The words that belong to no rank.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// Magic, version and world size; 0 before the first rank came.
+    identity: Apart<AtomicU64>,
+    /// Twice the number of arrivals of all ranks, and in bit 0 whether the group is aborted. Wraps around.
+    pub(crate) arrivals: Apart<AtomicU32>,
+    /// Ranks that sleep until `arrivals` changes.
+    pub(crate) sleepers: Apart<AtomicU32>,
+    /// One more than the rank that ended the group first; 0 while it lives.
+    pub(crate) aborted_by: Apart<AtomicU32>,
+    pub(crate) turns: Apart<Turns>,
+}
+
+/// Turns are tickets: the next number is drawn, and allowed when enough of those before it have ended. Both wrap
+/// around.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Turns {
+    pub(crate) num_drawn: AtomicU32,
+    pub(crate) num_ended: AtomicU32,
+}
+
+/// What one rank says about itself. Only it writes here.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct RankWords {
+    pub(crate) announcements: Apart<[Announcement; 2]>,
+    /// Meetings this rank has come to. Wraps around.
+    pub(crate) num_meetings: Apart<AtomicU32>,
+    /// Turns it holds now.
+    pub(crate) num_turns: AtomicU32,
+    joined: AtomicU32,
+}
+
+/// The mapped file.
+#[derive(Debug)]
+pub(crate) struct Region {
+    mapping: MmapRaw,
+    world_size: usize,
+}
+
+const _: () = assert!(size_of::<Header>() <= PAGE_BYTES);
+
+impl Region {
+    /// Opens the file as `rank`, grows it and maps it.
+    pub(crate) fn open(path: &Path, rank: usize, world_size: usize) -> Result<Self, CollectiveError> {
+        let failed = |source| CollectiveError::File { path: path.into(), source };
+        let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+        // Looked at before it grows: somebody else's file is left as it was.
+        check_identity(path, stored_identity(&file).map_err(failed)?, world_size)?;
+        grow(&file, size_bytes(world_size)).map_err(failed)?;
+        let mapping = MmapOptions::new().len(size_bytes(world_size)).populate().map_raw(&file).map_err(failed)?;
+        let region = Self { mapping, world_size };
+        let set =
+            |word: &AtomicU64| word.compare_exchange(0, identity(world_size), Ordering::AcqRel, Ordering::Acquire);
+        check_identity(path, set(&region.header().identity.0).unwrap_or_else(|found| found), world_size)?;
+        if region.ranks()[rank].joined.swap(1, Ordering::AcqRel) != 0 {
+            return Err(CollectiveError::RankTaken { rank, path: path.into() });
+        }
+        Ok(region)
+    }
+
+    pub(crate) fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the mapping starts on a page, is at least a page long and lives as long as `self`. A header is
+        // atomics only: all bits are valid, and other processes may change them at any time.
+        unsafe { &*self.mapping.as_ptr().cast::<Header>() }
+    }
+
+    /// One for each rank.
+    pub(crate) fn ranks(&self) -> &[RankWords] {
+        // SAFETY: the mapping has `world_size` of them from its second page on (see `staging_offset`) and lives as long
+        // as `self`; they are aligned, as a page is. They are atomics only, as in `header`.
+        unsafe {
+            let first = self.mapping.as_ptr().add(PAGE_BYTES).cast::<RankWords>();
+            std::slice::from_raw_parts(first, self.world_size)
+        }
+    }
+
+    /// The first of the `CHUNK_LEN` values of one staging buffer.
+    ///
+    /// # Panics
+    /// When there is no such rank or buffer.
+    pub(crate) fn buffer(&self, rank: usize, buffer: usize) -> *mut f32 {
+        assert!(rank < self.world_size && buffer < NUM_BUFFERS, "rank {rank}, buffer {buffer} of {}", self.world_size);
+        let offset = staging_offset(self.world_size) + (rank * NUM_BUFFERS + buffer) * BUFFER_BYTES;
+        // SAFETY: `size_bytes` counts this buffer, so the offset lies inside the mapping.
+        unsafe { self.mapping.as_mut_ptr().add(offset).cast() }
+    }
+}
+
+fn staging_offset(world_size: usize) -> usize {
+    PAGE_BYTES + (world_size * size_of::<RankWords>()).next_multiple_of(PAGE_BYTES)
+}
+
+fn size_bytes(world_size: usize) -> usize {
+    staging_offset(world_size) + world_size * NUM_BUFFERS * BUFFER_BYTES
+}
+
+fn identity(world_size: usize) -> u64 {
+    u64::from(MAGIC) << 32 | u64::from(VERSION) << 16 | world_size as u64
+}
+
+/// What the file says it is; 0 when it says nothing yet.
+fn stored_identity(file: &File) -> std::io::Result<u64> {
+    let mut word = [0; size_of::<u64>()];
+    match file.read_exact_at(&mut word, 0) {
+        Ok(()) => Ok(u64::from_ne_bytes(word)),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+fn check_identity(path: &Path, found: u64, world_size: usize) -> Result<(), CollectiveError> {
+    let (magic, version, found_size) = ((found >> 32) as u32, (found >> 16) as u16, usize::from(found as u16));
+    if found == 0 || found == identity(world_size) {
+        Ok(())
+    } else if magic != MAGIC {
+        Err(CollectiveError::NotAGroup { path: path.into() })
+    } else if version != VERSION {
+        Err(CollectiveError::OtherVersion { path: path.into(), found: version, version: VERSION })
+    } else {
+        Err(CollectiveError::OtherWorldSize { path: path.into(), found: found_size, world_size })
+    }
+}
+
+/// Makes the file at least so long, with its memory: unlike `set_len` this never shrinks what another rank has grown,
+/// and a full tmpfs is an error here instead of a SIGBUS later.
+fn grow(file: &File, size_bytes: usize) -> Result<(), std::io::Error> {
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size_bytes as u64) {
+            Err(Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
+}

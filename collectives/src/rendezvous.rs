@@ -1,0 +1,207 @@
+//! Meetings of all ranks: arriving, waiting for the others, and ending the group.
+//!
+//! One word counts the arrivals of all ranks, so a rank that waits watches one cache line, and the rank that comes last
+//! knows that it does. The word's lowest bit says that the group is aborted: it is what sleepers sleep on, so no abort
+//! slips in between their last look and their sleep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::region::Region;
+use crate::{CollectiveError, Operation};
+
+const ABORTED: u32 = 1;
+const ONE_ARRIVAL: u32 = 2;
+
+/// How long a rank only looks, when each has a core of its own: the last bit of a wait between ranks in step.
+const SPIN: Duration = Duration::from_micros(1);
+
+/// Looks before it asks for the time while it spins.
+const LOOKS_PER_ROUND: usize = 32;
+
+/// How long after that it looks and lets others run in turns. On a free core that is as good as spinning; on a shared
+/// one it may be the missing rank that waits for this core.
+const YIELD: Duration = Duration::from_micros(200);
+
+/// One rank's part in the meetings.
+#[derive(Debug)]
+pub(crate) struct Rendezvous {
+    region: Arc<Region>,
+    rank: usize,
+    deadline: Duration,
+    has_own_core: bool,
+    /// Meetings this rank has come to. Wraps around.
+    num_meetings: u32,
+}
+
+impl Rendezvous {
+    pub(crate) fn new(region: Arc<Region>, rank: usize, deadline: Duration) -> Self {
+        let num_cores = thread::available_parallelism().map_or(1, usize::from);
+        let has_own_core = region.world_size() <= num_cores;
+        Self { region, rank, deadline, has_own_core, num_meetings: 0 }
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Arrives, and returns when all ranks have: all that each wrote before it came is visible then.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Deadline`] and [`CollectiveError::Aborted`]. A rank that left after this meeting is none.
+    pub(crate) fn meet(&mut self, operation: Operation) -> Result<(), CollectiveError> {
+        self.num_meetings = self.num_meetings.wrapping_add(1);
+        let target = self.num_meetings.wrapping_mul(self.region.world_size() as u32).wrapping_mul(ONE_ARRIVAL);
+        let arrivals = &self.region.header().arrivals.0;
+        // Release: what this rank wrote is seen by whoever counts this arrival, because the additions of the other
+        // ranks continue the release sequence. Sequentially consistent for `wake`.
+        let before = arrivals.fetch_add(ONE_ARRIVAL, Ordering::SeqCst);
+        self.region.ranks()[self.rank].num_meetings.0.store(self.num_meetings, Ordering::Release);
+        if is_reached(before.wrapping_add(ONE_ARRIVAL), target) {
+            self.wake();
+            return Ok(());
+        }
+        if self.looks_until(target) {
+            return Ok(());
+        }
+        self.sleep_until(target, operation)
+    }
+
+    /// The rank that ended the group, if one did.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Aborted`].
+    pub(crate) fn check_alive(&self) -> Result<(), CollectiveError> {
+        check_alive(&self.region)
+    }
+
+    /// Ends the group, unless somebody has already.
+    pub(crate) fn abort(&self) {
+        let header = self.region.header();
+        let mine = self.rank as u32 + 1;
+        // The first one stays: it is the cause, later ones are consequences.
+        let _ = header.aborted_by.0.compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst);
+        header.arrivals.0.fetch_or(ABORTED, Ordering::SeqCst);
+        // They have only ranks of this group to wake: nobody could use an error here.
+        let _ = futex::wake(&header.arrivals.0, futex::Flags::empty(), u32::MAX >> 1);
+        let _ = futex::wake(&header.turns.0.num_ended, futex::Flags::empty(), u32::MAX >> 1);
+    }
+
+    /// Wakes who sleeps. A rank counts itself as a sleeper before its last look at the arrivals, and we count our
+    /// arrival before this look at the sleepers: in the one order of these four either it sees us or we see it.
+    fn wake(&self) {
+        let header = self.region.header();
+        if header.sleepers.0.load(Ordering::SeqCst) != 0 {
+            let _ = futex::wake(&header.arrivals.0, futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
+
+    /// Whether all came while it was still too early to sleep.
+    fn looks_until(&self, target: u32) -> bool {
+        let arrivals = &self.region.header().arrivals.0;
+        let start = Instant::now();
+        let spin = if self.has_own_core { SPIN } else { Duration::ZERO };
+        loop {
+            let waited = start.elapsed();
+            let looks = if waited < spin { LOOKS_PER_ROUND } else { 1 };
+            for _ in 0..looks {
+                let seen = arrivals.load(Ordering::Acquire);
+                if is_reached(seen, target) {
+                    return true;
+                }
+                if seen & ABORTED != 0 || waited >= spin + YIELD {
+                    return false;
+                }
+                if waited < spin {
+                    std::hint::spin_loop();
+                } else {
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+
+    fn sleep_until(&self, target: u32, operation: Operation) -> Result<(), CollectiveError> {
+        let sleepers = &self.region.header().sleepers.0;
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        let result = self.sleep(target, operation);
+        sleepers.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    fn sleep(&self, target: u32, operation: Operation) -> Result<(), CollectiveError> {
+        let arrivals = &self.region.header().arrivals.0;
+        let start = Instant::now();
+        loop {
+            let seen = arrivals.load(Ordering::SeqCst);
+            if is_reached(seen, target) {
+                return Ok(());
+            }
+            self.check_alive()?;
+            let left = self.deadline.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                let missing = self.missing();
+                // The last one came just now: its own word says so as well as the count.
+                return if missing.is_empty() {
+                    Ok(())
+                } else {
+                    Err(CollectiveError::Deadline { operation, missing, after: self.deadline })
+                };
+            }
+            sleep_while(arrivals, seen, left)?;
+        }
+    }
+
+    /// Ranks that have not come to this rank's meeting. They count after they arrived, so one that dies in between is
+    /// missing too.
+    fn missing(&self) -> Vec<usize> {
+        let is_missing = |rank: &usize| {
+            let theirs = self.region.ranks()[*rank].num_meetings.0.load(Ordering::Acquire);
+            theirs.wrapping_sub(self.num_meetings).cast_signed() < 0
+        };
+        (0..self.region.world_size()).filter(is_missing).collect()
+    }
+}
+
+#[cfg(test)]
+impl Rendezvous {
+    pub(crate) fn start_at(&mut self, num_meetings: u32) {
+        self.num_meetings = num_meetings;
+    }
+}
+
+/// Whether the group still lives; for waits that are no meetings too.
+pub(crate) fn check_alive(region: &Region) -> Result<(), CollectiveError> {
+    match region.header().aborted_by.0.load(Ordering::SeqCst) {
+        0 => Ok(()),
+        number => Err(CollectiveError::Aborted { rank: number as usize - 1 }),
+    }
+}
+
+/// Sleeps until somebody wakes this rank, for no longer than `limit`, unless `word` is not `seen` any more. It may wake
+/// up for no reason.
+pub(crate) fn sleep_while(word: &AtomicU32, seen: u32, limit: Duration) -> Result<(), CollectiveError> {
+    // A limit too long for the kernel's clock is no limit: the caller looks at its own clock anyway.
+    let limit = futex::Timespec::try_from(limit).ok();
+    match futex::wait(word, futex::Flags::empty(), seen, limit.as_ref()) {
+        Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Ok(()),
+        Err(errno) => Err(CollectiveError::Wait { source: errno.into() }),
+    }
+}
+
+fn is_reached(arrivals: u32, target: u32) -> bool {
+    (arrivals & !ABORTED).wrapping_sub(target).cast_signed() >= 0
+}

@@ -1,0 +1,62 @@
+//! Ranks as threads, each with a group of its own on the same memory.
+
+mod failures;
+mod opening;
+mod results;
+mod turns;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::MemfdFlags;
+
+use crate::Group;
+
+/// Far longer than a loaded machine takes: tests that pass do not wait for it.
+const LONG: Duration = Duration::from_secs(120);
+const SHORT: Duration = Duration::from_millis(20);
+
+/// Memory that ranks share, for as long as it lives.
+struct SharedMemory(File);
+
+impl SharedMemory {
+    fn new() -> Self {
+        Self(rustix::fs::memfd_create("ranks", MemfdFlags::CLOEXEC).unwrap().into())
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+
+    fn join(&self, rank: usize, world_size: usize, deadline: Duration) -> Group {
+        Group::open(&self.path(), rank, world_size, deadline).unwrap()
+    }
+}
+
+fn groups(world_size: usize) -> Vec<Group> {
+    let memory = SharedMemory::new();
+    (0..world_size).map(|rank| memory.join(rank, world_size, LONG)).collect()
+}
+
+/// What each rank returns. A rank leaves when its work ends.
+fn run<T: Send>(groups: Vec<Group>, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| work(group))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Waits for another rank to get somewhere.
+fn wait_until(is_there: impl Fn() -> bool) {
+    while !is_there() {
+        thread::yield_now();
+    }
+}
+
+/// Whether so many ranks of the group sleep.
+fn sleepers(group: &Group) -> u32 {
+    group.region().header().sleepers.0.load(std::sync::atomic::Ordering::SeqCst)
+}

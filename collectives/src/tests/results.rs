@@ -1,0 +1,141 @@
+//! Sums are those of adding up the ranks one after the other, bit for bit; gathered rows lie side by side.
+
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use super::{groups, run};
+use crate::{CHUNK_LEN, Group};
+
+/// Numbers of very different sizes, so that another order of adding gives other bits.
+fn input(seed: u64, rank: usize, len: usize) -> Vec<f32> {
+    let mut state = seed ^ (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let exponent = (state >> 60) as i32 - 8;
+        ((state >> 32) as i32 as f32) * 2.0_f32.powi(exponent)
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn sequential_sum(inputs: &[Vec<f32>]) -> Vec<f32> {
+    let mut sums = inputs[0].clone();
+    for input in &inputs[1..] {
+        sums.iter_mut().zip(input).for_each(|(sum, value)| *sum += value);
+    }
+    sums
+}
+
+fn lengths() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        4 => 0..40_usize,
+        4 => 1000..20_000_usize,
+        1 => CHUNK_LEN - 1..CHUNK_LEN + 2,
+        1 => Just(3 * CHUNK_LEN + 7),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn sums_are_those_of_the_ranks_in_order(
+        world_size in 1..=5_usize,
+        lengths in prop::collection::vec(lengths(), 1..5),
+        seed: u64,
+    ) {
+        let results = run(groups(world_size), |mut group| {
+            let reduce = |len: &usize| {
+                let mut values = input(seed, group.rank(), *len);
+                group.all_reduce(&mut values).unwrap();
+                bits(&values)
+            };
+            lengths.iter().map(reduce).collect::<Vec<_>>()
+        });
+        let sum = |len: &usize| {
+            let inputs: Vec<_> = (0..world_size).map(|rank| input(seed, rank, *len)).collect();
+            bits(&sequential_sum(&inputs))
+        };
+        let expected: Vec<_> = lengths.iter().map(sum).collect();
+        for result in results {
+            prop_assert!(result == expected);
+        }
+    }
+
+    #[test]
+    fn rows_are_gathered_side_by_side(
+        world_size in 1..=5_usize,
+        num_rows in 0..7_usize,
+        row_len in prop_oneof![0..50_usize, CHUNK_LEN / 2 - 1..CHUNK_LEN / 2 + 2],
+        seed: u64,
+    ) {
+        let results = run(groups(world_size), |mut group| {
+            let mut gathered = vec![f32::NAN; num_rows * row_len * world_size];
+            group.all_gather(&input(seed, group.rank(), num_rows * row_len), num_rows, &mut gathered).unwrap();
+            gathered
+        });
+        let parts: Vec<_> = (0..world_size).map(|rank| input(seed, rank, num_rows * row_len)).collect();
+        let row = |row: usize| parts.iter().flat_map(move |part| &part[row * row_len..(row + 1) * row_len]).copied();
+        let expected: Vec<f32> = (0..num_rows).flat_map(row).collect();
+        for result in results {
+            prop_assert!(result == expected);
+        }
+    }
+}
+
+#[test]
+fn all_ranks_get_the_same_nan() {
+    for len in [3, 999, CHUNK_LEN] {
+        let results = run(groups(4), |mut group| {
+            let mut values = vec![f32::from_bits(0x7fc0_0000 + group.rank() as u32 + 1); len];
+            group.all_reduce(&mut values).unwrap();
+            bits(&values)
+        });
+        assert!(f32::from_bits(results[0][0]).is_nan());
+        assert!(results.iter().all(|result| *result == results[0]), "{len} values");
+    }
+}
+
+#[test]
+fn zeros_keep_their_sign() {
+    let results = run(groups(3), |mut group| {
+        let mut values = [-0.0];
+        group.all_reduce(&mut values).unwrap();
+        values[0].to_bits()
+    });
+    assert_eq!(results, [(-0.0_f32).to_bits(); 3]);
+}
+
+/// Sums of small messages of many kinds, one after the other: ranks spin, sleep and overtake each other.
+fn sums_stay_right(mut group: Group) {
+    let mut gathered = [0.0; 6];
+    for round in 0..3000_usize {
+        let own = (round * 3 + group.rank()) as f32;
+        let mut values = [own; 5];
+        group.all_reduce(&mut values).unwrap();
+        assert_eq!(values, [(round * 9 + 3) as f32; 5]);
+        group.all_gather(&[own, -own], 2, &mut gathered).unwrap();
+        let first = (round * 3) as f32;
+        assert_eq!(gathered, [first, first + 1.0, first + 2.0, -first, -first - 1.0, -first - 2.0]);
+    }
+}
+
+#[test]
+fn many_operations_follow_each_other() {
+    run(groups(3), sums_stay_right);
+}
+
+#[test]
+fn counters_wrap_around() {
+    let mut groups = groups(3);
+    let before = u32::MAX - 1000;
+    for group in &mut groups {
+        group.start_at_meeting(before);
+    }
+    groups[0].region().header().arrivals.0.store(before.wrapping_mul(2 * 3), Ordering::SeqCst);
+    run(groups, sums_stay_right);
+}

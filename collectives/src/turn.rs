@@ -1,0 +1,79 @@
+//! Turns: how many ranks of the host do something at once, such as loading, which takes much memory for a while.
+//!
+//! First come, first served: a rank draws a ticket, and goes when all but `max_at_once − 1` of those before it are
+//! done.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex;
+
+use crate::region::Region;
+use crate::rendezvous::{check_alive, sleep_while};
+use crate::{CollectiveError, Operation};
+
+/// How often a rank that waits says so.
+const WAITING_EVERY: Duration = Duration::from_millis(250);
+
+/// The permission to do what only some ranks may do at once, until it is dropped.
+#[derive(Debug)]
+#[must_use = "the turn ends when it is dropped"]
+pub struct Turn {
+    region: Arc<Region>,
+    rank: usize,
+}
+
+impl Turn {
+    /// Waits until it is this rank's turn. The deadline starts again whenever anybody's turn ends.
+    pub(crate) fn take(
+        region: &Arc<Region>,
+        rank: usize,
+        max_at_once: usize,
+        deadline: Duration,
+        waiting: &mut dyn FnMut(),
+    ) -> Result<Self, CollectiveError> {
+        let num_ended = &region.header().turns.0.num_ended;
+        let ticket = region.header().turns.0.num_drawn.fetch_add(1, Ordering::SeqCst);
+        let limit = u32::try_from(max_at_once).unwrap_or(u32::MAX >> 1).clamp(1, u32::MAX >> 1);
+        let (mut last_word, mut last_change) = (Instant::now(), Instant::now());
+        let mut seen = num_ended.load(Ordering::SeqCst);
+        loop {
+            check_alive(region)?;
+            // Tickets and ends wrap around, and are never further apart than there are turns.
+            if ticket.wrapping_sub(seen).cast_signed() < limit.cast_signed() {
+                region.ranks()[rank].num_turns.fetch_add(1, Ordering::SeqCst);
+                return Ok(Self { region: region.clone(), rank });
+            }
+            if last_change.elapsed() >= deadline {
+                let operation = Operation::Turn { max_at_once };
+                return Err(CollectiveError::Deadline { operation, missing: holders(region), after: deadline });
+            }
+            sleep_while(num_ended, seen, WAITING_EVERY.saturating_sub(last_word.elapsed()).min(deadline))?;
+            if last_word.elapsed() >= WAITING_EVERY {
+                waiting();
+                last_word = Instant::now();
+            }
+            let now = num_ended.load(Ordering::SeqCst);
+            if now != seen {
+                (seen, last_change) = (now, Instant::now());
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.region.ranks()[self.rank].num_turns.fetch_sub(1, Ordering::SeqCst);
+        let num_ended = &self.region.header().turns.0.num_ended;
+        num_ended.fetch_add(1, Ordering::SeqCst);
+        // Turns are rare: a system call for each costs less than counting who sleeps.
+        let _ = futex::wake(num_ended, futex::Flags::empty(), u32::MAX >> 1);
+    }
+}
+
+/// Ranks that have a turn now.
+fn holders(region: &Region) -> Vec<usize> {
+    let holds = |rank: &usize| region.ranks()[*rank].num_turns.load(Ordering::SeqCst) != 0;
+    (0..region.world_size()).filter(holds).collect()
+}
