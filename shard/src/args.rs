@@ -118,9 +118,7 @@ impl ShardArgs {
         argv.extend(["--rank".into(), rank.to_string().into()]);
         argv.extend(["--world-size".into(), world_size.to_string().into()]);
         argv.extend(["--devices-per-shard".into(), devices_per_shard.to_string().into()]);
-        if let Some(path) = collective_path {
-            argv.extend(["--collective-path".into(), path.into()]);
-        }
+        argv.extend(collective_path.iter().flat_map(|path| ["--collective-path".into(), OsString::from(path)]));
         argv.extend(json_output.then(|| "--json-output".into()));
         argv.extend(["--log-level".into(), log_level.into()]);
         argv

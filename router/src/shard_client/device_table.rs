@@ -13,10 +13,10 @@ use super::ShardClientError;
 ///
 /// # Errors
 /// [`ShardClientError::Devices`] when shards report different numbers of devices, one device twice, or ids with a gap.
-pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<u32>, ShardClientError> {
+pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, ShardClientError> {
     let problem = |rank: u32, problem: String| Err(ShardClientError::Devices { rank, problem });
     let num_devices = replies.first().map_or(0, |(_, hello)| hello.devices.len());
-    let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut owners: BTreeMap<i64, u32> = BTreeMap::new();
     let mut ids = Vec::with_capacity(replies.len() * num_devices);
     for (rank, hello) in replies {
         if hello.devices.len() != num_devices {
@@ -31,7 +31,7 @@ pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<u32>, Shar
         }
     }
     // A single process may have been given any of its machine's devices; several together have a whole slice.
-    let gap = (0..ids.len() as u32).find(|id| !owners.contains_key(id)).filter(|_| replies.len() > 1);
+    let gap = (0..ids.len() as i64).find(|id| !owners.contains_key(id)).filter(|_| replies.len() > 1);
     match gap.zip(owners.last_key_value()) {
         Some((gap, (last, owner))) => {
             problem(*owner, format!("device {last}, and no shard has device {gap}: {} were expected", ids.len()))
@@ -49,9 +49,9 @@ fn name(device: &Device) -> String {
 mod tests {
     use super::*;
 
-    fn table(ids_by_rank: &[&[u32]]) -> Result<Vec<u32>, String> {
-        let device = |id: &u32| Device { id: *id, process_index: 0, coordinates: vec![0, i64::from(*id), 0] };
-        let hello = |ids: &&[u32]| HelloReply { devices: ids.iter().map(device).collect(), ..HelloReply::default() };
+    fn table(ids_by_rank: &[&[i64]]) -> Result<Vec<i64>, String> {
+        let device = |id: &i64| Device { id: *id, process_index: 0, coordinates: vec![0, *id, 0] };
+        let hello = |ids: &&[i64]| HelloReply { devices: ids.iter().map(device).collect(), ..HelloReply::default() };
         let replies: Vec<_> = (0..).zip(ids_by_rank.iter().map(hello)).collect();
         assignment(&replies).map_err(|error| error.to_string())
     }

@@ -27,7 +27,7 @@ pub(crate) struct ShardGroup {
     /// When the oldest of them became the oldest.
     waits_since: Instant,
     pub(super) deadlines: StepDeadlines,
-    pub(super) device_assignment: Vec<u32>,
+    pub(super) device_assignment: Vec<i64>,
 }
 
 /// A command on its way.

@@ -24,8 +24,12 @@ pub(crate) enum BackendError {
     Device { device: Device, source: ::pjrt::Error },
     #[error("topology {name}: {source}")]
     Topology { name: String, source: ::pjrt::Error },
-    #[error("{device}: the plugin has no device on this machine")]
-    NoDevice { device: Device },
+    #[error("{device}: the plugin has {found} device(s) on this machine, not {wanted}")]
+    NoDevice { device: Device, wanted: usize, found: usize },
+    #[error("the assignment has {found} devices for {num_ranks} ranks")]
+    AssignmentLength { found: usize, num_ranks: usize },
+    #[error("the assignment gives rank {rank} device {assigned}, but its weights are on device {device}")]
+    Assignment { rank: usize, assigned: i64, device: i64 },
     #[error("start a compiler thread: {source}")]
     CompileThread { source: std::io::Error },
     #[error("print a program: {0}")]

@@ -18,12 +18,12 @@ const CGROUP_FILES: [(&str, &str); 2] = [
 const PROGRAMS_PERCENT: u64 = 8;
 
 impl MemoryPlan {
-    /// Memory of the host, which others use too.
+    /// What each of `num_ranks` ranks may take of the host's memory, which others use too.
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
-    pub(crate) fn of_host() -> Result<Self, BackendError> {
-        Ok(Self { available_bytes: available_bytes()?, cache_percent: 50 })
+    pub(crate) fn of_host(num_ranks: usize) -> Result<Self, BackendError> {
+        Ok(Self { available_bytes: available_bytes()? / num_ranks as u64, cache_percent: 50 })
     }
 
     /// Memory of a device of `limit_bytes` beside `weights_bytes`.

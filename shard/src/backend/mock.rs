@@ -5,7 +5,7 @@
 //! sampling parameter but `top_n_tokens`, and never makes a token that ends a sequence: length decides.
 
 use super::history::TokenHistory;
-use super::{BLOCK_SIZE, Backend, BackendError, MemoryPlan, Progress, StateLayout};
+use super::{BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, Progress, StateLayout};
 use crate::batch::{Batch, BatchRow, SampledToken, StepOutput};
 use crate::graph::{Input, SamplingInput};
 use crate::sampling::Column;
@@ -17,6 +17,7 @@ const AVAILABLE_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct MockBackend {
     candidates: Vec<u32>,
+    ranks: LocalRanks,
     state: Option<MockState>,
 }
 
@@ -29,7 +30,8 @@ struct MockState {
 
 impl MockBackend {
     /// A mock for a vocabulary. It makes tokens of the second quarter, which in byte-pair vocabularies are plain words.
-    pub(crate) fn new(vocab_size: usize, eos_token_ids: &[u32]) -> Self {
+    /// Each rank makes them all.
+    pub(crate) fn new(vocab_size: usize, eos_token_ids: &[u32], ranks: LocalRanks) -> Self {
         let is_plain = |id: &u32| !eos_token_ids.contains(id);
         let quarter =
             |range: std::ops::Range<usize>| -> Vec<u32> { range.map(|id| id as u32).filter(is_plain).collect() };
@@ -37,7 +39,7 @@ impl MockBackend {
         if candidates.is_empty() {
             candidates = quarter(0..vocab_size);
         }
-        Self { candidates, state: None }
+        Self { candidates, ranks, state: None }
     }
 
     fn sample(&self, context: &[i32], top_n: usize) -> SampledToken {
@@ -77,7 +79,16 @@ impl Backend for MockBackend {
         Ok(MemoryPlan { available_bytes: AVAILABLE_BYTES, cache_percent: 50 })
     }
 
-    fn allocate(&mut self, layout: StateLayout, _progress: &mut Progress<'_>) -> Result<(), BackendError> {
+    fn devices(&self) -> Vec<DevicePlace> {
+        self.ranks.local().map(DevicePlace::of_host).collect()
+    }
+
+    fn allocate(
+        &mut self,
+        layout: StateLayout,
+        _assignment: &[i64],
+        _progress: &mut Progress<'_>,
+    ) -> Result<(), BackendError> {
         let history = TokenHistory::new(layout.num_slots, layout.max_total_tokens);
         self.state = Some(MockState { history, cache: vec![-1; layout.num_blocks * BLOCK_SIZE] });
         Ok(())

@@ -19,10 +19,12 @@ mod memory;
 pub(crate) mod mock;
 mod model_graphs;
 pub(crate) mod pjrt;
+mod ranks;
 
 use crate::batch::{Batch, StepOutput};
 pub(crate) use error::BackendError;
 pub(crate) use model_graphs::ModelGraphs;
+pub(crate) use ranks::LocalRanks;
 
 /// Hears how far a piece of work is: what is going on, pieces done, pieces in all.
 pub(crate) type Progress<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
@@ -36,21 +38,31 @@ pub(crate) const BLOCK_SIZE: usize = 16;
 /// `[num_slots, max_total_tokens]`: every token of every row by slot and position. Rows never see each other: what a row
 /// gets does not depend on its neighbours in the batch, nor on how its prompt was cut into chunks.
 pub(crate) trait Backend: Send {
-    /// Bytes of KV cache per token.
+    /// Bytes of one rank's KV cache per token.
     fn kv_bytes_per_token(&self) -> u64;
 
-    /// What memory there is for KV cache and token history.
+    /// What memory there is for one rank's KV cache and token history.
     ///
     /// # Errors
     /// When the system does not tell.
     fn memory(&self) -> Result<MemoryPlan, BackendError>;
 
+    /// The devices of this process, in the order of their ranks.
+    fn devices(&self) -> Vec<DevicePlace>;
+
     /// Allocates KV cache and token history; what was there before is gone. Compiles what steps of these sizes run.
-    /// `progress` hears of each piece of work.
+    /// `assignment` has the id of the device of each rank, those of other processes too. `progress` hears of each piece of
+    /// work.
     ///
     /// # Errors
-    /// When memory is refused, or the compiler refuses a program.
-    fn allocate(&mut self, layout: StateLayout, progress: &mut Progress<'_>) -> Result<(), BackendError>;
+    /// When the assignment gives this process's ranks other devices than those that have their weights, memory is refused,
+    /// or the compiler refuses a program.
+    fn allocate(
+        &mut self,
+        layout: StateLayout,
+        assignment: &[i64],
+        progress: &mut Progress<'_>,
+    ) -> Result<(), BackendError>;
 
     /// Programs that the compiler has made so far; those that were kept from earlier starts do not count.
     fn num_programs_compiled(&self) -> u64 {
@@ -69,7 +81,18 @@ pub(crate) trait Backend: Send {
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError>;
 }
 
-/// What memory there is for KV cache and token history.
+/// Where a device is among all that share a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DevicePlace {
+    /// Its number, unique among the devices of all processes.
+    pub(crate) id: i64,
+    /// The process that drives it.
+    pub(crate) process_index: i64,
+    /// Its place among the chips of a slice; empty where there is no such thing.
+    pub(crate) coords: Vec<i64>,
+}
+
+/// What memory there is for one rank's KV cache and token history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
     /// What could be allocated.
@@ -87,4 +110,11 @@ pub(crate) struct StateLayout {
     pub(crate) max_total_tokens: usize,
     /// Prompt tokens that a step can have.
     pub(crate) max_batch_prefill_tokens: usize,
+}
+
+impl DevicePlace {
+    /// The place of a rank that is a process on a host's processor.
+    pub(crate) fn of_host(rank: usize) -> Self {
+        Self { id: rank as i64, process_index: rank as i64, coords: Vec::new() }
+    }
 }

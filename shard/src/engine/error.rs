@@ -5,6 +5,7 @@
 use proto::shard_error::Kind;
 use proto::{ShardError, exit_status};
 
+use crate::args::Device;
 use crate::backend::BackendError;
 use crate::graph::GraphError;
 use crate::kv_cache::RowError;
@@ -24,8 +25,12 @@ pub(crate) enum EngineError {
     Isa(#[from] kernels::isa::IsaError),
     #[error("build the graphs of a step: {0}")]
     Graph(#[from] GraphError),
-    #[error("world size is {world_size}, this version runs exactly 1 shard")]
-    WorldSize { world_size: u32 },
+    #[error("--devices-per-shard is {num_devices}: a shard on {device} is one rank; pass --num-shard {num_devices}")]
+    DevicesPerShard { device: Device, num_devices: u32 },
+    #[error(
+        "--num-shard is {num_shards}: one shard drives all devices of {device}; pass --devices-per-shard {num_shards}"
+    )]
+    NumShards { device: Device, num_shards: u32 },
     #[error("rank {rank} is not below the world size {world_size}")]
     Rank { rank: u32, world_size: u32 },
     #[error(transparent)]
@@ -91,6 +96,8 @@ impl EngineError {
                 | BackendError::Device { .. }
                 | BackendError::Topology { .. }
                 | BackendError::NoDevice { .. }
+                | BackendError::AssignmentLength { .. }
+                | BackendError::Assignment { .. }
                 | BackendError::Program { .. }
                 | BackendError::NotInPlace { .. },
             ) => Kind::Device,
@@ -99,7 +106,8 @@ impl EngineError {
             }
             Self::Backend(BackendError::Memory { .. } | BackendError::NotAllocated) => Kind::Internal,
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
-            Self::Graph(_) | Self::WorldSize { .. } | Self::Rank { .. } => Kind::Internal,
+            Self::Graph(_) | Self::Rank { .. } => Kind::Internal,
+            Self::DevicesPerShard { .. } | Self::NumShards { .. } => Kind::Model,
         }
     }
 }

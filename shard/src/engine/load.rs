@@ -8,11 +8,11 @@ use model_files::ModelFiles;
 use proto::ModelInfo;
 
 use super::{Engine, EngineError, Progress};
-use crate::args::{Device, Dtype, ShardArgs};
+use crate::args::{Device, Dtype, ModelArgs, ShardArgs};
 use crate::backend::candle::CandleBackend;
 use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
-use crate::backend::{BLOCK_SIZE, Backend, ModelGraphs};
+use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, ModelGraphs};
 use crate::devices::{self, Choice};
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 use crate::models::{self, Config, Model};
@@ -29,6 +29,13 @@ struct Weights {
     num_parameters: u64,
 }
 
+/// What a backend is made of.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    graphs: &'a ModelGraphs,
+    checkpoint: &'a Checkpoint,
+}
+
 /// Loads the model that `args` names.
 ///
 /// # Errors
@@ -38,15 +45,13 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     if rank >= world_size {
         return Err(EngineError::Rank { rank: *rank, world_size: *world_size });
     }
-    let num_ranks = world_size.saturating_mul(*devices_per_shard);
-    if num_ranks != 1 {
-        return Err(EngineError::WorldSize { world_size: num_ranks });
-    }
     let surroundings = Surroundings::of_process();
     let Choice { device, reason } = devices::choose(model.device, model.plugin_path.as_deref(), &surroundings);
     if model.device == Device::Auto {
         tracing::info!(%device, reason, "device");
     }
+    check_ranks(device, args)?;
+    let ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard);
     let files = ModelFiles::open(&model.model_id)?;
     let config_json = files.read(CONFIG_FILE)?;
     let config = Config::parse(&config_json)?;
@@ -59,36 +64,57 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
                 Some(dtype) => dtype,
                 None => checkpoint.dtype()?,
             };
-            let graphs = graphs(&models::build(&config, dtype, 1)?)?;
-            let mut progress = |done, total| progress("load weights", done, total);
+            let graphs = graphs(&models::build(&config, dtype, ranks.num_ranks)?)?;
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
-            let backend: Box<dyn Backend> = match Platform::of(device) {
-                Some(platform) => {
-                    let options = PjrtOptions {
-                        plugin_path: model.plugin_path.clone(),
-                        program_cache: program_cache(model.program_cache.as_deref(), &surroundings),
-                    };
-                    Box::new(PjrtBackend::load(platform, options, &graphs, &checkpoint, &mut progress)?)
-                }
-                None => {
-                    let isa = kernels::isa::select(model.cpu_isa.as_deref())?;
-                    tracing::info!(%isa, "cpu kernels");
-                    Box::new(CandleBackend::load(&graphs, &checkpoint, &mut progress)?)
-                }
-            };
-            (backend, weights)
+            let source = Source { graphs: &graphs, checkpoint: &checkpoint };
+            (load_backend(args, (device, ranks), source, progress)?, weights)
         }
         Device::Mock => {
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
-            let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids);
+            let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks);
             (Box::new(mock), Weights { dtype, num_parameters: 0 })
         }
     };
     let info = info(&config, &weights, device, eos_token_ids)?;
-    let config_hash = hash(&[&config_json, info.dtype.as_bytes(), &world_size.to_le_bytes()]);
+    let counts = [world_size.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
+    let config_hash = hash(&[&config_json, info.dtype.as_bytes(), &counts]);
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     Ok(Engine { info, config_hash, backend, samplers, rows: None })
+}
+
+/// Refuses numbers of shards and devices that cannot talk to each other on `device`.
+fn check_ranks(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
+    let (num_shards, num_devices) = (args.world_size, args.devices_per_shard);
+    match device {
+        Device::Cpu if num_devices > 1 => Err(EngineError::DevicesPerShard { device, num_devices }),
+        // What their plugins' processes need to find each other is not there.
+        Device::XlaCpu | Device::Cuda if num_shards > 1 => Err(EngineError::NumShards { device, num_shards }),
+        Device::Auto | Device::Cpu | Device::XlaCpu | Device::Cuda | Device::Tpu | Device::Mock => Ok(()),
+    }
+}
+
+/// Puts a model on `device`.
+fn load_backend(
+    args: &ShardArgs,
+    (device, ranks): (Device, LocalRanks),
+    Source { graphs, checkpoint }: Source<'_>,
+    progress: &mut Progress<'_>,
+) -> Result<Box<dyn Backend>, EngineError> {
+    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, .. } = &args.model;
+    let mut progress = |done, total| progress("load weights", done, total);
+    Ok(match Platform::of(device) {
+        Some(platform) => {
+            let program_cache = program_cache(asked_cache.as_deref(), &Surroundings::of_process());
+            let options = PjrtOptions { ranks, plugin_path: plugin_path.clone(), program_cache };
+            Box::new(PjrtBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
+        }
+        None => {
+            let isa = kernels::isa::select(cpu_isa.as_deref())?;
+            tracing::info!(%isa, "cpu kernels");
+            Box::new(CandleBackend::load(graphs, checkpoint, &mut progress)?)
+        }
+    })
 }
 
 /// The graphs of a step: those of the model, and what joins them.

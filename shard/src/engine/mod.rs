@@ -18,8 +18,8 @@ pub(crate) use error::EngineError;
 pub(crate) use load::{graphs, load, weight_type};
 use proto::{Decode, DecodeRow, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply};
 
-use crate::backend::Backend;
 pub(crate) use crate::backend::Progress;
+use crate::backend::{Backend, DevicePlace};
 use crate::batch::{Batch, RowSampler, SAMPLED_TOKEN, SampledToken, StepOutput};
 use crate::kv_cache::{Phase, RowTable};
 use crate::sampling::Samplers;
@@ -63,7 +63,11 @@ impl Engine {
 
     /// The devices of this process, in the order of their ranks.
     pub(crate) fn devices(&self) -> Vec<proto::Device> {
-        Vec::new()
+        let device = |place: DevicePlace| {
+            let DevicePlace { id, process_index, coords } = place;
+            proto::Device { id, process_index, coordinates: coords }
+        };
+        self.backend.devices().into_iter().map(device).collect()
     }
 
     /// Whether steps can be taken.

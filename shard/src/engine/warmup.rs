@@ -29,7 +29,14 @@ impl Engine {
         let pieces = warmup_params();
         let total = pieces.len() as u64 + 1;
         progress(PHASE, 0, total);
-        self.backend.allocate(limits.layout, progress)?;
+        let own: Vec<i64>;
+        let assignment = if warmup.device_assignment.is_empty() {
+            own = self.backend.devices().iter().map(|device| device.id).collect();
+            &own
+        } else {
+            &warmup.device_assignment
+        };
+        self.backend.allocate(limits.layout, assignment, progress)?;
         self.rows = Some(RowTable::new(limits));
         let mut all = Rehearsal::default();
         for (done, params) in (1..).zip(pieces) {

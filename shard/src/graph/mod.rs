@@ -11,12 +11,14 @@ mod sampling_ops;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use std::sync::Arc;
 
 pub(crate) use model_ops::AttentionSpec;
-pub(crate) use op::{Binary, Input, Op, Partition, RotarySpec, SamplingInput, TokenScope, Unary, WeightSpec};
+pub(crate) use op::{Binary, Input, Op, RotarySpec, SamplingInput, TokenScope, Unary};
 pub(crate) use shape::{DType, Dim, GraphError, Shape};
+pub(crate) use weight::{Partition, WeightPart, WeightSpec};
 
 /// The result of a node of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -135,6 +135,17 @@ impl Graph {
         Ok(self.push_like(op, vec![x, bias], x)) // [n, out]
     }
 
+    /// [`Op::FirstColumns`]: the first `num_columns` of x `[n, m]`.
+    pub(crate) fn first_columns(&mut self, x: Value, num_columns: usize) -> Result<Value, GraphError> {
+        let op = Op::FirstColumns;
+        let has_columns = self.node(x).shape.last_size().is_some_and(|size| size >= num_columns);
+        let expected = format!("[n, {num_columns} or more]");
+        self.require(self.dims(x).len() == 2 && has_columns, &op, &[x], &expected)?;
+        let shape = self.node(x).shape.with_last(Dim::Fixed(num_columns));
+        let dtype = self.dtype(x);
+        Ok(self.push(op, vec![x], shape, dtype)) // [n, num_columns]
+    }
+
     pub(super) fn push_like(&mut self, op: Op, operands: Vec<Value>, like: Value) -> Value {
         let node = self.node(like);
         let (shape, dtype) = (node.shape.clone(), node.dtype);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{DType, Shape};
+use super::{DType, Shape, WeightSpec};
 
 /// What a node computes.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +45,8 @@ pub(crate) enum Op {
     AllGather,
     /// x `[n, out]`, bias `[out]` → x + bias.
     AddBias,
+    /// x `[n, m]` → its first columns, as many as the result has.
+    FirstColumns,
 
     /// Of every element.
     Unary(Unary),
@@ -120,34 +122,6 @@ pub(crate) enum SamplingInput {
     IsGreedy,
 }
 
-/// A tensor of the checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct WeightSpec {
-    /// Its name in the checkpoint.
-    pub(crate) name: String,
-    /// Its whole shape there.
-    pub(crate) shape: Vec<usize>,
-    /// Type it is converted to while loading.
-    pub(crate) dtype: DType,
-    /// How ranks share it.
-    pub(crate) partition: Partition,
-    /// How many ranks share it.
-    pub(crate) world_size: usize,
-}
-
-/// How the ranks of a model share a weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Partition {
-    /// Each rank has all of it.
-    Replicated,
-    /// Each rank has some outputs of a linear layer.
-    Column,
-    /// Each rank has some inputs of a linear layer; the ranks' results are summed.
-    Row,
-    /// Each rank has some tokens of the vocabulary.
-    Vocab,
-}
-
 /// Frequencies of a rotary embedding, Hugging Face's halves convention.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RotarySpec {
@@ -202,6 +176,7 @@ impl Op {
             Self::AllReduce => "all_reduce",
             Self::AllGather => "all_gather",
             Self::AddBias => "add_bias",
+            Self::FirstColumns => "first_columns",
             Self::Unary(Unary::Negate) => "negate",
             Self::Unary(Unary::Abs) => "abs",
             Self::Unary(Unary::Exp) => "exp",
@@ -223,31 +198,6 @@ impl Op {
             Self::TopTokens => "top_tokens",
             Self::AppendToken => "append_token",
         }
-    }
-}
-
-impl WeightSpec {
-    /// The dimension that ranks split, if they do.
-    pub(crate) fn split_dim(&self) -> Option<usize> {
-        match self.partition {
-            Partition::Replicated => None,
-            Partition::Column | Partition::Vocab => Some(0),
-            Partition::Row => Some(1),
-        }
-    }
-
-    /// Bytes of the part that one rank has.
-    pub(crate) fn local_bytes(&self) -> u64 {
-        self.local_shape().iter().product::<usize>() as u64 * self.dtype.size_bytes()
-    }
-
-    /// Shape of the part that one rank has.
-    pub(crate) fn local_shape(&self) -> Vec<usize> {
-        let mut shape = self.shape.clone();
-        if let Some(dim) = self.split_dim() {
-            shape[dim] /= self.world_size;
-        }
-        shape
     }
 }
 

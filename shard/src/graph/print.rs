@@ -39,6 +39,7 @@ impl fmt::Display for Node {
             | Op::AllReduce
             | Op::AllGather
             | Op::AddBias
+            | Op::FirstColumns
             | Op::Unary(_)
             | Op::Binary(_)
             | Op::Less

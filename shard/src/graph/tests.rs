@@ -11,6 +11,7 @@ fn weight(graph: &mut Graph, shape: &[usize]) -> Value {
         dtype: DType::Bf16,
         partition: Partition::Replicated,
         world_size: 1,
+        num_copies: 1,
     };
     graph.weight(&spec)
 }
@@ -46,6 +47,16 @@ fn attention_checks_its_heads() {
     assert!(graph.paged_attention([q, q, q], spec).is_ok());
     assert!(graph.paged_attention([q, three, three], spec).is_err());
     assert!(graph.reshape(x, &[5, 16]).is_err());
+}
+
+#[test]
+fn the_first_columns_are_there() {
+    let mut graph = Graph::default();
+    let x = hidden(&mut graph, 6);
+    let first = graph.first_columns(x, 5).unwrap();
+    assert_eq!(graph.node(first).shape.to_string(), "[tokens, 5]");
+    let error = graph.first_columns(x, 7).unwrap_err().to_string();
+    assert_eq!(error, "first_columns of [tokens, 6] float32: expected [n, 7 or more]");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Causal self-attention with rotary positions, grouped queries and a KV cache.
 //!
-//! Door: [`SelfAttention`]. Ranks split the heads.
+//! Door: [`SelfAttention`]. Ranks split the heads; [`check_heads`](super::check_heads) says how.
 
 use std::sync::Arc;
 
-use super::{Linear, LinearSize, WeightScope};
+use super::{HeadsError, Linear, LinearSize, WeightScope, check_heads};
 use crate::graph::{AttentionSpec, Graph, GraphError, Input, RotarySpec, Value};
 
 /// Dimensions of a [`SelfAttention`] layer, with Hugging Face's names.
@@ -31,21 +31,30 @@ pub(crate) struct SelfAttention {
 
 impl SelfAttention {
     /// Layers `q_proj`, `k_proj`, `v_proj` and `o_proj` of `scope`, with the KV cache number `layer`.
-    pub(crate) fn new(scope: &WeightScope, size: AttentionSize, rotary: &Arc<RotarySpec>, layer: usize) -> Self {
+    ///
+    /// # Errors
+    /// When so many ranks cannot share the heads.
+    pub(crate) fn new(
+        scope: &WeightScope,
+        size: AttentionSize,
+        rotary: &Arc<RotarySpec>,
+        layer: usize,
+    ) -> Result<Self, HeadsError> {
         let AttentionSize { hidden_size, num_attention_heads, num_key_value_heads, head_dim, has_bias } = size;
+        check_heads(num_attention_heads, num_key_value_heads, scope.world_size())?;
         let q_width = num_attention_heads * head_dim;
         let kv_width = num_key_value_heads * head_dim;
         let inward = |num_outputs| LinearSize { num_inputs: hidden_size, num_outputs, has_bias };
         let outward = LinearSize { num_inputs: q_width, num_outputs: hidden_size, has_bias };
-        Self {
+        Ok(Self {
             size,
             rotary: Arc::clone(rotary),
             layer,
-            q: Linear::column(&scope.child("q_proj"), inward(q_width)),
-            k: Linear::column(&scope.child("k_proj"), inward(kv_width)),
-            v: Linear::column(&scope.child("v_proj"), inward(kv_width)),
+            q: Linear::heads(&scope.child("q_proj"), inward(q_width), num_attention_heads),
+            k: Linear::heads(&scope.child("k_proj"), inward(kv_width), num_key_value_heads),
+            v: Linear::heads(&scope.child("v_proj"), inward(kv_width), num_key_value_heads),
             o: Linear::row(&scope.child("o_proj"), outward),
-        }
+        })
     }
 
     /// x `[tokens, hidden]` → the same shape.

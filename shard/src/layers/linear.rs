@@ -26,6 +26,15 @@ impl Linear {
         Self::new(scope, size, Partition::Column, Partition::Column)
     }
 
+    /// As [`Linear::column`] for outputs that are `num_heads` heads, which ranks have whole: where there are fewer heads than
+    /// ranks, neighbours have the same one. [`check_heads`](super::check_heads) says which numbers of ranks are possible.
+    pub(crate) fn heads(scope: &WeightScope, size: LinearSize, num_heads: usize) -> Self {
+        let num_copies = (scope.world_size() / num_heads).max(1);
+        let Self { weight, bias } = Self::column(scope, size);
+        let copied = |spec: WeightSpec| WeightSpec { num_copies, ..spec };
+        Self { weight: copied(weight), bias: bias.map(copied) }
+    }
+
     /// Weights `weight` and maybe `bias` of `scope`, inputs split among the ranks: the results are summed over the
     /// ranks, then the bias is added. The input is what a [`Linear::column`] layer made.
     pub(crate) fn row(scope: &WeightScope, size: LinearSize) -> Self {
@@ -62,8 +71,12 @@ impl Linear {
                 bias.map_or(Ok(sum), |bias| graph.add_bias(sum, bias)) // [n, out]
             }
             Partition::Vocab if world_size > 1 => {
-                let part = graph.linear(x, weight, bias)?; // [n, out / world_size]
-                graph.all_gather(part, world_size) // [n, out]
+                let num_outputs = self.weight.shape[0];
+                let part = graph.linear(x, weight, bias)?; // [n, padded out / world_size]
+                let padded = graph.all_gather(part, world_size)?; // [n, padded out]
+                // The last rank's padding is no token: nothing behind the head ever sees it.
+                let is_padded = num_outputs % world_size > 0;
+                if is_padded { graph.first_columns(padded, num_outputs) } else { Ok(padded) } // [n, out]
             }
             Partition::Replicated | Partition::Column | Partition::Row | Partition::Vocab => {
                 graph.linear(x, weight, bias) // [n, out], a column layer's this rank's part

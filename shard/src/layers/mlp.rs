@@ -1,6 +1,6 @@
 //! The gated feed-forward network of Llama and its relatives (Shazeer, 2020).
 //!
-//! Door: [`GatedMlp`]. Ranks split the intermediate dimension.
+//! Door: [`GatedMlp`]. Ranks split the intermediate dimension; features that pad it are zero: silu(0) · 0 is.
 
 use super::{Linear, LinearSize, WeightScope};
 use crate::graph::{Graph, GraphError, Value};

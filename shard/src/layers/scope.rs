@@ -24,10 +24,15 @@ impl WeightScope {
         Self { prefix: format!("{}{name}.", self.prefix), ..*self }
     }
 
+    /// Ranks that share the weights.
+    pub(crate) fn world_size(&self) -> usize {
+        self.world_size
+    }
+
     /// The weight `name` of this scope.
     pub(crate) fn weight(&self, name: &str, shape: &[usize], partition: Partition) -> WeightSpec {
         let Self { prefix, dtype, world_size } = self;
         let name = format!("{prefix}{name}");
-        WeightSpec { name, shape: shape.to_vec(), dtype: *dtype, partition, world_size: *world_size }
+        WeightSpec { name, shape: shape.to_vec(), dtype: *dtype, partition, world_size: *world_size, num_copies: 1 }
     }
 }

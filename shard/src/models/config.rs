@@ -8,6 +8,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use crate::graph::{DType, GraphError};
+use crate::layers::HeadsError;
 
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -25,8 +26,8 @@ pub(crate) enum ModelError {
     Value { file: &'static str, key: String, value: String, expected: String },
     #[error("config.json: {key} is {value}, only {supported} is supported")]
     Unsupported { key: String, value: String, supported: String },
-    #[error("config.json: {key} is {size}, which {world_size} shards cannot split; it can be split by {legal}")]
-    Split { key: String, size: usize, world_size: usize, legal: String },
+    #[error("config.json: {0}")]
+    Heads(#[from] HeadsError),
     #[error("architecture {architecture} is not supported; supported are: {known}")]
     UnknownArchitecture { architecture: String, known: String },
     #[error("config.json does not describe a model: {0}")]
@@ -126,18 +127,6 @@ impl Config {
     /// A positive integer that must be there.
     pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
         self.optional_size(key)?.ok_or_else(|| self.missing(key))
-    }
-
-    /// Ok when the ranks can split `key` among them, or it is not there.
-    pub(super) fn require_multiple(&self, key: &str, world_size: usize) -> Result<(), ModelError> {
-        match self.optional_size(key)? {
-            Some(size) if size % world_size != 0 => {
-                let legal: Vec<String> =
-                    (1..=size).filter(|shards| size % shards == 0).map(|shards| shards.to_string()).take(12).collect();
-                Err(ModelError::Split { key: key.to_owned(), size, world_size, legal: legal.join(", ") })
-            }
-            Some(_) | None => Ok(()),
-        }
     }
 
     /// A positive integer with a default.

@@ -54,7 +54,7 @@ pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
     for layer in 0..config.size("num_hidden_layers")? {
         let scope = model.child("layers").child(layer);
         let normed = RmsNorm::new(&scope.child("input_layernorm"), hidden_size, eps).apply(&mut graph, hidden)?; // [tokens, hidden]
-        let self_attention = SelfAttention::new(&scope.child("self_attn"), attention, &rotary, layer);
+        let self_attention = SelfAttention::new(&scope.child("self_attn"), attention, &rotary, layer)?;
         let attended = self_attention.apply(&mut graph, normed)?; // [tokens, hidden]
         hidden = graph.add(hidden, attended)?; // [tokens, hidden]
         let norm = RmsNorm::new(&scope.child("post_attention_layernorm"), hidden_size, eps);
@@ -75,6 +75,7 @@ pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::{Dim, Shape};
 
     fn config(changes: &str) -> Config {
         let base = r#""architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1,
@@ -111,11 +112,26 @@ mod tests {
     fn ranks_split_heads_outputs_and_vocabulary() {
         let model = super::super::build(&config(""), DType::Bf16, 2).unwrap();
         insta::assert_snapshot!(model.decoder);
-        let error = super::super::build(&config(""), DType::Bf16, 4).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "config.json: num_key_value_heads is 2, which 4 shards cannot split; it can be split by 1, 2"
-        );
+        let error = super::super::build(&config(""), DType::Bf16, 8).unwrap_err().to_string();
+        assert!(error.starts_with("config.json: num_attention_heads is 4: --num-shard may be 1, 2, 4"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_divide_is_padded_and_few_kv_heads_are_copied() {
+        let odd = config(r#", "vocab_size": 101, "intermediate_size": 49, "tie_word_embeddings": true"#);
+        let model = super::super::build(&odd, DType::Bf16, 4).unwrap();
+        insta::assert_snapshot!(model.decoder);
+        let mut graph = Graph::default();
+        let hidden = graph.argument(0, Shape::new([Dim::Rows, Dim::Fixed(32)]), DType::F32);
+        let logits = model.head.apply(&mut graph, hidden).unwrap();
+        insta::assert_snapshot!(graph.finish(&[logits]), @r"
+        %0 = argument 0 : [rows, 32] float32
+        %1 = weight model.embed_tokens.weight Vocab : [26, 32] bfloat16
+        %2 = linear %0, %1 : [rows, 26] float32
+        %3 = all_gather %2 : [rows, 104] float32
+        %4 = first_columns %3 : [rows, 101] float32
+        return %4
+        ");
     }
 
     #[test]

@@ -21,9 +21,6 @@ use crate::layers::Linear;
 /// Builds the model that a config describes, with weights of one type, for one of so many ranks.
 type Build = fn(&Config, DType, usize) -> Result<Model, ModelError>;
 
-/// Keys of config.json whose values ranks split.
-const SPLIT_KEYS: [&str; 4] = ["num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"];
-
 /// Hugging Face architecture → builder.
 const ARCHITECTURES: [(&str, Build); 1] = [("LlamaForCausalLM", llama::build)];
 
@@ -47,8 +44,5 @@ pub(crate) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
         let known: Vec<&str> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
         ModelError::UnknownArchitecture { architecture: architecture.to_owned(), known: known.join(", ") }
     })?;
-    for key in SPLIT_KEYS {
-        config.require_multiple(key, world_size)?;
-    }
     build(config, dtype, world_size)
 }

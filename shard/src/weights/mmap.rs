@@ -1,13 +1,15 @@
 //! A file mapped into memory, read-only. The only unsafe code of this crate.
 //!
-//! Door: [`MappedFile::open`]. Pages are read from disk when they are touched, and the system may drop them again.
+//! Doors: [`MappedFile::open`], [`MappedFile::give_back`]. Pages are read from disk when they are touched, and the system may
+//! drop them again.
 
-#![expect(unsafe_code, reason = "the file may change behind a mapping; see the SAFETY comment")]
+#![expect(unsafe_code, reason = "the file may change behind a mapping; see the SAFETY comments")]
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 
 /// The bytes of a file.
 #[derive(Debug)]
@@ -32,5 +34,17 @@ impl MappedFile {
     /// The whole file.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.mapping
+    }
+
+    /// Takes the pages of these bytes out of this process: they no longer count as its memory. Whoever reads them again gets
+    /// them from the system's cache, or from disk.
+    pub(super) fn give_back(&self, range: Range<usize>) {
+        let Range { start, end } = range;
+        // SAFETY: the mapping is read-only and of a file, so a page that is dropped comes back with the bytes of the file,
+        // which are those it had: `open` says who may change them. Borrowed bytes keep their address.
+        let advised = unsafe { self.mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
+        if let Err(error) = advised {
+            tracing::debug!(%error, "pages of the checkpoint stay in memory");
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
 //!
-//! Doors: [`Checkpoint::open`], then [`Checkpoint::tensor`] for each [`WeightSpec`] of a graph. A file that is cut short, a
-//! tensor that is missing or has another shape or type than the model asks for is an error that names the file and the
-//! tensor. It converts nothing and copies nothing; that is the backend's affair.
+//! Doors: [`Checkpoint::open`], then [`Checkpoint::part`] for each [`WeightSpec`] of a graph and each rank. A file that is cut
+//! short, a tensor that is missing or has another shape or type than the model asks for is an error that names the file and
+//! the tensor. It converts nothing, and copies only what does not lie in one piece; the rest is the backend's affair.
 
 mod index;
 mod mmap;
+mod part;
 
 use std::collections::HashMap;
 
@@ -14,6 +15,8 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use crate::graph::{DType, WeightSpec};
 use mmap::MappedFile;
+use part::FileBytes;
+pub(crate) use part::TensorPart;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -46,25 +49,10 @@ pub(crate) struct Checkpoint {
     tensors: HashMap<String, TensorPlace>,
 }
 
-/// A tensor as it lies in the checkpoint.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TensorBytes<'a> {
-    /// Type of the elements.
-    pub(crate) dtype: DType,
-    /// Little-endian elements, the last dimension fastest; not aligned.
-    pub(crate) bytes: &'a [u8],
-}
-
 #[derive(Debug)]
 struct WeightsFile {
     name: String,
     bytes: FileBytes,
-}
-
-#[derive(Debug)]
-enum FileBytes {
-    Embedded(&'static [u8]),
-    Mapped(MappedFile),
 }
 
 #[derive(Debug)]
@@ -99,11 +87,11 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The tensor that `spec` names.
+    /// What `rank` has of the tensor that `spec` names.
     ///
     /// # Errors
     /// When it is missing, or has another shape, or is not of a float type.
-    pub(crate) fn tensor(&self, spec: &WeightSpec) -> Result<TensorBytes<'_>, WeightsError> {
+    pub(crate) fn part(&self, spec: &WeightSpec, rank: usize) -> Result<TensorPart<'_>, WeightsError> {
         let place = self.place(&spec.name)?;
         let file = &self.files[place.file];
         if place.shape != spec.shape {
@@ -115,7 +103,7 @@ impl Checkpoint {
             });
         }
         let dtype = self.float_type(&spec.name, place)?;
-        Ok(TensorBytes { dtype, bytes: &file.bytes()[place.range.clone()] })
+        Ok(TensorPart::read(&file.bytes, place.range.clone(), dtype, spec, rank))
     }
 
     /// Type of the first tensor by name: what the checkpoint is in when config.json does not say.
@@ -125,7 +113,7 @@ impl Checkpoint {
     }
 
     fn add_file(&mut self, file: WeightsFile) -> Result<(), WeightsError> {
-        let (header_len, header) = SafeTensors::read_metadata(file.bytes())
+        let (header_len, header) = SafeTensors::read_metadata(file.bytes.bytes())
             .map_err(|source| WeightsError::Header { file: file.name.clone(), source })?;
         let data_start = size_of::<u64>() + header_len;
         for (name, info) in header.tensors() {
@@ -173,13 +161,6 @@ impl WeightsFile {
             },
         };
         Ok(Self { name, bytes })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            FileBytes::Embedded(bytes) => bytes,
-            FileBytes::Mapped(file) => file.bytes(),
-        }
     }
 }
 

@@ -24,7 +24,7 @@ fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
 
 fn spec(name: &str, shape: &[usize]) -> WeightSpec {
     let (dtype, partition) = (DType::F32, Partition::Replicated);
-    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1 }
+    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1, num_copies: 1 }
 }
 
 fn open(directory: &Path) -> Result<Checkpoint, String> {
@@ -39,13 +39,46 @@ fn tensors_are_found_and_checked() {
     write(&directory.path().join(SINGLE_FILE), &tensors);
     let checkpoint = open(directory.path()).unwrap();
     assert_eq!(checkpoint.dtype().unwrap(), DType::Bf16);
-    let a = checkpoint.tensor(&spec("a", &[2, 3])).unwrap();
+    let a = checkpoint.part(&spec("a", &[2, 3]), 0).unwrap();
     assert_eq!((a.dtype, a.bytes.len()), (DType::Bf16, 12));
     assert_eq!(a.bytes[..3], [0, 1, 2]);
-    let message = |name: &str, shape: &[usize]| checkpoint.tensor(&spec(name, shape)).unwrap_err().to_string();
+    let message = |name: &str, shape: &[usize]| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
     assert_eq!(message("d", &[1]), "model.safetensors has no tensor d");
     assert_eq!(message("b", &[5]), "tensor b of model.safetensors has shape [4], config.json asks for [5]");
     assert_eq!(message("c", &[1]), "tensor c of model.safetensors is I64, supported are F32, F16 and BF16");
+}
+
+#[test]
+fn a_rank_gets_its_part() {
+    let directory = tempfile::tempdir().unwrap();
+    write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![3, 5])]);
+    let checkpoint = open(directory.path()).unwrap();
+    let parts = |partition: Partition, world_size: usize| {
+        let spec = WeightSpec { partition, world_size, ..spec("a", &[3, 5]) };
+        let part = |rank| checkpoint.part(&spec, rank).unwrap().bytes.into_owned();
+        (0..world_size).map(part).collect::<Vec<_>>()
+    };
+    let whole: Vec<u8> = (0..30).collect();
+    assert_eq!(parts(Partition::Replicated, 2), [whole.clone(), whole.clone()]);
+    assert_eq!(parts(Partition::Column, 2), [whole[..20].to_vec(), [&whole[20..], &[0; 10]].concat()]);
+    assert_eq!(parts(Partition::Vocab, 3), [&whole[..10], &whole[10..20], &whole[20..]]);
+    let halves = parts(Partition::Row, 2);
+    assert_eq!(halves[0], [&whole[..6], &whole[10..16], &whole[20..26]].concat());
+    let rest = |row: usize| [whole[10 * row + 6..][..4].to_vec(), vec![0; 2]].concat();
+    assert_eq!(halves[1], [rest(0), rest(1), rest(2)].concat());
+}
+
+#[test]
+fn bytes_that_were_given_back_are_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let size = 1000;
+    write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::F32, vec![size, size])]);
+    let checkpoint = open(directory.path()).unwrap();
+    let spec = WeightSpec { partition: Partition::Row, world_size: 2, ..spec("a", &[size, size]) };
+    let first = checkpoint.part(&spec, 1).unwrap().bytes.into_owned();
+    assert!(first.iter().any(|byte| *byte > 0));
+    assert_eq!(checkpoint.part(&spec, 1).unwrap().bytes, first);
+    assert_eq!(first[..2000], checkpoint.part(&self::spec("a", &[size, size]), 0).unwrap().bytes[2000..4000]);
 }
 
 #[test]
@@ -56,7 +89,7 @@ fn an_index_names_several_files() {
     let index = r#"{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}}"#;
     fs::write(directory.path().join(INDEX_FILE), index).unwrap();
     let checkpoint = open(directory.path()).unwrap();
-    assert_eq!(checkpoint.tensor(&spec("b", &[3])).unwrap().bytes.len(), 6);
+    assert_eq!(checkpoint.part(&spec("b", &[3]), 0).unwrap().bytes.len(), 6);
     fs::remove_file(directory.path().join("x-2.safetensors")).unwrap();
     let message = open(directory.path()).unwrap_err();
     assert!(message.starts_with("model.safetensors.index.json lists x-2.safetensors, which "), "{message}");

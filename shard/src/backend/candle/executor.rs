@@ -143,6 +143,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         // A rank alone has everything.
         Op::AllReduce | Op::AllGather => operand(0).clone(),
         Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
+        Op::FirstColumns => model_ops::first_columns(operand(0), &node.shape)?,
         Op::Unary(function) => elementwise::unary(*function, operand(0))?,
         Op::Binary(function) => elementwise::binary(*function, operand(0), operand(1))?,
         Op::Less => elementwise::less(operand(0), operand(1))?,

@@ -13,7 +13,7 @@ use kernels::linear::{PackedWeight, WeightData};
 use super::host::{self, View};
 use crate::backend::BackendError;
 use crate::graph::{Graph, Op, WeightSpec};
-use crate::weights::Checkpoint;
+use crate::weights::{Checkpoint, TensorPart};
 
 /// A weight in memory.
 #[derive(Debug, Clone)]
@@ -32,20 +32,20 @@ enum Use {
     Matrix,
 }
 
-/// Loads every weight of `graphs`, by name. `progress` hears of each: (done, total).
+/// Loads what `rank` has of every weight of `graphs`, by name. `progress` hears of each: (done, total).
 ///
 /// # Errors
 /// When a weight is missing or malformed.
 pub(super) fn load(
     graphs: &[&Arc<Graph>],
-    checkpoint: &Checkpoint,
+    (checkpoint, rank): (&Checkpoint, usize),
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<HashMap<String, Weight>, BackendError> {
     let wanted = uses(graphs);
     let mut weights = HashMap::with_capacity(wanted.len());
     for (done, (spec, used_as)) in wanted.iter().enumerate() {
         progress(done as u64, wanted.len() as u64);
-        weights.insert(spec.name.clone(), load_weight(spec, *used_as, checkpoint)?);
+        weights.insert(spec.name.clone(), load_weight(spec, *used_as, checkpoint.part(spec, rank)?)?);
     }
     progress(wanted.len() as u64, wanted.len() as u64);
     Ok(weights)
@@ -77,9 +77,11 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     order
 }
 
-fn load_weight(spec: &WeightSpec, used_as: Use, checkpoint: &Checkpoint) -> Result<Weight, BackendError> {
-    let stored = checkpoint.tensor(spec)?;
-    let tensor = Tensor::from_raw_buffer(stored.bytes, host::float_type(stored.dtype), &spec.shape, &Device::Cpu)?;
+fn load_weight(spec: &WeightSpec, used_as: Use, stored: TensorPart<'_>) -> Result<Weight, BackendError> {
+    let stored_type = host::float_type(stored.dtype);
+    let tensor = Tensor::from_raw_buffer(&stored.bytes, stored_type, &spec.local_shape(), &Device::Cpu)?;
+    // Its pages go back before there is another copy.
+    drop(stored);
     let tensor = match used_as {
         Use::Vector => tensor.to_dtype(host::float_type(spec.dtype))?.to_dtype(candle_core::DType::F32)?,
         Use::Table | Use::Matrix => tensor.to_dtype(host::float_type(spec.dtype))?,

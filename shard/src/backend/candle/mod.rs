@@ -24,7 +24,7 @@ mod threefry;
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Backend, BackendError, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use super::{Backend, BackendError, DevicePlace, MemoryPlan, ModelGraphs, Progress, StateLayout};
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
@@ -62,7 +62,7 @@ impl CandleBackend {
             .map_err(|source| BackendError::Threads { num_threads, source })?;
         let ModelGraphs { decoder, logits, target_logprobs } = graphs;
         let graphs = [decoder, logits, target_logprobs];
-        let weights = threads.install(|| loader::load(&graphs, checkpoint, progress))?;
+        let weights = threads.install(|| loader::load(&graphs, (checkpoint, 0), progress))?;
         let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
         let kv_shapes = KvShape::of_layers(decoder.graph());
         Ok(Self { threads, decoder, logits, target_logprobs, kv_shapes, state: None })
@@ -75,10 +75,19 @@ impl Backend for CandleBackend {
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
-        MemoryPlan::of_host()
+        MemoryPlan::of_host(1)
     }
 
-    fn allocate(&mut self, layout: StateLayout, _progress: &mut Progress<'_>) -> Result<(), BackendError> {
+    fn devices(&self) -> Vec<DevicePlace> {
+        vec![DevicePlace::of_host(0)]
+    }
+
+    fn allocate(
+        &mut self,
+        layout: StateLayout,
+        _assignment: &[i64],
+        _progress: &mut Progress<'_>,
+    ) -> Result<(), BackendError> {
         // The old state goes before the next one comes: both may not fit.
         self.state = None;
         self.state = Some(State::allocate(&self.kv_shapes, self.decoder.graph(), layout)?);

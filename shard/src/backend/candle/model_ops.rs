@@ -82,6 +82,10 @@ pub(super) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     x.broadcast_add(bias) // [n, out]
 }
 
+pub(super) fn first_columns(x: &Tensor, shape: &Shape) -> Result<Tensor> {
+    x.narrow(1, 0, shape.last_size().unwrap_or(0))?.contiguous() // [n, columns]
+}
+
 pub(super) fn reshape(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     let mut sizes = vec![x.dim(0)?];
     sizes.extend(shape.dims()[1..].iter().filter_map(|dim| Shape::new([*dim]).last_size()));

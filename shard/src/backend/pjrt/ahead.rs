@@ -98,9 +98,9 @@ impl AheadOfTime {
     pub(crate) fn attached(platform: Platform, plugin_path: Option<&std::path::Path>) -> Result<Self, BackendError> {
         let client = platform.open(plugin_path)?;
         let device = client.addressable_devices().into_iter().next();
-        let device = device.ok_or(BackendError::NoDevice { device: platform.device })?;
+        let device = device.ok_or(BackendError::NoDevice { device: platform.device, wanted: 1, found: 0 })?;
         let devices = vec![device.description().clone()];
-        Ok(Self { platform, place: Place::Here(client), devices, memory: Memory::Host(MemoryPlan::of_host()?) })
+        Ok(Self { platform, place: Place::Here(client), devices, memory: Memory::Host(MemoryPlan::of_host(1)?) })
     }
 
     /// Devices of the topology, all of which share a model.

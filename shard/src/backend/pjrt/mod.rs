@@ -3,6 +3,9 @@
 //! Door: [`PjrtBackend`]. A step becomes launches ([`bucket`](self)), each with one transfer in ([`step_input`](self)) and one out
 //! ([`report`](self)). KV caches and token history stay on the device: a program takes their memory over, and the tokens that
 //! one step samples are where the next one reads them, so steps can follow each other without the host.
+//!
+//! Each device of a process is a rank of the model: it has its part of the weights and of the state, all run the same program,
+//! and all answer the same, so only the first is asked.
 
 mod ahead;
 mod bucket;
@@ -19,12 +22,11 @@ mod step_input;
 mod tests;
 mod weights;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 
-use ::pjrt::{Buffer, Client, Device};
+use ::pjrt::{Client, Device};
 
-use super::{Backend, BackendError, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use super::{Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, ModelGraphs, Progress, StateLayout};
 use crate::batch::{Batch, StepOutput};
 use crate::weights::Checkpoint;
 pub(crate) use ahead::{AheadOfTime, ProgramFigures};
@@ -34,34 +36,36 @@ use compiler::Compiler;
 pub(crate) use platform::Platform;
 pub(crate) use program::Program;
 use program::Programs;
-use state::{Host, Model, State};
+use state::{Host, LocalDevice, Model, State};
 
 /// How a backend is opened.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct PjrtOptions {
+    /// The ranks of this process: as many devices are taken, in the order of their ids.
+    pub(crate) ranks: LocalRanks,
     /// The plugin; searched for where it is not given.
     pub(crate) plugin_path: Option<PathBuf>,
     /// Folder of compiled programs; none are kept without one.
     pub(crate) program_cache: Option<PathBuf>,
 }
 
-/// A model on a device behind a plugin.
+/// A model on devices behind a plugin.
 #[derive(Debug)]
 pub(crate) struct PjrtBackend {
     platform: Platform,
     client: Client,
-    device: Device,
+    ranks: LocalRanks,
+    devices: Vec<LocalDevice>,
     cache: ProgramCache,
     graphs: ModelGraphs,
-    weights: HashMap<String, Buffer>,
     state: Option<State>,
 }
 
 impl PjrtBackend {
-    /// Opens the plugin of `platform` and loads the weights of `graphs` onto its first device. `progress` hears of each.
+    /// Opens the plugin of `platform` and loads the weights of `graphs` onto its first devices. `progress` hears of each.
     ///
     /// # Errors
-    /// When there is no plugin or no device, a weight is missing or malformed, or there is no memory for it.
+    /// When there is no plugin or too few devices, a weight is missing or malformed, or there is no memory for it.
     pub(crate) fn load(
         platform: Platform,
         options: PjrtOptions,
@@ -69,13 +73,34 @@ impl PjrtBackend {
         checkpoint: &Checkpoint,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
-        let PjrtOptions { plugin_path, program_cache } = options;
+        let PjrtOptions { ranks, plugin_path, program_cache } = options;
+        let platform = platform.with_devices(ranks.num_local);
         let client = platform.open(plugin_path.as_deref())?;
-        let device = client.addressable_devices().into_iter().next();
-        let device = device.ok_or(BackendError::NoDevice { device: platform.device })?;
-        let weights = weights::upload(graphs, checkpoint, (&client, &device), progress)?;
+        let mut devices = client.addressable_devices();
+        devices.sort_by_key(Device::id);
+        let (wanted, found) = (ranks.num_local, devices.len());
+        if found < wanted {
+            return Err(BackendError::NoDevice { device: platform.device, wanted, found });
+        }
+        devices.truncate(wanted);
+        let weights = weights::upload(graphs, (checkpoint, ranks.first), (&client, &devices), progress)?;
+        let local = |((rank, device), weights)| LocalDevice { rank, device, weights };
+        let devices = ranks.local().zip(devices).zip(weights).map(local).collect();
         let cache = ProgramCache::new(program_cache);
-        Ok(Self { platform, client, device, cache, graphs: graphs.clone(), weights, state: None })
+        Ok(Self { platform, client, ranks, devices, cache, graphs: graphs.clone(), state: None })
+    }
+
+    /// Weights lie where the ranks were when they were loaded: the assignment must say the same.
+    fn check(&self, assignment: &[i64]) -> Result<(), BackendError> {
+        let (found, num_ranks) = (assignment.len(), self.ranks.num_ranks);
+        if found != num_ranks {
+            return Err(BackendError::AssignmentLength { found, num_ranks });
+        }
+        let wrong = self.devices.iter().find(|local| assignment[local.rank] != local.device.id());
+        wrong.map_or(Ok(()), |local| {
+            let (rank, device) = (local.rank, local.device.id());
+            Err(BackendError::Assignment { rank, assigned: assignment[rank], device })
+        })
     }
 }
 
@@ -85,28 +110,43 @@ impl Backend for PjrtBackend {
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
-        match self.device.memory_stats() {
+        match self.devices[0].device.memory_stats() {
             Ok(stats) if stats.bytes_limit.is_some_and(|limit| limit > 0) => {
                 let limit_bytes = stats.bytes_limit.and_then(|limit| u64::try_from(limit).ok()).unwrap_or_default();
                 Ok(MemoryPlan::of_device(limit_bytes, self.graphs.weights_bytes()))
             }
-            // The device's memory is the host's.
-            Ok(_) | Err(_) => MemoryPlan::of_host(),
+            // The devices' memory is the host's.
+            Ok(_) | Err(_) => MemoryPlan::of_host(self.ranks.num_ranks),
         }
     }
 
-    fn allocate(&mut self, layout: StateLayout, progress: &mut Progress<'_>) -> Result<(), BackendError> {
+    fn devices(&self) -> Vec<DevicePlace> {
+        let place = |local: &LocalDevice| {
+            let description = local.device.description();
+            let coords = description.coords().unwrap_or_default().to_vec();
+            DevicePlace { id: description.id, process_index: description.process_index, coords }
+        };
+        self.devices.iter().map(place).collect()
+    }
+
+    fn allocate(
+        &mut self,
+        layout: StateLayout,
+        assignment: &[i64],
+        progress: &mut Progress<'_>,
+    ) -> Result<(), BackendError> {
+        self.check(assignment)?;
         // The old state goes before the next one comes: both may not fit.
         self.state = None;
-        let programs = Programs::new(&self.graphs, layout, 1, self.platform.form);
+        let programs = Programs::new(&self.graphs, layout, self.ranks.num_ranks, self.platform.form);
         let buckets = Buckets::new(layout.num_slots, layout.max_batch_prefill_tokens, layout.max_total_tokens);
         let target = Target::of_client(&self.client);
-        let compiler = Compiler::new(target, self.platform.compile_options(&[self.device.id()]), self.cache.clone());
+        let compiler = Compiler::new(target, self.platform.compile_options(assignment), self.cache.clone());
         let keys = buckets.programs();
         let texts = keys.iter().map(|key| programs.print(*key)).collect::<Result<Vec<_>, _>>()?;
         let executables = compiler.compile(&self.client, &texts, progress)?;
         let executables = keys.into_iter().zip(executables).collect();
-        let host = Host { client: &self.client, device: &self.device, weights: &self.weights };
+        let host = Host { client: &self.client, devices: &self.devices };
         self.state = Some(State::new(Model { buckets, programs, executables, compiler }, host)?);
         Ok(())
     }
@@ -121,7 +161,7 @@ impl Backend for PjrtBackend {
 
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
         let state = self.state.as_mut().ok_or(BackendError::NotAllocated)?;
-        let host = Host { client: &self.client, device: &self.device, weights: &self.weights };
+        let host = Host { client: &self.client, devices: &self.devices };
         let reports = state.launch(batch, host);
         let output = reports.and_then(|reports| reports.wait(batch));
         if output.is_err() {

@@ -15,6 +15,9 @@ use crate::backend::BackendError;
 use crate::graph::DType;
 use crate::plugins::{self, PluginKind, Surroundings};
 
+/// Option of XLA-CPU's client: devices that the processor pretends to be.
+const CPU_DEVICE_COUNT: &str = "cpu_device_count";
+
 /// Fits beside everything else in the fast memory of a TPU v5e or v6e, 128 MiB.
 const CHUNK_BYTES: usize = 16 << 20;
 
@@ -62,7 +65,7 @@ impl Platform {
             Device::XlaCpu => Some(Self {
                 device,
                 plugin: PluginKind::Cpu,
-                client_options: vec![("cpu_device_count", Value::I64(1))],
+                client_options: vec![(CPU_DEVICE_COUNT, Value::I64(1))],
                 // Of shorter floats its compiler would convert the whole cache in every step.
                 form: ProgramForm {
                     decode_heads: HeadForm::Split,
@@ -92,6 +95,14 @@ impl Platform {
             form: ProgramForm { decode_heads: HeadForm::Wide, chunk_bytes, kv_dtype: None },
             overrides: &TPU_OVERRIDES,
         }
+    }
+
+    /// The same with at least `num_devices` devices, where that is ours to say.
+    pub(crate) fn with_devices(mut self, num_devices: usize) -> Self {
+        for (_, value) in self.client_options.iter_mut().filter(|(name, _)| *name == CPU_DEVICE_COUNT) {
+            *value = Value::I64(num_devices as i64);
+        }
+        self
     }
 
     /// How programs are compiled for the devices with these ids, which run them together.

@@ -1,7 +1,7 @@
-//! What lives on the device between steps, and the launches that change it.
+//! What lives on the devices between steps, and the launches that change it.
 //!
 //! Door: [`State`]. Caches and history are given to each launch and come back from it, so launches run one after the other; the
-//! host only starts them.
+//! host only starts them. A launch runs on all devices of the process; lists of buffers are `[device][buffer]`.
 
 use std::collections::HashMap;
 
@@ -11,20 +11,35 @@ use super::bucket::{Buckets, Launch};
 use super::compiler::{Compiler, Executable};
 use super::program::{ProgramKey, Programs, TARGETS};
 use super::report::Reports;
-use super::step_input::pack;
+use super::step_input::{pack, set_rank};
 use crate::backend::BackendError;
 use crate::batch::Batch;
-
-/// One process has one device until ranks share a model.
-const RANK: u32 = 0;
 
 /// KV caches, token history, and the programs that know their sizes.
 #[derive(Debug)]
 pub(super) struct State {
     model: Model,
+    /// In the order of [`Host::devices`].
+    devices: Vec<DeviceState>,
+}
+
+/// What one device keeps.
+#[derive(Debug, Default)]
+struct DeviceState {
     /// Keys and values of each layer.
     caches: Vec<Buffer>,
     history: Option<Buffer>,
+}
+
+/// What a decoder leaves for the programs behind it.
+#[derive(Debug, Default)]
+struct Decoded {
+    /// `[rows, hidden]`
+    last: Vec<Buffer>,
+    /// The sampler's columns.
+    columns: Vec<Buffer>,
+    /// Of a prefill: `[rows * tokens_per_row, hidden]`.
+    hidden: Vec<Buffer>,
 }
 
 /// The programs of a model with their sizes.
@@ -36,19 +51,27 @@ pub(super) struct Model {
     pub(super) compiler: Compiler,
 }
 
-/// The device that a step runs on, and what it has.
+/// The devices that a step runs on.
 #[derive(Clone, Copy)]
 pub(super) struct Host<'a> {
     pub(super) client: &'a Client,
-    pub(super) device: &'a Device,
-    /// By name.
-    pub(super) weights: &'a HashMap<String, Buffer>,
+    /// In the order of their ranks.
+    pub(super) devices: &'a [LocalDevice],
 }
 
-/// The hidden states of a prefill, `[rows * tokens_per_row, hidden]`.
+/// A device of this process, and what it has.
+#[derive(Debug)]
+pub(super) struct LocalDevice {
+    pub(super) rank: usize,
+    pub(super) device: Device,
+    /// By name.
+    pub(super) weights: HashMap<String, Buffer>,
+}
+
+/// The hidden states of a prefill on each device, `[rows * tokens_per_row, hidden]`.
 #[derive(Clone, Copy)]
 struct Prompts<'a> {
-    hidden: &'a Buffer,
+    hidden: &'a [Buffer],
     rows: &'a [usize],
     tokens_per_row: usize,
 }
@@ -59,10 +82,12 @@ impl State {
     /// # Errors
     /// When the device has no memory for it.
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, BackendError> {
-        let mut state = Self { model, caches: Vec::new(), history: None };
-        let mut results = state.run(ProgramKey::Clear, Vec::new(), host)?;
-        state.history = results.pop();
-        state.caches = results;
+        let mut state = Self { model, devices: Vec::new() };
+        let arguments = host.devices.iter().map(|_| Vec::new()).collect();
+        for mut results in state.run(ProgramKey::Clear, arguments, host)? {
+            let history = results.pop();
+            state.devices.push(DeviceState { caches: results, history });
+        }
         Ok(state)
     }
 
@@ -91,33 +116,59 @@ impl State {
         reports: &mut Reports,
     ) -> Result<(), BackendError> {
         let Launch { rows, bucket_rows, tokens_per_row, sampler } = launch;
-        let shape = self.model.programs.step_shape(bucket_rows, tokens_per_row);
-        let packed = upload(host, &[shape.len()], &pack(batch, &rows, shape, RANK))?;
-        let donated = std::mem::take(&mut self.caches).into_iter().chain(self.history.take());
-        let arguments = donated.map(Argument::Donate).chain([Argument::Donate(packed)]).collect();
-        let key = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row };
-        let mut results = self.run(key, arguments, host)?;
-        let hidden = if tokens_per_row > 1 { results.pop() } else { None };
-        let (columns, last) = (results.pop(), results.pop());
-        self.history = results.pop();
-        self.caches = results;
+        let Decoded { last, columns, hidden } = self.decode(batch, (&rows, bucket_rows, tokens_per_row), host)?;
         if let Some(sampler) = sampler {
             let key = ProgramKey::Sampler { rows: bucket_rows, sampler };
-            let donated = [self.history.take(), last, columns];
-            let arguments = donated.into_iter().flatten().map(Argument::Donate).collect();
-            let mut results = self.run(key, arguments, host)?;
-            let report = results.pop().expect("samplers answer two results");
-            self.history = results.pop();
+            let histories = self.devices.iter_mut().map(|device| device.history.take());
+            let lists = histories.zip(last).zip(columns).map(|((history, last), columns)| {
+                history.into_iter().chain([last, columns]).map(Argument::Donate).collect()
+            });
+            let arguments = lists.collect();
+            let results = self.run(key, arguments, host)?;
+            let mut report = None;
+            for (device, mut results) in self.devices.iter_mut().zip(results) {
+                // All devices answer the same.
+                report = report.or(results.pop());
+                device.history = results.pop();
+            }
+            let report = report.expect("samplers answer two results on at least one device");
             let download = report.to_host().map_err(|source| failed(key, source))?;
             reports.push_samples(rows.clone(), bucket_rows, download);
         }
-        match hidden {
-            Some(hidden) => {
-                let prompts = Prompts { hidden: &hidden, rows: &rows, tokens_per_row };
-                self.launch_targets(batch, prompts, host, reports)
-            }
-            None => Ok(()),
+        if hidden.is_empty() {
+            return Ok(());
         }
+        let prompts = Prompts { hidden: &hidden, rows: &rows, tokens_per_row };
+        self.launch_targets(batch, prompts, host, reports)
+    }
+
+    /// Starts a decoder for the rows at `rows`.
+    fn decode(
+        &mut self,
+        batch: &Batch,
+        (rows, bucket_rows, tokens_per_row): (&[usize], usize, usize),
+        host: Host<'_>,
+    ) -> Result<Decoded, BackendError> {
+        let shape = self.model.programs.step_shape(bucket_rows, tokens_per_row);
+        let mut packed = pack(batch, rows, shape);
+        let mut arguments = Vec::with_capacity(host.devices.len());
+        for (state, local) in self.devices.iter_mut().zip(host.devices) {
+            set_rank(&mut packed, shape, local.rank);
+            let packed = upload(host, local, &[shape.len()], &packed)?;
+            let donated = std::mem::take(&mut state.caches).into_iter().chain(state.history.take());
+            arguments.push(donated.chain([packed]).map(Argument::Donate).collect());
+        }
+        let key = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row };
+        let mut decoded = Decoded::default();
+        let results = self.run(key, arguments, host)?;
+        for (state, mut results) in self.devices.iter_mut().zip(results) {
+            decoded.hidden.extend(if tokens_per_row > 1 { results.pop() } else { None });
+            decoded.columns.extend(results.pop());
+            decoded.last.extend(results.pop());
+            state.history = results.pop();
+            state.caches = results;
+        }
+        Ok(decoded)
     }
 
     /// Log-probabilities of the targets among the rows of a prefill.
@@ -138,47 +189,50 @@ impl State {
             });
             wanted.extend(place.map(|place| (target, place as i32)));
         }
-        let key = ProgramKey::Targets { tokens: hidden.dims()[0] };
+        let key = ProgramKey::Targets { tokens: hidden[0].dims()[0] };
         for wanted in wanted.chunks(TARGETS) {
             let mut packed = vec![0; 2 * TARGETS]; // [2, targets]
             for (index, (target, place)) in wanted.iter().enumerate() {
                 packed[index] = *place;
                 packed[TARGETS + index] = batch.targets.token_ids[*target];
             }
-            let packed = upload(host, &[2, TARGETS], &packed)?;
-            let results = self.run(key, vec![Argument::Keep(hidden), Argument::Keep(&packed)], host)?;
-            let download = results[0].to_host().map_err(|source| failed(key, source))?;
+            let upload = |local: &LocalDevice| upload(host, local, &[2, TARGETS], &packed);
+            let packed = host.devices.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
+            let pairs = hidden.iter().zip(&packed);
+            let arguments =
+                pairs.map(|(hidden, packed)| vec![Argument::Keep(hidden), Argument::Keep(packed)]).collect();
+            let results = self.run(key, arguments, host)?;
+            let download = results[0][0].to_host().map_err(|source| failed(key, source))?;
             reports.push_targets(wanted.iter().map(|(target, _)| *target).collect(), download);
         }
         Ok(())
     }
 
-    /// Starts a program on `arguments` and its weights.
+    /// Starts a program on each device's `arguments` and weights, and answers each device's results.
     fn run<'a>(
         &mut self,
         key: ProgramKey,
-        mut arguments: Vec<Argument<'a>>,
+        mut arguments: Vec<Vec<Argument<'a>>>,
         host: Host<'a>,
-    ) -> Result<Vec<Buffer>, BackendError> {
+    ) -> Result<Vec<Vec<Buffer>>, BackendError> {
         if !self.model.executables.contains_key(&key) {
             tracing::warn!(program = %key, "a program is compiled after warm-up");
             let executable = self.model.compiler.compile_one(host.client, &self.model.programs.print(key)?)?;
             self.model.executables.insert(key, executable);
         }
         let executable = &self.model.executables[&key];
-        arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&host.weights[name])));
-        let mut execution = executable
-            .loaded
-            .execute(vec![arguments], &ExecuteOptions::default())
-            .map_err(|source| failed(key, source))?;
-        Ok(execution.outputs.remove(0))
+        for (arguments, local) in arguments.iter_mut().zip(host.devices) {
+            arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));
+        }
+        let execution = executable.loaded.execute(arguments, &ExecuteOptions::default());
+        Ok(execution.map_err(|source| failed(key, source))?.outputs)
     }
 }
 
-fn upload(host: Host<'_>, dims: &[usize], numbers: &[i32]) -> Result<Buffer, BackendError> {
+fn upload(host: Host<'_>, local: &LocalDevice, dims: &[usize], numbers: &[i32]) -> Result<Buffer, BackendError> {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let slice = HostSlice::new(ElementType::S32, dims, &bytes);
-    let buffer = slice.and_then(|slice| host.client.upload(slice, host.device));
+    let buffer = slice.and_then(|slice| host.client.upload(slice, &local.device));
     buffer.map_err(|source| BackendError::Program { program: "step input".to_owned(), source })
 }
 

@@ -102,14 +102,13 @@ impl StepShape {
     }
 }
 
-/// The array, for the device number `rank`, of the rows of `batch` at `rows`, with the entries of [`Batch::sampled`] that belong to them.
+/// The array, for the first rank, of the rows of `batch` at `rows`, with the entries of [`Batch::sampled`] that belong to them.
 ///
 /// # Panics
 /// When they do not fit `shape`.
-pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape, rank: u32) -> Vec<i32> {
+pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape) -> Vec<i32> {
     let mut packed = vec![0; shape.len()];
     let ranges = shape.ranges();
-    packed[ranges.rank.start] = rank.cast_signed();
     for (place, index) in rows.iter().enumerate() {
         let row = &batch.rows[*index];
         let tokens = &batch.token_ids[row.first_token..][..row.num_tokens];
@@ -139,6 +138,11 @@ pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape, rank: u32) -
         }
     }
     packed
+}
+
+/// Makes the array that of another rank: nothing else differs.
+pub(super) fn set_rank(packed: &mut [i32], shape: StepShape, rank: usize) {
+    packed[shape.ranges().rank.start] = rank as i32;
 }
 
 fn bits(column: Column<'_>, index: usize) -> i32 {

@@ -1,7 +1,7 @@
 //! Weights on the device.
 //!
-//! Door: [`upload`]. Each tensor of the checkpoint goes there as it lies in the file, or converted if the model is loaded in
-//! another type; one at a time, so that the host needs little more than the largest.
+//! Door: [`upload`]. Each rank's part of a tensor goes to its device as it lies in the file, or converted if the model is
+//! loaded in another type; one at a time, so that the host needs little more than the largest.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,27 +13,32 @@ use crate::backend::{BackendError, ModelGraphs};
 use crate::graph::DType;
 use crate::weights::Checkpoint;
 
-/// Copies every weight of `graphs` to `device`, by name. `progress` hears of each: (done, total).
+/// Copies every weight of `graphs` to `devices`, whose ranks begin with `first_rank`: for each, its parts by name. `progress`
+/// hears of each weight: (done, total).
 ///
 /// # Errors
-/// When a weight is missing or malformed, or the device has no memory for it.
+/// When a weight is missing or malformed, or a device has no memory for it.
 pub(super) fn upload(
     graphs: &ModelGraphs,
-    checkpoint: &Checkpoint,
-    (client, device): (&Client, &Device),
+    (checkpoint, first_rank): (&Checkpoint, usize),
+    (client, devices): (&Client, &[Device]),
     progress: &mut (dyn FnMut(u64, u64) + Send),
-) -> Result<HashMap<String, Buffer>, BackendError> {
+) -> Result<Vec<HashMap<String, Buffer>>, BackendError> {
     let specs = graphs.weights();
     let total = specs.len() as u64;
-    let mut buffers = HashMap::with_capacity(specs.len());
+    let mut buffers: Vec<HashMap<String, Buffer>> =
+        devices.iter().map(|_| HashMap::with_capacity(specs.len())).collect();
     for (done, spec) in (0..).zip(specs) {
         progress(done, total);
-        let stored = checkpoint.tensor(spec)?;
-        let bytes = convert(stored.bytes, stored.dtype, spec.dtype);
-        let slice = HostSlice::new(element_type(spec.dtype), &spec.shape, &bytes);
-        let buffer = slice.and_then(|slice| client.upload(slice, device));
-        let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };
-        buffers.insert(spec.name.clone(), buffer.map_err(failed)?);
+        let shape = spec.local_shape();
+        for ((rank, device), buffers) in (first_rank..).zip(devices).zip(&mut buffers) {
+            let stored = checkpoint.part(spec, rank)?;
+            let bytes = convert(&stored.bytes, stored.dtype, spec.dtype);
+            let slice = HostSlice::new(element_type(spec.dtype), &shape, &bytes);
+            let buffer = slice.and_then(|slice| client.upload(slice, device));
+            let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };
+            buffers.insert(spec.name.clone(), buffer.map_err(failed)?);
+        }
     }
     progress(total, total);
     Ok(buffers)

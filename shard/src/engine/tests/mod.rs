@@ -4,6 +4,7 @@
 
 mod independence;
 mod limits;
+mod ranks;
 mod references;
 mod steps;
 mod xla;
@@ -12,11 +13,12 @@ use std::path::PathBuf;
 
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, StepReply, Warmup};
 
-use super::{Engine, load};
+use super::load;
 use crate::args::{Device, ModelArgs, ShardArgs};
 use crate::backend::BLOCK_SIZE;
 use crate::plugins::PluginKind;
 use crate::plugins::testing::plugin_path;
+use ranks::Engines;
 
 pub(super) const FIXTURES: [&str; 5] =
     ["tiny-llama-gqa-untied", "tiny-llama-tied", "tiny-llama3-rope", "tiny-llama-bf16", "tiny-llama-f16"];
@@ -50,28 +52,33 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
     }
 }
 
-/// A warm engine, and the router's half of the books.
+/// A warm model, and the router's half of the books.
 pub(super) struct Rig {
-    pub(super) engine: Engine,
+    pub(super) engine: Engines,
     /// Tokens in the cache, by slot.
     lens: Vec<usize>,
 }
 
 impl Rig {
     pub(super) fn new(model_id: &str, device: Device) -> Self {
-        Self::warm(load(&args(model_id, device), &mut |_, _, _| ()).unwrap())
+        Self::warm(Engines::load(&[args(model_id, device)]).unwrap())
     }
 
-    pub(super) fn warm(mut engine: Engine) -> Self {
+    pub(super) fn warm(engine: Engines) -> Self {
+        Self::warm_for(engine, NUM_SLOTS)
+    }
+
+    /// With fewer slots, and so with fewer programs to compile.
+    pub(super) fn warm_for(mut engine: Engines, num_slots: u32) -> Self {
         let warmup = Warmup {
             max_total_tokens: Some(MAX_TOTAL_TOKENS),
-            max_batch_prefill_tokens: None,
+            max_batch_prefill_tokens: Some(MAX_TOTAL_TOKENS),
             max_batch_total_tokens: Some(MAX_TOTAL_TOKENS * NUM_SLOTS),
-            max_batch_size: Some(NUM_SLOTS),
+            max_batch_size: Some(num_slots),
             device_assignment: vec![],
         };
-        engine.warmup(&warmup, &mut |_, _, _| ()).unwrap();
-        Self { engine, lens: vec![0; NUM_SLOTS as usize] }
+        engine.warmup(&warmup).unwrap();
+        Self { engine, lens: vec![0; num_slots as usize] }
     }
 
     pub(super) fn fixture(name: &str) -> Self {

@@ -6,6 +6,7 @@
 use proto::SamplingParams;
 use serde_json::Value;
 
+use super::ranks::Engines;
 use super::{FIXTURES, Rig, fixture, ids};
 
 /// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
@@ -110,7 +111,7 @@ fn another_dtype_is_close() {
     for (dtype, tolerance) in [(crate::args::Dtype::Bfloat16, 0.3), (crate::args::Dtype::Float16, 0.05)] {
         let mut args = super::args(fixture(name).to_str().unwrap(), crate::args::Device::Cpu);
         args.model.dtype = Some(dtype);
-        let engine = super::load(&args, &mut |_, _, _| ()).unwrap();
+        let engine = Engines::load(&[args]).unwrap();
         assert_eq!(engine.info().dtype, dtype.to_string());
         let mut rig = Rig::warm(engine);
         let logprobs = logprobs(&mut rig, &prompt, logits.len());

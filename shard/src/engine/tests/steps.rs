@@ -4,7 +4,8 @@
 
 use proto::{Decode, Prefill, Release, SamplingParams, ShardError, shard_error};
 
-use super::super::{Engine, EngineError};
+use super::super::EngineError;
+use super::ranks::Engines;
 use super::{Rig, args, fixture, load};
 use crate::args::Device;
 
@@ -12,7 +13,7 @@ fn kind(error: &EngineError) -> shard_error::Kind {
     ShardError::from(error).kind()
 }
 
-fn refused(engine: &mut Engine, prefill: &Prefill) -> String {
+fn refused(engine: &mut Engines, prefill: &Prefill) -> String {
     let error = engine.prefill(prefill).unwrap_err();
     assert_eq!(kind(&error), shard_error::Kind::Protocol);
     error.to_string()

@@ -185,6 +185,7 @@ impl Lowering {
             Op::AllReduce => emitter.all_reduce(&operands[0], self.sizes.num_devices),
             Op::AllGather => emitter.all_gather(&operands[0], 1, self.sizes.num_devices),
             Op::AddBias => model_ops::add_bias(emitter, &operands[0], &operands[1]),
+            Op::FirstColumns => emitter.slice(&operands[0], 1, 0..node.shape.last_size().unwrap_or(0)),
             Op::Unary(function) => {
                 let op = match function {
                     Unary::Negate => "negate",

@@ -17,10 +17,10 @@ use crate::backend::pjrt::bucket::blocks_per_row;
 use crate::backend::pjrt::stablehlo::{
     Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type, module,
 };
-use crate::backend::pjrt::step_input::{StepShape, pack};
+use crate::backend::pjrt::step_input::{StepShape, pack, set_rank};
 use crate::backend::{BLOCK_SIZE, StateLayout};
 use crate::batch::{Batch, RowSampler};
-use crate::graph::{DType, Dim, Graph, Op, Shape, Value, WeightSpec};
+use crate::graph::{DType, Dim, Graph, Op, Shape, Value, WeightPart, WeightSpec};
 use crate::weights::Checkpoint;
 
 /// Tokens that a row can report in these programs.
@@ -234,7 +234,8 @@ impl Case {
             add(Upload::of(&Array { dims: vec![self.history.len()], elements: Elements::I32(self.history.clone()) }));
         let num_donated = 2 * caches.len() + 1;
         let order: Vec<usize> = (0..self.batch.rows.len()).collect();
-        let packed = pack(&self.batch, &order, shape, rank as u32);
+        let mut packed = pack(&self.batch, &order, shape);
+        set_rank(&mut packed, shape, rank);
         let packed = add(Upload::of(&Array { dims: vec![packed.len()], elements: Elements::I32(packed) }));
         let arguments: Vec<Tensor> = self
             .arguments
@@ -332,14 +333,11 @@ fn kv_heads(graph: &Graph) -> Vec<KvHeads> {
 
 /// The part of a weight that one rank has.
 fn part(spec: &WeightSpec, values: &[f32], rank: usize) -> Vec<f32> {
-    match spec.split_dim() {
-        None => values.to_vec(),
-        Some(0) => values.chunks_exact(values.len() / spec.world_size).nth(rank).unwrap().to_vec(),
-        Some(_) => {
-            let size = spec.shape[1] / spec.world_size;
-            values.chunks_exact(spec.shape[1]).flat_map(|row| row[rank * size..][..size].iter().copied()).collect()
-        }
-    }
+    let WeightPart { dim, start, len, padding } = spec.part(rank);
+    let size = spec.shape[dim];
+    let width: usize = spec.shape[dim + 1..].iter().product();
+    let own = |block: &[f32]| [&block[start * width..][..len * width], &vec![0.0; padding * width]].concat();
+    values.chunks_exact(size * width).flat_map(own).collect()
 }
 
 /// The rows of `array` at `places` of `len`; between them what spoils everything that it gets into.

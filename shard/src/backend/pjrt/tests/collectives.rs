@@ -53,12 +53,12 @@ proptest! {
     #![proptest_config(cases(3))]
 
     #[test]
-    fn parts_of_inputs_are_summed([n, size, half] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+    fn parts_of_inputs_are_summed([n, size, features] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
         let build = |world_size: usize| {
             let mut graph = Graph::default();
             let specs = vec![
-                shared("up", [2 * half, size], Partition::Column, world_size),
-                shared("down", [size, 2 * half], Partition::Row, world_size),
+                shared("up", [features, size], Partition::Column, world_size),
+                shared("down", [size, features], Partition::Row, world_size),
             ];
             let x = tokens(&mut graph, 0, &[size]);
             let [up, down] = [0, 1].map(|index| graph.weight(&specs[index]));
@@ -71,19 +71,23 @@ proptest! {
         let x = floats(&[n, size], numbers.short_floats(n * size));
         let batch = || rows_of_one_token(n, &vec![0; n]);
         // Two sums of f32 in another order, of products up to 2 · 4 · size.
-        let tolerance = Tolerance::Close { relative: 1e-6, absolute: 1e-5 * (size * half) as f32 };
+        let tolerance = Tolerance::Close { relative: 1e-6, absolute: 1e-5 * (size * features) as f32 };
         check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[tolerance]);
     }
 
     #[test]
-    fn parts_of_outputs_are_joined([n, size, half] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+    fn parts_of_outputs_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
         let build = |world_size: usize| {
             let mut graph = Graph::default();
-            let specs = vec![shared("head", [2 * half, size], Partition::Vocab, world_size)];
+            let specs = vec![shared("head", [vocab_size, size], Partition::Vocab, world_size)];
             let x = tokens(&mut graph, 0, &[size]);
             let head = graph.weight(&specs[0]);
             let part = graph.linear(x, head, None).unwrap();
-            let joined = if world_size == 1 { part } else { graph.all_gather(part, world_size).unwrap() };
+            if world_size == 1 {
+                return (graph.finish(&[part]), specs);
+            }
+            let padded = graph.all_gather(part, world_size).unwrap();
+            let joined = graph.first_columns(padded, vocab_size).unwrap();
             (graph.finish(&[joined]), specs)
         };
         let mut numbers = Numbers::new(seed);
@@ -94,17 +98,17 @@ proptest! {
     }
 
     #[test]
-    fn each_id_is_in_one_part_of_a_table(n in 1..20usize, [half, size] in prop::array::uniform2(1..30usize), seed in any::<u64>()) {
+    fn each_id_is_in_one_part_of_a_table(n in 1..20usize, [vocab_size, size] in prop::array::uniform2(1..30usize), seed in any::<u64>()) {
         let build = |world_size: usize| {
             let mut graph = Graph::default();
-            let specs = vec![shared("table", [2 * half, size], Partition::Vocab, world_size)];
+            let specs = vec![shared("table", [vocab_size, size], Partition::Vocab, world_size)];
             let (table, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
             let part = graph.embedding(table, ids).unwrap();
             let hidden = if world_size == 1 { part } else { graph.all_reduce(part).unwrap() };
             (graph.finish(&[hidden]), specs)
         };
         let mut numbers = Numbers::new(seed);
-        let ids = numbers.indices(n, 2 * half);
+        let ids = numbers.indices(n, vocab_size);
         let batch = || rows_of_one_token(n, &ids);
         // A number and a zero.
         check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact]);

@@ -46,6 +46,7 @@ fn test_of(op: &Op) -> &'static str {
         Op::AllReduce => "parts_of_inputs_are_summed",
         Op::AllGather => "parts_of_outputs_are_joined",
         Op::AddBias => "gates_and_biases",
+        Op::FirstColumns => "parts_of_outputs_are_joined",
         Op::Unary(Unary::Negate | Unary::Abs | Unary::Exp) => "functions_of_elements",
         Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide) => "functions_of_elements",
         Op::Less | Op::Select => "functions_of_elements",
@@ -76,7 +77,7 @@ fn tests_of_operations_exist() {
     ];
     let graphs = text::graphs();
     let mut ops: Vec<Op> = graphs.iter().flat_map(|graph| graph.nodes()).map(|node| node.op.clone()).collect();
-    ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias]);
+    ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::FirstColumns]);
     for op in ops {
         let declaration = format!("fn {}(", test_of(&op));
         assert!(sources.iter().any(|source| source.contains(&declaration)), "{}: no {declaration}", op.name());
@@ -109,5 +110,5 @@ fn integers(dims: &[usize], values: Vec<i32>) -> Array {
 
 fn weight(name: &str, shape: &[usize], dtype: DType) -> WeightSpec {
     let partition = Partition::Replicated;
-    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1 }
+    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1, num_copies: 1 }
 }

@@ -1,0 +1,249 @@
+//! Models that several ranks share: the same tokens as one rank alone, and the same answers from every rank.
+//!
+//! Door: [`Engines`], the engine over N ranks. Ranks are threads here, each with its own engine, or devices of one engine.
+
+use std::path::Path;
+
+use proto::{Decode, ModelInfo, Prefill, Release, SampledToken, SamplingParams, StepReply, Warmup, WarmupReply};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+use super::super::{Engine, EngineError, load};
+use super::{FIXTURES, Rig, args, fixture, ids};
+use crate::args::{Device, ShardArgs};
+use crate::plugins::PluginKind;
+use crate::plugins::testing::plugin_path;
+
+/// The engines of all shards of a model. A command goes to all of them at once, as the router sends it.
+pub(in crate::engine) struct Engines(Vec<Engine>);
+
+impl Engines {
+    /// Loads one engine per shard.
+    pub(super) fn load(args: &[ShardArgs]) -> Result<Self, EngineError> {
+        let load = |args: &ShardArgs| load(args, &mut |_, _, _| ());
+        if let [args] = args {
+            return Ok(Self(vec![load(args)?]));
+        }
+        let engines = std::thread::scope(|scope| {
+            let loading: Vec<_> = args.iter().map(|args| scope.spawn(move || load(args))).collect();
+            loading.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<_, _>>()
+        });
+        Ok(Self(engines?))
+    }
+
+    pub(super) fn info(&self) -> &ModelInfo {
+        self.0[0].info()
+    }
+
+    pub(super) fn warmup(&mut self, warmup: &Warmup) -> Result<WarmupReply, EngineError> {
+        self.tell(|engine| engine.warmup(warmup, &mut |_, _, _| ()))
+    }
+
+    pub(super) fn prefill(&mut self, prefill: &Prefill) -> Result<StepReply, EngineError> {
+        self.tell(|engine| timeless(engine.prefill(prefill)?))
+    }
+
+    pub(super) fn decode(&mut self, decode: &Decode) -> Result<StepReply, EngineError> {
+        self.tell(|engine| timeless(engine.decode(decode)?))
+    }
+
+    pub(super) fn release(&mut self, release: &Release) -> Result<(), EngineError> {
+        self.tell(|engine| engine.release(release))
+    }
+
+    /// The answer of the first; all must be the same.
+    fn tell<T: PartialEq + std::fmt::Debug + Send>(
+        &mut self,
+        command: impl Fn(&mut Engine) -> Result<T, EngineError> + Sync,
+    ) -> Result<T, EngineError> {
+        if let [engine] = &mut self.0[..] {
+            return command(engine);
+        }
+        let command = &command;
+        let mut answers: Vec<_> = std::thread::scope(|scope| {
+            let told: Vec<_> = self.0.iter_mut().map(|engine| scope.spawn(move || command(engine))).collect();
+            told.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let first = answers.remove(0)?;
+        for answer in answers {
+            assert_eq!(format!("{:?}", answer?), format!("{first:?}"), "ranks disagree");
+        }
+        Ok(first)
+    }
+}
+
+/// A reply without what differs from run to run.
+fn timeless(reply: StepReply) -> Result<StepReply, EngineError> {
+    Ok(StepReply { forward_ns: 0, ..reply })
+}
+
+/// A tiny Llama with random weights and sizes that few numbers divide.
+#[derive(Debug, Clone, Copy)]
+struct TinyLlama {
+    vocab_size: usize,
+    intermediate_size: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: usize,
+    is_tied: bool,
+    has_bias: bool,
+}
+
+const HIDDEN_SIZE: usize = 32;
+const HEAD_DIM: usize = 8;
+
+impl TinyLlama {
+    const ODD: Self = Self {
+        vocab_size: 97,
+        intermediate_size: 45,
+        num_attention_heads: 4,
+        num_key_value_heads: 1,
+        is_tied: true,
+        has_bias: true,
+    };
+
+    /// Writes a checkpoint.
+    fn write(&self, directory: &Path) {
+        let Self { vocab_size, intermediate_size, num_attention_heads, num_key_value_heads, is_tied, has_bias } = *self;
+        let config = serde_json::json!({
+            "architectures": ["LlamaForCausalLM"], "dtype": "float32", "hidden_size": HIDDEN_SIZE, "head_dim": HEAD_DIM,
+            "vocab_size": vocab_size, "intermediate_size": intermediate_size, "num_hidden_layers": 2,
+            "num_attention_heads": num_attention_heads, "num_key_value_heads": num_key_value_heads,
+            "max_position_embeddings": 128, "tie_word_embeddings": is_tied,
+            "attention_bias": has_bias, "mlp_bias": has_bias,
+        });
+        std::fs::write(directory.join("config.json"), config.to_string()).unwrap();
+        let tensors: Vec<(String, Vec<usize>)> = self.tensors();
+        let bytes: Vec<Vec<u8>> = (1..).zip(&tensors).map(|(seed, (_, shape))| random(shape, seed)).collect();
+        let views = tensors.iter().zip(&bytes);
+        let views =
+            views.map(|((name, shape), bytes)| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+        std::fs::write(directory.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+
+    fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let width = self.num_attention_heads * HEAD_DIM;
+        let kv_width = self.num_key_value_heads * HEAD_DIM;
+        let linear = [
+            ("self_attn.q_proj", width, HIDDEN_SIZE),
+            ("self_attn.k_proj", kv_width, HIDDEN_SIZE),
+            ("self_attn.v_proj", kv_width, HIDDEN_SIZE),
+            ("self_attn.o_proj", HIDDEN_SIZE, width),
+            ("mlp.gate_proj", self.intermediate_size, HIDDEN_SIZE),
+            ("mlp.up_proj", self.intermediate_size, HIDDEN_SIZE),
+            ("mlp.down_proj", HIDDEN_SIZE, self.intermediate_size),
+        ];
+        let mut tensors = vec![
+            ("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, HIDDEN_SIZE]),
+            ("model.norm.weight".to_owned(), vec![HIDDEN_SIZE]),
+        ];
+        tensors.extend((!self.is_tied).then(|| ("lm_head.weight".to_owned(), vec![self.vocab_size, HIDDEN_SIZE])));
+        for layer in 0..2 {
+            for norm in ["input_layernorm", "post_attention_layernorm"] {
+                tensors.push((format!("model.layers.{layer}.{norm}.weight"), vec![HIDDEN_SIZE]));
+            }
+            for (name, num_outputs, num_inputs) in linear {
+                let name = format!("model.layers.{layer}.{name}");
+                tensors.push((format!("{name}.weight"), vec![num_outputs, num_inputs]));
+                tensors.extend(self.has_bias.then(|| (format!("{name}.bias"), vec![num_outputs])));
+            }
+        }
+        tensors
+    }
+}
+
+/// Numbers between -0.5 and 0.5 that look random.
+fn random(shape: &[usize], seed: u64) -> Vec<u8> {
+    let number = |index: u64| {
+        let hash = (index + 1).wrapping_mul(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        ((hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..shape.iter().product::<usize>() as u64).flat_map(|index| number(index).to_le_bytes()).collect()
+}
+
+/// Greedy and drawn rows, each with the log-probabilities of the best tokens.
+fn generate(rig: &mut Rig, vocab_size: usize) -> Vec<Vec<SampledToken>> {
+    let greedy = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
+    let drawn =
+        SamplingParams { is_greedy: false, temperature: 1.4, top_p: 0.95, repetition_penalty: 1.1, seed: 5, ..greedy };
+    let prompt = |len: u32| (0..len).map(|i| (i * 37 + i * i) % vocab_size as u32).collect::<Vec<_>>();
+    [(greedy, 1), (greedy, 40), (drawn, 23)]
+        .map(|(params, len)| rig.generate(1, &prompt(len), params, 8))
+        .into_iter()
+        .collect()
+}
+
+/// Compares what ranks made with what one made. Logits of these models are below 10, and 1e-3 of that is asked for in f32.
+fn check(ranks: &[Vec<SampledToken>], alone: &[Vec<SampledToken>], tolerance: f32, what: &str) {
+    for (ranks, alone) in ranks.iter().zip(alone) {
+        assert_eq!(ids(ranks), ids(alone), "{what}");
+        for (ranks, alone) in ranks.iter().zip(alone) {
+            assert_eq!(ranks.top_logprobs.len(), alone.top_logprobs.len(), "{what}");
+            for (ranks, alone) in ranks.top_logprobs.iter().zip(&alone.top_logprobs) {
+                assert!((ranks - alone).abs() <= tolerance, "{what}: {ranks} instead of {alone}");
+            }
+        }
+    }
+}
+
+/// Models with everything that ranks must pad, copy or share.
+fn tiny_llamas() -> [TinyLlama; 3] {
+    let odd = TinyLlama::ODD;
+    [
+        odd,
+        TinyLlama { is_tied: false, has_bias: false, num_attention_heads: 8, num_key_value_heads: 2, ..odd },
+        TinyLlama { vocab_size: 99, intermediate_size: 6, num_key_value_heads: 4, has_bias: false, ..odd },
+    ]
+}
+
+/// On so many devices of XLA-CPU; `None`, said aloud, where there is no plugin.
+fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
+    plugin_path(PluginKind::Cpu)?;
+    let args = ShardArgs { devices_per_shard, ..args(model_id, Device::XlaCpu) };
+    Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 2))
+}
+
+#[test]
+fn devices_make_the_tokens_of_one() {
+    // Compilers take their time: four devices for the fixture that copies KV heads, and for the tied one.
+    let cases = FIXTURES.map(|name| (name, 2)).into_iter().chain([(FIXTURES[0], 4), (FIXTURES[1], 4)]);
+    for (name, num_devices) in cases {
+        let path = fixture(name);
+        let path = path.to_str().unwrap();
+        let Some(mut rig) = on_xla_devices(path, num_devices) else { return };
+        // Short floats round activations on these devices only, and now and then another sum to another neighbour.
+        let is_short = name.ends_with("16");
+        let alone = if is_short { on_xla_devices(path, 1) } else { Some(Rig::fixture(name)) };
+        let (expected, tolerance) = (generate(&mut alone.unwrap(), 250), if is_short { 0.1 } else { 1e-4 });
+        check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {num_devices} devices"));
+    }
+}
+
+#[test]
+fn devices_pad_and_copy() {
+    for (model, num_devices) in tiny_llamas().into_iter().zip([2, 4, 4]) {
+        let directory = tempfile::tempdir().unwrap();
+        model.write(directory.path());
+        let path = directory.path().to_str().unwrap();
+        let Some(mut rig) = on_xla_devices(path, num_devices) else { return };
+        let expected = generate(&mut Rig::new(path, Device::Cpu), model.vocab_size);
+        check(&generate(&mut rig, model.vocab_size), &expected, 1e-4, &format!("{model:?} on {num_devices} devices"));
+    }
+}
+
+#[test]
+fn impossible_numbers_of_ranks_are_errors() {
+    let message = |args: ShardArgs| load(&args, &mut |_, _, _| ()).err().unwrap().to_string();
+    let tiny = || args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::XlaCpu);
+    let heads = message(ShardArgs { devices_per_shard: 3, ..tiny() });
+    assert!(heads.starts_with("config.json: num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"), "{heads}");
+    assert_eq!(
+        message(ShardArgs { world_size: 2, ..tiny() }),
+        "--num-shard is 2: one shard drives all devices of xla-cpu; pass --devices-per-shard 2"
+    );
+    let cpu = args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::Cpu);
+    assert_eq!(
+        message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
+        "--devices-per-shard is 2: a shard on cpu is one rank; pass --num-shard 2"
+    );
+    assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu }), "rank 2 is not below the world size 2");
+}

@@ -1,0 +1,127 @@
+//! Tensors of the checkpoint, and which part of each a rank has.
+//!
+//! Door: [`WeightSpec`]. A graph is the same for all ranks: a spec says how large a part is, and where it lies only when it
+//! is asked for a rank. Sizes that the ranks do not divide are rounded up, and the last parts end in zeros.
+
+use super::DType;
+
+/// A tensor of the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct WeightSpec {
+    /// Its name in the checkpoint.
+    pub(crate) name: String,
+    /// Its whole shape there.
+    pub(crate) shape: Vec<usize>,
+    /// Type it is converted to while loading.
+    pub(crate) dtype: DType,
+    /// How ranks share it.
+    pub(crate) partition: Partition,
+    /// How many ranks share it.
+    pub(crate) world_size: usize,
+    /// How many ranks, one after the other, have the same part; divides `world_size`.
+    pub(crate) num_copies: usize,
+}
+
+/// How the ranks of a model share a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Partition {
+    /// Each rank has all of it.
+    Replicated,
+    /// Each rank has some outputs of a linear layer.
+    Column,
+    /// Each rank has some inputs of a linear layer; the ranks' results are summed.
+    Row,
+    /// Each rank has some tokens of the vocabulary.
+    Vocab,
+}
+
+/// What one rank has of a stored tensor: `len` of the indices of one dimension, all of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WeightPart {
+    /// The dimension that is cut.
+    pub(crate) dim: usize,
+    /// First index in the stored tensor.
+    pub(crate) start: usize,
+    /// Indices that come from the stored tensor.
+    pub(crate) len: usize,
+    /// Indices behind them, which are zero.
+    pub(crate) padding: usize,
+}
+
+impl WeightSpec {
+    /// The dimension that ranks split, if they do.
+    fn split_dim(&self) -> Option<usize> {
+        match self.partition {
+            Partition::Replicated => None,
+            Partition::Column | Partition::Vocab => Some(0),
+            Partition::Row => Some(1),
+        }
+    }
+
+    /// What `rank` has.
+    pub(crate) fn part(&self, rank: usize) -> WeightPart {
+        let Some(dim) = self.split_dim() else {
+            return WeightPart { dim: 0, start: 0, len: self.shape.first().copied().unwrap_or(1), padding: 0 };
+        };
+        let local = self.local_shape()[dim];
+        let start = (rank / self.num_copies * local).min(self.shape[dim]);
+        let len = local.min(self.shape[dim] - start);
+        WeightPart { dim, start, len, padding: local - len }
+    }
+
+    /// Bytes of the part that one rank has.
+    pub(crate) fn local_bytes(&self) -> u64 {
+        self.local_shape().iter().product::<usize>() as u64 * self.dtype.size_bytes()
+    }
+
+    /// Shape of the part that one rank has, padding included: the same for all ranks.
+    pub(crate) fn local_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let Some(dim) = self.split_dim() {
+            shape[dim] = shape[dim].div_ceil(self.world_size / self.num_copies);
+        }
+        shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(shape: &[usize], partition: Partition, world_size: usize, num_copies: usize) -> WeightSpec {
+        WeightSpec { name: "w".to_owned(), shape: shape.to_vec(), dtype: DType::F32, partition, world_size, num_copies }
+    }
+
+    fn ranges(spec: &WeightSpec) -> Vec<(usize, usize, usize)> {
+        let range = |rank| {
+            let WeightPart { dim: _, start, len, padding } = spec.part(rank);
+            (start, len, padding)
+        };
+        (0..spec.world_size).map(range).collect()
+    }
+
+    #[test]
+    fn parts_that_do_not_divide_end_in_padding() {
+        let odd = spec(&[257, 8], Partition::Vocab, 4, 1);
+        assert_eq!(odd.local_shape(), [65, 8]);
+        assert_eq!(ranges(&odd), [(0, 65, 0), (65, 65, 0), (130, 65, 0), (195, 62, 3)]);
+        let tiny = spec(&[8, 5], Partition::Row, 4, 1);
+        assert_eq!((tiny.local_shape(), tiny.part(3).dim), (vec![8, 2], 1));
+        assert_eq!(ranges(&tiny), [(0, 2, 0), (2, 2, 0), (4, 1, 1), (5, 0, 2)]);
+    }
+
+    #[test]
+    fn neighbours_have_the_same_copy() {
+        let heads = spec(&[2 * 16, 8], Partition::Column, 8, 4);
+        assert_eq!(heads.local_shape(), [16, 8]);
+        let starts: Vec<usize> = ranges(&heads).into_iter().map(|(start, _, _)| start).collect();
+        assert_eq!(starts, [0, 0, 0, 0, 16, 16, 16, 16]);
+    }
+
+    #[test]
+    fn replicas_are_whole() {
+        let norm = spec(&[7], Partition::Replicated, 4, 1);
+        assert_eq!((norm.local_shape(), norm.local_bytes()), (vec![7], 28));
+        assert_eq!(ranges(&norm), [(0, 7, 0); 4]);
+    }
+}
