@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::fingerprint::Fingerprint;
 use crate::graph::{Graph, Input};
 use crate::sampling::{BatchSampler, Column, SamplingInputs};
 
@@ -68,6 +69,8 @@ pub(crate) struct StepOutput {
     pub(crate) tokens: Vec<SampledToken>,
     /// One per target.
     pub(crate) prompt_logprobs: Vec<f32>,
+    /// Of what was run: the programs and their input. The same on all ranks that did the same, and other otherwise.
+    pub(crate) fingerprint: u64,
 }
 
 /// A token that a row sampled.
@@ -118,6 +121,22 @@ impl Batch {
         &self.block_tables[row.block_table.clone()]
     }
 
+    /// `fingerprint` with all that a step reads of its rows.
+    pub(crate) fn fingerprint(&self, fingerprint: Fingerprint) -> Fingerprint {
+        let signed =
+            |numbers: &[i32]| numbers.iter().map(|number| u64::from(number.cast_unsigned())).collect::<Vec<_>>();
+        let unsigned = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).collect::<Vec<_>>();
+        let sizes = |sizes: [usize; 4]| sizes.map(|size| size as u64);
+        let Self { token_ids, positions, rows, block_tables, sampled, sampling_inputs, targets } = self;
+        let lens = [token_ids.len(), rows.len(), sampled.len(), targets.token_ids.len()];
+        let rows = rows.iter().flat_map(|row| sizes([row.slot, row.first_token, row.num_tokens, row.block_table.end]));
+        let sampled = sampled.iter().flat_map(|sampled| [sampled.row as u64, sampled.prompt_len as u64]);
+        let fingerprint = fingerprint.numbers(sizes(lens)).numbers(signed(token_ids)).numbers(unsigned(positions));
+        let fingerprint = fingerprint.numbers(rows).numbers(unsigned(block_tables)).numbers(sampled);
+        let fingerprint = fingerprint.numbers(signed(&targets.token_indices)).numbers(signed(&targets.token_ids));
+        sampling_inputs.fingerprint(fingerprint)
+    }
+
     /// Data that a graph asks for.
     pub(crate) fn input(&self, input: Input) -> Column<'_> {
         match input {
@@ -133,4 +152,38 @@ impl Batch {
 pub(crate) struct RowSampler {
     pub(crate) params: proto::SamplingParams,
     pub(crate) graph: Arc<Graph>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::SamplingParams;
+
+    use super::*;
+
+    #[test]
+    fn everything_that_a_step_reads_is_in_its_fingerprint() {
+        let of = |change: &dyn Fn(&mut Batch, &mut RowSampler)| {
+            let mut sampler = RowSampler { params: SamplingParams::greedy(), graph: Arc::new(Graph::default()) };
+            let mut batch = Batch::default();
+            change(&mut batch, &mut sampler);
+            let row = batch.push_row(1, 16, &[5, 6], &[3, 4]);
+            batch.push_sampled(row, 17, &sampler);
+            batch.fingerprint(Fingerprint::default())
+        };
+        let known = of(&|_, _| ());
+        assert_eq!(known, of(&|_, _| ()));
+        let row = |slot, position, token, block| {
+            let mut batch = Batch::default();
+            batch.push_row(slot, position, &[token, 6], &[block, 4]);
+            batch.fingerprint(Fingerprint::default())
+        };
+        let known_row = row(1, 16, 5, 3);
+        for other in [row(2, 16, 5, 3), row(1, 15, 5, 3), row(1, 16, 4, 3), row(1, 16, 5, 2)] {
+            assert_ne!(other, known_row);
+        }
+        assert_ne!(known, known_row);
+        assert_ne!(known, of(&|_, sampler| sampler.params.frequency_penalty = 0.5));
+        assert_ne!(known, of(&|batch, _| batch.push_target(0, 6)));
+        assert_ne!(known, of(&|batch, _| _ = batch.push_row(0, 0, &[1], &[])));
+    }
 }

@@ -13,6 +13,7 @@ mod batch;
 pub mod compile;
 pub mod devices;
 mod engine;
+mod fingerprint;
 mod graph;
 mod kv_cache;
 mod layers;

@@ -7,6 +7,7 @@
 use super::history::TokenHistory;
 use super::{BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, Progress, StateLayout};
 use crate::batch::{Batch, BatchRow, SampledToken, StepOutput};
+use crate::fingerprint::Fingerprint;
 use crate::graph::{Input, SamplingInput};
 use crate::sampling::Column;
 
@@ -98,7 +99,8 @@ impl Backend for MockBackend {
         let state = self.state.as_mut().ok_or(BackendError::NotAllocated)?;
         state.write(batch);
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
-        let mut output = StepOutput::default();
+        let fingerprint = batch.fingerprint(Fingerprint::default()).value();
+        let mut output = StepOutput { fingerprint, ..StepOutput::default() };
         let top_n = batch.input(Input::Sampling(SamplingInput::TopNTokens));
         for (i, sampled) in batch.sampled.iter().enumerate() {
             let row = &batch.rows[sampled.row];
@@ -121,9 +123,8 @@ impl Backend for MockBackend {
 
 /// The token made after `context` is candidate `hash(context) % candidates`.
 fn hash(context: &[i32]) -> u64 {
-    // FNV-1a over the ids; the last shift mixes high bits into the remainder.
-    let step = |hash: u64, token: &i32| (hash ^ u64::from(*token as u32)).wrapping_mul(0x0100_0000_01b3);
-    let hash = context.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    let hash = Fingerprint::default().numbers(context.iter().map(|token| u64::from(token.cast_unsigned()))).value();
+    // The shift mixes high bits into the remainder.
     (hash ^ (hash >> 32)) >> 1
 }
 

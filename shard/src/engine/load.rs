@@ -14,6 +14,7 @@ use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
 use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, ModelGraphs};
 use crate::devices::{self, Choice};
+use crate::fingerprint::Fingerprint;
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 use crate::models::{self, Config, Model};
 use crate::plugins::{self, Surroundings};
@@ -77,10 +78,10 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     };
     let info = info(&config, &weights, device, eos_token_ids)?;
     let counts = [world_size.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
-    let config_hash = hash(&[&config_json, info.dtype.as_bytes(), &counts]);
+    let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
-    Ok(Engine { info, config_hash, backend, samplers, rows: None })
+    Ok(Engine { info, config_hash: agreed.value(), backend, samplers, rows: None })
 }
 
 /// Refuses numbers of shards and devices that cannot talk to each other on `device`.
@@ -172,10 +173,4 @@ pub(crate) fn weight_type(dtype: Dtype) -> DType {
         Dtype::Float16 => DType::F16,
         Dtype::Bfloat16 => DType::Bf16,
     }
-}
-
-/// FNV-1a, 64 bits: the same on every machine and in every build.
-fn hash(parts: &[&[u8]]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    parts.iter().flat_map(|part| part.iter()).fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -167,7 +167,7 @@ impl Step {
     }
 
     fn reply(&self, output: StepOutput, forward_ns: u64) -> Result<StepReply, EngineError> {
-        let StepOutput { tokens, prompt_logprobs } = output;
+        let StepOutput { tokens, prompt_logprobs, fingerprint: _ } = output;
         let tokens = self.sampled_slots.iter().zip(tokens).map(|(slot, token)| sampled_token(*slot, token));
         let mut logprobs = prompt_logprobs.into_iter();
         let report = |prompt: &PromptReport| {

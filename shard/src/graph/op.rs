@@ -216,6 +216,20 @@ impl Input {
 impl SamplingInput {
     /// How many there are.
     pub(crate) const COUNT: usize = Self::IsGreedy as usize + 1;
+    /// All of them.
+    pub(crate) const ALL: [Self; Self::COUNT] = [
+        Self::RepetitionPenalty,
+        Self::FrequencyPenalty,
+        Self::Temperature,
+        Self::TopK,
+        Self::TopP,
+        Self::TypicalP,
+        Self::SeedLow,
+        Self::SeedHigh,
+        Self::NumGenerated,
+        Self::TopNTokens,
+        Self::IsGreedy,
+    ];
 
     fn dtype(self) -> DType {
         match self {

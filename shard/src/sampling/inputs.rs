@@ -5,6 +5,7 @@
 
 use proto::SamplingParams;
 
+use crate::fingerprint::Fingerprint;
 use crate::graph::SamplingInput;
 
 /// One entry per row that samples.
@@ -69,6 +70,15 @@ impl SamplingInputs {
         self.num_generated.push(num_generated);
         self.top_n_tokens.push(limit(top_n_tokens));
         self.is_greedy.push(f32::from(is_greedy));
+    }
+
+    /// `fingerprint` with all values.
+    pub(crate) fn fingerprint(&self, fingerprint: Fingerprint) -> Fingerprint {
+        SamplingInput::ALL.iter().fold(fingerprint, |fingerprint, input| match self.column(*input) {
+            Column::F32(values) => fingerprint.numbers(values.iter().map(|value| u64::from(value.to_bits()))),
+            Column::I32(values) => fingerprint.numbers(values.iter().map(|value| u64::from(value.cast_unsigned()))),
+            Column::U32(values) => fingerprint.numbers(values.iter().map(|value| u64::from(*value))),
+        })
     }
 
     /// The values of one parameter, `[rows]`.

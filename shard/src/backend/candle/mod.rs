@@ -26,6 +26,7 @@ use rayon::prelude::*;
 
 use super::{Backend, BackendError, DevicePlace, MemoryPlan, ModelGraphs, Progress, StateLayout};
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
+use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
 use state::{KvShape, State};
@@ -41,6 +42,8 @@ pub(crate) struct CandleBackend {
     logits: Program,
     target_logprobs: Program,
     kv_shapes: Vec<KvShape>,
+    /// Of the graphs.
+    fingerprint: Fingerprint,
     state: Option<State>,
 }
 
@@ -65,7 +68,9 @@ impl CandleBackend {
         let weights = threads.install(|| loader::load(&graphs, (checkpoint, 0), progress))?;
         let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
         let kv_shapes = KvShape::of_layers(decoder.graph());
-        Ok(Self { threads, decoder, logits, target_logprobs, kv_shapes, state: None })
+        let text = format!("{}{}", decoder.graph(), logits.graph());
+        let fingerprint = Fingerprint::default().bytes(text.as_bytes());
+        Ok(Self { threads, decoder, logits, target_logprobs, kv_shapes, fingerprint, state: None })
     }
 }
 
@@ -100,7 +105,8 @@ impl Backend for CandleBackend {
             let hidden = self.decoder.run(&Step { batch, state, sampled: 0, arguments: &[] })?.remove(0); // [tokens, hidden]
             let prompt_logprobs = self.prompt_logprobs(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
-            Ok(StepOutput { tokens, prompt_logprobs })
+            let fingerprint = batch.fingerprint(self.fingerprint).value();
+            Ok(StepOutput { tokens, prompt_logprobs, fingerprint })
         })
     }
 }

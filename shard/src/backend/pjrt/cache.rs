@@ -1,7 +1,7 @@
 //! Compiled programs on disk, so that a start compiles only what no start before has compiled.
 //!
-//! Doors: [`ProgramCache::entry`], [`Entry::lock_and_load`]. The name of an entry is a hash of everything that the executable depends
-//! on: plugin, devices, program text, options, flags. Of several processes that want an entry one compiles it and the others
+//! Doors: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of everything that the executable
+//! depends on: plugin, devices, program text, options and with them the device of each rank, flags. Of several processes that want an entry one compiles it and the others
 //! wait. An entry that cannot be read is a warning and compiled anew; a cache that cannot be written is a warning.
 
 use std::fs::{self, File};
@@ -95,12 +95,9 @@ impl ProgramCache {
         Self { folder, is_warned: Arc::new(Once::new()) }
     }
 
-    /// The place of `program`, compiled with `options` for `target`.
-    pub(super) fn entry(&self, target: &Target, program: &Program, options: &CompileOptions) -> Entry {
-        let path = self.folder.as_ref().map(|folder| {
-            let key = key(&target.0, program, options);
-            folder.join(format!("{}-{key}.executable", program.name))
-        });
+    /// The place of the program `name` whose [`key`] is `key`.
+    pub(super) fn entry(&self, name: &str, key: &str) -> Entry {
+        let path = self.folder.as_ref().map(|folder| folder.join(format!("{name}-{key}.executable")));
         Entry { path, is_warned: Arc::clone(&self.is_warned) }
     }
 }
@@ -147,9 +144,10 @@ impl EntryGuard {
     }
 }
 
-fn key(fingerprint: &str, program: &Program, options: &CompileOptions) -> String {
+/// What tells `program`, compiled with `options` for `target`, from all others.
+pub(super) fn key(target: &Target, program: &Program, options: &CompileOptions) -> String {
     let mut hash = Sha256::new();
-    for part in [fingerprint.as_bytes(), program.text.as_bytes(), &options.encode()] {
+    for part in [target.0.as_bytes(), program.text.as_bytes(), &options.encode()] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
@@ -237,11 +235,15 @@ mod tests {
     #[test]
     fn everything_that_matters_changes_the_key() {
         let program = |text: &str| Program { name: "p".to_owned(), text: text.to_owned(), ..Program::default() };
-        let options = CompileOptions::partitioned(&[0]);
-        let known = key("target", &program("text"), &options);
-        assert_eq!(known, key("target", &program("text"), &options));
-        assert_ne!(known, key("other", &program("text"), &options));
-        assert_ne!(known, key("target", &program("other"), &options));
-        assert_ne!(known, key("target", &program("text"), &CompileOptions::partitioned(&[0, 1])));
+        let options = CompileOptions::partitioned(&[0, 1]);
+        let target = Target("target".to_owned());
+        let known = key(&target, &program("text"), &options);
+        assert_eq!(known, key(&target, &program("text"), &options));
+        assert_ne!(known, key(&Target("other".to_owned()), &program("text"), &options));
+        assert_ne!(known, key(&target, &program("other"), &options));
+        // Fewer devices, other devices, and the same ones with other ranks.
+        for ids in [vec![0], vec![0, 2], vec![1, 0]] {
+            assert_ne!(known, key(&target, &program("text"), &CompileOptions::partitioned(&ids)), "{ids:?}");
+        }
     }
 }

@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use ::pjrt::{Client, CompileOptions, CompiledMemoryStats, LoadedExecutable, Topology};
 
-use super::cache::{Cached, ProgramCache, Target};
+use super::cache::{self, Cached, ProgramCache, Target};
 use super::program::Program;
 use crate::backend::{BackendError, Progress};
+use crate::fingerprint::Fingerprint;
 
 /// Compilers recurse deeply over large programs.
 const STACK_BYTES: usize = 64 << 20;
@@ -22,6 +23,8 @@ pub(super) struct Executable {
     pub(super) loaded: LoadedExecutable,
     /// Names of its last arguments, in order.
     pub(super) weights: Vec<String>,
+    /// Of everything that it depends on, which unlike what plugins tell is the same whether it was compiled or kept.
+    pub(super) fingerprint: u64,
     /// Whether the compiler made it now.
     pub(super) is_new: bool,
     /// How long that took, or loading it.
@@ -67,7 +70,8 @@ impl Compiler {
     /// Compiles a program, or loads what an earlier start has compiled.
     pub(super) fn compile_one(&self, client: &Client, program: &Program) -> Result<Executable, BackendError> {
         let start = Instant::now();
-        let entry = self.cache.entry(&self.target, program, &self.options);
+        let key = cache::key(&self.target, program, &self.options);
+        let entry = self.cache.entry(&program.name, &key);
         let (loaded, is_new) = match entry.lock_and_load(|bytes| client.load(bytes, None)) {
             Cached::Found(loaded) => (loaded, false),
             Cached::Missing(guard) => {
@@ -80,7 +84,8 @@ impl Compiler {
         check_in_place(program, loaded.executable().memory_stats())?;
         log(program, is_new, start);
         let weights = program.weights.iter().map(|spec| spec.name.clone()).collect();
-        Ok(Executable { loaded, weights, is_new, seconds: start.elapsed().as_secs_f64() })
+        let fingerprint = Fingerprint::default().bytes(key.as_bytes()).value();
+        Ok(Executable { loaded, weights, fingerprint, is_new, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// Compiles `programs` for the devices of `topology` into the cache. `progress` hears of each.
@@ -98,7 +103,7 @@ impl Compiler {
 
     fn compile_one_ahead(&self, topology: &Topology, program: &Program) -> Result<Compiled, BackendError> {
         let start = Instant::now();
-        let entry = self.cache.entry(&self.target, program, &self.options);
+        let entry = self.cache.entry(&program.name, &cache::key(&self.target, program, &self.options));
         let executable = match entry.lock_and_load(|_| Ok(())) {
             Cached::Found(()) => None,
             Cached::Missing(guard) => {

@@ -12,6 +12,7 @@ mod bucket;
 mod cache;
 mod compiler;
 mod hlo;
+mod launch_id;
 mod platform;
 mod program;
 mod report;

@@ -8,12 +8,15 @@ use ::pjrt::Download;
 use super::program::TOP_TOKENS;
 use crate::backend::BackendError;
 use crate::batch::{Batch, SampledToken, StepOutput};
+use crate::fingerprint::Fingerprint;
 
 /// Copies of a step's results to the host.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     samples: Vec<Samples>,
     targets: Vec<TargetLogprobs>,
+    /// Of what was run.
+    pub(super) fingerprint: Fingerprint,
 }
 
 /// Per row a token, its logprob's bits and maybe top tokens, `[bucket_rows, 2 or more]` i32.
@@ -67,7 +70,7 @@ impl Reports {
                 prompt_logprobs[target] = f32::from_bits(word.cast_unsigned());
             }
         }
-        Ok(StepOutput { tokens, prompt_logprobs })
+        Ok(StepOutput { tokens, prompt_logprobs, fingerprint: self.fingerprint.value() })
     }
 }
 

@@ -9,11 +9,13 @@ use ::pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, Host
 
 use super::bucket::{Buckets, Launch};
 use super::compiler::{Compiler, Executable};
+use super::launch_id;
 use super::program::{ProgramKey, Programs, TARGETS};
 use super::report::Reports;
-use super::step_input::{pack, set_rank};
+use super::step_input::{self, pack, set_rank};
 use crate::backend::BackendError;
 use crate::batch::Batch;
+use crate::fingerprint::Fingerprint;
 
 /// KV caches, token history, and the programs that know their sizes.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(super) struct State {
     model: Model,
     /// In the order of [`Host::devices`].
     devices: Vec<DeviceState>,
+    /// Of what this step runs.
+    fingerprint: Fingerprint,
 }
 
 /// What one device keeps.
@@ -82,7 +86,7 @@ impl State {
     /// # Errors
     /// When the device has no memory for it.
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, BackendError> {
-        let mut state = Self { model, devices: Vec::new() };
+        let mut state = Self { model, devices: Vec::new(), fingerprint: Fingerprint::default() };
         let arguments = host.devices.iter().map(|_| Vec::new()).collect();
         for mut results in state.run(ProgramKey::Clear, arguments, host)? {
             let history = results.pop();
@@ -101,10 +105,12 @@ impl State {
     /// # Errors
     /// When a launch cannot be started. The state is lost then.
     pub(super) fn launch(&mut self, batch: &Batch, host: Host<'_>) -> Result<Reports, BackendError> {
+        self.fingerprint = Fingerprint::default();
         let mut reports = Reports::default();
         for launch in self.model.buckets.plan(batch) {
             self.launch_rows(batch, launch, host, &mut reports)?;
         }
+        reports.fingerprint = self.fingerprint;
         Ok(reports)
     }
 
@@ -151,6 +157,7 @@ impl State {
     ) -> Result<Decoded, BackendError> {
         let shape = self.model.programs.step_shape(bucket_rows, tokens_per_row);
         let mut packed = pack(batch, rows, shape);
+        self.fingerprint = step_input::fingerprint(self.fingerprint, &packed, shape);
         let mut arguments = Vec::with_capacity(host.devices.len());
         for (state, local) in self.devices.iter_mut().zip(host.devices) {
             set_rank(&mut packed, shape, local.rank);
@@ -196,6 +203,7 @@ impl State {
                 packed[index] = *place;
                 packed[TARGETS + index] = batch.targets.token_ids[*target];
             }
+            self.fingerprint = self.fingerprint.numbers(packed.iter().map(|number| u64::from(number.cast_unsigned())));
             let upload = |local: &LocalDevice| upload(host, local, &[2, TARGETS], &packed);
             let packed = host.devices.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
             let pairs = hidden.iter().zip(&packed);
@@ -221,10 +229,12 @@ impl State {
             self.model.executables.insert(key, executable);
         }
         let executable = &self.model.executables[&key];
+        self.fingerprint = self.fingerprint.number(executable.fingerprint);
         for (arguments, local) in arguments.iter_mut().zip(host.devices) {
             arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));
         }
-        let execution = executable.loaded.execute(arguments, &ExecuteOptions::default());
+        let options = ExecuteOptions { launch_id: launch_id::next(), device: None };
+        let execution = executable.loaded.execute(arguments, &options);
         Ok(execution.map_err(|source| failed(key, source))?.outputs)
     }
 }

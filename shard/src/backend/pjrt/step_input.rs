@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use crate::backend::BLOCK_SIZE;
 use crate::batch::Batch;
+use crate::fingerprint::Fingerprint;
 use crate::graph::{Input, SamplingInput};
 use crate::sampling::Column;
 
@@ -145,10 +146,37 @@ pub(super) fn set_rank(packed: &mut [i32], shape: StepShape, rank: usize) {
     packed[shape.ranges().rank.start] = rank as i32;
 }
 
+/// `fingerprint` with an array, which is the same for all ranks.
+pub(super) fn fingerprint(fingerprint: Fingerprint, packed: &[i32], shape: StepShape) -> Fingerprint {
+    let rank = shape.ranges().rank;
+    let rest = packed[..rank.start].iter().chain(&packed[rank.end..]);
+    fingerprint.numbers(rest.map(|number| u64::from(number.cast_unsigned())))
+}
+
 fn bits(column: Column<'_>, index: usize) -> i32 {
     match column {
         Column::F32(values) => values[index].to_bits().cast_signed(),
         Column::I32(values) => values[index],
         Column::U32(values) => values[index].cast_signed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_of_ranks_are_the_same() {
+        let shape = StepShape { rows: 2, tokens_per_row: 1, blocks_per_row: 4 };
+        let of = |rank, token| {
+            let mut batch = Batch::default();
+            batch.push_row(1, 3, &[token], &[7]);
+            let mut packed = pack(&batch, &[0], shape);
+            set_rank(&mut packed, shape, rank);
+            assert_eq!(packed[shape.ranges().rank.start], rank as i32);
+            fingerprint(Fingerprint::default(), &packed, shape)
+        };
+        assert_eq!(of(0, 5), of(3, 5));
+        assert_ne!(of(0, 5), of(0, 6));
     }
 }

@@ -8,6 +8,7 @@ use ::pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, Host
 use half::{bf16, f16};
 
 use crate::backend::candle::oracle::{Array, Elements};
+use crate::backend::pjrt::launch_id;
 use crate::backend::pjrt::platform::Platform;
 use crate::backend::pjrt::stablehlo::Type;
 use crate::backend::pjrt::weights::element_type;
@@ -65,7 +66,8 @@ impl Rig {
         let lists = donated.into_iter().zip(&kept).map(|(donated, kept)| {
             donated.into_iter().map(Argument::Donate).chain(kept.iter().map(Argument::Keep)).collect()
         });
-        let execution = executable.execute(lists.collect(), &ExecuteOptions::default()).unwrap();
+        let options = ExecuteOptions { launch_id: launch_id::next(), device: None };
+        let execution = executable.execute(lists.collect(), &options).unwrap();
         execution.outputs.iter().map(|outputs| outputs.iter().map(download).collect()).collect()
     }
 }
