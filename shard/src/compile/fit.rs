@@ -21,7 +21,7 @@ pub struct FitReport {
     pub fits: bool,
 }
 
-/// Bytes on one chip.
+/// Bytes on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
     memory: u64,
@@ -77,7 +77,7 @@ fn report(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures], counts: &[us
     );
     let left = sizes.memory as f64 - sizes.needed() as f64;
     let rows = [
-        ("memory of a chip", sizes.memory as f64, String::new()),
+        ("memory of a device", sizes.memory as f64, String::new()),
         ("weights", sizes.weights as f64, String::new()),
         ("KV cache", sizes.cache as f64, format!("{num_blocks} blocks, {cache_tokens} tokens")),
         ("token history", sizes.history as f64, String::new()),

@@ -55,9 +55,13 @@ pub struct PlanArgs {
     #[arg(long)]
     pub topology: String,
 
-    /// Number of shards; all chips of the slice share the model, so it can only be their number [default: that]
+    /// Number of shards; all devices of the slice share the model, so it can only be their number [default: that]
     #[arg(long, env)]
     pub num_shard: Option<u32>,
+
+    /// Devices that a shard drives
+    #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub devices_per_shard: u32,
 
     /// Shared library of the TPU's plugin, or a folder that holds it [default: searched for]
     #[arg(long, env = "HILO_PLUGIN_PATH")]
@@ -88,29 +92,32 @@ pub enum CompileError {
     Topology(String),
     /// Part of a slice.
     #[error(
-        "--num-shard is {num_shard}, but all {num_chips} chips of {topology} share the model: leave it out or say {num_chips}"
+        "--num-shard is {num_shard} with {devices_per_shard} device(s) each, but all {num_devices} devices of {topology} share the model: leave it out or say {}",
+        num_devices / *devices_per_shard as usize
     )]
     NumShard {
         /// What was asked for.
         num_shard: u32,
-        /// Chips of the slice.
-        num_chips: usize,
+        /// Devices that each of them drives.
+        devices_per_shard: u32,
+        /// Devices of the slice.
+        num_devices: usize,
         /// Its name.
         topology: String,
     },
     /// More weights than memory.
     #[error(
-        "the weights take {} MiB on each of {num_chips} chip(s), and of the {} MiB of a chip of {topology} programs take 8 %; \
+        "the weights take {} MiB on each of {num_devices} device(s), and of the {} MiB of a device of {topology} programs take 8 %; \
          take a slice with more chips",
         weights_bytes >> 20, memory_bytes >> 20
     )]
     TooLarge {
-        /// Weights of one chip.
+        /// Weights of one device.
         weights_bytes: u64,
-        /// Memory of one chip.
+        /// Memory of one device.
         memory_bytes: u64,
-        /// Chips of the slice.
-        num_chips: usize,
+        /// Devices of the slice.
+        num_devices: usize,
         /// Its name.
         topology: String,
     },
@@ -125,7 +132,7 @@ pub enum CompileError {
     Engine(#[from] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A model as one chip of a slice has it.
+/// A model as one device of a slice has it.
 pub(crate) struct Plan {
     pub(crate) ahead: AheadOfTime,
     pub(crate) graphs: ModelGraphs,
@@ -147,21 +154,24 @@ impl Plan {
     /// Reads the model's configuration and chooses the limits, as a server on the slice does.
     pub(crate) fn new(args: &PlanArgs) -> Result<Self, CompileError> {
         let ahead = args.open()?;
-        let num_chips = ahead.num_devices();
-        if let Some(num_shard) = args.num_shard.filter(|num_shard| *num_shard as usize != num_chips) {
-            return Err(CompileError::NumShard { num_shard, num_chips, topology: args.topology.clone() });
+        let num_devices = ahead.num_devices();
+        let devices_per_shard = args.devices_per_shard;
+        let is_odd = |num_shard: &u32| (*num_shard as usize) * (devices_per_shard as usize) != num_devices;
+        if let Some(num_shard) = args.num_shard.filter(is_odd) {
+            let topology = args.topology.clone();
+            return Err(CompileError::NumShard { num_shard, devices_per_shard, num_devices, topology });
         }
         let files = ModelFiles::open(&args.model_id).map_err(engine_error)?;
         let config = Config::parse(&files.read(CONFIG_FILE).map_err(engine_error)?).map_err(engine_error)?;
         let asked = args.dtype.map(weight_type);
         let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype))).map_err(engine_error)?;
         let dtype = dtype.ok_or_else(|| CompileError::NoDtype { model_id: args.model_id.clone() })?;
-        let model = models::build(&config, dtype, num_chips).map_err(engine_error)?;
+        let model = models::build(&config, dtype, num_devices).map_err(engine_error)?;
         let graphs = graphs(&model).map_err(engine_error)?;
         let (weights_bytes, memory_bytes) = (graphs.weights_bytes(), ahead.memory_bytes());
         if ahead.memory(&graphs).available_bytes == 0 {
             let topology = args.topology.clone();
-            return Err(CompileError::TooLarge { weights_bytes, memory_bytes, num_chips, topology });
+            return Err(CompileError::TooLarge { weights_bytes, memory_bytes, num_devices, topology });
         }
         let facts = Facts {
             max_position_embeddings: config.max_position_embeddings().map_err(engine_error)?,
@@ -202,7 +212,8 @@ impl PlanArgs {
         }
         let slice = Slice::parse(&self.topology).map_err(CompileError::Topology)?;
         let platform = Platform::of_tpu(slice.chunk_bytes());
-        AheadOfTime::open(platform, plugin_path, &slice.name(), &slice.options()).map_err(engine_error)
+        let (name, share) = (slice.name(), slice.devices_per_memory());
+        AheadOfTime::open(platform, plugin_path, &name, &slice.options(), share).map_err(engine_error)
     }
 
     fn limits(&self) -> Warmup {

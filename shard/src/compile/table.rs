@@ -10,13 +10,13 @@ const HEADINGS: [&str; 10] =
     ["PROGRAM", "SECONDS", "GFLOP", "ACCESSED", "READ", "/ MINIMUM", "TEMP", "IN PLACE", "CODE", "COLLECTIVES"];
 const MIB: f64 = (1 << 20) as f64;
 
-/// The model's sizes on one chip, then a line per program.
+/// The model's sizes on one device, then a line per program.
 pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) -> String {
     let Plan { ahead, graphs, layout, dtype } = plan;
     let cache_tokens = layout.num_blocks * BLOCK_SIZE;
     let cache_bytes = cache_tokens as u64 * ahead.kv_bytes_per_token(graphs);
     let mut text = format!(
-        "{} as {dtype} on {} ({} × {}): per chip {} weights, {} KV cache of {cache_tokens} tokens, {} memory\n\n",
+        "{} as {dtype} on {} ({} × {}): per device {} weights, {} KV cache of {cache_tokens} tokens, {} memory\n\n",
         args.model_id,
         args.topology,
         ahead.num_devices(),

@@ -1,15 +1,17 @@
 //! Names of TPU slices, and what libtpu wants to hear of each.
 //!
 //! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. The options make a program the same as one compiled on
-//! such a slice; they are those of `tpu-serving`'s table for live hosts.
+//! such a slice: what libtpu chooses on live hosts, and where that is not best what its processes are told to choose.
 
 use pjrt::Value;
 
-/// Generations, with what libtpu chooses on live hosts.
+/// Generations, and how the cores of their chips are used.
 const GENERATIONS: [Generation; 5] = [
     Generation::new("v4", "megacore", &[[2, 2, 1]]),
     Generation::new("v5e", "default", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
-    Generation::new("v5p", "megachip_tccontrol", &[[2, 2, 1]]),
+    // Two devices a chip: as one device the compiler leaves what it gathers in slow memory (docs/tpu-attention.md). Processes get
+    // the same by `--deepsea_chip_config_name=legacy`.
+    Generation { devices_per_memory: 2, ..Generation::new("v5p", "legacy", &[[2, 2, 1]]) },
     Generation::new("v6e", "megachip_tccontrol", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
     // Half the fast memory of the others.
     Generation { chunk_bytes: 8 << 20, ..Generation::new("tpu7x", "default", &[[2, 2, 1]]) },
@@ -26,6 +28,8 @@ struct Generation {
     host_bounds: &'static [[usize; 3]],
     /// Bytes of keys or values that a step gathers at a time.
     chunk_bytes: usize,
+    /// Devices that share the memory which libtpu names for each.
+    devices_per_memory: u64,
 }
 
 /// A TPU slice.
@@ -39,7 +43,7 @@ impl Generation {
     /// A generation with 128 MiB of fast memory; slices of one whose hosts are of several shapes are flat.
     const fn new(name: &'static str, chip_config: &'static str, host_bounds: &'static [[usize; 3]]) -> Self {
         let num_dims = if host_bounds.len() > 1 { 2 } else { 3 };
-        Self { name, chip_config, num_dims, host_bounds, chunk_bytes: 16 << 20 }
+        Self { name, chip_config, num_dims, host_bounds, chunk_bytes: 16 << 20, devices_per_memory: 1 }
     }
 }
 
@@ -84,6 +88,11 @@ impl Slice {
     /// Bytes of keys or values that a step gathers at a time.
     pub(crate) fn chunk_bytes(&self) -> usize {
         self.generation.chunk_bytes
+    }
+
+    /// Devices that share the memory which libtpu names for each.
+    pub(crate) fn devices_per_memory(&self) -> u64 {
+        self.generation.devices_per_memory
     }
 
     /// Shape of the host that the slice is made of: the largest that is not larger than the slice.

@@ -70,7 +70,7 @@ pub(crate) struct ProgramCost {
 }
 
 impl AheadOfTime {
-    /// The topology `name` of the plugin of `platform`.
+    /// The topology `name` of the plugin of `platform`, of whose memories each is shared by `devices_per_memory` devices.
     ///
     /// # Errors
     /// When there is no plugin, or it does not know the topology.
@@ -79,6 +79,7 @@ impl AheadOfTime {
         plugin_path: Option<&std::path::Path>,
         name: &str,
         options: &[(&str, Value)],
+        devices_per_memory: u64,
     ) -> Result<Self, BackendError> {
         let plugin = platform.open_plugin(plugin_path)?;
         let failed = |source| BackendError::Topology { name: name.to_owned(), source };
@@ -87,7 +88,7 @@ impl AheadOfTime {
         let attributes = topology.attributes().map_err(failed)?;
         let memory = attributes.iter().find(|(name, _)| name == MEMORY_ATTRIBUTE).and_then(|(_, value)| value.as_i64());
         let memory_bytes = memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
-        let memory = Memory::Own { bytes: memory_bytes };
+        let memory = Memory::Own { bytes: memory_bytes / devices_per_memory };
         Ok(Self { platform, place: Place::Elsewhere { plugin, topology }, devices, memory })
     }
 
