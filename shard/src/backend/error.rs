@@ -1,5 +1,7 @@
 //! Why a backend cannot do what it was told.
 
+use collectives::CollectiveError;
+
 use crate::args::Device;
 use crate::graph::GraphError;
 use crate::plugins::PluginError;
@@ -43,6 +45,10 @@ pub(crate) enum BackendError {
     NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
     #[error("program {program}: the optimised program cannot be read: {source}")]
     Hlo { program: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("--collective-path is missing: {num_ranks} shards on the CPU need a file that they share")]
+    NoCollectivePath { num_ranks: usize },
+    #[error("rank {rank}: {source}{}", cause(.source))]
+    Collective { rank: usize, source: CollectiveError },
     #[error("step before the KV cache was allocated")]
     NotAllocated,
 }
@@ -50,4 +56,9 @@ pub(crate) enum BackendError {
 /// Candle's messages are followed by a backtrace where `RUST_BACKTRACE` is set.
 fn first_line(error: &candle_core::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// What the system said, where it was asked.
+fn cause(error: &CollectiveError) -> String {
+    std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"))
 }

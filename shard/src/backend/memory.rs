@@ -23,7 +23,7 @@ impl MemoryPlan {
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
     pub(crate) fn of_host(num_ranks: usize) -> Result<Self, BackendError> {
-        Ok(Self { available_bytes: available_bytes()? / num_ranks as u64, cache_percent: 50 })
+        Ok(Self { available_bytes: available_host_bytes()? / num_ranks as u64, cache_percent: 50 })
     }
 
     /// Memory of a device of `limit_bytes` beside `weights_bytes`.
@@ -37,7 +37,7 @@ impl MemoryPlan {
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
-fn available_bytes() -> Result<u64, BackendError> {
+pub(super) fn available_host_bytes() -> Result<u64, BackendError> {
     let meminfo = fs::read_to_string(MEMINFO).map_err(|source| BackendError::Memory { path: MEMINFO, source })?;
     let left_in_group =
         CGROUP_FILES.iter().filter_map(|(limit, usage)| Some(number(limit)?.saturating_sub(number(usage)?)));
@@ -68,6 +68,6 @@ mod tests {
 
     #[test]
     fn this_machine_has_some() {
-        assert!(available_bytes().unwrap() > 0);
+        assert!(available_host_bytes().unwrap() > 0);
     }
 }

@@ -16,9 +16,6 @@ pub(crate) struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// The only rank of a model.
-    pub(crate) const ALONE: Self = Self { first: 0, num_local: 1, num_ranks: 1 };
-
     /// Shard number `shard` of `num_shards`, each with `num_local` devices.
     pub(crate) fn of_shard(shard: u32, num_shards: u32, num_local: u32) -> Self {
         let [shard, num_shards, num_local] = [shard, num_shards, num_local].map(|number| number as usize);

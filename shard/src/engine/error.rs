@@ -96,6 +96,8 @@ impl EngineError {
                 | BackendError::Device { .. }
                 | BackendError::Topology { .. }
                 | BackendError::NoDevice { .. }
+                | BackendError::NoCollectivePath { .. }
+                | BackendError::Collective { .. }
                 | BackendError::AssignmentLength { .. }
                 | BackendError::Assignment { .. }
                 | BackendError::Program { .. }

@@ -9,7 +9,7 @@ use proto::ModelInfo;
 
 use super::{Engine, EngineError, Progress};
 use crate::args::{Device, Dtype, ModelArgs, ShardArgs};
-use crate::backend::candle::CandleBackend;
+use crate::backend::candle::{CandleBackend, Membership};
 use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
 use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, ModelGraphs};
@@ -113,7 +113,8 @@ fn load_backend(
         None => {
             let isa = kernels::isa::select(cpu_isa.as_deref())?;
             tracing::info!(%isa, "cpu kernels");
-            Box::new(CandleBackend::load(graphs, checkpoint, &mut progress)?)
+            let membership = Membership::join(ranks, args.collective_path.as_deref())?;
+            Box::new(CandleBackend::load(graphs, checkpoint, membership, &mut progress)?)
         }
     })
 }

@@ -10,6 +10,7 @@ use candle_core::{Device, Tensor};
 use kernels::linear::PackedWeight;
 
 use super::loader::Weight;
+use super::membership::Membership;
 use super::state::State;
 use super::{elementwise, host, model_ops, sampling_ops};
 use crate::backend::BackendError;
@@ -30,6 +31,8 @@ pub(super) struct Program {
 pub(super) struct Step<'a> {
     pub(super) batch: &'a Batch,
     pub(super) state: &'a State,
+    /// Who computes the other parts.
+    pub(super) membership: &'a Membership,
     /// Which of the batch's sampled rows a sampler runs for.
     pub(super) sampled: usize,
     pub(super) arguments: &'a [Tensor],
@@ -128,7 +131,10 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::Weight(spec) => unreachable!("weight {} was loaded", spec.name),
         Op::Constant(value) => Tensor::new(*value, &Device::Cpu)?,
         Op::CurrentTokens => host::tensor(step.state.history.current_tokens(step.batch))?, // [tokens]
-        Op::Embedding => model_ops::embedding(values.weight(node.operands[0]), operand(1))?,
+        Op::Embedding => {
+            let rank = step.membership.rank();
+            model_ops::embedding(values.weight(node.operands[0]), operand(1), rank)?
+        }
         Op::Linear => {
             let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
             model_ops::linear(operand(0), values.packed(node.operands[1]), bias)?
@@ -140,8 +146,8 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         }
         Op::SiluMul => model_ops::silu_mul(operand(0), operand(1))?,
         Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,
-        // A rank alone has everything.
-        Op::AllReduce | Op::AllGather => operand(0).clone(),
+        Op::AllReduce => step.membership.all_reduce(operand(0))?,
+        Op::AllGather => step.membership.all_gather(operand(0))?,
         Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
         Op::FirstColumns => model_ops::first_columns(operand(0), &node.shape)?,
         Op::Unary(function) => elementwise::unary(*function, operand(0))?,

@@ -11,6 +11,7 @@ use candle_core::{CpuStorage, Device, Tensor};
 use kernels::linear::{PackedWeight, WeightData};
 
 use super::host::{self, View};
+use super::membership::Membership;
 use crate::backend::BackendError;
 use crate::graph::{Graph, Op, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
@@ -32,22 +33,28 @@ enum Use {
     Matrix,
 }
 
-/// Loads what `rank` has of every weight of `graphs`, by name. `progress` hears of each: (done, total).
+/// Loads what a rank has of every weight of `graphs`, by name. Ranks that share the host's memory take turns where it is
+/// short. `progress` hears of each weight: (done, total).
 ///
 /// # Errors
-/// When a weight is missing or malformed.
+/// When a weight is missing or malformed, or another rank does not come.
 pub(super) fn load(
     graphs: &[&Arc<Graph>],
-    (checkpoint, rank): (&Checkpoint, usize),
+    (checkpoint, membership): (&Checkpoint, &Membership),
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<HashMap<String, Weight>, BackendError> {
     let wanted = uses(graphs);
+    let specs: Vec<&WeightSpec> = wanted.iter().map(|(spec, _)| *spec).collect();
+    let max_at_once = membership.max_loading(&specs)?;
+    let total = wanted.len() as u64;
     let mut weights = HashMap::with_capacity(wanted.len());
-    for (done, (spec, used_as)) in wanted.iter().enumerate() {
-        progress(done as u64, wanted.len() as u64);
-        weights.insert(spec.name.clone(), load_weight(spec, *used_as, checkpoint.part(spec, rank)?)?);
+    for (done, (spec, used_as)) in (0..).zip(wanted) {
+        progress(done, total);
+        let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
+        let part = checkpoint.part(spec, membership.rank())?;
+        weights.insert(spec.name.clone(), load_weight(spec, used_as, part)?);
     }
-    progress(wanted.len() as u64, wanted.len() as u64);
+    progress(total, total);
     Ok(weights)
 }
 

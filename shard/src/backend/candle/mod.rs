@@ -4,6 +4,9 @@
 //! (linear, attention, norms, softmax) are our `kernels`. The model runs over all tokens of a step at once; a sampler runs
 //! one row at a time, each row with the graph that it asks for, rows in parallel.
 //!
+//! Several ranks of a host share a model, each a process with its part of the weights and its share of the processor. They add
+//! up their results twice per layer ([`Membership`]) and all sample the same tokens from the same bits.
+//!
 //! Activations and the KV cache are f32 whatever the type of the weights. A row's results are the same bits whatever its
 //! neighbours, the cut of its prompt and the number of threads.
 
@@ -11,6 +14,7 @@ mod elementwise;
 mod executor;
 mod host;
 mod loader;
+mod membership;
 mod model_ops;
 #[cfg(test)]
 pub(super) mod oracle;
@@ -29,6 +33,7 @@ use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
+pub(crate) use membership::Membership;
 use state::{KvShape, State};
 
 /// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.
@@ -37,6 +42,7 @@ const TARGETS_PER_PASS: usize = 64;
 /// A model on the CPU.
 #[derive(Debug)]
 pub(crate) struct CandleBackend {
+    membership: Membership,
     threads: rayon::ThreadPool,
     decoder: Program,
     logits: Program,
@@ -48,16 +54,18 @@ pub(crate) struct CandleBackend {
 }
 
 impl CandleBackend {
-    /// Loads the weights of `graphs` and lays them out for the kernels. `progress` hears of each: (done, total).
+    /// Loads a rank's part of the weights of `graphs` and lays it out for the kernels. `progress` hears of each: (done, total).
     ///
     /// # Errors
-    /// When a weight is missing or malformed, or no threads can be started.
+    /// When a weight is missing or malformed, no threads can be started, or another rank does not come.
     pub(crate) fn load(
         graphs: &ModelGraphs,
         checkpoint: &Checkpoint,
+        membership: Membership,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
-        let num_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let num_threads = membership.num_threads(available);
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads)
             .thread_name(|index| format!("compute-{index}"))
@@ -65,12 +73,12 @@ impl CandleBackend {
             .map_err(|source| BackendError::Threads { num_threads, source })?;
         let ModelGraphs { decoder, logits, target_logprobs } = graphs;
         let graphs = [decoder, logits, target_logprobs];
-        let weights = threads.install(|| loader::load(&graphs, (checkpoint, 0), progress))?;
+        let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
         let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
         let kv_shapes = KvShape::of_layers(decoder.graph());
         let text = format!("{}{}", decoder.graph(), logits.graph());
         let fingerprint = Fingerprint::default().bytes(text.as_bytes());
-        Ok(Self { threads, decoder, logits, target_logprobs, kv_shapes, fingerprint, state: None })
+        Ok(Self { membership, threads, decoder, logits, target_logprobs, kv_shapes, fingerprint, state: None })
     }
 }
 
@@ -80,11 +88,11 @@ impl Backend for CandleBackend {
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
-        MemoryPlan::of_host(1)
+        MemoryPlan::of_host(self.membership.num_ranks())
     }
 
     fn devices(&self) -> Vec<DevicePlace> {
-        vec![DevicePlace::of_host(0)]
+        vec![DevicePlace::of_host(self.membership.rank())]
     }
 
     fn allocate(
@@ -100,25 +108,33 @@ impl Backend for CandleBackend {
     }
 
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+        // The other ranks cannot go on without this one.
+        self.run(batch).inspect_err(|_| self.membership.abort())
+    }
+}
+
+impl CandleBackend {
+    fn run(&self, batch: &Batch) -> Result<StepOutput, BackendError> {
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
         self.threads.install(|| {
-            let hidden = self.decoder.run(&Step { batch, state, sampled: 0, arguments: &[] })?.remove(0); // [tokens, hidden]
+            let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_logprobs = self.prompt_logprobs(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
             let fingerprint = batch.fingerprint(self.fingerprint).value();
             Ok(StepOutput { tokens, prompt_logprobs, fingerprint })
         })
     }
-}
 
-impl CandleBackend {
+    fn step<'a>(&'a self, batch: &'a Batch, state: &'a State, arguments: &'a [Tensor]) -> Step<'a> {
+        Step { batch, state, membership: &self.membership, sampled: 0, arguments }
+    }
+
     fn prompt_logprobs(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<f32>, BackendError> {
         let PromptTargets { token_indices, token_ids } = &batch.targets;
         let mut logprobs = Vec::with_capacity(token_ids.len());
         for (indices, ids) in token_indices.chunks(TARGETS_PER_PASS).zip(token_ids.chunks(TARGETS_PER_PASS)) {
             let arguments = [model_ops::gather_rows(hidden, indices)?, host::tensor(ids.to_vec())?];
-            let step = Step { batch, state, sampled: 0, arguments: &arguments };
-            let outputs = self.target_logprobs.run(&step)?; // [rows]
+            let outputs = self.target_logprobs.run(&self.step(batch, state, &arguments))?; // [rows]
             logprobs.extend_from_slice(host::View::new(&outputs[0])?.f32());
         }
         Ok(logprobs)
@@ -128,11 +144,12 @@ impl CandleBackend {
         let last_token = |row: usize| (batch.rows[row].first_token + batch.rows[row].num_tokens - 1) as i32;
         let indices: Vec<i32> = batch.sampled.iter().map(|sampled| last_token(sampled.row)).collect();
         let arguments = [model_ops::gather_rows(hidden, &indices)?]; // [rows, hidden]
-        let logits = self.logits.run(&Step { batch, state, sampled: 0, arguments: &arguments })?.remove(0); // [rows, vocab]
+        let logits = self.logits.run(&self.step(batch, state, &arguments))?.remove(0); // [rows, vocab]
         let sample_row = |sampled: usize| {
             let arguments = [logits.narrow(0, sampled, 1)?]; // [1, vocab]
             let sampler = &batch.sampled[sampled].sampler;
-            let outputs = executor::run(sampler, &[], &Step { batch, state, sampled, arguments: &arguments })?;
+            let step = Step { sampled, ..self.step(batch, state, &arguments) };
+            let outputs = executor::run(sampler, &[], &step)?;
             sampled_token(&outputs)
         };
         (0..batch.sampled.len()).into_par_iter().map(sample_row).collect()

@@ -16,20 +16,27 @@ use crate::graph::Shape;
 
 type Result<T> = candle_core::Result<T>;
 
-pub(super) fn embedding(table: &Weight, tokens: &Tensor) -> Result<Tensor> {
+/// `table` is the part of `rank`: zeros for tokens that are in another part.
+pub(super) fn embedding(table: &Weight, tokens: &Tensor, rank: usize) -> Result<Tensor> {
+    let view = View::new(tokens)?;
+    let (num_rows, hidden_size) = match table {
+        Weight::Tensor(table) => table.dims2()?,
+        Weight::Packed(table) => (table.num_outputs(), table.num_inputs()),
+    };
+    let local = |token: &i32| (*token as usize).checked_sub(rank * num_rows).filter(|row| *row < num_rows);
+    let rows: Vec<Option<usize>> = view.i32().iter().map(local).collect();
+    let mut hidden = vec![0.0; rows.len() * hidden_size]; // [tokens, hidden]
+    let places = hidden.chunks_exact_mut(hidden_size).zip(&rows).filter_map(|(place, row)| Some((place, (*row)?)));
     match table {
-        Weight::Tensor(table) => gather_rows(table, View::new(tokens)?.i32())?.to_dtype(DType::F32), // [tokens, hidden]
-        Weight::Packed(table) => {
-            let view = View::new(tokens)?;
-            let tokens = view.i32();
-            let hidden_size = table.num_inputs();
-            let mut hidden = vec![0.0; tokens.len() * hidden_size]; // [tokens, hidden]
-            for (row, token) in hidden.chunks_exact_mut(hidden_size).zip(tokens) {
-                table.copy_row(*token as usize, row);
-            }
-            host::shaped(hidden, (tokens.len(), hidden_size))
+        Weight::Tensor(table) => {
+            let indices: Vec<i32> = rows.iter().flatten().map(|row| *row as i32).collect();
+            let found = gather_rows(table, &indices)?.to_dtype(DType::F32)?; // [tokens here, hidden]
+            let found = View::new(&found)?;
+            places.zip(found.f32().chunks_exact(hidden_size)).for_each(|((place, _), row)| place.copy_from_slice(row));
         }
+        Weight::Packed(table) => places.for_each(|(place, row)| table.copy_row(row, place)),
     }
+    host::shaped(hidden, (rows.len(), hidden_size))
 }
 
 pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -> Result<Tensor> {

@@ -10,6 +10,7 @@ use candle_core::{DType, Tensor};
 use super::executor::{Program, Step};
 use super::host::{self, View};
 use super::loader;
+use super::membership::Membership;
 use super::state::{KvShape, State};
 use crate::backend::StateLayout;
 use crate::batch::Batch;
@@ -44,7 +45,7 @@ impl Oracle {
     /// The oracle of `graph`, whose weights are in `checkpoint` if it has any; all state is zero.
     pub(in crate::backend) fn new(graph: &Arc<Graph>, checkpoint: Option<&Checkpoint>, layout: StateLayout) -> Self {
         let weights = match checkpoint {
-            Some(checkpoint) => loader::load(&[graph], (checkpoint, 0), &mut |_, _| ()).unwrap(),
+            Some(checkpoint) => loader::load(&[graph], (checkpoint, &Membership::alone()), &mut |_, _| ()).unwrap(),
             None => HashMap::new(),
         };
         let state = State::allocate(&KvShape::of_layers(graph), graph, layout).unwrap();
@@ -95,7 +96,8 @@ impl Oracle {
 
     fn run_step(&self, batch: &Batch, sampled: usize, arguments: &[Array]) -> Vec<Array> {
         let arguments: Vec<Tensor> = arguments.iter().map(Array::tensor).collect();
-        let step = Step { batch, state: &self.state, sampled, arguments: &arguments };
+        let membership = Membership::alone();
+        let step = Step { batch, state: &self.state, membership: &membership, sampled, arguments: &arguments };
         self.program.run(&step).unwrap().iter().map(Array::of).collect()
     }
 }

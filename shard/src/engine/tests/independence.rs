@@ -5,7 +5,8 @@
 use proptest::prelude::*;
 use proto::{SampledToken, SamplingParams};
 
-use super::{FIXTURES, Rig};
+use super::ranks::on_cpu_ranks;
+use super::{FIXTURES, Rig, fixture};
 
 fn sampling(seed: u64) -> SamplingParams {
     SamplingParams {
@@ -32,8 +33,9 @@ fn bits(tokens: &[SampledToken]) -> Vec<(u32, u32, Vec<u32>)> {
 
 #[test]
 fn a_row_alone_equals_a_row_among_others() {
-    for name in [FIXTURES[0], FIXTURES[3]] {
-        let mut rig = Rig::fixture(name);
+    let ranks = on_cpu_ranks(fixture(FIXTURES[0]).to_str().unwrap(), 2);
+    let rigs = [FIXTURES[0], FIXTURES[3]].map(|name| (name, Rig::fixture(name)));
+    for (name, mut rig) in rigs.into_iter().chain([("two ranks", ranks)]) {
         let observed = prompt(23, 0);
         let alone = rig.generate(5, &observed, sampling(7), 12);
 

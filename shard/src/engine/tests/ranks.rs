@@ -202,6 +202,72 @@ fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
     Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 2))
 }
 
+/// On so many ranks of the CPU, each a thread.
+pub(super) fn on_cpu_ranks(model_id: &str, world_size: u32) -> Rig {
+    let shared = tempfile::NamedTempFile::new().unwrap();
+    let collective_path = Some(shared.path().to_path_buf());
+    let of_rank =
+        |rank| ShardArgs { rank, world_size, collective_path: collective_path.clone(), ..args(model_id, Device::Cpu) };
+    Rig::warm(Engines::load(&(0..world_size).map(of_rank).collect::<Vec<_>>()).unwrap())
+}
+
+#[test]
+fn cpu_ranks_make_the_tokens_of_one() {
+    for name in FIXTURES {
+        let expected = generate(&mut Rig::fixture(name), 250);
+        for world_size in [2, 4] {
+            let mut rig = on_cpu_ranks(fixture(name).to_str().unwrap(), world_size);
+            check(&generate(&mut rig, 250), &expected, 1e-4, &format!("{name} on {world_size} ranks"));
+        }
+    }
+}
+
+#[test]
+fn cpu_ranks_pad_and_copy() {
+    for model in tiny_llamas() {
+        let directory = tempfile::tempdir().unwrap();
+        model.write(directory.path());
+        let path = directory.path().to_str().unwrap();
+        let expected = generate(&mut Rig::new(path, Device::Cpu), model.vocab_size);
+        for world_size in [2, 4] {
+            let mut rig = on_cpu_ranks(path, world_size);
+            check(&generate(&mut rig, model.vocab_size), &expected, 1e-4, &format!("{model:?} on {world_size} ranks"));
+        }
+    }
+}
+
+#[test]
+fn cpu_ranks_report_prompts_and_batches() {
+    let name = FIXTURES[0];
+    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let prompt: Vec<u32> = (0..70).map(|i| (i * i) % 250).collect();
+    let [alone, ranks] = [Rig::fixture(name), on_cpu_ranks(fixture(name).to_str().unwrap(), 4)].map(|mut rig| {
+        rig.start(0, &prompt[..9], SamplingParams::greedy());
+        let (chunk, row) = (rig.chunk(1, &prompt, Some(params), true), rig.row(0));
+        rig.prefill(vec![chunk], vec![row])
+    });
+    let ids = |reply: &StepReply| reply.tokens.iter().map(|token| token.token_id).collect::<Vec<_>>();
+    assert_eq!(ids(&ranks), ids(&alone));
+    let logprobs = |reply: &StepReply| reply.prompt_logprobs[0].logprobs[1..].to_vec();
+    for (ranks, alone) in logprobs(&ranks).into_iter().zip(logprobs(&alone)) {
+        assert!((ranks - alone).abs() <= 1e-4, "{ranks} instead of {alone}");
+    }
+    assert_eq!(logprobs(&ranks).len(), prompt.len() - 1);
+}
+
+#[test]
+fn the_others_hear_of_a_rank_that_is_gone() {
+    let mut rig = on_cpu_ranks(fixture(FIXTURES[0]).to_str().unwrap(), 4);
+    let chunk = rig.chunk(0, &[1, 2, 3], Some(SamplingParams::greedy()), true);
+    let prefill = Prefill { chunks: vec![chunk], rows: vec![] };
+    drop(rig.engine.0.remove(1));
+    for (engine, rank) in rig.engine.0.iter_mut().zip([0, 2, 3]) {
+        let error = engine.prefill(&prefill).unwrap_err();
+        assert_eq!(error.to_string(), format!("rank {rank}: rank 1 has ended the group"));
+        assert!(error.leaves_rows_unknown());
+    }
+}
+
 #[test]
 fn devices_make_the_tokens_of_one() {
     // Compilers take their time: four devices for the fixture that copies KV heads, and for the tied one.
@@ -245,5 +311,9 @@ fn impossible_numbers_of_ranks_are_errors() {
         message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
         "--devices-per-shard is 2: a shard on cpu is one rank; pass --num-shard 2"
     );
-    assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu }), "rank 2 is not below the world size 2");
+    assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu.clone() }), "rank 2 is not below the world size 2");
+    assert_eq!(
+        message(ShardArgs { world_size: 2, ..cpu }),
+        "--collective-path is missing: 2 shards on the CPU need a file that they share"
+    );
 }

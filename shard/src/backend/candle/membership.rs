@@ -1,0 +1,182 @@
+//! A rank among the ranks of one host: what it does together with them, and its share of the processor.
+//!
+//! Door: [`Membership`]. A rank alone has no group, and its graphs no operation that needs one. A rank whose step fails, or that
+//! is dropped, ends the group: the others hear of it at once instead of waiting for a result that never comes.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use candle_core::Tensor;
+use collectives::{CollectiveError, Group, Turn};
+
+use super::host::{self, View};
+use crate::backend::memory::available_host_bytes;
+use crate::backend::{BackendError, LocalRanks};
+use crate::graph::WeightSpec;
+
+/// How long a rank waits for the others: no operation of one lasts as long without the others'.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// What a tensor takes while it is loaded, in parts of its own size: as it is stored, converted and packed.
+const COPIES_OF_A_TENSOR: u64 = 3;
+const MIB: u64 = 1 << 20;
+
+/// One of the ranks that share a model on this host.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    ranks: LocalRanks,
+    /// `None` where there is one rank. An operation locks it for its time, and nothing else does.
+    group: Option<Mutex<Group>>,
+}
+
+impl Membership {
+    /// A rank without others.
+    #[cfg(test)]
+    pub(super) const fn alone() -> Self {
+        Self { ranks: LocalRanks { first: 0, num_local: 1, num_ranks: 1 }, group: None }
+    }
+
+    /// Joins the group of `ranks`, who share the file at `path`. It waits for nobody.
+    ///
+    /// # Errors
+    /// When there are others and no file, or it cannot be shared.
+    pub(crate) fn join(ranks: LocalRanks, path: Option<&Path>) -> Result<Self, BackendError> {
+        let LocalRanks { first: rank, num_local: _, num_ranks } = ranks;
+        if num_ranks == 1 {
+            return Ok(Self { ranks, group: None });
+        }
+        let path = path.ok_or(BackendError::NoCollectivePath { num_ranks })?;
+        let group = Group::open(path, rank, num_ranks, DEADLINE);
+        let group = group.map_err(|source| BackendError::Collective { rank, source })?;
+        Ok(Self { ranks, group: Some(Mutex::new(group)) })
+    }
+
+    /// This rank.
+    pub(super) fn rank(&self) -> usize {
+        self.ranks.first
+    }
+
+    /// All ranks of the host.
+    pub(super) fn num_ranks(&self) -> usize {
+        self.ranks.num_ranks
+    }
+
+    /// This rank's share of `available` threads: at least one, the first ranks one more where they do not divide.
+    pub(super) fn num_threads(&self, available: usize) -> usize {
+        let is_first = self.rank() < available % self.num_ranks();
+        (available / self.num_ranks() + usize::from(is_first)).max(1)
+    }
+
+    /// The sum of what all ranks have of x, the same bits on each.
+    pub(super) fn all_reduce(&self, x: &Tensor) -> Result<Tensor, BackendError> {
+        let mut sum = View::new(x)?.f32().to_vec(); // as x
+        self.with_group(|group| group.all_reduce(&mut sum))?;
+        Ok(host::shaped(sum, x.shape())?)
+    }
+
+    /// The parts `[n, size]` of all ranks side by side, `[n, size * num_ranks]`.
+    pub(super) fn all_gather(&self, part: &Tensor) -> Result<Tensor, BackendError> {
+        let (num_rows, size) = part.dims2()?;
+        let num_columns = size * self.num_ranks();
+        let mut gathered = vec![0.0; num_rows * num_columns]; // [n, size * num_ranks]
+        let part = View::new(part)?;
+        self.with_group(|group| group.all_gather(part.f32(), num_rows, &mut gathered))?;
+        Ok(host::shaped(gathered, (num_rows, num_columns))?)
+    }
+
+    /// How many ranks may load a tensor at once: all of them, unless the least memory that any of them sees is short of the
+    /// tensors' copies. All ranks answer the same.
+    pub(super) fn max_loading(&self, weights: &[&WeightSpec]) -> Result<usize, BackendError> {
+        if self.group.is_none() {
+            return Ok(1);
+        }
+        let mut available = vec![0.0; self.num_ranks()];
+        // Exact up to 2^24 MiB.
+        let own = [(available_host_bytes()? / MIB) as f32];
+        self.with_group(|group| group.all_gather(&own, 1, &mut available))?;
+        let least = available.iter().copied().fold(f32::INFINITY, f32::min) as u64 * MIB;
+        Ok(at_once(weights, self.num_ranks(), least))
+    }
+
+    /// Waits until fewer than `max_at_once` ranks have a turn. `waiting` is called a few times a second meanwhile.
+    pub(super) fn take_turn(
+        &self,
+        max_at_once: usize,
+        waiting: &mut dyn FnMut(),
+    ) -> Result<Option<Turn>, BackendError> {
+        let mut turn = None;
+        self.with_group(|group| group.take_turn(max_at_once, waiting).map(|taken| turn = Some(taken)))?;
+        Ok(turn)
+    }
+
+    /// Ends the group: this rank's state is lost, and with it what all ranks compute.
+    pub(super) fn abort(&self) {
+        if let Some(group) = self.lock() {
+            group.abort();
+        }
+    }
+
+    /// Does an operation with the others, or nothing where there are none.
+    fn with_group(
+        &self,
+        operation: impl FnOnce(&mut Group) -> Result<(), CollectiveError>,
+    ) -> Result<(), BackendError> {
+        let Some(mut group) = self.lock() else { return Ok(()) };
+        operation(&mut group).map_err(|source| BackendError::Collective { rank: self.rank(), source })
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Group>> {
+        // A panic in the middle of an operation leaves a group that finds itself out of step.
+        self.group.as_ref().map(|group| group.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}
+
+/// How many ranks' largest tensors fit, with their copies, into half of what the weights of all leave of the memory.
+fn at_once(weights: &[&WeightSpec], num_ranks: usize, available_bytes: u64) -> usize {
+    let local_bytes = |spec: &&WeightSpec| spec.local_bytes();
+    let all = num_ranks as u64 * weights.iter().map(local_bytes).sum::<u64>();
+    let largest = weights.iter().map(local_bytes).max().unwrap_or(0).max(1);
+    let fitting = available_bytes.saturating_sub(all) / 2 / (COPIES_OF_A_TENSOR * largest);
+    usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, num_ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{DType, Partition};
+
+    #[test]
+    fn threads_are_shared_out() {
+        let threads = |num_ranks: u32, available| -> Vec<usize> {
+            let of_rank = |rank| Membership { ranks: LocalRanks::of_shard(rank, num_ranks, 1), group: None };
+            (0..num_ranks).map(|rank| of_rank(rank).num_threads(available)).collect()
+        };
+        assert_eq!(threads(1, 6), [6]);
+        assert_eq!(threads(4, 6), [2, 2, 1, 1]);
+        assert_eq!(threads(4, 2), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn as_many_load_as_memory_has_room_for() {
+        let spec = WeightSpec {
+            name: "w".to_owned(),
+            shape: vec![1 << 20, 4],
+            dtype: DType::Bf16,
+            partition: Partition::Column,
+            world_size: 4,
+            num_copies: 1,
+        };
+        let specs = [&spec, &spec];
+        // 2 MiB of each tensor per rank, 16 MiB of all; a turn takes 6 MiB.
+        for (available_mib, expected) in [(0, 1), (16, 1), (16 + 12, 1), (16 + 24, 2), (16 + 36, 3), (10_000, 4)] {
+            assert_eq!(at_once(&specs, 4, available_mib * MIB), expected, "{available_mib}");
+        }
+    }
+
+    #[test]
+    fn a_group_needs_a_file() {
+        let error = Membership::join(LocalRanks::of_shard(0, 2, 1), None).unwrap_err().to_string();
+        assert_eq!(error, "--collective-path is missing: 2 shards on the CPU need a file that they share");
+        assert!(Membership::join(LocalRanks::of_shard(0, 1, 1), None).is_ok());
+    }
+}
