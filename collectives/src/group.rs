@@ -66,6 +66,11 @@ impl Group {
         self.rendezvous.region().world_size()
     }
 
+    /// How long this rank waits for the others from now on.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.rendezvous.set_deadline(deadline);
+    }
+
     /// Replaces each value by the sum of the values that all ranks have there, added in f32 from rank 0 to the last.
     ///
     /// Every rank gets the same bits, of several NaNs the same one too. The sum of one element depends on nothing else

@@ -54,6 +54,10 @@ impl Rendezvous {
         self.rank
     }
 
+    pub(crate) fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
     pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }

@@ -45,3 +45,9 @@ pub fn is_plugin_there(kind: &str) -> bool {
 pub(crate) fn shared_programs() -> PathBuf {
     target_folder().join("test-programs")
 }
+
+/// Shards that share a model in the tests: `HILO_TEST_NUM_SHARD`, or 1.
+pub(crate) fn test_num_shard() -> u32 {
+    let given = std::env::var("HILO_TEST_NUM_SHARD").ok();
+    given.map_or(1, |number| number.parse().expect("HILO_TEST_NUM_SHARD is a number"))
+}

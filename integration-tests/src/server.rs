@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::Client;
-use crate::device::{shared_programs, test_device};
+use crate::device::{shared_programs, test_device, test_num_shard};
 
 /// Loading, compiling, warm-up and start on a busy machine. A launcher that fails ends, and the wait with it.
 const START_DEADLINE: Duration = Duration::from_secs(600);
@@ -114,7 +114,7 @@ impl Server {
 
     /// This model on the device to test.
     pub fn model(model_id: &str) -> ServerBuilder {
-        Self::builder(model_id, test_device())
+        Self::builder(model_id, test_device()).flag("--num-shard", test_num_shard())
     }
 
     /// A client of this server.

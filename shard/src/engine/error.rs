@@ -2,6 +2,7 @@
 //!
 //! Door: [`EngineError`]. Messages name the thing, the value and what is allowed; only the kind decides what happens.
 
+use collectives::CollectiveError;
 use proto::shard_error::Kind;
 use proto::{ShardError, exit_status};
 
@@ -88,6 +89,11 @@ impl EngineError {
                 if source.code() == Some(pjrt::Code::ResourceExhausted) =>
             {
                 Kind::OutOfMemory
+            }
+            Self::Backend(BackendError::Collective { source, .. })
+                if matches!(source, CollectiveError::Deadline { .. } | CollectiveError::Aborted { .. }) =>
+            {
+                Kind::Peer
             }
             Self::Backend(
                 BackendError::Threads { .. }

@@ -15,8 +15,11 @@ use crate::backend::memory::available_host_bytes;
 use crate::backend::{BackendError, LocalRanks};
 use crate::graph::WeightSpec;
 
-/// How long a rank waits for the others: no operation of one lasts as long without the others'.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a rank that loads waits for the others, which may have started later and have as much to read.
+const LOAD_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a rank waits for the others in a step, where all do the same at the same time. The client waits longer, so that
+/// it hears from this rank for which one it waited.
+const STEP_DEADLINE: Duration = Duration::from_secs(10);
 /// What a tensor takes while it is loaded, in parts of its own size: as it is stored, converted and packed.
 const COPIES_OF_A_TENSOR: u64 = 3;
 const MIB: u64 = 1 << 20;
@@ -46,7 +49,7 @@ impl Membership {
             return Ok(Self { ranks, group: None });
         }
         let path = path.ok_or(BackendError::NoCollectivePath { num_ranks })?;
-        let group = Group::open(path, rank, num_ranks, DEADLINE);
+        let group = Group::open(path, rank, num_ranks, LOAD_DEADLINE);
         let group = group.map_err(|source| BackendError::Collective { rank, source })?;
         Ok(Self { ranks, group: Some(Mutex::new(group)) })
     }
@@ -107,6 +110,13 @@ impl Membership {
         let mut turn = None;
         self.with_group(|group| group.take_turn(max_at_once, waiting).map(|taken| turn = Some(taken)))?;
         Ok(turn)
+    }
+
+    /// From now on there are steps, and all ranks do the same at the same time.
+    pub(super) fn begin_steps(&self) {
+        if let Some(mut group) = self.lock() {
+            group.set_deadline(STEP_DEADLINE);
+        }
     }
 
     /// Ends the group: this rank's state is lost, and with it what all ranks compute.

@@ -104,6 +104,7 @@ impl Backend for CandleBackend {
         // The old state goes before the next one comes: both may not fit.
         self.state = None;
         self.state = Some(State::allocate(&self.kv_shapes, self.decoder.graph(), layout)?);
+        self.membership.begin_steps();
         Ok(())
     }
 
