@@ -8,6 +8,9 @@ pub(crate) enum LauncherError {
     /// Flags that contradict each other or the machine; all of them at once.
     #[error("invalid arguments: {}", .0.join("; "))]
     Arguments(Vec<String>),
+    /// Asked for and not here, or in use; all reasons at once.
+    #[error("device {device}: {}", .reasons.join("; "))]
+    Device { device: shard::Device, reasons: Vec<String> },
     #[error("model")]
     Model(#[from] model_files::ModelFilesError),
     #[error("listen on {address}: {source}")]
@@ -27,10 +30,11 @@ pub(crate) enum LauncherError {
 }
 
 impl LauncherError {
-    /// 2 when the arguments are to blame, 1 otherwise.
+    /// 2 when the arguments are to blame, 3 when the device is, 1 otherwise. `docs/exit-codes.md` has the table.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Arguments(_) | Self::Model(_) | Self::Address { .. } => 2,
+            Self::Device { .. } => 3,
             Self::NoRuntimeDirectory { .. }
             | Self::SharedMemory(_)
             | Self::Spawn { .. }

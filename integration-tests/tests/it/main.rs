@@ -6,6 +6,7 @@ mod concurrency;
 mod failures;
 mod generate;
 mod lifecycle;
+mod plans;
 mod plugins;
 mod programs;
 mod streaming;
