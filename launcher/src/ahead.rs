@@ -5,30 +5,25 @@
 use std::io::Write as _;
 use std::process::{Command, ExitCode};
 
-use crate::args::Ahead;
+use shard::Device;
 
-/// Variables that libtpu reads when it is loaded, with the reason for each. A user's own value wins.
-const ENVIRONMENT: [(&str, &str); 7] = [
-    // Without a TPU there is no server to ask for one, and asking takes half a minute per question.
-    ("TPU_SKIP_MDS_QUERY", "1"),
-    // What that server would have said.
-    ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
-    ("TPU_WORKER_HOSTNAMES", "localhost"),
-    // Several compilers may run at once where no chip is shared.
-    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
-    // No files in /tmp and no lines in between ours.
-    ("TPU_LOG_DIR", "disabled"),
-    ("TPU_MIN_LOG_LEVEL", "3"),
-    ("TF_CPP_MIN_LOG_LEVEL", "1"),
-];
+use crate::args::Ahead;
+use crate::variables::{Environment, Setting, variables};
 
 /// Runs this executable again as the hidden twin of the command, and ends as it ends.
 pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
     let arguments = std::env::args_os().skip(2);
-    let missing = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
-    let child = std::env::current_exe().and_then(|executable| {
-        Command::new(executable).arg(ahead.hidden_name()).args(arguments).envs(missing).status()
-    });
+    let topology = match ahead {
+        Ahead::Compile(args) => &args.plan.topology,
+        Ahead::Fit(args) => &args.topology,
+    };
+    // The server finds a program again only under the flags that it was compiled under, so a compiler has its shards' variables.
+    let is_processor = *topology == Device::XlaCpu.to_string();
+    let setting = if is_processor { Setting::Shard(Device::XlaCpu) } else { Setting::Ahead };
+    let variables = variables(&setting, &Environment::of_process()).into_iter();
+    let ours = variables.filter(|variable| !variable.is_yours).map(|variable| (variable.name, variable.value));
+    let child = std::env::current_exe()
+        .and_then(|executable| Command::new(executable).arg(ahead.hidden_name()).args(arguments).envs(ours).status());
     match child {
         Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
         Err(error) => {

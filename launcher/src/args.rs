@@ -1,12 +1,16 @@
 //! What the user typed: TGI's flags, each with its environment twin. Read once, here.
 //!
-//! Groups that a child also takes are that child's own structs, so a flag is declared once; `plan.rs` forwards them.
+//! Groups that a child also takes are that child's own structs, so a flag is declared once; `plan` forwards them.
 
 use clap::{Parser, Subcommand};
 
+const EXIT_CODES: &str = "\
+Exit status: 0 after a clean stop; 1 when something failed while running; 2 for bad arguments or configuration; \
+3 when the device that was asked for is not here, in use, or has no plugin.";
+
 /// Text generation inference on XLA, with the API of Hugging Face's text-generation-inference.
 #[derive(Debug, Parser)]
-#[command(name = "text-generation-launcher", version, args_conflicts_with_subcommands = true)]
+#[command(name = "text-generation-launcher", version, args_conflicts_with_subcommands = true, after_help = EXIT_CODES)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) part: Option<Part>,
@@ -33,8 +37,21 @@ pub(crate) enum Part {
     /// `compile` with the environment that libtpu needs.
     #[command(hide = true)]
     CompilePrograms(shard::compile::CompileArgs),
+    /// Prints the processes that the same flags without `plan` would start here, and starts none
+    Plan(Box<PlanArgs>),
     /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU
     Plugin(crate::plugin::PluginArgs),
+}
+
+/// What `plan` takes: the flags of a launch, and where to look for devices.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) launch: LaunchArgs,
+
+    /// Directory that is looked at in place of `/` for devices
+    #[arg(long, default_value = "/")]
+    pub(crate) sysfs_root: std::path::PathBuf,
 }
 
 /// What is done for devices that are not here.

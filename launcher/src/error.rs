@@ -11,6 +11,9 @@ pub(crate) enum LauncherError {
     /// Flags that contradict each other or the machine; all of them at once.
     #[error("invalid arguments: {}", .0.join("; "))]
     Arguments(Vec<String>),
+    /// Asked for and not here, or in use; all reasons at once.
+    #[error("device {device}: {}", .reasons.join("; "))]
+    Device { device: shard::Device, reasons: Vec<String> },
     #[error("model")]
     Model(#[from] model_files::ModelFilesError),
     #[error("listen on {address}: {source}")]
@@ -32,10 +35,11 @@ pub(crate) enum LauncherError {
 }
 
 impl LauncherError {
-    /// One of [`exit_status`]; a child's own where it has one.
+    /// One of [`exit_status`]; a child's own where it has one. `docs/exit-codes.md` has the table.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Arguments(_) | Self::Model(_) | Self::Address { .. } => exit_status::CONFIGURATION,
+            Self::Device { .. } => exit_status::NO_DEVICE,
             Self::NoRuntimeDirectory { .. } | Self::SharedMemory(_) | Self::Spawn { .. } | Self::Signals(_) => {
                 exit_status::FAILURE
             }

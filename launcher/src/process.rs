@@ -44,10 +44,10 @@ impl Process {
     /// [`LauncherError::Spawn`].
     pub(crate) fn spawn(executable: &Path, plan: &ChildPlan, events: SyncSender<Event>) -> Result<Self, LauncherError> {
         let failed = |source| LauncherError::Spawn { name: plan.id.to_string(), source };
-        let is_unset = |(name, _): &&(&str, &str)| std::env::var_os(name).is_none();
+        let ours = plan.variables.iter().filter(|variable| !variable.is_yours);
         let mut child = Command::new(executable)
             .args(&plan.argv)
-            .envs(plan.default_variables.iter().filter(is_unset).copied())
+            .envs(ours.map(|variable| (variable.name, &variable.value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

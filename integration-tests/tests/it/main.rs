@@ -7,6 +7,7 @@ mod failures;
 mod faults;
 mod generate;
 mod lifecycle;
+mod plans;
 mod plugins;
 mod programs;
 mod streaming;

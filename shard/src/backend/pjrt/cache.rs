@@ -18,6 +18,8 @@ use super::program::Program;
 const MAGIC: &[u8] = b"hilo program 1\n";
 /// Variables that change what compilers do.
 const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
+/// A flag among them that says which devices there are, which the topology says too.
+const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
 const CPU_INFO: &str = "/proc/cpuinfo";
 
 /// A folder of compiled programs; without one, nothing is kept.
@@ -77,7 +79,7 @@ impl Target {
             text += &format!("{} {} {:?}\n", device.id, device.kind, device.coords());
         }
         for name in FLAG_VARIABLES {
-            text += &format!("{name}={}\n", std::env::var(name).unwrap_or_default());
+            text += &format!("{name}={}\n", compiler_flags(&std::env::var(name).unwrap_or_default()));
         }
         if platform == "cpu" {
             // Executables of the CPU hold its machine code.
@@ -199,6 +201,11 @@ fn lock(path: &Path) -> io::Result<File> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn compiler_flags(flags: &str) -> String {
+    let flags = flags.split_whitespace().filter(|flag| !flag.starts_with(DEVICE_FLAG));
+    flags.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

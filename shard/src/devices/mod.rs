@@ -1,26 +1,15 @@
 //! Which device computes when nobody says.
 //!
-//! Door: [`choose`]: a TPU if its chips and its plugin are here, else an NVIDIA GPU with its plugin, else the CPU. It looks at
-//! files only; no plugin is opened.
+//! Doors: [`tpu::find`]; [`choose`]: a TPU if its chips and its plugin are here, else an NVIDIA GPU with its plugin, else
+//! the CPU; [`missing`]: what a device lacks. They look at files only; no plugin is opened.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+pub mod tpu;
+
+use std::path::Path;
 
 use crate::args::Device;
 use crate::plugins::{PluginKind, Surroundings, find};
 
-const PCI_DEVICES: &str = "sys/bus/pci/devices";
-const PCI_VENDOR_GOOGLE: &str = "0x1ae0";
-/// PCI device numbers of TPU chips, as in libtpu's users.
-const TPU_CHIPS: [(&str, &str); 7] = [
-    ("0x0027", "v3"),
-    ("0x005e", "v4"),
-    ("0x0062", "v5p"),
-    ("0x0063", "v5e"),
-    ("0x006f", "v6e"),
-    ("0x0076", "tpu7x"),
-    ("0x0083", "tpu8i"),
-];
 /// A folder with an entry per GPU that the driver drives, and the node of the first one, which containers have.
 const NVIDIA_PLACES: [&str; 2] = ["proc/driver/nvidia/gpus", "dev/nvidia0"];
 
@@ -57,22 +46,44 @@ pub fn choose(asked: Device, plugin_path: Option<&Path>, surroundings: &Surround
             None => {}
         }
     }
+    passed_over.extend(closed_tpu(&surroundings.root));
     let reason = if passed_over.is_empty() { "no TPU, no NVIDIA GPU".to_owned() } else { passed_over.join("; ") };
     Choice { device: Device::Cpu, reason }
 }
 
-/// How many TPU chips of which kind are on the bus.
-fn tpu_chips(root: &Path) -> Option<String> {
-    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let devices = fs::read_dir(root.join(PCI_DEVICES)).ok()?.flatten().map(|entry| entry.path());
-    let ours = devices.filter(|device| read(device.join("vendor")) == PCI_VENDOR_GOOGLE);
-    let kind = |device: PathBuf| {
-        let number = read(device.join("device"));
-        TPU_CHIPS.iter().find(|(known, _)| *known == number).map(|(_, kind)| *kind)
+/// What `device` needs and this machine does not have, in words: the hardware, or else the plugin.
+pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Option<String> {
+    let root = &surroundings.root;
+    let (plugin, hardware, absence) = match device {
+        Device::Auto | Device::Cpu | Device::Mock => return None,
+        Device::XlaCpu => (PluginKind::Cpu, Some(String::new()), None),
+        Device::Tpu => {
+            (PluginKind::Tpu, tpu_chips(root), closed_tpu(root).or(Some("no TPU chip on the bus".to_owned())))
+        }
+        Device::Cuda => (PluginKind::Cuda13, nvidia_gpu(root), Some("no NVIDIA GPU".to_owned())),
     };
-    let kinds: Vec<&str> = ours.filter_map(kind).collect();
-    let first = kinds.first()?;
-    Some(format!("{} TPU {first} chip(s)", kinds.len()))
+    match hardware {
+        None => absence,
+        Some(_) => find(plugin, plugin_path, surroundings).err().map(|error| error.to_string()),
+    }
+}
+
+/// TPU chips that are on the bus, none of which can be opened.
+fn closed_tpu(root: &Path) -> Option<String> {
+    let chips = tpu::find(root);
+    let (generation, address) = chips.without_node.first().filter(|_| chips.usable.is_empty())?;
+    Some(format!(
+        "{} TPU {} chip(s) on the bus (the first is {address}), but no device node: give the container /dev/vfio or /dev/accel*",
+        chips.without_node.len(),
+        generation.name(),
+    ))
+}
+
+/// How many TPU chips of which kind can be opened.
+fn tpu_chips(root: &Path) -> Option<String> {
+    let chips = tpu::find(root).usable;
+    let first = chips.first()?.generation.name();
+    Some(format!("{} TPU {first} chip(s)", chips.len()))
 }
 
 fn nvidia_gpu(root: &Path) -> Option<String> {
@@ -81,6 +92,8 @@ fn nvidia_gpu(root: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     struct Machine(tempfile::TempDir);
@@ -104,11 +117,12 @@ mod tests {
         }
     }
 
-    const TPU: [(&str, &str); 4] = [
+    const TPU: [(&str, &str); 5] = [
         ("sys/bus/pci/devices/0000:00:04.0/vendor", "0x1ae0\n"),
-        ("sys/bus/pci/devices/0000:00:04.0/device", "0x0063\n"),
+        ("sys/bus/pci/devices/0000:00:04.0/device", "0x005e\n"),
+        ("dev/accel0", ""),
         ("sys/bus/pci/devices/0000:00:05.0/vendor", "0x8086\n"),
-        ("sys/bus/pci/devices/0000:00:05.0/device", "0x0063\n"),
+        ("sys/bus/pci/devices/0000:00:05.0/device", "0x005e\n"),
     ];
 
     #[test]
@@ -125,12 +139,37 @@ mod tests {
         assert_eq!(device, Device::Cpu);
         assert_eq!(
             reason,
-            "1 TPU v5e chip(s), but no plugin: run `text-generation-launcher plugin fetch tpu` to use it"
+            "1 TPU v4 chip(s), but no plugin: run `text-generation-launcher plugin fetch tpu` to use it"
         );
         let machine = Machine::new(&[&TPU[..], &[("usr/lib/libtpu.so", "")]].concat());
         let (device, reason) = machine.choose(Device::Auto);
         assert_eq!(device, Device::Tpu, "{reason}");
-        assert!(reason.starts_with("1 TPU v5e chip(s), plugin /usr/lib/libtpu.so"), "{reason}");
+        assert!(reason.starts_with("1 TPU v4 chip(s), plugin /usr/lib/libtpu.so"), "{reason}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let missing = |files: &[(&str, &str)], device| {
+            let machine = Machine::new(files);
+            let root = machine.0.path().to_path_buf();
+            super::missing(device, None, &Surroundings { variables: Default::default(), executable: None, root })
+        };
+        assert_eq!(missing(&[], Device::Cpu), None);
+        assert_eq!(missing(&[], Device::Tpu).unwrap(), "no TPU chip on the bus");
+        assert_eq!(missing(&[], Device::Cuda).unwrap(), "no NVIDIA GPU");
+        assert!(
+            missing(&TPU[..2], Device::Tpu).unwrap().starts_with("1 TPU v4 chip(s) on the bus (the first is 0000:")
+        );
+        assert!(missing(&TPU, Device::Tpu).unwrap().contains("plugin fetch tpu"), "{:?}", missing(&TPU, Device::Tpu));
+        assert_eq!(missing(&[&TPU[..], &[("usr/lib/libtpu.so", "")]].concat(), Device::Tpu), None);
+        assert!(missing(&[], Device::XlaCpu).unwrap().contains("plugin fetch cpu"));
+    }
+
+    #[test]
+    fn a_chip_without_a_node_is_not_taken() {
+        let (device, reason) = Machine::new(&TPU[..2]).choose(Device::Auto);
+        assert_eq!(device, Device::Cpu);
+        assert!(reason.contains("but no device node: give the container /dev/vfio"), "{reason}");
     }
 
     #[test]

@@ -1,0 +1,120 @@
+//! `plan`: what would start, on a machine that is a folder; and the exit status of a device that is not here.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use integration_tests::executable;
+
+/// The launcher with these arguments, in an environment of its own.
+fn launcher(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new(executable());
+    command
+        .args(arguments)
+        .env_clear()
+        .env("HOME", home.path())
+        .envs(environment.iter().copied())
+        .output()
+        .expect("the launcher runs")
+}
+
+/// A folder that looks like a host with this many chips of a TPU v6e.
+fn host(num_chips: u32) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a path in a folder")).expect("a new directory");
+        std::fs::write(path, text).expect("a new file");
+    };
+    for chip in 0..num_chips {
+        let folder = format!("sys/bus/pci/devices/0000:00:0{}.0", chip + 4);
+        write(&format!("{folder}/vendor"), "0x1ae0\n");
+        write(&format!("{folder}/device"), "0x006f\n");
+        symlink(format!("../../iommu_groups/{chip}"), root.path().join(folder).join("iommu_group"))
+            .expect("a new link");
+        write(&format!("dev/vfio/{chip}"), "");
+    }
+    root
+}
+
+fn plan(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let root = root.to_str().expect("temporary paths are text");
+    launcher(&[&["plan", "--sysfs-root", root], arguments].concat(), environment)
+}
+
+fn stdout(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("plans are text")
+}
+
+#[test]
+fn two_shards_on_the_processor() {
+    let text = stdout(launcher(&["plan", "--device", "cpu", "--num-shard", "2", "--port", "8080"], &[]));
+    for part in [
+        "device   cpu (asked for)\n",
+        "\nshard-0  shard --model-id demo --device cpu --rank 0 --world-size 2 --devices-per-shard 1 --collective-path /proc/",
+        "\nshard-1  shard --model-id demo --device cpu --rank 1 ",
+        "  socket <private directory>/shard-1\n",
+        "\nrouter   router --model-id demo --world-size 2 --port 8080\n",
+    ] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}
+
+#[test]
+fn a_tpu_host_is_a_folder() {
+    let root = host(4);
+    let text = stdout(plan(root.path(), &["--device", "tpu", "--num-shard", "4"], &[("TPU_LOG_DIR", "/logs")]));
+    for part in [
+        "chip 3   v6e    /dev/vfio/3    PCI 0000:00:07.0  1 device(s)\n",
+        "  TPU_PROCESS_BOUNDS            2,2,1 ",
+        "  CLOUD_TPU_TASK_ID    3 ",
+    ] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    let log_line = text.lines().find(|line| line.contains("TPU_LOG_DIR")).unwrap();
+    assert!(log_line.contains("/logs") && log_line.ends_with("yours"), "{log_line}");
+}
+
+#[test]
+fn chips_in_use_are_shown_in_the_plan() {
+    let root = host(4);
+    std::fs::create_dir_all(root.path().join("proc/4711/fd")).unwrap();
+    std::fs::write(root.path().join("proc/4711/cmdline"), "python3\0train.py\0").unwrap();
+    symlink("/dev/vfio/2", root.path().join("proc/4711/fd/5")).unwrap();
+    let text = stdout(plan(root.path(), &["--device", "tpu", "--num-shard", "4"], &[]));
+    assert!(text.contains("error: /dev/vfio/2 is in use by process 4711 (python3 train.py)\n"), "{text}");
+}
+
+#[test]
+fn without_a_plan_the_exit_status_says_whose_fault_it_is() {
+    let root = host(4);
+    for (arguments, environment, status, sentence) in [
+        (
+            &["--device", "tpu", "--num-shard", "3"][..],
+            &[][..],
+            2,
+            "--num-shard may be 1 or 4 with --devices-per-shard 1",
+        ),
+        (&["--device", "tpu"], &[("TPU_VISIBLE_CHIPS", "9")], 2, "chips of this host, 0 to 3"),
+        (&["--devices-per-shard", "0"], &[], 2, "0 is not in 1.."),
+    ] {
+        let output = plan(root.path(), arguments, environment);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(error.contains(sentence), "{error}");
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let output = plan(empty.path(), &["--device", "tpu"], &[]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(output.stderr, b"error: device tpu: no TPU chip on the bus\n");
+}
+
+#[test]
+fn a_device_without_its_plugin_is_missed_before_anything_starts() {
+    let output = launcher(&["--device", "xla-cpu", "--port", "0"], &[]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let log = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("device xla-cpu: ") && log.contains("plugin fetch cpu"), "{log}");
+}

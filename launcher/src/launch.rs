@@ -1,0 +1,134 @@
+//! One launch from its arguments to its end, or to its plan on paper.
+//!
+//! Doors: [`run_as_process`] and [`show`]. Both plan in the same way: the device is chosen, the machine is looked at, and
+//! [`LaunchPlan`] decides. A launch is then checked against the machine and handed to the supervisor.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use shard::Device;
+use shard::devices::tpu::{self as chips, Chip};
+use shard::devices::{self, Choice};
+use shard::plugins::Surroundings;
+
+use crate::args::{LaunchArgs, PlanArgs};
+use crate::error::LauncherError;
+use crate::plan::text::text;
+use crate::plan::{LaunchPlan, Machine, Place};
+use crate::shared_memory::SharedMemory;
+use crate::tpu::diagnosis::{Diagnosis, Inspection};
+use crate::tpu::{FIRST_PORT, diagnosis, free_ports};
+use crate::variables::Environment;
+use crate::{preflight, supervisor};
+
+/// Serves until a signal or a failure. Exit status: see `docs/exit-codes.md`.
+pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
+    if let Err(error) = telemetry::init(args.log.json_output, &args.log.log_level) {
+        let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
+        return ExitCode::from(2);
+    }
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let status = error.exit_status();
+            tracing::error!("{:#}", anyhow::Error::new(error));
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Prints what [`run_as_process`] would start, on stdout; errors go to stderr, with the same exit status.
+pub(crate) fn show(args: &PlanArgs) -> ExitCode {
+    match plan_as_text(args) {
+        Ok(text) => {
+            // A closed stdout is no failure: its reader has seen enough.
+            let _ = std::io::stdout().lock().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let status = error.exit_status();
+            let _ = writeln!(std::io::stderr().lock(), "error: {:#}", anyhow::Error::new(error));
+            ExitCode::from(status)
+        }
+    }
+}
+
+fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
+    let sockets = preflight::check(args)?;
+    let surroundings = Surroundings::of_process();
+    let asked = args.model.device;
+    let (args, Choice { device, reason }) = with_device(args, &surroundings);
+    if asked == Device::Auto {
+        tracing::info!(%device, reason, "device");
+    }
+    if let Some(missing) = devices::missing(device, args.model.plugin_path.as_deref(), &surroundings) {
+        return Err(LauncherError::Device { device, reasons: vec![missing] });
+    }
+    let machine = machine(&args, &surroundings.root);
+    let memory = SharedMemory::for_launch(&args)?;
+    let collective_path = memory.as_ref().map(SharedMemory::path);
+    let place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path };
+    let plan = LaunchPlan::new(&args, &place, &machine)?;
+    if let Some(reason) = plan.unreachable() {
+        return Err(LauncherError::Arguments(vec![reason]));
+    }
+    let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
+    for warning in warnings.iter().chain(plan.slice.iter().flat_map(|slice| &slice.notes)) {
+        tracing::warn!("{warning}");
+    }
+    if !errors.is_empty() {
+        return Err(LauncherError::Device { device, reasons: errors });
+    }
+    supervisor::run(&plan)
+}
+
+fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
+    let surroundings = Surroundings { root: args.sysfs_root.clone(), ..Surroundings::of_process() };
+    let (launch, Choice { device, reason }) = with_device(&args.launch, &surroundings);
+    let machine = machine(&launch, &surroundings.root);
+    if device == Device::Tpu && machine.chips.is_empty() {
+        // Without chips there is no plan; a plugin may come later.
+        let missing = devices::missing(device, None, &surroundings).unwrap_or_default();
+        return Err(LauncherError::Device { device, reasons: vec![missing] });
+    }
+    let memory = SharedMemory::for_launch(&launch)?;
+    let collective_path = memory.as_ref().map(SharedMemory::path);
+    let shard_uds_path = launch.shard_uds_path.clone().unwrap_or_else(|| "<private directory>/shard".to_owned());
+    let place = Place { shard_uds_path: &shard_uds_path, collective_path };
+    let plan = LaunchPlan::new(&launch, &place, &machine)?;
+    let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
+    let errors = errors.iter().map(|error| format!("error: {error}"));
+    let remarks: Vec<String> = errors.chain(warnings.iter().map(|warning| format!("warning: {warning}"))).collect();
+    Ok(text(&plan, &machine, &format!("{device} ({reason})"), &remarks))
+}
+
+/// The arguments with a device that is not `auto`, and why it is that one.
+fn with_device(args: &LaunchArgs, surroundings: &Surroundings) -> (LaunchArgs, Choice) {
+    let mut args = args.clone();
+    let choice = devices::choose(args.model.device, args.model.plugin_path.as_deref(), surroundings);
+    args.model.device = choice.device;
+    (args, choice)
+}
+
+/// What the plan depends on.
+fn machine(args: &LaunchArgs, root: &Path) -> Machine {
+    let is_tpu = args.model.device == Device::Tpu;
+    let num_shard = args.num_shard.unwrap_or(1) as usize;
+    Machine {
+        chips: if is_tpu { chips::find(root).usable } else { Vec::new() },
+        environment: Environment::of_process(),
+        ports: if is_tpu { free_ports(FIRST_PORT, num_shard, args.http.port) } else { Vec::new() },
+    }
+}
+
+fn diagnose(plan: &LaunchPlan, machine: &Machine, root: &Path) -> Diagnosis {
+    let Some(slice) = &plan.slice else { return Diagnosis::default() };
+    let chips: Vec<&Chip> = slice.chips.iter().map(|index| &machine.chips[*index]).collect();
+    let name = "ALLOW_MULTIPLE_LIBTPU_LOAD";
+    let planned = plan.shards.iter().flat_map(|shard| &shard.child.variables).find(|variable| variable.name == name);
+    let allow_multiple = planned.map(|variable| variable.value.as_str()).or_else(|| machine.environment.get(name));
+    let takes_lock = !allow_multiple.is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
+    let memlock_bytes = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    diagnosis::check(&Inspection { root, chips: &chips, takes_lock, memlock_bytes })
+}

@@ -1,0 +1,202 @@
+//! Arguments to processes: which children run, with which argv, variables and sockets. A pure value: no file, no socket,
+//! no process is touched here, so every plan can be tested by looking at it.
+//!
+//! Doors: [`LaunchPlan::new`], and [`text`], which prints a plan.
+
+#[cfg(test)]
+mod tests;
+pub(crate) mod text;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shard::Device;
+use shard::devices::tpu::Chip;
+
+use crate::args::LaunchArgs;
+use crate::error::LauncherError;
+use crate::event::ChildId;
+use crate::tpu::{Request, Slice};
+use crate::variables::{Environment, Setting, Variable, variables};
+
+/// What of this machine a plan depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// TPU chips by their local index; empty unless a TPU computes.
+    pub(crate) chips: Vec<Chip>,
+    pub(crate) environment: Environment,
+    /// Free ports, one per shard.
+    pub(crate) ports: Vec<u16>,
+}
+
+/// What processes of this launch share on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place<'a> {
+    /// Path of the shards' sockets without `-<rank>`.
+    pub(crate) shard_uds_path: &'a str,
+    /// File through which shards on the processor exchange activations.
+    pub(crate) collective_path: Option<PathBuf>,
+}
+
+/// One process to start: this executable with these arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChildPlan {
+    pub(crate) id: ChildId,
+    pub(crate) argv: Vec<OsString>,
+    /// What it finds in its environment; it inherits the user's own values.
+    pub(crate) variables: Vec<Variable>,
+}
+
+/// A shard: the process and the socket it will listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ShardPlan {
+    pub(crate) child: ChildPlan,
+    pub(crate) socket: PathBuf,
+}
+
+/// Everything the supervisor does, decided beforehand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LaunchPlan {
+    pub(crate) shards: Vec<ShardPlan>,
+    pub(crate) router: ChildPlan,
+    /// The slice that shards on a TPU make up.
+    pub(crate) slice: Option<Slice>,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) json_output: bool,
+}
+
+impl LaunchPlan {
+    /// Plans the processes; the socket of each rank is `<shard_uds_path>-<rank>`.
+    ///
+    /// # Errors
+    /// [`LauncherError::Arguments`] with everything that is wrong.
+    pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Self, LauncherError> {
+        let num_shard = args.num_shard.unwrap_or(1);
+        let mut errors = check(args, place.shard_uds_path);
+        let slice = if errors.is_empty() { slice(args, machine) } else { Ok(None) };
+        errors.extend(slice.as_ref().err().into_iter().flatten().cloned());
+        let (Ok(slice), true) = (slice, errors.is_empty()) else {
+            return Err(LauncherError::Arguments(errors));
+        };
+        let num_hosts = slice.as_ref().map_or(1, |slice| slice.hosts.len());
+        let world_size = num_shard.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
+        let first_rank = slice.as_ref().map_or(0, |slice| slice.worker_id.saturating_mul(num_shard));
+        let shard = |local: u32| {
+            let mut shard = shard(args, place, first_rank + local, world_size);
+            let member = slice.as_ref().and_then(|slice| slice.members().nth(local as usize));
+            let setting = member.map_or(Setting::Shard(args.model.device), Setting::Tpu);
+            shard.child.variables = variables(&setting, &machine.environment);
+            shard
+        };
+        Ok(Self {
+            shards: (0..num_shard).map(shard).collect(),
+            router: router(args, place.shard_uds_path.to_owned(), world_size),
+            slice,
+            shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
+            json_output: args.log.json_output,
+        })
+    }
+
+    /// Why this plan can be looked at but not started: some of its shards run on hosts that the router does not reach.
+    pub(crate) fn unreachable(&self) -> Option<String> {
+        let slice = self.slice.as_ref().filter(|slice| slice.hosts.len() > 1)?;
+        Some(format!(
+            "TPU_WORKER_HOSTNAMES names {} hosts, but the router reaches only the shards of its own host: this version \
+             serves slices of one host",
+            slice.hosts.len()
+        ))
+    }
+}
+
+fn slice(args: &LaunchArgs, machine: &Machine) -> Result<Option<Slice>, Vec<String>> {
+    if args.model.device != Device::Tpu {
+        return Ok(None);
+    }
+    let request = Request {
+        num_shard: args.num_shard.unwrap_or(1),
+        devices_per_shard: args.devices_per_shard,
+        chips: &machine.chips,
+        environment: &machine.environment,
+        ports: &machine.ports,
+    };
+    Slice::plan(&request).map(Some)
+}
+
+fn check(args: &LaunchArgs, shard_uds_path: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    match (args.sharded, args.num_shard) {
+        (_, Some(0)) => errors.push("`num_shard` cannot be < 1".to_owned()),
+        (Some(true), None | Some(1)) => errors.push("`sharded` is true but `num_shard` is not > 1".to_owned()),
+        _ => {}
+    }
+    errors.extend(check_devices(args));
+    let path = proto::socket_path(shard_uds_path, args.num_shard.unwrap_or(1).saturating_sub(1));
+    if path.len() > proto::MAX_SOCKET_PATH_BYTES {
+        let max = proto::MAX_SOCKET_PATH_BYTES;
+        errors.push(format!(
+            "socket path {path} has {} bytes, a Unix socket allows {max}; use a shorter --shard-uds-path",
+            path.len()
+        ));
+    }
+    if let Some(revision) = &args.model.revision {
+        let model_id = &args.model.model_id;
+        errors.push(format!(
+            "`revision` is {revision:?}, but {model_id:?} does not come from the Hub and has no revisions"
+        ));
+    }
+    errors.extend(args.limits.check(&args.batching));
+    errors
+}
+
+/// Counts that a device cannot have; a TPU's depend on its chips.
+fn check_devices(args: &LaunchArgs) -> Option<String> {
+    let (device, devices_per_shard, num_shard) =
+        (args.model.device, args.devices_per_shard, args.num_shard.unwrap_or(1));
+    match device {
+        Device::Auto | Device::Mock | Device::Tpu => None,
+        Device::Cpu => (devices_per_shard > 1).then(|| {
+            format!("`devices_per_shard` is {devices_per_shard}, but a shard on --device cpu is one device; use --num-shard")
+        }),
+        Device::XlaCpu | Device::Cuda => (num_shard > 1).then(|| {
+            format!("`num_shard` is {num_shard}, but --device {device} shares a model inside one process; use --devices-per-shard")
+        }),
+    }
+}
+
+fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> ShardPlan {
+    let socket = proto::socket_path(place.shard_uds_path, rank);
+    let shard_args = shard::ShardArgs {
+        model: args.model.clone(),
+        uds_path: socket.clone().into(),
+        rank,
+        world_size,
+        devices_per_shard: args.devices_per_shard,
+        collective_path: place.collective_path.clone(),
+        json_output: true,
+        log_level: args.log.log_level.clone(),
+    };
+    let child = child(ChildId::Shard(rank), "shard", shard_args.to_argv());
+    ShardPlan { child, socket: socket.into() }
+}
+
+fn router(args: &LaunchArgs, shard_uds_path: String, world_size: u32) -> ChildPlan {
+    let router_args = router::RouterArgs {
+        model_id: args.model.model_id.clone(),
+        revision: args.model.revision.clone(),
+        shard_uds_path,
+        world_size,
+        shutdown_timeout: args.shutdown_timeout,
+        http: args.http.clone(),
+        limits: args.limits.clone(),
+        batching: args.batching.clone(),
+        json_output: true,
+        log_level: args.log.log_level.clone(),
+    };
+    child(ChildId::Router, "router", router_args.to_argv())
+}
+
+fn child(id: ChildId, subcommand: &str, mut argv: Vec<OsString>) -> ChildPlan {
+    argv.insert(0, subcommand.into());
+    ChildPlan { id, argv, variables: Vec::new() }
+}

@@ -1,0 +1,101 @@
+//! Plans, looked at.
+
+use clap::Parser;
+
+use super::*;
+use crate::args::{Args, Part};
+
+fn plan(flags: &[&str]) -> Result<LaunchPlan, LauncherError> {
+    let args = Args::parse_from(["text-generation-launcher"].iter().chain(flags));
+    let shard_uds_path = args.launch.shard_uds_path.as_deref().unwrap_or("/run/hilo/shard");
+    let place = Place { shard_uds_path, collective_path: Some("/proc/self/fd/3".into()) };
+    let machine = Machine { chips: Vec::new(), environment: Environment::default(), ports: Vec::new() };
+    LaunchPlan::new(&args.launch, &place, &machine)
+}
+
+fn errors(flags: &[&str]) -> Vec<String> {
+    match plan(flags) {
+        Err(LauncherError::Arguments(errors)) => errors,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn children_parse_what_the_plan_gives_them() {
+    let plan =
+        plan(&["--model-id", "/models/x", "--port", "8080", "--max-batch-size", "7", "--max-total-tokens", "99"])
+            .unwrap();
+    let parse = |child: &ChildPlan| {
+        let argv = std::iter::once(OsString::from("text-generation-launcher")).chain(child.argv.iter().cloned());
+        Args::try_parse_from(argv).unwrap().part.unwrap()
+    };
+    let Part::Shard(shard) = parse(&plan.shards[0].child) else { panic!("not a shard") };
+    assert_eq!((shard.model.model_id.as_str(), shard.rank, shard.world_size), ("/models/x", 0, 1));
+    assert_eq!(shard.uds_path, plan.shards[0].socket);
+    assert!(shard.json_output);
+    let Part::Router(router) = parse(&plan.router) else { panic!("not a router") };
+    assert_eq!((router.http.port, router.batching.max_batch_size), (8080, Some(7)));
+    assert_eq!((router.limits.max_total_tokens, router.world_size), (Some(99), 1));
+    assert_eq!(proto::socket_path(&router.shard_uds_path, 0), plan.shards[0].socket.display().to_string());
+}
+
+#[test]
+fn each_rank_has_its_socket() {
+    assert_eq!(plan(&["--shard-uds-path", "/tmp/s"]).unwrap().shards[0].socket, PathBuf::from("/tmp/s-0"));
+}
+
+#[test]
+fn a_long_socket_path_names_its_length() {
+    let path = format!("/tmp/{}", "x".repeat(120));
+    let errors = errors(&["--shard-uds-path", &path]);
+    assert!(errors[0].contains("has 127 bytes, a Unix socket allows 107"), "{errors:?}");
+}
+
+#[test]
+fn all_bad_arguments_are_reported_at_once() {
+    let errors = errors(&[
+        "--num-shard",
+        "0",
+        "--validation-workers",
+        "0",
+        "--max-input-tokens",
+        "9",
+        "--max-total-tokens",
+        "9",
+    ]);
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert!(errors.contains(&"`num_shard` cannot be < 1".to_owned()), "{errors:?}");
+}
+
+#[test]
+fn a_revision_of_local_files_is_refused() {
+    assert!(errors(&["--revision", "main"])[0].contains("`revision` is \"main\", but \"demo\""));
+}
+
+#[test]
+fn every_shard_knows_its_rank_and_what_all_share() {
+    let plan = plan(&["--device", "mock", "--num-shard", "3", "--devices-per-shard", "2"]).unwrap();
+    for (rank, shard) in (0..).zip(&plan.shards) {
+        let args = ["text-generation-launcher".into()].into_iter().chain(shard.child.argv.iter().cloned());
+        let Some(Part::Shard(args)) = Args::parse_from(args).part else { panic!("not a shard") };
+        assert_eq!((args.rank, args.world_size, args.devices_per_shard), (rank, 3, 2));
+        assert_eq!(args.collective_path, Some("/proc/self/fd/3".into()));
+        assert_eq!(args.uds_path, PathBuf::from(format!("/run/hilo/shard-{rank}")));
+    }
+    assert_eq!(plan.shards.len(), 3);
+}
+
+#[test]
+fn a_sharded_model_has_more_than_one_shard() {
+    assert!(errors(&["--sharded", "true"])[0].contains("`sharded` is true"));
+}
+
+#[test]
+fn counts_that_a_device_cannot_have_are_refused() {
+    let two_devices = errors(&["--device", "cpu", "--devices-per-shard", "2"]);
+    assert!(two_devices[0].contains("`devices_per_shard` is 2"), "{two_devices:?}");
+    for device in ["xla-cpu", "cuda"] {
+        let two_shards = errors(&["--device", device, "--num-shard", "2"]);
+        assert!(two_shards[0].contains("use --devices-per-shard"), "{two_shards:?}");
+    }
+}

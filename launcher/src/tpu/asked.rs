@@ -1,0 +1,179 @@
+//! What the environment asks for: the user's own chips, hosts, bounds and addresses, and where they contradict a plan.
+
+use std::collections::BTreeSet;
+
+use crate::tpu::bounds::Bounds;
+use crate::tpu::shape::Shape;
+use crate::tpu::{FIRST_PORT, Request};
+
+/// Variables that are read here and never set.
+pub(crate) const INPUTS: [&str; 1] = ["TPU_TOPOLOGY"];
+
+/// What the environment says about the slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Local indices of the chips that may be used.
+    pub(crate) visible: Vec<u32>,
+    /// Whether the user named them.
+    pub(crate) names_chips: bool,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) worker_id: u32,
+    pub(crate) topology: Option<Bounds>,
+}
+
+impl Asked {
+    /// Reads the lists.
+    ///
+    /// # Errors
+    /// All values that cannot be read.
+    pub(crate) fn read(request: &Request<'_>) -> Result<Self, Vec<String>> {
+        let hosts = hosts(request);
+        let num_hosts = hosts.as_ref().map_or(1, Vec::len);
+        match (visible(request), hosts, worker_id(request, num_hosts), topology(request)) {
+            (Ok((visible, names_chips)), Ok(hosts), Ok(worker_id), Ok(topology)) => {
+                Ok(Self { visible, names_chips, hosts, worker_id, topology })
+            }
+            (visible, hosts, worker_id, topology) => {
+                Err([visible.err(), hosts.err(), worker_id.err(), topology.err()].into_iter().flatten().collect())
+            }
+        }
+    }
+
+    /// Bounds of processes and of chips per process: the user's own where they fit.
+    pub(crate) fn bounds(&self, request: &Request<'_>, shape: &mut Shape, errors: &mut Vec<String>) {
+        let num_chips = shape.chips_per_process.product();
+        for (bounds, [name, old_name], expected, of) in [
+            (
+                &mut shape.process_bounds,
+                ["TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS"],
+                request.num_shard.saturating_mul(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)),
+                "process(es)",
+            ),
+            (
+                &mut shape.chips_per_process,
+                ["TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS"],
+                num_chips,
+                "chip(s) per process",
+            ),
+        ] {
+            let fitting = |text: &str| Bounds::parse(text, ',').filter(|bounds| bounds.product() == expected);
+            match (request.environment.get(name), request.environment.get(old_name)) {
+                (Some(text), _) => match fitting(text) {
+                    Some(yours) => *bounds = yours,
+                    None => errors.push(format!("{name} is {text:?}, but this plan has {expected} {of}: unset it")),
+                },
+                (None, Some(text)) => match fitting(text) {
+                    Some(yours) => *bounds = yours,
+                    // GKE sets the older names for one process with all chips, whatever a pod then starts.
+                    None => shape.notes.push(format!("{old_name} is {text:?}; this plan says {bounds} in {name}")),
+                },
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// `host:port` of every process of the slice.
+    ///
+    /// Several hosts cannot look for free ports together, so theirs are fixed.
+    pub(crate) fn addresses(&self, request: &Request<'_>) -> Result<Vec<String>, String> {
+        let num_local = request.num_shard as usize;
+        let num_processes = num_local * self.hosts.len();
+        if let Some(text) = request.environment.get("TPU_PROCESS_ADDRESSES") {
+            let addresses: Vec<String> = text.split(',').map(|address| address.trim().to_owned()).collect();
+            let is_address = |address: &String| {
+                address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            };
+            return match addresses.iter().find(|address| !is_address(address)) {
+                Some(address) => Err(format!("TPU_PROCESS_ADDRESSES has {address:?}, which is not host:port")),
+                None if addresses.len() != num_processes => Err(format!(
+                    "TPU_PROCESS_ADDRESSES has {} addresses, but this plan has {num_processes} process(es): unset it",
+                    addresses.len()
+                )),
+                None => Ok(addresses),
+            };
+        }
+        if self.hosts.len() > 1 {
+            let ports = FIRST_PORT..=FIRST_PORT.saturating_add(u16::try_from(num_local - 1).unwrap_or(u16::MAX));
+            let of_host = |host: &String| ports.clone().map(|port| format!("{host}:{port}")).collect::<Vec<_>>();
+            return Ok(self.hosts.iter().flat_map(of_host).collect());
+        }
+        if let Some(port) = request.environment.get("TPU_PROCESS_PORT").filter(|_| num_local == 1) {
+            return Ok(vec![format!("localhost:{port}")]);
+        }
+        Ok(request.ports.iter().take(num_local).map(|port| format!("localhost:{port}")).collect())
+    }
+
+    /// Values that only one process can have, and that must be those of the plan.
+    pub(crate) fn check_private(&self, request: &Request<'_>, addresses: &[String]) -> Vec<String> {
+        let own = addresses.get(self.worker_id as usize).filter(|_| request.num_shard == 1);
+        let port = own.and_then(|address| address.rsplit_once(':')).map(|(_, port)| port.to_owned());
+        let task_id = own.map(|_| self.worker_id.to_string());
+        let mut errors = Vec::new();
+        for (name, planned) in [("TPU_PROCESS_PORT", port), ("CLOUD_TPU_TASK_ID", task_id)] {
+            match (request.environment.get(name), planned) {
+                (Some(yours), Some(planned)) if yours != planned => {
+                    errors.push(format!("{name} is {yours:?}, but this process has {planned}: unset it"));
+                }
+                (Some(yours), _) if request.num_shard > 1 => errors.push(format!(
+                    "{name} is {yours:?}, but each of the {} shards needs its own: unset it",
+                    request.num_shard
+                )),
+                (Some(_) | None, _) => {}
+            }
+        }
+        errors
+    }
+}
+
+fn visible(request: &Request<'_>) -> Result<(Vec<u32>, bool), String> {
+    let num_chips = request.chips.len();
+    let names = ["TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"];
+    let Some((name, text)) = names.iter().find_map(|name| Some((name, request.environment.get(name)?))) else {
+        return Ok(((0..).take(num_chips).collect(), false));
+    };
+    let indices: Option<Vec<u32>> = text.split(',').map(|index| index.trim().parse().ok()).collect();
+    let is_chip = |index: &u32| (*index as usize) < num_chips;
+    let is_legal = |indices: &Vec<u32>| {
+        indices.iter().all(is_chip) && indices.iter().collect::<BTreeSet<_>>().len() == indices.len()
+    };
+    indices.filter(is_legal).map(|indices| (indices, true)).ok_or_else(|| {
+        let last = num_chips.saturating_sub(1);
+        format!("{name} is {text:?}, which is not a list of different chips of this host, 0 to {last}")
+    })
+}
+
+fn hosts(request: &Request<'_>) -> Result<Vec<String>, String> {
+    let text = request.environment.get("TPU_WORKER_HOSTNAMES").unwrap_or("localhost");
+    let hosts: Vec<String> = text.split(',').map(|host| host.trim().to_owned()).collect();
+    let is_bad = |host: &String| host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == ':' || c == '/');
+    let are_different = hosts.iter().collect::<BTreeSet<_>>().len() == hosts.len();
+    if hosts.iter().any(is_bad) || !are_different {
+        return Err(format!(
+            "TPU_WORKER_HOSTNAMES is {text:?}, which is not a list of different host names, such as a,b"
+        ));
+    }
+    Ok(hosts)
+}
+
+fn worker_id(request: &Request<'_>, num_hosts: usize) -> Result<u32, String> {
+    match request.environment.get("TPU_WORKER_ID") {
+        None if num_hosts > 1 => Err(format!(
+            "TPU_WORKER_HOSTNAMES names {num_hosts} hosts: set TPU_WORKER_ID to the number of this one, from 0"
+        )),
+        None => Ok(0),
+        Some(text) => text.parse().ok().filter(|id| (*id as usize) < num_hosts).ok_or_else(|| {
+            let last = num_hosts - 1;
+            format!(
+                "TPU_WORKER_ID is {text:?}, but TPU_WORKER_HOSTNAMES names {num_hosts} host(s): allowed is 0 to {last}"
+            )
+        }),
+    }
+}
+
+fn topology(request: &Request<'_>) -> Result<Option<Bounds>, String> {
+    let Some(text) = request.environment.get("TPU_TOPOLOGY") else { return Ok(None) };
+    match Bounds::parse(text, 'x').filter(|bounds| bounds.num_dims() == 3) {
+        Some(bounds) => Ok(Some(bounds)),
+        None => Err(format!("TPU_TOPOLOGY is {text:?}, which is not a shape such as 2x4 or 2x2x1")),
+    }
+}

@@ -1,0 +1,285 @@
+//! What keeps a shard from its chips, found before it starts: no rights, a chip in use, a lock that another holds.
+//!
+//! Door: [`check`]. libtpu says most of this too, minutes later, in other words, or not at all. Nothing is changed: a file
+//! that may be another user's is never removed.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, OFlags};
+use rustix::process::{Flock, FlockOffsetType, FlockType};
+use shard::devices::tpu::Chip;
+
+/// libtpu holds a POSIX lock on it while it may use chips, and leaves it behind.
+const LOCK_FILE: &str = "tmp/libtpu_lockfile";
+/// What GKE grants its TPU pods.
+const MEMLOCK_BYTES: u64 = 64 << 30;
+const MAX_COMMAND_CHARS: usize = 100;
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inspection<'a> {
+    /// `/` except in tests.
+    pub(crate) root: &'a Path,
+    pub(crate) chips: &'a [&'a Chip],
+    /// Whether libtpu will want its lock.
+    pub(crate) takes_lock: bool,
+    /// Bytes that a process may lock in memory; `None` for all.
+    pub(crate) memlock_bytes: Option<u64>,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Diagnosis {
+    /// Each keeps a shard from starting.
+    pub(crate) errors: Vec<String>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A process that has a file open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Holder {
+    pid: u32,
+    command: String,
+    file: PathBuf,
+}
+
+/// Looks for everything that is wrong.
+pub(crate) fn check(inspection: &Inspection<'_>) -> Diagnosis {
+    let mut diagnosis = Diagnosis::default();
+    let (holders, num_hidden) = holders(inspection.root);
+    for chip in inspection.chips {
+        let node = chip.node.as_path();
+        let path = below(inspection.root, node);
+        let mut held = holders.iter().filter(|holder| holder.file == node).peekable();
+        if held.peek().is_some() {
+            diagnosis.errors.extend(held.map(|Holder { pid, command, .. }| {
+                format!("{} is in use by process {pid} ({command})", node.display())
+            }));
+        } else if let Err(error) = rustix::fs::access(&path, Access::READ_OK | Access::WRITE_OK) {
+            diagnosis.errors.push(format!(
+                "{} cannot be opened ({error}): this user needs the right to read and write it",
+                node.display()
+            ));
+        } else if is_busy(node, &path) {
+            diagnosis.errors.push(format!(
+                "{0} is in use, but by none of the processes that this user sees ({num_hidden} are hidden): \
+                 `sudo lsof -w {0}` names it",
+                node.display()
+            ));
+        }
+    }
+    if inspection.takes_lock {
+        diagnosis.errors.extend(lock(inspection.root, &holders));
+    }
+    diagnosis.warnings.extend(memlock(inspection));
+    diagnosis
+}
+
+/// The processes that have TPU nodes or the lock file open, and how many processes this user may not look at.
+fn holders(root: &Path) -> (Vec<Holder>, usize) {
+    let mut holders = Vec::new();
+    let mut num_hidden = 0;
+    for process in fs::read_dir(root.join("proc")).into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(files) = fs::read_dir(process.path().join("fd")) else {
+            num_hidden += 1;
+            continue;
+        };
+        let mut files: Vec<PathBuf> = files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).collect();
+        files.retain(|file| is_tpu_file(file));
+        files.sort();
+        files.dedup();
+        let command = if files.is_empty() { String::new() } else { command(&process.path()) };
+        holders.extend(files.into_iter().map(|file| Holder { pid, command: command.clone(), file }));
+    }
+    holders.sort_by_key(|holder| holder.pid);
+    (holders, num_hidden)
+}
+
+fn is_tpu_file(file: &Path) -> bool {
+    let is_accel = file.to_str().is_some_and(|file| file.starts_with("/dev/accel"));
+    is_accel || file.starts_with("/dev/vfio") || file == Path::new("/").join(LOCK_FILE)
+}
+
+/// The command line, shortened.
+fn command(process: &Path) -> String {
+    let line = fs::read(process.join("cmdline")).unwrap_or_default();
+    let words: Vec<_> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
+    let text = String::from_utf8_lossy(&words.join(&b' ')).into_owned();
+    if text.is_empty() { "no command line".to_owned() } else { text.chars().take(MAX_COMMAND_CHARS).collect() }
+}
+
+/// Whether somebody has the node open. The kernel opens a VFIO group once at a time, and opening does nothing else.
+fn is_busy(node: &Path, path: &Path) -> bool {
+    let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
+    let open = || OpenOptions::new().read(true).write(true).custom_flags(flags.cast_signed()).open(path);
+    node.starts_with("/dev/vfio") && open().is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
+}
+
+/// What keeps libtpu from its lock. A file that nobody holds does not, as long as libtpu may open it.
+fn lock(root: &Path, holders: &[Holder]) -> Option<String> {
+    let place = Path::new("/").join(LOCK_FILE);
+    let path = root.join(LOCK_FILE);
+    let owner = fs::symlink_metadata(&path).ok()?.uid();
+    // As libtpu opens it: in a sticky folder the kernel may refuse that for another user's file whatever its mode.
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&path);
+    let pid = file.as_ref().ok().and_then(lock_holder);
+    let holder = |pid: &u32| holders.iter().find(|holder| holder.pid == *pid).map(|holder| holder.command.as_str());
+    let open_by = holders.iter().find(|holder| holder.file == place);
+    match (file, pid, open_by) {
+        (Ok(_), Some(pid), _) => Some(format!(
+            "process {pid} ({}) holds {}: it uses TPU chips of this host",
+            holder(&pid).unwrap_or("another user's, or in another container"),
+            place.display()
+        )),
+        (Ok(_), None, _) => None,
+        (Err(error), _, Some(Holder { pid, command, .. })) => Some(format!(
+            "{} cannot be opened ({error}): process {pid} ({command}) has it open and may use TPU chips of this host",
+            place.display()
+        )),
+        (Err(error), _, None) => Some(format!(
+            "{0} cannot be opened ({error}), which libtpu needs: it belongs to user {owner}, and no process that this user \
+             sees has it open; if no TPU process runs, `sudo rm {0}`",
+            place.display()
+        )),
+    }
+}
+
+/// The process that has a lock on the file; 0 where it lives in another container.
+fn lock_holder(file: &File) -> Option<u32> {
+    let whole = Flock { start: 0, length: 0, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
+    let held = rustix::process::fcntl_getlk(file, &whole).ok()??;
+    Some(held.pid.map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()))
+}
+
+fn memlock(inspection: &Inspection<'_>) -> Option<String> {
+    let limit = inspection.memlock_bytes.filter(|limit| *limit < MEMLOCK_BYTES)?;
+    inspection.chips.iter().any(|chip| chip.node.starts_with("/dev/vfio")).then(|| {
+        format!(
+            "a process may lock {} MiB of memory; libtpu may need more (`ulimit -l unlimited`, or --ulimit memlock=-1 for a \
+             container)",
+            limit >> 20
+        )
+    })
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::tpu::testing::Machine;
+
+    fn check_all(machine: &Machine, takes_lock: bool) -> Diagnosis {
+        let chips = machine.chips();
+        let chips: Vec<&Chip> = chips.iter().collect();
+        check(&Inspection { root: machine.root(), chips: &chips, takes_lock, memlock_bytes: None })
+    }
+
+    fn process(machine: &Machine, pid: u32, command: &str, file: &str) {
+        machine.write(&format!("proc/{pid}/cmdline"), command);
+        fs::create_dir_all(machine.root().join(format!("proc/{pid}/fd"))).unwrap();
+        symlink(file, machine.root().join(format!("proc/{pid}/fd/9"))).unwrap();
+    }
+
+    #[test]
+    fn a_free_machine_has_nothing_to_say() {
+        let machine = Machine::new("0x006f", 2);
+        process(&machine, 7, "bash\0", "/dev/null");
+        machine.write(LOCK_FILE, "");
+        assert_eq!(check_all(&machine, true), Diagnosis::default());
+    }
+
+    #[test]
+    fn the_holder_of_a_chip_is_named() {
+        let machine = Machine::new("0x006f", 2);
+        process(&machine, 4711, "python3\0train.py\0", "/dev/vfio/1");
+        process(&machine, 12, "other\0", "/dev/vfio/7");
+        let errors = check_all(&machine, false).errors;
+        assert_eq!(errors, ["/dev/vfio/1 is in use by process 4711 (python3 train.py)"]);
+    }
+
+    #[test]
+    fn a_node_without_rights_is_named() {
+        let machine = Machine::new("0x005e", 1);
+        fs::remove_file(machine.root().join("dev/accel0")).unwrap();
+        let chips: Vec<Chip> = Machine::new("0x005e", 1).chips();
+        let chips: Vec<&Chip> = chips.iter().collect();
+        let inspection = Inspection { root: machine.root(), chips: &chips, takes_lock: false, memlock_bytes: None };
+        let errors = check(&inspection).errors;
+        assert!(errors[0].starts_with("/dev/accel0 cannot be opened (No such file"), "{errors:?}");
+        machine.write("dev/accel0", "");
+        fs::set_permissions(machine.root().join("dev/accel0"), fs::Permissions::from_mode(0o000)).unwrap();
+        let errors = check(&inspection).errors;
+        // The superuser may do everything.
+        assert!(rustix::process::geteuid().is_root() || errors[0].contains("Permission denied"), "{errors:?}");
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_opened_names_the_file_and_its_owner() {
+        let machine = Machine::new("0x006f", 1);
+        // A folder in its place: the superuser cannot write to it either.
+        fs::create_dir_all(machine.root().join(LOCK_FILE)).unwrap();
+        let errors = check_all(&machine, true).errors;
+        assert!(
+            errors[0].contains("`sudo rm /tmp/libtpu_lockfile`") && errors[0].contains("belongs to user"),
+            "{errors:?}"
+        );
+        assert_eq!(check_all(&machine, false).errors, Vec::<String>::new());
+        process(&machine, 99, "server\0", "/tmp/libtpu_lockfile");
+        let errors = check_all(&machine, true).errors;
+        assert!(errors[0].contains("process 99 (server) has it open"), "{errors:?}");
+    }
+
+    #[test]
+    fn little_lockable_memory_is_a_warning() {
+        let (new, old) = (Machine::new("0x0063", 1), Machine::new("0x005e", 1));
+        let warnings = |machine: &Machine, memlock_bytes| {
+            let chips = machine.chips();
+            let chips: Vec<&Chip> = chips.iter().collect();
+            check(&Inspection { root: machine.root(), chips: &chips, takes_lock: false, memlock_bytes }).warnings
+        };
+        assert!(warnings(&new, Some(8 << 20))[0].contains("8 MiB"));
+        assert_eq!(warnings(&new, None), Vec::<String>::new());
+        assert_eq!(warnings(&old, Some(8 << 20)), Vec::<String>::new());
+    }
+
+    /// Holds the lock of the file that the variable names until its input ends. Does nothing as a test.
+    #[test]
+    fn holds_a_lock_for_another_test() {
+        let Some(path) = std::env::var_os("HILO_TEST_LOCK_FILE") else { return };
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        println!("locked");
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+    }
+
+    #[test]
+    fn the_holder_of_the_lock_is_named() {
+        use std::io::{BufRead, BufReader};
+        let machine = Machine::new("0x006f", 1);
+        machine.write(LOCK_FILE, "");
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tpu::diagnosis::tests::holds_a_lock_for_another_test", "--nocapture"])
+            .env("HILO_TEST_LOCK_FILE", machine.root().join(LOCK_FILE))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("locked")));
+        let errors = check_all(&machine, true).errors;
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        assert!(errors[0].starts_with(&format!("process {} (", child.id())), "{errors:?}");
+        assert_eq!(check_all(&machine, true).errors, Vec::<String>::new());
+    }
+}

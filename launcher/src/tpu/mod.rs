@@ -1,0 +1,177 @@
+//! Which process of a TPU slice gets which chips, and what libtpu has to be told so that they find each other.
+//!
+//! Doors: [`Slice::plan`], pure; [`Member`], one process of it; [`free_ports`] and [`diagnosis`], which look at the machine.
+//! Forms: one process on one chip, on some chips or on all chips of a host; a process per chip; on tpu7x a process per
+//! core; each over one host or, one launcher per host, over several.
+
+mod asked;
+mod bounds;
+pub(crate) mod diagnosis;
+mod ports;
+mod shape;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use shard::devices::tpu::{Chip, Generation};
+
+use crate::tpu::asked::Asked;
+pub(crate) use crate::tpu::asked::INPUTS;
+use crate::tpu::bounds::Bounds;
+pub(crate) use crate::tpu::ports::{FIRST_PORT, free_ports};
+use crate::tpu::shape::Shape;
+use crate::variables::Environment;
+
+/// What a launch on a TPU is planned from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'a> {
+    /// Shard processes of this host.
+    pub(crate) num_shard: u32,
+    /// Devices that each of them drives.
+    pub(crate) devices_per_shard: u32,
+    /// The chips of this host, by their local index.
+    pub(crate) chips: &'a [Chip],
+    pub(crate) environment: &'a Environment,
+    /// As many free ports as there are shards. Not used where several hosts must agree on them.
+    pub(crate) ports: &'a [u16],
+}
+
+/// A TPU slice as libtpu is told of it: the same for all its processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slice {
+    generation: Generation,
+    pub(crate) process_bounds: Bounds,
+    pub(crate) chips_per_process: Bounds,
+    /// Such as `v6e-8`.
+    pub(crate) accelerator_type: String,
+    /// All hosts of the slice in order.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) worker_id: u32,
+    /// `host:port` of every process; `None` where there is one process and it has the host to itself.
+    pub(crate) addresses: Option<Vec<String>>,
+    /// Which dimensions are rings, for slices over several hosts.
+    pub(crate) wrap: Option<String>,
+    /// Whether processes other than one may have chips of this host.
+    pub(crate) shares_host: bool,
+    /// Local indices of the chips (of the cores, where a process has one) of each process of this host.
+    visible: Vec<Vec<u32>>,
+    names_chips: bool,
+    /// Local indices of the chips that this launch opens.
+    pub(crate) chips: Vec<usize>,
+    /// What a user should know about this plan.
+    pub(crate) notes: Vec<String>,
+}
+
+/// One process of a slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Member<'a> {
+    pub(crate) slice: &'a Slice,
+    /// Which of the processes of this host.
+    pub(crate) local: usize,
+}
+
+impl Slice {
+    /// Plans the processes of this host.
+    ///
+    /// # Errors
+    /// Everything that is wrong: counts that no form has, and values of the environment that contradict the plan in a way
+    /// that must fail.
+    pub(crate) fn plan(request: &Request<'_>) -> Result<Self, Vec<String>> {
+        let generation = generation(request.chips)?;
+        let asked = Asked::read(request)?;
+        let mut shape = Shape::of(request, generation, &asked).map_err(|error| vec![error])?;
+        let mut errors = Vec::new();
+        asked.bounds(request, &mut shape, &mut errors);
+        let shares_host = request.num_shard > 1 || shape.chips.len() < request.chips.len();
+        let addresses = (shares_host || asked.hosts.len() > 1).then(|| asked.addresses(request)).transpose();
+        let addresses = addresses.unwrap_or_else(|error| {
+            errors.push(error);
+            None
+        });
+        errors.extend(asked.check_private(request, addresses.as_deref().unwrap_or_default()));
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let accelerator_type = shape.accelerator_type();
+        if let Some(yours) = request.environment.get("TPU_ACCELERATOR_TYPE").filter(|yours| *yours != accelerator_type)
+        {
+            shape.notes.push(format!("TPU_ACCELERATOR_TYPE is {yours:?}; this plan is for {accelerator_type}"));
+        }
+        Ok(Self {
+            generation,
+            accelerator_type,
+            visible: shape.visible(),
+            names_chips: shares_host || asked.names_chips,
+            chips: shape.chips.iter().map(|chip| *chip as usize).collect(),
+            process_bounds: shape.process_bounds,
+            chips_per_process: shape.chips_per_process,
+            wrap: shape.wrap,
+            notes: shape.notes,
+            hosts: asked.hosts,
+            worker_id: asked.worker_id,
+            addresses,
+            shares_host,
+        })
+    }
+
+    /// The processes of this host.
+    pub(crate) fn members(&self) -> impl Iterator<Item = Member<'_>> {
+        (0..self.visible.len()).map(|local| Member { slice: self, local })
+    }
+
+    /// Whether libtpu must be told to make the two cores of a chip two devices.
+    pub(crate) fn splits_chips(&self) -> bool {
+        self.generation == Generation::V5p
+    }
+
+    /// How the two cores of a v4 chip become one device; the others need no word.
+    pub(crate) fn megacore(&self) -> Option<&'static str> {
+        (self.generation == Generation::V4).then_some("megacore_dense")
+    }
+}
+
+impl Member<'_> {
+    /// Its number in the slice, where there is more than one process or more than one slice on the host.
+    pub(crate) fn task_id(&self) -> Option<usize> {
+        self.slice.addresses.as_ref().map(|_| self.slice.worker_id as usize * self.slice.visible.len() + self.local)
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> Option<&str> {
+        let address = self.slice.addresses.as_ref()?.get(self.task_id()?)?;
+        address.rsplit_once(':').map(|(_, port)| port)
+    }
+
+    /// The chips that it opens, where they are not simply all.
+    pub(crate) fn visible(&self) -> Option<String> {
+        let indices: Vec<String> = self.slice.visible[self.local].iter().map(u32::to_string).collect();
+        self.slice.names_chips.then(|| indices.join(","))
+    }
+}
+
+/// How many devices a client sees per chip.
+pub(crate) fn devices_per_chip(generation: Generation) -> u32 {
+    match generation {
+        Generation::V5p | Generation::Tpu7x | Generation::V2OrV3 => 2,
+        Generation::V4 | Generation::V5e | Generation::V6e | Generation::Tpu8i | Generation::Tpu8t => 1,
+    }
+}
+
+/// The one generation of all chips.
+fn generation(chips: &[Chip]) -> Result<Generation, Vec<String>> {
+    let Some(first) = chips.first() else { return Err(vec!["this machine has no TPU chip".to_owned()]) };
+    if let Some(other) = chips.iter().find(|chip| chip.generation != first.generation) {
+        let [first, other] = [first, other].map(|chip| chip.generation.name());
+        return Err(vec![format!("this machine has TPU chips of two kinds, {first} and {other}")]);
+    }
+    match first.generation {
+        Generation::V4 | Generation::V5e | Generation::V5p | Generation::V6e | Generation::Tpu7x => {
+            Ok(first.generation)
+        }
+        Generation::V2OrV3 | Generation::Tpu8i | Generation::Tpu8t => Err(vec![format!(
+            "this machine has TPU {} chips, which are not supported; supported are v4, v5e, v5p, v6e, tpu7x",
+            first.generation.name()
+        )]),
+    }
+}

@@ -1,0 +1,195 @@
+//! From counts to shapes: which counts of processes and devices have a form, and the bounds of each.
+
+use shard::devices::tpu::Generation;
+
+use crate::tpu::asked::Asked;
+use crate::tpu::bounds::Bounds;
+use crate::tpu::{Request, devices_per_chip};
+
+/// No host has more devices.
+const MAX_DEVICES_PER_HOST: u32 = 16;
+
+/// What one process owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// This many chips.
+    Chips(u32),
+    /// One of the two devices of a chip, whose other device another process owns.
+    Core,
+}
+
+/// The processes of one host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Local {
+    form: Form,
+    num_chips: u32,
+    /// All these chips.
+    host: Bounds,
+    /// The chips of one process.
+    part: Bounds,
+    /// The processes of the host.
+    processes: Bounds,
+}
+
+/// The form of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shape {
+    generation: Generation,
+    form: Form,
+    num_hosts: usize,
+    /// Local indices of the chips that are used.
+    pub(crate) chips: Vec<u32>,
+    pub(crate) process_bounds: Bounds,
+    pub(crate) chips_per_process: Bounds,
+    /// Which dimensions are rings, for slices over several hosts.
+    pub(crate) wrap: Option<String>,
+    /// What a user should know.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Shape {
+    /// The shape of what is asked for.
+    ///
+    /// # Errors
+    /// When no form has these counts (the message lists those that have) or the slice has no known shape.
+    pub(crate) fn of(request: &Request<'_>, generation: Generation, asked: &Asked) -> Result<Self, String> {
+        let local = Local::of(request.num_shard, request.devices_per_shard, generation, asked)
+            .ok_or_else(|| no_such_form(request, generation, asked))?;
+        let num_hosts = asked.hosts.len();
+        let slice = slice_shape(&local, generation, asked)?;
+        let hosts = slice.divided_by(&local.host).filter(|hosts| hosts.product() as usize == num_hosts);
+        let hosts = hosts.ok_or_else(|| {
+            format!(
+                "a slice of shape {slice} (TPU_TOPOLOGY) does not consist of {num_hosts} hosts (TPU_WORKER_HOSTNAMES) \
+                 of shape {}",
+                local.host
+            )
+        })?;
+        let (process_bounds, chips_per_process) = (hosts.times(&local.processes), local.part.clone());
+        Ok(Self {
+            generation,
+            form: local.form,
+            num_hosts,
+            chips: asked.visible[..local.num_chips as usize].to_vec(),
+            process_bounds: if local.form == Form::Core { process_bounds.with_cores(2) } else { process_bounds },
+            chips_per_process: if local.form == Form::Core {
+                chips_per_process.with_cores(1)
+            } else {
+                chips_per_process
+            },
+            wrap: (num_hosts > 1).then(|| slice.wrap(is_flat(generation))),
+            notes: notes(request, generation, &local, asked),
+        })
+    }
+
+    /// Such as `v6e-8`: the number counts chips of v5e and v6e, and two cores per chip of the others.
+    pub(crate) fn accelerator_type(&self) -> String {
+        let num_chips = self.chips.len() * self.num_hosts;
+        let name = if self.generation == Generation::V5e { "v5litepod" } else { self.generation.name() };
+        format!("{name}-{}", if is_flat(self.generation) { num_chips } else { 2 * num_chips })
+    }
+
+    /// What each process of this host opens: indices of chips, or of one core.
+    pub(crate) fn visible(&self) -> Vec<Vec<u32>> {
+        match self.form {
+            Form::Chips(count) => self.chips.chunks(count as usize).map(<[u32]>::to_vec).collect(),
+            Form::Core => self.chips.iter().flat_map(|chip| [vec![2 * chip], vec![2 * chip + 1]]).collect(),
+        }
+    }
+}
+
+impl Local {
+    /// The processes of a host that has `num_shard` of them with `devices_per_shard` devices each, if there is such a form.
+    fn of(num_shard: u32, devices_per_shard: u32, generation: Generation, asked: &Asked) -> Option<Self> {
+        let per_chip = devices_per_chip(generation);
+        let (form, num_chips) = match devices_per_shard {
+            // The one process sees both devices of its chip and uses the first.
+            1 if num_shard == 1 => (Form::Chips(1), 1),
+            // Nobody is known to have given the cores of another chip to two processes.
+            1 if generation == Generation::Tpu7x => (Form::Core, num_shard.is_multiple_of(2).then_some(num_shard / 2)?),
+            devices => {
+                let chips = devices.is_multiple_of(per_chip).then_some(devices / per_chip)?;
+                (Form::Chips(chips), chips.checked_mul(num_shard)?)
+            }
+        };
+        let num_visible = u32::try_from(asked.visible.len()).ok()?;
+        let takes_all = num_chips == num_visible;
+        let is_legal =
+            num_chips > 0 && (takes_all || num_shard == 1 && num_chips < num_visible && asked.hosts.len() == 1);
+        let topology = asked.topology.as_ref().filter(|shape| asked.hosts.len() == 1 && shape.product() == num_chips);
+        let host = topology.cloned().or_else(|| Bounds::of_chips(num_chips)).filter(|_| is_legal)?;
+        let part = match form {
+            Form::Chips(_) if num_shard == 1 => host.clone(),
+            Form::Chips(count) => Bounds::of_chips(count)?,
+            Form::Core => Bounds::of_chips(1)?,
+        };
+        let processes = host.divided_by(&part)?;
+        Some(Self { form, num_chips, host, part, processes })
+    }
+}
+
+/// Whether slices of this generation have two dimensions.
+fn is_flat(generation: Generation) -> bool {
+    matches!(generation, Generation::V5e | Generation::V6e)
+}
+
+fn slice_shape(local: &Local, generation: Generation, asked: &Asked) -> Result<Bounds, String> {
+    let num_hosts = asked.hosts.len();
+    if num_hosts == 1 {
+        return Ok(local.host.clone());
+    }
+    let total = local.num_chips.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
+    asked.topology.clone().or_else(|| Bounds::of_slice(total, is_flat(generation))).ok_or_else(|| {
+        format!("{num_hosts} hosts with {} chips each: set TPU_TOPOLOGY to the shape of the slice", local.num_chips)
+    })
+}
+
+fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) -> String {
+    let legal =
+        |devices| (1..=MAX_DEVICES_PER_HOST).filter(move |n| Local::of(*n, devices, generation, asked).is_some());
+    let list = |counts: Vec<u32>| counts.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ");
+    let Request { num_shard, devices_per_shard, .. } = *request;
+    let shards: Vec<u32> = legal(devices_per_shard).collect();
+    let allowed = if shards.is_empty() {
+        let devices = (1..=MAX_DEVICES_PER_HOST).filter(|devices| legal(*devices).next().is_some());
+        format!("--devices-per-shard may be {}", list(devices.collect()))
+    } else {
+        format!("--num-shard may be {} with --devices-per-shard {devices_per_shard}", list(shards))
+    };
+    format!(
+        "`num_shard` is {num_shard} and `devices_per_shard` {devices_per_shard}, but this host has {} visible TPU {} \
+         chip(s) of {} device(s) each: {allowed}",
+        asked.visible.len(),
+        generation.name(),
+        devices_per_chip(generation),
+    )
+}
+
+/// What sources disagree about, or nobody is known to have tried.
+fn notes(request: &Request<'_>, generation: Generation, local: &Local, asked: &Asked) -> Vec<String> {
+    let mut notes = Vec::new();
+    if local.num_chips == 8 && asked.hosts.len() == 1 && asked.topology.is_none() {
+        notes.push(
+            "sources disagree about the shape of 8 chips: 2,4,1 or 4,2,1; TPU_TOPOLOGY=4x2 makes it the other".into(),
+        );
+    }
+    if request.num_shard > 1 && matches!(local.form, Form::Chips(2..)) {
+        notes.push("no system is known to start several processes with several chips each on one host".into());
+    }
+    if generation == Generation::V5p {
+        notes.push(
+            "the two cores of a v5p chip are two devices, as `compile` has them: nobody has tried it here".into(),
+        );
+    }
+    if local.form == Form::Core {
+        notes.push(
+            "one process per core: sources disagree whether TPU_VISIBLE_CHIPS then counts cores or chips; \
+             --devices-per-shard 2 has one process per chip"
+                .into(),
+        );
+    }
+    if request.devices_per_shard < devices_per_chip(generation) && local.form == Form::Chips(1) {
+        notes.push("one of the two devices of the chip is idle: --devices-per-shard 2 uses both".into());
+    }
+    notes
+}

@@ -1,0 +1,136 @@
+//! What children find in their environment.
+//!
+//! Doors: [`Environment`], what the user set, read once and then passed as a value; [`variables`], what a child gets, of
+//! which `table.rs` has one row each. The user's own value stands, except where it is a list of which a child gets its part.
+
+mod table;
+
+use std::collections::BTreeMap;
+
+use shard::Device;
+
+use self::table::{Row, TABLE};
+use crate::tpu::{INPUTS, Member};
+
+/// What a child is started for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Setting<'a> {
+    /// `compile` and `fit`: libtpu without a TPU.
+    Ahead,
+    /// A shard that computes on this device, which is no TPU.
+    Shard(Device),
+    /// A shard that computes on chips of a TPU slice.
+    Tpu(Member<'a>),
+}
+
+/// A variable of a child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    /// Why a child needs it.
+    pub(crate) reason: &'static str,
+    /// Whether the child inherits the user's own value.
+    pub(crate) is_yours: bool,
+}
+
+/// The variables of this process that plans depend on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Environment(pub(crate) BTreeMap<&'static str, String>);
+
+/// What a child for this finds in its environment, the user's own values included.
+pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec<Variable> {
+    let variable = |row: &Row| {
+        let value = (row.value)(setting)?;
+        let (value, is_yours) = match environment.get(row.name) {
+            None => (value, false),
+            Some(yours) if row.name == "LIBTPU_INIT_ARGS" => with_flags(yours, &value),
+            Some(yours) if row.takes_in => (value.clone(), yours == value),
+            Some(yours) => (yours.to_owned(), true),
+        };
+        Some(Variable { name: row.name, value, reason: row.reason, is_yours })
+    };
+    TABLE.iter().filter_map(variable).collect()
+}
+
+/// The user's flags and those of ours that they do not set, and whether they are the user's alone.
+fn with_flags(yours: &str, ours: &str) -> (String, bool) {
+    let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+    let missing: Vec<&str> = ours.split(' ').filter(|flag| !yours.contains(&name(flag))).collect();
+    match missing.is_empty() {
+        true => (yours.to_owned(), true),
+        false => (format!("{yours} {}", missing.join(" ")), false),
+    }
+}
+
+impl<'a> Setting<'a> {
+    fn tpu(&self) -> Option<&Member<'a>> {
+        match self {
+            Self::Tpu(member) => Some(member),
+            Self::Ahead | Self::Shard(_) => None,
+        }
+    }
+
+    /// The value for every process that loads libtpu.
+    fn libtpu(&self, value: &str) -> Option<String> {
+        match self {
+            Self::Ahead | Self::Tpu(_) => Some(value.to_owned()),
+            Self::Shard(_) => None,
+        }
+    }
+}
+
+impl Environment {
+    /// Reads what this process has. Call once.
+    pub(crate) fn of_process() -> Self {
+        let names = TABLE.iter().map(|row| row.name).chain(INPUTS);
+        let value = |name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()));
+        Self(names.filter_map(value).collect())
+    }
+
+    /// The value of a variable; an empty one counts as not set.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table::LAUNCH_BARRIER;
+    use super::*;
+
+    fn values(setting: &Setting<'_>, environment: &[(&'static str, &str)]) -> Vec<(&'static str, String, bool)> {
+        let environment = Environment(environment.iter().map(|(name, value)| (*name, (*value).to_owned())).collect());
+        let variables = variables(setting, &environment).into_iter();
+        variables.map(|variable| (variable.name, variable.value, variable.is_yours)).collect()
+    }
+
+    #[test]
+    fn plugins_are_told_to_be_quiet() {
+        let quiet = ("TF_CPP_MIN_LOG_LEVEL", "1".to_owned(), false);
+        assert_eq!(values(&Setting::Shard(Device::XlaCpu), &[]), std::slice::from_ref(&quiet));
+        assert_eq!(values(&Setting::Shard(Device::Cuda), &[]), [quiet]);
+        assert_eq!(values(&Setting::Shard(Device::Cpu), &[]), []);
+        assert_eq!(values(&Setting::Shard(Device::Mock), &[]), []);
+    }
+
+    #[test]
+    fn the_users_own_value_stands() {
+        let ahead = values(&Setting::Ahead, &[("TPU_LOG_DIR", "/var/log"), ("TPU_MIN_LOG_LEVEL", "")]);
+        assert!(ahead.contains(&("TPU_LOG_DIR", "/var/log".into(), true)), "{ahead:?}");
+        assert!(ahead.contains(&("TPU_MIN_LOG_LEVEL", "3".into(), false)), "{ahead:?}");
+        assert!(ahead.contains(&("TPU_SKIP_MDS_QUERY", "1".into(), false)), "{ahead:?}");
+    }
+
+    #[test]
+    fn flags_are_appended_to_the_users_own() {
+        let flags = |yours: &str| {
+            let ahead = values(&Setting::Ahead, &[("LIBTPU_INIT_ARGS", yours)]);
+            ahead.into_iter().find(|(name, ..)| *name == "LIBTPU_INIT_ARGS").map(|(_, value, yours)| (value, yours))
+        };
+        assert_eq!(flags("").unwrap(), (LAUNCH_BARRIER.into(), false));
+        assert_eq!(flags("--a=1").unwrap(), (format!("--a=1 {LAUNCH_BARRIER}"), false));
+        let theirs = LAUNCH_BARRIER.replace("false", "true");
+        assert_eq!(flags(&theirs).unwrap(), (theirs.clone(), true));
+    }
+}

@@ -1,0 +1,98 @@
+//! To add a variable that children find in their environment: one row in [`TABLE`], with its reason.
+
+use shard::Device;
+
+use super::Setting;
+
+/// The flag that every process with libtpu gets: programs compiled ahead are found again only under the same flags.
+pub(super) const LAUNCH_BARRIER: &str = "--xla_tpu_use_enhanced_launch_barrier=false";
+
+/// The flag that makes the two cores of a v5p chip two devices. As one device its compiler leaves what attention gathers in
+/// slow memory (docs/tpu-attention.md), and `compile` makes programs for two.
+pub(super) const TWO_DEVICES_PER_CHIP: &str = "--deepsea_chip_config_name=legacy";
+
+/// A variable: when a child needs it, with which value, and why.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) reason: &'static str,
+    /// The value, where the child needs one.
+    pub(super) value: fn(&Setting<'_>) -> Option<String>,
+    /// Whether the value was made from the user's own and takes its place.
+    pub(super) takes_in: bool,
+}
+
+/// Every variable that a child may get.
+pub(super) const TABLE: [Row; 20] = [
+    Row::new("TPU_PROCESS_BOUNDS", "processes of the slice along x, y, z", |to| {
+        Some(to.tpu()?.slice.process_bounds.to_string())
+    }),
+    Row::new("TPU_CHIPS_PER_PROCESS_BOUNDS", "chips of one process along x, y, z", |to| {
+        Some(to.tpu()?.slice.chips_per_process.to_string())
+    }),
+    Row::new("TPU_HOST_BOUNDS", "older name of TPU_PROCESS_BOUNDS", |to| {
+        Some(to.tpu()?.slice.process_bounds.to_string())
+    }),
+    Row::new("TPU_CHIPS_PER_HOST_BOUNDS", "older name of TPU_CHIPS_PER_PROCESS_BOUNDS", |to| {
+        Some(to.tpu()?.slice.chips_per_process.to_string())
+    }),
+    Row::new("CLOUD_TPU_TASK_ID", "number of this process in the slice", |to| {
+        to.tpu()?.task_id().map(|id| id.to_string())
+    }),
+    Row::new("TPU_PROCESS_ADDRESSES", "where the processes of the slice find each other, by their numbers", |to| {
+        Some(to.tpu()?.slice.addresses.as_ref()?.join(","))
+    }),
+    Row::new("TPU_PROCESS_PORT", "port of this process among them", |to| to.tpu()?.port().map(str::to_owned)),
+    Row::new("TPU_VISIBLE_CHIPS", "chips that this process opens", |to| to.tpu()?.visible()).taking_in(),
+    Row::new("TPU_VISIBLE_DEVICES", "older name of TPU_VISIBLE_CHIPS", |to| to.tpu()?.visible()).taking_in(),
+    Row::new("ALLOW_MULTIPLE_LIBTPU_LOAD", "processes on this host open different devices: no lock", |to| match to {
+        Setting::Ahead => Some("1".into()),
+        Setting::Tpu(member) => member.slice.shares_host.then(|| "1".into()),
+        Setting::Shard(_) => None,
+    }),
+    // Asking takes half a minute per question where there is no such server, and a host of a larger pod hears of the pod.
+    Row::new("TPU_SKIP_MDS_QUERY", "all that the metadata server would say is set here", |to| to.libtpu("1")),
+    Row::new("TPU_ACCELERATOR_TYPE", "what the metadata server would say", |to| match to {
+        // Compilation takes its topology from the command line; libtpu only wants some type.
+        Setting::Ahead => Some("v5litepod-4".into()),
+        Setting::Tpu(member) => Some(member.slice.accelerator_type.clone()),
+        Setting::Shard(_) => None,
+    }),
+    Row::new("TPU_WORKER_HOSTNAMES", "hosts of the slice", |to| match to {
+        Setting::Ahead => Some("localhost".into()),
+        Setting::Tpu(member) => Some(member.slice.hosts.join(",")),
+        Setting::Shard(_) => None,
+    }),
+    Row::new("TPU_WORKER_ID", "number of this host", |to| Some(to.tpu()?.slice.worker_id.to_string())),
+    Row::new("TPU_TOPOLOGY_WRAP", "dimensions whose ends are connected", |to| to.tpu()?.slice.wrap.clone()),
+    Row::new("TPU_MEGACORE", "a v4 chip is one device", |to| to.tpu()?.slice.megacore().map(str::to_owned)),
+    // Compiled programs depend on it, so `compile` has it too.
+    Row::new("LIBTPU_INIT_ARGS", "processes may launch different programs: the enhanced barrier would hang", |to| {
+        match to {
+            Setting::Tpu(member) if member.slice.splits_chips() => {
+                Some(format!("{LAUNCH_BARRIER} {TWO_DEVICES_PER_CHIP}"))
+            }
+            Setting::Ahead | Setting::Tpu(_) => Some(LAUNCH_BARRIER.to_owned()),
+            Setting::Shard(_) => None,
+        }
+    })
+    .taking_in(),
+    Row::new("TPU_LOG_DIR", "libtpu would fill /tmp/tpu_logs, which nobody empties", |to| to.libtpu("disabled")),
+    Row::new("TPU_MIN_LOG_LEVEL", "what fails comes back as an error anyway", |to| to.libtpu("3")),
+    Row::new("TF_CPP_MIN_LOG_LEVEL", "warnings and errors only", |to| match to {
+        Setting::Shard(Device::Auto | Device::Cpu | Device::Mock) => None,
+        Setting::Shard(Device::XlaCpu | Device::Cuda | Device::Tpu) | Setting::Tpu(_) | Setting::Ahead => {
+            Some("1".into())
+        }
+    }),
+];
+
+impl Row {
+    const fn new(name: &'static str, reason: &'static str, value: fn(&Setting<'_>) -> Option<String>) -> Self {
+        Self { name, reason, value, takes_in: false }
+    }
+
+    const fn taking_in(self) -> Self {
+        Self { takes_in: true, ..self }
+    }
+}

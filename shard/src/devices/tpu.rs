@@ -1,0 +1,234 @@
+//! Which TPU chips a machine has: the one table of PCI numbers, the one detector.
+//!
+//! Door: [`find`]. It reads the bus and looks for device nodes below a root directory; nothing is opened.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PCI_DEVICES: &str = "sys/bus/pci/devices";
+const PCI_VENDOR_GOOGLE: &str = "0x1ae0";
+
+/// What a PCI device number means and where the kernel puts the chip's node.
+const TABLE: [(&str, Generation, Driver); 8] = [
+    ("0x0027", Generation::V2OrV3, Driver::Accel),
+    ("0x005e", Generation::V4, Driver::Accel),
+    ("0x0062", Generation::V5p, Driver::Vfio),
+    ("0x0063", Generation::V5e, Driver::Vfio),
+    ("0x006f", Generation::V6e, Driver::Vfio),
+    ("0x0076", Generation::Tpu7x, Driver::Vfio),
+    ("0x0083", Generation::Tpu8i, Driver::Vfio),
+    ("0x007c", Generation::Tpu8t, Driver::Vfio),
+];
+
+/// A kind of TPU, as far as its PCI number tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// Both have the same number.
+    V2OrV3,
+    /// 2020.
+    V4,
+    /// Sold as v5 lite.
+    V5e,
+    /// 2023, three dimensions.
+    V5p,
+    /// Sold as v6 lite.
+    V6e,
+    /// Two chiplets, each a device of its own.
+    Tpu7x,
+    /// For inference.
+    Tpu8i,
+    /// For training.
+    Tpu8t,
+}
+
+/// A kernel driver, which decides the name of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Driver {
+    /// `/dev/accel<n>`.
+    Accel,
+    /// `/dev/vfio/<iommu group>`.
+    Vfio,
+}
+
+/// A chip that processes can open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chip {
+    /// Its kind.
+    pub generation: Generation,
+    /// Its place on the bus, such as `0000:00:05.0`.
+    pub pci_address: String,
+    /// The group that VFIO hands out as a whole, where the kernel has one.
+    pub iommu_group: Option<u32>,
+    /// The device node, such as `/dev/vfio/3`, whatever the root directory.
+    pub node: PathBuf,
+}
+
+/// What [`find`] found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chips {
+    /// In the order of their addresses, which is the order of libtpu's local indices.
+    pub usable: Vec<Chip>,
+    /// Kind and address of functions without a node: what a container was not given, or a further function of a chip.
+    pub without_node: Vec<(Generation, String)>,
+}
+
+/// A TPU function on the bus.
+struct Function {
+    pci_address: String,
+    generation: Generation,
+    driver: Driver,
+    folder: PathBuf,
+}
+
+impl Generation {
+    /// Its name, as users of TPUs write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V2OrV3 => "v2 or v3",
+            Self::V4 => "v4",
+            Self::V5e => "v5e",
+            Self::V5p => "v5p",
+            Self::V6e => "v6e",
+            Self::Tpu7x => "tpu7x",
+            Self::Tpu8i => "tpu8i",
+            Self::Tpu8t => "tpu8t",
+        }
+    }
+}
+
+/// The TPU chips below `root`, which is `/` except in tests.
+///
+/// Only functions with a node count: a chip may show several functions on the bus, and a container sees the whole bus
+/// but has the nodes of its own chips only.
+pub fn find(root: &Path) -> Chips {
+    let mut chips = Chips::default();
+    for (index, function) in functions(root).into_iter().enumerate() {
+        let iommu_group = iommu_group(&function.folder);
+        let node = match function.driver {
+            Driver::Vfio => iommu_group.map(|group| format!("dev/vfio/{group}")),
+            Driver::Accel => Some(format!("dev/{}", accel_name(&function.folder, index))),
+        };
+        let is_new = |node: &String| chips.usable.iter().all(|chip| chip.node != Path::new("/").join(node));
+        match node.filter(|node| root.join(node).exists()).filter(is_new) {
+            Some(node) => chips.usable.push(Chip {
+                generation: function.generation,
+                pci_address: function.pci_address,
+                iommu_group,
+                node: Path::new("/").join(node),
+            }),
+            None => chips.without_node.push((function.generation, function.pci_address)),
+        }
+    }
+    chips
+}
+
+fn functions(root: &Path) -> Vec<Function> {
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let Ok(entries) = fs::read_dir(root.join(PCI_DEVICES)) else { return Vec::new() };
+    let mut functions: Vec<Function> = entries
+        .flatten()
+        .filter(|entry| read(entry.path().join("vendor")) == PCI_VENDOR_GOOGLE)
+        .filter_map(|entry| {
+            let number = read(entry.path().join("device"));
+            let (_, generation, driver) = *TABLE.iter().find(|(known, _, _)| *known == number)?;
+            let pci_address = entry.file_name().to_string_lossy().into_owned();
+            Some(Function { pci_address, generation, driver, folder: entry.path() })
+        })
+        .collect();
+    functions.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
+    functions
+}
+
+fn iommu_group(folder: &Path) -> Option<u32> {
+    fs::read_link(folder.join("iommu_group")).ok()?.file_name()?.to_str()?.parse().ok()
+}
+
+/// `accel<n>`: as sysfs says, else the n-th on the bus.
+fn accel_name(folder: &Path, index: usize) -> String {
+    let entries = fs::read_dir(folder.join("accel")).into_iter().flatten().flatten();
+    let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.find(|name| name.starts_with("accel")).unwrap_or_else(|| format!("accel{index}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn function(&self, address: &str, device: &str, group: Option<u32>) {
+            let folder = format!("{PCI_DEVICES}/{address}");
+            self.write(&format!("{folder}/vendor"), "0x1ae0\n");
+            self.write(&format!("{folder}/device"), &format!("{device}\n"));
+            if let Some(group) = group {
+                let target = format!("../../../kernel/iommu_groups/{group}");
+                symlink(target, self.0.path().join(folder).join("iommu_group")).unwrap();
+            }
+        }
+
+        fn nodes(&self) -> Vec<(String, String)> {
+            let chips = find(self.0.path()).usable;
+            chips.into_iter().map(|chip| (chip.pci_address, chip.node.display().to_string())).collect()
+        }
+    }
+
+    fn pair(address: &str, node: &str) -> (String, String) {
+        (address.to_owned(), node.to_owned())
+    }
+
+    #[test]
+    fn chips_come_in_the_order_of_their_addresses() {
+        let machine = Machine::new();
+        machine.function("0000:00:06.0", "0x006f", Some(0));
+        machine.function("0000:00:05.0", "0x006f", Some(12));
+        machine.write("dev/vfio/0", "");
+        machine.write("dev/vfio/12", "");
+        assert_eq!(machine.nodes(), [pair("0000:00:05.0", "/dev/vfio/12"), pair("0000:00:06.0", "/dev/vfio/0")]);
+        let chip = find(machine.0.path()).usable.remove(0);
+        assert_eq!((chip.generation, chip.iommu_group), (Generation::V6e, Some(12)));
+    }
+
+    #[test]
+    fn functions_without_a_node_of_their_own_do_not_count() {
+        let machine = Machine::new();
+        machine.function("0000:00:04.0", "0x0076", Some(1));
+        machine.function("0000:00:04.1", "0x0076", Some(1));
+        machine.function("0000:00:05.0", "0x0076", Some(2));
+        machine.function("0000:00:06.0", "0x0076", None);
+        machine.write("dev/vfio/1", "");
+        assert_eq!(machine.nodes(), [pair("0000:00:04.0", "/dev/vfio/1")]);
+        assert_eq!(find(machine.0.path()).without_node.len(), 3);
+    }
+
+    #[test]
+    fn older_chips_have_accel_nodes() {
+        let machine = Machine::new();
+        machine.function("0000:00:04.0", "0x005e", Some(1));
+        machine.function("0000:00:05.0", "0x005e", Some(2));
+        machine.write(&format!("{PCI_DEVICES}/0000:00:05.0/accel/accel3/dev"), "");
+        machine.write("dev/accel0", "");
+        machine.write("dev/accel3", "");
+        assert_eq!(machine.nodes(), [pair("0000:00:04.0", "/dev/accel0"), pair("0000:00:05.0", "/dev/accel3")]);
+    }
+
+    #[test]
+    fn other_vendors_and_an_empty_machine_have_none() {
+        let machine = Machine::new();
+        assert_eq!(find(machine.0.path()), Chips::default());
+        machine.function("0000:00:04.0", "0x9999", Some(1));
+        assert_eq!(find(machine.0.path()), Chips::default());
+    }
+}
