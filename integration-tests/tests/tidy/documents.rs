@@ -1,24 +1,119 @@
-//! The documents name only paths that exist, and the map names every room.
+//! The documents name only paths that exist, the map names every room, and the lineage has every row with a test or a reason.
 
 use crate::tree::{CRATES, read, root};
 
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    text.split('`').skip(1).step_by(2)
+const LINEAGE: &str = "docs/lineage.md";
+/// Tables of the lineage: the letter of the rows, and how many there are.
+const LINEAGE_TABLES: [(char, usize); 5] = [('D', 15), ('G', 25), ('X', 8), ('P', 10), ('R', 19)];
+/// What a row says that names no test, or not for all of it.
+const REASONS: [&str; 3] = ["deliberately different: ", "not here: ", "open: "];
+
+/// A row of the lineage.
+struct Row<'a> {
+    number: &'a str,
+    text: &'a str,
+    /// Whether the code that it names is here, and not still to come.
+    is_here: bool,
+}
+
+/// What stands between backticks, each with the text before it.
+fn quotes(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut parts = text.split('`');
+    std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))
+}
+
+/// Whether what is quoted names a file or a folder of this repository.
+fn is_path(word: &str) -> bool {
+    let has_extension = [".rs", ".md", ".toml", ".proto", ".json", ".py"].iter().any(|end| word.ends_with(end));
+    (word.contains('/') && has_extension || word.ends_with('/'))
+        && !word.contains([' ', '<', '*', '$', ':', '{'])
+        && !word.starts_with('/')
+}
+
+fn lineage_rows(text: &str) -> impl Iterator<Item = Row<'_>> {
+    let marker = ["TO", "DO(test)"].concat();
+    text.lines().filter_map(move |text| {
+        let (number, _) = text.strip_prefix("| ")?.split_once(" |")?;
+        let is_row = number.ends_with(|last: char| last.is_ascii_digit());
+        is_row.then(|| Row { number, text, is_here: !text.contains(&marker) })
+    })
+}
+
+/// The text of a file, none where there is no file.
+fn text_of(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_default()
+}
+
+/// Whether the file has a test of this name.
+fn has_test(file: &str, test: &str) -> bool {
+    let starts = [format!("fn {test}("), format!("async fn {test}(")];
+    let is_test = |lines: [&str; 2]| {
+        let [attribute, function] = lines.map(str::trim_start);
+        attribute.starts_with("#[")
+            && attribute.contains("test")
+            && starts.iter().any(|start| function.starts_with(start))
+    };
+    let text = text_of(file);
+    text.lines().zip(text.lines().skip(1)).any(|(attribute, function)| is_test([attribute, function]))
+}
+
+/// What a row of the lineage names and is not there. `file` · `test` · `test` are tests of a file, `file` `name` is what the
+/// file has.
+fn missing(row: &str) -> Vec<String> {
+    let (mut missing, mut file) = (Vec::new(), "");
+    for (before, quoted) in quotes(row) {
+        let is_missing = match before {
+            " · " => !has_test(file, quoted),
+            " " if !file.is_empty() => quoted.rsplit("::").next().is_none_or(|name| !text_of(file).contains(name)),
+            _ => {
+                file = if is_path(quoted) || root().join(quoted).is_file() { quoted } else { "" };
+                !file.is_empty() && !root().join(file).exists()
+            }
+        };
+        if is_missing {
+            missing.push(if quoted == file { quoted.to_owned() } else { format!("{file} {quoted}") });
+        }
+    }
+    missing
 }
 
 #[test]
 fn paths_in_the_documents_exist() {
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
         let text = read(document);
-        let is_path = |word: &&str| {
-            let has_extension = [".rs", ".md", ".toml", ".proto", ".json", ".py"].iter().any(|end| word.ends_with(end));
-            (word.contains('/') && has_extension || word.ends_with('/'))
-                && !word.contains([' ', '<', '*', '$', ':', '{'])
-                && !word.starts_with('/')
-        };
-        let missing: Vec<&str> = quoted(&text).filter(is_path).filter(|path| !root().join(path).exists()).collect();
+        let paths = quotes(&text).map(|(_, quoted)| quoted).filter(|word| is_path(word));
+        let missing: Vec<&str> = paths.filter(|path| !root().join(path).exists()).collect();
         assert_eq!(missing, Vec::<&str>::new(), "{document}");
     }
+}
+
+#[test]
+fn the_lineage_has_every_row_once() {
+    let text = read(LINEAGE);
+    let numbers: Vec<&str> = lineage_rows(&text).map(|row| row.number).collect();
+    let expected = LINEAGE_TABLES.iter().flat_map(|(letter, len)| (1..=*len).map(move |row| format!("{letter}{row}")));
+    assert_eq!(numbers, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_lineage_names_what_is_there() {
+    let text = read(LINEAGE);
+    let mut all = Vec::new();
+    for row in lineage_rows(&text).filter(|row| row.is_here) {
+        all.extend(missing(row.text).into_iter().map(|what| format!("{}: {what}", row.number)));
+    }
+    assert_eq!(all, Vec::<String>::new());
+}
+
+#[test]
+fn each_row_of_the_lineage_has_a_test_or_a_reason() {
+    let text = read(LINEAGE);
+    let has_neither = |row: &Row<'_>| {
+        let evidence = row.text.rsplit(" | ").next().unwrap_or_default();
+        row.is_here && !evidence.contains("` · `") && !REASONS.iter().any(|reason| evidence.contains(reason))
+    };
+    let rows: Vec<&str> = lineage_rows(&text).filter(has_neither).map(|row| row.number).collect();
+    assert_eq!(rows, Vec::<&str>::new());
 }
 
 #[test]
