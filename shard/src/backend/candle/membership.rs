@@ -17,8 +17,8 @@ use crate::graph::WeightSpec;
 
 /// How long a rank waits for the others: no operation of one lasts as long without the others'.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What a tensor takes while it is loaded, in parts of its own size: as it is stored, converted and packed.
-const COPIES_OF_A_TENSOR: u64 = 3;
+/// What a tensor takes at most while it is loaded, in parts of its own size: as it is stored, and packed.
+const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
 
 /// One of the ranks that share a model on this host.
@@ -167,8 +167,8 @@ mod tests {
             num_copies: 1,
         };
         let specs = [&spec, &spec];
-        // 2 MiB of each tensor per rank, 16 MiB of all; a turn takes 6 MiB.
-        for (available_mib, expected) in [(0, 1), (16, 1), (16 + 12, 1), (16 + 24, 2), (16 + 36, 3), (10_000, 4)] {
+        // 2 MiB of each tensor per rank, 16 MiB of all; a turn takes 4 MiB.
+        for (available_mib, expected) in [(0, 1), (16, 1), (16 + 8, 1), (16 + 16, 2), (16 + 24, 3), (10_000, 4)] {
             assert_eq!(at_once(&specs, 4, available_mib * MIB), expected, "{available_mib}");
         }
     }
