@@ -1,6 +1,6 @@
 //! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`, accumulated in f32.
 //!
-//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step. `packed_weight` lays the weight out in panels of
+//! Doors: [`PackedWeight::pack`] or [`PackedWeight::pack_stored`] once at load, [`linear`] at every step. `packed_weight` lays the weight out in panels of
 //! 32 outputs, `row_blocks` lays x out beside it, `tile` multiplies the two in registers, and this file cuts the work.
 //!
 //! Every element of y is one chain of multiply-adds over the inputs in ascending order, then the bias. How the work is
@@ -12,7 +12,7 @@ mod row_blocks;
 mod tests;
 mod tile;
 
-pub use packed_weight::{PackedWeight, WeightData};
+pub use packed_weight::{PackedWeight, StoredRows, WeightData};
 
 use rayon::prelude::*;
 

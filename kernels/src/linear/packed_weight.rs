@@ -3,15 +3,24 @@
 //! Doors: [`PackedWeight`], and [`WeightLine`] for the tiles. The weights keep the type they came in. A panel is read
 //! front to back, so one row of x streams the weight through memory once. Missing outputs of the last panel are zero.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use crate::floats::{self, Float, FloatType};
 use crate::isa::{LANES, Simd};
 
 /// Vectors that hold a panel's outputs.
 pub(super) const PANEL_VECTORS: usize = 2;
 /// Outputs of a panel.
 pub(super) const PANEL_OUTPUTS: usize = PANEL_VECTORS * LANES;
+
+/// Weights that a thread reads at a time while it packs: what lies beside the packed weight for a moment.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Hands the bytes of some rows of a weight `[outputs, inputs]`, as they are stored, to its second argument.
+pub type StoredRows<'a> = dyn Fn(Range<usize>, &mut dyn FnMut(&[u8])) + Sync + 'a;
 
 /// A weight as it is in the checkpoint, `[outputs, inputs]`.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +52,7 @@ pub(super) enum Panels {
 /// The weights of one input for the outputs of a panel.
 pub(super) trait WeightLine: Copy + Default + Send + Sync {
     /// What the checkpoint holds.
-    type Element: Copy + Sync;
+    type Element: Float;
 
     fn set(&mut self, output: usize, weight: Self::Element);
     fn get(&self, output: usize) -> f32;
@@ -87,6 +96,27 @@ impl PackedWeight {
             WeightData::F32(data) => Panels::F32(pack_lines(num_outputs, num_inputs, data)),
             WeightData::Bf16(data) => Panels::Bf16(pack_lines(num_outputs, num_inputs, data)),
             WeightData::F16(data) => Panels::F16(pack_lines(num_outputs, num_inputs, data)),
+        };
+        Self { num_outputs, num_inputs, panels }
+    }
+
+    /// Packs the weight `[num_outputs, num_inputs]` of type `stored` as `packed`, on all threads of the current pool. Each reads
+    /// `rows` piece by piece, so that there is never a second copy of the whole.
+    ///
+    /// # Panics
+    /// When a dimension is 0.
+    pub fn pack_stored(
+        [num_outputs, num_inputs]: [usize; 2],
+        stored: FloatType,
+        packed: FloatType,
+        rows: &StoredRows<'_>,
+    ) -> Self {
+        assert!(num_outputs > 0 && num_inputs > 0, "a weight is [{num_outputs}, {num_inputs}]: both must be positive");
+        let sizes = [num_outputs, num_inputs];
+        let panels = match packed {
+            FloatType::F32 => Panels::F32(pack_stored_lines(sizes, stored, rows)),
+            FloatType::Bf16 => Panels::Bf16(pack_stored_lines(sizes, stored, rows)),
+            FloatType::F16 => Panels::F16(pack_stored_lines(sizes, stored, rows)),
         };
         Self { num_outputs, num_inputs, panels }
     }
@@ -187,14 +217,38 @@ impl WeightLine for F16Line {
 fn pack_lines<L: WeightLine>(num_outputs: usize, num_inputs: usize, data: &[L::Element]) -> Vec<L> {
     let mut lines = vec![L::default(); num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs]; // [panels, inputs]
     let rows_of_panels = data.par_chunks(PANEL_OUTPUTS * num_inputs);
-    lines.par_chunks_mut(num_inputs).zip(rows_of_panels).for_each(|(panel, rows)| {
-        for (output, row) in rows.chunks(num_inputs).enumerate() {
-            for (line, weight) in panel.iter_mut().zip(row) {
-                line.set(output, *weight);
-            }
-        }
+    lines.par_chunks_mut(num_inputs).zip(rows_of_panels).for_each(|(panel, rows)| pack_panel(panel, rows));
+    lines
+}
+
+fn pack_stored_lines<L: WeightLine>(
+    [num_outputs, num_inputs]: [usize; 2],
+    stored: FloatType,
+    rows: &StoredRows<'_>,
+) -> Vec<L> {
+    let mut lines = vec![L::default(); num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs]; // [panels, inputs]
+    let panel_len = PANEL_OUTPUTS * num_inputs;
+    let num_panels = (PIECE_BYTES / (panel_len * size_of::<L::Element>())).max(1);
+    lines.par_chunks_mut(num_panels * num_inputs).enumerate().for_each(|(piece, panels)| {
+        let first = piece * num_panels * PANEL_OUTPUTS;
+        let last = (first + num_panels * PANEL_OUTPUTS).min(num_outputs);
+        rows(first..last, &mut |bytes| {
+            let mut weights = Vec::with_capacity((last - first) * num_inputs);
+            floats::read::<L::Element>(bytes, stored, &mut weights);
+            let rows_of_panels = weights.chunks(panel_len);
+            panels.chunks_mut(num_inputs).zip(rows_of_panels).for_each(|(panel, rows)| pack_panel(panel, rows));
+        });
     });
     lines
+}
+
+/// Packs up to [`PANEL_OUTPUTS`] rows.
+fn pack_panel<L: WeightLine>(panel: &mut [L], rows: &[L::Element]) {
+    for (output, row) in rows.chunks(panel.len()).enumerate() {
+        for (line, weight) in panel.iter_mut().zip(row) {
+            line.set(output, *weight);
+        }
+    }
 }
 
 fn copy_row<L: WeightLine>(lines: &[L], output: usize, row: &mut [f32]) {

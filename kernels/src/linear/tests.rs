@@ -1,9 +1,12 @@
 //! Linear layers against f64, and the promise that a row's result depends on nothing but the row.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
+use crate::floats::FloatType;
 use crate::numbers::numbers;
 
 /// A weight in one of the three types, and the same values in f64.
@@ -150,6 +153,28 @@ fn a_packed_row_is_read_back() {
             weight.packed.copy_row(output, &mut row);
             let row: Vec<f64> = row.into_iter().map(f64::from).collect();
             assert_eq!(row, weight.values[output * inputs..][..inputs]);
+        }
+    }
+}
+
+#[test]
+fn rows_packed_piece_by_piece_are_the_same() {
+    // Several pieces, and a last panel that is not full.
+    for [outputs, inputs] in [[45, 7], [200, 3000]] {
+        let values = numbers(outputs * inputs, 15);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let rows = |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| {
+            take(&bytes[rows.start * inputs * 4..rows.end * inputs * 4]);
+        };
+        for (dtype, packed) in [FloatType::F32, FloatType::Bf16, FloatType::F16].into_iter().enumerate() {
+            let whole = pack(dtype, outputs, inputs, &values).packed;
+            let pieces = PackedWeight::pack_stored([outputs, inputs], FloatType::F32, packed, &rows);
+            let (mut row, mut expected) = (vec![0.0; inputs], vec![0.0; inputs]);
+            for output in 0..outputs {
+                pieces.copy_row(output, &mut row);
+                whole.copy_row(output, &mut expected);
+                assert_eq!(row, expected, "dtype {dtype}, output {output}");
+            }
         }
     }
 }

@@ -75,8 +75,8 @@ impl Linear {
                 let part = graph.linear(x, weight, bias)?; // [n, padded out / world_size]
                 let padded = graph.all_gather(part, world_size)?; // [n, padded out]
                 // The last rank's padding is no token: nothing behind the head ever sees it.
-                let is_padded = num_outputs % world_size > 0;
-                if is_padded { graph.first_columns(padded, num_outputs) } else { Ok(padded) } // [n, out]
+                let is_whole = num_outputs.is_multiple_of(world_size);
+                if is_whole { Ok(padded) } else { graph.first_columns(padded, num_outputs) } // [n, out]
             }
             Partition::Replicated | Partition::Column | Partition::Row | Partition::Vocab => {
                 graph.linear(x, weight, bias) // [n, out], a column layer's this rank's part

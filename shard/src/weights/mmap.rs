@@ -11,6 +11,10 @@ use std::path::Path;
 
 use memmap2::{Mmap, UncheckedAdvice};
 
+/// Linux maps so much around a page that is touched, if it is in its cache: pages that nobody asked for, or that were given back
+/// a moment ago.
+const FAULT_AROUND_BYTES: usize = 64 << 10;
+
 /// The bytes of a file.
 #[derive(Debug)]
 pub(super) struct MappedFile {
@@ -36,10 +40,11 @@ impl MappedFile {
         &self.mapping
     }
 
-    /// Takes the pages of these bytes out of this process: they no longer count as its memory. Whoever reads them again gets
-    /// them from the system's cache, or from disk.
+    /// Takes the pages of these bytes, and of those around them, out of this process: they no longer count as its memory. Whoever
+    /// reads them again gets them from the system's cache, or from disk.
     pub(super) fn give_back(&self, range: Range<usize>) {
-        let Range { start, end } = range;
+        let start = range.start.saturating_sub(FAULT_AROUND_BYTES);
+        let end = (range.end + FAULT_AROUND_BYTES).min(self.mapping.len());
         // SAFETY: the mapping is read-only and of a file, so a page that is dropped comes back with the bytes of the file,
         // which are those it had: `open` says who may change them. Borrowed bytes keep their address.
         let advised = unsafe { self.mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };

@@ -103,7 +103,7 @@ impl Checkpoint {
             });
         }
         let dtype = self.float_type(&spec.name, place)?;
-        Ok(TensorPart::read(&file.bytes, place.range.clone(), dtype, spec, rank))
+        Ok(TensorPart::new(&file.bytes, place.range.clone(), dtype, spec, rank))
     }
 
     /// Type of the first tensor by name: what the checkpoint is in when config.json does not say.

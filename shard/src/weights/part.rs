@@ -1,7 +1,8 @@
-//! A rank's part of a tensor as one array: borrowed from the file where it lies there in one piece, else gathered row by row.
+//! A rank's part of a tensor, read by rows: borrowed from the file where they lie there in one piece, else gathered.
 //!
-//! Door: [`TensorPart::read`]. Only the part's own bytes are read. Pages of a file that were read go back to the system when the
-//! part is dropped, or on the way where it is gathered: what was converted and copied is not kept twice.
+//! Doors: [`TensorPart::rows`], [`TensorPart::all`]. Only the part's own bytes are read. Pages of a file that were read go back to
+//! the system when the rows are dropped, or on the way where they are gathered: what was converted and packed is not kept
+//! twice.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,12 +20,26 @@ pub(super) enum FileBytes {
     Mapped(MappedFile),
 }
 
-/// What a rank has of a tensor of the checkpoint.
+/// What a rank has of a tensor of the checkpoint. Nothing of it is read yet.
 #[derive(Debug)]
 pub(crate) struct TensorPart<'a> {
     /// Type of the elements.
     pub(crate) dtype: DType,
-    /// Little-endian elements of [`WeightSpec::local_shape`], the last dimension fastest; not aligned.
+    /// The whole tensor in the file: what was mapped around the pieces that were read goes back with it.
+    tensor: Pages<'a>,
+    part: WeightPart,
+    /// Size of the part's first dimension.
+    num_rows: usize,
+    /// Bytes of a stored row.
+    row_bytes: usize,
+    /// Bytes of an index of the dimension that is cut.
+    index_bytes: usize,
+}
+
+/// Some rows of a part: indices of its first dimension.
+#[derive(Debug)]
+pub(crate) struct TensorRows<'a> {
+    /// Little-endian elements, the last dimension fastest; not aligned.
     pub(crate) bytes: Cow<'a, [u8]>,
     _pages: Pages<'a>,
 }
@@ -47,27 +62,49 @@ impl FileBytes {
 }
 
 impl<'a> TensorPart<'a> {
-    /// The part of `rank` of the tensor of type `dtype` that `spec` names, which lies at `range` of `file` and has the shape
-    /// of `spec`.
-    pub(super) fn read(file: &'a FileBytes, range: Range<usize>, dtype: DType, spec: &WeightSpec, rank: usize) -> Self {
-        let WeightPart { dim, start, len, padding } = spec.part(rank);
-        let num_blocks: usize = spec.shape.iter().take(dim).product();
-        let index_bytes = spec.shape.iter().skip(dim + 1).product::<usize>() * dtype.size_bytes() as usize;
-        let own = start * index_bytes..(start + len) * index_bytes;
-        if num_blocks == 1 && padding == 0 {
-            let range = range.start + own.start..range.start + own.end;
-            let bytes = Cow::Borrowed(&file.bytes()[range.clone()]);
-            return Self { dtype, bytes, _pages: Pages { file, range } };
+    /// What `rank` has of the tensor that `spec` describes, which is of type `dtype` at `range` of `file`.
+    pub(super) fn new(file: &'a FileBytes, range: Range<usize>, dtype: DType, spec: &WeightSpec, rank: usize) -> Self {
+        let part = spec.part(rank);
+        let bytes_below = |dim: usize| spec.shape.iter().skip(dim + 1).product::<usize>() * dtype.size_bytes() as usize;
+        let num_rows = spec.local_shape().first().copied().unwrap_or(1);
+        let tensor = Pages { file, range };
+        Self { dtype, tensor, part, num_rows, row_bytes: bytes_below(0), index_bytes: bytes_below(part.dim) }
+    }
+
+    /// All rows.
+    pub(crate) fn all(&self) -> TensorRows<'a> {
+        self.rows(0..self.num_rows)
+    }
+
+    /// Reads the rows with these indices.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> TensorRows<'a> {
+        let WeightPart { dim, start, len, padding } = self.part;
+        if dim > 0 {
+            return self.gather(rows);
         }
-        let mut gathered = Vec::with_capacity(num_blocks * (len + padding) * index_bytes);
-        let block_bytes = range.len() / num_blocks.max(1);
-        let mut pages = Pages { file, range: range.start..range.start };
-        for block in file.bytes()[range].chunks_exact(block_bytes.max(1)) {
-            gathered.extend_from_slice(&block[own.clone()]);
-            gathered.resize(gathered.len() + padding * index_bytes, 0);
-            pages.pass(block_bytes);
+        let at = |row: usize| self.tensor.range.start + (start + row.min(len)) * self.row_bytes;
+        let range = at(rows.start)..at(rows.end);
+        let stored = &self.tensor.file.bytes()[range.clone()];
+        let is_whole = padding == 0 || rows.end <= len;
+        let padded = || [stored, &vec![0; rows.len() * self.row_bytes - stored.len()]].concat();
+        let bytes = if is_whole { Cow::Borrowed(stored) } else { Cow::Owned(padded()) };
+        TensorRows { bytes, _pages: Pages { file: self.tensor.file, range } }
+    }
+
+    /// Rows of which each has a piece.
+    fn gather(&self, rows: Range<usize>) -> TensorRows<'a> {
+        let WeightPart { dim: _, start, len, padding } = self.part;
+        let own = start * self.index_bytes..(start + len) * self.index_bytes;
+        let mut gathered = Vec::with_capacity(rows.len() * (len + padding) * self.index_bytes);
+        let first = self.tensor.range.start + rows.start * self.row_bytes;
+        let mut pages = Pages { file: self.tensor.file, range: first..first };
+        for row in rows {
+            let stored = &self.tensor.file.bytes()[self.tensor.range.start + row * self.row_bytes..][..self.row_bytes];
+            gathered.extend_from_slice(&stored[own.clone()]);
+            gathered.resize(gathered.len() + padding * self.index_bytes, 0);
+            pages.pass(self.row_bytes);
         }
-        Self { dtype, bytes: Cow::Owned(gathered), _pages: pages }
+        TensorRows { bytes: Cow::Owned(gathered), _pages: pages }
     }
 }
 

@@ -40,8 +40,8 @@ fn tensors_are_found_and_checked() {
     let checkpoint = open(directory.path()).unwrap();
     assert_eq!(checkpoint.dtype().unwrap(), DType::Bf16);
     let a = checkpoint.part(&spec("a", &[2, 3]), 0).unwrap();
-    assert_eq!((a.dtype, a.bytes.len()), (DType::Bf16, 12));
-    assert_eq!(a.bytes[..3], [0, 1, 2]);
+    assert_eq!((a.dtype, a.all().bytes.len()), (DType::Bf16, 12));
+    assert_eq!(a.rows(1..2).bytes[..3], [6, 7, 8]);
     let message = |name: &str, shape: &[usize]| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
     assert_eq!(message("d", &[1]), "model.safetensors has no tensor d");
     assert_eq!(message("b", &[5]), "tensor b of model.safetensors has shape [4], config.json asks for [5]");
@@ -55,7 +55,13 @@ fn a_rank_gets_its_part() {
     let checkpoint = open(directory.path()).unwrap();
     let parts = |partition: Partition, world_size: usize| {
         let spec = WeightSpec { partition, world_size, ..spec("a", &[3, 5]) };
-        let part = |rank| checkpoint.part(&spec, rank).unwrap().bytes.into_owned();
+        let part = |rank| {
+            let part = checkpoint.part(&spec, rank).unwrap();
+            let all = part.all().bytes.into_owned();
+            let rows = |cut: usize| [part.rows(0..cut).bytes, part.rows(cut..spec.local_shape()[0]).bytes].concat();
+            (0..=spec.local_shape()[0]).for_each(|cut| assert_eq!(rows(cut), all, "{partition:?} {rank} {cut}"));
+            all
+        };
         (0..world_size).map(part).collect::<Vec<_>>()
     };
     let whole: Vec<u8> = (0..30).collect();
@@ -75,10 +81,10 @@ fn bytes_that_were_given_back_are_read_again() {
     write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::F32, vec![size, size])]);
     let checkpoint = open(directory.path()).unwrap();
     let spec = WeightSpec { partition: Partition::Row, world_size: 2, ..spec("a", &[size, size]) };
-    let first = checkpoint.part(&spec, 1).unwrap().bytes.into_owned();
+    let first = checkpoint.part(&spec, 1).unwrap().all().bytes.into_owned();
     assert!(first.iter().any(|byte| *byte > 0));
-    assert_eq!(checkpoint.part(&spec, 1).unwrap().bytes, first);
-    assert_eq!(first[..2000], checkpoint.part(&self::spec("a", &[size, size]), 0).unwrap().bytes[2000..4000]);
+    assert_eq!(checkpoint.part(&spec, 1).unwrap().all().bytes, first);
+    assert_eq!(first[..2000], checkpoint.part(&self::spec("a", &[size, size]), 0).unwrap().all().bytes[2000..4000]);
 }
 
 #[test]
@@ -89,7 +95,7 @@ fn an_index_names_several_files() {
     let index = r#"{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}}"#;
     fs::write(directory.path().join(INDEX_FILE), index).unwrap();
     let checkpoint = open(directory.path()).unwrap();
-    assert_eq!(checkpoint.part(&spec("b", &[3]), 0).unwrap().bytes.len(), 6);
+    assert_eq!(checkpoint.part(&spec("b", &[3]), 0).unwrap().all().bytes.len(), 6);
     fs::remove_file(directory.path().join("x-2.safetensors")).unwrap();
     let message = open(directory.path()).unwrap_err();
     assert!(message.starts_with("model.safetensors.index.json lists x-2.safetensors, which "), "{message}");

@@ -2,7 +2,7 @@
 //!
 //! Doors: [`View`], which borrows a tensor's elements, and [`tensor`], [`shaped`], which take a vector over. No copies.
 
-use candle_core::{CpuStorage, DType, Device, Shape, Storage, StorageRef, Tensor, WithDType};
+use candle_core::{CpuStorage, Device, Shape, Storage, StorageRef, Tensor, WithDType};
 
 /// The elements of a contiguous tensor, borrowed.
 pub(super) struct View<'a> {
@@ -56,11 +56,6 @@ impl<'a> View<'a> {
         self.slice()
     }
 
-    /// The storage and the elements of it that are the tensor's.
-    pub(super) fn storage(&self) -> (&CpuStorage, std::ops::Range<usize>) {
-        (cpu(&self.storage), self.start..self.end)
-    }
-
     fn slice<T: WithDType>(&self) -> &[T] {
         let storage = cpu(&self.storage);
         let elements = storage.as_slice::<T>().expect("graph types say what a value holds");
@@ -84,16 +79,4 @@ pub(super) fn tensor<T: WithDType>(elements: Vec<T>) -> candle_core::Result<Tens
 /// A tensor of `shape`.
 pub(super) fn shaped<T: WithDType>(elements: Vec<T>, shape: impl Into<Shape>) -> candle_core::Result<Tensor> {
     Tensor::from_vec(elements, shape.into(), &Device::Cpu)
-}
-
-/// Candle's name of a type of floats.
-pub(super) fn float_type(dtype: crate::graph::DType) -> DType {
-    match dtype {
-        crate::graph::DType::F16 => DType::F16,
-        crate::graph::DType::Bf16 => DType::BF16,
-        crate::graph::DType::F32 => DType::F32,
-        crate::graph::DType::I32 | crate::graph::DType::U32 | crate::graph::DType::Bool => {
-            unreachable!("the graph builders accept floats only")
-        }
-    }
 }

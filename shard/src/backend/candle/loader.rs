@@ -2,19 +2,24 @@
 //!
 //! Door: [`load`]. How a weight is kept follows from the operations that use it: packed for linear layers (and read row by
 //! row where an embedding shares it), a table in its own type for embeddings, f32 for norms and biases. One tensor is
-//! converted at a time, so that loading takes little more memory than the loaded weights.
+//! converted at a time, and of that a few rows, so that loading takes little more memory than the loaded weights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, Device, Tensor};
-use kernels::linear::{PackedWeight, WeightData};
+use candle_core::Tensor;
+use half::{bf16, f16};
+use kernels::floats::{self, FloatType};
+use kernels::linear::PackedWeight;
 
-use super::host::{self, View};
+use super::host;
 use super::membership::Membership;
 use crate::backend::BackendError;
-use crate::graph::{Graph, Op, WeightSpec};
+use crate::graph::{DType, Graph, Op, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
+
+/// Rows of a table that are read at a time.
+const TABLE_ROWS: usize = 256;
 
 /// A weight in memory.
 #[derive(Debug, Clone)]
@@ -52,7 +57,7 @@ pub(super) fn load(
         progress(done, total);
         let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
         let part = checkpoint.part(spec, membership.rank())?;
-        weights.insert(spec.name.clone(), load_weight(spec, used_as, part)?);
+        weights.insert(spec.name.clone(), load_weight(spec, used_as, &part)?);
     }
     progress(total, total);
     Ok(weights)
@@ -84,30 +89,67 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     order
 }
 
-fn load_weight(spec: &WeightSpec, used_as: Use, stored: TensorPart<'_>) -> Result<Weight, BackendError> {
-    let stored_type = host::float_type(stored.dtype);
-    let tensor = Tensor::from_raw_buffer(&stored.bytes, stored_type, &spec.local_shape(), &Device::Cpu)?;
-    // Its pages go back before there is another copy.
-    drop(stored);
-    let tensor = match used_as {
-        Use::Vector => tensor.to_dtype(host::float_type(spec.dtype))?.to_dtype(candle_core::DType::F32)?,
-        Use::Table | Use::Matrix => tensor.to_dtype(host::float_type(spec.dtype))?,
-    };
-    match used_as {
-        Use::Vector | Use::Table => Ok(Weight::Tensor(tensor)),
-        Use::Matrix => Ok(Weight::Packed(Arc::new(pack(&tensor)?))),
+fn load_weight(spec: &WeightSpec, used_as: Use, part: &TensorPart<'_>) -> Result<Weight, BackendError> {
+    let shape = spec.local_shape();
+    Ok(match used_as {
+        Use::Vector => Weight::Tensor(host::shaped(vector(spec, part), shape)?),
+        Use::Table => Weight::Tensor(match spec.dtype {
+            DType::F16 => host::shaped(table(part, shape[0], floats::read_f16), shape)?,
+            DType::Bf16 => host::shaped(table(part, shape[0], floats::read_bf16), shape)?,
+            DType::F32 | DType::I32 | DType::U32 | DType::Bool => {
+                host::shaped(table(part, shape[0], floats::read_f32), shape)?
+            }
+        }),
+        Use::Matrix => {
+            let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
+            let (stored, packed) = (float_type(part.dtype), float_type(spec.dtype));
+            Weight::Packed(Arc::new(PackedWeight::pack_stored([shape[0], shape[1]], stored, packed, &rows)))
+        }
+    })
+}
+
+/// All elements, rounded to the type of `spec`, f32.
+fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
+    let (rows, stored) = (part.all(), float_type(part.dtype));
+    match spec.dtype {
+        DType::F16 => {
+            let mut floats = Vec::new();
+            floats::read_f16(&rows.bytes, stored, &mut floats);
+            floats.into_iter().map(f16::to_f32).collect()
+        }
+        DType::Bf16 => {
+            let mut floats = Vec::new();
+            floats::read_bf16(&rows.bytes, stored, &mut floats);
+            floats.into_iter().map(bf16::to_f32).collect()
+        }
+        DType::F32 | DType::I32 | DType::U32 | DType::Bool => {
+            let mut floats = Vec::new();
+            floats::read_f32(&rows.bytes, stored, &mut floats);
+            floats
+        }
     }
 }
 
-fn pack(tensor: &Tensor) -> Result<PackedWeight, BackendError> {
-    let (num_outputs, num_inputs) = tensor.dims2()?;
-    let view = View::new(tensor)?;
-    let (storage, range) = view.storage();
-    let data = match storage {
-        CpuStorage::F32(elements) => WeightData::F32(&elements[range]),
-        CpuStorage::BF16(elements) => WeightData::Bf16(&elements[range]),
-        CpuStorage::F16(elements) => WeightData::F16(&elements[range]),
-        _ => unreachable!("weights are converted to a type of floats"),
-    };
-    Ok(PackedWeight::pack(num_outputs, num_inputs, data))
+/// All elements, read a few rows at a time.
+fn table<T>(part: &TensorPart<'_>, num_rows: usize, read: impl Fn(&[u8], FloatType, &mut Vec<T>)) -> Vec<T> {
+    let mut floats = Vec::new();
+    for first in (0..num_rows).step_by(TABLE_ROWS) {
+        let rows = part.rows(first..(first + TABLE_ROWS).min(num_rows));
+        if first == 0 {
+            let row_bytes = rows.bytes.len() / TABLE_ROWS.min(num_rows);
+            floats.reserve_exact(num_rows * row_bytes / part.dtype.size_bytes() as usize);
+        }
+        read(&rows.bytes, float_type(part.dtype), &mut floats);
+    }
+    floats
+}
+
+/// The kernels' name of a type of floats.
+fn float_type(dtype: DType) -> FloatType {
+    match dtype {
+        DType::F16 => FloatType::F16,
+        DType::Bf16 => FloatType::Bf16,
+        DType::F32 => FloatType::F32,
+        DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
+    }
 }

@@ -20,8 +20,8 @@ const LOAD_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a rank waits for the others in a step, where all do the same at the same time. The client waits longer, so that
 /// it hears from this rank for which one it waited.
 const STEP_DEADLINE: Duration = Duration::from_secs(10);
-/// What a tensor takes while it is loaded, in parts of its own size: as it is stored, converted and packed.
-const COPIES_OF_A_TENSOR: u64 = 3;
+/// What a tensor takes at most while it is loaded, in parts of its own size: as it is stored, and packed.
+const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
 
 /// One of the ranks that share a model on this host.
@@ -177,8 +177,8 @@ mod tests {
             num_copies: 1,
         };
         let specs = [&spec, &spec];
-        // 2 MiB of each tensor per rank, 16 MiB of all; a turn takes 6 MiB.
-        for (available_mib, expected) in [(0, 1), (16, 1), (16 + 12, 1), (16 + 24, 2), (16 + 36, 3), (10_000, 4)] {
+        // 2 MiB of each tensor per rank, 16 MiB of all; a turn takes 4 MiB.
+        for (available_mib, expected) in [(0, 1), (16, 1), (16 + 8, 1), (16 + 16, 2), (16 + 24, 3), (10_000, 4)] {
             assert_eq!(at_once(&specs, 4, available_mib * MIB), expected, "{available_mib}");
         }
     }

@@ -33,7 +33,8 @@ pub(super) fn upload(
         let shape = spec.local_shape();
         for ((rank, device), buffers) in (first_rank..).zip(devices).zip(&mut buffers) {
             let stored = checkpoint.part(spec, rank)?;
-            let bytes = convert(&stored.bytes, stored.dtype, spec.dtype);
+            let rows = stored.all();
+            let bytes = convert(&rows.bytes, stored.dtype, spec.dtype);
             let slice = HostSlice::new(element_type(spec.dtype), &shape, &bytes);
             let buffer = slice.and_then(|slice| client.upload(slice, device));
             let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };

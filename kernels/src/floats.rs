@@ -1,0 +1,123 @@
+//! Floats as checkpoints store them: little-endian bytes of three types, read as numbers of any of them.
+//!
+//! Doors: [`FloatType`], [`read_f32`], [`read_bf16`], [`read_f16`]. What does not fit is rounded to the nearest; a type read as
+//! itself keeps its bits.
+
+use half::{bf16, f16};
+
+/// A type of floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatType {
+    /// Single precision.
+    F32,
+    /// The upper half of single precision.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+}
+
+/// A number that can be made of stored floats.
+pub(crate) trait Float: Copy + Send + Sync {
+    fn of_f32(value: f32) -> Self;
+    fn of_bf16(value: bf16) -> Self;
+    fn of_f16(value: f16) -> Self;
+}
+
+/// Appends the floats of type `stored` in `bytes` to `floats`.
+///
+/// Bytes behind the last whole float are left out; so for the others.
+pub fn read_f32(bytes: &[u8], stored: FloatType, floats: &mut Vec<f32>) {
+    read(bytes, stored, floats);
+}
+
+/// As [`read_f32`], rounded to the upper half of single precision.
+pub fn read_bf16(bytes: &[u8], stored: FloatType, floats: &mut Vec<bf16>) {
+    read(bytes, stored, floats);
+}
+
+/// As [`read_f32`], rounded to half precision.
+pub fn read_f16(bytes: &[u8], stored: FloatType, floats: &mut Vec<f16>) {
+    read(bytes, stored, floats);
+}
+
+pub(crate) fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
+    let pair = |bytes: &[u8]| [bytes[0], bytes[1]];
+    match stored {
+        FloatType::F32 => {
+            let word = |bytes: &[u8]| [bytes[0], bytes[1], bytes[2], bytes[3]];
+            floats.extend(bytes.chunks_exact(4).map(|bytes| T::of_f32(f32::from_le_bytes(word(bytes)))));
+        }
+        FloatType::Bf16 => {
+            floats.extend(bytes.chunks_exact(2).map(|bytes| T::of_bf16(bf16::from_le_bytes(pair(bytes)))));
+        }
+        FloatType::F16 => {
+            floats.extend(bytes.chunks_exact(2).map(|bytes| T::of_f16(f16::from_le_bytes(pair(bytes)))));
+        }
+    }
+}
+
+impl Float for f32 {
+    fn of_f32(value: f32) -> Self {
+        value
+    }
+
+    fn of_bf16(value: bf16) -> Self {
+        value.to_f32()
+    }
+
+    fn of_f16(value: f16) -> Self {
+        value.to_f32()
+    }
+}
+
+impl Float for bf16 {
+    fn of_f32(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+
+    fn of_bf16(value: bf16) -> Self {
+        value
+    }
+
+    fn of_f16(value: f16) -> Self {
+        Self::from_f32(value.to_f32())
+    }
+}
+
+impl Float for f16 {
+    fn of_f32(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+
+    fn of_bf16(value: bf16) -> Self {
+        Self::from_f32(value.to_f32())
+    }
+
+    fn of_f16(value: f16) -> Self {
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_is_read_as_every_other() {
+        let values = [1.0_f32, -2.5, 0.123_456_7, f32::INFINITY];
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let (mut singles, mut short, mut half) = (Vec::new(), Vec::new(), Vec::new());
+        read_f32(&bytes, FloatType::F32, &mut singles);
+        read_bf16(&bytes, FloatType::F32, &mut short);
+        read_f16(&bytes, FloatType::F32, &mut half);
+        assert_eq!(singles, values);
+        assert_eq!(short, values.map(bf16::from_f32));
+        assert_eq!(half, values.map(f16::from_f32));
+        let bytes: Vec<u8> = short.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let (mut same, mut half) = (Vec::new(), Vec::new());
+        read_bf16(&bytes, FloatType::Bf16, &mut same);
+        read_f16(&bytes[..7], FloatType::Bf16, &mut half);
+        assert_eq!(same, short);
+        assert_eq!(half, [1.0, -2.5, 0.123_456_7].map(|value| f16::from_f32(bf16::from_f32(value).to_f32())));
+    }
+}
