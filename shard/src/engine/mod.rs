@@ -167,7 +167,7 @@ impl Step {
     }
 
     fn reply(&self, output: StepOutput, forward_ns: u64) -> Result<StepReply, EngineError> {
-        let StepOutput { tokens, prompt_logprobs, fingerprint: _ } = output;
+        let StepOutput { tokens, prompt_logprobs, fingerprint } = output;
         let tokens = self.sampled_slots.iter().zip(tokens).map(|(slot, token)| sampled_token(*slot, token));
         let mut logprobs = prompt_logprobs.into_iter();
         let report = |prompt: &PromptReport| {
@@ -177,7 +177,7 @@ impl Step {
         };
         let prompt_logprobs = self.prompts.iter().map(report).collect();
         let tokens = tokens.collect::<Result<_, _>>()?;
-        Ok(StepReply { tokens, prompt_logprobs, forward_ns, num_programs_compiled: 0, fingerprint: 0 })
+        Ok(StepReply { tokens, prompt_logprobs, forward_ns, num_programs_compiled: 0, fingerprint })
     }
 }
 

@@ -36,7 +36,8 @@ impl Engines {
     }
 
     pub(super) fn warmup(&mut self, warmup: &Warmup) -> Result<WarmupReply, EngineError> {
-        self.tell(|engine| engine.warmup(warmup, &mut |_, _, _| ()))
+        let timeless = |reply: WarmupReply| WarmupReply { slowest_token_ns: 0, ..reply };
+        self.tell(|engine| engine.warmup(warmup, &mut |_, _, _| ()).map(timeless))
     }
 
     pub(super) fn prefill(&mut self, prefill: &Prefill) -> Result<StepReply, EngineError> {
