@@ -1,4 +1,4 @@
-//! One process per device: loads a model, keeps its KV cache, and computes the steps that the router tells it to.
+//! One process per device, or for several: loads a model, keeps its KV cache, and computes the steps that the router tells it to.
 //!
 //! Doors: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks it with
 //! `kv_cache` and makes a `batch` → a `backend` executes the graphs of the model (`models`, `layers`, `graph`) and of each

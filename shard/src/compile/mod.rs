@@ -5,6 +5,8 @@
 
 mod fit;
 mod table;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use std::path::{Path, PathBuf};

@@ -30,6 +30,8 @@ use ::pjrt::{Client, Device};
 use super::{Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, ModelGraphs, Progress, StateLayout};
 use crate::batch::{Batch, StepOutput};
 use crate::weights::Checkpoint;
+#[cfg(test)]
+pub(crate) use ahead::ProgramCost;
 pub(crate) use ahead::{AheadOfTime, ProgramFigures};
 use bucket::Buckets;
 use cache::{ProgramCache, Target};

@@ -11,6 +11,8 @@ use safetensors::tensor::TensorView;
 use super::super::{Engine, EngineError, load};
 use super::{FIXTURES, Rig, args, fixture, ids};
 use crate::args::{Device, ShardArgs};
+use crate::backend::StateLayout;
+use crate::batch::Batch;
 use crate::plugins::PluginKind;
 use crate::plugins::testing::plugin_path;
 
@@ -295,6 +297,44 @@ fn devices_pad_and_copy() {
         let expected = generate(&mut Rig::new(path, Device::Cpu), model.vocab_size);
         check(&generate(&mut rig, model.vocab_size), &expected, 1e-4, &format!("{model:?} on {num_devices} devices"));
     }
+}
+
+/// Of a step that reads `tokens`; all ranks have the same.
+fn fingerprint(rig: &mut Rig, tokens: &[i32]) -> u64 {
+    let mut batch = Batch::default();
+    batch.push_row(0, 0, tokens, &[0]);
+    rig.engine.tell(|engine| Ok(engine.backend.execute(&batch)?.fingerprint)).unwrap()
+}
+
+#[test]
+fn ranks_that_do_the_same_have_one_fingerprint() {
+    let path = fixture(FIXTURES[0]);
+    let mock = |rank| ShardArgs { rank, world_size: 2, ..args("demo", Device::Mock) };
+    let mocks = Rig::warm(Engines::load(&[mock(0), mock(1)]).unwrap());
+    for mut rig in
+        [mocks, on_cpu_ranks(path.to_str().unwrap(), 2)].into_iter().chain(on_xla_devices(path.to_str().unwrap(), 2))
+    {
+        let known = fingerprint(&mut rig, &[1, 2, 3]);
+        assert_eq!(fingerprint(&mut rig, &[1, 2, 3]), known);
+        assert_ne!(fingerprint(&mut rig, &[1, 2, 4]), known);
+        assert_ne!(fingerprint(&mut rig, &[1]), known);
+    }
+}
+
+#[test]
+fn devices_are_told_and_assigned() {
+    let device = |rank| ShardArgs { rank, world_size: 3, devices_per_shard: 2, ..args("demo", Device::Mock) };
+    let ids = |engine: &Engine| engine.backend.devices().iter().map(|device| device.id).collect::<Vec<_>>();
+    let engine = load(&device(1), &mut |_, _, _| ()).unwrap();
+    assert_eq!(ids(&engine), [2, 3]);
+    let Some(mut rig) = on_xla_devices(fixture(FIXTURES[1]).to_str().unwrap(), 2) else { return };
+    let engine = &mut rig.engine.0[0];
+    assert_eq!(ids(engine), [0, 1]);
+    let layout = StateLayout { num_slots: 1, num_blocks: 8, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
+    let mut message =
+        |assignment: &[i64]| engine.backend.allocate(layout, assignment, &mut |_, _, _| ()).unwrap_err().to_string();
+    assert_eq!(message(&[0]), "the assignment has 1 devices for 2 ranks");
+    assert_eq!(message(&[1, 0]), "the assignment gives rank 0 device 1, but its weights are on device 0");
 }
 
 #[test]

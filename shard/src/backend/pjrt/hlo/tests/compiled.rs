@@ -2,26 +2,13 @@
 //!
 //! libtpu reads its environment once, so each test of it runs its body in a child of this process with the environment set.
 
-use std::process::Command;
 use std::sync::Arc;
 
 use pjrt::{Client, CompileOptions, Plugin, Topology, Value};
 
 use super::super::{Collectives, HloModule};
 use crate::plugins::PluginKind;
-use crate::plugins::testing::plugin_path;
-
-/// Tells a child of this process that it is one.
-const CHILD: &str = "HILO_TEST_CHILD";
-/// What keeps libtpu quiet and quick where there is no TPU.
-const ENVIRONMENT: [(&str, &str); 6] = [
-    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
-    ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
-    ("TPU_LOG_DIR", "disabled"),
-    ("TPU_MIN_LOG_LEVEL", "3"),
-    ("TPU_SKIP_MDS_QUERY", "1"),
-    ("TPU_WORKER_HOSTNAMES", "localhost"),
-];
+use crate::plugins::testing::{self, plugin_path};
 
 /// `c + a b`; `c` gives its memory to the result.
 const MATMUL: &str = "module @matmul { func.func @main(%a: tensor<256x512xbf16>, %b: tensor<512x128xbf16>,
@@ -105,21 +92,7 @@ fn open(kind: PluginKind) -> Option<Arc<Plugin>> {
 
 /// Runs `body` in a child process that runs this one test.
 fn with_libtpu(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
-    if std::env::var_os(CHILD).is_some() {
-        if let Some(plugin) = open(PluginKind::Tpu) {
-            body(&plugin);
-        }
-        return;
-    }
-    let (_, folder) = module_path!().split_once("::").expect("below the crate");
-    let executable = std::env::current_exe().expect("this test has a path");
-    let arguments = [&format!("{folder}::{test}"), "--exact", "--nocapture"];
-    let child = Command::new(executable).args(arguments).env(CHILD, "1").envs(ENVIRONMENT).output();
-    let child = child.expect("the child starts");
-    let [stdout, stderr] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(child.status.success(), "{stdout}\n{stderr}");
-    assert!(stdout.contains("1 passed"), "the child ran no test: {stdout}");
-    stdout.lines().filter(|line| line.starts_with("skipped")).for_each(|line| println!("{line}"));
+    testing::with_libtpu(module_path!(), test, |path| body(&Plugin::open(path).expect("the plugin opens")));
 }
 
 /// `text` as it is after the compiler of `topology`, for as many devices as there are `ids`.
