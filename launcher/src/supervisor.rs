@@ -32,8 +32,10 @@ use crate::terminal::Terminal;
 const ROUTER_MARGIN: Duration = Duration::from_secs(10);
 /// After Leave a shard only frees its device.
 const SHARD_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
-/// After a failure the router may tell its clients.
-const FAREWELL_DEADLINE: Duration = Duration::from_secs(3);
+/// After a failure the router finds the cause and tells its clients.
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(6);
+/// Shards may say why they end.
+const LAST_WORDS_DEADLINE: Duration = Duration::from_secs(1);
 /// From SIGTERM to SIGKILL.
 const TERM_DEADLINE: Duration = Duration::from_secs(1);
 /// From SIGKILL to the end; only a process stuck in the kernel takes longer.
@@ -141,7 +143,8 @@ impl Supervisor<'_> {
     /// chance, so the children get a moment to end by themselves.
     fn fail(&mut self, error: LauncherError) -> LauncherError {
         let everyone = self.everyone();
-        self.wait(&everyone, FAREWELL_DEADLINE);
+        self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
+        self.wait(&everyone, LAST_WORDS_DEADLINE);
         let stopped = self.stopped();
         self.kill(&everyone);
         let error = match (error, self.bad_exit.take()) {

@@ -28,6 +28,7 @@ fn costs(topology: &str, plugin_path: &Path) -> Vec<(String, ProgramCost)> {
         dtype: None,
         topology: topology.to_owned(),
         num_shard: None,
+        devices_per_shard: 1,
         plugin_path: Some(plugin_path.to_path_buf()),
         max_total_tokens: Some(512),
         max_batch_prefill_tokens: Some(512),
