@@ -18,13 +18,14 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// The file, where there are shards that need it: several that compute on this machine's processor.
+    /// The file, where there are shards that need it: several on one host, which take turns when they load, and on the processor
+    /// add up through it.
     /// It must live as long as children are started.
     ///
     /// # Errors
     /// [`LauncherError::SharedMemory`].
     pub(crate) fn for_launch(args: &LaunchArgs) -> Result<Option<Self>, LauncherError> {
-        if args.model.device != Device::Cpu || args.num_shard.unwrap_or(1) < 2 {
+        if args.model.device == Device::Mock || args.num_shard.unwrap_or(1) < 2 {
             return Ok(None);
         }
         // Without close-on-exec: the number is the same in every child.
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_several_shards_on_the_processor_need_it() {
+    fn only_several_shards_of_a_model_need_it() {
         for flags in [&["--device", "cpu"][..], &["--device", "mock", "--num-shard", "2"]] {
             assert!(shared_memory(flags).is_none(), "{flags:?}");
         }

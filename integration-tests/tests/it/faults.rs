@@ -37,7 +37,7 @@ fn check_all_moments(fault: Fault) {
 
 impl Case {
     fn check(self) {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let uds_path = directory.path().join("s");
         let interposer = Interposer::start(&uds_path, self.rank);
         let builder =
@@ -63,7 +63,8 @@ impl Case {
         };
         self.check_end(&finished);
         wait_until_gone(&pids);
-        let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        let files = std::fs::read_dir(directory.path()).expect("the directory is there");
+        let left: Vec<_> = files.flatten().map(|file| file.file_name()).collect();
         // The interposer's own, which the shard cannot know of.
         let ours = |name: &str| name.ends_with(".moved") || name.ends_with(&format!("-{}", self.rank));
         assert!(left.iter().all(|name| ours(&name.to_string_lossy())), "{self:?} left {left:?}");
@@ -91,15 +92,15 @@ impl Case {
     fn strike_while_serving(self, client: &Client, interposer: &Interposer) {
         let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 7}});
         if self.moment == Moment::Idle {
-            assert_eq!(client.generate("Once", 2).is_empty(), false);
+            assert!(!client.generate("Once", 2).is_empty());
             interposer.strike(self.fault);
             if matches!(self.fault, Fault::Signal(Signal::STOP) | Fault::WrongFingerprint) {
                 assert_eq!(client.post("/generate", &body("Once")).status, 424, "{self:?}");
             }
             return;
         }
-        let mut stream = client.stream("/generate_stream", &body("Once upon a time")).unwrap();
-        assert!(stream.next().unwrap().get("token").is_some());
+        let mut stream = client.stream("/generate_stream", &body("Once upon a time")).expect("a stream");
+        assert!(stream.next().is_some_and(|event| event.get("token").is_some()));
         interposer.arm(self.moment, self.fault);
         if self.moment == Moment::Prefill {
             let response = client.post("/generate", &body("Once"));

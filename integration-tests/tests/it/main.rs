@@ -10,5 +10,6 @@ mod lifecycle;
 mod plans;
 mod plugins;
 mod programs;
+mod ranks;
 mod streaming;
 mod validation;

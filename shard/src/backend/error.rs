@@ -45,7 +45,7 @@ pub(crate) enum BackendError {
     NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
     #[error("program {program}: the optimised program cannot be read: {source}")]
     Hlo { program: String, source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("--collective-path is missing: {num_ranks} shards on the CPU need a file that they share")]
+    #[error("--collective-path is missing: {num_ranks} shards of one host need a file that they share")]
     NoCollectivePath { num_ranks: usize },
     #[error("rank {rank}: {source}{}", cause(.source))]
     Collective { rank: usize, source: CollectiveError },

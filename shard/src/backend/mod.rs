@@ -15,6 +15,7 @@
 pub(crate) mod candle;
 mod error;
 mod history;
+mod membership;
 mod memory;
 pub(crate) mod mock;
 mod model_graphs;
@@ -23,6 +24,8 @@ mod ranks;
 
 use crate::batch::{Batch, StepOutput};
 pub(crate) use error::BackendError;
+pub(crate) use membership::Membership;
+use membership::Stays;
 pub(crate) use model_graphs::ModelGraphs;
 pub(crate) use ranks::LocalRanks;
 

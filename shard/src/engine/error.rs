@@ -90,11 +90,10 @@ impl EngineError {
             {
                 Kind::OutOfMemory
             }
-            Self::Backend(BackendError::Collective { source, .. })
-                if matches!(source, CollectiveError::Deadline { .. } | CollectiveError::Aborted { .. }) =>
-            {
-                Kind::Peer
-            }
+            Self::Backend(BackendError::Collective {
+                source: CollectiveError::Deadline { .. } | CollectiveError::Aborted { .. },
+                ..
+            }) => Kind::Peer,
             Self::Backend(
                 BackendError::Threads { .. }
                 | BackendError::Compute(_)

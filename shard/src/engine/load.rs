@@ -9,10 +9,10 @@ use proto::ModelInfo;
 
 use super::{Engine, EngineError, Progress};
 use crate::args::{Device, Dtype, ModelArgs, ShardArgs};
-use crate::backend::candle::{CandleBackend, Membership};
+use crate::backend::candle::CandleBackend;
 use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
-use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, ModelGraphs};
+use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs};
 use crate::devices::{self, Choice};
 use crate::fingerprint::Fingerprint;
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
@@ -104,16 +104,17 @@ fn load_backend(
 ) -> Result<Box<dyn Backend>, EngineError> {
     let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, .. } = &args.model;
     let mut progress = |done, total| progress("load weights", done, total);
+    let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
+    let membership = Membership::join(shards, args.collective_path.as_deref())?;
     Ok(match Platform::of(device) {
         Some(platform) => {
             let program_cache = program_cache(asked_cache.as_deref(), &Surroundings::of_process());
-            let options = PjrtOptions { ranks, plugin_path: plugin_path.clone(), program_cache };
+            let options = PjrtOptions { ranks, membership, plugin_path: plugin_path.clone(), program_cache };
             Box::new(PjrtBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
         }
         None => {
             let isa = kernels::isa::select(cpu_isa.as_deref())?;
             tracing::info!(%isa, "cpu kernels");
-            let membership = Membership::join(ranks, args.collective_path.as_deref())?;
             Box::new(CandleBackend::load(graphs, checkpoint, membership, &mut progress)?)
         }
     })

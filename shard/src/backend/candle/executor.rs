@@ -10,10 +10,9 @@ use candle_core::{Device, Tensor};
 use kernels::linear::PackedWeight;
 
 use super::loader::Weight;
-use super::membership::Membership;
 use super::state::State;
 use super::{elementwise, host, model_ops, sampling_ops};
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Membership};
 use crate::batch::{Batch, BatchRow, SampledRow};
 use crate::graph::{Graph, Input, Op, Value};
 use crate::sampling::Column;
@@ -146,8 +145,8 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         }
         Op::SiluMul => model_ops::silu_mul(operand(0), operand(1))?,
         Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,
-        Op::AllReduce => step.membership.all_reduce(operand(0))?,
-        Op::AllGather => step.membership.all_gather(operand(0))?,
+        Op::AllReduce => model_ops::all_reduce(operand(0), step.membership)?,
+        Op::AllGather => model_ops::all_gather(operand(0), step.membership)?,
         Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
         Op::FirstColumns => model_ops::first_columns(operand(0), &node.shape)?,
         Op::Unary(function) => elementwise::unary(*function, operand(0))?,

@@ -13,8 +13,7 @@ use kernels::floats::{self, FloatType};
 use kernels::linear::PackedWeight;
 
 use super::host;
-use super::membership::Membership;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Membership, Stays};
 use crate::graph::{DType, Graph, Op, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
 
@@ -50,7 +49,7 @@ pub(super) fn load(
 ) -> Result<HashMap<String, Weight>, BackendError> {
     let wanted = uses(graphs);
     let specs: Vec<&WeightSpec> = wanted.iter().map(|(spec, _)| *spec).collect();
-    let max_at_once = membership.max_loading(&specs)?;
+    let max_at_once = membership.max_loading(&specs, Stays::OnHost)?;
     let total = wanted.len() as u64;
     let mut weights = HashMap::with_capacity(wanted.len());
     for (done, (spec, used_as)) in (0..).zip(wanted) {

@@ -14,7 +14,6 @@ mod elementwise;
 mod executor;
 mod host;
 mod loader;
-mod membership;
 mod model_ops;
 #[cfg(test)]
 pub(super) mod oracle;
@@ -28,12 +27,11 @@ mod threefry;
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::{Backend, BackendError, DevicePlace, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use super::{Backend, BackendError, DevicePlace, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout};
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
-pub(crate) use membership::Membership;
 use state::{KvShape, State};
 
 /// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.

@@ -11,7 +11,7 @@ use kernels::rotary::RotaryTable;
 use super::executor::Step;
 use super::host::{self, View};
 use super::loader::Weight;
-use crate::backend::BLOCK_SIZE;
+use crate::backend::{BLOCK_SIZE, BackendError, Membership};
 use crate::graph::Shape;
 
 type Result<T> = candle_core::Result<T>;
@@ -104,4 +104,20 @@ pub(super) fn gather_rows(x: &Tensor, indices: &[i32]) -> Result<Tensor> {
     // Candle takes no signed indices.
     let indices: Vec<u32> = indices.iter().map(|index| *index as u32).collect();
     x.index_select(&host::tensor(indices)?, 0) // [rows, n]
+}
+
+/// The sum of what all ranks have of x, the same bits on each.
+pub(super) fn all_reduce(x: &Tensor, membership: &Membership) -> std::result::Result<Tensor, BackendError> {
+    let mut sum = View::new(x)?.f32().to_vec(); // as x
+    membership.all_reduce(&mut sum)?;
+    Ok(host::shaped(sum, x.shape())?)
+}
+
+/// The parts `[n, size]` of all ranks side by side, `[n, size * num_ranks]`.
+pub(super) fn all_gather(part: &Tensor, membership: &Membership) -> std::result::Result<Tensor, BackendError> {
+    let (num_rows, size) = part.dims2()?;
+    let num_columns = size * membership.num_ranks();
+    let mut gathered = vec![0.0; num_rows * num_columns]; // [n, size * num_ranks]
+    membership.all_gather(View::new(part)?.f32(), num_rows, &mut gathered)?;
+    Ok(host::shaped(gathered, (num_rows, num_columns))?)
 }

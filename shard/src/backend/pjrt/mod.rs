@@ -27,7 +27,9 @@ use std::path::PathBuf;
 
 use ::pjrt::{Client, Device};
 
-use super::{Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use super::{
+    Backend, BackendError, DevicePlace, LocalRanks, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout,
+};
 use crate::batch::{Batch, StepOutput};
 use crate::weights::Checkpoint;
 #[cfg(test)]
@@ -42,10 +44,12 @@ use program::Programs;
 use state::{Host, LocalDevice, Model, State};
 
 /// How a backend is opened.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct PjrtOptions {
     /// The ranks of this process: as many devices are taken, in the order of their ids.
     pub(crate) ranks: LocalRanks,
+    /// This process among the shards of its host.
+    pub(crate) membership: Membership,
     /// The plugin; searched for where it is not given.
     pub(crate) plugin_path: Option<PathBuf>,
     /// Folder of compiled programs; none are kept without one.
@@ -58,6 +62,8 @@ pub(crate) struct PjrtBackend {
     platform: Platform,
     client: Client,
     ranks: LocalRanks,
+    /// Held, because the others may still be loading: who is dropped ends the group.
+    _membership: Membership,
     devices: Vec<LocalDevice>,
     cache: ProgramCache,
     graphs: ModelGraphs,
@@ -76,7 +82,7 @@ impl PjrtBackend {
         checkpoint: &Checkpoint,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
-        let PjrtOptions { ranks, plugin_path, program_cache } = options;
+        let PjrtOptions { ranks, membership, plugin_path, program_cache } = options;
         let platform = platform.with_devices(ranks.num_local);
         let client = platform.open(plugin_path.as_deref())?;
         let mut devices = client.addressable_devices();
@@ -86,11 +92,12 @@ impl PjrtBackend {
             return Err(BackendError::NoDevice { device: platform.device, wanted, found });
         }
         devices.truncate(wanted);
-        let weights = weights::upload(graphs, (checkpoint, ranks.first), (&client, &devices), progress)?;
+        let weights = weights::upload(graphs, (checkpoint, ranks.first, &membership), (&client, &devices), progress)?;
         let local = |((rank, device), weights)| LocalDevice { rank, device, weights };
         let devices = ranks.local().zip(devices).zip(weights).map(local).collect();
         let cache = ProgramCache::new(program_cache);
-        Ok(Self { platform, client, ranks, devices, cache, graphs: graphs.clone(), state: None })
+        let graphs = graphs.clone();
+        Ok(Self { platform, client, ranks, _membership: membership, devices, cache, graphs, state: None })
     }
 
     /// Weights lie where the ranks were when they were loaded: the assignment must say the same.

@@ -9,18 +9,18 @@ use std::collections::HashMap;
 use ::pjrt::{Buffer, Client, Device, ElementType, HostSlice};
 use half::{bf16, f16};
 
-use crate::backend::{BackendError, ModelGraphs};
+use crate::backend::{BackendError, Membership, ModelGraphs, Stays};
 use crate::graph::DType;
 use crate::weights::Checkpoint;
 
-/// Copies every weight of `graphs` to `devices`, whose ranks begin with `first_rank`: for each, its parts by name. `progress`
-/// hears of each weight: (done, total).
+/// Copies every weight of `graphs` to `devices`, whose ranks begin with `first_rank`: for each, its parts by name. Shards
+/// of one host take turns where its memory is short. `progress` hears of each weight: (done, total).
 ///
 /// # Errors
 /// When a weight is missing or malformed, or a device has no memory for it.
 pub(super) fn upload(
     graphs: &ModelGraphs,
-    (checkpoint, first_rank): (&Checkpoint, usize),
+    (checkpoint, first_rank, membership): (&Checkpoint, usize, &Membership),
     (client, devices): (&Client, &[Device]),
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Vec<HashMap<String, Buffer>>, BackendError> {
@@ -28,8 +28,10 @@ pub(super) fn upload(
     let total = specs.len() as u64;
     let mut buffers: Vec<HashMap<String, Buffer>> =
         devices.iter().map(|_| HashMap::with_capacity(specs.len())).collect();
+    let max_at_once = membership.max_loading(&specs, Stays::OnDevice)?;
     for (done, spec) in (0..).zip(specs) {
         progress(done, total);
+        let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
         let shape = spec.local_shape();
         for ((rank, device), buffers) in (first_rank..).zip(devices).zip(&mut buffers) {
             let stored = checkpoint.part(spec, rank)?;

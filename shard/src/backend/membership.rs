@@ -1,18 +1,17 @@
-//! A rank among the ranks of one host: what it does together with them, and its share of the processor.
+//! A shard among the shards of one host: what it does together with them, and its share of the processor.
 //!
-//! Door: [`Membership`]. A rank alone has no group, and its graphs no operation that needs one. A rank whose step fails, or that
-//! is dropped, ends the group: the others hear of it at once instead of waiting for a result that never comes.
+//! Door: [`Membership`]. Shards on the processor add up through it, all take turns with the host's memory while they load. A shard
+//! alone has no group, and its graphs no operation that needs one. One whose step fails, or that is dropped, ends the group: the
+//! others hear of it at once instead of waiting for a result that never comes.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use candle_core::Tensor;
 use collectives::{CollectiveError, Group, Turn};
 
-use super::host::{self, View};
-use crate::backend::memory::available_host_bytes;
-use crate::backend::{BackendError, LocalRanks};
+use super::memory::available_host_bytes;
+use super::{BackendError, LocalRanks};
 use crate::graph::WeightSpec;
 
 /// How long a rank that loads waits for the others, which may have started later and have as much to read.
@@ -23,6 +22,13 @@ const STEP_DEADLINE: Duration = Duration::from_secs(10);
 /// What a tensor takes at most while it is loaded, in parts of its own size: as it is stored, and packed.
 const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
+
+/// Where weights are once they are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stays {
+    OnHost,
+    OnDevice,
+}
 
 /// One of the ranks that share a model on this host.
 #[derive(Debug)]
@@ -70,35 +76,32 @@ impl Membership {
         (available / self.num_ranks() + usize::from(is_first)).max(1)
     }
 
-    /// The sum of what all ranks have of x, the same bits on each.
-    pub(super) fn all_reduce(&self, x: &Tensor) -> Result<Tensor, BackendError> {
-        let mut sum = View::new(x)?.f32().to_vec(); // as x
-        self.with_group(|group| group.all_reduce(&mut sum))?;
-        Ok(host::shaped(sum, x.shape())?)
+    /// Replaces each value by the sum of what all ranks have there, the same bits on each.
+    pub(super) fn all_reduce(&self, values: &mut [f32]) -> Result<(), BackendError> {
+        self.with_group(|group| group.all_reduce(values))
     }
 
-    /// The parts `[n, size]` of all ranks side by side, `[n, size * num_ranks]`.
-    pub(super) fn all_gather(&self, part: &Tensor) -> Result<Tensor, BackendError> {
-        let (num_rows, size) = part.dims2()?;
-        let num_columns = size * self.num_ranks();
-        let mut gathered = vec![0.0; num_rows * num_columns]; // [n, size * num_ranks]
-        let part = View::new(part)?;
-        self.with_group(|group| group.all_gather(part.f32(), num_rows, &mut gathered))?;
-        Ok(host::shaped(gathered, (num_rows, num_columns))?)
+    /// Puts the parts `[n, size]` of all ranks side by side into `gathered`, `[n, size * num_ranks]`.
+    pub(super) fn all_gather(&self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), BackendError> {
+        self.with_group(|group| group.all_gather(part, num_rows, gathered))
     }
 
     /// How many ranks may load a tensor at once: all of them, unless the least memory that any of them sees is short of the
-    /// tensors' copies. All ranks answer the same.
-    pub(super) fn max_loading(&self, weights: &[&WeightSpec]) -> Result<usize, BackendError> {
+    /// tensors' copies and of what `stays` in this memory of each rank. All ranks answer the same.
+    pub(super) fn max_loading(&self, weights: &[&WeightSpec], stays: Stays) -> Result<usize, BackendError> {
         if self.group.is_none() {
             return Ok(1);
         }
         let mut available = vec![0.0; self.num_ranks()];
         // Exact up to 2^24 MiB.
         let own = [(available_host_bytes()? / MIB) as f32];
-        self.with_group(|group| group.all_gather(&own, 1, &mut available))?;
+        self.all_gather(&own, 1, &mut available)?;
         let least = available.iter().copied().fold(f32::INFINITY, f32::min) as u64 * MIB;
-        Ok(at_once(weights, self.num_ranks(), least))
+        let resident = match stays {
+            Stays::OnHost => self.num_ranks() as u64 * weights.iter().map(|spec| spec.local_bytes()).sum::<u64>(),
+            Stays::OnDevice => 0,
+        };
+        Ok(at_once(weights, self.num_ranks(), least.saturating_sub(resident)))
     }
 
     /// Waits until fewer than `max_at_once` ranks have a turn. `waiting` is called a few times a second meanwhile.
@@ -141,12 +144,10 @@ impl Membership {
     }
 }
 
-/// How many ranks' largest tensors fit, with their copies, into half of what the weights of all leave of the memory.
-fn at_once(weights: &[&WeightSpec], num_ranks: usize, available_bytes: u64) -> usize {
-    let local_bytes = |spec: &&WeightSpec| spec.local_bytes();
-    let all = num_ranks as u64 * weights.iter().map(local_bytes).sum::<u64>();
-    let largest = weights.iter().map(local_bytes).max().unwrap_or(0).max(1);
-    let fitting = available_bytes.saturating_sub(all) / 2 / (COPIES_OF_A_TENSOR * largest);
+/// How many ranks' largest tensors fit, with their copies, into half of the memory that is left.
+fn at_once(weights: &[&WeightSpec], num_ranks: usize, left_bytes: u64) -> usize {
+    let largest = weights.iter().map(|spec| spec.local_bytes()).max().unwrap_or(0).max(1);
+    let fitting = left_bytes / 2 / (COPIES_OF_A_TENSOR * largest);
     usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, num_ranks)
 }
 
@@ -177,16 +178,16 @@ mod tests {
             num_copies: 1,
         };
         let specs = [&spec, &spec];
-        // 2 MiB of each tensor per rank, 16 MiB of all; a turn takes 4 MiB.
-        for (available_mib, expected) in [(0, 1), (16, 1), (16 + 8, 1), (16 + 16, 2), (16 + 24, 3), (10_000, 4)] {
-            assert_eq!(at_once(&specs, 4, available_mib * MIB), expected, "{available_mib}");
+        // 2 MiB of each tensor per rank; a turn takes 4 MiB.
+        for (left_mib, expected) in [(0, 1), (8, 1), (16, 2), (24, 3), (10_000, 4)] {
+            assert_eq!(at_once(&specs, 4, left_mib * MIB), expected, "{left_mib}");
         }
     }
 
     #[test]
     fn a_group_needs_a_file() {
         let error = Membership::join(LocalRanks::of_shard(0, 2, 1), None).unwrap_err().to_string();
-        assert_eq!(error, "--collective-path is missing: 2 shards on the CPU need a file that they share");
+        assert_eq!(error, "--collective-path is missing: 2 shards of one host need a file that they share");
         assert!(Membership::join(LocalRanks::of_shard(0, 1, 1), None).is_ok());
     }
 }
