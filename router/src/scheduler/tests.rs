@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proto::{PromptLogprobs, SampledToken, SamplingParams, StepReply};
+use proto::{PromptLogprobs, SampledToken, SamplingParams, StepReply, command};
 
 use super::*;
 
@@ -97,6 +97,17 @@ fn next(scheduler: &mut Scheduler, shard: &mut ShardModel) -> (Step, Vec<Event>)
     let reply = shard.run(&step, &limits, &mut || TOKEN);
     let events = if step.phase().is_some() { scheduler.apply(reply).unwrap() } else { Vec::new() };
     (step, events)
+}
+
+#[test]
+fn rows_alone_are_a_decode_and_chunks_a_prefill() {
+    let (mut scheduler, mut shard) = (Scheduler::new(limits(4, 100, 10)), ShardModel::default());
+    scheduler.submit(spec(5, 3), Instant::now()).unwrap();
+    let mut commands = || next(&mut scheduler, &mut shard).0.into_commands();
+    assert!(matches!(commands()[..], [command::Kind::Prefill(_)]));
+    assert!(matches!(commands()[..], [command::Kind::Decode(_)]));
+    assert!(matches!(commands()[..], [command::Kind::Decode(_)]));
+    assert!(matches!(commands()[..], [command::Kind::Release(_)]));
 }
 
 #[test]

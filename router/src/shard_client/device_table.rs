@@ -23,7 +23,9 @@ pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, Shar
             return problem(*rank, format!("{} device(s), shard 0 has {num_devices}", hello.devices.len()));
         }
         for device in &hello.devices {
-            tracing::debug!("rank {} is {} of shard {rank}", ids.len(), name(device));
+            if replies.len() * num_devices > 1 {
+                tracing::info!("rank {} is {} of shard {rank}", ids.len(), name(device));
+            }
             if let Some(owner) = owners.insert(device.id, *rank) {
                 return problem(*rank, format!("{}, which shard {owner} has too", name(device)));
             }
