@@ -126,6 +126,8 @@ impl Supervisor<'_> {
         let shards = self.shard_ids();
         if self.is_serving {
             tracing::info!("stopping; running generations have {} s to finish", self.plan.shutdown_timeout.as_secs());
+            // How shards end whose router has stopped is no news either.
+            self.ending.extend(&shards);
             self.signal(&[ChildId::Router], Signal::TERM);
             self.wait(&[ChildId::Router], self.plan.shutdown_timeout + ROUTER_MARGIN);
             self.kill(&[ChildId::Router]);
@@ -218,7 +220,10 @@ impl Supervisor<'_> {
             };
             match event {
                 Event::Exited(id, exit) => self.reap(id, exit),
-                Event::Stop => self.signal(ids, Signal::TERM),
+                Event::Stop => {
+                    self.ending.extend(ids);
+                    self.signal(ids, Signal::TERM);
+                }
                 Event::Line(id, line) => self.show(id, &line),
                 Event::Ready(_) | Event::NotReady(..) => {}
             }

@@ -49,10 +49,12 @@ impl Case {
                     interposer.arm(self.moment, self.fault);
                 }
                 let server = builder.spawn();
+                let pid = self.wait_for_process(&server);
+                let pids = server.descendants();
                 if let (Fault::Signal(signal), Moment::Load) = (self.fault, self.moment) {
-                    send_signal(self.wait_for_process(&server), signal);
+                    send_signal(pid, signal);
                 }
-                (server.descendants(), server.wait())
+                (pids, server.wait())
             }
             Moment::Prefill | Moment::Decode | Moment::Idle => {
                 let server = builder.start();
@@ -90,7 +92,7 @@ impl Case {
 
     /// Everybody who waits is told exactly once.
     fn strike_while_serving(self, client: &Client, interposer: &Interposer) {
-        let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 7}});
+        let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 1}});
         if self.moment == Moment::Idle {
             assert!(!client.generate("Once", 2).is_empty());
             interposer.strike(self.fault);

@@ -154,7 +154,14 @@ fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) ->
         let devices = (1..=MAX_DEVICES_PER_HOST).filter(|devices| legal(*devices).next().is_some());
         format!("--devices-per-shard may be {}", list(devices.collect()))
     } else {
-        format!("--num-shard may be {} with --devices-per-shard {devices_per_shard}", list(shards))
+        let per_chip = devices_per_chip(generation);
+        let by_chips: Vec<u32> = legal(per_chip).filter(|_| devices_per_shard != per_chip).collect();
+        let others = if by_chips.is_empty() {
+            String::new()
+        } else {
+            format!(", {} with --devices-per-shard {per_chip}", list(by_chips))
+        };
+        format!("--num-shard may be {} with --devices-per-shard {devices_per_shard}{others}", list(shards))
     };
     format!(
         "`num_shard` is {num_shard} and `devices_per_shard` {devices_per_shard}, but this host has {} visible TPU {} \

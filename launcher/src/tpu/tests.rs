@@ -122,7 +122,10 @@ fn one_shard_with_one_device_has_a_chip_of_two() {
     assert_eq!(host.values(1, 1, "TPU_CHIPS_PER_PROCESS_BOUNDS"), ["1,1,1"]);
     assert_eq!(host.values(1, 1, "TPU_ACCELERATOR_TYPE"), ["tpu7x-2"]);
     assert!(host.text(1, 1).contains("--devices-per-shard 2 uses both"));
-    assert!(host.errors(3, 1)[0].ends_with("--num-shard may be 1 or 8 with --devices-per-shard 1"));
+    assert!(
+        host.errors(3, 1)[0]
+            .ends_with("--num-shard may be 1 or 8 with --devices-per-shard 1, 1 or 4 with --devices-per-shard 2")
+    );
 }
 
 #[test]
@@ -150,7 +153,10 @@ fn other_counts_are_refused_with_those_that_work() {
           --num-shard may be 1 or 8 with --devices-per-shard 1"
         ]
     );
-    assert!(host.errors(3, 2)[0].ends_with("--num-shard may be 1 or 4 with --devices-per-shard 2"));
+    assert!(
+        host.errors(3, 2)[0]
+            .ends_with("--num-shard may be 1 or 4 with --devices-per-shard 2, 1 or 8 with --devices-per-shard 1")
+    );
     assert!(host.errors(1, 3)[0].ends_with("--devices-per-shard may be 1 or 2 or 4 or 8"));
     let two = [("TPU_WORKER_HOSTNAMES", "a,b"), ("TPU_WORKER_ID", "0")];
     assert!(

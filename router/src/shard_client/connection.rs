@@ -1,8 +1,10 @@
-//! One rank's socket: frames out, frames in, and the answer that is being waited for.
+//! One rank's socket: frames out, frames in, and the answers that nobody has taken yet.
 //!
-//! Waiting may be abandoned at any point without losing a byte: what came so far stays in the buffer, and an answer stays
-//! until it is taken. It knows commands and replies as bytes and numbers only, not what they mean.
+//! Waiting may be abandoned at any point without losing a byte: what came so far stays in the buffer, and answers stay until
+//! they are taken. It knows commands and replies as bytes and numbers only, not what they mean.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 
 use super::ShardClientError;
+use super::error::unexpected;
 
 /// A socket that is not there yet is looked for again after this long.
 const CONNECT_RETRY: Duration = Duration::from_millis(50);
@@ -23,7 +26,12 @@ pub(super) struct Connection {
     stream: UnixStream,
     /// Bytes read that are no whole frame.
     buffer: Vec<u8>,
-    answer: Option<reply::Kind>,
+    /// Answers to the commands that come next, oldest first.
+    answers: VecDeque<reply::Kind>,
+    /// The last command that was sent.
+    last_sent: u64,
+    /// The last command that was answered.
+    last_answered: u64,
     /// When the shard last said that it is alive.
     heard_at: Instant,
 }
@@ -39,7 +47,15 @@ impl Connection {
         loop {
             match UnixStream::connect(&path).await {
                 Ok(stream) => {
-                    return Ok(Self { rank, stream, buffer: Vec::new(), answer: None, heard_at: Instant::now() });
+                    return Ok(Self {
+                        rank,
+                        stream,
+                        buffer: Vec::new(),
+                        answers: VecDeque::new(),
+                        last_sent: 0,
+                        last_answered: 0,
+                        heard_at: Instant::now(),
+                    });
                 }
                 Err(source) if Instant::now() >= give_up_at => {
                     return Err(ShardClientError::Connect { rank, path, after: deadline, source });
@@ -49,14 +65,15 @@ impl Connection {
         }
     }
 
-    /// Sends a command.
+    /// Sends a command; numbers count up from 1.
     ///
     /// # Errors
     /// When the socket or the frame's size does not allow it.
-    pub(super) async fn send(&mut self, sequence_number: u64, kind: command::Kind) -> Result<(), ShardClientError> {
+    pub(super) async fn send(&mut self, kind: command::Kind) -> Result<(), ShardClientError> {
         let rank = self.rank;
+        self.last_sent += 1;
         let mut buffer = Vec::new();
-        let command = Command { sequence_number, kind: Some(kind) };
+        let command = Command { sequence_number: self.last_sent, kind: Some(kind) };
         frame::encode(&command, &mut buffer).map_err(|source| ShardClientError::Frame { rank, source })?;
         match self.stream.write_all(&buffer).await {
             Ok(()) => Ok(()),
@@ -66,51 +83,58 @@ impl Connection {
         }
     }
 
-    /// Waits until the answer to the command of this number is there. The deadline counts from `since`, or from the last sign
-    /// of life after it. Safe to abandon and to begin again.
+    /// Waits until there is an answer to take. The deadline counts from `since`, or from the last sign of life after it. Safe to
+    /// abandon and to begin again.
     ///
     /// # Errors
     /// When there is none; an error the shard answers is an error here. [`ShardClientError::Timeout`] has no ranks.
-    pub(super) async fn wait_for_answer(
-        &mut self,
-        number: u64,
-        since: Instant,
-        deadline: Duration,
-    ) -> Result<(), ShardClientError> {
-        while self.answer.is_none() {
+    pub(super) async fn wait_for_answer(&mut self, since: Instant, deadline: Duration) -> Result<(), ShardClientError> {
+        while self.answers.is_empty() {
             let give_up_at = since.max(self.heard_at) + deadline;
-            let received = tokio::time::timeout_at(give_up_at, self.receive(number)).await;
-            match received.map_err(|_| ShardClientError::timeout("", deadline))?? {
-                // The shard's own log says what is done.
-                reply::Kind::Progress(_) => self.heard_at = Instant::now(),
-                kind => self.answer = Some(kind),
-            }
+            let received = tokio::time::timeout_at(give_up_at, self.receive()).await;
+            received.map_err(|_| ShardClientError::timeout("", deadline))??;
         }
         Ok(())
     }
 
-    /// Whether an answer waits to be taken.
-    pub(super) fn has_answered(&self) -> bool {
-        self.answer.is_some()
-    }
-
-    /// The answer, once.
-    pub(super) fn take_answer(&mut self) -> Option<reply::Kind> {
-        self.answer.take()
-    }
-
-    /// The next reply, which must be to the command of this number; an error the shard answers is an error here. Safe to
-    /// abandon.
+    /// Takes in whatever comes until the shard fails; without a command under way anything is a failure. Safe to abandon.
     ///
     /// # Errors
-    /// When there is none.
-    pub(super) async fn receive(&mut self, expected: u64) -> Result<reply::Kind, ShardClientError> {
-        let rank = self.rank;
+    /// The failure.
+    pub(super) async fn watch(&mut self) -> Result<Infallible, ShardClientError> {
+        loop {
+            self.receive().await?;
+        }
+    }
+
+    /// Whether an answer waits to be taken.
+    pub(super) fn has_answered(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// The oldest answer, once.
+    pub(super) fn take_answer(&mut self) -> Option<reply::Kind> {
+        self.answers.pop_front()
+    }
+
+    /// Takes in the next reply; an error the shard answers is an error here. Safe to abandon.
+    async fn receive(&mut self) -> Result<(), ShardClientError> {
         let Reply { sequence_number: got, kind } = self.read_frame().await?;
+        let (rank, expected) = (self.rank, self.last_answered + 1);
         match kind {
             Some(reply::Kind::Error(error)) => Err(ShardClientError::Shard { rank, error }),
             _ if got != expected => Err(ShardClientError::SequenceNumber { rank, expected, got }),
-            Some(kind) => Ok(kind),
+            Some(kind) if expected > self.last_sent => Err(unexpected(rank, "nothing", &kind)),
+            // The shard's own log says what is done.
+            Some(reply::Kind::Progress(_)) => {
+                self.heard_at = Instant::now();
+                Ok(())
+            }
+            Some(kind) => {
+                self.last_answered = expected;
+                self.answers.push_back(kind);
+                Ok(())
+            }
             None => Err(ShardClientError::Unexpected { rank, command: "a command", got: "an empty reply" }),
         }
     }

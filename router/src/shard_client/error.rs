@@ -46,12 +46,14 @@ impl ShardClientError {
         Self::Timeout { ranks: String::new(), command, after }
     }
 
-    /// Whether another shard may be to blame.
-    pub(super) fn is_symptom(&self) -> bool {
+    /// How far it explains what happened.
+    pub(super) fn certainty(&self) -> Certainty {
         match self {
-            Self::Timeout { .. } => true,
-            Self::Shard { error, .. } => error.kind() == Kind::Peer,
-            Self::Connect { .. }
+            Self::Timeout { .. } => Certainty::Silence,
+            Self::Shard { error, .. } if error.kind() == Kind::Aborted => Certainty::Hearsay,
+            Self::Shard { error, .. } if error.kind() == Kind::Peer => Certainty::Complaint,
+            Self::Shard { .. }
+            | Self::Connect { .. }
             | Self::Closed { .. }
             | Self::Io { .. }
             | Self::Frame { .. }
@@ -62,7 +64,7 @@ impl ShardClientError {
             | Self::ConfigHash { .. }
             | Self::Devices { .. }
             | Self::Fingerprint { .. }
-            | Self::Limits { .. } => false,
+            | Self::Limits { .. } => Certainty::Cause,
         }
     }
 
@@ -75,6 +77,19 @@ impl ShardClientError {
             _ => exit_status::DEVICE,
         }
     }
+}
+
+/// How far an error explains what happened; what explains more comes later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Certainty {
+    /// Nobody says anything.
+    Silence,
+    /// A rank was told that there is nothing to wait for any more.
+    Hearsay,
+    /// A rank says which other one it waited for in vain.
+    Complaint,
+    /// This is it.
+    Cause,
 }
 
 /// `got` is no answer to `command`.

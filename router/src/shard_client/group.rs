@@ -5,15 +5,21 @@
 //! tried again.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::{select_all, try_join_all};
+use futures_util::future::try_join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use proto::{StepDone, StepReply, command, reply};
 use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::deadline::StepDeadlines;
-use super::error::unexpected;
+use super::error::{Certainty, unexpected};
 use super::{ShardClientError, deadline};
 
 /// The shards of one model.
@@ -21,11 +27,12 @@ use super::{ShardClientError, deadline};
 pub(crate) struct ShardGroup {
     /// By rank, at least one.
     connections: Vec<Connection>,
-    sequence_number: u64,
     /// Commands that not every rank has answered, oldest first.
     pending: VecDeque<Pending>,
     /// When the oldest of them became the oldest.
     waits_since: Instant,
+    /// What went wrong, maybe not yet why, and how long to look for that.
+    symptom: Option<(ShardClientError, Instant)>,
     pub(super) deadlines: StepDeadlines,
     pub(super) device_assignment: Vec<i64>,
 }
@@ -33,18 +40,26 @@ pub(crate) struct ShardGroup {
 /// A command on its way.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
-    number: u64,
     name: &'static str,
     deadline: Duration,
+}
+
+/// How long answers are waited for.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    since: Instant,
+    deadline: Duration,
+    /// Whether shards end after this answer.
+    is_last: bool,
 }
 
 impl ShardGroup {
     pub(super) fn new(connections: Vec<Connection>) -> Self {
         Self {
             connections,
-            sequence_number: 0,
             pending: VecDeque::new(),
             waits_since: Instant::now(),
+            symptom: None,
             deadlines: StepDeadlines::default(),
             device_assignment: Vec::new(),
         }
@@ -95,16 +110,10 @@ impl ShardGroup {
                 return error;
             }
         }
-        let watches = self.connections.iter_mut().map(|connection| {
-            Box::pin(async {
-                let rank = connection.rank;
-                match connection.receive(0).await {
-                    Ok(kind) => unexpected(rank, "nothing", &kind),
-                    Err(error) => error,
-                }
-            })
-        });
-        select_all(watches).await.0
+        match try_join_all(self.connections.iter_mut().map(Connection::watch)).await {
+            Err(error) => error,
+            Ok(_) => ShardClientError::Closed { rank: 0 },
+        }
     }
 
     /// Tells every rank to end.
@@ -115,8 +124,8 @@ impl ShardGroup {
         while !self.pending.is_empty() {
             self.answers().await?;
         }
-        let answers = self.call(command::Kind::Leave(proto::Leave {}), "leave", deadline::LEAVE).await?;
-        check_done("leave", &answers)
+        let answers = self.call(command::Kind::Leave(proto::Leave {}), LEAVE, deadline::LEAVE).await?;
+        check_done(LEAVE, &answers)
     }
 
     /// Sends a command and waits for every rank's answer to it. Nothing may be under way.
@@ -136,13 +145,11 @@ impl ShardGroup {
         name: &'static str,
         deadline: Duration,
     ) -> Result<(), ShardClientError> {
-        self.sequence_number += 1;
-        let number = self.sequence_number;
         if self.pending.is_empty() {
             self.waits_since = Instant::now();
         }
-        self.pending.push_back(Pending { number, name, deadline });
-        let sends = self.connections.iter_mut().map(|connection| connection.send(number, kind.clone()));
+        self.pending.push_back(Pending { name, deadline });
+        let sends = self.connections.iter_mut().map(|connection| connection.send(kind.clone()));
         match tokio::time::timeout(deadline, try_join_all(sends)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.cause(error).await),
@@ -152,11 +159,13 @@ impl ShardGroup {
 
     /// Every rank's answer to the oldest command, with that command's name. Safe to abandon and to begin again.
     async fn answers(&mut self) -> Result<(&'static str, Vec<(u32, reply::Kind)>), ShardClientError> {
-        let Some(&Pending { number, name, deadline }) = self.pending.front() else { std::future::pending().await };
-        let since = self.waits_since;
-        let waits = self.connections.iter_mut().map(|connection| connection.wait_for_answer(number, since, deadline));
-        match try_join_all(waits).await {
-            Ok(_) => {}
+        if self.symptom.is_some() {
+            return Err(self.known_cause().await);
+        }
+        let Some(&Pending { name, deadline }) = self.pending.front() else { std::future::pending().await };
+        let wait = Wait { since: self.waits_since, deadline, is_last: name == LEAVE };
+        match all_answer(&mut self.connections, wait).await {
+            Ok(()) => {}
             Err(ShardClientError::Timeout { after, .. }) => {
                 return Err(self.cause(ShardClientError::timeout(name, after)).await);
             }
@@ -172,40 +181,73 @@ impl ShardGroup {
     }
 
     /// A rank that hears nothing from another one says so, and that one may be about to break off: the cause of a symptom, if
-    /// it shows soon.
+    /// it shows soon. Safe to abandon and to begin again.
     async fn cause(&mut self, error: ShardClientError) -> ShardClientError {
-        if !error.is_symptom() {
+        if error.certainty() == Certainty::Cause {
             return error;
         }
+        self.symptom = Some((error, Instant::now() + deadline::CAUSE));
+        self.known_cause().await
+    }
+
+    /// The cause of the symptom that was noticed.
+    async fn known_cause(&mut self) -> ShardClientError {
         let silent = self.connections.iter().filter(|connection| !connection.has_answered());
         let silent = silent.map(|connection| connection.rank.to_string()).collect::<Vec<_>>().join(" and ");
-        let complains = if let ShardClientError::Shard { rank, .. } = &error { Some(*rank) } else { None };
-        let watches = self.connections.iter_mut().map(|connection| {
-            Box::pin(async move {
-                // Who complains ends too, and is not to blame.
-                if Some(connection.rank) != complains {
-                    let error = connection.broken().await;
-                    if !error.is_symptom() {
-                        return error;
-                    }
+        let Self { connections, symptom, .. } = self;
+        let until = symptom.as_ref().map_or_else(Instant::now, |(_, until)| *until);
+        let mut news: FuturesUnordered<_> = connections.iter_mut().map(Connection::broken).collect();
+        while let Ok(Some(error)) = tokio::time::timeout_at(until, news.next()).await {
+            let known = symptom.as_ref().map(|(known, _)| known);
+            // Who complains ends too, and is not to blame for that.
+            let complained = matches!((known, &error), (
+                Some(ShardClientError::Shard { rank, .. }), ShardClientError::Closed { rank: closed }
+            ) if rank == closed);
+            if !complained && known.is_none_or(|known| known.certainty() < error.certainty()) {
+                let is_cause = error.certainty() == Certainty::Cause;
+                *symptom = Some((error, until));
+                if is_cause {
+                    break;
                 }
-                std::future::pending().await
-            })
-        });
-        match tokio::time::timeout(deadline::CAUSE, select_all(watches)).await {
-            Ok((cause, ..)) => cause,
-            Err(_) => match error {
-                ShardClientError::Timeout { command, after, .. } => {
-                    ShardClientError::Timeout { ranks: silent, command, after }
-                }
-                other => other,
-            },
+            }
+        }
+        drop(news);
+        match self.symptom.take() {
+            Some((ShardClientError::Timeout { command, after, .. }, _)) => {
+                ShardClientError::Timeout { ranks: silent, command, after }
+            }
+            Some((error, _)) => error,
+            None => ShardClientError::Closed { rank: 0 },
         }
     }
 }
 
+/// Waits until every rank has an answer to take. Those that have one are listened to all the same: they may fail, and say why,
+/// while another one is silent.
+async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), ShardClientError> {
+    let Wait { since, deadline, is_last } = wait;
+    let num_silent = connections.iter().filter(|connection| !connection.has_answered()).count();
+    let num_silent = &AtomicUsize::new(num_silent);
+    let mut reads = pin!(try_join_all(connections.iter_mut().map(async |connection| {
+        if !connection.has_answered() {
+            connection.wait_for_answer(since, deadline).await?;
+            num_silent.fetch_sub(1, Ordering::Relaxed);
+        }
+        if is_last { std::future::pending().await } else { connection.watch().await }
+    })));
+    poll_fn(|cx| {
+        let read = reads.as_mut().poll(cx);
+        if num_silent.load(Ordering::Relaxed) == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        read.map(|ended: Result<Vec<Infallible>, ShardClientError>| ended.map(drop))
+    })
+    .await
+}
+
 const RELEASE: &str = "release";
 const STEP: &str = "a step";
+const LEAVE: &str = "leave";
 
 fn check_done(name: &'static str, answers: &[(u32, reply::Kind)]) -> Result<(), ShardClientError> {
     match answers.iter().find(|(_, kind)| !matches!(kind, reply::Kind::Done(_))) {

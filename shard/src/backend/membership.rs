@@ -16,9 +16,10 @@ use crate::graph::WeightSpec;
 
 /// How long a rank that loads waits for the others, which may have started later and have as much to read.
 const LOAD_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a rank waits for the others in a step, where all do the same at the same time. The client waits longer, so that
-/// it hears from this rank for which one it waited.
+/// How long a rank waits for the others in a step, where all do the same at the same time, and more for each token. The client
+/// waits longer, so that it hears from this rank for which one it waited.
 const STEP_DEADLINE: Duration = Duration::from_secs(10);
+const TOKEN_DEADLINE: Duration = Duration::from_millis(1);
 /// What a tensor takes at most while it is loaded, in parts of its own size: as it is stored, and packed.
 const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
@@ -115,10 +116,11 @@ impl Membership {
         Ok(turn)
     }
 
-    /// From now on there are steps, and all ranks do the same at the same time.
-    pub(super) fn begin_steps(&self) {
+    /// A step of so many tokens begins, in which all ranks do the same at the same time.
+    pub(super) fn begin_step(&self, num_tokens: usize) {
         if let Some(mut group) = self.lock() {
-            group.set_deadline(STEP_DEADLINE);
+            let tokens = u32::try_from(num_tokens).unwrap_or(u32::MAX);
+            group.set_deadline(STEP_DEADLINE.saturating_add(TOKEN_DEADLINE.saturating_mul(tokens)));
         }
     }
 

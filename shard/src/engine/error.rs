@@ -71,7 +71,9 @@ impl EngineError {
             Self::Isa(_) => exit_status::CONFIGURATION,
             _ => match self.kind() {
                 Kind::Model | Kind::OutOfMemory => exit_status::CONFIGURATION,
-                Kind::Unspecified | Kind::Protocol | Kind::Version | Kind::Device | Kind::Internal | Kind::Peer => {
+                // It is another one's fault, and that one says so.
+                Kind::Peer | Kind::Aborted => exit_status::FAILURE,
+                Kind::Unspecified | Kind::Protocol | Kind::Version | Kind::Device | Kind::Internal => {
                     exit_status::DEVICE
                 }
             },
@@ -90,10 +92,8 @@ impl EngineError {
             {
                 Kind::OutOfMemory
             }
-            Self::Backend(BackendError::Collective {
-                source: CollectiveError::Deadline { .. } | CollectiveError::Aborted { .. },
-                ..
-            }) => Kind::Peer,
+            Self::Backend(BackendError::Collective { source: CollectiveError::Deadline { .. }, .. }) => Kind::Peer,
+            Self::Backend(BackendError::Collective { source: CollectiveError::Aborted { .. }, .. }) => Kind::Aborted,
             Self::Backend(
                 BackendError::Threads { .. }
                 | BackendError::Compute(_)

@@ -51,12 +51,13 @@ impl Engine {
         }
         progress(PHASE, total, total);
         let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } = limits.layout;
+        let num_ranks = self.backend.devices().len();
         Ok(WarmupReply {
             num_slots: num_slots as u32,
             num_blocks: num_blocks as u32,
             max_total_tokens: max_total_tokens as u32,
             max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
-            kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_blocks * BLOCK_SIZE) as u64,
+            kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_ranks * num_blocks * BLOCK_SIZE) as u64,
             num_programs_compiled: self.backend.num_programs_compiled() as u32,
             max_top_n_tokens: self.backend.max_top_n_tokens().map_or(0, |most| most as u32),
             slowest_token_ns: all.slowest_token_ns,

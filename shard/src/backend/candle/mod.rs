@@ -102,11 +102,11 @@ impl Backend for CandleBackend {
         // The old state goes before the next one comes: both may not fit.
         self.state = None;
         self.state = Some(State::allocate(&self.kv_shapes, self.decoder.graph(), layout)?);
-        self.membership.begin_steps();
         Ok(())
     }
 
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+        self.membership.begin_step(batch.token_ids.len());
         // The other ranks cannot go on without this one.
         self.run(batch).inspect_err(|_| self.membership.abort())
     }
@@ -119,7 +119,9 @@ impl CandleBackend {
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_logprobs = self.prompt_logprobs(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
-            let fingerprint = batch.fingerprint(self.fingerprint).value();
+            // Later steps name no tokens, so those that were made are part of what must agree.
+            let made = tokens.iter().map(|token: &SampledToken| u64::from(token.token_id));
+            let fingerprint = batch.fingerprint(self.fingerprint).numbers(made).value();
             Ok(StepOutput { tokens, prompt_logprobs, fingerprint })
         })
     }

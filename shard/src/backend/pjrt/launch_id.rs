@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The number of the next launch of this process; never 0, which is none.
 pub(super) fn next() -> i32 {
-    static NUM_LAUNCHES: AtomicI32 = AtomicI32::new(0);
+    static NEXT: AtomicI32 = AtomicI32::new(1);
     // Numbers start again after 2^31 launches, of which no two that are so far apart overlap.
-    (NUM_LAUNCHES.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX;
+    if number == 0 { next() } else { number }
 }

@@ -120,13 +120,14 @@ impl Backend for PjrtBackend {
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
-        match self.devices[0].device.memory_stats() {
-            Ok(stats) if stats.bytes_limit.is_some_and(|limit| limit > 0) => {
-                let limit_bytes = stats.bytes_limit.and_then(|limit| u64::try_from(limit).ok()).unwrap_or_default();
-                Ok(MemoryPlan::of_device(limit_bytes, self.graphs.weights_bytes()))
-            }
+        let limit = |local: &LocalDevice| {
+            let limit = local.device.memory_stats().ok()?.bytes_limit?;
+            u64::try_from(limit).ok().filter(|limit| *limit > 0)
+        };
+        match self.devices.iter().map(limit).min() {
+            Some(Some(limit_bytes)) => Ok(MemoryPlan::of_device(limit_bytes, self.graphs.weights_bytes())),
             // The devices' memory is the host's.
-            Ok(_) | Err(_) => MemoryPlan::of_host(self.ranks.num_ranks),
+            Some(None) | None => MemoryPlan::of_host(self.ranks.num_ranks),
         }
     }
 

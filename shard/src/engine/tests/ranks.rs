@@ -355,6 +355,6 @@ fn impossible_numbers_of_ranks_are_errors() {
     assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu.clone() }), "rank 2 is not below the world size 2");
     assert_eq!(
         message(ShardArgs { world_size: 2, ..cpu }),
-        "--collective-path is missing: 2 shards on the CPU need a file that they share"
+        "--collective-path is missing: 2 shards of one host need a file that they share"
     );
 }
