@@ -32,6 +32,8 @@ pub(super) struct Connection {
     last_sent: u64,
     /// The last command that was answered.
     last_answered: u64,
+    /// What came behind the last answer and ends the conversation.
+    failure: Option<ShardClientError>,
     /// When the shard last said that it is alive.
     heard_at: Instant,
 }
@@ -54,6 +56,7 @@ impl Connection {
                         answers: VecDeque::new(),
                         last_sent: 0,
                         last_answered: 0,
+                        failure: None,
                         heard_at: Instant::now(),
                     });
                 }
@@ -107,6 +110,11 @@ impl Connection {
         }
     }
 
+    /// Keeps a failure for whoever waits next.
+    pub(super) fn keep(&mut self, failure: ShardClientError) {
+        self.failure = Some(failure);
+    }
+
     /// Whether an answer waits to be taken.
     pub(super) fn has_answered(&self) -> bool {
         !self.answers.is_empty()
@@ -119,6 +127,9 @@ impl Connection {
 
     /// Takes in the next reply; an error the shard answers is an error here. Safe to abandon.
     async fn receive(&mut self) -> Result<(), ShardClientError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
         let Reply { sequence_number: got, kind } = self.read_frame().await?;
         let (rank, expected) = (self.rank, self.last_answered + 1);
         match kind {
@@ -142,6 +153,9 @@ impl Connection {
     /// Waits until the conversation breaks, whatever the shard says before that. Safe to abandon.
     pub(super) async fn broken(&mut self) -> ShardClientError {
         let rank = self.rank;
+        if let Some(failure) = self.failure.take() {
+            return failure;
+        }
         loop {
             match self.read_frame().await {
                 Ok(Reply { kind: Some(reply::Kind::Error(error)), .. }) => {

@@ -233,14 +233,21 @@ async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), Sh
             connection.wait_for_answer(since, deadline).await?;
             num_silent.fetch_sub(1, Ordering::Relaxed);
         }
-        if is_last { std::future::pending().await } else { connection.watch().await }
+        if !is_last && let Err(failure) = connection.watch().await {
+            if num_silent.load(Ordering::Relaxed) > 0 {
+                return Err(failure);
+            }
+            // It came right behind the last answer, which is good.
+            connection.keep(failure);
+        }
+        std::future::pending().await
     })));
     poll_fn(|cx| {
-        let read = reads.as_mut().poll(cx);
-        if num_silent.load(Ordering::Relaxed) == 0 {
-            return Poll::Ready(Ok(()));
+        if let Poll::Ready(ended) = reads.as_mut().poll(cx) {
+            let ended: Result<Vec<Infallible>, ShardClientError> = ended;
+            return Poll::Ready(ended.map(drop));
         }
-        read.map(|ended: Result<Vec<Infallible>, ShardClientError>| ended.map(drop))
+        if num_silent.load(Ordering::Relaxed) == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await
 }
