@@ -129,7 +129,8 @@ impl Case {
             Fault::Signal(_) => "is stopped by a signal",
             Fault::Close if self.moment == Moment::Load => "",
             Fault::Close => "closed the connection",
-            Fault::Garbage if self.moment == Moment::Load => "bad frame",
+            // The launcher hears it, or the router.
+            Fault::Garbage if self.moment == Moment::Load => "frame of 4294967295 bytes",
             Fault::Garbage => "sent what is no reply",
             Fault::WrongNumber => "answered command",
             Fault::WrongFingerprint if self.moment == Moment::Load => "has another model or other settings",
