@@ -1,0 +1,230 @@
+//! Sends one request and notes when its tokens arrive. Every wait has a deadline.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, StatusCode, Uri, header};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::api::{Dialect, EventError};
+use crate::sse::Parser;
+use crate::workload::Turn;
+
+/// Enough of an error page to say what is wrong.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeouts {
+    pub(crate) connect: Duration,
+    /// For the head of the response and for each event. Comments of the stream are no events.
+    pub(crate) event: Duration,
+    /// For all of it.
+    pub(crate) request: Duration,
+}
+
+/// A client of one server. Connections are kept and used again, as many as there are requests at a time.
+#[derive(Debug)]
+pub(crate) struct Client {
+    http: HttpClient<HttpConnector, Full<Bytes>>,
+    url: Uri,
+    dialect: Dialect,
+    timeouts: Timeouts,
+}
+
+/// A stream that came to its end. Times count from when the request began, and include connecting where that was needed.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    /// When each event with a token came.
+    pub(crate) token_times: Vec<Duration>,
+    pub(crate) end_to_end: Duration,
+    pub(crate) num_output_tokens: u64,
+    pub(crate) counted_by: Counted,
+    /// Where the server says it.
+    pub(crate) num_prompt_tokens: Option<u64>,
+    pub(crate) text: String,
+}
+
+/// Whose number of tokens it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Counted {
+    /// Events of the stream that bring a token.
+    Events,
+    /// The server's.
+    Usage,
+}
+
+/// Why a request has no completion.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    #[error("status {}: {body}", status.as_u16())]
+    Status { status: StatusCode, body: String },
+    #[error("nothing came for {0:?}")]
+    Silence(Duration),
+    #[error("not finished after {0:?}")]
+    TooSlow(Duration),
+    #[error("{0}")]
+    ErrorEvent(String),
+    #[error("the stream broke off: {0}")]
+    BrokenOff(String),
+    #[error("not an event of this API: {0}")]
+    UnknownEvent(String),
+}
+
+impl Failure {
+    /// What failures are counted by.
+    pub(crate) fn kind(&self) -> String {
+        match self {
+            Self::Connect(_) => "no connection".to_owned(),
+            Self::Status { status, .. } => format!("status {}", status.as_u16()),
+            Self::Silence(_) | Self::TooSlow(_) => "timeout".to_owned(),
+            Self::ErrorEvent(_) => "error in the stream".to_owned(),
+            Self::BrokenOff(_) => "stream broke off".to_owned(),
+            Self::UnknownEvent(_) => "unknown event".to_owned(),
+        }
+    }
+}
+
+impl Client {
+    /// A client of the server at `url`, to whose path the API's is appended.
+    ///
+    /// # Panics
+    /// When the URL has no scheme or host.
+    pub(crate) fn new(url: &Uri, dialect: Dialect, timeouts: Timeouts) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(timeouts.connect));
+        connector.set_nodelay(true);
+        let http = HttpClient::builder(TokioExecutor::new()).build(connector);
+        let url = format!("{}{}", url.to_string().trim_end_matches('/'), dialect.path());
+        Self { http, url: url.parse().expect("a URL and a path are a URL"), dialect, timeouts }
+    }
+
+    /// Sends a request and reads its stream to the end.
+    ///
+    /// # Errors
+    /// Anything but a stream that came to its end.
+    pub(crate) async fn send(&self, turn: &Turn) -> Result<Completion, Failure> {
+        let limit = self.timeouts.request;
+        timeout(limit, self.exchange(turn)).await.unwrap_or(Err(Failure::TooSlow(limit)))
+    }
+
+    async fn exchange(&self, turn: &Turn) -> Result<Completion, Failure> {
+        let request = Request::post(&self.url)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "text/event-stream")
+            .body(Full::from(self.dialect.body(turn)))
+            .expect("these headers are valid");
+        let started = Instant::now();
+        let silence = self.timeouts.event;
+        let response = match timeout(silence, self.http.request(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) if error.is_connect() => return Err(Failure::Connect(with_sources(&error))),
+            Ok(Err(error)) => return Err(Failure::BrokenOff(with_sources(&error))),
+            Err(_) => return Err(Failure::Silence(silence)),
+        };
+        let (status, body) = (response.status(), response.into_body());
+        if status != StatusCode::OK {
+            return Err(Failure::Status { status, body: error_text(body, silence).await });
+        }
+        let mut reading = Reading::new(&self.dialect, started);
+        reading.read(body, silence).await?;
+        reading.finish()
+    }
+}
+
+/// A stream while it is read.
+#[derive(Debug)]
+struct Reading<'a> {
+    dialect: &'a Dialect,
+    started: Instant,
+    parser: Parser,
+    token_times: Vec<Duration>,
+    num_output_tokens: Option<u64>,
+    num_prompt_tokens: Option<u64>,
+    text: String,
+    is_complete: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn new(dialect: &'a Dialect, started: Instant) -> Self {
+        Self {
+            dialect,
+            started,
+            parser: Parser::default(),
+            token_times: Vec::new(),
+            num_output_tokens: None,
+            num_prompt_tokens: None,
+            text: String::new(),
+            is_complete: false,
+        }
+    }
+
+    async fn read(&mut self, mut body: Incoming, silence: Duration) -> Result<(), Failure> {
+        let mut deadline = Instant::now() + silence;
+        loop {
+            let frame = timeout_at(deadline, body.frame()).await.map_err(|_| Failure::Silence(silence))?;
+            let Some(frame) = frame else { return Ok(()) };
+            let frame = frame.map_err(|error| Failure::BrokenOff(with_sources(&error)))?;
+            let Ok(bytes) = frame.into_data() else { continue };
+            if self.take(&bytes)? {
+                deadline = Instant::now() + silence;
+            }
+        }
+    }
+
+    /// Takes what has arrived; whether it completed an event.
+    fn take(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        let now = self.started.elapsed();
+        let events = self.parser.push(bytes).map_err(|error| Failure::UnknownEvent(error.to_string()))?;
+        for data in &events {
+            let event = self.dialect.read(data).map_err(|error| match error {
+                EventError::Server(message) => Failure::ErrorEvent(message),
+                EventError::NotOfThisApi { .. } => Failure::UnknownEvent(error.to_string()),
+            })?;
+            if event.has_token {
+                self.token_times.push(now);
+            }
+            self.text.push_str(&event.text);
+            self.is_complete |= event.is_last;
+            self.num_output_tokens = event.num_output_tokens.or(self.num_output_tokens);
+            self.num_prompt_tokens = event.num_prompt_tokens.or(self.num_prompt_tokens);
+        }
+        Ok(!events.is_empty())
+    }
+
+    fn finish(self) -> Result<Completion, Failure> {
+        if !self.is_complete {
+            return Err(Failure::BrokenOff(format!("it ended after {} tokens, unfinished", self.token_times.len())));
+        }
+        let counted_by = if self.num_output_tokens.is_some() { Counted::Usage } else { Counted::Events };
+        Ok(Completion {
+            end_to_end: self.started.elapsed(),
+            num_output_tokens: self.num_output_tokens.unwrap_or(self.token_times.len() as u64),
+            counted_by,
+            num_prompt_tokens: self.num_prompt_tokens,
+            token_times: self.token_times,
+            text: self.text,
+        })
+    }
+}
+
+/// What a server says beside an error status, as far as it comes.
+async fn error_text(body: Incoming, silence: Duration) -> String {
+    match timeout(silence, Limited::new(body, MAX_ERROR_BYTES).collect()).await {
+        Ok(Ok(body)) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
+        Ok(Err(error)) => format!("its body cannot be read: {error}"),
+        Err(_) => "its body did not come".to_owned(),
+    }
+}
+
+/// An error with what caused it: the innermost says most.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}
