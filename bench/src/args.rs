@@ -165,15 +165,12 @@ impl Args {
     }
 
     fn setting(&self) -> Setting {
-        let pace = match self.rate {
-            Some(rate) => format!("open loop, {rate} per second"),
-            None => format!("closed loop, {} clients", self.concurrency),
-        };
         Setting {
             url: self.url.to_string(),
             api: self.api.name(),
             model: self.model.clone(),
-            pace,
+            concurrency: self.rate.is_none().then_some(self.concurrency.get()),
+            rate: self.rate,
             prompt: match &self.prompts {
                 Some(path) => path.display().to_string(),
                 None => format!("{} words", self.prompt_tokens),

@@ -16,7 +16,10 @@ pub(crate) struct Setting {
     pub(crate) url: String,
     pub(crate) api: &'static str,
     pub(crate) model: Option<String>,
-    pub(crate) pace: String,
+    /// Clients of a closed loop.
+    pub(crate) concurrency: Option<u32>,
+    /// Of an open loop, per second.
+    pub(crate) rate: Option<f64>,
     pub(crate) prompt: String,
     pub(crate) output_tokens: String,
     pub(crate) num_shared_words: u32,
@@ -136,23 +139,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setting {
-            url,
-            api,
-            model,
-            pace,
-            prompt,
-            output_tokens,
-            num_shared_words,
-            num_turns,
-            seed,
-            ignores_eos,
-            ..
-        } = &self.setting;
-        writeln!(f, "{url} {api}{}", model.as_ref().map(|model| format!(", model {model}")).unwrap_or_default())?;
-        write!(f, "{pace}; prompts of {prompt}, {num_shared_words} shared words, {num_turns} turns; ")?;
-        let eos = if *ignores_eos { ", end-of-text ignored" } else { "" };
-        writeln!(f, "at most {output_tokens} output tokens{eos}; seed {seed}\n")?;
+        writeln!(f, "{}\n", self.setting)?;
         self.write_counts(f)?;
         writeln!(f, "\n{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}", "ms", "mean", "p50", "p90", "p99", "max")?;
         for (name, summary) in [
@@ -169,6 +156,30 @@ impl fmt::Display for Report {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.url, self.api)?;
+        if let Some(model) = &self.model {
+            write!(f, ", model {model}")?;
+        }
+        match (self.rate, self.concurrency) {
+            (Some(rate), _) => write!(f, "\nopen loop, rate {rate}/s")?,
+            (None, concurrency) => write!(f, "\nclosed loop, concurrency {}", concurrency.unwrap_or(1))?,
+        }
+        write!(f, "; prompts: {}; output tokens: {}", self.prompt, self.output_tokens)?;
+        if self.ignores_eos {
+            write!(f, ", end-of-text ignored")?;
+        }
+        if self.num_shared_words > 0 {
+            write!(f, "; shared prefix: {} words", self.num_shared_words)?;
+        }
+        if self.num_turns > 1 {
+            write!(f, "; turns: {}", self.num_turns)?;
+        }
+        write!(f, "; seed {}", self.seed)
     }
 }
 
@@ -242,7 +253,8 @@ mod tests {
             url: "http://host/".to_owned(),
             api: "completions",
             model: Some("m".to_owned()),
-            pace: "closed loop, 2 clients".to_owned(),
+            concurrency: Some(2),
+            rate: None,
             prompt: "9 words".to_owned(),
             output_tokens: "4".to_owned(),
             num_shared_words: 0,
