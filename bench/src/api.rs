@@ -6,13 +6,14 @@
 //! | `completions` | `usage`, or else a chunk is a token | `finish_reason`; `[DONE]` follows |
 
 use clap::ValueEnum;
-use serde::Deserialize;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::workload::Turn;
 
 /// Who speaks how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Api {
     GenerateStream,
     Completions,
@@ -20,9 +21,10 @@ pub(crate) enum Api {
 
 /// An API with what stays the same in all requests.
 #[derive(Debug)]
-pub(crate) enum Dialect {
-    GenerateStream { model: Option<String> },
-    Completions { model: Option<String>, ignores_eos: bool },
+pub(crate) struct Dialect {
+    pub(crate) api: Api,
+    pub(crate) model: Option<String>,
+    pub(crate) ignores_eos: bool,
 }
 
 /// What an event of a stream says.
@@ -44,93 +46,34 @@ pub(crate) enum EventError {
     /// The server's own words.
     #[error("{0}")]
     Server(String),
-    #[error("{source}: {data}")]
-    NotOfThisApi { data: String, source: serde_json::Error },
-}
-
-#[derive(Debug, Deserialize)]
-struct GenerateEvent {
-    token: GenerateToken,
-    generated_text: Option<String>,
-    details: Option<GenerateDetails>,
-}
-
-#[derive(Debug, Deserialize)]
-struct GenerateToken {
-    text: String,
-    #[serde(default)]
-    special: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct GenerateDetails {
-    input_length: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Chunk {
-    choices: Vec<Choice>,
-    usage: Option<Usage>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Choice {
-    #[serde(default)]
-    text: String,
-    finish_reason: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Usage {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-}
-
-impl Api {
-    /// As on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::GenerateStream => "generate-stream",
-            Self::Completions => "completions",
-        }
-    }
-
-    pub(crate) fn dialect(self, model: Option<&str>, ignores_eos: bool) -> Dialect {
-        let model = model.map(str::to_owned);
-        match self {
-            Self::GenerateStream => Dialect::GenerateStream { model },
-            Self::Completions => Dialect::Completions { model, ignores_eos },
-        }
-    }
+    /// The event.
+    #[error("not an event of this API: {0}")]
+    Unknown(String),
 }
 
 impl Dialect {
     pub(crate) fn path(&self) -> &'static str {
-        match self {
-            Self::GenerateStream { .. } => "/generate_stream",
-            Self::Completions { .. } => "/v1/completions",
+        match self.api {
+            Api::GenerateStream => "/generate_stream",
+            Api::Completions => "/v1/completions",
         }
     }
 
     /// The body of a request, greedy.
     pub(crate) fn body(&self, turn: &Turn) -> String {
         let Turn { prompt, output_tokens } = turn;
-        let (mut body, model) = match self {
-            Self::GenerateStream { model } => {
-                let parameters = json!({"max_new_tokens": output_tokens, "details": true});
-                (json!({"inputs": prompt, "parameters": parameters}), model)
+        let mut body = match self.api {
+            Api::GenerateStream => {
+                json!({"inputs": prompt, "parameters": {"max_new_tokens": output_tokens, "details": true}})
             }
-            Self::Completions { model, ignores_eos } => {
-                let mut body = json!({"prompt": prompt, "max_tokens": output_tokens, "temperature": 0, "stream": true,
-                    "stream_options": {"include_usage": true}});
-                if *ignores_eos {
-                    body["ignore_eos"] = Value::Bool(true);
-                }
-                (body, model)
-            }
+            Api::Completions => json!({"prompt": prompt, "max_tokens": output_tokens, "temperature": 0, "stream": true,
+                "stream_options": {"include_usage": true}}),
         };
-        if let Some(model) = model {
+        if let Some(model) = &self.model {
             body["model"] = Value::from(model.as_str());
+        }
+        if self.ignores_eos {
+            body["ignore_eos"] = Value::Bool(true);
         }
         body.to_string()
     }
@@ -140,52 +83,52 @@ impl Dialect {
     /// # Errors
     /// An error that the server sends, data that is not of this API.
     pub(crate) fn read(&self, data: &str) -> Result<StreamEvent, EventError> {
-        match self {
-            Self::GenerateStream { .. } => parse(data).map(generate_event),
-            Self::Completions { .. } if data == "[DONE]" => Ok(StreamEvent { is_last: true, ..StreamEvent::default() }),
-            Self::Completions { .. } => parse(data).map(completions_event),
+        if self.api == Api::Completions && data == "[DONE]" {
+            return Ok(StreamEvent { is_last: true, ..StreamEvent::default() });
         }
+        let value: Value = serde_json::from_str(data).unwrap_or_default();
+        let event = match self.api {
+            Api::GenerateStream => generate_event(&value),
+            Api::Completions => completions_event(&value),
+        };
+        event.ok_or_else(|| match server_error(&value) {
+            Some(message) => EventError::Server(message),
+            None => EventError::Unknown(data.to_owned()),
+        })
     }
-}
-
-fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, EventError> {
-    serde_json::from_str(data).map_err(|source| match server_error(data) {
-        Some(message) => EventError::Server(message),
-        None => EventError::NotOfThisApi { data: data.to_owned(), source },
-    })
 }
 
 /// The words of an error object: `{"error": "…"}`, `{"error": {"message": "…"}}` or `{"message": "…", "code": …}`.
-fn server_error(data: &str) -> Option<String> {
-    let value: Value = serde_json::from_str(data).ok()?;
-    let error = value.get("error").unwrap_or(&value);
-    let message = error.as_str().or_else(|| error.get("message")?.as_str());
-    message.map(str::to_owned).or_else(|| value.get("error").map(Value::to_string))
+fn server_error(value: &Value) -> Option<String> {
+    let error = value.get("error").unwrap_or(value);
+    let message = error.as_str().or_else(|| error["message"].as_str()).map(str::to_owned);
+    message.or_else(|| value.get("error").map(Value::to_string))
 }
 
-fn generate_event(event: GenerateEvent) -> StreamEvent {
-    let GenerateEvent { token, generated_text, details } = event;
-    StreamEvent {
+fn generate_event(event: &Value) -> Option<StreamEvent> {
+    let token = event.get("token")?;
+    let text = token["text"].as_str()?;
+    Some(StreamEvent {
         has_token: true,
-        text: if token.special { String::new() } else { token.text },
-        is_last: generated_text.is_some(),
+        text: if token["special"] == true { String::new() } else { text.to_owned() },
+        is_last: !event["generated_text"].is_null(),
         num_output_tokens: None,
-        num_prompt_tokens: details.and_then(|details| details.input_length),
-    }
+        num_prompt_tokens: event["details"]["input_length"].as_u64(),
+    })
 }
 
-fn completions_event(chunk: Chunk) -> StreamEvent {
-    let choice = chunk.choices.into_iter().next();
-    let is_last = choice.as_ref().is_some_and(|choice| choice.finish_reason.is_some());
-    let usage = chunk.usage.as_ref();
-    StreamEvent {
+fn completions_event(chunk: &Value) -> Option<StreamEvent> {
+    let choice = chunk["choices"].as_array()?.first();
+    let text = choice.and_then(|choice| choice["text"].as_str()).unwrap_or_default();
+    let is_last = choice.is_some_and(|choice| !choice["finish_reason"].is_null());
+    Some(StreamEvent {
         // A chunk without text is a token that is no whole character yet, unless it only says why the stream ends.
-        has_token: choice.as_ref().is_some_and(|choice| !choice.text.is_empty() || choice.finish_reason.is_none()),
-        text: choice.map(|choice| choice.text).unwrap_or_default(),
+        has_token: !text.is_empty() || choice.is_some() && !is_last,
+        text: text.to_owned(),
         is_last,
-        num_output_tokens: usage.and_then(|usage| usage.completion_tokens),
-        num_prompt_tokens: usage.and_then(|usage| usage.prompt_tokens),
-    }
+        num_output_tokens: chunk["usage"]["completion_tokens"].as_u64(),
+        num_prompt_tokens: chunk["usage"]["prompt_tokens"].as_u64(),
+    })
 }
 
 #[cfg(test)]
@@ -193,11 +136,11 @@ mod tests {
     use super::*;
 
     fn generate_stream() -> Dialect {
-        Api::GenerateStream.dialect(None, false)
+        Dialect { api: Api::GenerateStream, model: None, ignores_eos: false }
     }
 
     fn completions(ignores_eos: bool) -> Dialect {
-        Api::Completions.dialect(Some("m"), ignores_eos)
+        Dialect { api: Api::Completions, model: Some("m".to_owned()), ignores_eos }
     }
 
     fn event(has_token: bool, text: &str, is_last: bool) -> StreamEvent {
@@ -247,7 +190,7 @@ mod tests {
             assert_eq!(generate_stream().read(data).unwrap_err().to_string(), "full");
             assert_eq!(completions(false).read(data).unwrap_err().to_string(), "full");
         }
-        assert!(matches!(generate_stream().read("nonsense"), Err(EventError::NotOfThisApi { .. })));
-        assert!(matches!(completions(false).read("{}"), Err(EventError::NotOfThisApi { .. })));
+        assert!(matches!(generate_stream().read("nonsense"), Err(EventError::Unknown(_))));
+        assert!(matches!(completions(false).read("{}"), Err(EventError::Unknown(_))));
     }
 }

@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use clap::Parser;
 use hyper::Uri;
+use serde::Serialize;
 
-use crate::api::Api;
+use crate::api::{Api, Dialect};
 use crate::client::{Client, Timeouts};
 use crate::load::{Load, Pace};
-use crate::report::{Objectives, Setting};
 use crate::workload::{Distribution, Workload};
 
 const DEFAULT_NUM_REQUESTS: u64 = 100;
 
 /// Sends load to a text generation server and reports latencies and throughput
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser, Serialize)]
 #[command(version, max_term_width = 100)]
 pub(crate) struct Args {
     /// Where the server listens; the path of the API is appended
     #[arg(long, default_value = "http://127.0.0.1:3000", value_parser = parse_url)]
-    url: Uri,
+    url: String,
 
     /// `generate-stream` is TGI's own API, `completions` is OpenAI's, which vLLM, llama.cpp and others serve
     #[arg(long, value_enum, default_value_t = Api::GenerateStream)]
@@ -77,11 +77,11 @@ pub(crate) struct Args {
 
     /// A good request has its first token within so many milliseconds
     #[arg(long, value_parser = parse_positive)]
-    slo_ttft_ms: Option<f64>,
+    pub(crate) slo_ttft_ms: Option<f64>,
 
     /// A good request takes at most so many milliseconds for each further token, on average
     #[arg(long, value_parser = parse_positive)]
-    slo_itl_ms: Option<f64>,
+    pub(crate) slo_itl_ms: Option<f64>,
 
     /// Seconds to wait for a connection
     #[arg(long, default_value_t = 10.0, value_parser = parse_positive)]
@@ -97,6 +97,7 @@ pub(crate) struct Args {
 
     /// Print the report as one JSON object
     #[arg(long)]
+    #[serde(skip)]
     pub(crate) json: bool,
 }
 
@@ -106,7 +107,6 @@ pub(crate) struct Plan {
     pub(crate) client: Client,
     pub(crate) workload: Workload,
     pub(crate) load: Load,
-    pub(crate) setting: Setting,
 }
 
 /// Why there is no plan.
@@ -138,17 +138,13 @@ impl Args {
             num_shared_words: self.shared_prefix,
             seed: self.seed,
         };
+        let dialect = Dialect { api: self.api, model: self.model.clone(), ignores_eos: self.ignore_eos };
         let timeouts = Timeouts {
             connect: Duration::from_secs_f64(self.connect_timeout),
             event: Duration::from_secs_f64(self.read_timeout),
             request: Duration::from_secs_f64(self.request_timeout),
         };
-        Ok(Plan {
-            client: Client::new(&self.url, self.api.dialect(self.model.as_deref(), self.ignore_eos), timeouts),
-            workload,
-            load: self.load(),
-            setting: self.setting(),
-        })
+        Ok(Plan { client: Client::new(&self.url, dialect, timeouts), workload, load: self.load() })
     }
 
     fn load(&self) -> Load {
@@ -163,32 +159,12 @@ impl Args {
             num_turns: self.turns.get(),
         }
     }
-
-    fn setting(&self) -> Setting {
-        Setting {
-            url: self.url.to_string(),
-            api: self.api.name(),
-            model: self.model.clone(),
-            concurrency: self.rate.is_none().then_some(self.concurrency.get()),
-            rate: self.rate,
-            prompt: match &self.prompts {
-                Some(path) => path.display().to_string(),
-                None => format!("{} words", self.prompt_tokens),
-            },
-            output_tokens: self.output_tokens.to_string(),
-            num_shared_words: self.shared_prefix,
-            num_turns: self.turns.get(),
-            seed: self.seed,
-            ignores_eos: self.ignore_eos,
-            objectives: Objectives { ttft_ms: self.slo_ttft_ms, itl_ms: self.slo_itl_ms },
-        }
-    }
 }
 
-fn parse_url(text: &str) -> Result<Uri, String> {
+fn parse_url(text: &str) -> Result<String, String> {
     let url: Uri = text.parse().map_err(|error| format!("{error}"))?;
     if url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none() {
-        Ok(url)
+        Ok(text.to_owned())
     } else {
         Err("must be http://host[:port][/path]; https is not supported".to_owned())
     }

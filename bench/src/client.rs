@@ -37,25 +37,15 @@ pub(crate) struct Client {
 }
 
 /// A stream that came to its end. Times count from when the request began, and include connecting where that was needed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Completion {
     /// When each event with a token came.
     pub(crate) token_times: Vec<Duration>,
     pub(crate) end_to_end: Duration,
-    pub(crate) num_output_tokens: u64,
-    pub(crate) counted_by: Counted,
-    /// Where the server says it.
+    /// What the server counted, where it says it.
+    pub(crate) usage: Option<u64>,
     pub(crate) num_prompt_tokens: Option<u64>,
     pub(crate) text: String,
-}
-
-/// Whose number of tokens it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Counted {
-    /// Events of the stream that bring a token.
-    Events,
-    /// The server's.
-    Usage,
 }
 
 /// Why a request has no completion.
@@ -73,8 +63,15 @@ pub(crate) enum Failure {
     ErrorEvent(String),
     #[error("the stream broke off: {0}")]
     BrokenOff(String),
-    #[error("not an event of this API: {0}")]
+    #[error("{0}")]
     UnknownEvent(String),
+}
+
+impl Completion {
+    /// By usage, else by events that brought a token.
+    pub(crate) fn num_output_tokens(&self) -> u64 {
+        self.usage.unwrap_or(self.token_times.len() as u64)
+    }
 }
 
 impl Failure {
@@ -95,13 +92,13 @@ impl Client {
     /// A client of the server at `url`, to whose path the API's is appended.
     ///
     /// # Panics
-    /// When the URL has no scheme or host.
-    pub(crate) fn new(url: &Uri, dialect: Dialect, timeouts: Timeouts) -> Self {
+    /// When it is no URL.
+    pub(crate) fn new(url: &str, dialect: Dialect, timeouts: Timeouts) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(timeouts.connect));
         connector.set_nodelay(true);
         let http = HttpClient::builder(TokioExecutor::new()).build(connector);
-        let url = format!("{}{}", url.to_string().trim_end_matches('/'), dialect.path());
+        let url = format!("{}{}", url.trim_end_matches('/'), dialect.path());
         Self { http, url: url.parse().expect("a URL and a path are a URL"), dialect, timeouts }
     }
 
@@ -132,9 +129,10 @@ impl Client {
         if status != StatusCode::OK {
             return Err(Failure::Status { status, body: error_text(body, silence).await });
         }
-        let mut reading = Reading::new(&self.dialect, started);
-        reading.read(body, silence).await?;
-        reading.finish()
+        let (dialect, completion) = (&self.dialect, Completion::default());
+        Reading { dialect, started, parser: Parser::default(), completion, is_complete: false }
+            .read(body, silence)
+            .await
     }
 }
 
@@ -144,32 +142,16 @@ struct Reading<'a> {
     dialect: &'a Dialect,
     started: Instant,
     parser: Parser,
-    token_times: Vec<Duration>,
-    num_output_tokens: Option<u64>,
-    num_prompt_tokens: Option<u64>,
-    text: String,
+    completion: Completion,
     is_complete: bool,
 }
 
-impl<'a> Reading<'a> {
-    fn new(dialect: &'a Dialect, started: Instant) -> Self {
-        Self {
-            dialect,
-            started,
-            parser: Parser::default(),
-            token_times: Vec::new(),
-            num_output_tokens: None,
-            num_prompt_tokens: None,
-            text: String::new(),
-            is_complete: false,
-        }
-    }
-
-    async fn read(&mut self, mut body: Incoming, silence: Duration) -> Result<(), Failure> {
+impl Reading<'_> {
+    async fn read(mut self, mut body: Incoming, silence: Duration) -> Result<Completion, Failure> {
         let mut deadline = Instant::now() + silence;
         loop {
             let frame = timeout_at(deadline, body.frame()).await.map_err(|_| Failure::Silence(silence))?;
-            let Some(frame) = frame else { return Ok(()) };
+            let Some(frame) = frame else { return self.finish() };
             let frame = frame.map_err(|error| Failure::BrokenOff(with_sources(&error)))?;
             let Ok(bytes) = frame.into_data() else { continue };
             if self.take(&bytes)? {
@@ -185,32 +167,24 @@ impl<'a> Reading<'a> {
         for data in &events {
             let event = self.dialect.read(data).map_err(|error| match error {
                 EventError::Server(message) => Failure::ErrorEvent(message),
-                EventError::NotOfThisApi { .. } => Failure::UnknownEvent(error.to_string()),
+                EventError::Unknown(_) => Failure::UnknownEvent(error.to_string()),
             })?;
-            if event.has_token {
-                self.token_times.push(now);
-            }
-            self.text.push_str(&event.text);
             self.is_complete |= event.is_last;
-            self.num_output_tokens = event.num_output_tokens.or(self.num_output_tokens);
-            self.num_prompt_tokens = event.num_prompt_tokens.or(self.num_prompt_tokens);
+            let completion = &mut self.completion;
+            completion.token_times.extend(event.has_token.then_some(now));
+            completion.text.push_str(&event.text);
+            completion.usage = event.num_output_tokens.or(completion.usage);
+            completion.num_prompt_tokens = event.num_prompt_tokens.or(completion.num_prompt_tokens);
         }
         Ok(!events.is_empty())
     }
 
     fn finish(self) -> Result<Completion, Failure> {
-        if !self.is_complete {
-            return Err(Failure::BrokenOff(format!("it ended after {} tokens, unfinished", self.token_times.len())));
+        if self.is_complete {
+            return Ok(Completion { end_to_end: self.started.elapsed(), ..self.completion });
         }
-        let counted_by = if self.num_output_tokens.is_some() { Counted::Usage } else { Counted::Events };
-        Ok(Completion {
-            end_to_end: self.started.elapsed(),
-            num_output_tokens: self.num_output_tokens.unwrap_or(self.token_times.len() as u64),
-            counted_by,
-            num_prompt_tokens: self.num_prompt_tokens,
-            token_times: self.token_times,
-            text: self.text,
-        })
+        let num_tokens = self.completion.num_output_tokens();
+        Err(Failure::BrokenOff(format!("it ended after {num_tokens} tokens, unfinished")))
     }
 }
 

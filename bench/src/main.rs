@@ -33,21 +33,22 @@ fn main() -> ExitCode {
         Err(error) => Args::command().error(clap::error::ErrorKind::ValueValidation, error).exit(),
     };
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
-    let report = runtime.block_on(measure(plan));
+    let report = runtime.block_on(measure(args.clone(), plan));
     // Streams of an interrupted run end with the runtime; a name that is being looked up is not waited for.
     runtime.shutdown_background();
-    let text = if args.json { report.to_json() } else { report.to_string() };
+    let typed = || std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let text = if args.json { report.to_json() } else { format!("text-generation-bench {}\n\n{report}", typed()) };
     let is_written = std::io::stdout().lock().write_all(text.as_bytes()).is_ok();
     if is_written && report.num_succeeded > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn measure(plan: Plan) -> Report {
-    let Plan { client, workload, load, setting } = plan;
+async fn measure(args: Args, plan: Plan) -> Report {
+    let Plan { client, workload, load } = plan;
     let interrupted = async {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
     };
     let run = load::run(load, Arc::new(workload), Arc::new(client), interrupted).await;
-    Report::new(setting, &run)
+    Report::new(args, &run)
 }

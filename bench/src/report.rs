@@ -6,41 +6,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::client::{Completion, Counted};
+use crate::args::Args;
+use crate::client::Completion;
 use crate::load::Run;
 use crate::statistics::Summary;
-
-/// What was asked for.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Setting {
-    pub(crate) url: String,
-    pub(crate) api: &'static str,
-    pub(crate) model: Option<String>,
-    /// Clients of a closed loop.
-    pub(crate) concurrency: Option<u32>,
-    /// Of an open loop, per second.
-    pub(crate) rate: Option<f64>,
-    pub(crate) prompt: String,
-    pub(crate) output_tokens: String,
-    pub(crate) num_shared_words: u32,
-    pub(crate) num_turns: u32,
-    pub(crate) seed: u64,
-    pub(crate) ignores_eos: bool,
-    pub(crate) objectives: Objectives,
-}
-
-/// What a good request keeps to, in milliseconds.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Objectives {
-    pub(crate) ttft_ms: Option<f64>,
-    /// On average over the request's tokens.
-    pub(crate) itl_ms: Option<f64>,
-}
 
 /// Everything that is printed. Latencies and tokens are those of requests that succeeded.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    setting: Setting,
+    arguments: Args,
     elapsed_s: f64,
     was_interrupted: bool,
     pub(crate) num_succeeded: u64,
@@ -72,19 +46,18 @@ pub(crate) struct FailureCount {
 }
 
 impl Report {
-    pub(crate) fn new(setting: Setting, run: &Run) -> Self {
+    pub(crate) fn new(arguments: Args, run: &Run) -> Self {
         let completions: Vec<&Completion> =
             run.records.iter().filter_map(|record| record.result.as_ref().ok()).collect();
         let elapsed_s = run.elapsed.as_secs_f64();
         let per_second = |count: u64| if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 };
         let num_succeeded = completions.len() as u64;
-        let num_output_tokens = completions.iter().map(|completion| completion.num_output_tokens).sum();
+        let num_output_tokens = completions.iter().map(|completion| completion.num_output_tokens()).sum();
         let times = |time: fn(&Completion) -> Option<f64>| completions.iter().copied().filter_map(time).collect();
-        let objectives = setting.objectives;
-        let num_good = completions.iter().filter(|completion| objectives.hold_for(completion)).count() as u64;
-        let has_objectives = objectives.ttft_ms.is_some() || objectives.itl_ms.is_some();
+        let num_good = completions.iter().filter(|completion| is_good(&arguments, completion)).count() as u64;
+        let has_objectives = arguments.slo_ttft_ms.is_some() || arguments.slo_itl_ms.is_some();
         Self {
-            setting,
+            arguments,
             elapsed_s,
             was_interrupted: run.was_interrupted,
             num_succeeded,
@@ -131,7 +104,7 @@ impl Report {
         writeln!(f, "{:<22}{:.2}", "requests/s", self.requests_per_s)?;
         writeln!(f, "{:<22}{:.1}", "output tokens/s", self.output_tokens_per_s)?;
         if let Some(goodput_per_s) = self.goodput_per_s {
-            writeln!(f, "{:<22}{goodput_per_s:.2} requests/s{}", "goodput", self.setting.objectives)?;
+            writeln!(f, "{:<22}{goodput_per_s:.2} requests/s within the objectives", "goodput")?;
         }
         Ok(())
     }
@@ -139,7 +112,6 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}\n", self.setting)?;
         self.write_counts(f)?;
         writeln!(f, "\n{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}", "ms", "mean", "p50", "p90", "p99", "max")?;
         for (name, summary) in [
@@ -159,49 +131,13 @@ impl fmt::Display for Report {
     }
 }
 
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.url, self.api)?;
-        if let Some(model) = &self.model {
-            write!(f, ", model {model}")?;
-        }
-        match (self.rate, self.concurrency) {
-            (Some(rate), _) => write!(f, "\nopen loop, rate {rate}/s")?,
-            (None, concurrency) => write!(f, "\nclosed loop, concurrency {}", concurrency.unwrap_or(1))?,
-        }
-        write!(f, "; prompts: {}; output tokens: {}", self.prompt, self.output_tokens)?;
-        if self.ignores_eos {
-            write!(f, ", end-of-text ignored")?;
-        }
-        if self.num_shared_words > 0 {
-            write!(f, "; shared prefix: {} words", self.num_shared_words)?;
-        }
-        if self.num_turns > 1 {
-            write!(f, "; turns: {}", self.num_turns)?;
-        }
-        write!(f, "; seed {}", self.seed)
-    }
-}
-
-impl fmt::Display for Objectives {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(ttft_ms) = self.ttft_ms {
-            write!(f, ", first token within {ttft_ms} ms")?;
-        }
-        if let Some(itl_ms) = self.itl_ms {
-            write!(f, ", at most {itl_ms} ms per further token")?;
-        }
-        Ok(())
-    }
-}
-
-impl Objectives {
-    /// A request without a token has its end for a first token, one with a single token no time between tokens.
-    fn hold_for(&self, completion: &Completion) -> bool {
-        let ttft_ms = time_to_first_token_ms(completion).unwrap_or(milliseconds(completion.end_to_end));
-        let itl_ms = time_per_output_token_ms(completion).unwrap_or(0.0);
-        self.ttft_ms.is_none_or(|limit| ttft_ms <= limit) && self.itl_ms.is_none_or(|limit| itl_ms <= limit)
-    }
+/// Whether it kept to the objectives. A request without a token has its end for a first token, one with a single token no
+/// time between tokens.
+fn is_good(arguments: &Args, completion: &Completion) -> bool {
+    let ttft_ms = time_to_first_token_ms(completion).unwrap_or(milliseconds(completion.end_to_end));
+    let itl_ms = time_per_output_token_ms(completion).unwrap_or(0.0);
+    arguments.slo_ttft_ms.is_none_or(|limit| ttft_ms <= limit)
+        && arguments.slo_itl_ms.is_none_or(|limit| itl_ms <= limit)
 }
 
 fn milliseconds(time: Duration) -> f64 {
@@ -215,7 +151,7 @@ fn time_to_first_token_ms(completion: &Completion) -> Option<f64> {
 /// From the first to the last event with a token, per token after the first.
 fn time_per_output_token_ms(completion: &Completion) -> Option<f64> {
     let [first, .., last] = completion.token_times[..] else { return None };
-    let num_further = completion.num_output_tokens.checked_sub(1).filter(|num_further| *num_further > 0)?;
+    let num_further = completion.num_output_tokens().checked_sub(1).filter(|num_further| *num_further > 0)?;
     Some(milliseconds(last - first) / num_further as f64)
 }
 
@@ -234,8 +170,8 @@ fn failures(run: &Run) -> BTreeMap<String, FailureCount> {
 }
 
 fn tokens_counted_by(completions: &[&Completion]) -> &'static str {
-    let has = |counted_by| completions.iter().any(|completion| completion.counted_by == counted_by);
-    match (has(Counted::Usage), has(Counted::Events)) {
+    let has_usage = |wanted| completions.iter().any(|completion| completion.usage.is_some() == wanted);
+    match (has_usage(true), has_usage(false)) {
         (true, true) => "usage and events",
         (true, false) => "usage",
         (false, _) => "events",
@@ -244,33 +180,23 @@ fn tokens_counted_by(completions: &[&Completion]) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::client::Failure;
     use crate::load::Record;
 
-    fn setting(objectives: Objectives) -> Setting {
-        Setting {
-            url: "http://host/".to_owned(),
-            api: "completions",
-            model: Some("m".to_owned()),
-            concurrency: Some(2),
-            rate: None,
-            prompt: "9 words".to_owned(),
-            output_tokens: "4".to_owned(),
-            num_shared_words: 0,
-            num_turns: 1,
-            seed: 0,
-            ignores_eos: false,
-            objectives,
-        }
+    fn args(slo_ttft_ms: Option<f64>, slo_itl_ms: Option<f64>) -> Args {
+        let mut args = Args::parse_from(["text-generation-bench"]);
+        (args.slo_ttft_ms, args.slo_itl_ms) = (slo_ttft_ms, slo_itl_ms);
+        args
     }
 
-    fn completion(token_times_ms: &[u64], counted_by: Counted) -> Completion {
+    fn completion(token_times_ms: &[u64], has_usage: bool) -> Completion {
         Completion {
             token_times: token_times_ms.iter().copied().map(Duration::from_millis).collect(),
             end_to_end: Duration::from_millis(token_times_ms.last().unwrap_or(&0) + 1),
-            num_output_tokens: token_times_ms.len() as u64,
-            counted_by,
+            usage: has_usage.then_some(token_times_ms.len() as u64),
             num_prompt_tokens: Some(9),
             text: String::new(),
         }
@@ -287,20 +213,16 @@ mod tests {
         }
     }
 
-    fn report(objectives: Objectives) -> Report {
+    fn report(slo_ttft_ms: Option<f64>, slo_itl_ms: Option<f64>) -> Report {
         let broken = |text: &str| Err(Failure::BrokenOff(text.to_owned()));
-        let results = vec![
-            Ok(completion(&[10, 12, 16], Counted::Usage)),
-            broken("one"),
-            Ok(completion(&[30, 31], Counted::Events)),
-            broken("two"),
-        ];
-        Report::new(setting(objectives), &run(results))
+        let results =
+            vec![Ok(completion(&[10, 12, 16], true)), broken("one"), Ok(completion(&[30, 31], false)), broken("two")];
+        Report::new(args(slo_ttft_ms, slo_itl_ms), &run(results))
     }
 
     #[test]
     fn numbers_add_up() {
-        let report = report(Objectives { ttft_ms: None, itl_ms: None });
+        let report = report(None, None);
         assert_eq!((report.num_succeeded, report.num_failed, report.num_output_tokens), (2, 2, 5));
         assert_eq!((report.requests_per_s, report.output_tokens_per_s, report.goodput_per_s), (1.0, 2.5, None));
         assert_eq!((report.num_prompt_tokens, report.tokens_counted_by), (Some(18), "usage and events"));
@@ -321,18 +243,17 @@ mod tests {
             (Some(10.0), Some(1.0), 0.0),
             (Some(30.0), Some(3.0), 1.0),
         ] {
-            assert_eq!(report(Objectives { ttft_ms, itl_ms }).goodput_per_s, Some(expected), "{ttft_ms:?} {itl_ms:?}");
+            assert_eq!(report(ttft_ms, itl_ms).goodput_per_s, Some(expected), "{ttft_ms:?} {itl_ms:?}");
         }
     }
 
     #[test]
     fn tables_show_the_first_failure_of_a_kind_and_every_row() {
-        let text = report(Objectives { ttft_ms: Some(10.0), itl_ms: None }).to_string();
+        let text = report(Some(10.0), None).to_string();
         for part in [
-            "http://host/ completions, model m\n",
             "2 × stream broke off, first: the stream broke off: one\n",
             "output tokens         5, counted by usage and events\n",
-            "goodput               0.50 requests/s, first token within 10 ms\n",
+            "goodput               0.50 requests/s within the objectives\n",
             "time to first token        20.00     10.00     30.00     30.00     30.00\n",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -341,10 +262,10 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_no_number() {
-        let report = Report::new(setting(Objectives { ttft_ms: Some(1.0), itl_ms: None }), &run(Vec::new()));
+        let report = Report::new(args(Some(1.0), None), &run(Vec::new()));
         assert!(report.to_string().contains("end to end                     -\n"));
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert!(json["end_to_end_ms"].is_null());
-        assert_eq!(json["setting"]["objectives"]["ttft_ms"], 1.0);
+        assert_eq!(json["arguments"]["slo_ttft_ms"], 1.0);
     }
 }

@@ -98,16 +98,17 @@ impl Server {
     }
 }
 
-fn plan(url: &str, flags: &[&str]) -> Plan {
+fn args(url: &str, flags: &[&str]) -> Args {
     let flags = ["text-generation-bench", "--url", url].into_iter().chain(flags.iter().copied());
-    Args::parse_from(flags).plan().unwrap()
+    Args::parse_from(flags)
 }
 
 /// What a run that nobody interrupts reports.
 async fn report(url: &str, flags: &[&str]) -> Report {
-    let Plan { client, workload, load, setting } = plan(url, flags);
+    let args = args(url, flags);
+    let Plan { client, workload, load } = args.plan().unwrap();
     let run = load::run(load, Arc::new(workload), Arc::new(client), std::future::pending()).await;
-    Report::new(setting, &run)
+    Report::new(args, &run)
 }
 
 #[tokio::test]
@@ -208,11 +209,12 @@ async fn conversations_repeat_what_was_said() {
 #[tokio::test]
 async fn an_interruption_reports_what_there_is() {
     let (server, url) = Server::start().await;
-    let Plan { client, workload, load, setting } = plan(&format!("{url}/mute"), &["--num-requests", "3"]);
+    let args = args(&format!("{url}/mute"), &["--num-requests", "3"]);
+    let Plan { client, workload, load } = args.plan().unwrap();
     let has_come = tokio::time::timeout(Duration::from_secs(60), server.has_come.notified());
     let interrupted = async { has_come.await.expect("a request comes") };
     let run = load::run(load, Arc::new(workload), Arc::new(client), interrupted).await;
-    let report = Report::new(setting, &run);
+    let report = Report::new(args, &run);
     assert_eq!((report.num_succeeded, report.num_failed, report.num_unfinished), (0, 0, 1));
     assert!(report.to_string().contains("; interrupted, 1 were running\n"), "{report}");
 }

@@ -1,9 +1,9 @@
 //! What requests say: lengths, words, conversations. A seed gives the same ones, whatever the order in which they are sent.
 
-use std::fmt;
 use std::str::FromStr;
 
 use fastrand::Rng;
+use serde::Serialize;
 
 /// Short common words, most of them a single token in any English vocabulary.
 const WORDS: [&str; 64] = [
@@ -15,7 +15,7 @@ const WORDS: [&str; 64] = [
 ];
 
 /// Lengths, each as likely as the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Distribution {
     least: u32,
     most: u32,
@@ -71,13 +71,6 @@ impl FromStr for Distribution {
         let parse = |number: &str| number.parse::<u32>().map_err(|_| NotADistribution);
         let (least, most) = (parse(least)?, parse(most)?);
         if least > 0 && least <= most { Ok(Self { least, most }) } else { Err(NotADistribution) }
-    }
-}
-
-impl fmt::Display for Distribution {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { least, most } = self;
-        if least == most { write!(f, "{least}") } else { write!(f, "uniform:{least}..{most}") }
     }
 }
 
@@ -149,9 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn distributions_parse_and_print() {
-        for text in ["100", "uniform:50..200"] {
-            assert_eq!(text.parse::<Distribution>().unwrap().to_string(), text);
+    fn distributions_are_a_number_or_a_range() {
+        for (text, least, most) in [("100", 100, 100), ("uniform:50..200", 50, 200)] {
+            assert_eq!(text.parse::<Distribution>().unwrap(), Distribution { least, most });
         }
         for text in ["", "0", "-1", "uniform:", "uniform:5", "uniform:9..5", "uniform:0..5", "normal:3..4"] {
             assert!(text.parse::<Distribution>().is_err(), "{text}");
