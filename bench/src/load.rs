@@ -121,7 +121,9 @@ async fn drive(session: Arc<Session>, records_tx: mpsc::Sender<Record>) {
             for _ in 0..num_clients {
                 let (session, records_tx) = (Arc::clone(&session), records_tx.clone());
                 tasks.spawn(async move {
-                    while let Some((idx, num_turns)) = session.take_conversation() {
+                    while session.is_open_at(Instant::now())
+                        && let Some((idx, num_turns)) = session.take_conversation()
+                    {
                         session.converse(idx, num_turns, &records_tx).await;
                     }
                 });
@@ -154,7 +156,7 @@ impl Session {
         let num_before = idx * u64::from(self.load.num_turns);
         let num_left = self.load.num_requests.map_or(u64::MAX, |num_requests| num_requests.saturating_sub(num_before));
         let num_turns = u32::try_from(num_left).unwrap_or(u32::MAX).min(self.load.num_turns);
-        (num_turns > 0 && self.is_open_at(Instant::now())).then_some((idx, num_turns))
+        (num_turns > 0).then_some((idx, num_turns))
     }
 
     fn is_open_at(&self, time: Instant) -> bool {
