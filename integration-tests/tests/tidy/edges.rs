@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::tree::{SourceFile, read, root, rust_files};
 
 /// Our crates that each crate may use (DESIGN: `router ▶ proto ◀ shard ▶ pjrt, kernels, collectives`).
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("proto", &[]),
     ("model-files", &[]),
     ("telemetry", &[]),
@@ -15,6 +15,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("shard", &["proto", "model-files", "telemetry", "collectives", "kernels", "pjrt"]),
     ("router", &["proto", "model-files", "telemetry"]),
     ("launcher", &["proto", "model-files", "telemetry", "router", "shard"]),
+    ("text-generation-bench", &[]),
     ("integration-tests", &["proto"]),
 ];
 
@@ -93,13 +94,13 @@ fn errors_become_http_in_one_file() {
 #[test]
 fn unsafe_code_has_its_rooms() {
     let unsafe_block = ["unsafe", " {"].concat();
-    for folder in ["proto", "model-files", "telemetry", "router", "launcher", "integration-tests"] {
+    for folder in ["proto", "model-files", "telemetry", "router", "launcher", "bench", "integration-tests"] {
         assert_eq!(lines_that_use(&rust_files(folder), &[&unsafe_block]), Vec::<String>::new());
     }
     let shard: Vec<_> =
         rust_files("shard").into_iter().filter(|file| !file.path.ends_with("weights/mmap.rs")).collect();
     assert_eq!(lines_that_use(&shard, &[&unsafe_block]), Vec::<String>::new());
-    for name in ["router/src/lib.rs", "launcher/src/main.rs"] {
+    for name in ["router/src/lib.rs", "launcher/src/main.rs", "bench/src/main.rs"] {
         assert!(read(name).contains("#![forbid(unsafe_code)]"), "{name} does not forbid unsafe code");
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Rooms of the workspace, one crate each.
-pub(crate) const CRATES: [&str; 10] = [
+pub(crate) const CRATES: [&str; 11] = [
     "proto",
     "model-files",
     "telemetry",
@@ -13,6 +13,7 @@ pub(crate) const CRATES: [&str; 10] = [
     "shard",
     "router",
     "launcher",
+    "bench",
     "integration-tests",
 ];
 

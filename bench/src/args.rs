@@ -1,0 +1,228 @@
+//! What the user typed, checked and turned into the parts of a run.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use hyper::Uri;
+use serde::Serialize;
+
+use crate::api::{Api, Dialect};
+use crate::client::{Client, Timeouts};
+use crate::load::{Load, Pace};
+use crate::workload::{Distribution, Workload};
+
+const DEFAULT_NUM_REQUESTS: u64 = 100;
+
+/// Sends load to a text generation server and reports latencies and throughput
+#[derive(Debug, Clone, Parser, Serialize)]
+#[command(version, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Where the server listens; the path of the API is appended
+    #[arg(long, default_value = "http://127.0.0.1:3000", value_parser = parse_url)]
+    url: String,
+
+    /// `generate-stream` is TGI's own API, `completions` is OpenAI's, which vLLM, llama.cpp and others serve
+    #[arg(long, value_enum, default_value_t = Api::GenerateStream)]
+    api: Api,
+
+    /// Model to name in requests
+    #[arg(long, required_if_eq("api", "completions"))]
+    model: Option<String>,
+
+    /// Closed loop: so many clients, each of which sends its next request when it has its answer
+    #[arg(long, default_value = "1", conflicts_with = "rate")]
+    concurrency: NonZeroU32,
+
+    /// Open loop: so many requests begin per second on average, at random times, however busy the server is
+    #[arg(long, value_parser = parse_positive)]
+    rate: Option<f64>,
+
+    /// Requests to send [default: 100, or as many as begin within --duration]
+    #[arg(long)]
+    num_requests: Option<NonZeroU64>,
+
+    /// Seconds in which requests begin; those that are running then are waited for
+    #[arg(long, value_parser = parse_positive)]
+    duration: Option<f64>,
+
+    /// Words per prompt, about one token each: a number, or `uniform:50..200`, both ends included
+    #[arg(long, default_value = "100")]
+    prompt_tokens: Distribution,
+
+    /// Most tokens of a completion, in the same notation
+    #[arg(long, default_value = "100")]
+    output_tokens: Distribution,
+
+    /// File with a JSON string per line: prompts to send in this order, over and over
+    #[arg(long, conflicts_with = "prompt_tokens")]
+    prompts: Option<PathBuf>,
+
+    /// Words that all conversations begin with, before the prompt
+    #[arg(long, default_value_t = 0, value_name = "WORDS")]
+    shared_prefix: u32,
+
+    /// Requests of a conversation: each prompt is the conversation so far and some more. `--rate` counts conversations
+    #[arg(long, default_value = "1")]
+    turns: NonZeroU32,
+
+    /// Seed of prompts, lengths and times
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+
+    /// Generate all tokens asked for, where the server knows `ignore_eos` (vLLM, llama.cpp)
+    #[arg(long)]
+    ignore_eos: bool,
+
+    /// A good request has its first token within so many milliseconds
+    #[arg(long, value_parser = parse_positive)]
+    pub(crate) slo_ttft_ms: Option<f64>,
+
+    /// A good request takes at most so many milliseconds for each further token, on average
+    #[arg(long, value_parser = parse_positive)]
+    pub(crate) slo_itl_ms: Option<f64>,
+
+    /// Seconds to wait for a connection
+    #[arg(long, default_value_t = 10.0, value_parser = parse_positive)]
+    connect_timeout: f64,
+
+    /// Seconds to wait for the first and for each further event of a stream
+    #[arg(long, default_value_t = 120.0, value_parser = parse_positive)]
+    read_timeout: f64,
+
+    /// Seconds that a request may take
+    #[arg(long, default_value_t = 600.0, value_parser = parse_positive)]
+    request_timeout: f64,
+
+    /// Print the report as one JSON object
+    #[arg(long)]
+    #[serde(skip)]
+    pub(crate) json: bool,
+}
+
+/// The parts of a run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) client: Client,
+    pub(crate) workload: Workload,
+    pub(crate) load: Load,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ArgsError {
+    #[error("--ignore-eos is not in the API generate-stream, only in completions")]
+    IgnoreEos,
+    #[error("--prompts {path}: {source}")]
+    Read { path: String, source: std::io::Error },
+    #[error("--prompts {path}: line {line} is not a JSON string: {source}")]
+    Prompt { path: String, line: usize, source: serde_json::Error },
+    #[error("--prompts {path}: has no prompts")]
+    NoPrompts { path: String },
+}
+
+impl Args {
+    /// What these arguments ask for.
+    ///
+    /// # Errors
+    /// Arguments that contradict each other, a file of prompts that cannot be read.
+    pub(crate) fn plan(&self) -> Result<Plan, ArgsError> {
+        if self.ignore_eos && self.api == Api::GenerateStream {
+            return Err(ArgsError::IgnoreEos);
+        }
+        let workload = Workload {
+            prompts: self.prompts.as_deref().map(read_prompts).transpose()?,
+            prompt_words: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            num_shared_words: self.shared_prefix,
+            seed: self.seed,
+        };
+        let dialect = Dialect { api: self.api, model: self.model.clone(), ignores_eos: self.ignore_eos };
+        let timeouts = Timeouts {
+            connect: Duration::from_secs_f64(self.connect_timeout),
+            event: Duration::from_secs_f64(self.read_timeout),
+            request: Duration::from_secs_f64(self.request_timeout),
+        };
+        Ok(Plan { client: Client::new(&self.url, dialect, timeouts), workload, load: self.load() })
+    }
+
+    fn load(&self) -> Load {
+        let default_num_requests = self.duration.is_none().then_some(DEFAULT_NUM_REQUESTS);
+        Load {
+            pace: match self.rate {
+                Some(per_second) => Pace::Open { per_second },
+                None => Pace::Closed { num_clients: self.concurrency.get() },
+            },
+            num_requests: self.num_requests.map(NonZeroU64::get).or(default_num_requests),
+            duration: self.duration.map(Duration::from_secs_f64),
+            num_turns: self.turns.get(),
+        }
+    }
+}
+
+fn parse_url(text: &str) -> Result<String, String> {
+    let url: Uri = text.parse().map_err(|error| format!("{error}"))?;
+    if url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none() {
+        Ok(text.to_owned())
+    } else {
+        Err("must be http://host[:port][/path]; https is not supported".to_owned())
+    }
+}
+
+/// A number of seconds, milliseconds or requests that can be turned into a duration.
+fn parse_positive(text: &str) -> Result<f64, String> {
+    let is_allowed = |number: &f64| *number > 0.0 && *number <= 1e9;
+    text.parse().ok().filter(is_allowed).ok_or_else(|| "must be a number above 0, at most 1e9".to_owned())
+}
+
+fn read_prompts(path: &Path) -> Result<Vec<String>, ArgsError> {
+    let name = || path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|source| ArgsError::Read { path: name(), source })?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let parse = |(idx, line)| {
+        serde_json::from_str(line).map_err(|source| ArgsError::Prompt { path: name(), line: idx + 1, source })
+    };
+    let prompts: Vec<String> = lines.map(parse).collect::<Result<_, _>>()?;
+    if prompts.is_empty() { Err(ArgsError::NoPrompts { path: name() }) } else { Ok(prompts) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(flags: &[&str]) -> Result<Args, clap::Error> {
+        Args::try_parse_from(["text-generation-bench"].iter().chain(flags))
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for flags in [
+            &["--api", "completions"][..],
+            &["--rate", "2", "--concurrency", "3"],
+            &["--rate", "0"],
+            &["--rate", "inf"],
+            &["--concurrency", "0"],
+            &["--url", "https://127.0.0.1"],
+            &["--url", "127.0.0.1:3000"],
+            &["--prompts", "file", "--prompt-tokens", "3"],
+        ] {
+            assert!(parse(flags).is_err(), "{flags:?}");
+        }
+        let error = parse(&["--ignore-eos"]).unwrap().plan().unwrap_err();
+        assert!(error.to_string().contains("--ignore-eos"));
+    }
+
+    #[test]
+    fn a_duration_lifts_the_default_number_of_requests() {
+        assert_eq!(parse(&[]).unwrap().load().num_requests, Some(DEFAULT_NUM_REQUESTS));
+        assert_eq!(parse(&["--duration", "3"]).unwrap().load().num_requests, None);
+        assert_eq!(parse(&["--duration", "3", "--num-requests", "5"]).unwrap().load().num_requests, Some(5));
+    }
+
+    #[test]
+    fn a_file_of_prompts_that_cannot_be_read_is_named() {
+        let error = parse(&["--prompts", "/no/such/file"]).unwrap().plan().unwrap_err();
+        assert!(error.to_string().starts_with("--prompts /no/such/file: "));
+    }
+}

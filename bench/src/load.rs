@@ -1,0 +1,199 @@
+//! When requests begin: closed loop (so many clients, each waits for its answer) or open loop (random arrivals, whatever
+//! the server does).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::client::{Client, Completion, Failure};
+use crate::workload::{Workload, poisson_gap};
+
+/// Records that wait for the collector, which only stores them.
+const NUM_WAITING_RECORDS: usize = 1024;
+
+/// How much is sent, and how fast.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) pace: Pace,
+    /// Requests, not conversations.
+    pub(crate) num_requests: Option<u64>,
+    /// In which requests begin.
+    pub(crate) duration: Option<Duration>,
+    /// Requests of a conversation, at least 1.
+    pub(crate) num_turns: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pace {
+    /// Clients that send their next request when they have their answer.
+    Closed { num_clients: u32 },
+    /// Conversations begin at random times, so many per second on average.
+    Open { per_second: f64 },
+}
+
+/// One request that ended.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) result: Result<Completion, Failure>,
+    /// From the start of the run.
+    pub(crate) ended: Duration,
+}
+
+/// All that happened.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) records: Vec<Record>,
+    /// Until the last request ended, or the interruption.
+    pub(crate) elapsed: Duration,
+    /// Requests that were running at the interruption.
+    pub(crate) num_unfinished: u64,
+    pub(crate) was_interrupted: bool,
+    /// Open loop: how much later than planned a request began. Large values mean that the client's machine is too slow.
+    pub(crate) latest_start: Option<Duration>,
+}
+
+/// What all tasks of a run share.
+#[derive(Debug)]
+struct Session {
+    load: Load,
+    workload: Arc<Workload>,
+    client: Arc<Client>,
+    started: Instant,
+    next_conversation: AtomicU64,
+    num_started: AtomicU64,
+    latest_start_us: AtomicU64,
+}
+
+/// Sends the load. When `interrupted` is ready, requests that are running are given up.
+pub(crate) async fn run(
+    load: Load,
+    workload: Arc<Workload>,
+    client: Arc<Client>,
+    interrupted: impl Future<Output = ()>,
+) -> Run {
+    let session = Arc::new(Session {
+        load,
+        workload,
+        client,
+        started: Instant::now(),
+        next_conversation: AtomicU64::new(0),
+        num_started: AtomicU64::new(0),
+        latest_start_us: AtomicU64::new(0),
+    });
+    let (records_tx, mut records_rx) = mpsc::channel(NUM_WAITING_RECORDS);
+    let mut driver = Box::pin(drive(Arc::clone(&session), records_tx));
+    let mut interrupted = std::pin::pin!(interrupted);
+    let mut records = Vec::new();
+    let was_interrupted = loop {
+        tokio::select! {
+            Some(record) = records_rx.recv() => records.push(record),
+            () = &mut driver => break false,
+            () = &mut interrupted => break true,
+        }
+    };
+    let interrupted_at = session.started.elapsed();
+    // Ends all tasks; what they have put into the channel stays there.
+    drop(driver);
+    records.extend(std::iter::from_fn(|| records_rx.try_recv().ok()));
+    let last_end = records.iter().map(|record: &Record| record.ended).max().unwrap_or_default();
+    Run {
+        elapsed: if was_interrupted { interrupted_at } else { last_end },
+        num_unfinished: session.num_started.load(Ordering::Relaxed).saturating_sub(records.len() as u64),
+        records,
+        was_interrupted,
+        latest_start: match load.pace {
+            Pace::Open { .. } => Some(Duration::from_micros(session.latest_start_us.load(Ordering::Relaxed))),
+            Pace::Closed { .. } => None,
+        },
+    }
+}
+
+/// Starts conversations until there are enough, and waits for them. Dropping it ends them.
+async fn drive(session: Arc<Session>, records_tx: mpsc::Sender<Record>) {
+    let mut tasks = JoinSet::new();
+    match session.load.pace {
+        Pace::Closed { num_clients } => {
+            for _ in 0..num_clients {
+                let (session, records_tx) = (Arc::clone(&session), records_tx.clone());
+                tasks.spawn(async move {
+                    while session.is_open_at(Instant::now())
+                        && let Some((idx, num_turns)) = session.take_conversation()
+                    {
+                        session.converse(idx, num_turns, &records_tx).await;
+                    }
+                });
+            }
+        }
+        Pace::Open { per_second } => {
+            let mut rng = Rng::with_seed(session.workload.seed);
+            let mut arrival = session.started + poisson_gap(per_second, &mut rng);
+            while session.is_open_at(arrival)
+                && let Some((idx, num_turns)) = session.take_conversation()
+            {
+                sleep_until(arrival).await;
+                let (session, records_tx) = (Arc::clone(&session), records_tx.clone());
+                tasks.spawn(async move {
+                    session.note_start(arrival.elapsed());
+                    session.converse(idx, num_turns, &records_tx).await;
+                });
+                arrival += poisson_gap(per_second, &mut rng);
+                while tasks.try_join_next().is_some_and(succeeded) {}
+            }
+        }
+    }
+    while tasks.join_next().await.is_some_and(succeeded) {}
+}
+
+impl Session {
+    /// Index and number of turns of the next conversation, while any are left. The last one may be shorter.
+    fn take_conversation(&self) -> Option<(u64, u32)> {
+        let idx = self.next_conversation.fetch_add(1, Ordering::Relaxed);
+        let num_before = idx * u64::from(self.load.num_turns);
+        let num_left = self.load.num_requests.map_or(u64::MAX, |num_requests| num_requests.saturating_sub(num_before));
+        let num_turns = u32::try_from(num_left).unwrap_or(u32::MAX).min(self.load.num_turns);
+        (num_turns > 0).then_some((idx, num_turns))
+    }
+
+    fn is_open_at(&self, time: Instant) -> bool {
+        self.load.duration.is_none_or(|duration| time < self.started + duration)
+    }
+
+    fn note_start(&self, late: Duration) {
+        let late_us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+        self.latest_start_us.fetch_max(late_us, Ordering::Relaxed);
+    }
+
+    /// Sends the requests of a conversation one after the other; a failure ends it.
+    async fn converse(&self, idx: u64, num_turns: u32, records_tx: &mpsc::Sender<Record>) {
+        let mut conversation = self.workload.conversation(idx, self.load.num_turns);
+        for turn in 0..num_turns {
+            if turn > 0 && !self.is_open_at(Instant::now()) {
+                return;
+            }
+            let request = conversation.next_turn();
+            self.num_started.fetch_add(1, Ordering::Relaxed);
+            let result = self.client.send(&request).await;
+            let has_failed = result.is_err();
+            if let Ok(completion) = &result {
+                conversation.push_answer(&completion.text);
+            }
+            let record = Record { result, ended: self.started.elapsed() };
+            if records_tx.send(record).await.is_err() || has_failed {
+                return;
+            }
+        }
+    }
+}
+
+/// True; a task that panicked takes the run with it instead of making its numbers wrong.
+fn succeeded(ended: Result<(), JoinError>) -> bool {
+    match ended.map_err(JoinError::try_into_panic) {
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Ok(()) | Err(Err(_)) => true,
+    }
+}

@@ -1,0 +1,220 @@
+//! Whole runs against a server in this process that answers well, late, wrongly or not at all, by the path of its URL.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Parser;
+use http_body_util::BodyExt;
+use http_body_util::channel::{Channel, Sender};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{Barrier, Notify};
+
+use crate::args::{Args, Plan};
+use crate::load;
+use crate::report::Report;
+
+type Body = Channel<Bytes, std::io::Error>;
+
+const KEEP_ALIVE: &str = ": still there\n\n";
+const TOKEN: &str = "data: {\"token\":{\"text\":\" a\",\"special\":false},\"generated_text\":null}\n\n";
+const LAST_TOKEN: &str = "data: {\"token\":{\"text\":\" b\",\"special\":false},\"generated_text\":\" a b\",\
+                          \"details\":{\"input_length\":7}}\n\n";
+const CHUNKS: &str = "data: {\"choices\":[{\"text\":\" a\",\"finish_reason\":null}]}\n\n\
+                      data: {\"choices\":[{\"text\":\" b c\",\"finish_reason\":\"length\"}]}\n\n\
+                      data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n";
+
+/// What all connections of the server share.
+struct Server {
+    bodies: Mutex<Vec<Value>>,
+    /// Two streams of `/together` go on when both have begun.
+    both: Barrier,
+    has_come: Notify,
+}
+
+impl Server {
+    /// Listens on a port of the system's choice; the URL has no path yet.
+    async fn start() -> (Arc<Self>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = Arc::new(Self { bodies: Mutex::default(), both: Barrier::new(2), has_come: Notify::new() });
+        let shared = Arc::clone(&server);
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let server = Arc::clone(&shared);
+                let service = service_fn(move |request| Arc::clone(&server).answer(request));
+                let connection = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        (server, url)
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let path = request.uri().path().to_owned();
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        self.bodies.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+        self.has_come.notify_one();
+        if path.starts_with("/mute") {
+            std::future::pending::<()>().await;
+        }
+        let (events, body) = Channel::new(1);
+        let mut response = Response::new(body);
+        if path.starts_with("/full") {
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        }
+        tokio::spawn(async move { self.stream(&path, events).await });
+        Ok(response)
+    }
+
+    async fn stream(&self, path: &str, mut events: Sender<Bytes, std::io::Error>) {
+        let (behaviour, api) = path[1..].split_once('/').unwrap();
+        let script: &[&str] = match behaviour {
+            "good" if api == "v1/completions" => &[CHUNKS],
+            "good" => &[TOKEN, KEEP_ALIVE, TOKEN, LAST_TOKEN],
+            "full" => &[r#"{"error":"Model is overloaded"}"#],
+            "error" => &[TOKEN, "data: {\"error\":\"no memory\",\"error_type\":\"generation\"}\n\n"],
+            "strange" => &["data: {\"id\":3}\n\n"],
+            _ => &[TOKEN],
+        };
+        for part in script {
+            let _ = events.send_data(Bytes::from_static(part.as_bytes())).await;
+        }
+        match behaviour {
+            "together" => {
+                self.both.wait().await;
+                let _ = events.send_data(Bytes::from_static(LAST_TOKEN.as_bytes())).await;
+            }
+            "broken" => events.abort(std::io::Error::other("the server fell over")),
+            "silent" => while events.send_data(Bytes::from_static(KEEP_ALIVE.as_bytes())).await.is_ok() {},
+            _ => {}
+        }
+    }
+}
+
+fn args(url: &str, flags: &[&str]) -> Args {
+    let flags = ["text-generation-bench", "--url", url].into_iter().chain(flags.iter().copied());
+    Args::parse_from(flags)
+}
+
+/// What a run that nobody interrupts reports.
+async fn report(url: &str, flags: &[&str]) -> Report {
+    let args = args(url, flags);
+    let Plan { client, workload, load } = args.plan().unwrap();
+    let run = load::run(load, Arc::new(workload), Arc::new(client), std::future::pending()).await;
+    Report::new(args, &run)
+}
+
+#[tokio::test]
+async fn streams_that_end_well_are_measured() {
+    let (server, url) = Server::start().await;
+    let report = report(&format!("{url}/good/"), &["--num-requests", "5", "--concurrency", "2"]).await;
+    assert_eq!((report.num_succeeded, report.num_failed, report.num_output_tokens), (5, 0, 15));
+    for summary in [report.time_to_first_token_ms, report.inter_token_latency_ms, report.end_to_end_ms] {
+        assert!(summary.is_some());
+    }
+    assert!(report.to_string().contains("prompt tokens         35\n"), "{report}");
+    assert_eq!(server.bodies.lock().unwrap()[0]["parameters"]["max_new_tokens"], 100);
+}
+
+#[tokio::test]
+async fn usage_counts_the_tokens_of_completions() {
+    let (server, url) = Server::start().await;
+    let flags = ["--num-requests", "2", "--api", "completions", "--model", "m", "--ignore-eos"];
+    let report = report(&format!("{url}/good"), &flags).await;
+    assert_eq!((report.num_succeeded, report.num_output_tokens), (2, 6));
+    assert!(report.to_string().contains("counted by usage\n"), "{report}");
+    assert_eq!(server.bodies.lock().unwrap()[0]["ignore_eos"], json!(true));
+}
+
+#[tokio::test]
+async fn failures_are_counted_by_kind_with_the_words_of_the_first() {
+    let (_server, url) = Server::start().await;
+    for (behaviour, kind, words) in [
+        ("full", "status 429", "Model is overloaded"),
+        ("error", "error in the stream", "no memory"),
+        ("broken", "stream broke off", "the stream broke off: "),
+        ("short", "stream broke off", "it ended after 1 tokens, unfinished"),
+        ("strange", "unknown event", "{\"id\":3}"),
+        ("mute", "timeout", "nothing came for 50ms"),
+        ("silent", "timeout", "nothing came for 50ms"),
+    ] {
+        let read_timeout = if kind == "timeout" { "0.05" } else { "60" };
+        let flags = ["--num-requests", "3", "--concurrency", "3", "--read-timeout", read_timeout];
+        let report = report(&format!("{url}/{behaviour}"), &flags).await;
+        assert_eq!((report.num_succeeded, report.num_failed), (0, 3), "{behaviour}");
+        let failure = &report.failures[kind];
+        assert_eq!(failure.count, 3, "{behaviour}");
+        assert!(failure.first.contains(words), "{behaviour}: {}", failure.first);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_goes_on_and_on_ends_at_the_limit_of_a_request() {
+    let (_server, url) = Server::start().await;
+    let report = report(&format!("{url}/silent"), &["--num-requests", "1", "--request-timeout", "0.05"]).await;
+    assert!(report.failures["timeout"].first.contains("not finished after 50ms"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_a_failure() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let report = report(&url, &["--num-requests", "1"]).await;
+    assert!(report.failures["no connection"].first.starts_with("cannot connect: "));
+}
+
+#[tokio::test]
+async fn clients_of_a_closed_loop_run_at_the_same_time() {
+    let (_server, url) = Server::start().await;
+    let report = report(&format!("{url}/together"), &["--num-requests", "4", "--concurrency", "2"]).await;
+    assert_eq!((report.num_succeeded, report.num_output_tokens), (4, 8));
+}
+
+#[tokio::test]
+async fn an_open_loop_does_not_wait_for_answers() {
+    let (_server, url) = Server::start().await;
+    let report = report(&format!("{url}/together"), &["--num-requests", "4", "--rate", "1000"]).await;
+    assert_eq!(report.num_succeeded, 4);
+    assert!(report.to_string().contains("behind its time\n"), "{report}");
+}
+
+#[tokio::test]
+async fn an_open_loop_ends_with_its_duration() {
+    let (server, url) = Server::start().await;
+    let report = report(&format!("{url}/good"), &["--rate", "400", "--duration", "0.1"]).await;
+    assert!(report.num_succeeded > 0);
+    assert_eq!(report.num_succeeded, server.bodies.lock().unwrap().len() as u64);
+}
+
+#[tokio::test]
+async fn conversations_repeat_what_was_said() {
+    let (server, url) = Server::start().await;
+    let report = report(&format!("{url}/good"), &["--num-requests", "5", "--turns", "3"]).await;
+    assert_eq!(report.num_succeeded, 5);
+    let bodies = server.bodies.lock().unwrap();
+    let prompts: Vec<&str> = bodies.iter().map(|body| body["inputs"].as_str().unwrap()).collect();
+    for (before, after, continues) in [(0, 1, true), (1, 2, true), (2, 3, false), (3, 4, true)] {
+        assert_eq!(prompts[after].starts_with(&format!("{} a a b\n", prompts[before])), continues, "{before}");
+    }
+}
+
+#[tokio::test]
+async fn an_interruption_reports_what_there_is() {
+    let (server, url) = Server::start().await;
+    let args = args(&format!("{url}/mute"), &["--num-requests", "3"]);
+    let Plan { client, workload, load } = args.plan().unwrap();
+    let has_come = tokio::time::timeout(Duration::from_secs(60), server.has_come.notified());
+    let interrupted = async { has_come.await.expect("a request comes") };
+    let run = load::run(load, Arc::new(workload), Arc::new(client), interrupted).await;
+    let report = Report::new(args, &run);
+    assert_eq!((report.num_succeeded, report.num_failed, report.num_unfinished), (0, 0, 1));
+    assert!(report.to_string().contains("; interrupted, 1 were running\n"), "{report}");
+}
