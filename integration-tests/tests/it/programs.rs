@@ -191,7 +191,7 @@ fn mixed_body(number: usize) -> Value {
     let variants = [
         json!({}),
         json!({"do_sample": true, "seed": 3}),
-        json!({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "typical_p": 0.9}),
+        json!({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "typical_p": 0.9, "min_p": 0.01}),
         json!({"repetition_penalty": 1.2}),
         json!({"details": true, "top_n_tokens": 5}),
         json!({"details": true, "decoder_input_details": true}),

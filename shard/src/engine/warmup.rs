@@ -137,6 +137,7 @@ fn warmup_params() -> [SamplingParams; 3] {
         temperature: 0.9,
         top_k: 10,
         top_p: 0.9,
+        min_p: 0.01,
         typical_p: 0.9,
         repetition_penalty: 1.2,
         frequency_penalty: 0.1,

@@ -108,6 +108,8 @@ pub(crate) enum SamplingInput {
     TopK,
     /// f32; 1 = off.
     TopP,
+    /// f32; 0 = off.
+    MinP,
     /// f32; 1 = off.
     TypicalP,
     /// u32: lower half of the seed.
@@ -223,6 +225,7 @@ impl SamplingInput {
         Self::Temperature,
         Self::TopK,
         Self::TopP,
+        Self::MinP,
         Self::TypicalP,
         Self::SeedLow,
         Self::SeedHigh,
@@ -237,6 +240,7 @@ impl SamplingInput {
             | Self::FrequencyPenalty
             | Self::Temperature
             | Self::TopP
+            | Self::MinP
             | Self::TypicalP
             | Self::IsGreedy => DType::F32,
             Self::TopK | Self::TopNTokens => DType::I32,

@@ -16,6 +16,7 @@ pub(crate) struct SamplingInputs {
     temperature: Vec<f32>,
     top_k: Vec<i32>,
     top_p: Vec<f32>,
+    min_p: Vec<f32>,
     typical_p: Vec<f32>,
     seed_low: Vec<u32>,
     seed_high: Vec<u32>,
@@ -40,6 +41,7 @@ impl SamplingInputs {
             temperature,
             top_k,
             top_p,
+            min_p,
             typical_p,
             repetition_penalty,
             frequency_penalty,
@@ -64,6 +66,7 @@ impl SamplingInputs {
         self.temperature.push(temperature);
         self.top_k.push(limit(top_k));
         self.top_p.push(top_p);
+        self.min_p.push(min_p);
         self.typical_p.push(typical_p);
         self.seed_low.push((seed & u64::from(u32::MAX)) as u32);
         self.seed_high.push((seed >> 32) as u32);
@@ -89,6 +92,7 @@ impl SamplingInputs {
             SamplingInput::Temperature => Column::F32(&self.temperature),
             SamplingInput::TopK => Column::I32(&self.top_k),
             SamplingInput::TopP => Column::F32(&self.top_p),
+            SamplingInput::MinP => Column::F32(&self.min_p),
             SamplingInput::TypicalP => Column::F32(&self.typical_p),
             SamplingInput::SeedLow => Column::U32(&self.seed_low),
             SamplingInput::SeedHigh => Column::U32(&self.seed_high),

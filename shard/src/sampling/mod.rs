@@ -11,6 +11,7 @@
 mod choice;
 mod frequency_penalty;
 mod inputs;
+mod min_p;
 mod repetition_penalty;
 mod samplers;
 mod temperature;
@@ -37,13 +38,15 @@ struct Processor {
 }
 
 /// In the order of TGI: penalties see the model's logits; temperature comes before the processors that look at
-/// probabilities; each of those looks at what the one before has left.
-const PROCESSORS: [Processor; 6] = [
+/// probabilities; each of those looks at what the one before has left. Min-p, which TGI has not, is where transformers has it
+/// (`GenerationMixin._get_logits_processor`).
+const PROCESSORS: [Processor; 7] = [
     Processor { is_off: |p| p.repetition_penalty == 1.0, is_penalty: true, apply: repetition_penalty::apply },
     Processor { is_off: |p| p.frequency_penalty == 0.0, is_penalty: true, apply: frequency_penalty::apply },
     Processor { is_off: |p| p.temperature == 1.0, is_penalty: false, apply: temperature::apply },
     Processor { is_off: |p| p.top_k == 0, is_penalty: false, apply: top_k::apply },
     Processor { is_off: |p| p.top_p == 1.0, is_penalty: false, apply: top_p::apply },
+    Processor { is_off: |p| p.min_p == 0.0, is_penalty: false, apply: min_p::apply },
     Processor { is_off: |p| p.typical_p == 1.0, is_penalty: false, apply: typical_p::apply },
 ];
 

@@ -110,6 +110,26 @@ fn top_p_keeps_the_smallest_set_that_reaches_p() {
 }
 
 #[test]
+fn min_p_keeps_what_is_near_the_best() {
+    let logits = [0.4, 0.05, 0.3, 0.15, 0.06, 0.04].map(f32::ln);
+    let params = |min_p| SamplingParams { min_p, ..sampling() };
+    let [a, b, c, d, e, _] = logits;
+    check(params(0.0), logits, &[], logits);
+    check(params(0.12), logits, &[], [a, b, c, d, e, NEVER]);
+    check(params(0.3), logits, &[], [a, NEVER, c, d, NEVER, NEVER]);
+    check(params(0.76), logits, &[], [a, NEVER, NEVER, NEVER, NEVER, NEVER]);
+    check(params(1.0), [a, b, a, c, NEVER, d], &[], [a, NEVER, a, NEVER, NEVER, NEVER]);
+    // After temperature, which makes 0.06 / 0.4 = 0.15 of the logits about 0.39.
+    let warm = logits.map(|logit| logit / 2.0);
+    check(
+        SamplingParams { temperature: 2.0, ..params(0.38) },
+        logits,
+        &[],
+        [warm[0], NEVER, warm[2], warm[3], warm[4], NEVER],
+    );
+}
+
+#[test]
 fn typical_p_keeps_what_is_closest_to_the_entropy() {
     // Entropy 1.5285: distances are 0.6122, 1.4673, 0.3245, 0.3686, 1.2849 and 1.6904.
     let logits = [0.4, 0.05, 0.3, 0.15, 0.06, 0.04].map(f32::ln);
@@ -145,7 +165,9 @@ fn neutral_processors_change_no_bit() {
 
 #[test]
 fn not_a_number_is_never_hidden() {
-    for params in [SamplingParams::greedy(), SamplingParams { top_k: 2, top_p: 0.5, typical_p: 0.5, ..sampling() }] {
+    for params in
+        [SamplingParams::greedy(), SamplingParams { top_k: 2, top_p: 0.5, min_p: 0.5, typical_p: 0.5, ..sampling() }]
+    {
         for bad in [f32::NAN, f32::INFINITY] {
             assert!(sample(&[1.0, bad, 0.0, 2.0, 0.5, 0.1], &[], params).logprob.is_nan(), "{bad}");
         }

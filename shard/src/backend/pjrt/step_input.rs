@@ -34,7 +34,7 @@ pub(super) enum SampledColumn {
 }
 
 /// The columns of the sampled part, in order.
-pub(super) const SAMPLED_COLUMNS: [SampledColumn; 15] = [
+pub(super) const SAMPLED_COLUMNS: [SampledColumn; 16] = [
     SampledColumn::Slot,
     SampledColumn::ContextLen,
     SampledColumn::PromptLen,
@@ -45,6 +45,7 @@ pub(super) const SAMPLED_COLUMNS: [SampledColumn; 15] = [
     SampledColumn::Parameter(SamplingInput::Temperature),
     SampledColumn::Parameter(SamplingInput::TopK),
     SampledColumn::Parameter(SamplingInput::TopP),
+    SampledColumn::Parameter(SamplingInput::MinP),
     SampledColumn::Parameter(SamplingInput::TypicalP),
     SampledColumn::Parameter(SamplingInput::SeedLow),
     SampledColumn::Parameter(SamplingInput::SeedHigh),
