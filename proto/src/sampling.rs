@@ -13,6 +13,7 @@
 //! | `typical_p` | 1 = off | 0 < p ≤ 1 | locally typical sampling (Meister et al., 2022) |
 //! | `repetition_penalty` | 1 | > 0, finite | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted from a logit once per occurrence among the generated tokens (OpenAI) |
+//! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
 //! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
@@ -37,6 +38,8 @@ pub enum SamplingError {
     TypicalP,
     #[error("`min_p` must be >= 0.0 and <= 1.0")]
     MinP,
+    #[error("`presence_penalty` must be >= -2.0 and <= 2.0")]
+    PresencePenalty,
 }
 
 impl SamplingParams {
@@ -50,6 +53,7 @@ impl SamplingParams {
             typical_p: 1.0,
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
+            presence_penalty: 0.0,
             seed: 0,
             is_greedy: true,
             top_n_tokens: 0,
@@ -82,6 +86,9 @@ impl SamplingParams {
         if !(0.0..=1.0).contains(&self.min_p) {
             return Err(SamplingError::MinP);
         }
+        if !(-2.0..=2.0).contains(&self.presence_penalty) {
+            return Err(SamplingError::PresencePenalty);
+        }
         Ok(())
     }
 }
@@ -106,6 +113,7 @@ mod tests {
         }
         for bad in [-2.1, 2.1, f32::NAN] {
             check(|p| p.frequency_penalty = bad, Err(SamplingError::FrequencyPenalty));
+            check(|p| p.presence_penalty = bad, Err(SamplingError::PresencePenalty));
         }
         for bad in [0.0, -0.5, 1.1, f32::NAN] {
             check(|p| p.top_p = bad, Err(SamplingError::TopP));

@@ -141,6 +141,7 @@ fn warmup_params() -> [SamplingParams; 3] {
         typical_p: 0.9,
         repetition_penalty: 1.2,
         frequency_penalty: 0.1,
+        presence_penalty: 0.1,
         seed: 1,
         is_greedy: false,
         top_n_tokens: 0,

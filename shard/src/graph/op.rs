@@ -102,6 +102,8 @@ pub(crate) enum SamplingInput {
     RepetitionPenalty,
     /// f32; 0 = off.
     FrequencyPenalty,
+    /// f32; 0 = off.
+    PresencePenalty,
     /// f32; 1 = off.
     Temperature,
     /// i32; 0 = off.
@@ -222,6 +224,7 @@ impl SamplingInput {
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::RepetitionPenalty,
         Self::FrequencyPenalty,
+        Self::PresencePenalty,
         Self::Temperature,
         Self::TopK,
         Self::TopP,
@@ -238,6 +241,7 @@ impl SamplingInput {
         match self {
             Self::RepetitionPenalty
             | Self::FrequencyPenalty
+            | Self::PresencePenalty
             | Self::Temperature
             | Self::TopP
             | Self::MinP

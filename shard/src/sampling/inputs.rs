@@ -13,6 +13,7 @@ use crate::graph::SamplingInput;
 pub(crate) struct SamplingInputs {
     repetition_penalty: Vec<f32>,
     frequency_penalty: Vec<f32>,
+    presence_penalty: Vec<f32>,
     temperature: Vec<f32>,
     top_k: Vec<i32>,
     top_p: Vec<f32>,
@@ -45,6 +46,7 @@ impl SamplingInputs {
             typical_p,
             repetition_penalty,
             frequency_penalty,
+            presence_penalty,
             seed,
             is_greedy,
             top_n_tokens,
@@ -53,6 +55,7 @@ impl SamplingInputs {
             SamplingParams {
                 repetition_penalty: params.repetition_penalty,
                 frequency_penalty: params.frequency_penalty,
+                presence_penalty: params.presence_penalty,
                 top_n_tokens: params.top_n_tokens,
                 ..greedy
             }
@@ -63,6 +66,7 @@ impl SamplingInputs {
         let limit = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
         self.repetition_penalty.push(repetition_penalty);
         self.frequency_penalty.push(frequency_penalty);
+        self.presence_penalty.push(presence_penalty);
         self.temperature.push(temperature);
         self.top_k.push(limit(top_k));
         self.top_p.push(top_p);
@@ -89,6 +93,7 @@ impl SamplingInputs {
         match input {
             SamplingInput::RepetitionPenalty => Column::F32(&self.repetition_penalty),
             SamplingInput::FrequencyPenalty => Column::F32(&self.frequency_penalty),
+            SamplingInput::PresencePenalty => Column::F32(&self.presence_penalty),
             SamplingInput::Temperature => Column::F32(&self.temperature),
             SamplingInput::TopK => Column::I32(&self.top_k),
             SamplingInput::TopP => Column::F32(&self.top_p),

@@ -12,6 +12,7 @@ mod choice;
 mod frequency_penalty;
 mod inputs;
 mod min_p;
+mod presence_penalty;
 mod repetition_penalty;
 mod samplers;
 mod temperature;
@@ -38,11 +39,13 @@ struct Processor {
 }
 
 /// In the order of TGI: penalties see the model's logits; temperature comes before the processors that look at
-/// probabilities; each of those looks at what the one before has left. Min-p, which TGI has not, is where transformers has it
-/// (`GenerationMixin._get_logits_processor`).
-const PROCESSORS: [Processor; 7] = [
+/// probabilities; each of those looks at what the one before has left. What TGI has not is where others have it: the
+/// presence penalty behind the one for frequency (vLLM), min-p behind top-p (transformers'
+/// `GenerationMixin._get_logits_processor`).
+const PROCESSORS: [Processor; 8] = [
     Processor { is_off: |p| p.repetition_penalty == 1.0, is_penalty: true, apply: repetition_penalty::apply },
     Processor { is_off: |p| p.frequency_penalty == 0.0, is_penalty: true, apply: frequency_penalty::apply },
+    Processor { is_off: |p| p.presence_penalty == 0.0, is_penalty: true, apply: presence_penalty::apply },
     Processor { is_off: |p| p.temperature == 1.0, is_penalty: false, apply: temperature::apply },
     Processor { is_off: |p| p.top_k == 0, is_penalty: false, apply: top_k::apply },
     Processor { is_off: |p| p.top_p == 1.0, is_penalty: false, apply: top_p::apply },

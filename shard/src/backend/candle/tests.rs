@@ -74,6 +74,11 @@ fn penalties_count_what_they_say() {
     check(params, logits, &generated, [1.0, -1.0, 1.0, 0.5, -1.0, 3.0]);
     let params = SamplingParams { frequency_penalty: -0.5, ..params };
     check(params, logits, &generated, [1.0, -1.0, 3.0, 0.5, 0.0, 3.0]);
+    let params = SamplingParams { presence_penalty: 0.5, ..SamplingParams::greedy() };
+    check(params, logits, &generated, [1.0, -1.0, 1.5, 0.5, -1.0, 3.0]);
+    check(params, logits, &[], logits);
+    let params = SamplingParams { frequency_penalty: 0.5, ..params };
+    check(params, logits, &generated, [1.0, -1.0, 0.5, 0.5, -1.5, 3.0]);
     let params = SamplingParams { repetition_penalty: 2.0, frequency_penalty: 2.0, ..SamplingParams::greedy() };
     check(params, logits, &generated, [0.5, -2.0, -3.0, 0.5, -3.0, 3.0]);
 }
@@ -159,7 +164,13 @@ fn neutral_processors_change_no_bit() {
     // The least that switches each processor on without an effect on these logits.
     let params = SamplingParams { top_k: VOCAB_SIZE as u32, ..sampling() };
     assert_eq!(scores(&logits, &[2, 3], params), plain);
-    let params = SamplingParams { temperature: 1.0, repetition_penalty: 1.0, frequency_penalty: -0.0, ..sampling() };
+    let params = SamplingParams {
+        temperature: 1.0,
+        repetition_penalty: 1.0,
+        frequency_penalty: -0.0,
+        presence_penalty: -0.0,
+        ..sampling()
+    };
     assert_eq!(scores(&logits, &[2, 3], params), plain);
 }
 

@@ -34,7 +34,7 @@ pub(super) enum SampledColumn {
 }
 
 /// The columns of the sampled part, in order.
-pub(super) const SAMPLED_COLUMNS: [SampledColumn; 16] = [
+pub(super) const SAMPLED_COLUMNS: [SampledColumn; 4 + SamplingInput::COUNT] = [
     SampledColumn::Slot,
     SampledColumn::ContextLen,
     SampledColumn::PromptLen,
@@ -42,6 +42,7 @@ pub(super) const SAMPLED_COLUMNS: [SampledColumn; 16] = [
     SampledColumn::Parameter(SamplingInput::IsGreedy),
     SampledColumn::Parameter(SamplingInput::RepetitionPenalty),
     SampledColumn::Parameter(SamplingInput::FrequencyPenalty),
+    SampledColumn::Parameter(SamplingInput::PresencePenalty),
     SampledColumn::Parameter(SamplingInput::Temperature),
     SampledColumn::Parameter(SamplingInput::TopK),
     SampledColumn::Parameter(SamplingInput::TopP),

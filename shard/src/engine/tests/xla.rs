@@ -45,13 +45,14 @@ fn tokens_are_those_of_the_cpu_backend() {
         typical_p: 0.97,
         repetition_penalty: 1.1,
         frequency_penalty: 0.3,
+        presence_penalty: 0.2,
         seed: 1 << 40 | 5,
         top_n_tokens: 3,
         ..greedy
     };
     let near_best =
         SamplingParams { is_greedy: false, temperature: 1.5, min_p: 0.3, top_n_tokens: 5, seed: 3, ..greedy };
-    let penalised = SamplingParams { repetition_penalty: 1.3, top_n_tokens: 5, ..greedy };
+    let penalised = SamplingParams { repetition_penalty: 1.3, presence_penalty: 1.5, top_n_tokens: 5, ..greedy };
     for (name, tolerance) in TOLERANCES {
         let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
             return;

@@ -11,6 +11,7 @@ use crate::graph::SamplingInput;
 const SAMPLING_INPUTS: [SamplingInput; SamplingInput::COUNT] = [
     SamplingInput::RepetitionPenalty,
     SamplingInput::FrequencyPenalty,
+    SamplingInput::PresencePenalty,
     SamplingInput::Temperature,
     SamplingInput::TopK,
     SamplingInput::TopP,
@@ -148,6 +149,7 @@ fn params(numbers: &mut Numbers) -> SamplingParams {
         typical_p: numbers.unit(),
         repetition_penalty: 1.0 + numbers.unit(),
         frequency_penalty: numbers.unit() - 0.5,
+        presence_penalty: numbers.unit() - 0.5,
         seed: u64::from(numbers.word()) << 32 | u64::from(numbers.word()),
         is_greedy: numbers.below(3) == 0,
         top_n_tokens: numbers.word() % 6,
