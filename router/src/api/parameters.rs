@@ -32,6 +32,9 @@ pub(crate) struct GenerateParameters {
     #[serde(default, deserialize_with = "null_as_false")]
     pub(crate) do_sample: bool,
     pub(crate) max_new_tokens: Option<u32>,
+    /// An extension: TGI has it in its own benchmarks only, vLLM calls it `ignore_eos`.
+    #[serde(default, alias = "ignore_eos", deserialize_with = "null_as_false")]
+    pub(crate) ignore_eos_token: bool,
     pub(crate) return_full_text: Option<bool>,
     #[serde(default, deserialize_with = "stop::one_or_many")]
     pub(crate) stop: Vec<String>,
@@ -68,6 +71,7 @@ impl GenerateParameters {
             presence_penalty,
             do_sample,
             max_new_tokens,
+            ignore_eos_token,
             return_full_text,
             stop,
             truncate,
@@ -104,6 +108,7 @@ impl GenerateParameters {
             has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),
             best_of,
             max_new_tokens,
+            ignores_eos: ignore_eos_token,
             stop_strings: stop,
             truncate_tokens: truncate,
             wants_full_text: return_full_text.unwrap_or(false),
@@ -150,7 +155,7 @@ mod tests {
     #[test]
     fn nulls_are_defaults() {
         let nulls = r#"{"best_of":null,"temperature":null,"repetition_penalty":null,"frequency_penalty":null,
-            "top_k":null,"top_p":null,"typical_p":null,"min_p":null,"presence_penalty":null,"do_sample":null,"max_new_tokens":null,
+            "top_k":null,"top_p":null,"typical_p":null,"min_p":null,"presence_penalty":null,"do_sample":null,"max_new_tokens":null,"ignore_eos_token":null,
             "return_full_text":null,"stop":null,"truncate":null,"watermark":null,"details":null,
             "decoder_input_details":null,"seed":null,"top_n_tokens":null,"grammar":null,"adapter_id":null}"#;
         assert_eq!(parse(nulls), GenerateParameters::default());
@@ -178,6 +183,15 @@ mod tests {
             r#"{"presence_penalty":1.2}"#,
         ] {
             assert!(parse(json).into_options().sampling.is_greedy, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_sequence_can_be_ignored_by_two_names() {
+        for (json, expected) in
+            [("{}", false), (r#"{"ignore_eos_token":true}"#, true), (r#"{"ignore_eos":true}"#, true)]
+        {
+            assert_eq!(parse(json).into_options().ignores_eos, expected, "{json}");
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) best_of: Option<u32>,
     /// Absent: all that is left of the limit.
     pub(crate) max_new_tokens: Option<u32>,
+    /// The model's end-of-sequence tokens end nothing.
+    pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
     /// Keep only the last tokens of the prompt.
     pub(crate) truncate_tokens: Option<u32>,
@@ -61,6 +63,7 @@ pub(crate) struct ValidRequest {
     pub(crate) has_seed: bool,
     /// At least one.
     pub(crate) max_new_tokens: u32,
+    pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
 }
 
@@ -166,6 +169,7 @@ impl Validator {
             sampling: options.sampling,
             has_seed: options.has_seed,
             max_new_tokens,
+            ignores_eos: options.ignores_eos,
             stop_strings: options.stop_strings.clone(),
         })
     }
