@@ -14,12 +14,16 @@
 //! | `repetition_penalty` | 1 | > 0, finite | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted from a logit once per occurrence among the generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
+//! | `min_new_tokens` | 0 = off | any | the model's end-of-sequence tokens are not chosen before that many others are |
 //! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //! | `wants_prompt_logprobs` | false | | reports the log-probability of every prompt token |
 
 use crate::SamplingParams;
+
+/// End-of-sequence tokens that a model may have for `min_new_tokens` to hold them back: programs have room for as many.
+pub const MAX_HELD_BACK_TOKENS: usize = 8;
 
 /// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on; those of parameters that
 /// TGI has not are like them.
@@ -54,6 +58,7 @@ impl SamplingParams {
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
+            min_new_tokens: 0,
             seed: 0,
             is_greedy: true,
             top_n_tokens: 0,

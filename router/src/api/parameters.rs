@@ -29,6 +29,8 @@ pub(crate) struct GenerateParameters {
     pub(crate) min_p: Option<f32>,
     /// An extension, as OpenAI names it.
     pub(crate) presence_penalty: Option<f32>,
+    /// An extension, as transformers names it.
+    pub(crate) min_new_tokens: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
     pub(crate) do_sample: bool,
     pub(crate) max_new_tokens: Option<u32>,
@@ -69,6 +71,7 @@ impl GenerateParameters {
             typical_p,
             min_p,
             presence_penalty,
+            min_new_tokens,
             do_sample,
             max_new_tokens,
             ignore_eos_token,
@@ -93,6 +96,7 @@ impl GenerateParameters {
             repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
             frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
             presence_penalty: presence_penalty.unwrap_or(neutral.presence_penalty),
+            min_new_tokens: min_new_tokens.unwrap_or(neutral.min_new_tokens),
             seed: seed.unwrap_or(neutral.seed),
             is_greedy: false,
             top_n_tokens: top_n_tokens.unwrap_or(neutral.top_n_tokens),
@@ -155,7 +159,7 @@ mod tests {
     #[test]
     fn nulls_are_defaults() {
         let nulls = r#"{"best_of":null,"temperature":null,"repetition_penalty":null,"frequency_penalty":null,
-            "top_k":null,"top_p":null,"typical_p":null,"min_p":null,"presence_penalty":null,"do_sample":null,"max_new_tokens":null,"ignore_eos_token":null,
+            "top_k":null,"top_p":null,"typical_p":null,"min_p":null,"presence_penalty":null,"min_new_tokens":null,"do_sample":null,"max_new_tokens":null,"ignore_eos_token":null,
             "return_full_text":null,"stop":null,"truncate":null,"watermark":null,"details":null,
             "decoder_input_details":null,"seed":null,"top_n_tokens":null,"grammar":null,"adapter_id":null}"#;
         assert_eq!(parse(nulls), GenerateParameters::default());
@@ -181,6 +185,7 @@ mod tests {
             r#"{"seed":1}"#,
             r#"{"repetition_penalty":1.2}"#,
             r#"{"presence_penalty":1.2}"#,
+            r#"{"min_new_tokens":2}"#,
         ] {
             assert!(parse(json).into_options().sampling.is_greedy, "{json}");
         }

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use proto::{SamplingError, SamplingParams};
+use proto::{MAX_HELD_BACK_TOKENS, SamplingError, SamplingParams};
 
 use crate::config::RequestLimits;
 use crate::text::{TextError, TokenizerPool};
@@ -115,6 +115,13 @@ pub(crate) enum ValidationError {
     TotalTokens { limit: u32, input: u32, max_new: u32 },
     #[error("`inputs` must have less than {limit} tokens. Given: {given}")]
     InputTokens { limit: u32, given: u32 },
+    #[error("`min_new_tokens` must be <= {limit}, the number of new tokens. Given: {given}")]
+    MinNewTokens { limit: u32, given: u32 },
+    #[error(
+        "`min_new_tokens` is not supported for models with more than {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this \
+         one has {given}"
+    )]
+    EosTokens { given: usize },
     #[error("grammar is not supported")]
     Grammar,
 }
@@ -201,6 +208,9 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
     if given > limit {
         return Err(ValidationError::TopNTokens { limit, given });
     }
+    if options.sampling.min_new_tokens > 0 && limits.num_eos_tokens > MAX_HELD_BACK_TOKENS {
+        return Err(ValidationError::EosTokens { given: limits.num_eos_tokens });
+    }
     Ok(())
 }
 
@@ -250,6 +260,10 @@ fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLim
     }
     if input == 0 {
         return Err(ValidationError::EmptyInput);
+    }
+    let given = options.sampling.min_new_tokens;
+    if given > max_new {
+        return Err(ValidationError::MinNewTokens { limit: max_new, given });
     }
     match &options.unsupported {
         Some(Unsupported::Grammar) => Err(ValidationError::Grammar),

@@ -111,6 +111,21 @@ async fn boundaries_are_exact() {
 }
 
 #[tokio::test]
+async fn the_least_number_of_tokens_is_within_the_largest() {
+    assert!(validate(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 5})).await.is_ok());
+    assert!(validate(&prompt(10), json!({"min_new_tokens": 20})).await.is_ok());
+    let error = "`min_new_tokens` must be <= 5, the number of new tokens. Given: 6";
+    check_error(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 6}), error).await;
+    let error = "`min_new_tokens` must be <= 20, the number of new tokens. Given: 21";
+    check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
+    let mut validator = validator();
+    validator.limits.num_eos_tokens = 9;
+    assert!(validator.validate("x", &options(json!({}))).await.is_ok());
+    let error = validator.validate("x", &options(json!({"min_new_tokens": 1}))).await.unwrap_err().to_string();
+    assert!(error.ends_with("more than 8 end-of-sequence tokens; this one has 9"), "{error}");
+}
+
+#[tokio::test]
 async fn truncation_keeps_the_end() {
     let whole = validate(&prompt(20), json!({})).await.unwrap().prompt;
     let cut = validate(&prompt(40), json!({"truncate": 5})).await.unwrap().prompt;

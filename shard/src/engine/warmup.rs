@@ -142,6 +142,7 @@ fn warmup_params() -> [SamplingParams; 3] {
         repetition_penalty: 1.2,
         frequency_penalty: 0.1,
         presence_penalty: 0.1,
+        min_new_tokens: 1,
         seed: 1,
         is_greedy: false,
         top_n_tokens: 0,

@@ -71,6 +71,8 @@ pub(crate) enum Op {
     MassThreshold,
     /// How often each token occurs in part of the row, `[rows, vocab]`, f32.
     TokenCounts { scope: TokenScope, vocab_size: usize },
+    /// Whether a token is held back in this step, `[rows, vocab]`, bool: see [`SampledRow`](crate::batch::SampledRow).
+    HeldBack { vocab_size: usize },
     /// Seed words and counter, each `[rows]`, u32 → one number in [0, 1) per row: Threefry-2x32-20 of key (low, high) and
     /// counter (counter, 0); the upper 24 bits of the first word.
     Uniform,
@@ -197,6 +199,7 @@ impl Op {
             Self::KthLargest => "kth_largest",
             Self::MassThreshold => "mass_threshold",
             Self::TokenCounts { .. } => "token_counts",
+            Self::HeldBack { .. } => "held_back",
             Self::Uniform => "uniform",
             Self::InverseCdf => "inverse_cdf",
             Self::TopTokens => "top_tokens",

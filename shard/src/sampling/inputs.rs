@@ -50,6 +50,8 @@ impl SamplingInputs {
             seed,
             is_greedy,
             top_n_tokens,
+            // A step holds tokens back for as long as it says.
+            min_new_tokens: _,
             wants_prompt_logprobs: _,
         } = if params.is_greedy {
             SamplingParams {

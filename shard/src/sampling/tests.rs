@@ -51,12 +51,14 @@ fn a_sampled_row_runs_what_it_asks_for() {
 fn processors_run_in_their_order() {
     let everything = printed(|p| {
         (p.repetition_penalty, p.frequency_penalty, p.presence_penalty, p.temperature) = (1.2, 0.5, 0.5, 0.9);
+        p.min_new_tokens = 3;
         (p.top_k, p.top_p, p.min_p, p.typical_p, p.is_greedy) = (5, 0.9, 0.05, 0.8, false);
     });
     let names = [
         "RepetitionPenalty",
         "FrequencyPenalty",
         "PresencePenalty",
+        "held_back",
         "Temperature",
         "TopK",
         "TopP",
@@ -113,6 +115,7 @@ fn a_batch_needs_what_its_rows_need() {
     assert_eq!(of(|p| (p.is_greedy, p.min_p) = (false, 0.1)), BatchSampler::Drawing);
     assert_eq!(of(|p| p.repetition_penalty = 1.1), BatchSampler::Everything);
     assert_eq!(of(|p| p.presence_penalty = -0.1), BatchSampler::Everything);
+    assert_eq!(of(|p| p.min_new_tokens = 1), BatchSampler::Everything);
     assert_eq!(of(|p| p.top_n_tokens = 1), BatchSampler::Everything);
     assert!(BatchSampler::Greedy < BatchSampler::Drawing && BatchSampler::Drawing < BatchSampler::Everything);
 }

@@ -2,6 +2,8 @@
 //!
 //! The graphs come from `sampling`; another backend must agree with what is checked here.
 
+use std::sync::Arc;
+
 use proto::SamplingParams;
 
 use super::*;
@@ -19,7 +21,11 @@ fn sample(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams)
     let graph = Samplers::new(VOCAB_SIZE).graph(&params).unwrap();
     let mut batch = Batch::default();
     let row = batch.push_row(0, 0, &[PROMPT.as_slice(), generated].concat(), &[0]);
-    batch.push_sampled(row, PROMPT.len(), &RowSampler { params, graph: graph.clone() });
+    batch.push_sampled(
+        row,
+        PROMPT.len(),
+        &RowSampler { params, graph: graph.clone(), eos_token_ids: Arc::new([2, 5]) },
+    );
     state.history.current_tokens(&batch);
     let logits = host::shaped(logits.to_vec(), (1, VOCAB_SIZE)).unwrap();
     let (membership, arguments) = (Membership::alone(), [logits]);
@@ -81,6 +87,20 @@ fn penalties_count_what_they_say() {
     check(params, logits, &generated, [1.0, -1.0, 0.5, 0.5, -1.5, 3.0]);
     let params = SamplingParams { repetition_penalty: 2.0, frequency_penalty: 2.0, ..SamplingParams::greedy() };
     check(params, logits, &generated, [0.5, -2.0, -3.0, 0.5, -3.0, 3.0]);
+}
+
+#[test]
+fn the_end_of_sequence_waits_for_enough_tokens() {
+    let logits = [1.0, -1.0, 2.0, 0.5, -0.5, 3.0];
+    let held_back = [1.0, -1.0, NEVER, 0.5, -0.5, NEVER];
+    for params in [SamplingParams::greedy(), sampling()] {
+        let params = SamplingParams { min_new_tokens: 2, ..params };
+        check(params, logits, &[], held_back);
+        check(params, logits, &[0], held_back);
+        check(params, logits, &[0, 1], logits);
+    }
+    let params = SamplingParams { min_new_tokens: 1, ..SamplingParams::greedy() };
+    assert_eq!([vec![], vec![0]].map(|generated| sample(&logits, &generated, params).token_id), [0, 5]);
 }
 
 #[test]
