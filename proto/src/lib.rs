@@ -37,7 +37,7 @@ mod message {
 
 pub use frame::{FrameError, HEADER_BYTES, MAX_FRAME_BYTES};
 pub use message::*;
-pub use sampling::SamplingError;
+pub use sampling::{MAX_HELD_BACK_TOKENS, SamplingError};
 
 /// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
 pub const PROTOCOL_VERSION: u32 = 2;

@@ -9,17 +9,24 @@
 //! | `temperature` | 1 | > 0, finite | logits are divided by it |
 //! | `top_k` | 0 = off | any | keeps the k best tokens, ties at the k-th stay |
 //! | `top_p` | 1 = off | 0 < p ≤ 1 | keeps the smallest set of best tokens whose probability reaches p |
+//! | `min_p` | 0 = off | 0 ≤ p ≤ 1 | keeps tokens at least p times as probable as the best one (Nguyen et al., 2024) |
 //! | `typical_p` | 1 = off | 0 < p ≤ 1 | locally typical sampling (Meister et al., 2022) |
 //! | `repetition_penalty` | 1 | > 0, finite | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted from a logit once per occurrence among the generated tokens (OpenAI) |
+//! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
+//! | `min_new_tokens` | 0 = off | any | the model's end-of-sequence tokens are not chosen before that many others are |
 //! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
-//! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, typical-p and seed have no effect |
+//! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //! | `wants_prompt_logprobs` | false | | reports the log-probability of every prompt token |
 
 use crate::SamplingParams;
 
-/// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on.
+/// End-of-sequence tokens that a model may have for `min_new_tokens` to hold them back: programs have room for as many.
+pub const MAX_HELD_BACK_TOKENS: usize = 8;
+
+/// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on; those of parameters that
+/// TGI has not are like them.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum SamplingError {
@@ -33,6 +40,10 @@ pub enum SamplingError {
     TopP,
     #[error("`typical_p` must be > 0.0 and < 1.0")]
     TypicalP,
+    #[error("`min_p` must be >= 0.0 and <= 1.0")]
+    MinP,
+    #[error("`presence_penalty` must be >= -2.0 and <= 2.0")]
+    PresencePenalty,
 }
 
 impl SamplingParams {
@@ -42,9 +53,12 @@ impl SamplingParams {
             temperature: 1.0,
             top_k: 0,
             top_p: 1.0,
+            min_p: 0.0,
             typical_p: 1.0,
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            min_new_tokens: 0,
             seed: 0,
             is_greedy: true,
             top_n_tokens: 0,
@@ -52,7 +66,7 @@ impl SamplingParams {
         }
     }
 
-    /// Checks every range, in the order TGI reports them.
+    /// Checks every range, in the order TGI reports them; what TGI has not comes last.
     ///
     /// # Errors
     /// The first parameter that is out of its legal range (not-a-number always is).
@@ -73,6 +87,12 @@ impl SamplingParams {
         }
         if !is_share(self.typical_p) {
             return Err(SamplingError::TypicalP);
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return Err(SamplingError::MinP);
+        }
+        if !(-2.0..=2.0).contains(&self.presence_penalty) {
+            return Err(SamplingError::PresencePenalty);
         }
         Ok(())
     }
@@ -98,11 +118,16 @@ mod tests {
         }
         for bad in [-2.1, 2.1, f32::NAN] {
             check(|p| p.frequency_penalty = bad, Err(SamplingError::FrequencyPenalty));
+            check(|p| p.presence_penalty = bad, Err(SamplingError::PresencePenalty));
         }
         for bad in [0.0, -0.5, 1.1, f32::NAN] {
             check(|p| p.top_p = bad, Err(SamplingError::TopP));
             check(|p| p.typical_p = bad, Err(SamplingError::TypicalP));
         }
+        for bad in [-0.1, 1.1, f32::NAN] {
+            check(|p| p.min_p = bad, Err(SamplingError::MinP));
+        }
+        check(|p| p.min_p = 1.0, Ok(()));
         check(|p| (p.top_p, p.typical_p, p.frequency_penalty) = (1.0, 0.01, -2.0), Ok(()));
     }
 
@@ -110,5 +135,6 @@ mod tests {
     fn the_first_violation_in_tgi_order_is_reported() {
         check(|p| (p.temperature, p.top_p) = (0.0, 5.0), Err(SamplingError::Temperature));
         check(|p| (p.frequency_penalty, p.typical_p) = (3.0, 5.0), Err(SamplingError::FrequencyPenalty));
+        check(|p| (p.typical_p, p.min_p) = (5.0, 5.0), Err(SamplingError::TypicalP));
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct RequestLimits {
     pub(crate) max_total_tokens: u32,
     /// Token ids are below this.
     pub(crate) vocab_size: u32,
+    /// Tokens by which the model ends a sequence.
+    pub(crate) num_eos_tokens: usize,
 }
 
 /// The limits that hold while serving.
@@ -125,6 +127,7 @@ impl Config {
                 max_input_tokens,
                 max_total_tokens,
                 vocab_size: model.vocab_size,
+                num_eos_tokens: model.eos_token_ids.len(),
             },
             scheduler: scheduler::Limits {
                 max_batch_size,

@@ -48,6 +48,8 @@ pub(crate) struct SampledRow {
     pub(crate) row: usize,
     /// Tokens of its prompt.
     pub(crate) prompt_len: usize,
+    /// Tokens that it may not choose in this step, at most [`MAX_HELD_BACK_TOKENS`](proto::MAX_HELD_BACK_TOKENS).
+    pub(crate) held_back: Arc<[i32]>,
     /// From logits to a token; see [`crate::sampling::Samplers::graph`].
     pub(crate) sampler: Arc<Graph>,
     /// What a batch of compiled samplers needs for this row.
@@ -107,7 +109,10 @@ impl Batch {
         let batch_sampler = BatchSampler::of(&sampler.params);
         let num_generated = self.rows[row].context_len - prompt_len;
         self.sampling_inputs.push(&sampler.params, num_generated as u32);
-        self.sampled.push(SampledRow { row, prompt_len, sampler: Arc::clone(&sampler.graph), batch_sampler });
+        let is_early = num_generated < sampler.params.min_new_tokens as usize;
+        let held_back = if is_early { Arc::clone(&sampler.eos_token_ids) } else { Arc::default() };
+        let sampler = Arc::clone(&sampler.graph);
+        self.sampled.push(SampledRow { row, prompt_len, held_back, sampler, batch_sampler });
     }
 
     /// Asks for the log-probability of `token_id`, which follows the token at `token_index`.
@@ -130,7 +135,10 @@ impl Batch {
         let Self { token_ids, positions, rows, block_tables, sampled, sampling_inputs, targets } = self;
         let lens = [token_ids.len(), rows.len(), sampled.len(), targets.token_ids.len()];
         let rows = rows.iter().flat_map(|row| sizes([row.slot, row.first_token, row.num_tokens, row.block_table.end]));
-        let sampled = sampled.iter().flat_map(|sampled| [sampled.row as u64, sampled.prompt_len as u64]);
+        let sampled = sampled.iter().flat_map(|sampled| {
+            let held_back = sampled.held_back.iter().map(|token| u64::from(token.cast_unsigned()));
+            [sampled.row as u64, sampled.prompt_len as u64, held_back.len() as u64].into_iter().chain(held_back)
+        });
         let fingerprint = fingerprint.numbers(sizes(lens)).numbers(signed(token_ids)).numbers(unsigned(positions));
         let fingerprint = fingerprint.numbers(rows).numbers(unsigned(block_tables)).numbers(sampled);
         let fingerprint = fingerprint.numbers(signed(&targets.token_indices)).numbers(signed(&targets.token_ids));
@@ -152,6 +160,8 @@ impl Batch {
 pub(crate) struct RowSampler {
     pub(crate) params: proto::SamplingParams,
     pub(crate) graph: Arc<Graph>,
+    /// Tokens that end a sequence: held back until there are `min_new_tokens` others.
+    pub(crate) eos_token_ids: Arc<[i32]>,
 }
 
 #[cfg(test)]
@@ -163,7 +173,8 @@ mod tests {
     #[test]
     fn everything_that_a_step_reads_is_in_its_fingerprint() {
         let of = |change: &dyn Fn(&mut Batch, &mut RowSampler)| {
-            let mut sampler = RowSampler { params: SamplingParams::greedy(), graph: Arc::new(Graph::default()) };
+            let (params, graph) = (SamplingParams::greedy(), Arc::new(Graph::default()));
+            let mut sampler = RowSampler { params, graph, eos_token_ids: Arc::new([7]) };
             let mut batch = Batch::default();
             change(&mut batch, &mut sampler);
             let row = batch.push_row(1, 16, &[5, 6], &[3, 4]);
@@ -183,6 +194,8 @@ mod tests {
         }
         assert_ne!(known, known_row);
         assert_ne!(known, of(&|_, sampler| sampler.params.frequency_penalty = 0.5));
+        assert_ne!(known, of(&|_, sampler| sampler.params.min_new_tokens = 2));
+        assert_eq!(known, of(&|_, sampler| sampler.params.min_new_tokens = 1));
         assert_ne!(known, of(&|batch, _| batch.push_target(0, 6)));
         assert_ne!(known, of(&|batch, _| _ = batch.push_row(0, 0, &[1], &[])));
     }

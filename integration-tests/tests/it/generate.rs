@@ -67,6 +67,34 @@ fn a_seed_gives_the_same_text_again() {
 }
 
 #[test]
+fn an_answer_can_go_on_behind_its_end() {
+    let server = Server::demo().start();
+    let client = server.client();
+    let question = chat("What is 3 + 4?");
+    let generate = |mut parameters: Value| {
+        parameters["max_new_tokens"] = json!(40);
+        parameters["details"] = json!(true);
+        client.post("/generate", &json!({"inputs": question, "parameters": parameters})).json()["details"].clone()
+    };
+    let ids = |details: &Value| -> Vec<u64> {
+        details["tokens"].as_array().unwrap().iter().map(|token| token["id"].as_u64().unwrap()).collect()
+    };
+    let usual = generate(json!({}));
+    assert_eq!(usual["finish_reason"], "eos_token");
+    let usual = ids(&usual);
+    let (eos, answer) = usual.split_last().unwrap();
+
+    let ignored = generate(json!({"ignore_eos_token": true}));
+    assert_eq!((&ignored["finish_reason"], &ignored["generated_tokens"]), (&json!("length"), &json!(40)));
+    assert!(ids(&ignored).starts_with(&usual));
+
+    let held_back = generate(json!({"min_new_tokens": answer.len() + 1}));
+    let held_back = ids(&held_back);
+    assert!(held_back.starts_with(answer) && held_back.len() > usual.len(), "{held_back:?}, usually {usual:?}");
+    assert_ne!(held_back[answer.len()], *eos);
+}
+
+#[test]
 fn the_compatible_route_answers_with_a_list() {
     let server = Server::mock().start();
     let response = server.client().post("/", &json!({"inputs": "Hello", "parameters": {"max_new_tokens": 3}}));

@@ -191,8 +191,8 @@ fn mixed_body(number: usize) -> Value {
     let variants = [
         json!({}),
         json!({"do_sample": true, "seed": 3}),
-        json!({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "typical_p": 0.9}),
-        json!({"repetition_penalty": 1.2}),
+        json!({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "typical_p": 0.9, "min_p": 0.01}),
+        json!({"repetition_penalty": 1.2, "presence_penalty": 0.5, "min_new_tokens": 1}),
         json!({"details": true, "top_n_tokens": 5}),
         json!({"details": true, "decoder_input_details": true}),
         json!({"details": true, "decoder_input_details": true, "top_n_tokens": 1, "do_sample": true, "frequency_penalty": 0.5}),

@@ -28,6 +28,12 @@ fn every_row_of_the_validation_table() {
         (json!({"top_p": 0.0}), "`top_p` must be > 0.0 and < 1.0"),
         (json!({"top_p": 1.5}), "`top_p` must be > 0.0 and < 1.0"),
         (json!({"typical_p": 0.0}), "`typical_p` must be > 0.0 and < 1.0"),
+        (json!({"min_p": -0.5}), "`min_p` must be >= 0.0 and <= 1.0"),
+        (json!({"presence_penalty": -2.5}), "`presence_penalty` must be >= -2.0 and <= 2.0"),
+        (
+            json!({"max_new_tokens": 2, "min_new_tokens": 3}),
+            "`min_new_tokens` must be <= 2, the number of new tokens. Given: 3",
+        ),
         (json!({"top_k": 0}), "`top_k` must be strictly positive"),
         (json!({"top_k": -3}), "`top_k` must be strictly positive"),
         (json!({"max_new_tokens": 0}), "`max_new_tokens` must be strictly positive"),

@@ -25,9 +25,18 @@ pub(crate) struct GenerateParameters {
     pub(crate) top_k: Option<i32>,
     pub(crate) top_p: Option<f32>,
     pub(crate) typical_p: Option<f32>,
+    /// An extension, as vLLM and transformers name it.
+    pub(crate) min_p: Option<f32>,
+    /// An extension, as OpenAI names it.
+    pub(crate) presence_penalty: Option<f32>,
+    /// An extension, as transformers names it.
+    pub(crate) min_new_tokens: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
     pub(crate) do_sample: bool,
     pub(crate) max_new_tokens: Option<u32>,
+    /// An extension: TGI has it in its own benchmarks only, vLLM calls it `ignore_eos`.
+    #[serde(default, alias = "ignore_eos", deserialize_with = "null_as_false")]
+    pub(crate) ignore_eos_token: bool,
     pub(crate) return_full_text: Option<bool>,
     #[serde(default, deserialize_with = "stop::one_or_many")]
     pub(crate) stop: Vec<String>,
@@ -60,8 +69,12 @@ impl GenerateParameters {
             top_k,
             top_p,
             typical_p,
+            min_p,
+            presence_penalty,
+            min_new_tokens,
             do_sample,
             max_new_tokens,
+            ignore_eos_token,
             return_full_text,
             stop,
             truncate,
@@ -78,9 +91,12 @@ impl GenerateParameters {
             temperature: temperature.unwrap_or(neutral.temperature),
             top_k: top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(neutral.top_k),
             top_p: top_p.unwrap_or(neutral.top_p),
+            min_p: min_p.unwrap_or(neutral.min_p),
             typical_p: typical_p.unwrap_or(neutral.typical_p),
             repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
             frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            presence_penalty: presence_penalty.unwrap_or(neutral.presence_penalty),
+            min_new_tokens: min_new_tokens.unwrap_or(neutral.min_new_tokens),
             seed: seed.unwrap_or(neutral.seed),
             is_greedy: false,
             top_n_tokens: top_n_tokens.unwrap_or(neutral.top_n_tokens),
@@ -90,10 +106,13 @@ impl GenerateParameters {
         GenerationOptions {
             sampling,
             has_seed: seed.is_some(),
-            names_sampling: do_sample || [temperature, top_p, typical_p].iter().any(Option::is_some) || top_k.is_some(),
+            names_sampling: do_sample
+                || [temperature, top_p, min_p, typical_p].iter().any(Option::is_some)
+                || top_k.is_some(),
             has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),
             best_of,
             max_new_tokens,
+            ignores_eos: ignore_eos_token,
             stop_strings: stop,
             truncate_tokens: truncate,
             wants_full_text: return_full_text.unwrap_or(false),
@@ -108,6 +127,7 @@ fn has_neutral_choice(sampling: &SamplingParams, neutral: &SamplingParams) -> bo
     sampling.temperature == neutral.temperature
         && sampling.top_k == neutral.top_k
         && sampling.top_p == neutral.top_p
+        && sampling.min_p == neutral.min_p
         && sampling.typical_p == neutral.typical_p
 }
 
@@ -139,7 +159,7 @@ mod tests {
     #[test]
     fn nulls_are_defaults() {
         let nulls = r#"{"best_of":null,"temperature":null,"repetition_penalty":null,"frequency_penalty":null,
-            "top_k":null,"top_p":null,"typical_p":null,"do_sample":null,"max_new_tokens":null,
+            "top_k":null,"top_p":null,"typical_p":null,"min_p":null,"presence_penalty":null,"min_new_tokens":null,"do_sample":null,"max_new_tokens":null,"ignore_eos_token":null,
             "return_full_text":null,"stop":null,"truncate":null,"watermark":null,"details":null,
             "decoder_input_details":null,"seed":null,"top_n_tokens":null,"grammar":null,"adapter_id":null}"#;
         assert_eq!(parse(nulls), GenerateParameters::default());
@@ -153,12 +173,30 @@ mod tests {
             r#"{"top_k":3}"#,
             r#"{"top_p":0.9}"#,
             r#"{"typical_p":0.9}"#,
+            r#"{"min_p":0.1}"#,
         ] {
             let options = parse(json).into_options();
             assert!(!options.sampling.is_greedy && options.names_sampling, "{json}");
         }
-        for json in [r#"{"temperature":1.0}"#, r#"{"top_p":1.0}"#, r#"{"seed":1}"#, r#"{"repetition_penalty":1.2}"#] {
+        for json in [
+            r#"{"temperature":1.0}"#,
+            r#"{"top_p":1.0}"#,
+            r#"{"min_p":0.0}"#,
+            r#"{"seed":1}"#,
+            r#"{"repetition_penalty":1.2}"#,
+            r#"{"presence_penalty":1.2}"#,
+            r#"{"min_new_tokens":2}"#,
+        ] {
             assert!(parse(json).into_options().sampling.is_greedy, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_sequence_can_be_ignored_by_two_names() {
+        for (json, expected) in
+            [("{}", false), (r#"{"ignore_eos_token":true}"#, true), (r#"{"ignore_eos":true}"#, true)]
+        {
+            assert_eq!(parse(json).into_options().ignores_eos, expected, "{json}");
         }
     }
 

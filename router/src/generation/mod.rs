@@ -150,7 +150,13 @@ impl Generator {
         if !valid.has_seed {
             sampling.seed = fastrand::u64(..);
         }
-        let spec = SequenceSpec { prompt: valid.prompt.clone(), sampling, max_new_tokens: valid.max_new_tokens };
+        let ValidRequest { prompt, max_new_tokens, ignores_eos, .. } = valid;
+        let spec = SequenceSpec {
+            prompt: prompt.clone(),
+            sampling,
+            max_new_tokens: *max_new_tokens,
+            ignores_eos: *ignores_eos,
+        };
         let events = self.batcher.submit(spec).await?;
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, &sampling, events)
     }

@@ -26,6 +26,8 @@ pub(crate) struct SequenceSpec {
     pub(crate) sampling: SamplingParams,
     /// Tokens to make at most, at least one.
     pub(crate) max_new_tokens: u32,
+    /// It goes on behind an end-of-sequence token.
+    pub(crate) ignores_eos: bool,
 }
 
 /// A sequence that owns a slot and blocks.
@@ -49,6 +51,10 @@ impl Running {
 
     pub(super) fn max_new_tokens(&self) -> u32 {
         self.spec.max_new_tokens
+    }
+
+    pub(super) fn ignores_eos(&self) -> bool {
+        self.spec.ignores_eos
     }
 
     /// Adds this sequence's share to a step: the next chunk of its prompt, as far as the budget goes, or its row.

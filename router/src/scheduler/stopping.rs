@@ -16,11 +16,11 @@ pub(crate) enum FinishReason {
 }
 
 /// The finish reason, if `token_id`, the last of the tokens counted in `sequence`, ends it. The length comes first: an
-/// end-of-sequence token exactly at the limit is reported as `Length`, as TGI does.
+/// end-of-sequence token exactly at the limit is reported as `Length`, as TGI does. Sequences may ignore such tokens.
 pub(super) fn after_token(sequence: &Running, token_id: u32, eos_token_ids: &[u32]) -> Option<FinishReason> {
     if sequence.num_new_tokens >= sequence.max_new_tokens() {
         Some(FinishReason::Length)
-    } else if eos_token_ids.contains(&token_id) {
+    } else if !sequence.ignores_eos() && eos_token_ids.contains(&token_id) {
         Some(FinishReason::EosToken)
     } else {
         None

@@ -21,7 +21,12 @@ fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -
 }
 
 fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
-    SequenceSpec { prompt: (0..prompt_len).collect(), sampling: SamplingParams::greedy(), max_new_tokens }
+    SequenceSpec {
+        prompt: (0..prompt_len).collect(),
+        sampling: SamplingParams::greedy(),
+        max_new_tokens,
+        ignores_eos: false,
+    }
 }
 
 /// What a shard knows of one open row.
@@ -168,14 +173,21 @@ fn the_head_of_the_queue_is_never_overtaken() {
 
 #[test]
 fn eos_ends_a_sequence_unless_the_length_does() {
-    for (max_new_tokens, expected) in [(2, FinishReason::EosToken), (1, FinishReason::Length)] {
+    let cases = [
+        (2, false, Some(FinishReason::EosToken)),
+        (1, false, Some(FinishReason::Length)),
+        (2, true, None),
+        (1, true, Some(FinishReason::Length)),
+    ];
+    for (max_new_tokens, ignores_eos, expected) in cases {
         let mut scheduler = Scheduler::new(limits(1, 10, 10));
-        scheduler.submit(spec(1, max_new_tokens), Instant::now()).unwrap();
+        let spec = SequenceSpec { ignores_eos, ..spec(1, max_new_tokens) };
+        scheduler.submit(spec, Instant::now()).unwrap();
         let step = scheduler.schedule(Instant::now()).unwrap();
         let reply = ShardModel::default().run(&step, &scheduler.limits, &mut || EOS);
         let events = scheduler.apply(reply).unwrap();
         let SequenceEvent::Token { finish, .. } = &events[0].kind else { panic!("{events:?}") };
-        assert_eq!(*finish, Some(expected));
+        assert_eq!(*finish, expected);
     }
 }
 

@@ -23,5 +23,6 @@ pub(crate) fn request_limits() -> RequestLimits {
         max_input_tokens: 20,
         max_total_tokens: 30,
         vocab_size: VOCAB_SIZE,
+        num_eos_tokens: 1,
     }
 }

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use proto::{SamplingError, SamplingParams};
+use proto::{MAX_HELD_BACK_TOKENS, SamplingError, SamplingParams};
 
 use crate::config::RequestLimits;
 use crate::text::{TextError, TokenizerPool};
@@ -29,6 +29,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) best_of: Option<u32>,
     /// Absent: all that is left of the limit.
     pub(crate) max_new_tokens: Option<u32>,
+    /// The model's end-of-sequence tokens end nothing.
+    pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
     /// Keep only the last tokens of the prompt.
     pub(crate) truncate_tokens: Option<u32>,
@@ -61,6 +63,7 @@ pub(crate) struct ValidRequest {
     pub(crate) has_seed: bool,
     /// At least one.
     pub(crate) max_new_tokens: u32,
+    pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
 }
 
@@ -112,6 +115,13 @@ pub(crate) enum ValidationError {
     TotalTokens { limit: u32, input: u32, max_new: u32 },
     #[error("`inputs` must have less than {limit} tokens. Given: {given}")]
     InputTokens { limit: u32, given: u32 },
+    #[error("`min_new_tokens` must be <= {limit}, the number of new tokens. Given: {given}")]
+    MinNewTokens { limit: u32, given: u32 },
+    #[error(
+        "`min_new_tokens` is not supported for models with more than {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this \
+         one has {given}"
+    )]
+    EosTokens { given: usize },
     #[error("grammar is not supported")]
     Grammar,
 }
@@ -166,6 +176,7 @@ impl Validator {
             sampling: options.sampling,
             has_seed: options.has_seed,
             max_new_tokens,
+            ignores_eos: options.ignores_eos,
             stop_strings: options.stop_strings.clone(),
         })
     }
@@ -196,6 +207,9 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
     let (limit, given) = (limits.max_top_n_tokens, options.sampling.top_n_tokens);
     if given > limit {
         return Err(ValidationError::TopNTokens { limit, given });
+    }
+    if options.sampling.min_new_tokens > 0 && limits.num_eos_tokens > MAX_HELD_BACK_TOKENS {
+        return Err(ValidationError::EosTokens { given: limits.num_eos_tokens });
     }
     Ok(())
 }
@@ -246,6 +260,10 @@ fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLim
     }
     if input == 0 {
         return Err(ValidationError::EmptyInput);
+    }
+    let given = options.sampling.min_new_tokens;
+    if given > max_new {
+        return Err(ValidationError::MinNewTokens { limit: max_new, given });
     }
     match &options.unsupported {
         Some(Unsupported::Grammar) => Err(ValidationError::Grammar),

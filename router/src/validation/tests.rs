@@ -43,6 +43,8 @@ async fn parameters_are_checked_in_the_order_of_tgi() {
             ("frequency_penalty", json!(2.5)),
             ("top_p", json!(1.5)),
             ("typical_p", json!(0.0)),
+            ("min_p", json!(1.5)),
+            ("presence_penalty", json!(2.5)),
             ("top_k", json!(0)),
             ("max_new_tokens", json!(0)),
             ("stop", stops.clone()),
@@ -62,6 +64,8 @@ async fn parameters_are_checked_in_the_order_of_tgi() {
         "`frequency_penalty` must be >= -2.0 and <= 2.0",
         "`top_p` must be > 0.0 and < 1.0",
         "`typical_p` must be > 0.0 and < 1.0",
+        "`min_p` must be >= 0.0 and <= 1.0",
+        "`presence_penalty` must be >= -2.0 and <= 2.0",
         "`top_k` must be strictly positive",
         "`max_new_tokens` must be strictly positive",
         "`stop` supports up to 4 stop sequences. Given: 5",
@@ -99,7 +103,26 @@ async fn boundaries_are_exact() {
     assert!(validate(&prompt(20), json!({"max_new_tokens": 11})).await.is_err());
     assert!(validate(&prompt(20), json!({"max_new_tokens": u32::MAX})).await.is_err());
     assert_eq!(validate(&prompt(12), json!({})).await.unwrap().max_new_tokens, 18);
-    assert!(validate("x", json!({"top_p": 1.0, "typical_p": 1.0, "top_n_tokens": 5, "top_k": 1})).await.is_ok());
+    assert!(
+        validate("x", json!({"top_p": 1.0, "typical_p": 1.0, "min_p": 1.0, "top_n_tokens": 5, "top_k": 1}))
+            .await
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn the_least_number_of_tokens_is_within_the_largest() {
+    assert!(validate(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 5})).await.is_ok());
+    assert!(validate(&prompt(10), json!({"min_new_tokens": 20})).await.is_ok());
+    let error = "`min_new_tokens` must be <= 5, the number of new tokens. Given: 6";
+    check_error(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 6}), error).await;
+    let error = "`min_new_tokens` must be <= 20, the number of new tokens. Given: 21";
+    check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
+    let mut validator = validator();
+    validator.limits.num_eos_tokens = 9;
+    assert!(validator.validate("x", &options(json!({}))).await.is_ok());
+    let error = validator.validate("x", &options(json!({"min_new_tokens": 1}))).await.unwrap_err().to_string();
+    assert!(error.ends_with("more than 8 end-of-sequence tokens; this one has 9"), "{error}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 use collectives::CollectiveError;
 use proto::shard_error::Kind;
-use proto::{ShardError, exit_status};
+use proto::{MAX_HELD_BACK_TOKENS, ShardError, exit_status};
 
 use crate::args::Device;
 use crate::backend::BackendError;
@@ -54,6 +54,10 @@ pub(crate) enum EngineError {
     CacheTooSmall { max_batch_total_tokens: usize, max_total_tokens: usize },
     #[error("room for {num_tokens} tokens takes {needed_bytes} bytes, {available_bytes} are available; lower {flag}")]
     OutOfMemory { num_tokens: usize, needed_bytes: u64, available_bytes: u64, flag: &'static str },
+    #[error(
+        "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has {num_eos_tokens}"
+    )]
+    EosTokens { num_eos_tokens: usize },
     #[error("the logits of slot {slot} are not finite")]
     NotFinite { slot: u32 },
 }
@@ -83,7 +87,9 @@ impl EngineError {
     fn kind(&self) -> Kind {
         match self {
             Self::Files(_) | Self::Model(_) | Self::Weights(_) | Self::BeyondModel { .. } => Kind::Model,
-            Self::Row(_) | Self::NotWarm | Self::AlreadyWarm | Self::ZeroLimit { .. } => Kind::Protocol,
+            Self::Row(_) | Self::EosTokens { .. } | Self::NotWarm | Self::AlreadyWarm | Self::ZeroLimit { .. } => {
+                Kind::Protocol
+            }
             Self::CacheTooSmall { .. } | Self::OutOfMemory { .. } => Kind::OutOfMemory,
             Self::Backend(BackendError::Weights(_)) => Kind::Model,
             Self::Backend(BackendError::Allocate { .. }) => Kind::OutOfMemory,

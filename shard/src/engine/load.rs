@@ -81,7 +81,8 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
-    Ok(Engine { info, config_hash: agreed.value(), backend, samplers, rows: None })
+    let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
+    Ok(Engine { info, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None })
 }
 
 /// Refuses numbers of shards and devices that cannot talk to each other on `device`.

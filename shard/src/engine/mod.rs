@@ -12,11 +12,14 @@ mod load;
 mod tests;
 mod warmup;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 pub(crate) use error::EngineError;
 pub(crate) use load::{graphs, load, weight_type};
-use proto::{Decode, DecodeRow, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply};
+use proto::{
+    Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply,
+};
 
 pub(crate) use crate::backend::Progress;
 use crate::backend::{Backend, DevicePlace};
@@ -28,6 +31,7 @@ use crate::sampling::Samplers;
 pub(crate) struct Engine {
     info: ModelInfo,
     config_hash: u64,
+    eos_token_ids: Arc<[i32]>,
     backend: Box<dyn Backend>,
     samplers: Samplers,
     /// `None` before warm-up.
@@ -82,10 +86,22 @@ impl Engine {
     pub(crate) fn prefill(&mut self, prefill: &Prefill) -> Result<StepReply, EngineError> {
         let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
         rows.check_prefill(prefill)?;
+        let num_eos_tokens = self.eos_token_ids.len();
+        let holds_back = |chunk: &PromptChunk| chunk.sampling.is_some_and(|params| params.min_new_tokens > 0);
+        if num_eos_tokens > MAX_HELD_BACK_TOKENS && prefill.chunks.iter().any(holds_back) {
+            return Err(EngineError::EosTokens { num_eos_tokens });
+        }
         let mut step = Step::default();
         for chunk in &prefill.chunks {
             if let Some(params) = chunk.sampling {
-                rows.open(chunk.slot, RowSampler { params, graph: self.samplers.graph(&params)? });
+                rows.open(
+                    chunk.slot,
+                    RowSampler {
+                        params,
+                        graph: self.samplers.graph(&params)?,
+                        eos_token_ids: Arc::clone(&self.eos_token_ids),
+                    },
+                );
             }
             step.push_chunk(rows, chunk);
         }

@@ -71,6 +71,8 @@ pub(crate) enum Op {
     MassThreshold,
     /// How often each token occurs in part of the row, `[rows, vocab]`, f32.
     TokenCounts { scope: TokenScope, vocab_size: usize },
+    /// Whether a token is held back in this step, `[rows, vocab]`, bool: see [`SampledRow`](crate::batch::SampledRow).
+    HeldBack { vocab_size: usize },
     /// Seed words and counter, each `[rows]`, u32 → one number in [0, 1) per row: Threefry-2x32-20 of key (low, high) and
     /// counter (counter, 0); the upper 24 bits of the first word.
     Uniform,
@@ -102,12 +104,16 @@ pub(crate) enum SamplingInput {
     RepetitionPenalty,
     /// f32; 0 = off.
     FrequencyPenalty,
+    /// f32; 0 = off.
+    PresencePenalty,
     /// f32; 1 = off.
     Temperature,
     /// i32; 0 = off.
     TopK,
     /// f32; 1 = off.
     TopP,
+    /// f32; 0 = off.
+    MinP,
     /// f32; 1 = off.
     TypicalP,
     /// u32: lower half of the seed.
@@ -193,6 +199,7 @@ impl Op {
             Self::KthLargest => "kth_largest",
             Self::MassThreshold => "mass_threshold",
             Self::TokenCounts { .. } => "token_counts",
+            Self::HeldBack { .. } => "held_back",
             Self::Uniform => "uniform",
             Self::InverseCdf => "inverse_cdf",
             Self::TopTokens => "top_tokens",
@@ -220,9 +227,11 @@ impl SamplingInput {
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::RepetitionPenalty,
         Self::FrequencyPenalty,
+        Self::PresencePenalty,
         Self::Temperature,
         Self::TopK,
         Self::TopP,
+        Self::MinP,
         Self::TypicalP,
         Self::SeedLow,
         Self::SeedHigh,
@@ -235,8 +244,10 @@ impl SamplingInput {
         match self {
             Self::RepetitionPenalty
             | Self::FrequencyPenalty
+            | Self::PresencePenalty
             | Self::Temperature
             | Self::TopP
+            | Self::MinP
             | Self::TypicalP
             | Self::IsGreedy => DType::F32,
             Self::TopK | Self::TopNTokens => DType::I32,

@@ -48,6 +48,7 @@ impl fmt::Display for Node {
             | Op::LogSoftmax
             | Op::ArgMax
             | Op::GatherColumns
+            | Op::HeldBack { .. }
             | Op::KthLargest
             | Op::MassThreshold
             | Op::Uniform

@@ -97,6 +97,12 @@ impl Graph {
         self.push_once(Op::TokenCounts { scope, vocab_size }, shape, DType::F32) // [rows, vocab]
     }
 
+    /// [`Op::HeldBack`] of a vocabulary.
+    pub(crate) fn held_back(&mut self, vocab_size: usize) -> Value {
+        let shape = Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]);
+        self.push_once(Op::HeldBack { vocab_size }, shape, DType::Bool) // [rows, vocab]
+    }
+
     /// [`Op::Uniform`] of the seed's lower and upper word and a counter, each `[rows]`.
     pub(crate) fn uniform(&mut self, [low, high, counter]: [Value; 3]) -> Result<Value, GraphError> {
         let op = Op::Uniform;

@@ -2,6 +2,8 @@
 //!
 //! A random script shows that whatever passes the check leaves the books right.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use proto::SamplingParams;
 
@@ -15,7 +17,8 @@ const LIMITS: Limits = Limits {
 
 fn sampler() -> RowSampler {
     let params = SamplingParams::greedy();
-    RowSampler { params, graph: Samplers::new(LIMITS.vocab_size).graph(&params).unwrap() }
+    let graph = Samplers::new(LIMITS.vocab_size).graph(&params).unwrap();
+    RowSampler { params, graph, eos_token_ids: Arc::default() }
 }
 
 /// Slot 0 decodes after a prompt of 16 tokens in block 3; slot 1 has read 5 tokens of its prompt into block 4.

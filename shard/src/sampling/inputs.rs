@@ -13,9 +13,11 @@ use crate::graph::SamplingInput;
 pub(crate) struct SamplingInputs {
     repetition_penalty: Vec<f32>,
     frequency_penalty: Vec<f32>,
+    presence_penalty: Vec<f32>,
     temperature: Vec<f32>,
     top_k: Vec<i32>,
     top_p: Vec<f32>,
+    min_p: Vec<f32>,
     typical_p: Vec<f32>,
     seed_low: Vec<u32>,
     seed_high: Vec<u32>,
@@ -40,17 +42,22 @@ impl SamplingInputs {
             temperature,
             top_k,
             top_p,
+            min_p,
             typical_p,
             repetition_penalty,
             frequency_penalty,
+            presence_penalty,
             seed,
             is_greedy,
             top_n_tokens,
+            // A step holds tokens back for as long as it says.
+            min_new_tokens: _,
             wants_prompt_logprobs: _,
         } = if params.is_greedy {
             SamplingParams {
                 repetition_penalty: params.repetition_penalty,
                 frequency_penalty: params.frequency_penalty,
+                presence_penalty: params.presence_penalty,
                 top_n_tokens: params.top_n_tokens,
                 ..greedy
             }
@@ -61,9 +68,11 @@ impl SamplingInputs {
         let limit = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
         self.repetition_penalty.push(repetition_penalty);
         self.frequency_penalty.push(frequency_penalty);
+        self.presence_penalty.push(presence_penalty);
         self.temperature.push(temperature);
         self.top_k.push(limit(top_k));
         self.top_p.push(top_p);
+        self.min_p.push(min_p);
         self.typical_p.push(typical_p);
         self.seed_low.push((seed & u64::from(u32::MAX)) as u32);
         self.seed_high.push((seed >> 32) as u32);
@@ -86,9 +95,11 @@ impl SamplingInputs {
         match input {
             SamplingInput::RepetitionPenalty => Column::F32(&self.repetition_penalty),
             SamplingInput::FrequencyPenalty => Column::F32(&self.frequency_penalty),
+            SamplingInput::PresencePenalty => Column::F32(&self.presence_penalty),
             SamplingInput::Temperature => Column::F32(&self.temperature),
             SamplingInput::TopK => Column::I32(&self.top_k),
             SamplingInput::TopP => Column::F32(&self.top_p),
+            SamplingInput::MinP => Column::F32(&self.min_p),
             SamplingInput::TypicalP => Column::F32(&self.typical_p),
             SamplingInput::SeedLow => Column::U32(&self.seed_low),
             SamplingInput::SeedHigh => Column::U32(&self.seed_high),

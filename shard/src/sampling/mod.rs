@@ -11,6 +11,9 @@
 mod choice;
 mod frequency_penalty;
 mod inputs;
+mod min_new_tokens;
+mod min_p;
+mod presence_penalty;
 mod repetition_penalty;
 mod samplers;
 mod temperature;
@@ -37,13 +40,17 @@ struct Processor {
 }
 
 /// In the order of TGI: penalties see the model's logits; temperature comes before the processors that look at
-/// probabilities; each of those looks at what the one before has left.
-const PROCESSORS: [Processor; 6] = [
+/// probabilities; each of those looks at what the one before has left. What TGI has not is where others have it: the
+/// presence penalty behind the one for frequency (vLLM), the others as in transformers' `GenerationMixin._get_logits_processor`.
+const PROCESSORS: [Processor; 9] = [
     Processor { is_off: |p| p.repetition_penalty == 1.0, is_penalty: true, apply: repetition_penalty::apply },
     Processor { is_off: |p| p.frequency_penalty == 0.0, is_penalty: true, apply: frequency_penalty::apply },
+    Processor { is_off: |p| p.presence_penalty == 0.0, is_penalty: true, apply: presence_penalty::apply },
+    Processor { is_off: |p| p.min_new_tokens == 0, is_penalty: true, apply: min_new_tokens::apply },
     Processor { is_off: |p| p.temperature == 1.0, is_penalty: false, apply: temperature::apply },
     Processor { is_off: |p| p.top_k == 0, is_penalty: false, apply: top_k::apply },
     Processor { is_off: |p| p.top_p == 1.0, is_penalty: false, apply: top_p::apply },
+    Processor { is_off: |p| p.min_p == 0.0, is_penalty: false, apply: min_p::apply },
     Processor { is_off: |p| p.typical_p == 1.0, is_penalty: false, apply: typical_p::apply },
 ];
 

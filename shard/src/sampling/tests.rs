@@ -50,10 +50,22 @@ fn a_sampled_row_runs_what_it_asks_for() {
 #[test]
 fn processors_run_in_their_order() {
     let everything = printed(|p| {
-        (p.repetition_penalty, p.frequency_penalty, p.temperature) = (1.2, 0.5, 0.9);
-        (p.top_k, p.top_p, p.typical_p, p.is_greedy) = (5, 0.9, 0.8, false);
+        (p.repetition_penalty, p.frequency_penalty, p.presence_penalty, p.temperature) = (1.2, 0.5, 0.5, 0.9);
+        p.min_new_tokens = 3;
+        (p.top_k, p.top_p, p.min_p, p.typical_p, p.is_greedy) = (5, 0.9, 0.05, 0.8, false);
     });
-    let names = ["RepetitionPenalty", "FrequencyPenalty", "Temperature", "TopK", "TopP", "TypicalP", "SeedLow"];
+    let names = [
+        "RepetitionPenalty",
+        "FrequencyPenalty",
+        "PresencePenalty",
+        "held_back",
+        "Temperature",
+        "TopK",
+        "TopP",
+        "MinP",
+        "TypicalP",
+        "SeedLow",
+    ];
     let places: Vec<usize> = names.iter().map(|name| everything.find(name).unwrap()).collect();
     assert!(places.is_sorted(), "{everything}");
 }
@@ -74,6 +86,7 @@ fn greedy_rows_have_neutral_inputs() {
         top_k: 3,
         seed: 1 << 40 | 5,
         frequency_penalty: 0.5,
+        presence_penalty: 0.25,
         ..SamplingParams::greedy()
     };
     inputs.push(&params, 4);
@@ -83,6 +96,7 @@ fn greedy_rows_have_neutral_inputs() {
     assert_eq!(column(SamplingInput::Temperature), Column::F32(&[1.0, 0.5]));
     assert_eq!(column(SamplingInput::TopK), Column::I32(&[0, 3]));
     assert_eq!(column(SamplingInput::FrequencyPenalty), Column::F32(&[0.5, 0.5]));
+    assert_eq!(column(SamplingInput::PresencePenalty), Column::F32(&[0.25, 0.25]));
     assert_eq!(column(SamplingInput::SeedLow), Column::U32(&[0, 5]));
     assert_eq!(column(SamplingInput::SeedHigh), Column::U32(&[0, 256]));
     assert_eq!(column(SamplingInput::NumGenerated), Column::U32(&[4, 6]));
@@ -98,7 +112,10 @@ fn a_batch_needs_what_its_rows_need() {
     assert_eq!(of(|_| ()), BatchSampler::Greedy);
     assert_eq!(of(|p| p.is_greedy = false), BatchSampler::Drawing);
     assert_eq!(of(|p| (p.is_greedy, p.typical_p) = (false, 0.5)), BatchSampler::Drawing);
+    assert_eq!(of(|p| (p.is_greedy, p.min_p) = (false, 0.1)), BatchSampler::Drawing);
     assert_eq!(of(|p| p.repetition_penalty = 1.1), BatchSampler::Everything);
+    assert_eq!(of(|p| p.presence_penalty = -0.1), BatchSampler::Everything);
+    assert_eq!(of(|p| p.min_new_tokens = 1), BatchSampler::Everything);
     assert_eq!(of(|p| p.top_n_tokens = 1), BatchSampler::Everything);
     assert!(BatchSampler::Greedy < BatchSampler::Drawing && BatchSampler::Drawing < BatchSampler::Everything);
 }

@@ -190,6 +190,18 @@ async fn the_end_of_sequence_is_a_token_but_no_text() {
 }
 
 #[tokio::test]
+async fn a_request_can_ignore_the_end_of_sequence() {
+    let server = TestServer::start(saying(" there was", "Once"), &[]).await;
+    let parameters = json!({"max_new_tokens": 20, "details": true, "ignore_eos_token": true});
+    let response = server.post_ok("/generate", &json!({"inputs": "Once", "parameters": parameters})).await;
+    let details = &response["details"];
+    assert_eq!((&details["finish_reason"], &details["generated_tokens"]), (&json!("length"), &json!(20)));
+    let is_eos = |token: &&serde_json::Value| token["text"] == "<|eos|>";
+    assert!(details["tokens"].as_array().unwrap().iter().filter(is_eos).count() >= 1, "{details}");
+    assert!(!response["generated_text"].as_str().unwrap().contains("<|eos|>"));
+}
+
+#[tokio::test]
 async fn a_stop_string_ends_the_text_and_stays_in_it() {
     let server = TestServer::start(saying(" there was a princess.", "Once"), &[]).await;
     for (stop, expected) in

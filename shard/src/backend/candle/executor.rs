@@ -160,6 +160,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::KthLargest => sampling_ops::kth_largest(operand(0), operand(1))?,
         Op::MassThreshold => sampling_ops::mass_threshold(operand(0), operand(1), operand(2))?,
         Op::TokenCounts { scope, vocab_size } => sampling_ops::token_counts(*scope, *vocab_size, step)?,
+        Op::HeldBack { vocab_size } => sampling_ops::held_back(*vocab_size, step)?,
         Op::Uniform => sampling_ops::uniform([operand(0), operand(1), operand(2)])?,
         Op::InverseCdf => sampling_ops::inverse_cdf(operand(0), operand(1))?,
         Op::TopTokens => sampling_ops::top_tokens(operand(0), operand(1))?,

@@ -66,6 +66,12 @@ pub(super) fn token_counts(scope: TokenScope, vocab_size: usize, step: &Step<'_>
     host::shaped(counts, (1, vocab_size))
 }
 
+pub(super) fn held_back(vocab_size: usize, step: &Step<'_>) -> Result<Tensor> {
+    let mut is_held_back = vec![0_u8; vocab_size]; // [1, vocab]
+    step.sampled_row().0.held_back.iter().for_each(|token| is_held_back[*token as usize] = 1);
+    host::shaped(is_held_back, (1, vocab_size))
+}
+
 pub(super) fn uniform(words: [&Tensor; 3]) -> Result<Tensor> {
     let mut numbers = [0; 3];
     for (number, word) in numbers.iter_mut().zip(words) {

@@ -2,6 +2,8 @@
 //!
 //! The graphs come from `sampling`; another backend must agree with what is checked here.
 
+use std::sync::Arc;
+
 use proto::SamplingParams;
 
 use super::*;
@@ -19,7 +21,11 @@ fn sample(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams)
     let graph = Samplers::new(VOCAB_SIZE).graph(&params).unwrap();
     let mut batch = Batch::default();
     let row = batch.push_row(0, 0, &[PROMPT.as_slice(), generated].concat(), &[0]);
-    batch.push_sampled(row, PROMPT.len(), &RowSampler { params, graph: graph.clone() });
+    batch.push_sampled(
+        row,
+        PROMPT.len(),
+        &RowSampler { params, graph: graph.clone(), eos_token_ids: Arc::new([2, 5]) },
+    );
     state.history.current_tokens(&batch);
     let logits = host::shaped(logits.to_vec(), (1, VOCAB_SIZE)).unwrap();
     let (membership, arguments) = (Membership::alone(), [logits]);
@@ -74,8 +80,27 @@ fn penalties_count_what_they_say() {
     check(params, logits, &generated, [1.0, -1.0, 1.0, 0.5, -1.0, 3.0]);
     let params = SamplingParams { frequency_penalty: -0.5, ..params };
     check(params, logits, &generated, [1.0, -1.0, 3.0, 0.5, 0.0, 3.0]);
+    let params = SamplingParams { presence_penalty: 0.5, ..SamplingParams::greedy() };
+    check(params, logits, &generated, [1.0, -1.0, 1.5, 0.5, -1.0, 3.0]);
+    check(params, logits, &[], logits);
+    let params = SamplingParams { frequency_penalty: 0.5, ..params };
+    check(params, logits, &generated, [1.0, -1.0, 0.5, 0.5, -1.5, 3.0]);
     let params = SamplingParams { repetition_penalty: 2.0, frequency_penalty: 2.0, ..SamplingParams::greedy() };
     check(params, logits, &generated, [0.5, -2.0, -3.0, 0.5, -3.0, 3.0]);
+}
+
+#[test]
+fn the_end_of_sequence_waits_for_enough_tokens() {
+    let logits = [1.0, -1.0, 2.0, 0.5, -0.5, 3.0];
+    let held_back = [1.0, -1.0, NEVER, 0.5, -0.5, NEVER];
+    for params in [SamplingParams::greedy(), sampling()] {
+        let params = SamplingParams { min_new_tokens: 2, ..params };
+        check(params, logits, &[], held_back);
+        check(params, logits, &[0], held_back);
+        check(params, logits, &[0, 1], logits);
+    }
+    let params = SamplingParams { min_new_tokens: 1, ..SamplingParams::greedy() };
+    assert_eq!([vec![], vec![0]].map(|generated| sample(&logits, &generated, params).token_id), [0, 5]);
 }
 
 #[test]
@@ -110,6 +135,26 @@ fn top_p_keeps_the_smallest_set_that_reaches_p() {
 }
 
 #[test]
+fn min_p_keeps_what_is_near_the_best() {
+    let logits = [0.4, 0.05, 0.3, 0.15, 0.06, 0.04].map(f32::ln);
+    let params = |min_p| SamplingParams { min_p, ..sampling() };
+    let [a, b, c, d, e, _] = logits;
+    check(params(0.0), logits, &[], logits);
+    check(params(0.12), logits, &[], [a, b, c, d, e, NEVER]);
+    check(params(0.3), logits, &[], [a, NEVER, c, d, NEVER, NEVER]);
+    check(params(0.76), logits, &[], [a, NEVER, NEVER, NEVER, NEVER, NEVER]);
+    check(params(1.0), [a, b, a, c, NEVER, d], &[], [a, NEVER, a, NEVER, NEVER, NEVER]);
+    // After temperature, which makes 0.06 / 0.4 = 0.15 of the logits about 0.39.
+    let warm = logits.map(|logit| logit / 2.0);
+    check(
+        SamplingParams { temperature: 2.0, ..params(0.38) },
+        logits,
+        &[],
+        [warm[0], NEVER, warm[2], warm[3], warm[4], NEVER],
+    );
+}
+
+#[test]
 fn typical_p_keeps_what_is_closest_to_the_entropy() {
     // Entropy 1.5285: distances are 0.6122, 1.4673, 0.3245, 0.3686, 1.2849 and 1.6904.
     let logits = [0.4, 0.05, 0.3, 0.15, 0.06, 0.04].map(f32::ln);
@@ -139,13 +184,21 @@ fn neutral_processors_change_no_bit() {
     // The least that switches each processor on without an effect on these logits.
     let params = SamplingParams { top_k: VOCAB_SIZE as u32, ..sampling() };
     assert_eq!(scores(&logits, &[2, 3], params), plain);
-    let params = SamplingParams { temperature: 1.0, repetition_penalty: 1.0, frequency_penalty: -0.0, ..sampling() };
+    let params = SamplingParams {
+        temperature: 1.0,
+        repetition_penalty: 1.0,
+        frequency_penalty: -0.0,
+        presence_penalty: -0.0,
+        ..sampling()
+    };
     assert_eq!(scores(&logits, &[2, 3], params), plain);
 }
 
 #[test]
 fn not_a_number_is_never_hidden() {
-    for params in [SamplingParams::greedy(), SamplingParams { top_k: 2, top_p: 0.5, typical_p: 0.5, ..sampling() }] {
+    for params in
+        [SamplingParams::greedy(), SamplingParams { top_k: 2, top_p: 0.5, min_p: 0.5, typical_p: 0.5, ..sampling() }]
+    {
         for bad in [f32::NAN, f32::INFINITY] {
             assert!(sample(&[1.0, bad, 0.0, 2.0, 0.5, 0.1], &[], params).logprob.is_nan(), "{bad}");
         }

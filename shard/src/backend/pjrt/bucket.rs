@@ -144,6 +144,8 @@ pub(super) fn blocks_per_row(max_total_tokens: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use proto::SamplingParams;
 
@@ -167,12 +169,13 @@ mod tests {
         ) {
             let buckets = Buckets::new(num_slots, prefill, total);
             let programs = buckets.programs();
-            let graph = Samplers::new(10).graph(&SamplingParams::greedy()).unwrap();
+            let params = SamplingParams::greedy();
+            let graph = Samplers::new(10).graph(&params).unwrap();
+            let sampler = RowSampler { params, graph, eos_token_ids: Arc::default() };
             let mut batch = Batch::default();
             for (slot, (len, samples)) in lens.iter().take(num_slots).enumerate() {
                 let row = batch.push_row(slot, 0, &vec![0; (*len).min(prefill).min(total)], &[]);
                 if *samples {
-                    let sampler = RowSampler { params: SamplingParams::greedy(), graph: graph.clone() };
                     batch.push_sampled(row, 0, &sampler);
                 }
             }

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use proto::MAX_HELD_BACK_TOKENS;
+
 use crate::backend::BLOCK_SIZE;
 use crate::batch::Batch;
 use crate::fingerprint::Fingerprint;
@@ -31,10 +33,12 @@ pub(super) enum SampledColumn {
     /// 1 where the row samples.
     IsSampled,
     Parameter(SamplingInput),
+    /// One of the tokens that the row may not choose, or -1.
+    HeldBack(usize),
 }
 
 /// The columns of the sampled part, in order.
-pub(super) const SAMPLED_COLUMNS: [SampledColumn; 15] = [
+pub(super) const SAMPLED_COLUMNS: [SampledColumn; 4 + SamplingInput::COUNT + MAX_HELD_BACK_TOKENS] = [
     SampledColumn::Slot,
     SampledColumn::ContextLen,
     SampledColumn::PromptLen,
@@ -42,14 +46,24 @@ pub(super) const SAMPLED_COLUMNS: [SampledColumn; 15] = [
     SampledColumn::Parameter(SamplingInput::IsGreedy),
     SampledColumn::Parameter(SamplingInput::RepetitionPenalty),
     SampledColumn::Parameter(SamplingInput::FrequencyPenalty),
+    SampledColumn::Parameter(SamplingInput::PresencePenalty),
     SampledColumn::Parameter(SamplingInput::Temperature),
     SampledColumn::Parameter(SamplingInput::TopK),
     SampledColumn::Parameter(SamplingInput::TopP),
+    SampledColumn::Parameter(SamplingInput::MinP),
     SampledColumn::Parameter(SamplingInput::TypicalP),
     SampledColumn::Parameter(SamplingInput::SeedLow),
     SampledColumn::Parameter(SamplingInput::SeedHigh),
     SampledColumn::Parameter(SamplingInput::NumGenerated),
     SampledColumn::Parameter(SamplingInput::TopNTokens),
+    SampledColumn::HeldBack(0),
+    SampledColumn::HeldBack(1),
+    SampledColumn::HeldBack(2),
+    SampledColumn::HeldBack(3),
+    SampledColumn::HeldBack(4),
+    SampledColumn::HeldBack(5),
+    SampledColumn::HeldBack(6),
+    SampledColumn::HeldBack(7),
 ];
 
 /// Where the parts of the array are.
@@ -134,6 +148,7 @@ pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape) -> Vec<i32> 
                 SampledColumn::ContextLen => row.context_len as i32,
                 SampledColumn::PromptLen => entry.prompt_len as i32,
                 SampledColumn::IsSampled => 1,
+                SampledColumn::HeldBack(place) => entry.held_back.get(*place).copied().unwrap_or(-1),
                 SampledColumn::Parameter(input) => bits(batch.input(Input::Sampling(*input)), index),
             };
         }

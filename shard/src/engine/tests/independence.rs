@@ -15,6 +15,7 @@ fn sampling(seed: u64) -> SamplingParams {
         top_p: 0.95,
         repetition_penalty: 1.1,
         frequency_penalty: 0.3,
+        presence_penalty: 0.2,
         seed,
         is_greedy: false,
         top_n_tokens: 3,

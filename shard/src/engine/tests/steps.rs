@@ -76,3 +76,14 @@ fn the_mock_reports_as_many_tokens_as_asked_for() {
     assert!(reply.prompt_logprobs[0].logprobs[0].is_nan());
     assert!(!rig.engine.info().eos_token_ids.contains(&token.token_id));
 }
+
+#[test]
+fn the_end_of_sequence_waits_for_enough_tokens() {
+    let mut rig = Rig::fixture(super::FIXTURES[0]);
+    let eos_token_ids = rig.engine.info().eos_token_ids.clone();
+    assert!(!eos_token_ids.is_empty());
+    let params = SamplingParams { min_new_tokens: 3, top_n_tokens: 1 << 20, ..SamplingParams::greedy() };
+    let tokens = rig.generate(2, &[5, 6, 7], params, 5);
+    let may_end = tokens.iter().map(|token| eos_token_ids.iter().all(|id| token.top_token_ids.contains(id)));
+    assert_eq!(may_end.collect::<Vec<_>>(), [false, false, false, true, true]);
+}

@@ -41,19 +41,26 @@ fn tokens_are_those_of_the_cpu_backend() {
         temperature: 1.3,
         top_k: 50,
         top_p: 0.95,
+        min_p: 0.01,
         typical_p: 0.97,
         repetition_penalty: 1.1,
         frequency_penalty: 0.3,
+        presence_penalty: 0.2,
         seed: 1 << 40 | 5,
         top_n_tokens: 3,
         ..greedy
     };
-    let penalised = SamplingParams { repetition_penalty: 1.3, top_n_tokens: 5, ..greedy };
+    let near_best =
+        SamplingParams { is_greedy: false, temperature: 1.5, min_p: 0.3, top_n_tokens: 5, seed: 3, ..greedy };
+    let penalised =
+        SamplingParams { repetition_penalty: 1.3, presence_penalty: 1.5, min_new_tokens: 6, top_n_tokens: 5, ..greedy };
     for (name, tolerance) in TOLERANCES {
         let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
             return;
         };
-        for (params, len) in [(greedy, 1), (greedy, 40), (drawn, 23), (everything, 33), (penalised, 64)] {
+        for (params, len) in
+            [(greedy, 1), (greedy, 40), (drawn, 23), (everything, 33), (near_best, 17), (penalised, 64)]
+        {
             let what = format!("{name}, {params:?}");
             // Activations rounded to short floats lead to another token sooner or later where tokens are drawn.
             let num_tokens = if tolerance < 1e-3 || params.is_greedy { 12 } else { 1 };

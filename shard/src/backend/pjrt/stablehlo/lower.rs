@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use proto::MAX_HELD_BACK_TOKENS;
+
 use super::attention::HeadForm;
 use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
@@ -223,6 +225,7 @@ impl Lowering {
                 let rows = self.sampled.as_ref().expect("samplers have rows");
                 history::token_counts(emitter, history, rows, &self.sizes, (*scope, *vocab_size))
             }
+            Op::HeldBack { vocab_size } => self.held_back(*vocab_size), // [rows, vocab]
             Op::Uniform => threefry::uniform(emitter, &operands[0], &operands[1], &operands[2]),
             Op::InverseCdf => selection::inverse_cdf(emitter, &operands[0], &operands[1]),
             Op::TopTokens => selection::top_tokens(emitter, &operands[0], &operands[1], self.sizes.top_tokens),
@@ -250,6 +253,21 @@ impl Lowering {
         }
     }
 
+    /// Whether a token is one of those in the row's columns, `[rows, vocab]`.
+    fn held_back(&mut self, vocab_size: usize) -> Tensor {
+        let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
+        let emitter = &mut self.emitter;
+        let ids = emitter.iota(1, Type::new([self.sizes.rows, vocab_size], DType::I32)); // [rows, vocab]
+        let is_one_of = (0..MAX_HELD_BACK_TOKENS).map(|index| {
+            let token = column(emitter, columns, SampledColumn::HeldBack(index)); // [rows]
+            let token = emitter.broadcast(&token, &[0], ids.dims()); // [rows, vocab]
+            emitter.compare("EQ", &ids, &token) // [rows, vocab]
+        });
+        let is_one_of: Vec<Tensor> = is_one_of.collect();
+        let [first, others @ ..] = is_one_of.as_slice() else { unreachable!("there is room for held-back tokens") };
+        others.iter().fold(first.clone(), |any, one| self.emitter.elementwise("or", &[&any, one])) // [rows, vocab]
+    }
+
     /// The operands, scalars and `[rows]` repeated to `shape`.
     fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
         let dims = self.dims(shape);
@@ -275,4 +293,4 @@ fn column(emitter: &mut Emitter, columns: &Tensor, column: SampledColumn) -> Ten
 }
 
 /// The sampling parameters that samplers read are all columns.
-const _: () = assert!(SAMPLED_COLUMNS.len() == 4 + SamplingInput::COUNT);
+const _: () = assert!(SAMPLED_COLUMNS.len() == 4 + SamplingInput::COUNT + MAX_HELD_BACK_TOKENS);

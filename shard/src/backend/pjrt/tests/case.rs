@@ -80,7 +80,7 @@ pub(super) fn plain_batch(graph: &Arc<Graph>, num_rows: usize) -> Batch {
 
 /// A row that samples with `graph`.
 pub(super) fn greedy(graph: &Arc<Graph>) -> RowSampler {
-    RowSampler { params: SamplingParams::greedy(), graph: Arc::clone(graph) }
+    RowSampler { params: SamplingParams::greedy(), graph: Arc::clone(graph), eos_token_ids: Arc::default() }
 }
 
 /// State for `num_slots` rows of at most `max_total_tokens`.

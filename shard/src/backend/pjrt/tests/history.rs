@@ -1,6 +1,7 @@
 //! What reads and writes the token history. Tokens are integers: everything is exact.
 
 use proptest::prelude::*;
+use proto::MAX_HELD_BACK_TOKENS;
 
 use super::case::{greedy, layout};
 use super::*;
@@ -72,6 +73,22 @@ proptest! {
             case.history[row.slot * MAX_TOTAL_TOKENS..][row.context_len..MAX_TOTAL_TOKENS].fill(i32::MAX);
         }
         case.check(&[Tolerance::Exact, Tolerance::Exact]);
+    }
+
+    #[test]
+    fn tokens_are_held_back(num_rows in 1..NUM_SLOTS, vocab_size in 1..60usize, seed in any::<u64>()) {
+        let mut graph = Graph::default();
+        let is_held_back = graph.held_back(vocab_size);
+        let [zero, one] = [0.0, 1.0].map(|number| graph.constant(number));
+        let held_back = graph.select(is_held_back, one, zero).unwrap();
+        let graph = graph.finish(&[held_back]);
+        let mut numbers = Numbers::new(seed);
+        let mut batch = sampling_batch(&mut numbers, &graph, num_rows);
+        for row in &mut batch.sampled {
+            let num_tokens = numbers.below(MAX_HELD_BACK_TOKENS + 1);
+            row.held_back = numbers.indices(num_tokens, vocab_size).into();
+        }
+        Case::new(graph, batch, [num_rows + 2, 1], layout(NUM_SLOTS, 1, MAX_TOTAL_TOKENS)).check(&[Tolerance::Exact]);
     }
 
     #[test]

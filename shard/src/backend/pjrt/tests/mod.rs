@@ -56,6 +56,7 @@ fn test_of(op: &Op) -> &'static str {
         Op::KthLargest => "the_kth_largest",
         Op::MassThreshold => "thresholds_of_a_mass",
         Op::TokenCounts { scope: TokenScope::Context | TokenScope::Generated, vocab_size: _ } => "tokens_are_counted",
+        Op::HeldBack { vocab_size: _ } => "tokens_are_held_back",
         Op::Uniform => "random_numbers_have_the_same_bits",
         Op::InverseCdf => "draws_of_exact_sums",
         Op::TopTokens => "top_tokens_are_in_order",

@@ -1,0 +1,21 @@
+//! Min-p (Nguyen et al., 2024): tokens much less probable than the best one go.
+//!
+//! Door: [`apply`]. vLLM and transformers (`MinPLogitsWarper`) have the same rule and, for the latter, the same place: behind
+//! temperature, top-k and top-p, before typical-p.
+
+use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, Unary, Value};
+
+/// Scores of tokens with p < `min_p` · (p of the best token) become minus infinity. The best one always stays, and so do
+/// those that tie with it.
+pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let min_p = graph.input(Input::Sampling(SamplingInput::MinP)); // [rows]
+    let best = graph.arg_max(scores)?; // [rows]
+    let best = graph.gather_columns(scores, best)?; // [rows]
+    // The quotient of two probabilities needs no sum over the vocabulary.
+    let distance = graph.binary(Binary::Subtract, scores, best)?; // [rows, vocab]
+    let ratio = graph.unary(Unary::Exp, distance)?; // [rows, vocab]
+    // A score that is not a number is not dropped: the logprob then tells.
+    let is_dropped = graph.less(ratio, min_p)?; // [rows, vocab]
+    let never = graph.constant(f32::NEG_INFINITY); // []
+    graph.select(is_dropped, never, scores) // [rows, vocab]
+}
