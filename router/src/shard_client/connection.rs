@@ -34,6 +34,8 @@ pub(super) struct Connection {
     last_answered: u64,
     /// What came behind the last answer and ends the conversation.
     failure: Option<ShardClientError>,
+    /// Whether the shard has said that something went wrong; it ends then, which is no news.
+    has_complained: bool,
     /// When the shard last said that it is alive.
     heard_at: Instant,
 }
@@ -57,6 +59,7 @@ impl Connection {
                         last_sent: 0,
                         last_answered: 0,
                         failure: None,
+                        has_complained: false,
                         heard_at: Instant::now(),
                     });
                 }
@@ -133,7 +136,10 @@ impl Connection {
         let Reply { sequence_number: got, kind } = self.read_frame().await?;
         let (rank, expected) = (self.rank, self.last_answered + 1);
         match kind {
-            Some(reply::Kind::Error(error)) => Err(ShardClientError::Shard { rank, error }),
+            Some(reply::Kind::Error(error)) => {
+                self.has_complained = true;
+                Err(ShardClientError::Shard { rank, error })
+            }
             _ if got != expected => Err(ShardClientError::SequenceNumber { rank, expected, got }),
             Some(kind) if expected > self.last_sent => Err(unexpected(rank, "nothing", &kind)),
             // The shard's own log says what is done.
@@ -150,15 +156,20 @@ impl Connection {
         }
     }
 
-    /// Waits until the conversation breaks, whatever the shard says before that. Safe to abandon.
+    /// Waits until the conversation breaks, whatever the shard says before that; for ever if the shard has said why. Safe to
+    /// abandon.
     pub(super) async fn broken(&mut self) -> ShardClientError {
         let rank = self.rank;
         if let Some(failure) = self.failure.take() {
             return failure;
         }
+        if self.has_complained {
+            std::future::pending::<()>().await;
+        }
         loop {
             match self.read_frame().await {
                 Ok(Reply { kind: Some(reply::Kind::Error(error)), .. }) => {
+                    self.has_complained = true;
                     return ShardClientError::Shard { rank, error };
                 }
                 Ok(_) => {}

@@ -199,11 +199,7 @@ impl ShardGroup {
         let mut news: FuturesUnordered<_> = connections.iter_mut().map(Connection::broken).collect();
         while let Ok(Some(error)) = tokio::time::timeout_at(until, news.next()).await {
             let known = symptom.as_ref().map(|(known, _)| known);
-            // Who complains ends too, and is not to blame for that.
-            let complained = matches!((known, &error), (
-                Some(ShardClientError::Shard { rank, .. }), ShardClientError::Closed { rank: closed }
-            ) if rank == closed);
-            if !complained && known.is_none_or(|known| known.certainty() < error.certainty()) {
+            if known.is_none_or(|known| known.certainty() < error.certainty()) {
                 let is_cause = error.certainty() == Certainty::Cause;
                 *symptom = Some((error, until));
                 if is_cause {
