@@ -273,9 +273,7 @@ fn the_others_hear_of_a_rank_that_is_gone() {
 
 #[test]
 fn devices_make_the_tokens_of_one() {
-    // Compilers take their time: four devices for the fixture that copies KV heads, and for the tied one.
-    let cases = FIXTURES.map(|name| (name, 2)).into_iter().chain([(FIXTURES[0], 4), (FIXTURES[1], 4)]);
-    for (name, num_devices) in cases {
+    for (name, num_devices) in FIXTURES.into_iter().flat_map(|name| [(name, 2), (name, 4)]) {
         let path = fixture(name);
         let path = path.to_str().unwrap();
         let Some(mut rig) = on_xla_devices(path, num_devices) else { return };
