@@ -120,7 +120,8 @@ fn generate_event(event: &Value) -> Option<StreamEvent> {
 fn completions_event(chunk: &Value) -> Option<StreamEvent> {
     let choice = chunk["choices"].as_array()?.first();
     let text = choice.and_then(|choice| choice["text"].as_str()).unwrap_or_default();
-    let is_last = choice.is_some_and(|choice| !choice["finish_reason"].is_null());
+    // TGI has an empty reason where others have null.
+    let is_last = choice.and_then(|choice| choice["finish_reason"].as_str()).is_some_and(|reason| !reason.is_empty());
     Some(StreamEvent {
         // A chunk without text is a token that is no whole character yet, unless it only says why the stream ends.
         has_token: !text.is_empty() || choice.is_some() && !is_last,
@@ -176,6 +177,7 @@ mod tests {
         let read = |data: &str| completions(false).read(data).unwrap();
         assert_eq!(read(r#"{"choices":[{"text":" a","finish_reason":null}]}"#), event(true, " a", false));
         assert_eq!(read(r#"{"choices":[{"text":""}],"usage":null}"#), event(true, "", false));
+        assert_eq!(read(r#"{"choices":[{"text":"","finish_reason":""}]}"#), event(true, "", false));
         assert_eq!(read(r#"{"choices":[{"text":" b","finish_reason":"length"}]}"#), event(true, " b", true));
         assert_eq!(read(r#"{"choices":[{"text":"","finish_reason":"stop"}]}"#), event(false, "", true));
         let usage = StreamEvent { num_output_tokens: Some(4), num_prompt_tokens: Some(2), ..event(false, "", false) };

@@ -25,9 +25,15 @@ const KEEP_ALIVE: &str = ": still there\n\n";
 const TOKEN: &str = "data: {\"token\":{\"text\":\" a\",\"special\":false},\"generated_text\":null}\n\n";
 const LAST_TOKEN: &str = "data: {\"token\":{\"text\":\" b\",\"special\":false},\"generated_text\":\" a b\",\
                           \"details\":{\"input_length\":7}}\n\n";
-const CHUNKS: &str = "data: {\"choices\":[{\"text\":\" a\",\"finish_reason\":null}]}\n\n\
-                      data: {\"choices\":[{\"text\":\" b c\",\"finish_reason\":\"length\"}]}\n\n\
-                      data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n";
+
+/// What servers send on `/v1/completions` for three tokens of which the second is no whole character, with the fields of
+/// each: chunks for two or three tokens, the reason and the usage in the last chunk or behind it, an empty reason before (TGI).
+const COMPLETIONS: [(&str, &str); 4] = [
+    ("openai", include_str!("completions/openai.sse")),
+    ("vllm", include_str!("completions/vllm.sse")),
+    ("llama-cpp", include_str!("completions/llama-cpp.sse")),
+    ("tgi", include_str!("completions/tgi.sse")),
+];
 
 /// What all connections of the server share.
 struct Server {
@@ -74,17 +80,22 @@ impl Server {
     }
 
     async fn stream(&self, path: &str, mut events: Sender<Bytes, std::io::Error>) {
-        let (behaviour, api) = path[1..].split_once('/').unwrap();
+        let (behaviour, _) = path[1..].split_once('/').unwrap();
+        let of_completions =
+            |name: &str| COMPLETIONS.iter().find(|(server, _)| *server == name).map(|(_, stream)| *stream);
+        let completions: Option<Vec<&str>> = match behaviour.strip_prefix("cut-off-") {
+            Some(server) => of_completions(server).map(|stream| stream.split_inclusive("\n\n").take(1).collect()),
+            None => of_completions(behaviour).map(|stream| stream.split_inclusive("\n\n").collect()),
+        };
         let script: &[&str] = match behaviour {
-            "good" if api == "v1/completions" => &[CHUNKS],
             "good" => &[TOKEN, KEEP_ALIVE, TOKEN, LAST_TOKEN],
             "full" => &[r#"{"error":"Model is overloaded"}"#],
             "error" => &[TOKEN, "data: {\"error\":\"no memory\",\"error_type\":\"generation\"}\n\n"],
             "strange" => &["data: {\"id\":3}\n\n"],
             _ => &[TOKEN],
         };
-        for part in script {
-            let _ = events.send_data(Bytes::from_static(part.as_bytes())).await;
+        for part in completions.as_deref().unwrap_or(script) {
+            let _ = events.send_data(Bytes::copy_from_slice(part.as_bytes())).await;
         }
         match behaviour {
             "together" => {
@@ -124,12 +135,18 @@ async fn streams_that_end_well_are_measured() {
 }
 
 #[tokio::test]
-async fn usage_counts_the_tokens_of_completions() {
+async fn completions_of_every_server_are_understood() {
     let (server, url) = Server::start().await;
     let flags = ["--num-requests", "2", "--api", "completions", "--model", "m", "--ignore-eos"];
-    let report = report(&format!("{url}/good"), &flags).await;
-    assert_eq!((report.num_succeeded, report.num_output_tokens), (2, 6));
-    assert!(report.to_string().contains("counted by usage\n"), "{report}");
+    for (name, _) in COMPLETIONS {
+        let full = report(&format!("{url}/{name}"), &flags).await;
+        assert_eq!((full.num_succeeded, full.num_output_tokens), (2, 6), "{name}: {full}");
+        assert!(full.to_string().contains("counted by usage\n"), "{name}: {full}");
+        assert!(full.to_string().contains("prompt tokens         14\n"), "{name}: {full}");
+        assert!(full.inter_token_latency_ms.is_some(), "{name}");
+        let cut_off = report(&format!("{url}/cut-off-{name}"), &flags).await;
+        assert_eq!((cut_off.num_succeeded, cut_off.failures["stream broke off"].count), (0, 2), "{name}");
+    }
     assert_eq!(server.bodies.lock().unwrap()[0]["ignore_eos"], json!(true));
 }
 

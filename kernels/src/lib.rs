@@ -1,6 +1,6 @@
 //! CPU kernels for the hot operations of a language model, on slices of f32.
 //!
-//! Doors: [`linear`], [`attention`], [`rms_norm`], [`rotary`], [`silu_mul`], [`softmax`], [`floats`] for what is read from
+//! Doors: [`linear`], [`attention`], [`rms_norm`], [`layer_norm`], [`rotary`], [`activation`], [`softmax`], [`floats`] for what is read from
 //! checkpoints, and [`isa`], which chooses the instruction set once per process. Each operation is written once over sixteen lanes (`isa::simd`); `isa` has
 //! one file per instruction set. Work is spread over the current rayon pool; small problems stay on the calling thread.
 //!
@@ -8,14 +8,15 @@
 //! threads; AVX2 and AVX-512 agree bit for bit. Lengths that do not fit each other are programming errors and panic
 //! with the sizes. It knows no model, reads no environment and does no I/O.
 
+pub mod activation;
 pub mod attention;
 pub mod floats;
 pub mod isa;
+pub mod layer_norm;
 pub mod linear;
 #[cfg(test)]
 mod numbers;
 pub mod rms_norm;
 pub mod rotary;
 mod rows;
-pub mod silu_mul;
 pub mod softmax;

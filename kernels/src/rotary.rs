@@ -1,16 +1,26 @@
-//! Rotary position embedding in Hugging Face's convention: the first half of a head is rotated against the second.
+//! Rotary position embedding: pairs of a head's values are turned by an angle that grows with the position.
 //!
-//! Doors: [`RotaryTable`] once per model, [`rotary`] at every step. Heads whose rotated part is shorter than the head keep
+//! Doors: [`RotaryTable`] once per model, [`rotary`] at every step, [`Pairing`] says which values are pairs. Heads whose rotated part is shorter than the head keep
 //! the rest as it is. Which frequencies a model uses is the caller's business.
 
 use rayon::prelude::*;
 
 use crate::rows::rows_per_task;
 
+/// Which values of a head are turned together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pairing {
+    /// One of the first half of the rotated part and one of the second, as in most of Hugging Face's models.
+    Halves,
+    /// Neighbours, as in the paper.
+    Neighbours,
+}
+
 /// Cosines and sines of every position.
 #[derive(Debug, Clone)]
 pub struct RotaryTable {
     num_frequencies: usize,
+    pairing: Pairing,
     /// `[positions, frequencies]` of (cosine, sine).
     turns: Vec<(f32, f32)>,
 }
@@ -18,7 +28,7 @@ pub struct RotaryTable {
 impl RotaryTable {
     /// The angle of position p is `p * frequencies[i]`, rounded to f32 as Hugging Face does; `scale` multiplies
     /// cosines and sines (1 unless the model's rope scaling says otherwise). Twice `frequencies` is the rotated part of a head.
-    pub fn new(frequencies: &[f32], num_positions: usize, scale: f32) -> Self {
+    pub fn new(frequencies: &[f32], num_positions: usize, scale: f32, pairing: Pairing) -> Self {
         let num_frequencies = frequencies.len();
         let mut turns = Vec::with_capacity(num_positions * num_frequencies); // [positions, frequencies]
         for position in 0..num_positions {
@@ -27,7 +37,7 @@ impl RotaryTable {
                 turns.push((angle.cos() as f32 * scale, angle.sin() as f32 * scale));
             }
         }
-        Self { num_frequencies, turns }
+        Self { num_frequencies, pairing, turns }
     }
 
     /// Positions it covers.
@@ -54,14 +64,25 @@ pub fn rotary(x: &mut [f32], head_dim: usize, positions: &[u32], table: &RotaryT
     x.par_chunks_mut(task_rows * width).zip(positions.par_chunks(task_rows)).for_each(|(x, positions)| {
         for (token, position) in x.chunks_exact_mut(width).zip(positions) {
             let turns = &table.turns[*position as usize * half..][..half];
-            token.chunks_exact_mut(head_dim).for_each(|head| rotate(&mut head[..2 * half], turns));
+            let heads = token.chunks_exact_mut(head_dim).map(|head| &mut head[..2 * half]);
+            match table.pairing {
+                Pairing::Halves => heads.for_each(|head| rotate_halves(head, turns)),
+                Pairing::Neighbours => heads.for_each(|head| rotate_neighbours(head, turns)),
+            }
         }
     });
 }
 
-fn rotate(head: &mut [f32], turns: &[(f32, f32)]) {
+fn rotate_halves(head: &mut [f32], turns: &[(f32, f32)]) {
     let (first, second) = head.split_at_mut(turns.len());
     for ((a, b), (cosine, sine)) in first.iter_mut().zip(second).zip(turns) {
+        (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
+    }
+}
+
+fn rotate_neighbours(head: &mut [f32], turns: &[(f32, f32)]) {
+    let (pairs, _) = head.as_chunks_mut::<2>();
+    for ([a, b], (cosine, sine)) in pairs.iter_mut().zip(turns) {
         (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
     }
 }
@@ -72,7 +93,7 @@ mod tests {
 
     #[test]
     fn halves_are_rotated_and_the_rest_is_kept() {
-        let table = RotaryTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 3, 1.0);
+        let table = RotaryTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 3, 1.0, Pairing::Halves);
         assert_eq!(table.num_positions(), 3);
         let mut x = [1.0, 2.0, 3.0, 4.0, 5.0, 1.0, 2.0, 3.0, 4.0, 5.0];
         rotary(&mut x, 5, &[0, 1], &table);
@@ -83,9 +104,19 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_are_rotated_and_the_rest_is_kept() {
+        let table = RotaryTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 2, 1.0, Pairing::Neighbours);
+        let mut x = [1.0, 2.0, 3.0, 4.0, 5.0];
+        rotary(&mut x, 5, &[1], &table);
+        for (value, expected) in x.iter().zip([-2.0, 1.0, 3.0, 4.0, 5.0]) {
+            assert!((value - expected).abs() < 1e-6, "{value} instead of {expected}");
+        }
+    }
+
+    #[test]
     fn threads_do_not_change_a_bit() {
         let frequencies: Vec<f32> = (0..32).map(|i| 0.8_f32.powi(i)).collect();
-        let table = RotaryTable::new(&frequencies, 300, 1.0);
+        let table = RotaryTable::new(&frequencies, 300, 1.0, Pairing::Halves);
         let positions: Vec<u32> = (0..300).rev().collect();
         let x: Vec<f32> = (0..300 * 256).map(|i| (i as f32).sin()).collect();
         let mut together = x.clone();

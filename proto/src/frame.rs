@@ -70,6 +70,7 @@ mod tests {
             new_blocks: vec![7, 9],
             sampling: Some(sampling),
             samples_token: true,
+            ..PromptChunk::default()
         };
         Command {
             sequence_number: 42,

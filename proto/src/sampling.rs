@@ -11,6 +11,9 @@
 //! | `top_p` | 1 = off | 0 < p ≤ 1 | keeps the smallest set of best tokens whose probability reaches p |
 //! | `min_p` | 0 = off | 0 ≤ p ≤ 1 | keeps tokens at least p times as probable as the best one (Nguyen et al., 2024) |
 //! | `typical_p` | 1 = off | 0 < p ≤ 1 | locally typical sampling (Meister et al., 2022) |
+//! | `logit_bias` | empty | −100 … 100, at most [`MAX_LOGIT_BIASES`] tokens | added to the logits of the tokens it names (OpenAI) |
+//! | `watermark_gamma` | any | 0 ≤ γ ≤ 1 | share of the vocabulary that is green after a token (Kirchenbauer et al., 2023) |
+//! | `watermark_delta` | 0 = off | finite | added to the logits of green tokens |
 //! | `repetition_penalty` | 1 | > 0, finite | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted from a logit once per occurrence among the generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
@@ -24,6 +27,9 @@ use crate::SamplingParams;
 
 /// End-of-sequence tokens that a model may have for `min_new_tokens` to hold them back: programs have room for as many.
 pub const MAX_HELD_BACK_TOKENS: usize = 8;
+
+/// Tokens that a `logit_bias` may name: as many as OpenAI's API takes. Programs have room for them.
+pub const MAX_LOGIT_BIASES: usize = 300;
 
 /// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on; those of parameters that
 /// TGI has not are like them.
@@ -44,6 +50,18 @@ pub enum SamplingError {
     MinP,
     #[error("`presence_penalty` must be >= -2.0 and <= 2.0")]
     PresencePenalty,
+    #[error("`watermark_gamma` must be >= 0.0 and <= 1.0")]
+    WatermarkGamma,
+    #[error("`watermark_delta` must be a finite number")]
+    WatermarkDelta,
+    #[error("`logit_bias` must be >= -100.0 and <= 100.0 for every token")]
+    LogitBias,
+    #[error("`logit_bias` must name at most {MAX_LOGIT_BIASES} tokens. Given: {given}")]
+    LogitBiases { given: usize },
+    #[error("`logit_bias` must name a token once. Given twice: {token_id}")]
+    LogitBiasTwice { token_id: u32 },
+    #[error("`logit_bias` must name tokens of the model's vocabulary of {vocab_size}. Given: {token_id}")]
+    LogitBiasToken { token_id: u32, vocab_size: u32 },
 }
 
 impl SamplingParams {
@@ -63,6 +81,9 @@ impl SamplingParams {
             is_greedy: true,
             top_n_tokens: 0,
             wants_prompt_logprobs: false,
+            logit_bias: Vec::new(),
+            watermark_gamma: 0.5,
+            watermark_delta: 0.0,
         }
     }
 
@@ -94,13 +115,41 @@ impl SamplingParams {
         if !(-2.0..=2.0).contains(&self.presence_penalty) {
             return Err(SamplingError::PresencePenalty);
         }
-        Ok(())
+        self.check_logit_bias()?;
+        if !(0.0..=1.0).contains(&self.watermark_gamma) {
+            return Err(SamplingError::WatermarkGamma);
+        }
+        if self.watermark_delta.is_finite() { Ok(()) } else { Err(SamplingError::WatermarkDelta) }
+    }
+
+    /// Checks that the tokens it names are in a vocabulary.
+    ///
+    /// # Errors
+    /// The first token that is not.
+    pub fn check_tokens(&self, vocab_size: u32) -> Result<(), SamplingError> {
+        let unknown = self.logit_bias.iter().find(|entry| entry.token_id >= vocab_size);
+        unknown.map_or(Ok(()), |entry| Err(SamplingError::LogitBiasToken { token_id: entry.token_id, vocab_size }))
+    }
+
+    fn check_logit_bias(&self) -> Result<(), SamplingError> {
+        let given = self.logit_bias.len();
+        if given > MAX_LOGIT_BIASES {
+            return Err(SamplingError::LogitBiases { given });
+        }
+        if !self.logit_bias.iter().all(|entry| (-100.0..=100.0).contains(&entry.bias)) {
+            return Err(SamplingError::LogitBias);
+        }
+        let mut token_ids: Vec<u32> = self.logit_bias.iter().map(|entry| entry.token_id).collect();
+        token_ids.sort_unstable();
+        let twice = token_ids.windows(2).find(|pair| pair[0] == pair[1]);
+        twice.map_or(Ok(()), |pair| Err(SamplingError::LogitBiasTwice { token_id: pair[0] }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LogitBias;
 
     #[expect(clippy::needless_pass_by_value, reason = "reads better at the call")]
     fn check(change: impl Fn(&mut SamplingParams), expected: Result<(), SamplingError>) {
@@ -127,8 +176,32 @@ mod tests {
         for bad in [-0.1, 1.1, f32::NAN] {
             check(|p| p.min_p = bad, Err(SamplingError::MinP));
         }
+        for bad in [-0.1, 1.1, f32::NAN] {
+            check(|p| p.watermark_gamma = bad, Err(SamplingError::WatermarkGamma));
+        }
+        check(|p| p.watermark_delta = f32::INFINITY, Err(SamplingError::WatermarkDelta));
         check(|p| p.min_p = 1.0, Ok(()));
         check(|p| (p.top_p, p.typical_p, p.frequency_penalty) = (1.0, 0.01, -2.0), Ok(()));
+    }
+
+    #[test]
+    fn biases() {
+        let biases = |entries: &[(u32, f32)]| -> Vec<LogitBias> {
+            entries.iter().map(|(token_id, bias)| LogitBias { token_id: *token_id, bias: *bias }).collect()
+        };
+        check(|p| p.logit_bias = biases(&[(7, -100.0), (0, 100.0)]), Ok(()));
+        for bad in [-100.5, 101.0, f32::NAN, f32::INFINITY] {
+            check(|p| p.logit_bias = biases(&[(1, 0.5), (2, bad)]), Err(SamplingError::LogitBias));
+        }
+        let twice = Err(SamplingError::LogitBiasTwice { token_id: 5 });
+        check(|p| p.logit_bias = biases(&[(5, 1.0), (4, 1.0), (5, 1.0)]), twice);
+        let many: Vec<(u32, f32)> = (0..=MAX_LOGIT_BIASES as u32).map(|token| (token, 1.0)).collect();
+        check(|p| p.logit_bias = biases(&many[1..]), Ok(()));
+        let given = MAX_LOGIT_BIASES + 1;
+        check(|p| p.logit_bias = biases(&many), Err(SamplingError::LogitBiases { given }));
+        let params = SamplingParams { logit_bias: biases(&[(9, 1.0), (10, 1.0)]), ..SamplingParams::greedy() };
+        assert_eq!(params.check_tokens(11), Ok(()));
+        assert_eq!(params.check_tokens(10), Err(SamplingError::LogitBiasToken { token_id: 10, vocab_size: 10 }));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use clap::Args;
 
+use crate::kv_cache_memory::KvCacheMemory;
+
 /// Everything the router takes.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct RouterArgs {
@@ -92,6 +94,14 @@ pub struct LimitArgs {
     #[arg(long, env, default_value_t = 5)]
     pub max_top_n_tokens: u32,
 
+    /// Share of the vocabulary that is likelier after a token, in texts with `watermark`
+    #[arg(long, env, default_value_t = 0.5)]
+    pub watermark_gamma: f32,
+
+    /// What is added to the scores of those tokens
+    #[arg(long, env, default_value_t = 2.0)]
+    pub watermark_delta: f32,
+
     /// Longest prompt in tokens [default: --max-total-tokens minus 1]
     #[arg(long, env)]
     pub max_input_tokens: Option<u32>,
@@ -103,6 +113,14 @@ pub struct LimitArgs {
     /// Longest prompt and completion together in tokens [default: what the model and the memory allow]
     #[arg(long, env)]
     pub max_total_tokens: Option<u32>,
+
+    /// Prompt tokens of waiting requests, all together; more are answered with status 429 [default: no limit]
+    #[arg(long, env)]
+    pub max_queued_tokens: Option<u32>,
+
+    /// Seconds that a request may take, time in the queue included; then it ends with status 504 [default: no limit]
+    #[arg(long, env)]
+    pub request_timeout: Option<u64>,
 
     /// Threads that tokenize prompts
     #[arg(long, env, default_value_t = 2)]
@@ -127,6 +145,14 @@ pub struct BatchingArgs {
     /// Tokens that the KV cache holds, of all running sequences together [default: what the memory allows]
     #[arg(long, env)]
     pub max_batch_total_tokens: Option<u32>,
+
+    /// Memory of the KV cache on each device, such as `8GiB`, or as a share of what is free, such as `60%` [default: what all running sequences can use, at most all of a device's free memory or half of the host's]
+    #[arg(long, env, conflicts_with = "max_batch_total_tokens")]
+    pub kv_cache_memory: Option<KvCacheMemory>,
+
+    /// Prompts that begin alike, and the turns of a conversation, share what was computed for them: true or false
+    #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
+    pub prefix_caching: bool,
 
     /// Accepted for compatibility; without effect, because waiting sequences are admitted at every step
     #[arg(long, env, default_value_t = 20)]
@@ -194,9 +220,13 @@ impl LimitArgs {
             max_best_of,
             max_stop_sequences,
             max_top_n_tokens,
+            watermark_gamma,
+            watermark_delta,
             max_input_tokens,
             max_input_length,
             max_total_tokens,
+            max_queued_tokens,
+            request_timeout,
             validation_workers,
             max_client_batch_size,
         } = self;
@@ -205,9 +235,13 @@ impl LimitArgs {
         argv.flag("--max-best-of", max_best_of);
         argv.flag("--max-stop-sequences", max_stop_sequences);
         argv.flag("--max-top-n-tokens", max_top_n_tokens);
+        argv.flag("--watermark-gamma", watermark_gamma);
+        argv.flag("--watermark-delta", watermark_delta);
         argv.optional("--max-input-tokens", max_input_tokens.as_ref());
         argv.optional("--max-input-length", max_input_length.as_ref());
         argv.optional("--max-total-tokens", max_total_tokens.as_ref());
+        argv.optional("--max-queued-tokens", max_queued_tokens.as_ref());
+        argv.optional("--request-timeout", request_timeout.as_ref());
         argv.flag("--validation-workers", validation_workers);
         argv.flag("--max-client-batch-size", max_client_batch_size);
         argv.0
@@ -221,6 +255,8 @@ impl BatchingArgs {
             waiting_served_ratio,
             max_batch_prefill_tokens,
             max_batch_total_tokens,
+            kv_cache_memory,
+            prefix_caching,
             max_waiting_tokens,
             max_batch_size,
             step_window,
@@ -229,6 +265,8 @@ impl BatchingArgs {
         argv.flag("--waiting-served-ratio", waiting_served_ratio);
         argv.optional("--max-batch-prefill-tokens", max_batch_prefill_tokens.as_ref());
         argv.optional("--max-batch-total-tokens", max_batch_total_tokens.as_ref());
+        argv.optional("--kv-cache-memory", kv_cache_memory.as_ref());
+        argv.flag("--prefix-caching", prefix_caching);
         argv.flag("--max-waiting-tokens", max_waiting_tokens);
         argv.optional("--max-batch-size", max_batch_size.as_ref());
         argv.flag("--step-window", step_window);
@@ -320,6 +358,7 @@ mod tests {
         check_round_trip(&["--hostname=::1", "-p", "0", "--payload-limit=7", "--compute-type=1-x", "--log-level=-x"]);
         check_round_trip(&["--cors-allow-origin=http://a", "--cors-allow-origin=http://b", "--max-best-of=9"]);
         check_round_trip(&["--max-input-length=5", "--max-total-tokens=9", "--max-concurrent-requests=1"]);
+        check_round_trip(&["--watermark-gamma=0.25", "--watermark-delta=1.5"]);
         check_round_trip(&["--max-input-tokens=5", "--max-top-n-tokens=1", "--max-stop-sequences=0"]);
         check_round_trip(&["--waiting-served-ratio=1.25", "--max-batch-size=3", "--max-waiting-tokens=1"]);
         check_round_trip(&["--max-batch-prefill-tokens=8", "--max-batch-total-tokens=64", "--shutdown-timeout=1"]);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proto::StepReply;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::metrics::Metrics;
 use crate::scheduler::{Event, Limits, Phase, ReplyMismatch, Scheduler, SequenceEvent, SequenceId, SequenceSpec, Step};
@@ -24,10 +24,16 @@ const QUEUE: usize = 256;
 /// What those are told whose generation a stopping server ends.
 const STOPPING: &str = "Server error: the server is shutting down";
 
-/// The loop has ended, or is about to.
+/// Why a sequence was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{STOPPING}")]
-pub(crate) struct BatcherStopped;
+pub(crate) enum SubmitError {
+    /// The loop has ended, or is about to.
+    #[error("{STOPPING}")]
+    Stopped,
+    /// As many prompt tokens wait as may.
+    #[error("the queue is full")]
+    QueueFull,
+}
 
 /// Why the loop ended.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +52,16 @@ pub(crate) struct Rules {
     pub(crate) limits: Limits,
     /// Steps that may be under way, at least 1.
     pub(crate) step_window: usize,
+    /// Most prompt tokens of sequences that wait; `None` is no limit.
+    pub(crate) max_queued_tokens: Option<u32>,
 }
 
 /// Sequences come in here.
 #[derive(Debug, Clone)]
 pub(crate) struct BatcherHandle {
     submissions_tx: mpsc::Sender<Submission>,
+    /// A permit for each prompt token that may wait.
+    queued_tokens: Option<Arc<Semaphore>>,
 }
 
 /// The loop.
@@ -60,7 +70,7 @@ pub(crate) struct Batcher {
     scheduler: Scheduler,
     group: ShardGroup,
     submissions_rx: mpsc::Receiver<Submission>,
-    events_tx: HashMap<SequenceId, mpsc::Sender<SequenceEvent>>,
+    readers: HashMap<SequenceId, Reader>,
     stop_rx: watch::Receiver<bool>,
     rules: Rules,
     metrics: Arc<Metrics>,
@@ -89,17 +99,29 @@ enum News {
 #[derive(Debug)]
 struct Submission {
     spec: SequenceSpec,
+    reader: Reader,
+}
+
+/// Who reads what happens to a sequence.
+#[derive(Debug)]
+struct Reader {
     events_tx: mpsc::Sender<SequenceEvent>,
+    /// Given back when the sequence leaves the queue.
+    queue_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl BatcherHandle {
     /// Queues a sequence. Dropping the receiver cancels it.
     ///
     /// # Errors
-    /// When the loop has ended.
-    pub(crate) async fn submit(&self, spec: SequenceSpec) -> Result<mpsc::Receiver<SequenceEvent>, BatcherStopped> {
+    /// When too many tokens wait, or the loop has ended.
+    pub(crate) async fn submit(&self, spec: SequenceSpec) -> Result<mpsc::Receiver<SequenceEvent>, SubmitError> {
+        let num_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
+        let permit = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_many_owned(num_tokens);
+        let queue_permit = self.queued_tokens.as_ref().map(permit).transpose().map_err(|_| SubmitError::QueueFull)?;
         let (events_tx, events_rx) = mpsc::channel(most_events(&spec));
-        self.submissions_tx.send(Submission { spec, events_tx }).await.map_err(|_| BatcherStopped)?;
+        let submission = Submission { spec, reader: Reader { events_tx, queue_permit } };
+        self.submissions_tx.send(submission).await.map_err(|_| SubmitError::Stopped)?;
         Ok(events_rx)
     }
 }
@@ -119,18 +141,19 @@ impl Batcher {
         metrics: Arc<Metrics>,
     ) -> (BatcherHandle, Self) {
         let (submissions_tx, submissions_rx) = mpsc::channel(QUEUE);
+        let queued_tokens = rules.max_queued_tokens.map(|most| Arc::new(Semaphore::new(most as usize)));
         let batcher = Self {
             scheduler: Scheduler::new(rules.limits.clone()),
             group,
             submissions_rx,
-            events_tx: HashMap::new(),
+            readers: HashMap::new(),
             stop_rx,
             rules,
             metrics,
             sent: VecDeque::new(),
             idle_since: Instant::now(),
         };
-        (BatcherHandle { submissions_tx }, batcher)
+        (BatcherHandle { submissions_tx, queued_tokens }, batcher)
     }
 
     /// Runs until told to stop, or until nobody can submit any more; the shards are told to leave then.
@@ -211,20 +234,20 @@ impl Batcher {
         }
     }
 
-    fn submit(&mut self, Submission { spec, events_tx }: Submission) {
+    fn submit(&mut self, Submission { spec, reader }: Submission) {
         match self.scheduler.submit(spec, Instant::now()) {
             Ok(id) => {
-                self.events_tx.insert(id, events_tx);
+                self.readers.insert(id, reader);
             }
-            Err(error) => send(&events_tx, SequenceEvent::Failed(format!("Server error: {error}"))),
+            Err(error) => send(&reader.events_tx, SequenceEvent::Failed(format!("Server error: {error}"))),
         }
     }
 
     /// Ends the sequences that nobody reads any more.
     fn cancel_abandoned(&mut self) {
         let scheduler = &mut self.scheduler;
-        self.events_tx.retain(|&id, events_tx| {
-            let is_abandoned = events_tx.is_closed();
+        self.readers.retain(|&id, reader| {
+            let is_abandoned = reader.events_tx.is_closed();
             if is_abandoned {
                 scheduler.cancel(id);
             }
@@ -234,7 +257,7 @@ impl Batcher {
 
     /// Sends a step, or only what it releases.
     async fn send(&mut self, mut step: Step) -> Result<(), BatcherError> {
-        let num_admitted = step.events.len();
+        let num_admitted = self.note_admissions(&step);
         if num_admitted > 0 {
             self.metrics.batch_next_size.record(num_admitted as f64);
         }
@@ -252,6 +275,19 @@ impl Batcher {
         Ok(self.note_failure(result)?)
     }
 
+    /// Counts who leaves the queue, and what the prefix cache had of their prompts.
+    fn note_admissions(&self, step: &Step) -> usize {
+        let mut num_admitted = 0;
+        for event in &step.events {
+            if let SequenceEvent::Admitted { num_prompt_tokens, num_cached, .. } = event.kind {
+                num_admitted += 1;
+                self.metrics.prefix_cache.count(num_prompt_tokens, num_cached);
+            }
+        }
+        self.metrics.preemptions.increment(u64::from(step.num_preempted));
+        num_admitted
+    }
+
     /// Hands on what a step made.
     fn apply(&mut self, reply: StepReply) -> Result<(), BatcherError> {
         let Some(Sent { phase, at }) = self.sent.pop_front() else { return Err(ReplyMismatch::NoStep.into()) };
@@ -259,6 +295,9 @@ impl Batcher {
         // It began when it was sent, or when the step before it ended.
         let began_at = at.max(std::mem::replace(&mut self.idle_since, received_at));
         let forward = Duration::from_nanos(reply.forward_ns);
+        if phase == Phase::Decode {
+            self.metrics.device_idle_duration.record(Duration::from_nanos(reply.idle_ns));
+        }
         self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
         let applied = self.scheduler.apply(reply).map(|events| self.dispatch(events));
         let metrics = self.metrics.steps(phase);
@@ -283,7 +322,18 @@ impl Batcher {
     }
 
     fn dispatch(&mut self, events: Vec<Event>) {
-        dispatch(&mut self.events_tx, events);
+        for Event { id, kind } in events {
+            let is_last = kind.is_terminal();
+            if let Some(reader) = self.readers.get_mut(&id) {
+                if let SequenceEvent::Admitted { .. } = kind {
+                    reader.queue_permit = None;
+                }
+                send(&reader.events_tx, kind);
+            }
+            if is_last {
+                self.readers.remove(&id);
+            }
+        }
     }
 
     /// Ends every sequence, also those that are only submitted.
@@ -299,18 +349,6 @@ impl Batcher {
 
     fn show_usage(&self) {
         self.metrics.show_usage(&self.scheduler.usage(), self.rules.limits.block_size_tokens);
-    }
-}
-
-fn dispatch(events_tx: &mut HashMap<SequenceId, mpsc::Sender<SequenceEvent>>, events: Vec<Event>) {
-    for Event { id, kind } in events {
-        let is_last = matches!(kind, SequenceEvent::Failed(_) | SequenceEvent::Token { finish: Some(_), .. });
-        if let Some(events_tx) = events_tx.get(&id) {
-            send(events_tx, kind);
-        }
-        if is_last {
-            events_tx.remove(&id);
-        }
     }
 }
 

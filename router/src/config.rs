@@ -32,22 +32,27 @@ pub(crate) struct Config {
 }
 
 /// What one request may ask for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestLimits {
     pub(crate) max_concurrent_requests: u32,
     pub(crate) max_best_of: u32,
     pub(crate) max_stop_sequences: u32,
     pub(crate) max_top_n_tokens: u32,
+    /// What a request gets that asks for a watermark.
+    pub(crate) watermark_gamma: f32,
+    pub(crate) watermark_delta: f32,
     pub(crate) max_input_tokens: u32,
     pub(crate) max_total_tokens: u32,
     /// Token ids are below this.
     pub(crate) vocab_size: u32,
     /// Tokens by which the model ends a sequence.
     pub(crate) num_eos_tokens: usize,
+    /// Time that a request may take in all.
+    pub(crate) request_timeout: Option<Duration>,
 }
 
 /// The limits that hold while serving.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServingLimits {
     pub(crate) request: RequestLimits,
     pub(crate) scheduler: scheduler::Limits,
@@ -124,10 +129,13 @@ impl Config {
                 max_best_of: self.limits.max_best_of,
                 max_stop_sequences: self.limits.max_stop_sequences,
                 max_top_n_tokens: self.limits.max_top_n_tokens,
+                watermark_gamma: self.limits.watermark_gamma,
+                watermark_delta: self.limits.watermark_delta,
                 max_input_tokens,
                 max_total_tokens,
                 vocab_size: model.vocab_size,
                 num_eos_tokens: model.eos_token_ids.len(),
+                request_timeout: self.limits.request_timeout.map(Duration::from_secs),
             },
             scheduler: scheduler::Limits {
                 max_batch_size,
@@ -135,6 +143,7 @@ impl Config {
                 num_blocks: warmup.num_blocks,
                 block_size_tokens: model.block_size,
                 eos_token_ids: model.eos_token_ids.clone(),
+                caches_prefixes: self.batching.prefix_caching,
             },
             max_batch_total_tokens,
         })
@@ -161,9 +170,18 @@ pub(crate) fn check_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Vec<S
         ("max_batch_prefill_tokens", batching.max_batch_prefill_tokens),
         ("max_batch_total_tokens", batching.max_batch_total_tokens),
         ("max_batch_size", batching.max_batch_size),
+        ("max_queued_tokens", limits.max_queued_tokens),
+        ("request_timeout", limits.request_timeout.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX))),
     ];
     let zeros = positive.into_iter().filter(|(_, value)| *value == Some(0));
     errors.extend(zeros.map(|(name, _)| format!("`{name}` must be > 0")));
+    let LimitArgs { watermark_gamma, watermark_delta, .. } = limits;
+    if !(*watermark_gamma > 0.0 && *watermark_gamma < 1.0) {
+        errors.push(format!("`watermark_gamma` must be > 0.0 and < 1.0. Given: {watermark_gamma}"));
+    }
+    if !watermark_delta.is_finite() {
+        errors.push(format!("`watermark_delta` must be a finite number. Given: {watermark_delta}"));
+    }
     let (prefill, total) = (batching.max_batch_prefill_tokens, batching.max_batch_total_tokens);
     if let (Some(prefill), Some(total)) = (prefill, total)
         && prefill > total
@@ -222,6 +240,13 @@ mod tests {
                 "`validation_workers` must be > 0",
                 "`max_input_tokens`(9) must be < `max_total_tokens`(9)",
                 "`hostname` \"x\" is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::",
+            ],
+        );
+        check_error(
+            resolve(&["--watermark-gamma=1.0", "--watermark-delta=inf"]),
+            &[
+                "`watermark_gamma` must be > 0.0 and < 1.0. Given: 1",
+                "`watermark_delta` must be a finite number. Given: inf",
             ],
         );
         check_error(

@@ -8,9 +8,10 @@
 //! | 413 | `payload_too_large` | the body is over `--payload-limit` | send less |
 //! | 422 | `validation` | a field is missing, of the wrong type or out of range | correct the field named |
 //! | 424 | `generation` | the shards failed | try another server |
-//! | 429 | `overloaded` | `--max-concurrent-requests` are being served | try again after a second |
+//! | 429 | `overloaded` | `--max-concurrent-requests` are being served, or `--max-queued-tokens` wait | try again after a second |
 //! | 500 | `incomplete_generation`, `internal`, … | a defect | report it |
 //! | 503 | `healthcheck` | stopping, or the shards failed | try another server |
+//! | 504 | `timeout` | it took longer than `--request-timeout` | ask for less, or try when there is less to do |
 
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ impl ApiError {
             Self::Generation(GenerationError::Validation(_)) => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
             Self::Generation(GenerationError::Overloaded) => (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
             Self::Generation(GenerationError::Failed(_)) => (StatusCode::FAILED_DEPENDENCY, "generation"),
+            Self::Generation(GenerationError::TimedOut) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             Self::Generation(GenerationError::Incomplete) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "incomplete_generation")
             }

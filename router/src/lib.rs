@@ -12,9 +12,12 @@
 mod api;
 mod args;
 mod batcher;
+#[doc(hidden)]
+pub mod bench;
 mod config;
 mod error;
 mod generation;
+mod kv_cache_memory;
 mod lifecycle;
 mod metrics;
 mod routes;
@@ -40,6 +43,7 @@ use tokio::net::TcpListener;
 pub use args::{BatchingArgs, HostnameError, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
+pub use kv_cache_memory::{KvCacheMemory, KvCacheMemoryError};
 pub use scheduler::ReplyMismatch;
 pub use shard_client::ShardClientError;
 pub use text::TextError;

@@ -11,6 +11,9 @@ use crate::scheduler::{Phase, Usage};
 
 const METADATA: Metadata<'static> = Metadata::new("router", Level::INFO, None);
 
+/// A metric of microseconds, where other durations have milliseconds.
+const DEVICE_IDLE_DURATION: &str = "hilo_device_idle_duration";
+
 /// Buckets of a histogram over a limit: a hundred equal ones.
 const NUM_LINEAR_BUCKETS: u32 = 100;
 
@@ -31,6 +34,8 @@ pub(crate) struct Metrics {
     pub(crate) request_generated_tokens: Histogram,
     prefill: StepMetrics,
     decode: StepMetrics,
+    /// Before steps that only make tokens: rows were there, and the device waited for their step.
+    pub(crate) device_idle_duration: Histogram,
     pub(crate) batch_concat: Counter,
     pub(crate) batch_next_size: Histogram,
     batch_current_size: Gauge,
@@ -42,7 +47,10 @@ pub(crate) struct Metrics {
     kv_cache_usage: Gauge,
     kv_blocks_used: Gauge,
     kv_blocks_free: Gauge,
+    kv_blocks_cached: Gauge,
     slots_used: Gauge,
+    pub(crate) prefix_cache: PrefixCacheCounters,
+    pub(crate) preemptions: Counter,
     pub(crate) programs_compiled: ProgramCounters,
     exporter: PrometheusHandle,
 }
@@ -54,6 +62,7 @@ pub(crate) struct FailureCounters {
     pub(crate) overloaded: Counter,
     pub(crate) generation: Counter,
     pub(crate) incomplete: Counter,
+    pub(crate) timeout: Counter,
     pub(crate) dropped: Counter,
 }
 
@@ -69,6 +78,21 @@ pub(crate) struct StepMetrics {
     pub(crate) forward_duration: Histogram,
     /// What the router does with the reply.
     pub(crate) decode_duration: Histogram,
+}
+
+/// What the prefix cache saves, in tokens.
+#[derive(Debug)]
+pub(crate) struct PrefixCacheCounters {
+    queried: Counter,
+    hit: Counter,
+}
+
+impl PrefixCacheCounters {
+    /// A prompt was admitted of which `num_cached` tokens need not be computed.
+    pub(crate) fn count(&self, num_prompt_tokens: u32, num_cached: u32) {
+        self.queried.increment(num_prompt_tokens.into());
+        self.hit.increment(num_cached.into());
+    }
 }
 
 /// Programs that the compiler had to make.
@@ -103,6 +127,8 @@ impl Metrics {
             request_generated_tokens: t.tokens("tgi_request_generated_tokens", "Tokens a request made"),
             prefill: t.steps("prefill"),
             decode: t.steps("decode"),
+            device_idle_duration: t
+                .duration(DEVICE_IDLE_DURATION, "Time that the device had nothing to do before a step of decode rows"),
             batch_concat: t.batch_concat("tgi_batch_concat", "Steps in which prompts joined running sequences"),
             batch_next_size: t.rows("tgi_batch_next_size", "Sequences admitted at once"),
             batch_current_size: t.gauge("tgi_batch_current_size", "Running sequences"),
@@ -114,7 +140,16 @@ impl Metrics {
             num_requests_waiting: t.gauge("vllm:num_requests_waiting", "Waiting sequences, under vLLM's name"),
             kv_cache_usage: t.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1"),
             kv_blocks_used: t.gauge("hilo_kv_blocks_used", "Blocks of KV cache that running sequences own"),
-            kv_blocks_free: t.gauge("hilo_kv_blocks_free", "Blocks of KV cache that nobody owns"),
+            kv_blocks_free: t.gauge("hilo_kv_blocks_free", "Blocks of KV cache that no running sequence owns"),
+            kv_blocks_cached: t.gauge(
+                "hilo_kv_blocks_cached",
+                "Blocks of KV cache that only the prefix cache holds; part of the free ones",
+            ),
+            prefix_cache: PrefixCacheCounters {
+                queried: t.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache"),
+                hit: t.counter("vllm:prefix_cache_hits_total", "Prompt tokens that the prefix cache had"),
+            },
+            preemptions: t.counter("vllm:num_preemptions_total", "Running sequences sent back to the queue"),
             programs_compiled: t.programs_compiled(),
             slots_used: t.gauge("hilo_slots_used", "Slots that running sequences own"),
             exporter: recorder.handle(),
@@ -141,7 +176,8 @@ impl Metrics {
         self.kv_cache_usage.set(used_share);
         self.kv_blocks_used.set(usage.num_used_blocks);
         self.kv_blocks_free.set(usage.num_blocks - usage.num_used_blocks);
-        self.slots_used.set(usage.num_used_slots);
+        self.kv_blocks_cached.set(usage.num_cached_blocks);
+        self.slots_used.set(usage.num_running);
     }
 
     /// All values as Prometheus' text format.
@@ -206,6 +242,7 @@ impl Table<'_> {
             overloaded: counter("overloaded"),
             generation: counter("generation"),
             incomplete: counter("incomplete"),
+            timeout: counter("timeout"),
             dropped: counter("dropped"),
         }
     }
@@ -237,7 +274,8 @@ fn key(name: &'static str, label: Option<Label>) -> Key {
 }
 
 fn recorder(limits: &RequestLimits) -> Result<PrometheusRecorder, BuildError> {
-    let durations: Vec<f64> = (1..=35).map(|n| 0.0001 * 1.5_f64.powi(n)).collect();
+    let powers = |smallest: f64| -> Vec<f64> { (1..=35).map(|n| smallest * 1.5_f64.powi(n)).collect() };
+    let (durations, idle_durations) = (powers(1e-4), powers(1e-6));
     let linear = |limit: u32| -> Vec<f64> {
         let step = f64::from(limit) / f64::from(NUM_LINEAR_BUCKETS);
         (1..=NUM_LINEAR_BUCKETS).map(|n| step * f64::from(n)).collect()
@@ -246,6 +284,7 @@ fn recorder(limits: &RequestLimits) -> Result<PrometheusRecorder, BuildError> {
     let full = |name: &str| Matcher::Full(name.to_owned());
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("duration".to_owned()), &durations)?
+        .set_buckets_for_metric(full(DEVICE_IDLE_DURATION), &idle_durations)?
         .set_buckets_for_metric(full("tgi_request_input_length"), &linear(limits.max_input_tokens))?
         .set_buckets_for_metric(full("tgi_request_max_new_tokens"), &linear(limits.max_total_tokens))?
         .set_buckets_for_metric(full("tgi_request_generated_tokens"), &linear(limits.max_total_tokens))?
@@ -272,7 +311,7 @@ mod tests {
     #[test]
     fn gauges_follow_the_scheduler_back_to_zero() {
         let metrics = Metrics::new(&request_limits()).unwrap();
-        let usage = Usage { num_waiting: 3, num_running: 2, num_used_slots: 2, num_used_blocks: 5, num_blocks: 10 };
+        let usage = Usage { num_waiting: 3, num_running: 2, num_used_blocks: 5, num_cached_blocks: 1, num_blocks: 10 };
         metrics.show_usage(&usage, 16);
         let text = metrics.render();
         for line in

@@ -12,6 +12,7 @@ use crate::RouterError;
 use crate::batcher::{self, Batcher};
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
+use crate::kv_cache_memory::KvCacheMemory;
 use crate::metrics::Metrics;
 use crate::routes;
 use crate::shard_client::ShardGroup;
@@ -44,12 +45,23 @@ pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Starte
     let warmup = group.warmup(wanted_limits(&config), model.block_size).await?;
     let limits = config.serving_limits(&warmup, &model)?;
     tracing::debug!(?config, ?limits, ?model, ?warmup, "configuration");
+    tracing::info!(
+        memory = format!("{:.1} MiB", warmup.kv_cache_bytes as f64 / f64::from(1 << 20)),
+        tokens = limits.max_batch_total_tokens,
+        blocks = warmup.num_blocks,
+        prefix_caching = limits.scheduler.caches_prefixes,
+        "KV cache"
+    );
 
     let metrics = Arc::new(Metrics::new(&limits.request)?);
     metrics.programs_compiled.warmup.increment(u64::from(warmup.num_programs_compiled));
     metrics.batch_max_total_tokens.set(limits.max_batch_total_tokens);
     let (stop_tx, stop_rx) = watch::channel(false);
-    let rules = batcher::Rules { limits: limits.scheduler.clone(), step_window: config.batching.step_window as usize };
+    let rules = batcher::Rules {
+        limits: limits.scheduler.clone(),
+        step_window: config.batching.step_window as usize,
+        max_queued_tokens: config.limits.max_queued_tokens,
+    };
     let (handle, batcher) = Batcher::new(rules, group, stop_rx, Arc::clone(&metrics));
 
     let tokenizer = Arc::new(tokenizer);
@@ -64,11 +76,18 @@ pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Starte
 
 /// What the user asked for; the shards choose the rest.
 fn wanted_limits(config: &Config) -> Warmup {
+    let (kv_cache_bytes, kv_cache_percent) = match config.batching.kv_cache_memory {
+        Some(KvCacheMemory::Bytes(bytes)) => (Some(bytes), None),
+        Some(KvCacheMemory::Percent(percent)) => (None, Some(percent)),
+        None => (None, None),
+    };
     Warmup {
         max_total_tokens: config.limits.max_total_tokens,
         max_batch_prefill_tokens: config.batching.max_batch_prefill_tokens,
         max_batch_total_tokens: config.batching.max_batch_total_tokens,
         max_batch_size: config.batching.max_batch_size,
         device_assignment: vec![],
+        kv_cache_bytes,
+        kv_cache_percent,
     }
 }

@@ -74,6 +74,10 @@ pub struct ModelArgs {
     /// Instruction set of the CPU kernels: portable, avx2 or avx512 [default: the best there is]
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
+
+    /// Microseconds that a step of the device `mock` takes at least
+    #[arg(long, env = "HILO_MOCK_STEP_US", hide = true)]
+    pub mock_step_us: Option<u64>,
 }
 
 /// Type of weights.
@@ -128,9 +132,9 @@ impl ShardArgs {
 impl ModelArgs {
     /// The arguments that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { model_id, revision, dtype, device, plugin_path, program_cache, cpu_isa } = self;
+        let Self { model_id, revision, dtype, device, plugin_path, program_cache, cpu_isa, mock_step_us } = self;
         let path = |path: &Option<PathBuf>| path.as_ref().map(OsString::from);
-        let flags: [(&str, Option<OsString>); 7] = [
+        let flags: [(&str, Option<OsString>); 8] = [
             ("--model-id", Some(model_id.into())),
             ("--revision", revision.as_ref().map(OsString::from)),
             ("--dtype", dtype.map(|dtype| name(&dtype).into())),
@@ -138,6 +142,7 @@ impl ModelArgs {
             ("--plugin-path", path(plugin_path)),
             ("--program-cache", path(program_cache)),
             ("--cpu-isa", cpu_isa.as_ref().map(OsString::from)),
+            ("--mock-step-us", mock_step_us.map(|step_us| step_us.to_string().into())),
         ];
         let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?]));
         given.flatten().collect()
@@ -180,6 +185,7 @@ mod tests {
                 plugin_path: Some("/opt/a plugin.so".into()),
                 program_cache: Some("/var/cache/hilo".into()),
                 cpu_isa: Some("avx2".into()),
+                mock_step_us: Some(5000),
             },
             uds_path: "/run/x y-3".into(),
             rank: 3,

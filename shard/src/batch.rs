@@ -6,9 +6,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use proto::SamplingParams;
+
 use crate::fingerprint::Fingerprint;
 use crate::graph::{Graph, Input};
-use crate::sampling::{BatchSampler, Column, SamplingInputs};
+use crate::sampling::{BatchSampler, Column, SamplingInputs, TokenMask};
 
 /// Stands for the token that a row sampled for a position, which is in the token history.
 pub(crate) const SAMPLED_TOKEN: i32 = -1;
@@ -26,6 +28,16 @@ pub(crate) struct Batch {
     pub(crate) sampled: Vec<SampledRow>,
     sampling_inputs: SamplingInputs,
     pub(crate) targets: PromptTargets,
+    /// What rows begin with that this step does not read.
+    pub(crate) cached_tokens: Vec<CachedTokens>,
+}
+
+/// The first tokens of a row whose keys and values are in the KV cache already. The token history must hear of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CachedTokens {
+    pub(crate) slot: usize,
+    /// From position 0.
+    pub(crate) token_ids: Vec<i32>,
 }
 
 /// Where a row's tokens are, and what they belong to.
@@ -48,8 +60,11 @@ pub(crate) struct SampledRow {
     pub(crate) row: usize,
     /// Tokens of its prompt.
     pub(crate) prompt_len: usize,
+    pub(crate) params: Arc<SamplingParams>,
     /// Tokens that it may not choose in this step, at most [`MAX_HELD_BACK_TOKENS`](proto::MAX_HELD_BACK_TOKENS).
     pub(crate) held_back: Arc<[i32]>,
+    /// Tokens that it may choose in this step; all without one.
+    pub(crate) mask: Option<TokenMask>,
     /// From logits to a token; see [`crate::sampling::Samplers::graph`].
     pub(crate) sampler: Arc<Graph>,
     /// What a batch of compiled samplers needs for this row.
@@ -104,15 +119,39 @@ impl Batch {
         self.rows.len() - 1
     }
 
+    /// Tells that `slot` begins with tokens that are not read. Nothing to tell is not noted.
+    pub(crate) fn push_cached_tokens(&mut self, slot: usize, token_ids: &[u32]) {
+        if !token_ids.is_empty() {
+            let token_ids = token_ids.iter().map(|id| *id as i32).collect();
+            self.cached_tokens.push(CachedTokens { slot, token_ids });
+        }
+    }
+
     /// Lets `row` sample a token after its last one.
     pub(crate) fn push_sampled(&mut self, row: usize, prompt_len: usize, sampler: &RowSampler) {
-        let batch_sampler = BatchSampler::of(&sampler.params);
+        let params = &sampler.params;
+        let batch_sampler = BatchSampler::of(params);
         let num_generated = self.rows[row].context_len - prompt_len;
-        self.sampling_inputs.push(&sampler.params, num_generated as u32);
-        let is_early = num_generated < sampler.params.min_new_tokens as usize;
+        self.sampling_inputs.push(params, num_generated as u32);
+        let is_early = num_generated < params.min_new_tokens as usize;
         let held_back = if is_early { Arc::clone(&sampler.eos_token_ids) } else { Arc::default() };
         let sampler = Arc::clone(&sampler.graph);
-        self.sampled.push(SampledRow { row, prompt_len, held_back, sampler, batch_sampler });
+        let params = Arc::clone(params);
+        self.sampled.push(SampledRow { row, prompt_len, params, held_back, mask: None, sampler, batch_sampler });
+    }
+
+    /// Lets the row that was pushed last sample with `graph`, among the tokens of `mask` only. If it would have to hold all of
+    /// them back, it holds none back: a grammar that has come to its end can only end.
+    ///
+    /// # Panics
+    /// When no row samples.
+    pub(crate) fn mask_sampled(&mut self, mask: TokenMask, graph: Arc<Graph>) {
+        let sampled = self.sampled.last_mut().expect("a row that samples was pushed");
+        if mask.tokens().all(|token| sampled.held_back.contains(&(token as i32))) {
+            sampled.held_back = Arc::default();
+        }
+        (sampled.mask, sampled.sampler) = (Some(mask), graph);
+        sampled.batch_sampler = BatchSampler::Everything;
     }
 
     /// Asks for the log-probability of `token_id`, which follows the token at `token_index`.
@@ -132,16 +171,26 @@ impl Batch {
             |numbers: &[i32]| numbers.iter().map(|number| u64::from(number.cast_unsigned())).collect::<Vec<_>>();
         let unsigned = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).collect::<Vec<_>>();
         let sizes = |sizes: [usize; 4]| sizes.map(|size| size as u64);
-        let Self { token_ids, positions, rows, block_tables, sampled, sampling_inputs, targets } = self;
+        let Self { token_ids, positions, rows, block_tables, sampled, sampling_inputs, targets, cached_tokens } = self;
         let lens = [token_ids.len(), rows.len(), sampled.len(), targets.token_ids.len()];
         let rows = rows.iter().flat_map(|row| sizes([row.slot, row.first_token, row.num_tokens, row.block_table.end]));
         let sampled = sampled.iter().flat_map(|sampled| {
             let held_back = sampled.held_back.iter().map(|token| u64::from(token.cast_unsigned()));
-            [sampled.row as u64, sampled.prompt_len as u64, held_back.len() as u64].into_iter().chain(held_back)
+            let logit_bias = sampled.params.logit_bias.iter();
+            let logit_bias = logit_bias.flat_map(|entry| [u64::from(entry.token_id), u64::from(entry.bias.to_bits())]);
+            let places = [sampled.row, sampled.prompt_len].map(|number| number as u64);
+            let words = sampled.mask.as_ref().map_or([].as_slice(), TokenMask::words);
+            let lens = [held_back.len(), sampled.params.logit_bias.len(), words.len()].map(|len| len as u64);
+            let words = words.iter().map(|word| u64::from(*word));
+            places.into_iter().chain(lens).chain(held_back).chain(logit_bias).chain(words)
         });
         let fingerprint = fingerprint.numbers(sizes(lens)).numbers(signed(token_ids)).numbers(unsigned(positions));
         let fingerprint = fingerprint.numbers(rows).numbers(unsigned(block_tables)).numbers(sampled);
         let fingerprint = fingerprint.numbers(signed(&targets.token_indices)).numbers(signed(&targets.token_ids));
+        let fingerprint = cached_tokens.iter().fold(fingerprint, |fingerprint, cached| {
+            let CachedTokens { slot, token_ids } = cached;
+            fingerprint.numbers([*slot as u64, token_ids.len() as u64]).numbers(signed(token_ids))
+        });
         sampling_inputs.fingerprint(fingerprint)
     }
 
@@ -158,7 +207,7 @@ impl Batch {
 /// How a row samples.
 #[derive(Debug, Clone)]
 pub(crate) struct RowSampler {
-    pub(crate) params: proto::SamplingParams,
+    pub(crate) params: Arc<SamplingParams>,
     pub(crate) graph: Arc<Graph>,
     /// Tokens that end a sequence: held back until there are `min_new_tokens` others.
     pub(crate) eos_token_ids: Arc<[i32]>,
@@ -166,17 +215,34 @@ pub(crate) struct RowSampler {
 
 #[cfg(test)]
 mod tests {
-    use proto::SamplingParams;
+    use proto::LogitBias;
 
     use super::*;
 
     #[test]
+    fn a_mask_of_nothing_but_ends_ends() {
+        let params = Arc::new(SamplingParams { min_new_tokens: 5, ..SamplingParams::greedy() });
+        let graph = Arc::new(Graph::default());
+        let sampler = RowSampler { params, graph: Arc::clone(&graph), eos_token_ids: Arc::new([7, 2]) };
+        for (byte, num_held_back) in [(0b1000_0100, 0), (0b1000_0000, 0), (0b1000_0001, 2)] {
+            let mut batch = Batch::default();
+            let row = batch.push_row(0, 0, &[1], &[0]);
+            batch.push_sampled(row, 1, &sampler);
+            let unmasked = batch.fingerprint(Fingerprint::default());
+            batch.mask_sampled(TokenMask::new(&[byte], 8), Arc::clone(&graph));
+            assert_eq!(batch.sampled[0].held_back.len(), num_held_back, "{byte:b}");
+            assert_eq!(batch.sampled[0].batch_sampler, BatchSampler::Everything);
+            assert_ne!(batch.fingerprint(Fingerprint::default()), unmasked);
+        }
+    }
+
+    #[test]
     fn everything_that_a_step_reads_is_in_its_fingerprint() {
-        let of = |change: &dyn Fn(&mut Batch, &mut RowSampler)| {
-            let (params, graph) = (SamplingParams::greedy(), Arc::new(Graph::default()));
+        let of = |change: &dyn Fn(&mut Batch, &mut SamplingParams)| {
+            let (params, graph) = (Arc::new(SamplingParams::greedy()), Arc::new(Graph::default()));
             let mut sampler = RowSampler { params, graph, eos_token_ids: Arc::new([7]) };
             let mut batch = Batch::default();
-            change(&mut batch, &mut sampler);
+            change(&mut batch, Arc::make_mut(&mut sampler.params));
             let row = batch.push_row(1, 16, &[5, 6], &[3, 4]);
             batch.push_sampled(row, 17, &sampler);
             batch.fingerprint(Fingerprint::default())
@@ -193,10 +259,14 @@ mod tests {
             assert_ne!(other, known_row);
         }
         assert_ne!(known, known_row);
-        assert_ne!(known, of(&|_, sampler| sampler.params.frequency_penalty = 0.5));
-        assert_ne!(known, of(&|_, sampler| sampler.params.min_new_tokens = 2));
-        assert_eq!(known, of(&|_, sampler| sampler.params.min_new_tokens = 1));
+        assert_ne!(known, of(&|_, params| params.frequency_penalty = 0.5));
+        assert_ne!(known, of(&|_, params| params.min_new_tokens = 2));
+        assert_eq!(known, of(&|_, params| params.min_new_tokens = 1));
+        let biases = [(4, 0.5), (5, 0.5), (4, -0.5)]
+            .map(|(token_id, bias)| of(&|_, params| params.logit_bias = vec![LogitBias { token_id, bias }]));
+        assert!(!biases.contains(&known) && biases[0] != biases[1] && biases[0] != biases[2]);
         assert_ne!(known, of(&|batch, _| batch.push_target(0, 6)));
         assert_ne!(known, of(&|batch, _| _ = batch.push_row(0, 0, &[1], &[])));
+        assert_ne!(known, of(&|batch, _| batch.push_cached_tokens(0, &[1])));
     }
 }

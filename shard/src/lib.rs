@@ -10,6 +10,8 @@
 mod args;
 mod backend;
 mod batch;
+#[doc(hidden)]
+pub mod bench;
 pub mod compile;
 pub mod devices;
 mod engine;

@@ -43,6 +43,7 @@ impl Shard {
                 plugin_path: None,
                 program_cache: None,
                 cpu_isa: None,
+                mock_step_us: None,
             },
             uds_path: path.clone(),
             rank: 0,
@@ -145,12 +146,13 @@ fn prompt(slot: u32, token_ids: &[u32]) -> command::Kind {
         new_blocks: vec![slot],
         sampling: Some(SamplingParams::greedy()),
         samples_token: true,
+        ..PromptChunk::default()
     };
     command::Kind::Prefill(Prefill { chunks: vec![chunk], rows: vec![] })
 }
 
 fn decode(slot: u32, position: u32) -> command::Kind {
-    command::Kind::Decode(Decode { rows: vec![DecodeRow { slot, position, new_blocks: vec![] }] })
+    command::Kind::Decode(Decode { rows: vec![DecodeRow { slot, position, new_blocks: vec![], allowed_tokens: None }] })
 }
 
 #[test]

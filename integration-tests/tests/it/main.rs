@@ -6,6 +6,7 @@ mod concurrency;
 mod failures;
 mod faults;
 mod generate;
+mod invariance;
 mod lifecycle;
 mod plans;
 mod plugins;

@@ -4,9 +4,12 @@
 //! is sixteen partial sums over the head's dimensions, added as a tree; the softmax keeps a running maximum and sum; the
 //! values are added key by key. `tile` does the products, for a few queries together where they see the same keys.
 
+use std::ops::Range;
+
 use super::tile::{CHUNK_KEYS, ChunkOf, ChunkWeights, Tile, gather, score};
 use super::vectors::Vectors;
 use super::{AttentionShape, KvCache, Task};
+use crate::activation::{Function, Tanh};
 use crate::isa::{Kernel, LANES, Simd};
 
 /// Attention of one task.
@@ -19,8 +22,9 @@ pub(super) struct Attend<'a, 'y> {
 
 /// One token's query of one head, and the state of its softmax.
 struct Query {
-    /// Keys it may attend.
-    num_keys: usize,
+    /// Keys it attends.
+    first_key: usize,
+    end_key: usize,
     /// Largest score so far.
     max: f32,
     /// Sum of e^(score - max) so far.
@@ -39,9 +43,10 @@ impl Kernel for Attend<'_, '_> {
         let mut weights = vec![[0.0; CHUNK_KEYS]; queries.len()]; // [queries, keys of the chunk]
         let mut tiles = Vec::new();
         let mut offsets = [0; CHUNK_KEYS];
-        let num_keys = queries.last().map_or(0, |query| query.num_keys);
-        for first_key in (0..num_keys).step_by(CHUNK_KEYS) {
-            let offsets = &mut offsets[..CHUNK_KEYS.min(num_keys - first_key)];
+        let end_key = queries.last().map_or(0, |query| query.end_key);
+        let first_chunk = queries.first().map_or(0, |query| query.first_key / CHUNK_KEYS);
+        for first_key in (first_chunk * CHUNK_KEYS..end_key).step_by(CHUNK_KEYS) {
+            let offsets = &mut offsets[..CHUNK_KEYS.min(end_key - first_key)];
             self.task.row.kv_offsets(self.shape, self.task.kv_head, first_key, offsets);
             cut_tiles::<S>(&queries, first_key, &mut tiles);
             weights.fill([f32::NEG_INFINITY; CHUNK_KEYS]);
@@ -50,8 +55,11 @@ impl Kernel for Attend<'_, '_> {
             for tile in &tiles {
                 score(simd, tile, &q, &keys, &mut weights);
             }
-            let attending = |(_, (query, _)): &(usize, (&mut Query, _))| query.num_keys > first_key;
+            let attending = |(_, (query, _)): &(usize, (&mut Query, _))| !query.keys_of_chunk(first_key).is_empty();
             for (idx, (query, weights)) in queries.iter_mut().zip(&mut weights).enumerate().filter(attending) {
+                if let Some(soft_cap) = self.shape.soft_cap {
+                    cap(simd, soft_cap, weights);
+                }
                 let rescale = query.exponentiate(simd, weights);
                 for line in gathered.of_mut(idx) {
                     simd.store(simd.mul(simd.load(&line.0), simd.splat(rescale)), &mut line.0);
@@ -71,7 +79,12 @@ impl Attend<'_, '_> {
         let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);
         num_keys_of_tokens
             .flat_map(|num_keys| std::iter::repeat_n(num_keys, self.shape.group_size()))
-            .map(|num_keys| Query { num_keys, max: f32::NEG_INFINITY, sum: 0.0 })
+            .map(|end_key| Query {
+                first_key: self.shape.first_key(end_key),
+                end_key,
+                max: f32::NEG_INFINITY,
+                sum: 0.0,
+            })
             .collect()
     }
 
@@ -99,6 +112,13 @@ impl Attend<'_, '_> {
 }
 
 impl Query {
+    /// The keys it attends of the chunk at `first_key`, counted from there.
+    #[inline(always)]
+    fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
+        let in_chunk = |key: usize| key.saturating_sub(first_key).min(CHUNK_KEYS);
+        in_chunk(self.first_key)..in_chunk(self.end_key)
+    }
+
     /// Replaces scores by e^(score - max) and returns the factor by which what was gathered before shrinks.
     #[inline(always)]
     fn exponentiate<S: Simd>(&mut self, simd: S, weights: &mut ChunkWeights) -> f32 {
@@ -122,24 +142,45 @@ impl Query {
     }
 }
 
-/// Cuts queries × keys of the chunk at `first_key`: the keys that neighbouring queries all attend, then those of each alone.
+/// Bounds scores; those of keys that are not attended stay minus infinity.
+#[inline(always)]
+fn cap<S: Simd>(simd: S, soft_cap: f32, weights: &mut ChunkWeights) {
+    let (weights, _) = weights.as_chunks_mut::<LANES>();
+    for lanes in weights {
+        let scores = simd.load(lanes);
+        let capped = simd.mul(Tanh.of(simd, simd.mul(scores, simd.splat(1.0 / soft_cap))), simd.splat(soft_cap));
+        // Added to minus infinity, a number larger than any score leaves it what it is.
+        simd.store(simd.min(simd.add(scores, simd.splat(f32::MAX)), capped), lanes);
+    }
+}
+
+/// Cuts queries × keys of the chunk at `first_key`: the keys that neighbouring queries all attend, and those of each alone.
+/// The keys of a query come in ascending order.
 #[inline(always)]
 fn cut_tiles<S: Simd>(queries: &[Query], first_key: usize, tiles: &mut Vec<Tile>) {
     tiles.clear();
     let tile_queries = Tile::max_queries::<S>();
-    let num_keys_of = |query: &Query| query.num_keys.saturating_sub(first_key).min(CHUNK_KEYS);
     for (tile_idx, queries) in queries.chunks(tile_queries).enumerate() {
         let first_query = tile_idx * tile_queries;
-        let num_shared = if queries.len() == tile_queries { queries.iter().map(num_keys_of).min() } else { None };
-        let num_shared = num_shared.unwrap_or(0);
-        if num_shared > 0 {
-            tiles.push(Tile { first_query, num_queries: tile_queries, keys: 0..num_shared });
+        let mut shared = 0..CHUNK_KEYS;
+        for query in queries {
+            let keys = query.keys_of_chunk(first_key);
+            shared = shared.start.max(keys.start)..shared.end.min(keys.end);
         }
-        for (idx, query) in queries.iter().enumerate() {
-            let keys = num_shared..num_keys_of(query);
-            if !keys.is_empty() {
-                tiles.push(Tile { first_query: first_query + idx, num_queries: 1, keys });
+        let shared = if queries.len() == tile_queries && !shared.is_empty() { shared } else { CHUNK_KEYS..CHUNK_KEYS };
+        let alone = |tiles: &mut Vec<Tile>, part: Range<usize>| {
+            for (idx, query) in queries.iter().enumerate() {
+                let keys = query.keys_of_chunk(first_key);
+                let keys = keys.start.max(part.start)..keys.end.min(part.end);
+                if !keys.is_empty() {
+                    tiles.push(Tile { first_query: first_query + idx, num_queries: 1, keys });
+                }
             }
+        };
+        alone(tiles, 0..shared.start);
+        if !shared.is_empty() {
+            tiles.push(Tile { first_query, num_queries: tile_queries, keys: shared.clone() });
         }
+        alone(tiles, shared.end..CHUNK_KEYS);
     }
 }

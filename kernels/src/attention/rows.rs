@@ -16,6 +16,10 @@ pub struct AttentionShape {
     pub block_size: usize,
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Keys that a query attends at most, its own included: those before are not seen.
+    pub window: Option<usize>,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
 }
 
 /// One row of a step.
@@ -47,11 +51,17 @@ impl AttentionShape {
         self.num_heads / self.num_kv_heads
     }
 
+    /// The first key that a query with `num_keys` keys up to its own attends.
+    pub(super) fn first_key(&self, num_keys: usize) -> usize {
+        self.window.map_or(0, |window| num_keys.saturating_sub(window))
+    }
+
     pub(super) fn check(&self) {
-        let Self { num_heads, num_kv_heads, head_dim, block_size, scale: _ } = *self;
+        let Self { num_heads, num_kv_heads, head_dim, block_size, scale: _, window, soft_cap: _ } = *self;
         let is_grouped = num_kv_heads > 0 && num_heads > 0 && num_heads % num_kv_heads == 0;
         assert!(is_grouped, "{num_heads} query heads cannot share {num_kv_heads} key heads");
         assert!(head_dim > 0 && block_size > 0, "head_dim {head_dim} and block_size {block_size} must be positive");
+        assert!(window != Some(0), "a window of no keys");
     }
 }
 

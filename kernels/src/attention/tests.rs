@@ -79,7 +79,7 @@ impl Scene {
     }
 
     fn exact_token(&self, row: usize, token: usize) -> Vec<f64> {
-        let AttentionShape { num_heads, num_kv_heads, head_dim, block_size: _, scale } = self.shape;
+        let AttentionShape { num_heads, num_kv_heads, head_dim, block_size: _, scale, window, soft_cap } = self.shape;
         let head_of = |values: &[f32], start: usize| -> Vec<f64> {
             values[start * head_dim..(start + 1) * head_dim].iter().map(|value| f64::from(*value)).collect()
         };
@@ -87,13 +87,15 @@ impl Scene {
         for head in 0..num_heads {
             let kv_head = head / (num_heads / num_kv_heads);
             let q = head_of(&self.q[row], token * num_heads + head);
-            let weights: Vec<f64> = (0..=token)
+            let first = window.map_or(0, |window| (token + 1).saturating_sub(window));
+            let capped = |score: f64| soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+            let weights: Vec<f64> = (first..=token)
                 .map(|key| head_of(&self.k[row], key * num_kv_heads + kv_head))
-                .map(|k| (q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * f64::from(scale)).exp())
+                .map(|k| capped(q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * f64::from(scale)).exp())
                 .collect();
             let sum: f64 = weights.iter().sum();
             let mut gathered = vec![0.0; head_dim];
-            for (key, weight) in weights.iter().enumerate() {
+            for (key, weight) in (first..).zip(&weights) {
                 let v = head_of(&self.v[row], key * num_kv_heads + kv_head);
                 gathered.iter_mut().zip(v).for_each(|(to, v)| *to += weight / sum * v);
             }
@@ -105,15 +107,18 @@ impl Scene {
 
 fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionShape {
     // Larger than usual, so that the weights differ much.
-    AttentionShape { num_heads, num_kv_heads, head_dim, block_size: 16, scale: 2.0 / (head_dim as f32).sqrt() }
+    let scale = 2.0 / (head_dim as f32).sqrt();
+    AttentionShape { num_heads, num_kv_heads, head_dim, block_size: 16, scale, window: None, soft_cap: None }
 }
 
 fn check_against_f64(isa: Isa, shape: AttentionShape, context_lens: &[usize]) {
     let mut scene = Scene::new(shape, context_lens);
     let out = scene.whole(isa);
+    // A capped score is as large as the cap: its rounding (2^-24 of tanh, and of the product) grows with it.
+    let tolerance = 2e-6 + f64::from(shape.soft_cap.unwrap_or(0.0)) * 2.0_f64.powi(-22);
     for (idx, (value, exact)) in out.iter().zip(scene.exact()).enumerate() {
         let error = (f64::from(*value) - exact).abs();
-        assert!(error <= 2e-6, "{isa} {shape:?} {context_lens:?}: value {idx} is {value}, not {exact}");
+        assert!(error <= tolerance, "{isa} {shape:?} {context_lens:?}: value {idx} is {value}, not {exact}");
     }
 }
 
@@ -127,17 +132,20 @@ proptest! {
         head_dim in 1_usize..100,
         block_size in 1_usize..20,
         context_lens in proptest::collection::vec(1_usize..20, 1..4),
+        window in proptest::option::of(1_usize..15),
+        soft_cap in proptest::option::of(0.5_f32..30.0),
     ) {
-        let shape = AttentionShape { block_size, ..shape(group_size * num_kv_heads, num_kv_heads, head_dim) };
+        let plain = shape(group_size * num_kv_heads, num_kv_heads, head_dim);
+        let shape = AttentionShape { block_size, window, soft_cap, ..plain };
         for isa in Isa::available() {
             check_against_f64(isa, shape, &context_lens);
         }
     }
 
     #[test]
-    fn the_cut_of_a_prompt_does_not_change_a_bit(cuts in proptest::collection::vec(1_usize..60, 1..12), group_size in 1_usize..5) {
+    fn the_cut_of_a_prompt_does_not_change_a_bit(cuts in proptest::collection::vec(1_usize..60, 1..12), group_size in 1_usize..5, window in proptest::option::of(1_usize..150)) {
         let context_len: usize = cuts.iter().sum();
-        let shape = shape(2 * group_size, 2, 48);
+        let shape = AttentionShape { window, soft_cap: window.map(|_| 3.0), ..shape(2 * group_size, 2, 48) };
         for isa in Isa::available() {
             let whole = Scene::new(shape, &[context_len]).whole(isa);
             let mut scene = Scene::new(shape, &[context_len]);
@@ -157,6 +165,13 @@ fn usual_head_sizes_agree_with_f64() {
         for head_dim in [64, 80, 96, 128, 256] {
             check_against_f64(isa, shape(4, 2, head_dim), &[150, 70]);
         }
+    }
+}
+
+#[test]
+fn windows_longer_and_shorter_than_a_chunk_agree_with_f64() {
+    for (isa, window) in Isa::available().into_iter().flat_map(|isa| [1, 7, 63, 64, 65, 130].map(|len| (isa, len))) {
+        check_against_f64(isa, AttentionShape { window: Some(window), ..shape(4, 2, 32) }, &[300, 70]);
     }
 }
 

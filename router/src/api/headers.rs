@@ -1,7 +1,7 @@
 //! Headers that say how a generation went: `x-compute-*`, `x-*-time`, `x-*-tokens`.
 //!
 //! Names and units are TGI's: whole milliseconds, except `x-compute-time` in seconds with a fraction. A stream has
-//! only those that are known before it begins.
+//! only those that are known before it begins. `x-cached-tokens` is ours: prompt tokens that the prefix cache had.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -35,6 +35,7 @@ pub(crate) fn generation_headers(
         ("x-time-per-token", timings.time_per_token().as_millis()),
         ("x-prompt-tokens", num_prompt_tokens.into()),
         ("x-generated-tokens", timings.num_generated_tokens.into()),
+        ("x-cached-tokens", timings.num_cached_tokens.into()),
     ];
     let mut headers = HeaderMap::with_capacity(numbers.len() + 2);
     insert(&mut headers, "x-compute-time", &timings.total().as_secs_f64().to_string());

@@ -7,6 +7,7 @@ mod body;
 mod context;
 mod generate;
 mod headers;
+mod logit_bias;
 mod nullable;
 mod parameters;
 mod sse;

@@ -7,12 +7,12 @@
 //!
 //! Every conversion destructures completely, so a field without a meaning does not compile.
 
-use proto::SamplingParams;
+use proto::{LogitBias, SamplingParams};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::nullable::null_as_false;
-use super::stop;
+use super::{logit_bias, stop};
 use crate::validation::{GenerationOptions, Unsupported};
 
 /// The `parameters` object of TGI's native routes.
@@ -31,6 +31,9 @@ pub(crate) struct GenerateParameters {
     pub(crate) presence_penalty: Option<f32>,
     /// An extension, as transformers names it.
     pub(crate) min_new_tokens: Option<u32>,
+    /// An extension, as OpenAI names it.
+    #[serde(default, deserialize_with = "logit_bias::by_token_id")]
+    pub(crate) logit_bias: Vec<LogitBias>,
     #[serde(default, deserialize_with = "null_as_false")]
     pub(crate) do_sample: bool,
     pub(crate) max_new_tokens: Option<u32>,
@@ -72,6 +75,7 @@ impl GenerateParameters {
             min_p,
             presence_penalty,
             min_new_tokens,
+            logit_bias,
             do_sample,
             max_new_tokens,
             ignore_eos_token,
@@ -101,6 +105,10 @@ impl GenerateParameters {
             is_greedy: false,
             top_n_tokens: top_n_tokens.unwrap_or(neutral.top_n_tokens),
             wants_prompt_logprobs: decoder_input_details,
+            logit_bias,
+            // What a watermark is, is the server's business.
+            watermark_gamma: neutral.watermark_gamma,
+            watermark_delta: neutral.watermark_delta,
         };
         sampling.is_greedy = !do_sample && has_neutral_choice(&sampling, &neutral);
         GenerationOptions {
@@ -117,7 +125,8 @@ impl GenerateParameters {
             truncate_tokens: truncate,
             wants_full_text: return_full_text.unwrap_or(false),
             wants_details: details || decoder_input_details,
-            unsupported: unsupported(watermark, grammar.as_ref(), adapter_id),
+            wants_watermark: watermark,
+            unsupported: unsupported(grammar.as_ref(), adapter_id),
         }
     }
 }
@@ -131,12 +140,11 @@ fn has_neutral_choice(sampling: &SamplingParams, neutral: &SamplingParams) -> bo
         && sampling.typical_p == neutral.typical_p
 }
 
-fn unsupported(watermark: bool, grammar: Option<&Value>, adapter_id: Option<String>) -> Option<Unsupported> {
-    match (grammar, watermark, adapter_id) {
-        (Some(_), _, _) => Some(Unsupported::Grammar),
-        (None, true, _) => Some(Unsupported::Watermark),
-        (None, false, Some(adapter_id)) => Some(Unsupported::Adapter(adapter_id)),
-        (None, false, None) => None,
+fn unsupported(grammar: Option<&Value>, adapter_id: Option<String>) -> Option<Unsupported> {
+    match (grammar, adapter_id) {
+        (Some(_), _) => Some(Unsupported::Grammar),
+        (None, Some(adapter_id)) => Some(Unsupported::Adapter(adapter_id)),
+        (None, None) => None,
     }
 }
 
@@ -159,7 +167,7 @@ mod tests {
     #[test]
     fn nulls_are_defaults() {
         let nulls = r#"{"best_of":null,"temperature":null,"repetition_penalty":null,"frequency_penalty":null,
-            "top_k":null,"top_p":null,"typical_p":null,"min_p":null,"presence_penalty":null,"min_new_tokens":null,"do_sample":null,"max_new_tokens":null,"ignore_eos_token":null,
+            "top_k":null,"top_p":null,"typical_p":null,"min_p":null,"presence_penalty":null,"min_new_tokens":null,"logit_bias":null,"do_sample":null,"max_new_tokens":null,"ignore_eos_token":null,
             "return_full_text":null,"stop":null,"truncate":null,"watermark":null,"details":null,
             "decoder_input_details":null,"seed":null,"top_n_tokens":null,"grammar":null,"adapter_id":null}"#;
         assert_eq!(parse(nulls), GenerateParameters::default());
@@ -186,6 +194,7 @@ mod tests {
             r#"{"repetition_penalty":1.2}"#,
             r#"{"presence_penalty":1.2}"#,
             r#"{"min_new_tokens":2}"#,
+            r#"{"logit_bias":{"5":1}}"#,
         ] {
             assert!(parse(json).into_options().sampling.is_greedy, "{json}");
         }
@@ -209,10 +218,26 @@ mod tests {
     }
 
     #[test]
+    fn biases_are_by_token_id() {
+        let biases = parse(r#"{"logit_bias":{"50256":-100,"7":0.5}}"#).into_options().sampling.logit_bias;
+        let expected = [LogitBias { token_id: 50256, bias: -100.0 }, LogitBias { token_id: 7, bias: 0.5 }];
+        assert_eq!(biases, expected);
+        for (json, expected) in [
+            (r#"{"logit_bias":{"the":1}}"#, "`logit_bias` has no token id: \"the\""),
+            (r#"{"logit_bias":{"-1":1}}"#, "`logit_bias` has no token id: \"-1\""),
+            (r#"{"logit_bias":{"1":"x"}}"#, "expected f32"),
+            (r#"{"logit_bias":[1]}"#, "expected an object of token ids and numbers"),
+        ] {
+            let error = serde_json::from_str::<GenerateParameters>(json).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn what_is_not_supported_is_named() {
         let unsupported = |json| parse(json).into_options().unsupported;
-        assert_eq!(unsupported(r#"{"grammar":{"type":"json"},"watermark":true}"#), Some(Unsupported::Grammar));
-        assert_eq!(unsupported(r#"{"watermark":true}"#), Some(Unsupported::Watermark));
+        assert_eq!(unsupported(r#"{"grammar":{"type":"json"},"adapter_id":"x"}"#), Some(Unsupported::Grammar));
+        assert_eq!(unsupported(r#"{"watermark":true}"#), None);
         assert_eq!(unsupported(r#"{"adapter_id":"x"}"#), Some(Unsupported::Adapter("x".into())));
     }
 }

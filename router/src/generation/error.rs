@@ -3,14 +3,14 @@
 //! The sentences are TGI's, because clients match on them. Which HTTP status each gets is decided in
 //! `crate::error`.
 
-use crate::batcher::BatcherStopped;
+use crate::batcher::SubmitError;
 use crate::text::TextError;
 use crate::validation::ValidationError;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum GenerationError {
-    /// No permit is left.
+    /// No permit is left, or too many tokens wait.
     #[error("Model is overloaded")]
     Overloaded,
     /// The request cannot be carried out.
@@ -19,6 +19,9 @@ pub(crate) enum GenerationError {
     /// The shards failed, or the server stops.
     #[error("Request failed during generation: {0}")]
     Failed(String),
+    /// It took longer than `--request-timeout` allows.
+    #[error("Request timed out: it took longer than `--request-timeout` allows")]
+    TimedOut,
     /// The events ended without a last one: a defect.
     #[error("Incomplete generation")]
     Incomplete,
@@ -30,8 +33,11 @@ impl From<TextError> for GenerationError {
     }
 }
 
-impl From<BatcherStopped> for GenerationError {
-    fn from(error: BatcherStopped) -> Self {
-        Self::Failed(error.to_string())
+impl From<SubmitError> for GenerationError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Stopped => Self::Failed(error.to_string()),
+            SubmitError::QueueFull => Self::Overloaded,
+        }
     }
 }

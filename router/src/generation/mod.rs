@@ -10,7 +10,8 @@ mod stream;
 mod timings;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -48,6 +49,7 @@ pub(crate) struct Generator {
     tokenizer: Arc<Tokenizer>,
     batcher: BatcherHandle,
     metrics: Arc<Metrics>,
+    request_timeout: Option<Duration>,
 }
 
 /// A generation that is read token by token.
@@ -70,6 +72,7 @@ impl Generator {
     ) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(limits.max_concurrent_requests as usize)),
+            request_timeout: limits.request_timeout,
             validator: Validator::new(limits, tokenizer_pool),
             tokenizer,
             batcher,
@@ -146,33 +149,36 @@ impl Generator {
 
     /// Hands one sequence to the batcher. Sequences without a seed of their own get a random one.
     async fn submit(&self, valid: &ValidRequest, request: &GenerationRequest) -> Result<TokenStream, GenerationError> {
-        let mut sampling = valid.sampling;
+        let mut sampling = valid.sampling.clone();
         if !valid.has_seed {
             sampling.seed = fastrand::u64(..);
         }
+        let seed = (!sampling.is_greedy).then_some(sampling.seed);
         let ValidRequest { prompt, max_new_tokens, ignores_eos, .. } = valid;
         let spec = SequenceSpec {
             prompt: prompt.clone(),
             sampling,
             max_new_tokens: *max_new_tokens,
             ignores_eos: *ignores_eos,
+            is_masked: false,
+            deadline: self.request_timeout.map(|timeout| request.received_at + timeout),
         };
         let events = self.batcher.submit(spec).await?;
-        TokenStream::new(Arc::clone(&self.tokenizer), request, valid, &sampling, events)
+        TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)
     }
 }
 
 impl Generation {
     /// The next token, `None` after the last one or after an error.
-    pub(crate) async fn next(&mut self) -> Option<Result<Piece, GenerationError>> {
-        let result = self.tokens.next().await?;
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, GenerationError>>> {
+        let result = ready!(self.tokens.poll_next(cx));
         match &result {
-            Ok(Piece { finish: Some(finish), .. }) => {
+            Some(Ok(Piece { finish: Some(finish), .. })) => {
                 self.report.success(finish, &self.tokens.timings(self.arrival));
             }
-            Ok(Piece { finish: None, .. }) => {}
-            Err(error) => self.report.failure(error),
+            Some(Ok(Piece { finish: None, .. })) | None => {}
+            Some(Err(error)) => self.report.failure(error),
         }
-        Some(result)
+        Poll::Ready(result)
     }
 }

@@ -46,6 +46,7 @@ impl Report {
             inference_time = ?timings.inference(),
             time_per_token = ?timings.time_per_token(),
             input_tokens = finish.num_prompt_tokens,
+            cached_tokens = timings.num_cached_tokens,
             generated_tokens = finish.num_generated_tokens,
             finish_reason = ?finish.reason,
             seed = ?finish.seed,
@@ -61,6 +62,7 @@ impl Report {
             GenerationError::Overloaded => &failures.overloaded,
             GenerationError::Validation(_) => &failures.validation,
             GenerationError::Failed(_) => &failures.generation,
+            GenerationError::TimedOut => &failures.timeout,
             GenerationError::Incomplete => &failures.incomplete,
         };
         counter.increment(1);

@@ -3,10 +3,12 @@
 //! The streamed text is every token's, special ones included. The generated text leaves special tokens out and ends
 //! right after the stop string, if one was found.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use proto::{SampledToken, SamplingParams};
+use proto::SampledToken;
 use tokio::sync::mpsc;
 
 use super::timings::{Arrival, Timings};
@@ -82,11 +84,12 @@ pub(super) struct TokenStream {
     seed: Option<u64>,
     num_tokens: u32,
     waited: Duration,
+    num_cached_tokens: u32,
     first_token_at: Option<Instant>,
 }
 
 impl TokenStream {
-    /// Reads the events of a sequence that was submitted.
+    /// Reads the events of a sequence that was submitted with `seed`, if it draws its tokens.
     ///
     /// # Errors
     /// When the prompt's tokens have no text.
@@ -94,7 +97,7 @@ impl TokenStream {
         tokenizer: Arc<Tokenizer>,
         request: &GenerationRequest,
         valid: &ValidRequest,
-        sampling: &SamplingParams,
+        seed: Option<u64>,
         events: mpsc::Receiver<SequenceEvent>,
     ) -> Result<Self, GenerationError> {
         let prefix = if request.options.wants_full_text { request.inputs.as_str() } else { "" };
@@ -106,16 +109,30 @@ impl TokenStream {
             generated_text: prefix.to_owned(),
             prompt: valid.prompt.clone(),
             prompt_logprobs: Vec::new(),
-            seed: (!sampling.is_greedy).then_some(sampling.seed),
+            seed,
             num_tokens: 0,
             waited: Duration::ZERO,
+            num_cached_tokens: 0,
             first_token_at: None,
         })
     }
 
     /// The next token, `None` after the last one or after an error. Ending it cancels what still runs for it.
-    pub(super) async fn next(&mut self) -> Option<Result<Piece, GenerationError>> {
-        let result = self.read().await?;
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, GenerationError>>> {
+        let Some(events) = &mut self.events else { return Poll::Ready(None) };
+        let result = loop {
+            match ready!(events.poll_recv(cx)) {
+                Some(SequenceEvent::Admitted { waited, num_prompt_tokens: _, num_cached }) => {
+                    self.waited = waited;
+                    self.num_cached_tokens = num_cached;
+                }
+                Some(SequenceEvent::PromptLogprobs(logprobs)) => self.prompt_logprobs.extend(logprobs),
+                Some(SequenceEvent::Token { token, finish }) => break self.token(&token, finish),
+                Some(SequenceEvent::Failed(message)) => break Err(GenerationError::Failed(message)),
+                Some(SequenceEvent::TimedOut) => break Err(GenerationError::TimedOut),
+                None => break Err(GenerationError::Incomplete),
+            }
+        };
         let has_ended = match &result {
             Ok(piece) => piece.finish.is_some(),
             Err(_) => true,
@@ -123,13 +140,13 @@ impl TokenStream {
         if has_ended {
             self.events = None;
         }
-        Some(result)
+        Poll::Ready(Some(result))
     }
 
     /// The whole sequence.
     pub(super) async fn collect(&mut self) -> Result<Completion, GenerationError> {
         let (mut tokens, mut top_tokens) = (Vec::new(), Vec::new());
-        while let Some(piece) = self.next().await {
+        while let Some(piece) = poll_fn(|cx| self.poll_next(cx)).await {
             let piece = piece?;
             tokens.push(piece.token);
             if !piece.top_tokens.is_empty() {
@@ -150,19 +167,7 @@ impl TokenStream {
             first_token_at: self.first_token_at,
             finished_at: Instant::now(),
             num_generated_tokens: self.num_tokens,
-        }
-    }
-
-    async fn read(&mut self) -> Option<Result<Piece, GenerationError>> {
-        let events = self.events.as_mut()?;
-        loop {
-            match events.recv().await {
-                Some(SequenceEvent::Admitted { waited }) => self.waited = waited,
-                Some(SequenceEvent::PromptLogprobs(logprobs)) => self.prompt_logprobs.extend(logprobs),
-                Some(SequenceEvent::Token { token, finish }) => return Some(self.token(&token, finish)),
-                Some(SequenceEvent::Failed(message)) => return Some(Err(GenerationError::Failed(message))),
-                None => return Some(Err(GenerationError::Incomplete)),
-            }
+            num_cached_tokens: self.num_cached_tokens,
         }
     }
 

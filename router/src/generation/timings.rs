@@ -1,4 +1,4 @@
-//! When things happened to a request.
+//! When things happened to a request, and how much there was to do.
 //!
 //! Taken from a clock that never jumps, so a sum or a difference of these is never negative. What they are used for
 //! is not known here: headers and metrics read them.
@@ -21,6 +21,8 @@ pub(crate) struct Timings {
     pub(crate) first_token_at: Option<Instant>,
     pub(crate) finished_at: Instant,
     pub(crate) num_generated_tokens: u32,
+    /// Prompt tokens that the prefix cache had.
+    pub(crate) num_cached_tokens: u32,
 }
 
 impl Timings {

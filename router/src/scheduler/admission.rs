@@ -1,34 +1,82 @@
-//! Who may leave the queue for this step: strictly in order of arrival, while a slot, KV blocks and prompt budget are
-//! left. A sequence takes every block it can ever need when it is admitted, so a running one never lacks memory. The
-//! head of the queue blocks those behind it, so nobody starves.
+//! Who may leave the queue for this step: in order of arrival, while a slot and KV blocks are left.
+//!
+//! A sequence takes the blocks of all that it has to read when it is admitted, and one more at a time while it makes tokens;
+//! one block for each running sequence is left over, so that it is not preempted right away. One for which there is no room
+//! is overtaken by those behind it that fit, at most [`MAX_OVERTAKEN`] times; then all wait until there is room for it, which
+//! comes when those that run have ended. One whose prompt another is reading right now waits for the end of that step, and
+//! then shares it.
 
 use std::time::Instant;
 
-use super::sequence::Running;
+use super::kv_pool::Prefix;
+use super::rows::SlotId;
+use super::running::{Admission, Running};
 use super::{Event, Scheduler, SequenceEvent, SequenceSpec, Step};
 
-/// Blocks for the prompt and the completion. The last token made is never read again and needs no place.
-pub(super) fn num_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
+/// Younger sequences that may be admitted before one for which there is no room.
+pub(super) const MAX_OVERTAKEN: u32 = 32;
+/// Waiting sequences that are looked at for one that may be admitted.
+const LOOKAHEAD: usize = 64;
+
+/// Blocks that a sequence may need in the end. The last token made is never read again and needs no place.
+pub(super) fn most_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
     let prompt_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
     let kv_tokens = prompt_tokens.saturating_add(spec.max_new_tokens).saturating_sub(1);
     kv_tokens.div_ceil(block_size_tokens)
 }
 
 impl Scheduler {
-    pub(super) fn admit(&mut self, now: Instant, step: &mut Step, mut prefill_budget_tokens: u32) {
-        while prefill_budget_tokens > 0 && self.slots.has_free() {
-            let Some(head) = self.waiting.front() else { return };
-            let num_blocks = num_blocks(&head.spec, self.limits.block_size_tokens);
-            let Some(blocks) = self.blocks.take(num_blocks) else {
-                return;
-            };
-            let head = self.waiting.pop().expect("the queue has a front");
-            let slot = self.slots.take().expect("a slot is free");
-            let waited = now.saturating_duration_since(head.since);
-            step.events.push(Event { id: head.id, kind: SequenceEvent::Admitted { waited } });
-            let mut sequence = Running::new(head.spec, slot, blocks);
-            sequence.join(head.id, step, &mut prefill_budget_tokens);
-            self.running.insert(head.id, sequence);
+    /// Admits the next sequence that may be, and answers its slot.
+    pub(super) fn admit(&mut self, now: Instant, step: &mut Step) -> Option<SlotId> {
+        let (index, prefix, num_new) = self.choose()?;
+        let mut sequence = self.waiting.take(index)?;
+        let block_size = self.limits.block_size_tokens;
+        let num_cached = prefix.nodes.len() as u32 * block_size;
+        let table = self.pool.open(prefix, num_new).expect("there is room for the sequence chosen");
+        if !std::mem::replace(&mut sequence.was_admitted, true) {
+            let waited = now.saturating_duration_since(sequence.since);
+            let admitted = SequenceEvent::Admitted { waited, num_prompt_tokens: sequence.num_tokens(), num_cached };
+            step.events.push(Event { id: sequence.id, kind: admitted });
         }
+        sequence.num_overtaken = 0;
+        let admission = Admission(self.next_admission);
+        self.next_admission += 1;
+        self.rows.insert(Running::new(sequence, admission, table, num_cached))
+    }
+
+    /// The place in the queue of the sequence to admit, what the cache has of it, and the blocks that it needs besides.
+    fn choose(&mut self) -> Option<(usize, Prefix, u32)> {
+        // Blocks that are left over for those who run.
+        let reserve = self.rows.len();
+        if !self.rows.has_free() || self.pool.num_available() <= reserve {
+            return None;
+        }
+        let mut blocked = None;
+        for index in 0..LOOKAHEAD {
+            let sequence = self.waiting.get(index)?;
+            let is_blocked = sequence.blocked_since == Some(self.pool.num_returns());
+            // The last token is read in any case: the next one is made of it.
+            let readable = &sequence.tokens[..sequence.tokens.len() - 1];
+            let is_alone = is_blocked || sequence.wants_prompt_logprobs();
+            let prefix = if is_alone { Prefix::default() } else { self.pool.lookup(readable) };
+            if prefix.is_being_read {
+                continue;
+            }
+            let num_blocks = sequence.num_tokens().div_ceil(self.limits.block_size_tokens);
+            let num_new = num_blocks - prefix.nodes.len() as u32;
+            if !is_blocked && num_new.saturating_add(reserve) <= self.pool.num_available_beside(&prefix) {
+                if let Some(blocked) = blocked {
+                    self.waiting.get_mut(blocked)?.num_overtaken += 1;
+                }
+                return Some((index, prefix, num_new));
+            }
+            let num_returns = self.pool.num_returns();
+            self.waiting.get_mut(index)?.blocked_since = Some(num_returns);
+            let blocked = *blocked.get_or_insert(index);
+            if self.waiting.get(blocked)?.num_overtaken >= MAX_OVERTAKEN {
+                return None;
+            }
+        }
+        None
     }
 }

@@ -1,6 +1,6 @@
 //! What happens to a sequence, for whoever reads it.
 //!
-//! `Failed` and a token with a finish reason are terminal: nothing follows them. Cancelling has no event, because
+//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling has no event, because
 //! the reader itself did it.
 
 use std::time::Duration;
@@ -19,12 +19,24 @@ pub(crate) struct Event {
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum SequenceEvent {
-    /// It left the queue, after this long in it, and its prompt is being read.
-    Admitted { waited: Duration },
+    /// It left the queue, after this long in it, and its prompt is being read, but for the tokens that the prefix cache has.
+    Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
     /// Log-probabilities of the next tokens of its prompt; not-a-number for the very first.
     PromptLogprobs(Vec<f32>),
     /// It grew by a token; with a reason, that was the last one.
     Token { token: SampledToken, finish: Option<FinishReason> },
     /// It cannot go on.
     Failed(String),
+    /// Its deadline has passed.
+    TimedOut,
+}
+
+impl SequenceEvent {
+    /// Whether nothing follows it.
+    pub(crate) fn is_terminal(&self) -> bool {
+        match self {
+            Self::Admitted { .. } | Self::PromptLogprobs(_) | Self::Token { finish: None, .. } => false,
+            Self::Token { finish: Some(_), .. } | Self::Failed(_) | Self::TimedOut => true,
+        }
+    }
 }

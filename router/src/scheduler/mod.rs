@@ -1,23 +1,32 @@
-//! Who runs in which step: a pure value with five verbs, `submit`, `cancel`, `schedule`, `apply`, `fail_all`.
+//! Who runs in which step: a pure value with six verbs, `submit`, `cancel`, `set_mask`, `schedule`, `apply`, `fail_all`.
 //!
 //! It owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave at every
 //! step; one step mixes prompt chunks and decode rows. `schedule` books what a step will write before its reply is
 //! there, so it may be called again while steps are under way; `apply` takes the replies in order. Whatever a reply
 //! says about a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no socket, no
 //! lock and nothing async here.
+//!
+//! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
+//! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads them
+//! again. Prompts share what the budget leaves (`prefill`), and the queue is served in order but for what has no room
+//! (`admission`).
 
 mod admission;
-mod blocks;
+pub(crate) mod bench;
 mod event;
+mod kv_pool;
+mod prefill;
+mod prefix_tree;
 mod queue;
+mod rows;
+mod running;
 mod sequence;
-mod slots;
 mod step;
 mod stopping;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use proto::StepReply;
@@ -28,10 +37,10 @@ pub use step::ReplyMismatch;
 pub(crate) use step::{Phase, Step};
 pub(crate) use stopping::FinishReason;
 
-use blocks::BlockPool;
+use kv_pool::KvPool;
 use queue::Queue;
-use sequence::Running;
-use slots::SlotPool;
+use rows::{Rows, SlotId};
+use sequence::Sequence;
 use step::Outstanding;
 
 /// What the shards offer and the user allows.
@@ -47,6 +56,8 @@ pub(crate) struct Limits {
     pub(crate) block_size_tokens: u32,
     /// Tokens that end a sequence.
     pub(crate) eos_token_ids: Vec<u32>,
+    /// Prompts that begin alike share the blocks of what they have in common.
+    pub(crate) caches_prefixes: bool,
 }
 
 /// A sequence that could never run under these limits.
@@ -62,8 +73,10 @@ pub(crate) struct SubmitError {
 pub(crate) struct Usage {
     pub(crate) num_waiting: u32,
     pub(crate) num_running: u32,
-    pub(crate) num_used_slots: u32,
+    /// Blocks that running sequences own or share.
     pub(crate) num_used_blocks: u32,
+    /// Blocks that only the prefix cache holds; whoever needs one takes it.
+    pub(crate) num_cached_blocks: u32,
     pub(crate) num_blocks: u32,
 }
 
@@ -72,28 +85,30 @@ pub(crate) struct Usage {
 pub(crate) struct Scheduler {
     limits: Limits,
     next_id: u64,
+    next_admission: u64,
     waiting: Queue,
-    /// By id, which is the order of arrival, so the oldest is served first.
-    running: BTreeMap<SequenceId, Running>,
-    slots: SlotPool,
-    blocks: BlockPool,
+    rows: Rows,
+    pool: KvPool,
     /// Slots whose rows have ended and whose shards have not been told.
-    ended_slots: Vec<slots::SlotId>,
+    ended_slots: Vec<SlotId>,
     outstanding: VecDeque<Outstanding>,
+    /// No sequence has an earlier one.
+    next_deadline: Option<Instant>,
 }
 
 impl Scheduler {
     /// A scheduler with every slot and block free.
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            slots: SlotPool::new(limits.max_batch_size),
-            blocks: BlockPool::new(limits.num_blocks),
+            rows: Rows::new(limits.max_batch_size),
+            pool: KvPool::new(limits.num_blocks, limits.block_size_tokens, limits.caches_prefixes),
             limits,
             next_id: 0,
+            next_admission: 0,
             waiting: Queue::default(),
-            running: BTreeMap::new(),
             ended_slots: Vec::new(),
             outstanding: VecDeque::new(),
+            next_deadline: None,
         }
     }
 
@@ -102,35 +117,47 @@ impl Scheduler {
     /// # Errors
     /// When it could never run.
     pub(crate) fn submit(&mut self, spec: SequenceSpec, now: Instant) -> Result<SequenceId, SubmitError> {
-        let num_blocks = admission::num_blocks(&spec, self.limits.block_size_tokens);
+        let num_blocks = admission::most_blocks(&spec, self.limits.block_size_tokens);
         let has_work = !spec.prompt.is_empty() && spec.max_new_tokens > 0;
         if num_blocks > self.limits.num_blocks || !has_work {
             return Err(SubmitError { num_blocks, max_blocks: self.limits.num_blocks });
         }
         let id = SequenceId(self.next_id);
         self.next_id += 1;
-        self.waiting.push(id, spec, now);
+        self.next_deadline = self.next_deadline.into_iter().chain(spec.deadline).min();
+        self.waiting.push(Sequence::new(id, spec, now));
         Ok(id)
     }
 
     /// Ends a sequence whose reader wants no more of it. False when it has ended already.
     pub(crate) fn cancel(&mut self, id: SequenceId) -> bool {
-        self.waiting.remove(id) || self.release(id)
+        self.waiting.remove(id) || self.rows.slot_of(id).is_some_and(|slot| self.release(slot).is_some())
+    }
+
+    /// Says which tokens may follow those of a sequence that are known: bit i % 8 of byte i / 8 for token i. False when it
+    /// has ended, or needs no mask now.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no request can ask for a grammar yet"))]
+    pub(crate) fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
+        let running = self.rows.slot_of(id).and_then(|slot| self.rows.get_mut(slot));
+        match running {
+            Some(running) => running.sequence.set_mask(mask),
+            None => self.waiting.find_mut(id).is_some_and(|sequence| sequence.set_mask(mask)),
+        }
     }
 
     /// The next step, or `None` when there is nothing to do: no sequence is alive and the shards know it, or all that
     /// can be done is under way. Its slots may contain ones it releases itself.
     pub(crate) fn schedule(&mut self, now: Instant) -> Option<Step> {
-        let mut step = Step { releases: std::mem::take(&mut self.ended_slots), ..Step::default() };
-        let mut prefill_budget_tokens = self.limits.max_batch_prefill_tokens;
-        for (&id, sequence) in &mut self.running {
-            sequence.join(id, &mut step, &mut prefill_budget_tokens);
-        }
-        self.admit(now, &mut step, prefill_budget_tokens);
+        let mut step = Step::default();
+        self.pool.begin_step();
+        self.expire(now, &mut step);
+        self.decode(&mut step);
+        self.prefill(now, &mut step);
+        step.releases = std::mem::take(&mut self.ended_slots);
         if step.phase().is_some() {
             self.outstanding.push_back(std::mem::take(&mut step.outstanding));
         }
-        let is_empty = step.releases.is_empty() && step.phase().is_none();
+        let is_empty = step.releases.is_empty() && step.events.is_empty() && step.phase().is_none();
         (!is_empty).then_some(step)
     }
 
@@ -143,55 +170,103 @@ impl Scheduler {
         outstanding.check(&reply)?;
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
         let mut events = Vec::with_capacity(reply.tokens.len());
-        for (expected, logprobs) in outstanding.prompt_logprobs.iter().zip(reply.prompt_logprobs) {
-            if self.running.contains_key(&expected.id) {
-                events.push(Event { id: expected.id, kind: SequenceEvent::PromptLogprobs(logprobs.logprobs) });
+        for (expected, reported) in outstanding.prompt_logprobs.iter().zip(reply.prompt_logprobs) {
+            let running = self.rows.get_mut(expected.slot).filter(|running| running.admission == expected.admission);
+            let Some(running) = running else { continue };
+            let logprobs = running.sequence.unreported(expected.position, reported.logprobs);
+            if !logprobs.is_empty() {
+                events.push(Event { id: running.sequence.id, kind: SequenceEvent::PromptLogprobs(logprobs) });
             }
         }
         for (expected, token) in outstanding.tokens().zip(reply.tokens) {
-            let Some(sequence) = self.running.get_mut(&expected.id) else {
-                continue;
-            };
-            sequence.num_new_tokens += 1;
-            let finish = stopping::after_token(sequence, token.token_id, &self.limits.eos_token_ids);
+            let running = self.rows.get_mut(expected.slot).filter(|running| running.admission == expected.admission);
+            let Some(running) = running else { continue };
+            let id = running.sequence.id;
+            running.sequence.push_token(token.token_id);
+            let finish = stopping::after_token(&running.sequence, token.token_id, &self.limits.eos_token_ids);
             if finish.is_some() {
-                self.release(expected.id);
+                self.release(expected.slot);
+            } else {
+                running.cache(&mut self.pool);
             }
-            events.push(Event { id: expected.id, kind: SequenceEvent::Token { token, finish } });
+            events.push(Event { id, kind: SequenceEvent::Token { token, finish } });
         }
         Ok(events)
     }
 
     /// Ends every sequence, waiting or running, with one failure event each.
     pub(crate) fn fail_all(&mut self, message: &str) -> Vec<Event> {
-        let running: Vec<SequenceId> = self.running.keys().copied().collect();
-        for &id in &running {
-            self.release(id);
+        let mut ids = Vec::new();
+        while let Some(running) = self.rows.slot_at(0).and_then(|slot| self.release(slot)) {
+            ids.push(running.id);
         }
-        let failed = |id| Event { id, kind: SequenceEvent::Failed(message.to_owned()) };
-        running.into_iter().chain(self.waiting.drain()).map(failed).collect()
+        ids.extend(self.waiting.drain().map(|sequence| sequence.id));
+        ids.into_iter().map(|id| Event { id, kind: SequenceEvent::Failed(message.to_owned()) }).collect()
     }
 
     /// How full everything is.
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             num_waiting: self.waiting.len(),
-            num_running: u32::try_from(self.running.len()).unwrap_or(u32::MAX),
-            num_used_slots: self.slots.num_taken(),
-            num_used_blocks: self.blocks.num_taken(),
+            num_running: self.rows.len(),
+            num_used_blocks: self.pool.num_used(),
+            num_cached_blocks: self.pool.num_idle(),
             num_blocks: self.limits.num_blocks,
         }
     }
 
+    /// Ends the sequences whose time is over.
+    fn expire(&mut self, now: Instant, step: &mut Step) {
+        if self.next_deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let is_over = |sequence: &Sequence| sequence.deadline.is_some_and(|deadline| deadline <= now);
+        let running = self.rows.iter().filter(|(_, running)| is_over(&running.sequence));
+        let slots: Vec<SlotId> = running.map(|(slot, _)| slot).collect();
+        let mut ended: Vec<Sequence> = slots.into_iter().filter_map(|slot| self.release(slot)).collect();
+        ended.extend(self.waiting.take_where(is_over));
+        step.events.extend(ended.into_iter().map(|sequence| Event { id: sequence.id, kind: SequenceEvent::TimedOut }));
+        let running = self.rows.iter().filter_map(|(_, running)| running.sequence.deadline);
+        self.next_deadline = running.chain(self.waiting.iter().filter_map(|sequence| sequence.deadline)).min();
+    }
+
+    /// A row for every sequence that makes tokens.
+    fn decode(&mut self, step: &mut Step) {
+        let mut place = 0;
+        while let Some(slot) = self.rows.slot_at(place) {
+            let Some(running) = self.rows.get_mut(slot) else { break };
+            if running.is_decoding() {
+                let mut new_block = None;
+                if running.needs_block(self.limits.block_size_tokens) {
+                    new_block = self.pool.grow(&mut running.table);
+                    if new_block.is_none() {
+                        // It may be this very one. Whoever was admitted first never is: alone it fits.
+                        self.preempt_latest(step);
+                        continue;
+                    }
+                }
+                running.decode(slot, new_block.map(|block| block.0), step);
+            }
+            place += 1;
+        }
+    }
+
+    /// Puts the sequence that was admitted last back to the front of the queue. It has no row in `step` yet, because
+    /// rows join in the order of admission.
+    fn preempt_latest(&mut self, step: &mut Step) {
+        let sequence = self.rows.latest().and_then(|slot| self.release(slot));
+        self.waiting.push_front(sequence.expect("a sequence runs that needs a block"));
+        step.num_preempted += 1;
+    }
+
     /// The one place where a running sequence gives back what it owns. Slot and blocks are free at once: the shards
     /// read commands in order, and the release goes out before any step that could reuse them.
-    fn release(&mut self, id: SequenceId) -> bool {
-        let Some(sequence) = self.running.remove(&id) else {
-            return false;
-        };
-        self.blocks.release(sequence.blocks);
-        self.slots.release(sequence.slot);
-        self.ended_slots.push(sequence.slot);
-        true
+    fn release(&mut self, slot: SlotId) -> Option<Sequence> {
+        let mut running = self.rows.remove(slot)?;
+        running.cache(&mut self.pool);
+        let is_open = running.is_open();
+        self.pool.close(running.table);
+        self.ended_slots.extend(is_open.then_some(slot));
+        Some(running.sequence)
     }
 }

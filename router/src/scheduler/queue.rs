@@ -1,40 +1,46 @@
-//! Sequences that wait, in order of arrival.
+//! Sequences that wait, in order of arrival; those that were preempted are in front.
 //!
-//! How many there can be is bounded by the permits of `generation`. Who may leave is decided in `admission`.
+//! How many there can be is bounded by the permits of `generation` and of the batcher. Who may leave is decided in
+//! `admission`.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
-use super::{SequenceId, SequenceSpec};
-
-/// A sequence that waits.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) id: SequenceId,
-    pub(super) spec: SequenceSpec,
-    pub(super) since: Instant,
-}
+use super::SequenceId;
+use super::sequence::Sequence;
 
 /// First come, first served.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Sequence>,
 }
 
 impl Queue {
     /// Appends a sequence.
-    pub(super) fn push(&mut self, id: SequenceId, spec: SequenceSpec, since: Instant) {
-        self.waiting.push_back(Waiting { id, spec, since });
+    pub(super) fn push(&mut self, sequence: Sequence) {
+        self.waiting.push_back(sequence);
     }
 
-    /// The sequence that waits longest.
-    pub(super) fn front(&self) -> Option<&Waiting> {
-        self.waiting.front()
+    /// Puts a sequence before all others.
+    pub(super) fn push_front(&mut self, sequence: Sequence) {
+        self.waiting.push_front(sequence);
     }
 
-    /// Takes the sequence that waits longest.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
-        self.waiting.pop_front()
+    pub(super) fn get(&self, index: usize) -> Option<&Sequence> {
+        self.waiting.get(index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Sequence> {
+        self.waiting.get_mut(index)
+    }
+
+    /// The sequence of that name.
+    pub(super) fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
+        self.waiting.iter_mut().find(|sequence| sequence.id == id)
+    }
+
+    /// Takes the sequence at a place.
+    pub(super) fn take(&mut self, index: usize) -> Option<Sequence> {
+        self.waiting.remove(index)
     }
 
     /// Takes one out of the middle. False when it does not wait.
@@ -43,9 +49,20 @@ impl Queue {
         position.and_then(|position| self.waiting.remove(position)).is_some()
     }
 
+    /// Takes those that are over.
+    pub(super) fn take_where(&mut self, is_over: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
+        let (over, waiting) = self.waiting.drain(..).partition(is_over);
+        self.waiting = waiting;
+        Vec::from(over)
+    }
+
     /// Takes all, oldest first.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = SequenceId> {
-        self.waiting.drain(..).map(|waiting| waiting.id)
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Sequence> {
+        self.waiting.drain(..)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.waiting.iter()
     }
 
     pub(super) fn len(&self) -> u32 {

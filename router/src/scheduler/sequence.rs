@@ -1,17 +1,8 @@
-//! The counters of one sequence, and what it asks of the next step.
-//!
-//! ```text
-//!  prompt [0 ........ prompt_len)   completion
-//!         ├── cached ──┤                          written to the KV cache by the steps scheduled so far
-//!                       next chunk of the prompt, then one decode row per step
-//! ```
+//! A sequence: what it is to do, and what is known of it wherever it is.
 
-use proto::{DecodeRow, PromptChunk, SamplingParams};
+use std::time::Instant;
 
-use super::Step;
-use super::blocks::BlockId;
-use super::slots::SlotId;
-use super::step::{Expected, ExpectedLogprobs};
+use proto::SamplingParams;
 
 /// Names a sequence; larger is younger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,77 +19,107 @@ pub(crate) struct SequenceSpec {
     pub(crate) max_new_tokens: u32,
     /// It goes on behind an end-of-sequence token.
     pub(crate) ignores_eos: bool,
+    /// It fails if it has not ended by then.
+    pub(crate) deadline: Option<Instant>,
+    /// Which tokens may come next depends on those before: no token is made before its mask is there.
+    pub(crate) is_masked: bool,
 }
 
-/// A sequence that owns a slot and blocks.
+/// A sequence that waits or runs.
 #[derive(Debug)]
-pub(super) struct Running {
-    spec: SequenceSpec,
-    pub(super) slot: SlotId,
-    pub(super) blocks: Vec<BlockId>,
-    /// Tokens in the KV cache once the steps scheduled so far are done.
-    cached_tokens: u32,
-    /// Tokens that the steps scheduled so far make.
-    num_scheduled_tokens: u32,
-    /// Tokens whose replies have come.
-    pub(super) num_new_tokens: u32,
+pub(super) struct Sequence {
+    pub(super) id: SequenceId,
+    pub(super) sampling: SamplingParams,
+    pub(super) max_new_tokens: u32,
+    pub(super) ignores_eos: bool,
+    pub(super) deadline: Option<Instant>,
+    is_masked: bool,
+    /// Which tokens may come next; until the next one is known.
+    mask: Option<Vec<u8>>,
+    /// When it was submitted.
+    pub(super) since: Instant,
+    /// The prompt, and the tokens made whose replies have come.
+    pub(super) tokens: Vec<u32>,
+    prompt_len: u32,
+    /// Prompt tokens whose log-probabilities have been reported.
+    num_prompt_logprobs: u32,
+    /// It has run before.
+    pub(super) was_admitted: bool,
+    /// Younger sequences that were admitted while there was no room for this one.
+    pub(super) num_overtaken: u32,
+    /// There was no room for it when blocks had been given back so many times. Until the next time there is none.
+    pub(super) blocked_since: Option<u64>,
 }
 
-impl Running {
-    pub(super) fn new(spec: SequenceSpec, slot: SlotId, blocks: Vec<BlockId>) -> Self {
-        Self { spec, slot, blocks, cached_tokens: 0, num_scheduled_tokens: 0, num_new_tokens: 0 }
-    }
-
-    pub(super) fn max_new_tokens(&self) -> u32 {
-        self.spec.max_new_tokens
-    }
-
-    pub(super) fn ignores_eos(&self) -> bool {
-        self.spec.ignores_eos
-    }
-
-    /// Adds this sequence's share to a step: the next chunk of its prompt, as far as the budget goes, or its row.
-    pub(super) fn join(&mut self, id: SequenceId, step: &mut Step, prefill_budget_tokens: &mut u32) {
-        if self.unread_tokens() > 0 {
-            if *prefill_budget_tokens > 0 {
-                self.join_with_chunk(id, step, prefill_budget_tokens);
-            }
-        } else if self.num_scheduled_tokens < self.spec.max_new_tokens {
-            let row = DecodeRow { slot: self.slot.0, position: self.cached_tokens, new_blocks: Vec::new() };
-            self.cached_tokens += 1;
-            self.num_scheduled_tokens += 1;
-            step.rows.push(row);
-            step.outstanding.row_tokens.push(Expected { id, slot: self.slot });
+impl Sequence {
+    /// A sequence that nothing has happened to.
+    pub(super) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
+        let SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked } = spec;
+        Self {
+            id,
+            sampling,
+            max_new_tokens,
+            ignores_eos,
+            deadline,
+            is_masked,
+            mask: None,
+            since,
+            // A prompt has fewer than 2^32 tokens: its blocks were counted in u32.
+            prompt_len: prompt.len() as u32,
+            tokens: prompt,
+            num_prompt_logprobs: 0,
+            was_admitted: false,
+            num_overtaken: 0,
+            blocked_since: None,
         }
     }
 
-    fn join_with_chunk(&mut self, id: SequenceId, step: &mut Step, prefill_budget_tokens: &mut u32) {
-        let is_first = self.cached_tokens == 0;
-        let len = self.unread_tokens().min(*prefill_budget_tokens);
-        let start = self.cached_tokens as usize;
-        let new_blocks = if is_first { self.blocks.iter().map(|block| block.0).collect() } else { Vec::new() };
-        let chunk = PromptChunk {
-            slot: self.slot.0,
-            position: self.cached_tokens,
-            token_ids: self.spec.prompt[start..start + len as usize].to_vec(),
-            new_blocks,
-            sampling: is_first.then_some(self.spec.sampling),
-            samples_token: len == self.unread_tokens(),
-        };
-        *prefill_budget_tokens -= len;
-        self.cached_tokens += len;
-        if self.spec.sampling.wants_prompt_logprobs {
-            step.outstanding.prompt_logprobs.push(ExpectedLogprobs { id, slot: self.slot, num_tokens: len });
-        }
-        if chunk.samples_token {
-            self.num_scheduled_tokens += 1;
-            step.outstanding.chunk_tokens.push(Expected { id, slot: self.slot });
-        }
-        step.chunks.push(chunk);
+    /// Tokens known: its prompt's, and those it made.
+    pub(super) fn num_tokens(&self) -> u32 {
+        self.tokens.len() as u32
     }
 
-    fn unread_tokens(&self) -> u32 {
-        // A prompt has fewer than 2^32 tokens: its blocks were counted in u32.
-        (self.spec.prompt.len() as u32).saturating_sub(self.cached_tokens)
+    /// Tokens that it made and whose replies have come.
+    pub(super) fn num_new_tokens(&self) -> u32 {
+        self.num_tokens() - self.prompt_len
+    }
+
+    /// Notes which tokens may come next. False where any may, or that is known already.
+    pub(super) fn set_mask(&mut self, mask: Vec<u8>) -> bool {
+        let is_wanted = self.is_masked && self.mask.is_none();
+        if is_wanted {
+            self.mask = Some(mask);
+        }
+        is_wanted
+    }
+
+    /// Adds a token whose reply has come. The mask was for this one.
+    pub(super) fn push_token(&mut self, token_id: u32) {
+        self.tokens.push(token_id);
+        self.mask = None;
+    }
+
+    /// The mask of the next token.
+    pub(super) fn mask(&self) -> Option<&Vec<u8>> {
+        self.mask.as_ref()
+    }
+
+    /// Whether the token behind `num_scheduled` new ones can be made: a mask needs to know all before it.
+    pub(super) fn can_sample(&self, num_scheduled: u32) -> bool {
+        !self.is_masked || (self.mask.is_some() && num_scheduled == self.num_new_tokens())
+    }
+
+    /// Whether log-probabilities of its prompt are still to come, so that all of it must be computed.
+    pub(super) fn wants_prompt_logprobs(&self) -> bool {
+        self.sampling.wants_prompt_logprobs && self.num_prompt_logprobs < self.prompt_len
+    }
+
+    /// Of the log-probabilities of the tokens from `position` on, those of the prompt that were not reported before.
+    pub(super) fn unreported(&mut self, position: u32, mut logprobs: Vec<f32>) -> Vec<f32> {
+        logprobs.truncate(self.prompt_len.saturating_sub(position) as usize);
+        let num_known = self.num_prompt_logprobs.saturating_sub(position) as usize;
+        logprobs.drain(..num_known.min(logprobs.len()));
+        self.num_prompt_logprobs += logprobs.len() as u32;
+        logprobs
     }
 }

@@ -5,8 +5,9 @@
 
 use proto::{DecodeRow, PromptChunk, StepReply, command};
 
-use super::slots::SlotId;
-use super::{Event, SequenceId};
+use super::Event;
+use super::rows::SlotId;
+use super::running::Admission;
 
 /// One round of work.
 #[derive(Debug, Default)]
@@ -17,8 +18,10 @@ pub(crate) struct Step {
     pub(crate) chunks: Vec<PromptChunk>,
     /// Rows that make one token each.
     pub(crate) rows: Vec<DecodeRow>,
-    /// Sequences that left the queue.
+    /// Sequences that left the queue, and those whose time was over.
     pub(crate) events: Vec<Event>,
+    /// Sequences that had to go back to the queue.
+    pub(crate) num_preempted: u32,
     pub(super) outstanding: Outstanding,
 }
 
@@ -50,15 +53,17 @@ pub enum ReplyMismatch {
 /// A row that makes a token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
-    pub(super) id: SequenceId,
     pub(super) slot: SlotId,
+    pub(super) admission: Admission,
 }
 
 /// A chunk whose prompt logprobs were asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExpectedLogprobs {
-    pub(super) id: SequenceId,
     pub(super) slot: SlotId,
+    pub(super) admission: Admission,
+    /// Of the chunk's first token.
+    pub(super) position: u32,
     pub(super) num_tokens: u32,
 }
 

@@ -61,6 +61,7 @@ impl ShardGroup {
             max_batch_total_tokens: Some(least.num_blocks.saturating_mul(block_size)),
             max_batch_size: Some(least.num_slots),
             device_assignment: self.device_assignment.clone(),
+            ..Warmup::default()
         };
         let replies = self.call(command::Kind::Warmup(limits), "warm-up", deadline::SIGN_OF_LIFE).await?;
         let warmups = replies.into_iter().map(|(rank, kind)| match kind {

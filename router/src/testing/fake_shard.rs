@@ -184,7 +184,7 @@ impl FakeShard {
     }
 
     fn compute(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>) -> Result<StepReply, String> {
-        let mut answer = StepReply { forward_ns: 1000, ..StepReply::default() };
+        let mut answer = StepReply { forward_ns: 1000, idle_ns: 2000, ..StepReply::default() };
         for chunk in step.chunks {
             self.read_chunk(chunk, rows, &mut answer)?;
         }
@@ -206,7 +206,8 @@ impl FakeShard {
         let slot = chunk.slot;
         if let Some(sampling) = chunk.sampling {
             self.stats.num_opened.fetch_add(1, Ordering::Relaxed);
-            let row = Row { tokens: Vec::new(), position: 0, num_blocks: 0, sampling };
+            let position = chunk.cached_token_ids.len() as u32;
+            let row = Row { tokens: chunk.cached_token_ids, position, num_blocks: 0, sampling };
             if slot >= self.num_slots || rows.insert(slot, row).is_some() {
                 return Err(format!("slot {slot} is open or does not exist"));
             }

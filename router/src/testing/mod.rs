@@ -20,9 +20,12 @@ pub(crate) fn request_limits() -> RequestLimits {
         max_best_of: 2,
         max_stop_sequences: 4,
         max_top_n_tokens: 5,
+        watermark_gamma: 0.25,
+        watermark_delta: 1.5,
         max_input_tokens: 20,
         max_total_tokens: 30,
         vocab_size: VOCAB_SIZE,
         num_eos_tokens: 1,
+        request_timeout: None,
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of requests, steps or HTTP.
 
+mod byte_table;
 mod detokenizer;
 mod stop_strings;
 mod tokenizer;

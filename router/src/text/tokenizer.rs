@@ -7,6 +7,8 @@ use std::collections::HashSet;
 
 use model_files::{ModelFiles, ModelFilesError};
 
+use super::byte_table::ByteTable;
+
 const FILE: &str = "tokenizer.json";
 
 /// What goes wrong between text and tokens.
@@ -30,6 +32,8 @@ pub enum TextError {
 #[derive(Debug)]
 pub(crate) struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// Where detokenizing is copying.
+    byte_table: Option<ByteTable>,
     special_ids: HashSet<u32>,
 }
 
@@ -50,7 +54,7 @@ impl Tokenizer {
         inner.with_padding(None);
         let added = inner.get_added_tokens_decoder();
         let special_ids = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Ok(Self { inner, special_ids })
+        Ok(Self { byte_table: ByteTable::of(&inner), inner, special_ids })
     }
 
     /// Token ids of a prompt, with the special tokens the model expects around it.
@@ -67,6 +71,9 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer's decoder fails.
     pub(crate) fn detokenize(&self, token_ids: &[u32]) -> Result<String, TextError> {
+        if let Some(byte_table) = &self.byte_table {
+            return Ok(byte_table.text(token_ids));
+        }
         self.inner
             .decode(token_ids, false)
             .map_err(|error| TextError::Detokenize { num_tokens: token_ids.len(), message: error.to_string() })

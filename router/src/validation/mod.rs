@@ -34,6 +34,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) stop_strings: Vec<String>,
     /// Keep only the last tokens of the prompt.
     pub(crate) truncate_tokens: Option<u32>,
+    /// With the server's γ and δ, which are not in `sampling`.
+    pub(crate) wants_watermark: bool,
     pub(crate) wants_full_text: bool,
     pub(crate) wants_details: bool,
     pub(crate) unsupported: Option<Unsupported>,
@@ -43,7 +45,6 @@ pub(crate) struct GenerationOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unsupported {
     Grammar,
-    Watermark,
     Adapter(String),
 }
 
@@ -98,8 +99,6 @@ pub(crate) enum ValidationError {
     EmptyInput,
     #[error("`truncate` must be strictly positive and less than {limit}. Given: {given}")]
     Truncate { limit: u32, given: u32 },
-    #[error("`watermark` is not supported")]
-    Watermark,
     #[error("`adapter_id` is not supported. Given: {0}")]
     Adapter(String),
     #[error("`inputs` must have at most {limit} bytes. Given: {given}")]
@@ -173,7 +172,7 @@ impl Validator {
         let max_new_tokens = check_prompt(&prompt, options, &self.limits)?;
         Ok(ValidRequest {
             prompt,
-            sampling: options.sampling,
+            sampling: sampling(options, &self.limits),
             has_seed: options.has_seed,
             max_new_tokens,
             ignores_eos: options.ignores_eos,
@@ -188,6 +187,7 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
         return Err(ValidationError::BestOfSampling);
     }
     options.sampling.check()?;
+    options.sampling.check_tokens(limits.vocab_size)?;
     if options.has_non_positive_top_k {
         return Err(ValidationError::TopK);
     }
@@ -227,7 +227,6 @@ fn check_input(inputs: &str, options: &GenerationOptions, limits: &RequestLimits
     match &options.unsupported {
         // TGI reports a grammar after the prompt's length.
         None | Some(Unsupported::Grammar) => {}
-        Some(Unsupported::Watermark) => return Err(ValidationError::Watermark),
         Some(Unsupported::Adapter(adapter_id)) => return Err(ValidationError::Adapter(adapter_id.clone())),
     }
     let limit = (limits.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES);
@@ -235,6 +234,15 @@ fn check_input(inputs: &str, options: &GenerationOptions, limits: &RequestLimits
         return Err(ValidationError::InputBytes { limit, given: inputs.len() });
     }
     Ok(())
+}
+
+/// How tokens are chosen, with what the server adds.
+fn sampling(options: &GenerationOptions, limits: &RequestLimits) -> SamplingParams {
+    let mut sampling = options.sampling.clone();
+    if options.wants_watermark {
+        (sampling.watermark_gamma, sampling.watermark_delta) = (limits.watermark_gamma, limits.watermark_delta);
+    }
+    sampling
 }
 
 fn truncate(mut token_ids: Vec<u32>, keep_tokens: Option<u32>) -> Vec<u32> {
@@ -267,6 +275,6 @@ fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLim
     }
     match &options.unsupported {
         Some(Unsupported::Grammar) => Err(ValidationError::Grammar),
-        None | Some(Unsupported::Watermark | Unsupported::Adapter(_)) => Ok(max_new),
+        None | Some(Unsupported::Adapter(_)) => Ok(max_new),
     }
 }

@@ -77,6 +77,10 @@ async fn parameters_are_checked_in_the_order_of_tgi() {
         check_error("", rest(from), expected).await;
     }
     check_error("", json!({"best_of": 2}), "you must use sampling when `best_of` is > 1").await;
+    let names = "`logit_bias` must name tokens of the model's vocabulary of 1536. Given: 1536";
+    check_error("", json!({"logit_bias": {"1535": 1, "1536": 1}}), names).await;
+    let range = "`logit_bias` must be >= -100.0 and <= 100.0 for every token";
+    check_error("", json!({"logit_bias": {"7": -101}}), range).await;
     check_error("", json!({"stop": ["a", ""]}), "`stop` sequences cannot be empty").await;
 }
 
@@ -93,8 +97,16 @@ async fn inputs_are_checked_in_the_order_of_tgi() {
     check_error(&prompt(21), json!({"max_new_tokens": 9, "grammar": {}}), input).await;
     check_error(&prompt(30), json!({}), "`inputs` must have less than 20 tokens. Given: 30").await;
     check_error("x", json!({"grammar": {"type": "regex", "value": "a"}}), "grammar is not supported").await;
-    check_error("x", json!({"watermark": true}), "`watermark` is not supported").await;
     check_error("x", json!({"adapter_id": "mine"}), "`adapter_id` is not supported. Given: mine").await;
+}
+
+#[tokio::test]
+async fn the_server_says_what_a_watermark_is() {
+    for (watermark, expected) in [(true, 1.5), (false, 0.0)] {
+        let sampling = validate("x", json!({"watermark": watermark})).await.unwrap().sampling;
+        assert_eq!(sampling.watermark_delta, expected);
+        assert!(sampling.is_greedy && (!watermark || sampling.watermark_gamma == 0.25), "{sampling:?}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::batch::{Batch, BatchRow, SAMPLED_TOKEN};
+use crate::batch::{Batch, BatchRow, CachedTokens, SAMPLED_TOKEN};
 
 /// Token ids `[num_slots, max_total_tokens]`.
 #[derive(Debug)]
@@ -23,9 +23,13 @@ impl TokenHistory {
         Self { max_total_tokens, tokens }
     }
 
-    /// Notes the given tokens of every row, and answers all of them, `[tokens]`, with those that were sampled filled in.
+    /// Notes the cached and the given tokens of every row, and answers all of them, `[tokens]`, with those that were sampled filled in.
     pub(super) fn current_tokens(&self, batch: &Batch) -> Vec<i32> {
         let mut tokens = batch.token_ids.clone();
+        for CachedTokens { slot, token_ids } in &batch.cached_tokens {
+            let entries = self.row(*slot, 0..token_ids.len());
+            entries.iter().zip(token_ids).for_each(|(entry, token)| entry.store(*token, Ordering::Relaxed));
+        }
         for row in &batch.rows {
             let positions = row.context_len - row.num_tokens..row.context_len;
             for (token, entry) in tokens[row.first_token..].iter_mut().zip(self.row(row.slot, positions)) {

@@ -41,7 +41,6 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// A rank without others.
-    #[cfg(test)]
     pub(super) const fn alone() -> Self {
         Self { ranks: LocalRanks { first: 0, num_local: 1, num_ranks: 1 }, group: None }
     }
@@ -156,7 +155,7 @@ fn at_once(weights: &[&WeightSpec], num_ranks: usize, left_bytes: u64) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{DType, Partition};
+    use crate::graph::{DType, Partition, Source};
 
     #[test]
     fn threads_are_shared_out() {
@@ -178,6 +177,7 @@ mod tests {
             partition: Partition::Column,
             world_size: 4,
             num_copies: 1,
+            source: Source::Whole,
         };
         let specs = [&spec, &spec];
         // 2 MiB of each tensor per rank; a turn takes 4 MiB.

@@ -2,14 +2,17 @@
 //!
 //! It reads a row's earlier tokens through the block table and its input token from the token history, exactly as a real
 //! backend does; so a slot, a block or a position mixed up anywhere changes the answer. It ignores seeds and every other
-//! sampling parameter but `top_n_tokens`, and never makes a token that ends a sequence: length decides.
+//! sampling parameter but `top_n_tokens` and masks, and makes a token that ends a sequence only where a mask has no
+//! candidate: length decides.
+
+use std::time::{Duration, Instant};
 
 use super::history::TokenHistory;
 use super::{BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, Progress, StateLayout};
 use crate::batch::{Batch, BatchRow, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::graph::{Input, SamplingInput};
-use crate::sampling::Column;
+use crate::sampling::{Column, TokenMask};
 
 /// No limit worth speaking of: the mock's KV cache holds one number per token.
 const AVAILABLE_BYTES: u64 = 64 << 20;
@@ -18,7 +21,10 @@ const AVAILABLE_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct MockBackend {
     candidates: Vec<u32>,
+    vocab_size: usize,
     ranks: LocalRanks,
+    /// What a step takes at least.
+    step_duration: Duration,
     state: Option<MockState>,
 }
 
@@ -40,16 +46,31 @@ impl MockBackend {
         if candidates.is_empty() {
             candidates = quarter(0..vocab_size);
         }
-        Self { candidates, ranks, state: None }
+        Self { candidates, vocab_size, ranks, step_duration: Duration::ZERO, state: None }
     }
 
-    fn sample(&self, context: &[i32], top_n: usize) -> SampledToken {
+    /// The same, but as slow as a device: what surrounds it is measured by that.
+    pub(crate) fn taking(self, step_duration: Duration) -> Self {
+        Self { step_duration, ..self }
+    }
+
+    fn sample(&self, context: &[i32], top_n: usize, mask: Option<&TokenMask>) -> SampledToken {
         let hash = hash(context);
-        let len = self.candidates.len().max(1) as u64;
-        let token = |i: u64| self.candidates.get(((hash + i) % len) as usize).copied().unwrap_or(0);
+        let tokens = self.tokens(hash, mask);
         let logprob = |i: u64| -(((hash % 100) + 100 * i + 1) as f32) / 100.0;
-        let top_tokens = (0..(top_n as u64).min(len)).map(|i| (token(i), logprob(i))).collect();
-        SampledToken { token_id: token(0), logprob: logprob(0), top_tokens }
+        let token_id = tokens.clone().next().unwrap_or(0);
+        let top_tokens = tokens.zip(0..top_n as u64).map(|(token, i)| (token, logprob(i))).collect();
+        SampledToken { token_id, logprob: logprob(0), top_tokens }
+    }
+
+    /// The candidates from `hash` on that a mask allows, the best first; behind them the rest of what it allows.
+    fn tokens<'a>(&'a self, hash: u64, mask: Option<&'a TokenMask>) -> impl Iterator<Item = u32> + Clone + 'a {
+        let from = |len: usize| (0..len as u64).map(move |i| ((hash + i) % len as u64) as usize);
+        let is_allowed = move |token: &u32| mask.is_none_or(|mask| mask.has(*token as usize));
+        let candidates = from(self.candidates.len()).map(|index| self.candidates[index]).filter(is_allowed);
+        let num_others = if mask.is_some() { self.vocab_size } else { 0 };
+        let others = from(num_others).map(|token| token as u32).filter(is_allowed);
+        candidates.chain(others.filter(|token| self.candidates.binary_search(token).is_err()))
     }
 }
 
@@ -96,6 +117,7 @@ impl Backend for MockBackend {
     }
 
     fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+        let end = Instant::now() + self.step_duration;
         let state = self.state.as_mut().ok_or(BackendError::NotAllocated)?;
         state.write(batch);
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
@@ -105,7 +127,8 @@ impl Backend for MockBackend {
         for (i, sampled) in batch.sampled.iter().enumerate() {
             let row = &batch.rows[sampled.row];
             let top_n = if let Column::I32(top_n) = top_n { top_n[i] } else { 0 };
-            let token = self.sample(&state.context(batch, row, row.context_len), usize::try_from(top_n).unwrap_or(0));
+            let context = state.context(batch, row, row.context_len);
+            let token = self.sample(&context, usize::try_from(top_n).unwrap_or(0), sampled.mask.as_ref());
             state.history.append(row, token.token_id as i32);
             output.tokens.push(token);
         }
@@ -116,6 +139,9 @@ impl Backend for MockBackend {
             let mut context = state.context(batch, row, batch.positions[index] as usize + 1);
             context.push(*target);
             output.prompt_logprobs.push(-((hash(&context) % 1000) as f32) / 100.0);
+        }
+        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            std::thread::park_timeout(left);
         }
         Ok(output)
     }

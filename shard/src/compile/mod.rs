@@ -224,7 +224,7 @@ impl PlanArgs {
             max_batch_prefill_tokens: self.max_batch_prefill_tokens,
             max_batch_total_tokens: self.max_batch_total_tokens,
             max_batch_size: self.max_batch_size,
-            device_assignment: vec![],
+            ..Warmup::default()
         }
     }
 }

@@ -49,9 +49,9 @@ pub(crate) enum EngineError {
     )]
     BeyondModel { max_total_tokens: usize, max_position_embeddings: usize },
     #[error(
-        "max_batch_total_tokens is {max_batch_total_tokens}, one sequence may have {max_total_tokens} (max_total_tokens); raise --max-batch-total-tokens or lower --max-total-tokens"
+        "the KV cache would hold {max_batch_total_tokens} tokens, one sequence may have {max_total_tokens} (max_total_tokens); raise {flag} or lower --max-total-tokens"
     )]
-    CacheTooSmall { max_batch_total_tokens: usize, max_total_tokens: usize },
+    CacheTooSmall { max_batch_total_tokens: usize, max_total_tokens: usize, flag: &'static str },
     #[error("room for {num_tokens} tokens takes {needed_bytes} bytes, {available_bytes} are available; lower {flag}")]
     OutOfMemory { num_tokens: usize, needed_bytes: u64, available_bytes: u64, flag: &'static str },
     #[error(

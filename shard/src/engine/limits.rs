@@ -35,9 +35,16 @@ pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineErr
         max_batch_total_tokens,
         max_batch_size,
         device_assignment: _,
+        kv_cache_bytes,
+        kv_cache_percent,
     } = warmup;
+    let wish = CacheWish {
+        tokens: limit("max_batch_total_tokens", *max_batch_total_tokens)?,
+        bytes: *kv_cache_bytes,
+        percent: *kv_cache_percent,
+    };
     let asked_total = limit("max_total_tokens", *max_total_tokens)?;
-    let asked_cache = limit("max_batch_total_tokens", *max_batch_total_tokens)?;
+    let asked_cache = wish.tokens;
     let max_position_embeddings = facts.max_position_embeddings;
     let default_total = DEFAULT_MAX_TOTAL_TOKENS.min(max_position_embeddings);
     let max_total_tokens = asked_total.unwrap_or_else(|| default_total.min(asked_cache.unwrap_or(default_total)));
@@ -45,20 +52,29 @@ pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineErr
         return Err(EngineError::BeyondModel { max_total_tokens, max_position_embeddings });
     }
     if let Some(max_batch_total_tokens) = asked_cache.filter(|asked| *asked < max_total_tokens) {
-        return Err(EngineError::CacheTooSmall { max_batch_total_tokens, max_total_tokens });
+        let flag = "--max-batch-total-tokens";
+        return Err(EngineError::CacheTooSmall { max_batch_total_tokens, max_total_tokens, flag });
     }
     let num_slots = limit("max_batch_size", *max_batch_size)?.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
     let prefill = limit("max_batch_prefill_tokens", *max_batch_prefill_tokens)?;
-    let cache_tokens = choose_cache_tokens(asked_cache, num_slots, max_total_tokens, facts)?;
+    let cache_tokens = choose_cache_tokens(wish, num_slots, max_total_tokens, facts)?;
     let max_batch_prefill_tokens = prefill.unwrap_or(DEFAULT_MAX_BATCH_PREFILL_TOKENS.max(max_total_tokens));
     let num_blocks = cache_tokens.div_ceil(BLOCK_SIZE);
     let layout = StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens };
     Ok(Limits { layout, vocab_size: facts.vocab_size })
 }
 
+/// What the client asks of the cache's size; tokens count first.
+#[derive(Debug, Clone, Copy)]
+struct CacheWish {
+    tokens: Option<usize>,
+    bytes: Option<u64>,
+    percent: Option<u32>,
+}
+
 /// Tokens that the KV cache holds: as asked for, else what all slots could use if it fits in the cache's share of the memory.
 fn choose_cache_tokens(
-    asked: Option<usize>,
+    wish: CacheWish,
     num_slots: usize,
     max_total_tokens: usize,
     facts: &Facts,
@@ -73,11 +89,25 @@ fn choose_cache_tokens(
     // A row's last block is its own, so each row may need a block more than its tokens fill.
     let useful = num_slots.saturating_mul(max_total_tokens.next_multiple_of(BLOCK_SIZE));
     require(useful, HISTORY_BYTES_PER_TOKEN, "--max-batch-size")?;
-    if let Some(asked) = asked {
+    let CacheWish { tokens, bytes, percent } = wish;
+    if let Some(asked) = tokens {
         return require(asked, kv_bytes_per_token, "--max-batch-total-tokens");
     }
-    let share_bytes = available_bytes / 100 * cache_percent;
-    let share = usize::try_from(share_bytes / kv_bytes_per_token).unwrap_or(usize::MAX);
+    let asked_bytes = bytes.or(percent.map(|percent| available_bytes / 100 * u64::from(percent)));
+    let share_bytes = asked_bytes.unwrap_or(available_bytes / 100 * cache_percent);
+    let most_blocks = share_bytes / kv_bytes_per_token / BLOCK_SIZE as u64;
+    // Blocks are numbered with 32 bits.
+    let share = most_blocks.min(u64::from(u32::MAX) / BLOCK_SIZE as u64) as usize * BLOCK_SIZE;
+    if asked_bytes.is_some() {
+        if share < max_total_tokens {
+            return Err(EngineError::CacheTooSmall {
+                max_batch_total_tokens: share,
+                max_total_tokens,
+                flag: "--kv-cache-memory",
+            });
+        }
+        return require(share, kv_bytes_per_token, "--kv-cache-memory");
+    }
     let chosen = useful.min(share);
     if chosen >= max_total_tokens {
         return Ok(chosen);

@@ -3,6 +3,7 @@
 //! Door: [`load`]. The one place where models and backends meet; neither knows the other.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use model_files::ModelFiles;
 use proto::ModelInfo;
@@ -72,7 +73,8 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         }
         Device::Mock => {
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
-            let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks);
+            let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
+                .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
             (Box::new(mock), Weights { dtype, num_parameters: 0 })
         }
     };
@@ -82,7 +84,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
-    Ok(Engine { info, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None })
+    Ok(Engine { info, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None, idle_since: None })
 }
 
 /// Refuses numbers of shards and devices that cannot talk to each other on `device`.

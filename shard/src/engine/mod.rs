@@ -13,7 +13,7 @@ mod tests;
 mod warmup;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) use error::EngineError;
 pub(crate) use load::{graphs, load, weight_type};
@@ -25,7 +25,7 @@ pub(crate) use crate::backend::Progress;
 use crate::backend::{Backend, DevicePlace};
 use crate::batch::{Batch, RowSampler, SAMPLED_TOKEN, SampledToken, StepOutput};
 use crate::kv_cache::{Phase, RowTable};
-use crate::sampling::Samplers;
+use crate::sampling::{self, Samplers, TokenMask};
 
 /// A loaded model.
 pub(crate) struct Engine {
@@ -36,6 +36,8 @@ pub(crate) struct Engine {
     samplers: Samplers,
     /// `None` before warm-up.
     rows: Option<RowTable>,
+    /// When the backend was last done with a step.
+    idle_since: Option<Instant>,
 }
 
 /// A step on its way to the backend, and what its reply needs to know.
@@ -87,25 +89,29 @@ impl Engine {
         let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
         rows.check_prefill(prefill)?;
         let num_eos_tokens = self.eos_token_ids.len();
-        let holds_back = |chunk: &PromptChunk| chunk.sampling.is_some_and(|params| params.min_new_tokens > 0);
+        let holds_back = |chunk: &PromptChunk| chunk.sampling.as_ref().is_some_and(|params| params.min_new_tokens > 0);
         if num_eos_tokens > MAX_HELD_BACK_TOKENS && prefill.chunks.iter().any(holds_back) {
             return Err(EngineError::EosTokens { num_eos_tokens });
         }
         let mut step = Step::default();
         for chunk in &prefill.chunks {
-            if let Some(params) = chunk.sampling {
+            if let Some(params) = &chunk.sampling {
                 rows.open(
-                    chunk.slot,
+                    chunk,
                     RowSampler {
-                        params,
-                        graph: self.samplers.graph(&params)?,
+                        params: Arc::new(params.clone()),
+                        graph: self.samplers.graph(params)?,
                         eos_token_ids: Arc::clone(&self.eos_token_ids),
                     },
                 );
             }
             step.push_chunk(rows, chunk);
+            step.mask(chunk.allowed_tokens.as_deref(), (&mut self.samplers, rows))?;
         }
-        prefill.rows.iter().for_each(|row| step.push_decode_row(rows, row));
+        for row in &prefill.rows {
+            step.push_decode_row(rows, row);
+            step.mask(row.allowed_tokens.as_deref(), (&mut self.samplers, rows))?;
+        }
         self.execute(&step)
     }
 
@@ -117,7 +123,10 @@ impl Engine {
         let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
         rows.check_decode(&decode.rows)?;
         let mut step = Step::default();
-        decode.rows.iter().for_each(|row| step.push_decode_row(rows, row));
+        for row in &decode.rows {
+            step.push_decode_row(rows, row);
+            step.mask(row.allowed_tokens.as_deref(), (&mut self.samplers, rows))?;
+        }
         self.execute(&step)
     }
 
@@ -133,21 +142,26 @@ impl Engine {
     }
 
     fn execute(&mut self, step: &Step) -> Result<StepReply, EngineError> {
-        let start = Instant::now();
         let compiled_before = self.backend.num_programs_compiled();
+        let start = Instant::now();
         let output = self.backend.execute(&step.batch)?;
-        let forward_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let end = Instant::now();
+        let idle_ns = self.idle_since.replace(end).map_or(0, |idle_since| nanoseconds(start - idle_since));
         let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
-        Ok(StepReply { num_programs_compiled, ..step.reply(output, forward_ns)? })
+        Ok(StepReply { num_programs_compiled, idle_ns, ..step.reply(output, nanoseconds(end - start))? })
     }
 }
 
 impl Step {
     fn push_chunk(&mut self, rows: &mut RowTable, chunk: &PromptChunk) {
-        let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token } = chunk;
+        let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token, cached_token_ids, .. } =
+            chunk;
         let row = rows.extend(*slot, token_ids.len(), new_blocks, *samples_token);
         let mut tokens: Vec<i32> = token_ids.iter().map(|id| *id as i32).collect();
         let mut position = *position as usize;
+        if sampling::looks_back(&row.sampler.params) {
+            self.batch.push_cached_tokens(*slot as usize, cached_token_ids);
+        }
         let wants_logprobs = row.sampler.params.wants_prompt_logprobs;
         // The first token of a later chunk is judged by the token before it, which is read once more: the same bits.
         let overlap = usize::from(wants_logprobs && position > 0);
@@ -169,12 +183,25 @@ impl Step {
     }
 
     fn push_decode_row(&mut self, rows: &mut RowTable, decode_row: &DecodeRow) {
-        let DecodeRow { slot, position, new_blocks } = decode_row;
+        let DecodeRow { slot, position, new_blocks, allowed_tokens: _ } = decode_row;
         let row = rows.extend(*slot, 1, new_blocks, false);
         let index = self.batch.push_row(*slot as usize, *position as usize, &[SAMPLED_TOKEN], &row.block_table);
         if let Phase::Decode { prompt_len } = row.phase {
             self.push_sampled(*slot, index, prompt_len, &row.sampler);
         }
+    }
+
+    /// Lets the row that was pushed last choose among `allowed_tokens` only.
+    fn mask(
+        &mut self,
+        allowed_tokens: Option<&[u8]>,
+        (samplers, rows): (&mut Samplers, &RowTable),
+    ) -> Result<(), EngineError> {
+        if let (Some(bytes), Some(sampled)) = (allowed_tokens, self.batch.sampled.last()) {
+            let graph = samplers.masked_graph(&sampled.params)?;
+            self.batch.mask_sampled(TokenMask::new(bytes, rows.limits().vocab_size), graph);
+        }
+        Ok(())
     }
 
     fn push_sampled(&mut self, slot: u32, row: usize, prompt_len: usize, sampler: &RowSampler) {
@@ -193,8 +220,12 @@ impl Step {
         };
         let prompt_logprobs = self.prompts.iter().map(report).collect();
         let tokens = tokens.collect::<Result<_, _>>()?;
-        Ok(StepReply { tokens, prompt_logprobs, forward_ns, num_programs_compiled: 0, fingerprint })
+        Ok(StepReply { tokens, prompt_logprobs, forward_ns, fingerprint, ..StepReply::default() })
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn sampled_token(slot: u32, token: SampledToken) -> Result<proto::SampledToken, EngineError> {

@@ -4,7 +4,8 @@
 //! model takes and what memory there is; when they cannot be met, the error says which flag to change.
 
 use proto::{
-    Decode, DecodeRow, FitReply, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup, WarmupReply,
+    Decode, DecodeRow, FitReply, LogitBias, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup,
+    WarmupReply,
 };
 
 use super::limits::{self, Facts};
@@ -101,11 +102,12 @@ impl Engine {
             new_blocks: (0..limits.layout.num_blocks.min(2) as u32).collect(),
             sampling: Some(sampling),
             samples_token: true,
+            ..PromptChunk::default()
         };
         let prefill = self.prefill(&Prefill { chunks: vec![chunk], rows: vec![] })?;
         let mut rehearsal = Rehearsal::of(&prefill, prompt_len as u64);
         if prompt_len < limits.layout.max_total_tokens {
-            let row = DecodeRow { slot: 0, position: prompt_len as u32, new_blocks: vec![] };
+            let row = DecodeRow { slot: 0, position: prompt_len as u32, new_blocks: vec![], allowed_tokens: None };
             rehearsal.add(Rehearsal::of(&self.decode(&Decode { rows: vec![row] })?, 1));
         }
         self.release(&Release { slots: vec![0] })?;
@@ -132,9 +134,9 @@ impl Rehearsal {
     }
 }
 
-/// One row of each kind of program: greedy; with every processor; with prompt log-probabilities and top tokens.
-fn warmup_params() -> [SamplingParams; 3] {
-    let everything = SamplingParams {
+/// One row of each kind of program: greedy; with penalties; with prompt log-probabilities and top tokens; with every processor.
+fn warmup_params() -> [SamplingParams; 4] {
+    let penalised = SamplingParams {
         temperature: 0.9,
         top_k: 10,
         top_p: 0.9,
@@ -148,7 +150,11 @@ fn warmup_params() -> [SamplingParams; 3] {
         is_greedy: false,
         top_n_tokens: 0,
         wants_prompt_logprobs: false,
+        logit_bias: Vec::new(),
+        watermark_gamma: 0.5,
+        watermark_delta: 0.0,
     };
     let reports = SamplingParams { top_n_tokens: 5, wants_prompt_logprobs: true, ..SamplingParams::greedy() };
-    [SamplingParams::greedy(), everything, reports]
+    let steered = SamplingParams { logit_bias: vec![LogitBias { token_id: 0, bias: 0.5 }], ..penalised.clone() };
+    [SamplingParams::greedy(), penalised, reports, steered]
 }

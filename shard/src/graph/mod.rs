@@ -16,9 +16,12 @@ mod weight;
 use std::sync::Arc;
 
 pub(crate) use model_ops::AttentionSpec;
-pub(crate) use op::{Binary, Input, Op, RotarySpec, SamplingInput, TokenScope, Unary};
+pub(crate) use op::{
+    Activation, Binary, CONTEXT_SEED_FACTOR, ExpertsSpec, Input, Op, Pairing, RotarySpec, RouterSpec, SamplingInput,
+    TokenScope, Unary,
+};
 pub(crate) use shape::{DType, Dim, GraphError, Shape};
-pub(crate) use weight::{Partition, WeightPart, WeightSpec};
+pub(crate) use weight::{Partition, Section, Source, WeightPart, WeightSpec};
 
 /// The result of a node of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

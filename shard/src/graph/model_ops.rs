@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Binary, DType, Dim, Graph, GraphError, Op, RotarySpec, Shape, Value};
+use super::{Activation, Binary, DType, Dim, ExpertsSpec, Graph, GraphError, Op, RotarySpec, RouterSpec, Shape, Value};
 
 /// What an attention layer needs to know besides its operands.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,6 +14,10 @@ pub(crate) struct AttentionSpec {
     pub(crate) layer: usize,
     /// Factor of the scores.
     pub(crate) scale: f32,
+    /// Keys that a query attends at most, its own included.
+    pub(crate) window: Option<usize>,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub(crate) soft_cap: Option<f32>,
 }
 
 impl Graph {
@@ -25,13 +29,13 @@ impl Graph {
         Ok(self.push(op, vec![token_ids], Shape::new([Dim::Tokens]), DType::I32)) // [tokens]
     }
 
-    /// [`Op::Embedding`]: the rows of `table` `[vocab, hidden]` that `tokens` `[tokens]` name.
+    /// [`Op::Embedding`]: the rows of `table` `[vocab, hidden]` that `tokens` `[tokens]`, ids or positions, name.
     pub(crate) fn embedding(&mut self, table: Value, tokens: Value) -> Result<Value, GraphError> {
         let op = Op::Embedding;
         let operands = [table, tokens];
         let is_table = self.dims(table).len() == 2 && self.dtype(table).is_float();
-        let are_tokens = self.dims(tokens) == [Dim::Tokens] && self.dtype(tokens) == DType::I32;
-        self.require(is_table && are_tokens, &op, &operands, "[vocab, hidden] float, [tokens] int32")?;
+        let are_tokens = self.dims(tokens) == [Dim::Tokens] && matches!(self.dtype(tokens), DType::I32 | DType::U32);
+        self.require(is_table && are_tokens, &op, &operands, "[vocab, hidden] float, [tokens] int32 or uint32")?;
         let shape = Shape::new([Dim::Tokens, self.dims(table)[1]]);
         Ok(self.push(op, operands.to_vec(), shape, DType::F32)) // [tokens, hidden]
     }
@@ -51,12 +55,31 @@ impl Graph {
     }
 
     /// [`Op::RmsNorm`] over the last dimension of x.
-    pub(crate) fn rms_norm(&mut self, x: Value, weight: Value, eps: f32) -> Result<Value, GraphError> {
-        let op = Op::RmsNorm { eps };
+    pub(crate) fn rms_norm(&mut self, x: Value, weight: Value, eps: f32, offset: f32) -> Result<Value, GraphError> {
+        let op = Op::RmsNorm { eps, offset };
         let last = self.dims(x).last().copied();
         let fits = last.is_some_and(|last| self.dims(weight) == [last]);
         self.require(fits && self.dtype(x).is_float(), &op, &[x, weight], "[.., hidden], [hidden], floats")?;
         Ok(self.push_like(op, vec![x, weight], x)) // as x
+    }
+
+    /// [`Op::LayerNorm`] over the last dimension of x; `parameters` are the weight and maybe the bias.
+    pub(crate) fn layer_norm(
+        &mut self,
+        x: Value,
+        parameters: &[Value],
+        eps: f32,
+        offset: f32,
+    ) -> Result<Value, GraphError> {
+        let op = Op::LayerNorm { eps, offset };
+        let operands = [&[x], parameters].concat();
+        let fits = |value: &Value| {
+            let dims = self.dims(*value);
+            !dims.is_empty() && self.dims(x).ends_with(dims) && dims.len() < self.dims(x).len()
+        };
+        let is_valid = matches!(parameters.len(), 1 | 2) && parameters.iter().all(fits) && self.dtype(x).is_float();
+        self.require(is_valid, &op, &operands, "[.., hidden], once or twice the last dimensions of it, floats")?;
+        Ok(self.push_like(op, operands, x)) // as x
     }
 
     /// [`Op::Rotary`]: turns the heads of x `[tokens, heads, head_dim]` by their positions `[tokens]`.
@@ -74,14 +97,14 @@ impl Graph {
 
     /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]` and keys and values `[tokens, kv_heads, head_dim]`.
     pub(crate) fn paged_attention(&mut self, [q, k, v]: [Value; 3], spec: AttentionSpec) -> Result<Value, GraphError> {
-        let op = Op::PagedAttention { layer: spec.layer, scale: spec.scale };
+        let op = Op::PagedAttention(spec);
         let is_valid = match (self.dims(q), self.dims(k)) {
             ([Dim::Tokens, Dim::Fixed(heads), head_dim], [Dim::Tokens, Dim::Fixed(kv_heads), kv_head_dim]) => {
                 head_dim == kv_head_dim && *kv_heads > 0 && heads % kv_heads == 0
             }
             _ => false,
         };
-        let is_valid = is_valid && self.dims(k) == self.dims(v);
+        let is_valid = is_valid && self.dims(k) == self.dims(v) && spec.window != Some(0);
         let expected = "[tokens, heads, head_dim], twice [tokens, kv_heads, head_dim], heads a multiple of kv_heads";
         self.require(is_valid, &op, &[q, k, v], expected)?;
         Ok(self.push_like(op, vec![q, k, v], q)) // [tokens, heads, head_dim]
@@ -92,12 +115,67 @@ impl Graph {
         self.binary(Binary::Add, a, b) // as a
     }
 
-    /// [`Op::SiluMul`] of gate and up, both `[tokens, n]`.
-    pub(crate) fn silu_mul(&mut self, gate: Value, up: Value) -> Result<Value, GraphError> {
-        let op = Op::SiluMul;
+    /// x times a number; x itself where that is 1.
+    pub(crate) fn scale(&mut self, x: Value, factor: f32) -> Result<Value, GraphError> {
+        if factor == 1.0 {
+            return Ok(x);
+        }
+        let factor = self.constant(factor); // []
+        self.binary(Binary::Multiply, x, factor) // as x
+    }
+
+    /// [`Op::Activate`] of every element of x.
+    pub(crate) fn activate(&mut self, activation: Activation, x: Value) -> Result<Value, GraphError> {
+        let op = Op::Activate(activation);
+        self.require(self.dtype(x) == DType::F32, &op, &[x], "float32")?;
+        Ok(self.push_like(op, vec![x], x)) // as x
+    }
+
+    /// x bounded by `cap`: `cap · tanh(x / cap)`.
+    pub(crate) fn soft_cap(&mut self, x: Value, cap: f32) -> Result<Value, GraphError> {
+        let shrunk = self.scale(x, 1.0 / cap)?; // as x
+        let bounded = self.activate(Activation::Tanh, shrunk)?; // as x
+        self.scale(bounded, cap) // as x
+    }
+
+    /// [`Op::Gated`] of gate and up, both `[tokens, n]`.
+    pub(crate) fn gated(&mut self, activation: Activation, gate: Value, up: Value) -> Result<Value, GraphError> {
+        let op = Op::Gated(activation);
         let is_valid = self.dims(gate) == self.dims(up) && self.dtype(gate) == self.dtype(up);
         self.require(is_valid, &op, &[gate, up], "two values of one shape and type")?;
         Ok(self.push_like(op, vec![gate, up], gate)) // [tokens, n]
+    }
+
+    /// [`Op::Route`] of scores `[tokens, experts]`.
+    pub(crate) fn route(&mut self, scores: Value, spec: RouterSpec) -> Result<Value, GraphError> {
+        let op = Op::Route(spec);
+        let num_experts = self.node(scores).shape.last_size().filter(|_| self.dims(scores).len() == 2);
+        let fits = num_experts.is_some_and(|num_experts| (1..=num_experts).contains(&spec.num_chosen));
+        let expected = format!("[tokens, {} or more] float32", spec.num_chosen);
+        self.require(fits && self.dtype(scores) == DType::F32, &op, &[scores], &expected)?;
+        Ok(self.push_like(op, vec![scores], scores)) // [tokens, experts]
+    }
+
+    /// [`Op::Experts`] of x `[tokens, hidden]` and weights `[tokens, experts]`, with the matrices gate, up and down.
+    pub(crate) fn experts(
+        &mut self,
+        [x, mixture]: [Value; 2],
+        [gate, up, down]: [Value; 3],
+        spec: ExpertsSpec,
+    ) -> Result<Value, GraphError> {
+        let op = Op::Experts(spec);
+        let operands = [x, mixture, gate, up, down];
+        let fits = match (self.dims(x), self.dims(gate), self.dims(down)) {
+            ([_, hidden], [experts, intermediate, inputs], [other_experts, outputs, features]) => {
+                let is_square = hidden == inputs && hidden == outputs && intermediate == features;
+                is_square && experts == other_experts && self.dims(gate) == self.dims(up)
+            }
+            _ => false,
+        };
+        let fits = fits && self.dims(mixture).len() == 2 && self.dims(mixture)[0] == self.dims(x)[0];
+        let expected = "[tokens, hidden], [tokens, experts], twice [experts, intermediate, hidden], [experts, hidden, intermediate]";
+        self.require(fits && self.dtype(x) == DType::F32, &op, &operands, expected)?;
+        Ok(self.push_like(op, operands.to_vec(), x)) // [tokens, hidden]
     }
 
     /// [`Op::Reshape`]: keeps the first dimension of x, gives the others `sizes`.
@@ -133,6 +211,14 @@ impl Graph {
         let fits = self.dims(x).len() == 2 && self.dims(bias) == &self.dims(x)[1..];
         self.require(fits && self.dtype(bias).is_float(), &op, &[x, bias], "[n, out], [out], floats")?;
         Ok(self.push_like(op, vec![x, bias], x)) // [n, out]
+    }
+
+    /// [`Op::ScaleColumns`] of x `[n, m]`, weight `[m]`.
+    pub(crate) fn scale_columns(&mut self, x: Value, weight: Value) -> Result<Value, GraphError> {
+        let op = Op::ScaleColumns;
+        let fits = self.dims(x).len() == 2 && self.dims(weight) == &self.dims(x)[1..];
+        self.require(fits && self.dtype(weight).is_float(), &op, &[x, weight], "[n, m], [m], floats")?;
+        Ok(self.push_like(op, vec![x, weight], x)) // [n, m]
     }
 
     /// [`Op::FirstColumns`]: the first `num_columns` of x `[n, m]`.

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{DType, Shape, WeightSpec};
+use super::{AttentionSpec, DType, Shape, WeightSpec};
+
+/// Factor of the token that seeds [`Op::ContextUniform`]: TGI's hash key. It is odd, so no two tokens have the same seed.
+pub(crate) const CONTEXT_SEED_FACTOR: u32 = 15_485_863;
 
 /// What a node computes.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,20 +26,31 @@ pub(crate) enum Op {
     /// Token ids `[tokens]` with -1 where the id is the token that this row sampled for this position → ids `[tokens]`.
     /// Reads the missing ids from the token history and writes the given ones to it.
     CurrentTokens,
-    /// Table `[vocab, hidden]`, ids `[tokens]` → `[tokens, hidden]`, f32. Zeros for ids that are in another rank's part of
-    /// the table.
+    /// Table `[vocab, hidden]`, ids or positions `[tokens]` → `[tokens, hidden]`, f32. Zeros for ids that are in another
+    /// rank's part of the table.
     Embedding,
     /// x `[n, in]`, weight `[out, in]`, and maybe bias `[out]` → `[n, out]`.
     Linear,
-    /// x `[.., hidden]`, weight `[hidden]` → x / sqrt(mean(x²) + eps) · weight.
-    RmsNorm { eps: f32 },
+    /// x `[.., hidden]`, weight `[hidden]` → x / sqrt(mean(x²) + eps) · (offset + weight).
+    RmsNorm { eps: f32, offset: f32 },
+    /// x `[.., hidden]`, weight and maybe bias of the last dimensions of x →
+    /// (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · (offset + weight) + bias, means over the last dimension.
+    LayerNorm { eps: f32, offset: f32 },
     /// x `[tokens, heads, head_dim]`, positions `[tokens]` → the same shape, rotated.
     Rotary(Arc<RotarySpec>),
     /// q `[tokens, heads, head_dim]`, k and v `[tokens, kv_heads, head_dim]` → `[tokens, heads, head_dim]`. Writes k and v to
-    /// the layer's KV cache, then attends causally to the row's whole context.
-    PagedAttention { layer: usize, scale: f32 },
-    /// gate, up `[tokens, n]` → silu(gate) · up.
-    SiluMul,
+    /// the layer's KV cache, then attends causally to the row's context, or to the end of it that the window covers.
+    PagedAttention(AttentionSpec),
+    /// x → f(x), element by element.
+    Activate(Activation),
+    /// gate, up `[tokens, n]` → f(gate) · up.
+    Gated(Activation),
+    /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: their softmax where it is among the largest
+    /// of the token, the lowest of equals first, else 0.
+    Route(RouterSpec),
+    /// x `[tokens, hidden]`, weights `[tokens, experts]`, gate and up `[experts here, intermediate, hidden]`, down
+    /// `[experts here, hidden, intermediate]` → the sum of weight · down(f(gate x) · up x) over the experts of this rank.
+    Experts(ExpertsSpec),
     /// The same elements with other dimensions behind the first.
     Reshape,
     /// x, of which each rank has a summand → the sum, the same on every rank.
@@ -45,6 +59,8 @@ pub(crate) enum Op {
     AllGather,
     /// x `[n, out]`, bias `[out]` → x + bias.
     AddBias,
+    /// x `[n, m]`, weight `[m]` → x · weight.
+    ScaleColumns,
     /// x `[n, m]` → its first columns, as many as the result has.
     FirstColumns,
 
@@ -56,7 +72,7 @@ pub(crate) enum Op {
     Less,
     /// Condition, a, b → a where the condition holds, else b. a and b are repeated as in `Binary`.
     Select,
-    /// x `[rows, n]` → the sum of each row, `[rows]`.
+    /// x `[rows, n]` or `[tokens, n]` → the sum of each row, `[rows]` or `[tokens]`.
     SumColumns,
     /// Scores `[rows, vocab]` → log-probabilities.
     LogSoftmax,
@@ -73,9 +89,18 @@ pub(crate) enum Op {
     TokenCounts { scope: TokenScope, vocab_size: usize },
     /// Whether a token is held back in this step, `[rows, vocab]`, bool: see [`SampledRow`](crate::batch::SampledRow).
     HeldBack { vocab_size: usize },
+    /// Scores `[rows, vocab]` → the same with what each row adds to the tokens that it names: see
+    /// [`SampledRow`](crate::batch::SampledRow).
+    AddLogitBias,
+    /// Whether a row may choose a token in this step, `[rows, vocab]`, bool: see [`SampledRow`](crate::batch::SampledRow).
+    IsAllowed { vocab_size: usize },
     /// Seed words and counter, each `[rows]`, u32 → one number in [0, 1) per row: Threefry-2x32-20 of key (low, high) and
     /// counter (counter, 0); the upper 24 bits of the first word.
     Uniform,
+    /// One number in [0, 1) per token of the vocabulary, from the last token of the row's context alone, `[rows, vocab]`, f32:
+    /// Threefry-2x32-20 of key ([`CONTEXT_SEED_FACTOR`] · last token mod 2³², 0) and counter (token, 1), read as in `Uniform`,
+    /// which has no counter with a 1 there.
+    ContextUniform { vocab_size: usize },
     /// Probabilities `[rows, vocab]`, u `[rows]` → the first index whose cumulative probability exceeds u · total, `[rows]`.
     InverseCdf,
     /// Scores `[rows, vocab]`, n `[rows]` → the tokens whose score is at least the n-th largest, best first, the lowest
@@ -100,6 +125,10 @@ pub(crate) enum Input {
 /// A sampling parameter as the sampler reads it, neutral for rows that do not use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum SamplingInput {
+    /// f32
+    WatermarkGamma,
+    /// f32; 0 = off.
+    WatermarkDelta,
     /// f32; 1 = off.
     RepetitionPenalty,
     /// f32; 0 = off.
@@ -128,13 +157,56 @@ pub(crate) enum SamplingInput {
     IsGreedy,
 }
 
-/// Frequencies of a rotary embedding, Hugging Face's halves convention.
+/// A rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RotarySpec {
     /// Radians per position, `[rotated part of a head / 2]`.
     pub(crate) frequencies: Vec<f32>,
     /// Factor of cosines and sines.
     pub(crate) amplitude: f32,
+    pub(crate) pairing: Pairing,
+}
+
+/// Which values of a head are turned together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Pairing {
+    /// One of the first half of the rotated part and one of the second, as in most of Hugging Face's models.
+    Halves,
+    /// Neighbours.
+    Neighbours,
+}
+
+/// How experts are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RouterSpec {
+    /// Experts of a token.
+    pub(crate) num_chosen: usize,
+    /// Whether their weights are divided by their sum.
+    pub(crate) is_normalised: bool,
+}
+
+/// What experts compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpertsSpec {
+    /// Most weights of a token that are not 0.
+    pub(crate) num_chosen: usize,
+    pub(crate) activation: Activation,
+}
+
+/// Functions of the feed-forward network, and those that bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Activation {
+    /// `x / (1 + e^-x)`
+    Silu,
+    /// `x · Φ(x)`
+    Gelu,
+    /// Its approximation by a hyperbolic tangent.
+    GeluTanh,
+    /// `max(x, 0)²`
+    SquaredRelu,
+    /// `1 / (1 + e^-x)`
+    Sigmoid,
+    Tanh,
 }
 
 /// Functions of one element.
@@ -143,6 +215,8 @@ pub(crate) enum Unary {
     Negate,
     Abs,
     Exp,
+    /// `1 / sqrt(x)`
+    ReciprocalRoot,
 }
 
 /// Functions of two elements.
@@ -175,17 +249,33 @@ impl Op {
             Self::Embedding => "embedding",
             Self::Linear => "linear",
             Self::RmsNorm { .. } => "rms_norm",
+            Self::LayerNorm { .. } => "layer_norm",
             Self::Rotary(_) => "rotary",
-            Self::PagedAttention { .. } => "paged_attention",
-            Self::SiluMul => "silu_mul",
+            Self::PagedAttention(_) => "paged_attention",
+            Self::Activate(Activation::Silu) => "silu",
+            Self::Activate(Activation::Gelu) => "gelu",
+            Self::Activate(Activation::GeluTanh) => "gelu_tanh",
+            Self::Activate(Activation::SquaredRelu) => "squared_relu",
+            Self::Activate(Activation::Sigmoid) => "sigmoid",
+            Self::Activate(Activation::Tanh) => "tanh",
+            Self::Gated(Activation::Silu) => "silu_mul",
+            Self::Gated(Activation::Gelu) => "gelu_mul",
+            Self::Gated(Activation::GeluTanh) => "gelu_tanh_mul",
+            Self::Gated(Activation::SquaredRelu) => "squared_relu_mul",
+            Self::Gated(Activation::Sigmoid) => "sigmoid_mul",
+            Self::Gated(Activation::Tanh) => "tanh_mul",
+            Self::Route(_) => "route",
+            Self::Experts(_) => "experts",
             Self::Reshape => "reshape",
             Self::AllReduce => "all_reduce",
             Self::AllGather => "all_gather",
             Self::AddBias => "add_bias",
+            Self::ScaleColumns => "scale_columns",
             Self::FirstColumns => "first_columns",
             Self::Unary(Unary::Negate) => "negate",
             Self::Unary(Unary::Abs) => "abs",
             Self::Unary(Unary::Exp) => "exp",
+            Self::Unary(Unary::ReciprocalRoot) => "reciprocal_root",
             Self::Binary(Binary::Add) => "add",
             Self::Binary(Binary::Subtract) => "subtract",
             Self::Binary(Binary::Multiply) => "multiply",
@@ -200,7 +290,10 @@ impl Op {
             Self::MassThreshold => "mass_threshold",
             Self::TokenCounts { .. } => "token_counts",
             Self::HeldBack { .. } => "held_back",
+            Self::AddLogitBias => "add_logit_bias",
+            Self::IsAllowed { .. } => "is_allowed",
             Self::Uniform => "uniform",
+            Self::ContextUniform { .. } => "context_uniform",
             Self::InverseCdf => "inverse_cdf",
             Self::TopTokens => "top_tokens",
             Self::AppendToken => "append_token",
@@ -225,6 +318,8 @@ impl SamplingInput {
     pub(crate) const COUNT: usize = Self::IsGreedy as usize + 1;
     /// All of them.
     pub(crate) const ALL: [Self; Self::COUNT] = [
+        Self::WatermarkGamma,
+        Self::WatermarkDelta,
         Self::RepetitionPenalty,
         Self::FrequencyPenalty,
         Self::PresencePenalty,
@@ -242,7 +337,9 @@ impl SamplingInput {
 
     fn dtype(self) -> DType {
         match self {
-            Self::RepetitionPenalty
+            Self::WatermarkGamma
+            | Self::WatermarkDelta
+            | Self::RepetitionPenalty
             | Self::FrequencyPenalty
             | Self::PresencePenalty
             | Self::Temperature

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::{Graph, Node, Op};
+use super::{AttentionSpec, Graph, Node, Op, Pairing, RotarySpec};
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,18 +27,22 @@ impl fmt::Display for Node {
             Op::Argument(index) => write!(f, " {index}")?,
             Op::Weight(spec) => write!(f, " {} {:?}", spec.name, spec.partition)?,
             Op::Constant(value) => write!(f, " {value}")?,
-            Op::RmsNorm { eps } => write!(f, " eps={eps}")?,
-            Op::Rotary(spec) => write!(f, " frequencies={} amplitude={}", spec.frequencies.len(), spec.amplitude)?,
-            Op::PagedAttention { layer, scale } => write!(f, " layer={layer} scale={scale}")?,
+            Op::RmsNorm { eps, offset } | Op::LayerNorm { eps, offset } => write_norm(f, *eps, *offset)?,
+            Op::Rotary(spec) => write_rotary(f, spec)?,
+            Op::PagedAttention(spec) => write_attention(f, spec)?,
+            Op::Route(spec) => write!(f, " chosen={} normalised={}", spec.num_chosen, spec.is_normalised)?,
+            Op::Experts(spec) => write!(f, " chosen={} {:?}", spec.num_chosen, spec.activation)?,
             Op::TokenCounts { scope, vocab_size: _ } => write!(f, " {scope:?}")?,
             Op::CurrentTokens
             | Op::Embedding
             | Op::Linear
-            | Op::SiluMul
+            | Op::Activate(_)
+            | Op::Gated(_)
             | Op::Reshape
             | Op::AllReduce
             | Op::AllGather
             | Op::AddBias
+            | Op::ScaleColumns
             | Op::FirstColumns
             | Op::Unary(_)
             | Op::Binary(_)
@@ -51,11 +55,34 @@ impl fmt::Display for Node {
             | Op::HeldBack { .. }
             | Op::KthLargest
             | Op::MassThreshold
+            | Op::AddLogitBias
+            | Op::IsAllowed { .. }
             | Op::Uniform
+            | Op::ContextUniform { .. }
             | Op::InverseCdf
             | Op::TopTokens
             | Op::AppendToken => {}
         }
         write!(f, " : {} {}", self.shape, self.dtype)
     }
+}
+
+fn write_norm(f: &mut fmt::Formatter<'_>, eps: f32, offset: f32) -> fmt::Result {
+    write!(f, " eps={eps}")?;
+    if offset == 0.0 { Ok(()) } else { write!(f, " offset={offset}") }
+}
+
+fn write_rotary(f: &mut fmt::Formatter<'_>, spec: &RotarySpec) -> fmt::Result {
+    write!(f, " frequencies={} amplitude={}", spec.frequencies.len(), spec.amplitude)?;
+    match spec.pairing {
+        Pairing::Halves => Ok(()),
+        Pairing::Neighbours => f.write_str(" neighbours"),
+    }
+}
+
+fn write_attention(f: &mut fmt::Formatter<'_>, spec: &AttentionSpec) -> fmt::Result {
+    let AttentionSpec { layer, scale, window, soft_cap } = spec;
+    write!(f, " layer={layer} scale={scale}")?;
+    window.map_or(Ok(()), |window| write!(f, " window={window}"))?;
+    soft_cap.map_or(Ok(()), |soft_cap| write!(f, " soft_cap={soft_cap}"))
 }

@@ -41,11 +41,13 @@ impl Graph {
         Ok(self.push(op, operands.to_vec(), shape, dtype)) // as the largest
     }
 
-    /// [`Op::SumColumns`] of x `[rows, n]`.
+    /// [`Op::SumColumns`] of x `[rows, n]` or `[tokens, n]`.
     pub(crate) fn sum_columns(&mut self, x: Value) -> Result<Value, GraphError> {
         let op = Op::SumColumns;
-        self.require_scores(&op, &[x], x)?;
-        Ok(self.push(op, vec![x], Shape::new([Dim::Rows]), DType::F32)) // [rows]
+        let is_valid = matches!(self.dims(x), [Dim::Rows | Dim::Tokens, _]) && self.dtype(x) == DType::F32;
+        self.require(is_valid, &op, &[x], "[rows, n] or [tokens, n], float32")?;
+        let shape = Shape::new(&self.dims(x)[..1]);
+        Ok(self.push(op, vec![x], shape, DType::F32)) // [rows]
     }
 
     /// [`Op::LogSoftmax`] of scores `[rows, vocab]`.
@@ -103,6 +105,19 @@ impl Graph {
         self.push_once(Op::HeldBack { vocab_size }, shape, DType::Bool) // [rows, vocab]
     }
 
+    /// [`Op::AddLogitBias`] to scores `[rows, vocab]`.
+    pub(crate) fn add_logit_bias(&mut self, scores: Value) -> Result<Value, GraphError> {
+        let op = Op::AddLogitBias;
+        self.require_scores(&op, &[scores], scores)?;
+        Ok(self.push_like(op, vec![scores], scores)) // [rows, vocab]
+    }
+
+    /// [`Op::IsAllowed`] of a vocabulary.
+    pub(crate) fn is_allowed(&mut self, vocab_size: usize) -> Value {
+        let shape = Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]);
+        self.push_once(Op::IsAllowed { vocab_size }, shape, DType::Bool) // [rows, vocab]
+    }
+
     /// [`Op::Uniform`] of the seed's lower and upper word and a counter, each `[rows]`.
     pub(crate) fn uniform(&mut self, [low, high, counter]: [Value; 3]) -> Result<Value, GraphError> {
         let op = Op::Uniform;
@@ -110,6 +125,12 @@ impl Graph {
             self.require_per_row(&op, &[low, high, counter], operand, DType::U32)?;
         }
         Ok(self.push(op, vec![low, high, counter], Shape::new([Dim::Rows]), DType::F32)) // [rows]
+    }
+
+    /// [`Op::ContextUniform`] of a vocabulary.
+    pub(crate) fn context_uniform(&mut self, vocab_size: usize) -> Value {
+        let shape = Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]);
+        self.push_once(Op::ContextUniform { vocab_size }, shape, DType::F32) // [rows, vocab]
     }
 
     /// [`Op::InverseCdf`] of probabilities `[rows, vocab]`, u `[rows]`.
@@ -141,7 +162,8 @@ impl Graph {
         let largest = largest.map_or_else(|| Shape::new([]), |value| self.node(value).shape.clone());
         let fits = |value: &Value| {
             let dims = self.dims(*value);
-            dims.is_empty() || dims == largest.dims() || (dims == [Dim::Rows] && largest.dims()[0] == Dim::Rows)
+            let is_first = matches!(dims, [Dim::Rows | Dim::Tokens]) && largest.dims()[0] == dims[0];
+            dims.is_empty() || dims == largest.dims() || is_first
         };
         let expected = "one shape, or scalars, or [rows] beside [rows, n]";
         self.require(operands.iter().all(fits), op, operands, expected)?;

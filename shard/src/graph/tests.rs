@@ -12,6 +12,7 @@ fn weight(graph: &mut Graph, shape: &[usize]) -> Value {
         partition: Partition::Replicated,
         world_size: 1,
         num_copies: 1,
+        source: Source::Whole,
     };
     graph.weight(&spec)
 }
@@ -41,7 +42,7 @@ fn a_linear_layer_checks_its_sizes() {
 fn attention_checks_its_heads() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 96);
-    let spec = AttentionSpec { layer: 0, scale: 1.0 };
+    let spec = AttentionSpec { layer: 0, scale: 1.0, window: None, soft_cap: None };
     let q = graph.reshape(x, &[6, 16]).unwrap();
     let three = graph.reshape(x, &[3, 32]).unwrap();
     assert!(graph.paged_attention([q, q, q], spec).is_ok());

@@ -1,16 +1,16 @@
 //! Tensors of the checkpoint, and which part of each a rank has.
 //!
-//! Door: [`WeightSpec`]. A graph is the same for all ranks: a spec says how large a part is, and where it lies only when it
+//! Doors: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same for all ranks: a spec says how large a part is, and where it lies only when it
 //! is asked for a rank. Sizes that the ranks do not divide are rounded up, and the last parts end in zeros.
 
 use super::DType;
 
-/// A tensor of the checkpoint.
+/// A weight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct WeightSpec {
-    /// Its name in the checkpoint.
+    /// Its name: no other weight of the model has it.
     pub(crate) name: String,
-    /// Its whole shape there.
+    /// Its whole shape.
     pub(crate) shape: Vec<usize>,
     /// Type it is converted to while loading.
     pub(crate) dtype: DType,
@@ -20,6 +20,30 @@ pub(crate) struct WeightSpec {
     pub(crate) world_size: usize,
     /// How many ranks, one after the other, have the same part; divides `world_size`.
     pub(crate) num_copies: usize,
+    /// What it is in the checkpoint.
+    pub(crate) source: Source,
+}
+
+/// What a weight is in the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// The tensor of its name.
+    Whole,
+    /// Some rows of a tensor.
+    Section { tensor: String, section: Section },
+    /// A tensor whose two dimensions stand the other way round, or some of its columns.
+    Transposed { tensor: String, section: Option<Section> },
+    /// Tensors of one shape, one behind the other along a new first dimension.
+    Stack(Vec<String>),
+}
+
+/// Rows of a tensor that is made of groups of `group_rows` rows: in each group the same, `first` the first of them. How many
+/// follows from the shape of the weight that they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Section {
+    pub(crate) num_groups: usize,
+    pub(crate) group_rows: usize,
+    pub(crate) first: usize,
 }
 
 /// How the ranks of a model share a weight.
@@ -48,6 +72,13 @@ pub(crate) struct WeightPart {
     pub(crate) padding: usize,
 }
 
+impl Section {
+    /// Where the row number `row` is in the tensor, with `len` rows in each group.
+    pub(crate) fn row(&self, row: usize, len: usize) -> usize {
+        row / len * self.group_rows + self.first + row % len
+    }
+}
+
 impl WeightSpec {
     /// The dimension that ranks split, if they do.
     fn split_dim(&self) -> Option<usize> {
@@ -67,6 +98,30 @@ impl WeightSpec {
         let start = (rank / self.num_copies * local).min(self.shape[dim]);
         let len = local.min(self.shape[dim] - start);
         WeightPart { dim, start, len, padding: local - len }
+    }
+
+    /// The tensors of the checkpoint that it is read from.
+    pub(crate) fn tensors(&self) -> &[String] {
+        match &self.source {
+            Source::Whole => std::slice::from_ref(&self.name),
+            Source::Section { tensor, .. } | Source::Transposed { tensor, .. } => std::slice::from_ref(tensor),
+            Source::Stack(tensors) => tensors,
+        }
+    }
+
+    /// Shape of each of these.
+    pub(crate) fn stored_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        match &self.source {
+            Source::Whole => {}
+            Source::Section { section, .. } => shape[0] = section.num_groups * section.group_rows,
+            Source::Transposed { section, .. } => {
+                shape[0] = section.map_or(shape[0], |section| section.num_groups * section.group_rows);
+                shape.reverse();
+            }
+            Source::Stack(_) => _ = shape.remove(0),
+        }
+        shape
     }
 
     /// Bytes of the part that one rank has.
@@ -89,7 +144,15 @@ mod tests {
     use super::*;
 
     fn spec(shape: &[usize], partition: Partition, world_size: usize, num_copies: usize) -> WeightSpec {
-        WeightSpec { name: "w".to_owned(), shape: shape.to_vec(), dtype: DType::F32, partition, world_size, num_copies }
+        WeightSpec {
+            name: "w".to_owned(),
+            shape: shape.to_vec(),
+            dtype: DType::F32,
+            partition,
+            world_size,
+            num_copies,
+            source: Source::Whole,
+        }
     }
 
     fn ranges(spec: &WeightSpec) -> Vec<(usize, usize, usize)> {

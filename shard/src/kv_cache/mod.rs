@@ -13,6 +13,7 @@ use proto::{DecodeRow, Prefill, PromptChunk, Release, SamplingError};
 
 use crate::backend::{BLOCK_SIZE, StateLayout};
 use crate::batch::RowSampler;
+use crate::sampling::TokenMask;
 
 /// A command that does not fit what the shard knows. Nothing has been changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -33,6 +34,12 @@ pub(crate) enum RowError {
     PromptIsNotOver { slot: u32 },
     #[error("slot {slot} has {expected} tokens in the cache, the command says {position}")]
     Position { slot: u32, position: u32, expected: usize },
+    #[error("slot {slot} is told of cached tokens or of generated ones, which only a first chunk can be")]
+    NotFirst { slot: u32 },
+    #[error("slot {slot} wants the logprobs of its prompt, of which {num_cached} tokens would not be computed")]
+    CachedLogprobs { slot: u32, num_cached: usize },
+    #[error("slot {slot} has read {num_tokens} tokens, of which {num_generated} cannot be its own")]
+    Generated { slot: u32, num_tokens: usize, num_generated: u32 },
     #[error("slot {slot} gets a chunk without tokens")]
     EmptyChunk { slot: u32 },
     #[error("slot {slot} gets token {token_id}, the vocabulary has {vocab_size}")]
@@ -47,6 +54,12 @@ pub(crate) enum RowError {
     BlockTwice { slot: u32, block: u32 },
     #[error("step of {num_tokens} prompt tokens, the limit is {max_batch_prefill_tokens}")]
     TooManyPromptTokens { num_tokens: usize, max_batch_prefill_tokens: usize },
+    #[error("slot {slot} gets a mask of {given} bytes, the vocabulary of {vocab_size} needs {needed}")]
+    MaskLen { slot: u32, given: usize, vocab_size: usize, needed: usize },
+    #[error("slot {slot} gets a mask that allows no token")]
+    MaskEmpty { slot: u32 },
+    #[error("slot {slot} gets a mask for a chunk that samples no token")]
+    MaskUnused { slot: u32 },
     #[error("slot {slot}: {source}")]
     Sampling { slot: u32, source: SamplingError },
 }
@@ -79,8 +92,8 @@ pub(crate) struct Row {
 /// What a row does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Reads more of its prompt.
-    Prefill,
+    /// Reads more of its prompt, and behind it `num_generated` tokens that it made earlier.
+    Prefill { num_generated: u32 },
     /// Continues a prompt of `prompt_len` tokens.
     Decode { prompt_len: usize },
 }
@@ -145,10 +158,11 @@ impl RowTable {
         release.slots.iter().try_for_each(|slot| self.open_row(*slot).map(|_| ()))
     }
 
-    /// Puts an empty row into a slot that was checked to be free.
-    pub(crate) fn open(&mut self, slot: u32, sampler: RowSampler) {
-        self.slots[slot as usize] =
-            Some(Row { num_tokens: 0, block_table: Vec::new(), sampler, phase: Phase::Prefill });
+    /// Puts a row into the slot of a first chunk that was checked. It has the tokens that are cached, and no blocks yet.
+    pub(crate) fn open(&mut self, chunk: &PromptChunk, sampler: RowSampler) {
+        let phase = Phase::Prefill { num_generated: chunk.num_generated_tokens };
+        let num_tokens = chunk.cached_token_ids.len();
+        self.slots[chunk.slot as usize] = Some(Row { num_tokens, block_table: Vec::new(), sampler, phase });
     }
 
     /// Adds checked tokens and blocks to a row, and answers it. `prompt_is_over` ends its prefill.
@@ -156,8 +170,10 @@ impl RowTable {
         let row = self.slots[slot as usize].as_mut().expect("the command was checked");
         row.num_tokens += num_tokens;
         row.block_table.extend_from_slice(new_blocks);
-        if prompt_is_over {
-            row.phase = Phase::Decode { prompt_len: row.num_tokens };
+        if let Phase::Prefill { num_generated } = row.phase
+            && prompt_is_over
+        {
+            row.phase = Phase::Decode { prompt_len: row.num_tokens - num_generated as usize };
         }
         row
     }
@@ -180,20 +196,29 @@ impl RowTable {
     }
 
     fn check_chunk(&self, chunk: &PromptChunk) -> Result<(), RowError> {
-        let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token: _ } = chunk;
+        let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token, cached_token_ids, .. } =
+            chunk;
         let slot = *slot;
-        let (len, block_table) = match (sampling, &self.slots[slot as usize]) {
+        let (len, block_table, num_generated) = match (sampling, &self.slots[slot as usize]) {
             (Some(_), Some(_)) => return Err(RowError::AlreadyOpen { slot }),
             (Some(sampling), None) => {
-                sampling.check().map_err(|source| RowError::Sampling { slot, source })?;
-                (0, [].as_slice())
+                let check = sampling.check().and_then(|()| sampling.check_tokens(self.limits.vocab_size as u32));
+                check.map_err(|source| RowError::Sampling { slot, source })?;
+                let num_cached = cached_token_ids.len();
+                if sampling.wants_prompt_logprobs && num_cached > 0 {
+                    return Err(RowError::CachedLogprobs { slot, num_cached });
+                }
+                (num_cached, [].as_slice(), chunk.num_generated_tokens)
             }
             (None, _) => {
                 let row = self.open_row(slot)?;
-                match row.phase {
-                    Phase::Prefill => (row.num_tokens, row.block_table.as_slice()),
-                    Phase::Decode { .. } => return Err(RowError::PromptIsOver { slot }),
+                let Phase::Prefill { num_generated } = row.phase else {
+                    return Err(RowError::PromptIsOver { slot });
+                };
+                if !cached_token_ids.is_empty() || chunk.num_generated_tokens > 0 {
+                    return Err(RowError::NotFirst { slot });
                 }
+                (row.num_tokens, row.block_table.as_slice(), num_generated)
             }
         };
         if *position as usize != len {
@@ -203,24 +228,48 @@ impl RowTable {
             return Err(RowError::EmptyChunk { slot });
         }
         let vocab_size = self.limits.vocab_size;
-        if let Some(token_id) = token_ids.iter().copied().find(|id| *id as usize >= vocab_size) {
+        let mut all_ids = cached_token_ids.iter().chain(token_ids).copied();
+        if let Some(token_id) = all_ids.find(|id| *id as usize >= vocab_size) {
             return Err(RowError::Token { slot, token_id, vocab_size });
         }
+        // At least the first token of a row is prompt.
+        let num_tokens = len + token_ids.len();
+        if *samples_token && num_generated as usize >= num_tokens {
+            return Err(RowError::Generated { slot, num_tokens, num_generated });
+        }
+        if chunk.allowed_tokens.is_some() && !samples_token {
+            return Err(RowError::MaskUnused { slot });
+        }
+        self.check_mask(slot, chunk.allowed_tokens.as_deref())?;
         self.check_growth(&Growth { slot, num_tokens: (len, len + token_ids.len()), block_table, new_blocks })
     }
 
     fn check_decode_row(&self, decode_row: &DecodeRow) -> Result<(), RowError> {
-        let DecodeRow { slot, position, new_blocks } = decode_row;
+        let DecodeRow { slot, position, new_blocks, allowed_tokens } = decode_row;
         let slot = *slot;
         let row = self.open_row(slot)?;
-        if row.phase == Phase::Prefill {
+        if let Phase::Prefill { .. } = row.phase {
             return Err(RowError::PromptIsNotOver { slot });
         }
         let len = row.num_tokens;
         if *position as usize != len {
             return Err(RowError::Position { slot, position: *position, expected: len });
         }
+        self.check_mask(slot, allowed_tokens.as_deref())?;
         self.check_growth(&Growth { slot, num_tokens: (len, len + 1), block_table: &row.block_table, new_blocks })
+    }
+
+    fn check_mask(&self, slot: u32, allowed_tokens: Option<&[u8]>) -> Result<(), RowError> {
+        let Some(bytes) = allowed_tokens else {
+            return Ok(());
+        };
+        let vocab_size = self.limits.vocab_size;
+        let (given, needed) = (bytes.len(), TokenMask::num_bytes(vocab_size));
+        if given != needed {
+            return Err(RowError::MaskLen { slot, given, vocab_size, needed });
+        }
+        let is_empty = TokenMask::new(bytes, vocab_size).tokens().next().is_none();
+        if is_empty { Err(RowError::MaskEmpty { slot }) } else { Ok(()) }
     }
 
     fn check_growth(&self, growth: &Growth<'_>) -> Result<(), RowError> {

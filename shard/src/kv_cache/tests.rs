@@ -18,15 +18,15 @@ const LIMITS: Limits = Limits {
 fn sampler() -> RowSampler {
     let params = SamplingParams::greedy();
     let graph = Samplers::new(LIMITS.vocab_size).graph(&params).unwrap();
-    RowSampler { params, graph, eos_token_ids: Arc::default() }
+    RowSampler { params: Arc::new(params), graph, eos_token_ids: Arc::default() }
 }
 
 /// Slot 0 decodes after a prompt of 16 tokens in block 3; slot 1 has read 5 tokens of its prompt into block 4.
 fn table() -> RowTable {
     let mut rows = RowTable::new(LIMITS);
-    rows.open(0, sampler());
+    rows.open(&first(chunk(0, 0, 16, &[3])), sampler());
     rows.extend(0, 16, &[3], true);
-    rows.open(1, sampler());
+    rows.open(&first(chunk(1, 0, 5, &[4])), sampler());
     rows.extend(1, 5, &[4], false);
     rows
 }
@@ -37,8 +37,7 @@ fn chunk(slot: u32, position: u32, num_tokens: usize, new_blocks: &[u32]) -> Pro
         position,
         token_ids: vec![7; num_tokens],
         new_blocks: new_blocks.to_vec(),
-        sampling: None,
-        samples_token: false,
+        ..PromptChunk::default()
     }
 }
 
@@ -46,8 +45,13 @@ fn first(chunk: PromptChunk) -> PromptChunk {
     PromptChunk { sampling: Some(SamplingParams::greedy()), ..chunk }
 }
 
+/// A first chunk behind `num_cached` tokens that are in the cache.
+fn behind(num_cached: u32, chunk: PromptChunk) -> PromptChunk {
+    PromptChunk { position: num_cached, cached_token_ids: vec![7; num_cached as usize], ..first(chunk) }
+}
+
 fn decode(slot: u32, position: u32, new_blocks: &[u32]) -> DecodeRow {
-    DecodeRow { slot, position, new_blocks: new_blocks.to_vec() }
+    DecodeRow { slot, position, new_blocks: new_blocks.to_vec(), allowed_tokens: None }
 }
 
 fn message(result: Result<(), RowError>) -> String {
@@ -72,6 +76,55 @@ fn chunks_that_belong_to_no_row() {
     let params = SamplingParams { temperature: -1.0, ..SamplingParams::greedy() };
     let bad = PromptChunk { sampling: Some(params), ..chunk(2, 0, 1, &[0]) };
     check_chunk(bad, "slot 2: `temperature` must be strictly positive");
+}
+
+#[test]
+fn chunks_behind_cached_tokens() {
+    check_chunk(behind(16, chunk(2, 0, 3, &[3, 5])), "ok");
+    check_chunk(behind(16, chunk(2, 0, 3, &[3])), "slot 2 needs 2 blocks for 19 tokens, its table has 1");
+    let elsewhere = PromptChunk { position: 15, ..behind(16, chunk(2, 0, 3, &[3, 5])) };
+    check_chunk(elsewhere, "slot 2 has 16 tokens in the cache, the command says 15");
+    let unknown = PromptChunk { cached_token_ids: vec![100], position: 1, ..first(chunk(2, 0, 1, &[3])) };
+    check_chunk(unknown, "slot 2 gets token 100, the vocabulary has 100");
+    let not_first = "slot 1 is told of cached tokens or of generated ones, which only a first chunk can be";
+    check_chunk(PromptChunk { cached_token_ids: vec![7], ..chunk(1, 5, 1, &[]) }, not_first);
+    check_chunk(PromptChunk { num_generated_tokens: 1, ..chunk(1, 5, 1, &[]) }, not_first);
+    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let blind = PromptChunk { sampling: Some(params), ..behind(16, chunk(2, 0, 3, &[3, 5])) };
+    check_chunk(blind, "slot 2 wants the logprobs of its prompt, of which 16 tokens would not be computed");
+}
+
+#[test]
+fn what_a_row_made_earlier_is_read_again_as_generated() {
+    let resumed = |num_generated_tokens| PromptChunk {
+        num_generated_tokens,
+        samples_token: true,
+        ..behind(16, chunk(2, 0, 3, &[3, 5]))
+    };
+    check_chunk(resumed(19), "slot 2 has read 19 tokens, of which 19 cannot be its own");
+    check_chunk(resumed(18), "ok");
+    let mut rows = table();
+    rows.open(&resumed(4), sampler());
+    let row = rows.extend(2, 3, &[3, 5], true);
+    assert_eq!((row.num_tokens, row.phase), (19, Phase::Decode { prompt_len: 15 }));
+}
+
+#[test]
+fn masks_that_fit_no_vocabulary_or_allow_nothing() {
+    let mask = |bytes: &[u8]| Some(bytes.to_vec());
+    let last = [&[0; 12], [8].as_slice()].concat();
+    let check = |allowed_tokens, expected| {
+        check_row(DecodeRow { allowed_tokens, ..decode(0, 16, &[0]) }, expected);
+    };
+    check(mask(&last), "ok");
+    check(mask(&last[1..]), "slot 0 gets a mask of 12 bytes, the vocabulary of 100 needs 13");
+    check(mask(&[255; 14]), "slot 0 gets a mask of 14 bytes, the vocabulary of 100 needs 13");
+    check(mask(&[0; 13]), "slot 0 gets a mask that allows no token");
+    // Bits behind the vocabulary are no tokens.
+    check(mask(&[&[0; 12], [0xf0].as_slice()].concat()), "slot 0 gets a mask that allows no token");
+    let chunk = PromptChunk { allowed_tokens: mask(&last), ..first(chunk(2, 0, 16, &[0])) };
+    check_chunk(PromptChunk { samples_token: true, ..chunk.clone() }, "ok");
+    check_chunk(chunk, "slot 2 gets a mask for a chunk that samples no token");
 }
 
 #[test]
@@ -126,10 +179,23 @@ fn whole_commands() {
 
 prop_compose! {
     fn any_chunk()(slot in 0..6u32, position in 0..20u32, token_ids in prop::collection::vec(0..110u32, 0..40),
-        new_blocks in prop::collection::vec(0..12u32, 0..4), opens in any::<bool>(), samples_token in any::<bool>()
+        new_blocks in prop::collection::vec(0..12u32, 0..4), opens in any::<bool>(), samples_token in any::<bool>(),
+        num_generated_tokens in prop_oneof![3 => Just(0), 1 => 0..30u32]
     ) -> PromptChunk {
         let sampling = opens.then(SamplingParams::greedy);
-        PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token }
+        let cached_token_ids = if opens { vec![7; position as usize] } else { Vec::new() };
+        let num_generated_tokens = if opens { num_generated_tokens } else { 0 };
+        PromptChunk {
+            slot,
+            position,
+            token_ids,
+            new_blocks,
+            sampling,
+            samples_token,
+            cached_token_ids,
+            num_generated_tokens,
+            allowed_tokens: None,
+        }
     }
 }
 
@@ -145,7 +211,7 @@ proptest! {
                 continue;
             }
             if chunk.sampling.is_some() {
-                rows.open(chunk.slot, graph.clone());
+                rows.open(&chunk, graph.clone());
             }
             let row = rows.extend(chunk.slot, chunk.token_ids.len(), &chunk.new_blocks, chunk.samples_token);
             prop_assert!(row.num_tokens <= LIMITS.layout.max_total_tokens);

@@ -1,79 +1,146 @@
-//! Causal self-attention with rotary positions, grouped queries and a KV cache.
+//! Causal self-attention with grouped queries and a KV cache, and with or without rotary positions.
 //!
 //! Door: [`SelfAttention`]. Ranks split the heads; [`check_heads`](super::check_heads) says how.
 
 use std::sync::Arc;
 
-use super::{HeadsError, Linear, LinearSize, WeightScope, check_heads};
+use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{AttentionSpec, Graph, GraphError, Input, RotarySpec, Value};
 
-/// Dimensions of a [`SelfAttention`] layer, with Hugging Face's names.
+/// Dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and what it does beside attending.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AttentionSize {
+pub(crate) struct AttentionForm {
     pub(crate) hidden_size: usize,
     pub(crate) num_attention_heads: usize,
     pub(crate) num_key_value_heads: usize,
     pub(crate) head_dim: usize,
+    /// Of queries, keys and values.
     pub(crate) has_bias: bool,
+    pub(crate) has_output_bias: bool,
+    pub(crate) norm: QueryKeyNorm,
+    /// Factor of the scores.
+    pub(crate) scale: f32,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub(crate) soft_cap: Option<f32>,
 }
 
-/// `o(attention(rotary(q(x)), rotary(k(x)), v(x)))`
+/// How queries and keys are normalised before they are turned.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum QueryKeyNorm {
+    None,
+    /// Each head alone, all with one weight `[head_dim]`.
+    Head(NormForm),
+    /// Each head alone, with weights `[heads, head_dim]`.
+    EachHead(NormForm),
+    /// All heads together by their root mean square, with a weight `[heads * head_dim]`; the number is added to the mean.
+    AllHeads(f32),
+}
+
+/// What differs from layer to layer.
+#[derive(Debug, Clone)]
+pub(crate) struct AttentionLayer {
+    /// Number of the layer, and of its KV cache.
+    pub(crate) layer: usize,
+    pub(crate) rotary: Option<Arc<RotarySpec>>,
+    /// Keys that a query attends at most, its own included.
+    pub(crate) window: Option<usize>,
+}
+
+/// Where the weights are.
+#[derive(Debug, Clone)]
+pub(crate) struct AttentionScopes {
+    pub(crate) q: WeightScope,
+    pub(crate) k: WeightScope,
+    pub(crate) v: WeightScope,
+    pub(crate) o: WeightScope,
+    pub(crate) q_norm: WeightScope,
+    pub(crate) k_norm: WeightScope,
+}
+
+/// `o(attention(rotary(norm(q(x))), rotary(norm(k(x))), v(x)))`
 #[derive(Debug, Clone)]
 pub(crate) struct SelfAttention {
-    size: AttentionSize,
-    rotary: Arc<RotarySpec>,
-    layer: usize,
+    form: AttentionForm,
+    layer: AttentionLayer,
     q: Linear,
     k: Linear,
     v: Linear,
     o: Linear,
+    q_norm: HeadNorms,
+    k_norm: HeadNorms,
+}
+
+#[derive(Debug, Clone)]
+enum HeadNorms {
+    None,
+    Each(Norm),
+    All(HeadsNorm),
 }
 
 impl SelfAttention {
-    /// Layers `q_proj`, `k_proj`, `v_proj` and `o_proj` of `scope`, with the KV cache number `layer`.
+    /// A layer with these weights.
     ///
     /// # Errors
     /// When so many ranks cannot share the heads.
     pub(crate) fn new(
-        scope: &WeightScope,
-        size: AttentionSize,
-        rotary: &Arc<RotarySpec>,
-        layer: usize,
+        scopes: &AttentionScopes,
+        form: &AttentionForm,
+        layer: AttentionLayer,
     ) -> Result<Self, HeadsError> {
-        let AttentionSize { hidden_size, num_attention_heads, num_key_value_heads, head_dim, has_bias } = size;
-        check_heads(num_attention_heads, num_key_value_heads, scope.world_size())?;
+        let AttentionForm { hidden_size, num_attention_heads, num_key_value_heads, head_dim, .. } = *form;
+        check_heads(num_attention_heads, num_key_value_heads, scopes.q.world_size())?;
         let q_width = num_attention_heads * head_dim;
         let kv_width = num_key_value_heads * head_dim;
-        let inward = |num_outputs| LinearSize { num_inputs: hidden_size, num_outputs, has_bias };
-        let outward = LinearSize { num_inputs: q_width, num_outputs: hidden_size, has_bias };
+        let inward = |num_outputs| LinearSize { num_inputs: hidden_size, num_outputs, has_bias: form.has_bias };
+        let outward = LinearSize { num_inputs: q_width, num_outputs: hidden_size, has_bias: form.has_output_bias };
         Ok(Self {
-            size,
-            rotary: Arc::clone(rotary),
+            form: *form,
             layer,
-            q: Linear::heads(&scope.child("q_proj"), inward(q_width), num_attention_heads),
-            k: Linear::heads(&scope.child("k_proj"), inward(kv_width), num_key_value_heads),
-            v: Linear::heads(&scope.child("v_proj"), inward(kv_width), num_key_value_heads),
-            o: Linear::row(&scope.child("o_proj"), outward),
+            q: Linear::heads(&scopes.q, inward(q_width), num_attention_heads),
+            k: Linear::heads(&scopes.k, inward(kv_width), num_key_value_heads),
+            v: Linear::heads(&scopes.v, inward(kv_width), num_key_value_heads),
+            o: Linear::row(&scopes.o, outward),
+            q_norm: HeadNorms::new(&scopes.q_norm, form.norm, [num_attention_heads, head_dim]),
+            k_norm: HeadNorms::new(&scopes.k_norm, form.norm, [num_key_value_heads, head_dim]),
         })
     }
 
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
-        let head_dim = self.size.head_dim;
-        let num_attention_heads = self.q.num_local_outputs() / head_dim;
-        let num_key_value_heads = self.k.num_local_outputs() / head_dim;
-        let positions = graph.input(Input::Positions); // [tokens]
+        let head_dim = self.form.head_dim;
         let q = self.q.apply(graph, x)?; // [tokens, heads * head_dim]
-        let q = graph.reshape(q, &[num_attention_heads, head_dim])?; // [tokens, heads, head_dim]
-        let q = graph.rotary(q, positions, &self.rotary)?; // [tokens, heads, head_dim]
+        let q = self.heads(graph, q, &self.q_norm)?; // [tokens, heads, head_dim]
         let k = self.k.apply(graph, x)?; // [tokens, kv_heads * head_dim]
-        let k = graph.reshape(k, &[num_key_value_heads, head_dim])?; // [tokens, kv_heads, head_dim]
-        let k = graph.rotary(k, positions, &self.rotary)?; // [tokens, kv_heads, head_dim]
+        let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
         let v = self.v.apply(graph, x)?; // [tokens, kv_heads * head_dim]
-        let v = graph.reshape(v, &[num_key_value_heads, head_dim])?; // [tokens, kv_heads, head_dim]
-        let spec = AttentionSpec { layer: self.layer, scale: 1.0 / (head_dim as f32).sqrt() };
+        let v = graph.reshape(v, &[self.v.num_local_outputs() / head_dim, head_dim])?; // [tokens, kv_heads, head_dim]
+        let AttentionForm { scale, soft_cap, .. } = self.form;
+        let spec = AttentionSpec { layer: self.layer.layer, scale, window: self.layer.window, soft_cap };
         let attended = graph.paged_attention([q, k, v], spec)?; // [tokens, heads, head_dim]
-        let attended = graph.reshape(attended, &[num_attention_heads * head_dim])?; // [tokens, heads * head_dim]
+        let attended = graph.reshape(attended, &[self.q.num_local_outputs()])?; // [tokens, heads * head_dim]
         self.o.apply(graph, attended) // [tokens, hidden]
+    }
+
+    /// Queries, or keys, `[tokens, heads * head_dim]` normalised and turned, `[tokens, heads, head_dim]`.
+    fn heads(&self, graph: &mut Graph, x: Value, norm: &HeadNorms) -> Result<Value, GraphError> {
+        let head_dim = self.form.head_dim;
+        let x = if let HeadNorms::All(norm) = norm { norm.apply(graph, x)? } else { x }; // [tokens, heads * head_dim]
+        let num_heads = graph.node(x).shape.last_size().unwrap_or_default() / head_dim;
+        let x = graph.reshape(x, &[num_heads, head_dim])?; // [tokens, heads, head_dim]
+        let x = if let HeadNorms::Each(norm) = norm { norm.apply(graph, x)? } else { x }; // [tokens, heads, head_dim]
+        let Some(rotary) = &self.layer.rotary else { return Ok(x) };
+        let positions = graph.input(Input::Positions); // [tokens]
+        graph.rotary(x, positions, rotary) // [tokens, heads, head_dim]
+    }
+}
+
+impl HeadNorms {
+    fn new(scope: &WeightScope, norm: QueryKeyNorm, [num_heads, head_dim]: [usize; 2]) -> Self {
+        match norm {
+            QueryKeyNorm::None => Self::None,
+            QueryKeyNorm::Head(form) => Self::Each(Norm::new(scope, head_dim, form)),
+            QueryKeyNorm::EachHead(form) => Self::Each(Norm::each_head(scope, [num_heads, head_dim], form)),
+            QueryKeyNorm::AllHeads(eps) => Self::All(HeadsNorm::new(scope, [num_heads, head_dim], eps)),
+        }
     }
 }

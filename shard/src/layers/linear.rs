@@ -41,6 +41,11 @@ impl Linear {
         Self::new(scope, size, Partition::Row, Partition::Replicated)
     }
 
+    /// Weights `weight` and maybe `bias` of `scope`; every rank computes all outputs from the whole input.
+    pub(crate) fn whole(scope: &WeightScope, size: LinearSize) -> Self {
+        Self::new(scope, size, Partition::Replicated, Partition::Replicated)
+    }
+
     /// A layer with one token of the vocabulary per output, without bias; every rank gets all of them.
     pub(crate) fn vocab(weight: WeightSpec) -> Self {
         Self { weight, bias: None }

@@ -1,27 +1,55 @@
-//! The gated feed-forward network of Llama and its relatives (Shazeer, 2020).
+//! Feed-forward networks: with a gate (Shazeer, 2020) as in Llama, and without as in the first transformers.
 //!
-//! Door: [`GatedMlp`]. Ranks split the intermediate dimension; features that pad it are zero: silu(0) · 0 is.
+//! Doors: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension; features that pad it are zero, and every
+//! activation that is used here leaves them so.
 
 use super::{Linear, LinearSize, WeightScope};
-use crate::graph::{Graph, GraphError, Value};
+use crate::graph::{Activation, Graph, GraphError, Value};
 
-/// `down(silu(gate(x)) · up(x))`
+/// Dimensions of a network and its activation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MlpSize {
+    pub(crate) hidden_size: usize,
+    pub(crate) intermediate_size: usize,
+    pub(crate) has_bias: bool,
+    pub(crate) activation: Activation,
+}
+
+/// `down(f(gate(x)) · up(x))`
 #[derive(Debug, Clone)]
 pub(crate) struct GatedMlp {
     gate: Linear,
     up: Linear,
     down: Linear,
+    activation: Activation,
+}
+
+/// `down(f(up(x)))`
+#[derive(Debug, Clone)]
+pub(crate) struct PlainMlp {
+    up: Linear,
+    down: Linear,
+    activation: Activation,
+}
+
+impl MlpSize {
+    fn inward(&self) -> LinearSize {
+        LinearSize { num_inputs: self.hidden_size, num_outputs: self.intermediate_size, has_bias: self.has_bias }
+    }
+
+    fn outward(&self) -> LinearSize {
+        LinearSize { num_inputs: self.intermediate_size, num_outputs: self.hidden_size, has_bias: self.has_bias }
+    }
 }
 
 impl GatedMlp {
-    /// Layers `gate_proj`, `up_proj` and `down_proj` of `scope`.
-    pub(crate) fn new(scope: &WeightScope, hidden_size: usize, intermediate_size: usize, has_bias: bool) -> Self {
-        let inward = LinearSize { num_inputs: hidden_size, num_outputs: intermediate_size, has_bias };
-        let outward = LinearSize { num_inputs: intermediate_size, num_outputs: hidden_size, has_bias };
+    /// Layers with the weights of these scopes.
+    pub(crate) fn new([gate, up, down]: [&WeightScope; 3], size: &MlpSize) -> Self {
         Self {
-            gate: Linear::column(&scope.child("gate_proj"), inward),
-            up: Linear::column(&scope.child("up_proj"), inward),
-            down: Linear::row(&scope.child("down_proj"), outward),
+            gate: Linear::column(gate, size.inward()),
+            up: Linear::column(up, size.inward()),
+            down: Linear::row(down, size.outward()),
+            activation: size.activation,
         }
     }
 
@@ -29,7 +57,22 @@ impl GatedMlp {
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let gate = self.gate.apply(graph, x)?; // [tokens, intermediate]
         let up = self.up.apply(graph, x)?; // [tokens, intermediate]
-        let gated = graph.silu_mul(gate, up)?; // [tokens, intermediate]
+        let gated = graph.gated(self.activation, gate, up)?; // [tokens, intermediate]
         self.down.apply(graph, gated) // [tokens, hidden]
+    }
+}
+
+impl PlainMlp {
+    /// Layers with the weights of these scopes.
+    pub(crate) fn new([up, down]: [&WeightScope; 2], size: &MlpSize) -> Self {
+        let (up, down) = (Linear::column(up, size.inward()), Linear::row(down, size.outward()));
+        Self { up, down, activation: size.activation }
+    }
+
+    /// x `[tokens, hidden]` → the same shape.
+    pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let up = self.up.apply(graph, x)?; // [tokens, intermediate]
+        let activated = graph.activate(self.activation, up)?; // [tokens, intermediate]
+        self.down.apply(graph, activated) // [tokens, hidden]
     }
 }

@@ -1,26 +1,118 @@
-//! Root-mean-square normalisation (Zhang and Sennrich, 2019).
+//! Normalisations: by the root mean square (Zhang and Sennrich, 2019), and by mean and variance (Ba et al., 2016).
 //!
-//! Door: [`RmsNorm`]. Every rank has the whole weight.
+//! Doors: [`Norm`], whose weight every rank has whole or in the part of its heads, and [`HeadsNorm`] over all heads together.
 
 use super::WeightScope;
-use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};
+use crate::graph::{Binary, Graph, GraphError, Partition, Unary, Value, WeightSpec};
 
-/// `y = x / sqrt(mean(x²) + eps) · weight`, as `LlamaRMSNorm`.
-#[derive(Debug, Clone)]
-pub(crate) struct RmsNorm {
-    weight: WeightSpec,
-    eps: f32,
+/// What a norm computes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct NormForm {
+    pub(crate) kind: NormKind,
+    /// Added to the mean of squares.
+    pub(crate) eps: f32,
+    /// Added to the weight: 1 where checkpoints have it around zero.
+    pub(crate) offset: f32,
 }
 
-impl RmsNorm {
-    /// The weight `weight` of `scope`, of `size` elements.
-    pub(crate) fn new(scope: &WeightScope, size: usize, eps: f32) -> Self {
-        Self { weight: scope.weight("weight", &[size], Partition::Replicated), eps }
+/// What is subtracted and added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NormKind {
+    /// `x / sqrt(mean(x²) + eps) · weight`, as `LlamaRMSNorm`.
+    RootMeanSquare,
+    /// As `torch.nn.LayerNorm`, with or without bias.
+    Layer { has_bias: bool },
+}
+
+/// A normalisation over the last dimension.
+#[derive(Debug, Clone)]
+pub(crate) struct Norm {
+    form: NormForm,
+    weight: WeightSpec,
+    bias: Option<WeightSpec>,
+}
+
+/// A root-mean-square norm over all heads of a token, which ranks share.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadsNorm {
+    norm: Norm,
+}
+
+impl NormForm {
+    /// `LlamaRMSNorm`.
+    pub(crate) fn rms(eps: f64) -> Self {
+        Self { kind: NormKind::RootMeanSquare, eps: eps as f32, offset: 0.0 }
+    }
+
+    /// `torch.nn.LayerNorm`.
+    pub(crate) fn layer(eps: f64) -> Self {
+        Self { kind: NormKind::Layer { has_bias: true }, eps: eps as f32, offset: 0.0 }
+    }
+}
+
+impl Norm {
+    /// The weight `weight`, and maybe `bias`, of `scope`, of `size` elements.
+    pub(crate) fn new(scope: &WeightScope, size: usize, form: NormForm) -> Self {
+        Self::with_shape(scope, &[size], form, Partition::Replicated)
+    }
+
+    /// As [`Norm::new`] with weights `[num_heads, head_dim]`, of which ranks have those of their heads.
+    pub(crate) fn each_head(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], form: NormForm) -> Self {
+        let num_copies = (scope.world_size() / num_heads).max(1);
+        let Self { form, weight, bias } = Self::with_shape(scope, &[num_heads, head_dim], form, Partition::Column);
+        let copied = |spec: WeightSpec| WeightSpec { num_copies, ..spec };
+        Self { form, weight: copied(weight), bias: bias.map(copied) }
+    }
+
+    fn with_shape(scope: &WeightScope, shape: &[usize], form: NormForm, partition: Partition) -> Self {
+        let has_bias = form.kind == NormKind::Layer { has_bias: true };
+        Self {
+            form,
+            weight: scope.weight("weight", shape, partition),
+            bias: has_bias.then(|| scope.weight("bias", shape, partition)),
+        }
     }
 
     /// x `[.., size]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let NormForm { kind, eps, offset } = self.form;
         let weight = graph.weight(&self.weight); // [size]
-        graph.rms_norm(x, weight, self.eps) // as x
+        match kind {
+            NormKind::RootMeanSquare => graph.rms_norm(x, weight, eps, offset), // as x
+            NormKind::Layer { has_bias: _ } => {
+                let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [size]
+                let parameters: Vec<Value> = [weight].into_iter().chain(bias).collect();
+                graph.layer_norm(x, &parameters, eps, offset) // as x
+            }
+        }
+    }
+}
+
+impl HeadsNorm {
+    /// The weight `weight` of `scope` for `num_heads` heads of `head_dim`.
+    pub(crate) fn new(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], eps: f32) -> Self {
+        let num_copies = (scope.world_size() / num_heads).max(1);
+        let form = NormForm { kind: NormKind::RootMeanSquare, eps, offset: 0.0 };
+        let Norm { form, weight, bias } = Norm::with_shape(scope, &[num_heads * head_dim], form, Partition::Column);
+        Self { norm: Norm { form, weight: WeightSpec { num_copies, ..weight }, bias } }
+    }
+
+    /// x `[tokens, this rank's heads * head_dim]` → the same shape.
+    pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let spec = &self.norm.weight;
+        if spec.world_size == 1 {
+            return self.norm.apply(graph, x);
+        }
+        let weight = graph.weight(spec); // [heads * head_dim]
+        let squares = graph.binary(Binary::Multiply, x, x)?; // [tokens, heads * head_dim]
+        let part = graph.sum_columns(squares)?; // [tokens]
+        let sum = graph.all_reduce(part)?; // [tokens]
+        // Heads that several ranks have are in the sum as often.
+        let mean = graph.scale(sum, 1.0 / (spec.shape[0] * spec.num_copies) as f32)?; // [tokens]
+        let eps = graph.constant(self.norm.form.eps); // []
+        let mean = graph.binary(Binary::Add, mean, eps)?; // [tokens]
+        let factor = graph.unary(Unary::ReciprocalRoot, mean)?; // [tokens]
+        let normed = graph.binary(Binary::Multiply, x, factor)?; // [tokens, heads * head_dim]
+        graph.scale_columns(normed, weight) // [tokens, heads * head_dim]
     }
 }

@@ -2,37 +2,88 @@
 //!
 //! Follows `transformers/modeling_rope_utils.py`. How a config.json spells a scaling is `models/rope_config.rs`'s affair.
 
-use crate::graph::RotarySpec;
+use crate::graph::{Pairing, RotarySpec};
 
 /// How frequencies are changed to reach beyond the context of the first training.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum RotaryScaling {
     /// Not at all.
     Default,
     /// All positions are divided by `factor` (Chen et al., 2023).
     Linear { factor: f64 },
+    /// The base grows with the length of the sequence. It is that of the longest sequence, `factor` times the length of the
+    /// training: frequencies that changed while a sequence grows would not fit the keys that are in the cache.
+    Dynamic { factor: f64 },
     /// Low frequencies are divided by `factor`, high ones stay, those between are blended (Llama 3.1).
     Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_position_embeddings: f64 },
+    /// As `Llama3` with another blend (Peng et al., 2023), and vectors longer by `attention_factor`.
+    Yarn(Yarn),
+    /// Each frequency is divided by its own factor (Ding et al., 2024).
+    LongRope { factors: Vec<f64>, attention_factor: f64 },
+}
+
+/// The numbers of [`RotaryScaling::Yarn`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Yarn {
+    pub(crate) factor: f64,
+    /// Turns within the original context from which on a frequency stays as it is, and below which it is divided.
+    pub(crate) beta_fast: f64,
+    pub(crate) beta_slow: f64,
+    pub(crate) original_max_position_embeddings: f64,
+    /// Whether the blend begins and ends at whole frequencies.
+    pub(crate) is_truncated: bool,
+    pub(crate) attention_factor: f64,
 }
 
 impl RotaryScaling {
-    /// Frequencies for heads of `head_dim` and the base `theta`.
-    pub(crate) fn spec(self, theta: f64, head_dim: usize) -> RotarySpec {
-        let frequency = |i: usize| theta.powf(-2.0 * i as f64 / head_dim as f64);
-        let frequencies = (0..head_dim / 2).map(|i| self.scale(frequency(i)) as f32).collect();
-        RotarySpec { frequencies, amplitude: 1.0 }
-    }
-
-    fn scale(self, frequency: f64) -> f64 {
-        match self {
-            Self::Default => frequency,
-            Self::Linear { factor } => frequency / factor,
-            Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-                let turns = original_max_position_embeddings * frequency / (2.0 * std::f64::consts::PI);
-                let blend = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
-                (1.0 - blend) * frequency / factor + blend * frequency
+    /// The embedding of the first `rotary_dim` values of heads with the base `theta`.
+    pub(crate) fn spec(&self, theta: f64, rotary_dim: usize, pairing: Pairing) -> RotarySpec {
+        let dim = rotary_dim as f64;
+        let theta = match self {
+            // The exponent is that which leaves the highest frequency as it is and divides the lowest.
+            Self::Dynamic { factor } => theta * (factor * factor - (factor - 1.0)).powf(dim / (dim - 2.0)),
+            Self::Default | Self::Linear { .. } | Self::Llama3 { .. } | Self::Yarn(_) | Self::LongRope { .. } => theta,
+        };
+        let scaled = |index: usize| {
+            let frequency = theta.powf(-2.0 * index as f64 / dim);
+            match self {
+                Self::Default | Self::Dynamic { .. } => frequency,
+                Self::Linear { factor } => frequency / factor,
+                Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+                    let turns = original_max_position_embeddings * frequency / (2.0 * std::f64::consts::PI);
+                    let blend = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                    (1.0 - blend) * frequency / factor + blend * frequency
+                }
+                Self::Yarn(yarn) => {
+                    let divided = yarn.divided(index, theta, dim);
+                    divided * frequency / yarn.factor + (1.0 - divided) * frequency
+                }
+                Self::LongRope { factors, .. } => frequency / factors[index],
             }
+        };
+        let amplitude = match self {
+            Self::Yarn(Yarn { attention_factor, .. }) | Self::LongRope { attention_factor, .. } => *attention_factor,
+            Self::Default | Self::Linear { .. } | Self::Dynamic { .. } | Self::Llama3 { .. } => 1.0,
+        };
+        let frequencies = (0..rotary_dim / 2).map(|index| scaled(index) as f32).collect();
+        RotarySpec { frequencies, amplitude: amplitude as f32, pairing }
+    }
+}
+
+impl Yarn {
+    /// How much of a frequency is divided, from 0 to 1: a ramp between those that make `beta_fast` and `beta_slow` turns.
+    fn divided(&self, index: usize, theta: f64, dim: f64) -> f64 {
+        let index_of = |turns: f64| {
+            let wavelength = self.original_max_position_embeddings / turns;
+            dim * (wavelength / (2.0 * std::f64::consts::PI)).ln() / (2.0 * theta.ln())
+        };
+        let (mut low, mut high) = (index_of(self.beta_fast), index_of(self.beta_slow));
+        if self.is_truncated {
+            (low, high) = (low.floor(), high.ceil());
         }
+        let (low, high) = (low.max(0.0), high.min(dim - 1.0));
+        let width = if low == high { 0.001 } else { high - low };
+        ((index as f64 - low) / width).clamp(0.0, 1.0)
     }
 }
 
@@ -40,8 +91,8 @@ impl RotaryScaling {
 mod tests {
     use super::*;
 
-    fn check(scaling: RotaryScaling, expected: &[f32]) {
-        let spec = scaling.spec(10_000.0, 8);
+    fn check(scaling: &RotaryScaling, expected: &[f32]) {
+        let spec = scaling.spec(10_000.0, 8, Pairing::Halves);
         for (frequency, expected) in spec.frequencies.iter().zip(expected) {
             assert!((frequency - expected).abs() <= 1e-6 * expected, "{scaling:?}: {frequency} instead of {expected}");
         }
@@ -50,8 +101,8 @@ mod tests {
 
     #[test]
     fn frequencies_fall_from_one() {
-        check(RotaryScaling::Default, &[1.0, 0.1, 0.01, 0.001]);
-        check(RotaryScaling::Linear { factor: 4.0 }, &[0.25, 0.025, 0.0025, 0.00025]);
+        check(&RotaryScaling::Default, &[1.0, 0.1, 0.01, 0.001]);
+        check(&RotaryScaling::Linear { factor: 4.0 }, &[0.25, 0.025, 0.0025, 0.00025]);
     }
 
     #[test]
@@ -64,6 +115,41 @@ mod tests {
             original_max_position_embeddings: 200.0,
         };
         let blend = (200.0 * 0.1 / (2.0 * std::f32::consts::PI) - 1.0) / 3.0;
-        check(scaling, &[1.0, (1.0 - blend) * 0.1 / 8.0 + blend * 0.1, 0.00125, 0.000125]);
+        check(&scaling, &[1.0, (1.0 - blend) * 0.1 / 8.0 + blend * 0.1, 0.00125, 0.000125]);
+    }
+
+    #[test]
+    fn a_dynamic_base_is_that_of_the_longest_sequence() {
+        // A factor of 2 leaves 2 · 2 - 1 = 3 to the power of 8 / 6.
+        let theta = 10_000.0 * 3.0_f32.powf(8.0 / 6.0);
+        let expected = [0.0, 0.25, 0.5, 0.75].map(|share: f32| theta.powf(-share));
+        check(&RotaryScaling::Dynamic { factor: 2.0 }, &expected);
+    }
+
+    #[test]
+    fn long_rope_divides_each_frequency() {
+        let scaling = RotaryScaling::LongRope { factors: vec![1.0, 2.0, 4.0, 10.0], attention_factor: 1.5 };
+        check(&scaling, &[1.0, 0.05, 0.0025, 0.0001]);
+        assert_eq!(scaling.spec(10_000.0, 8, Pairing::Halves).amplitude, 1.5);
+    }
+
+    #[test]
+    fn yarn_is_a_ramp_between_two_numbers_of_turns() {
+        // Within 2000π positions frequencies make 1000, 100, 10 and 1 turns: the ramp is from the second to the last.
+        let yarn = Yarn {
+            factor: 4.0,
+            beta_fast: 100.0,
+            beta_slow: 1.0,
+            original_max_position_embeddings: 2000.0 * std::f64::consts::PI,
+            is_truncated: false,
+            attention_factor: 1.25,
+        };
+        let scaling = RotaryScaling::Yarn(yarn);
+        check(&scaling, &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
+        assert_eq!(scaling.spec(10_000.0, 8, Pairing::Halves).amplitude, 1.25);
+        // From the floor of 1.2 to the ceiling of 2.8 is the same ramp.
+        let turns = |index: f64| 1000.0 * 10.0_f64.powf(-index);
+        let rounded = Yarn { beta_fast: turns(1.2), beta_slow: turns(2.8), is_truncated: true, ..yarn };
+        assert_eq!([0, 1, 2, 3].map(|index| rounded.divided(index, 10_000.0, 8.0)), [0.0, 0.0, 0.5, 1.0]);
     }
 }

@@ -1,9 +1,9 @@
 //! Names of weights: a place in the checkpoint's tree of names.
 //!
 //! Door: [`WeightScope`]. It also carries what is one for the whole model: the type that weights are loaded in, and the number
-//! of ranks that share them.
+//! of ranks that share them; and how the weights of a layer are stored where that is not as they are used.
 
-use crate::graph::{DType, Partition, WeightSpec};
+use crate::graph::{DType, Partition, Section, Source, WeightSpec};
 
 /// A prefix of weight names, such as `model.layers.3.self_attn`.
 #[derive(Debug, Clone)]
@@ -11,17 +11,29 @@ pub(crate) struct WeightScope {
     prefix: String,
     dtype: DType,
     world_size: usize,
+    section: Option<Section>,
+    is_transposed: bool,
 }
 
 impl WeightScope {
     /// The root of a checkpoint whose weights are loaded as `dtype` and shared by `world_size` ranks.
     pub(crate) fn root(dtype: DType, world_size: usize) -> Self {
-        Self { prefix: String::new(), dtype, world_size }
+        Self { prefix: String::new(), dtype, world_size, section: None, is_transposed: false }
     }
 
     /// The scope `name` inside of this one.
     pub(crate) fn child(&self, name: impl std::fmt::Display) -> Self {
         Self { prefix: format!("{}{name}.", self.prefix), ..*self }
+    }
+
+    /// This scope, of whose tensors weights are only a section.
+    pub(crate) fn section(&self, section: Section) -> Self {
+        Self { section: Some(section), ..self.clone() }
+    }
+
+    /// This scope, whose matrices are stored `[in, out]`.
+    pub(crate) fn transposed(&self) -> Self {
+        Self { is_transposed: true, ..self.clone() }
     }
 
     /// Ranks that share the weights.
@@ -31,8 +43,30 @@ impl WeightScope {
 
     /// The weight `name` of this scope.
     pub(crate) fn weight(&self, name: &str, shape: &[usize], partition: Partition) -> WeightSpec {
-        let Self { prefix, dtype, world_size } = self;
-        let name = format!("{prefix}{name}");
-        WeightSpec { name, shape: shape.to_vec(), dtype: *dtype, partition, world_size: *world_size, num_copies: 1 }
+        let Self { prefix, dtype, world_size, section, is_transposed } = self;
+        let tensor = format!("{prefix}{name}");
+        let weight = section.map_or_else(|| tensor.clone(), |section| format!("{tensor}[{}..]", section.first));
+        let source = match section {
+            _ if *is_transposed && shape.len() == 2 => Source::Transposed { tensor, section: *section },
+            Some(section) => Source::Section { tensor, section: *section },
+            None => Source::Whole,
+        };
+        let (shape, dtype, world_size) = (shape.to_vec(), *dtype, *world_size);
+        WeightSpec { name: weight, shape, dtype, partition, world_size, num_copies: 1, source }
+    }
+
+    /// The weights `name` of the scopes `0`, `1` … of this one, one behind the other: `[num, shape..]`.
+    pub(crate) fn stack(&self, name: &str, num: usize, shape: &[usize], partition: Partition) -> WeightSpec {
+        let Self { prefix, dtype, world_size, .. } = self;
+        let tensors = (0..num).map(|index| format!("{prefix}{index}.{name}")).collect();
+        WeightSpec {
+            name: format!("{prefix}*.{name}"),
+            shape: [&[num], shape].concat(),
+            dtype: *dtype,
+            partition,
+            world_size: *world_size,
+            num_copies: 1,
+            source: Source::Stack(tensors),
+        }
     }
 }

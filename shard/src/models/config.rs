@@ -7,10 +7,21 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
+use super::rope_config;
 use crate::graph::{DType, GraphError};
 use crate::layers::HeadsError;
 
 const CONFIG: &str = "config.json";
+/// What old families call otherwise.
+const OTHER_NAMES: [(&str, &str); 6] = [
+    ("hidden_size", "n_embd"),
+    ("max_position_embeddings", "n_positions"),
+    ("num_attention_heads", "n_head"),
+    ("num_hidden_layers", "n_layer"),
+    ("partial_rotary_factor", "rotary_pct"),
+    ("rope_theta", "rotary_emb_base"),
+];
+
 const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// Why a model cannot be built from its configuration.
@@ -81,7 +92,7 @@ impl Config {
 
     /// Longest sequence the model was made for.
     pub(crate) fn max_position_embeddings(&self) -> Result<usize, ModelError> {
-        self.size("max_position_embeddings")
+        rope_config::longest(self, self.size("max_position_embeddings")?)
     }
 
     /// Type of the weights, `dtype` or its older name `torch_dtype`; `None` when the file does not say.
@@ -164,6 +175,33 @@ impl Config {
         self.read(key, "an object", Value::as_object)
     }
 
+    /// Whether there is a value.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.value(key).is_some()
+    }
+
+    /// A list of numbers that must be there.
+    pub(super) fn numbers(&self, key: &str) -> Result<Vec<f64>, ModelError> {
+        let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>();
+        self.read(key, "a list of numbers", numbers)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A list of strings.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ModelError> {
+        self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    /// Refuses every key that is neither known nor null.
+    pub(super) fn require_known(&self, known: &[&str]) -> Result<(), ModelError> {
+        let other = self.keys.iter().find(|(key, value)| !value.is_null() && !known.contains(&key.as_str()));
+        other.map_or(Ok(()), |(key, value)| Err(self.unsupported(key, value, "null")))
+    }
+
+    /// Path of a key of this object.
+    pub(super) fn path(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
     /// Refuses every key of `fixed` whose value is neither absent nor the JSON text beside it.
     pub(super) fn require_fixed(&self, fixed: &[(&str, &str)]) -> Result<(), ModelError> {
         for (key, supported) in fixed {
@@ -171,11 +209,7 @@ impl Config {
             let is_same_number = value.as_f64().is_some_and(|value| supported.parse() == Ok(value));
             let value = value.to_string();
             if !is_same_number && value != *supported {
-                return Err(ModelError::Unsupported {
-                    key: (*key).to_owned(),
-                    value,
-                    supported: (*supported).to_owned(),
-                });
+                return Err(self.unsupported(key, &value, supported));
             }
         }
         Ok(())
@@ -198,15 +232,21 @@ impl Config {
     }
 
     fn value(&self, key: &str) -> Option<&Value> {
-        self.keys.get(key).filter(|value| !value.is_null())
+        let here = |key: &str| self.keys.get(key).filter(|value| !value.is_null());
+        let other_name = || OTHER_NAMES.iter().find(|(name, _)| *name == key).and_then(|(_, other)| here(other));
+        here(key).or_else(other_name)
     }
 
     fn missing(&self, key: &str) -> ModelError {
-        ModelError::MissingKey { key: format!("{}{key}", self.prefix) }
+        ModelError::MissingKey { key: self.path(key) }
+    }
+
+    fn unsupported(&self, key: &str, value: impl fmt::Display, supported: &str) -> ModelError {
+        ModelError::Unsupported { key: self.path(key), value: value.to_string(), supported: supported.to_owned() }
     }
 
     fn wrong(&self, key: &str, value: &Value, expected: &str) -> ModelError {
-        ModelError::value(&format!("{}{key}", self.prefix), value, expected)
+        ModelError::value(&self.path(key), value, expected)
     }
 }
 

@@ -3,79 +3,20 @@
 //! Papers: Touvron et al., 2023 (arXiv 2307.09288); Llama team, 2024 (arXiv 2407.21783). Follows
 //! `transformers/models/llama/modeling_llama.py`. It is what other models are compared with.
 
-use std::sync::Arc;
-
-use super::{Config, Model, ModelError, rope_config};
-use crate::graph::{DType, Graph, Input, Partition};
-use crate::layers::{AttentionSize, Embedding, GatedMlp, Linear, RmsNorm, SelfAttention, WeightScope};
-
-/// Keys that change what is computed, with the only value this file computes.
-const FIXED_KEYS: [(&str, &str); 13] = [
-    ("hidden_act", "\"silu\""),
-    ("attention_multiplier", "null"),
-    ("attn_logit_softcapping", "null"),
-    ("clip_qkv", "null"),
-    ("embedding_multiplier", "1"),
-    ("final_logit_softcapping", "null"),
-    ("logits_scaling", "1"),
-    ("no_rope_layers", "null"),
-    ("partial_rotary_factor", "1"),
-    ("quantization_config", "null"),
-    ("residual_multiplier", "1"),
-    ("rope_interleaved", "false"),
-    ("sliding_window", "null"),
-];
+use super::decoder::Decoder;
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
-    config.require_fixed(&FIXED_KEYS)?;
-    let hidden_size = config.size("hidden_size")?;
-    let vocab_size = config.vocab_size()?;
-    let intermediate_size = config.size("intermediate_size")?;
-    let num_attention_heads = config.size("num_attention_heads")?;
-    let attention = AttentionSize {
-        hidden_size,
-        num_attention_heads,
-        num_key_value_heads: config.size_or("num_key_value_heads", num_attention_heads)?,
-        head_dim: config.size_or("head_dim", hidden_size / num_attention_heads)?,
-        has_bias: config.flag_or("attention_bias", false)?,
-    };
-    let mlp_bias = config.flag_or("mlp_bias", false)?;
-    let eps = config.number_or("rms_norm_eps", 1e-6)? as f32;
-    let rotary = Arc::new(rope_config::read(config, attention.head_dim)?);
-
-    let root = WeightScope::root(dtype, world_size);
-    let model = root.child("model");
-    let embedding = Embedding::new(&model.child("embed_tokens"), vocab_size, hidden_size);
-    let mut graph = Graph::default();
-    let token_ids = graph.input(Input::TokenIds); // [tokens]
-    let tokens = graph.current_tokens(token_ids)?; // [tokens]
-    let mut hidden = embedding.apply(&mut graph, tokens)?; // [tokens, hidden]
-    for layer in 0..config.size("num_hidden_layers")? {
-        let scope = model.child("layers").child(layer);
-        let normed = RmsNorm::new(&scope.child("input_layernorm"), hidden_size, eps).apply(&mut graph, hidden)?; // [tokens, hidden]
-        let self_attention = SelfAttention::new(&scope.child("self_attn"), attention, &rotary, layer)?;
-        let attended = self_attention.apply(&mut graph, normed)?; // [tokens, hidden]
-        hidden = graph.add(hidden, attended)?; // [tokens, hidden]
-        let norm = RmsNorm::new(&scope.child("post_attention_layernorm"), hidden_size, eps);
-        let normed = norm.apply(&mut graph, hidden)?; // [tokens, hidden]
-        let mlp = GatedMlp::new(&scope.child("mlp"), hidden_size, intermediate_size, mlp_bias);
-        let transformed = mlp.apply(&mut graph, normed)?; // [tokens, hidden]
-        hidden = graph.add(hidden, transformed)?; // [tokens, hidden]
-    }
-    let hidden = RmsNorm::new(&model.child("norm"), hidden_size, eps).apply(&mut graph, hidden)?; // [tokens, hidden]
-    let head = if config.flag_or("tie_word_embeddings", false)? {
-        embedding.tied_head()
-    } else {
-        Linear::vocab(root.child("lm_head").weight("weight", &[vocab_size, hidden_size], Partition::Vocab))
-    };
-    Ok(Model { decoder: graph.finish(&[hidden]), head })
+    neutral::require(config, &["attention_bias", "mlp_bias"])?;
+    Decoder::llama(config, dtype, world_size)?.build()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Dim, Shape};
+    use crate::graph::{Dim, Graph, Shape};
 
     fn config(changes: &str) -> Config {
         let base = r#""architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1,
@@ -137,8 +78,8 @@ mod tests {
     #[test]
     fn what_is_not_computed_is_refused_by_name() {
         assert_eq!(
-            message(r#", "hidden_act": "gelu""#),
-            r#"config.json: hidden_act is "gelu", only "silu" is supported"#
+            message(r#", "hidden_act": "abc""#),
+            r#"config.json: hidden_act is "abc", expected silu, gelu, gelu_new, gelu_pytorch_tanh or relu2"#
         );
         assert_eq!(
             message(r#", "final_logit_softcapping": 30.0"#),

@@ -1,28 +1,73 @@
 //! To add a model architecture:
 //! 1. Copy the nearest file of this folder. Its header names the paper, the Hugging Face source it follows, and what
-//!    differs from Llama.
+//!    differs from Llama: that is also all that it says to `decoder`. Keys that it reads must be neutral for the others.
 //! 2. Add a row to [`ARCHITECTURES`].
 //! 3. A missing piece goes to `layers/`; a truly new operation to `graph/`, and the compiler names each backend.
-//! 4. Add a tiny checkpoint with recorded references to `integration-tests/fixtures/` and its name to `engine/tests`.
+//! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to `engine/tests/families.rs`.
 //!
 //! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and answers a [`Model`].
 
+mod cohere;
 mod config;
+mod decoder;
+mod falcon;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod gpt2;
+mod gpt_neox;
+mod granite;
 mod llama;
+mod mistral;
+mod mixtral;
+mod nemotron;
+mod neutral;
+mod olmo2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod qwen_moe;
 mod rope_config;
+mod smollm3;
+mod starcoder2;
 
 use std::sync::Arc;
 
 pub(crate) use config::{Config, ModelError};
 
 use crate::graph::{DType, Graph};
-use crate::layers::Linear;
+use crate::layers::Head;
 
 /// Builds the model that a config describes, with weights of one type, for one of so many ranks.
 type Build = fn(&Config, DType, usize) -> Result<Model, ModelError>;
 
 /// Hugging Face architecture → builder.
-const ARCHITECTURES: [(&str, Build); 1] = [("LlamaForCausalLM", llama::build)];
+const ARCHITECTURES: [(&str, Build); 24] = [
+    ("ArceeForCausalLM", nemotron::build_arcee),
+    ("Cohere2ForCausalLM", cohere::build_cohere2),
+    ("CohereForCausalLM", cohere::build),
+    ("FalconForCausalLM", falcon::build),
+    ("GPT2LMHeadModel", gpt2::build),
+    ("GPTNeoXForCausalLM", gpt_neox::build),
+    ("Gemma2ForCausalLM", gemma2::build),
+    ("Gemma3ForCausalLM", gemma3::build),
+    ("GemmaForCausalLM", gemma::build),
+    ("GraniteForCausalLM", granite::build),
+    ("LlamaForCausalLM", llama::build),
+    ("MinistralForCausalLM", mistral::build),
+    ("MistralForCausalLM", mistral::build),
+    ("MixtralForCausalLM", mixtral::build),
+    ("NemotronForCausalLM", nemotron::build),
+    ("Olmo2ForCausalLM", olmo2::build),
+    ("Olmo3ForCausalLM", olmo2::build_olmo3),
+    ("Phi3ForCausalLM", phi3::build),
+    ("Qwen2ForCausalLM", qwen2::build),
+    ("Qwen2MoeForCausalLM", qwen_moe::build_qwen2),
+    ("Qwen3ForCausalLM", qwen3::build),
+    ("Qwen3MoeForCausalLM", qwen_moe::build_qwen3),
+    ("SmolLM3ForCausalLM", smollm3::build),
+    ("Starcoder2ForCausalLM", starcoder2::build),
+];
 
 /// A causal language model as graphs.
 #[derive(Debug, Clone)]
@@ -30,7 +75,12 @@ pub(crate) struct Model {
     /// Token ids `[tokens]` → hidden states `[tokens, hidden]` after the last norm. Writes the KV cache.
     pub(crate) decoder: Arc<Graph>,
     /// Hidden state → logits.
-    pub(crate) head: Linear,
+    pub(crate) head: Head,
+}
+
+/// The architectures there are, by name.
+pub(crate) fn architectures() -> impl Iterator<Item = &'static str> {
+    ARCHITECTURES.iter().map(|(name, _)| *name)
 }
 
 /// Builds one rank's part of the model of `config`, for the architecture it names.
@@ -41,7 +91,7 @@ pub(crate) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
     let architecture = config.architecture()?;
     let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
     let (_, build) = row.ok_or_else(|| {
-        let known: Vec<&str> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+        let known: Vec<&str> = architectures().collect();
         ModelError::UnknownArchitecture { architecture: architecture.to_owned(), known: known.join(", ") }
     })?;
     build(config, dtype, world_size)

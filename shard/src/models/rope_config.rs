@@ -1,67 +1,199 @@
 //! Rotary parameters in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`, which holds both.
 //!
-//! Transformers 5 writes the second spelling. A scaling that is not known is an error, never ignored.
+//! Doors: [`read`] for all layers, [`read_kind`] for models that have parameters for each kind of layer, [`longest`].
+//! Transformers 5 writes the second spelling. A scaling, or a key of one, that is not known is an error, never ignored.
+//!
+//! Transformers recomputes the frequencies of `dynamic`, and chooses those of `longrope`, by the length of each sequence.
+//! Here a row's tokens do not depend on how its prompt is cut, so both have the frequencies of the longest sequence that
+//! config.json allows.
 
 use serde_json::{Map, Value};
 
 use super::{Config, ModelError};
-use crate::graph::RotarySpec;
-use crate::layers::RotaryScaling;
+use crate::graph::{Pairing, RotarySpec};
+use crate::layers::{RotaryScaling, Yarn};
 
 const DEFAULT_THETA: f64 = 10_000.0;
-const KNOWN_TYPES: &str = "default, linear or llama3";
+const KNOWN_TYPES: &str = "default, linear, dynamic, llama3, yarn or longrope";
+const KNOWN_KEYS: [&str; 16] = [
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "high_freq_factor",
+    "long_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "short_factor",
+    "truncate",
+    "type",
+];
 
-/// The rotary embedding that `config` describes, for heads of `head_dim`.
-///
-/// # Errors
-/// Names the key and its value when the scaling is not known, lacks a number, or heads cannot be halved.
-pub(super) fn read(config: &Config, head_dim: usize) -> Result<RotarySpec, ModelError> {
-    if !head_dim.is_multiple_of(2) {
-        return Err(ModelError::value("head_dim", head_dim, "an even number"));
-    }
-    let (key, parameters) = match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
-        (Some(parameters), _) => ("rope_parameters", parameters.clone()),
-        (None, Some(scaling)) => ("rope_scaling", scaling.clone()),
-        (None, None) => ("rope_scaling", Map::new()),
-    };
-    let parameters = Config::nested(key, parameters);
-    let theta = match parameters.number("rope_theta")? {
-        Some(theta) => theta,
-        None => config.number_or("rope_theta", DEFAULT_THETA)?,
-    };
-    if theta <= 0.0 {
-        return Err(ModelError::value("rope_theta", theta, "a positive number"));
-    }
-    let original = |parameters: &Config| match parameters.number("original_max_position_embeddings")? {
-        Some(original) => Ok(original),
-        None => config.required_number("max_position_embeddings"),
-    };
-    let scaling = match scaling_type(&parameters)?.as_str() {
-        "default" => RotaryScaling::Default,
-        "linear" => RotaryScaling::Linear { factor: parameters.required_number("factor")? },
-        "llama3" => RotaryScaling::Llama3 {
-            factor: parameters.required_number("factor")?,
-            low_freq_factor: parameters.required_number("low_freq_factor")?,
-            high_freq_factor: parameters.required_number("high_freq_factor")?,
-            original_max_position_embeddings: original(&parameters)?,
-        },
-        other => {
-            return Err(ModelError::value(&format!("{key}.rope_type"), Value::from(other), KNOWN_TYPES));
-        }
-    };
-    Ok(scaling.spec(theta, head_dim))
+/// Rotary parameters of one kind of layer.
+struct Parameters<'a> {
+    config: &'a Config,
+    own: Config,
 }
 
-fn scaling_type(parameters: &Config) -> Result<String, ModelError> {
-    let named = match parameters.text("rope_type")? {
-        Some(name) => Some(name),
-        None => parameters.text("type")?,
+/// The rotary embedding that `config` describes, for heads of `head_dim`; that of `full_attention` where there is one for each kind.
+///
+/// # Errors
+/// Names the key and its value when the scaling is not known, lacks a number, or the rotated part cannot be halved.
+pub(super) fn read(config: &Config, head_dim: usize, pairing: Pairing) -> Result<RotarySpec, ModelError> {
+    Parameters::new(config)?.spec(head_dim, pairing)
+}
+
+/// As [`read`] for the layers of a kind, such as `sliding_attention`; `None` where config.json has no parameters by kind.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_kind(config: &Config, head_dim: usize, kind: &str) -> Result<Option<RotarySpec>, ModelError> {
+    let Some(kinds) = config.object("rope_parameters")? else { return Ok(None) };
+    let Some(Value::Object(own)) = kinds.get(kind) else { return Ok(None) };
+    let own = Config::nested(&format!("rope_parameters.{kind}"), own.clone());
+    Parameters { config, own }.spec(head_dim, Pairing::Halves).map(Some)
+}
+
+/// The longest sequence that `config` allows: what it says, or what a scaling makes of the original context.
+///
+/// # Errors
+/// When the keys are malformed.
+pub(super) fn longest(config: &Config, max_position_embeddings: usize) -> Result<usize, ModelError> {
+    let parameters = Parameters::new(config)?;
+    let factor = parameters.own.number("factor")?.unwrap_or(1.0);
+    let original = match parameters.scaling_type()?.as_str() {
+        "dynamic" => Some(max_position_embeddings as f64),
+        "yarn" => parameters.own.number("original_max_position_embeddings")?,
+        _ => None,
     };
-    match named {
-        Some(name) => Ok(name.to_owned()),
-        // Old checkpoints leave out the type only where there is nothing to scale.
-        None if parameters.number("factor")?.is_none() => Ok("default".to_owned()),
-        None => Err(ModelError::MissingKey { key: "rope_scaling.rope_type".to_owned() }),
+    Ok(max_position_embeddings.max((original.unwrap_or(0.0) * factor) as usize))
+}
+
+impl<'a> Parameters<'a> {
+    fn new(config: &'a Config) -> Result<Self, ModelError> {
+        let (key, own) = match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
+            (Some(parameters), _) => match parameters.get("full_attention") {
+                Some(Value::Object(own)) => ("rope_parameters.full_attention", own.clone()),
+                Some(_) | None => ("rope_parameters", parameters.clone()),
+            },
+            (None, Some(scaling)) => ("rope_scaling", scaling.clone()),
+            (None, None) => ("rope_scaling", Map::new()),
+        };
+        Ok(Self { config, own: Config::nested(key, own) })
+    }
+
+    fn spec(&self, head_dim: usize, pairing: Pairing) -> Result<RotarySpec, ModelError> {
+        self.own.require_known(&KNOWN_KEYS)?;
+        let theta = self.number_of_either("rope_theta")?.unwrap_or(DEFAULT_THETA);
+        if theta <= 0.0 {
+            return Err(ModelError::value("rope_theta", theta, "a positive number"));
+        }
+        let partial = self.number_of_either("partial_rotary_factor")?.unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&partial) {
+            return Err(ModelError::value("partial_rotary_factor", partial, "a number from 0 to 1"));
+        }
+        let rotary_dim = (head_dim as f64 * partial) as usize;
+        if !rotary_dim.is_multiple_of(2) {
+            return Err(match rotary_dim == head_dim {
+                true => ModelError::value("head_dim", head_dim, "an even number"),
+                false => ModelError::value("partial_rotary_factor", partial, "an even part of head_dim"),
+            });
+        }
+        Ok(self.scaling(rotary_dim)?.spec(theta, rotary_dim, pairing))
+    }
+
+    fn scaling(&self, rotary_dim: usize) -> Result<RotaryScaling, ModelError> {
+        let factor = || self.own.required_number("factor");
+        Ok(match self.scaling_type()?.as_str() {
+            "default" => RotaryScaling::Default,
+            "linear" => RotaryScaling::Linear { factor: factor()? },
+            "dynamic" => RotaryScaling::Dynamic { factor: factor()? },
+            "llama3" => RotaryScaling::Llama3 {
+                factor: factor()?,
+                low_freq_factor: self.own.required_number("low_freq_factor")?,
+                high_freq_factor: self.own.required_number("high_freq_factor")?,
+                original_max_position_embeddings: self.original()?,
+            },
+            "yarn" => RotaryScaling::Yarn(self.yarn()?),
+            "longrope" | "su" => self.long_rope(rotary_dim)?,
+            other => return Err(ModelError::value(&self.own.path("rope_type"), Value::from(other), KNOWN_TYPES)),
+        })
+    }
+
+    fn yarn(&self) -> Result<Yarn, ModelError> {
+        let original = self.original()?;
+        let factor = self.factor(original)?;
+        let grown = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+        let mscales = [self.own.number("mscale")?, self.own.number("mscale_all_dim")?];
+        let attention_factor = match (self.own.number("attention_factor")?, mscales) {
+            (Some(attention_factor), _) => attention_factor,
+            (None, [Some(mscale), Some(all)]) if mscale != 0.0 && all != 0.0 => grown(mscale) / grown(all),
+            (None, _) => grown(1.0),
+        };
+        Ok(Yarn {
+            factor,
+            beta_fast: self.own.number_or("beta_fast", 32.0)?,
+            beta_slow: self.own.number_or("beta_slow", 1.0)?,
+            original_max_position_embeddings: original,
+            is_truncated: self.own.flag_or("truncate", true)?,
+            attention_factor,
+        })
+    }
+
+    fn long_rope(&self, rotary_dim: usize) -> Result<RotaryScaling, ModelError> {
+        let original = self.original()?;
+        let factor = self.factor(original)?;
+        let grown = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+        let attention_factor = self.own.number_or("attention_factor", grown)?;
+        let is_long = self.config.required_number("max_position_embeddings")? > original;
+        let key = if is_long { "long_factor" } else { "short_factor" };
+        let factors = self.own.numbers(key)?;
+        if factors.len() != rotary_dim / 2 {
+            let expected = format!("{} numbers, one for each frequency", rotary_dim / 2);
+            return Err(ModelError::value(&self.own.path(key), format!("{} numbers", factors.len()), &expected));
+        }
+        Ok(RotaryScaling::LongRope { factors, attention_factor })
+    }
+
+    /// `factor`, or by how much the context was made longer.
+    fn factor(&self, original: f64) -> Result<f64, ModelError> {
+        match self.own.number("factor")? {
+            Some(factor) => Ok(factor),
+            None => Ok(self.config.required_number("max_position_embeddings")? / original),
+        }
+    }
+
+    /// Length of the sequences of the first training.
+    fn original(&self) -> Result<f64, ModelError> {
+        match self.number_of_either("original_max_position_embeddings")? {
+            Some(original) => Ok(original),
+            None => self.config.required_number("max_position_embeddings"),
+        }
+    }
+
+    fn number_of_either(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        match self.own.number(key)? {
+            Some(number) => Ok(Some(number)),
+            None => self.config.number(key),
+        }
+    }
+
+    fn scaling_type(&self) -> Result<String, ModelError> {
+        let named = match self.own.text("rope_type")? {
+            Some(name) => Some(name),
+            None => self.own.text("type")?,
+        };
+        match named {
+            Some(name) => Ok(name.to_owned()),
+            // Old checkpoints leave out the type only where there is nothing to scale.
+            None if self.own.number("factor")?.is_none() => Ok("default".to_owned()),
+            None => Err(ModelError::MissingKey { key: "rope_scaling.rope_type".to_owned() }),
+        }
     }
 }
 
@@ -70,16 +202,32 @@ mod tests {
     use super::*;
 
     fn read_text(json: &str) -> Result<RotarySpec, String> {
-        read(&Config::parse(json.as_bytes()).unwrap(), 8).map_err(|error| error.to_string())
+        read(&Config::parse(json.as_bytes()).unwrap(), 8, Pairing::Halves).map_err(|error| error.to_string())
+    }
+
+    fn spec(scaling: &RotaryScaling, theta: f64) -> RotarySpec {
+        scaling.spec(theta, 8, Pairing::Halves)
     }
 
     #[test]
     fn both_spellings_agree() {
-        let plain = RotaryScaling::Default.spec(500.0, 8);
+        let plain = spec(&RotaryScaling::Default, 500.0);
         assert_eq!(read_text(r#"{"rope_theta": 500.0, "rope_scaling": null}"#), Ok(plain.clone()));
         assert_eq!(read_text(r#"{"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}"#), Ok(plain));
-        let scaled = RotaryScaling::Linear { factor: 2.0 }.spec(10_000.0, 8);
+        let scaled = spec(&RotaryScaling::Linear { factor: 2.0 }, 10_000.0);
         assert_eq!(read_text(r#"{"rope_scaling": {"type": "linear", "factor": 2}}"#), Ok(scaled));
+    }
+
+    #[test]
+    fn kinds_of_layers_have_their_own() {
+        let of_kind = |theta: f64| format!(r#"{{"rope_type": "default", "rope_theta": {theta:.1}}}"#);
+        let kinds = format!(r#""full_attention": {}, "sliding_attention": {}"#, of_kind(500.0), of_kind(70.0));
+        let json = format!(r#"{{"rope_parameters": {{{kinds}}}}}"#);
+        assert_eq!(read_text(&json), Ok(spec(&RotaryScaling::Default, 500.0)));
+        let config = Config::parse(json.as_bytes()).unwrap();
+        let local = read_kind(&config, 8, "sliding_attention").unwrap();
+        assert_eq!(local, Some(spec(&RotaryScaling::Default, 70.0)));
+        assert_eq!(read_kind(&config, 8, "other").unwrap(), None);
     }
 
     #[test]
@@ -94,14 +242,52 @@ mod tests {
         let json = format!(
             r#"{{"rope_scaling": {{"rope_type": "llama3", {numbers}, "original_max_position_embeddings": 32}}}}"#
         );
-        assert_eq!(read_text(&json), Ok(scaling.spec(10_000.0, 8)));
+        assert_eq!(read_text(&json), Ok(spec(&scaling, 10_000.0)));
         let error = read_text(r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}"#).unwrap_err();
         assert_eq!(error, "config.json has no rope_scaling.low_freq_factor");
     }
 
     #[test]
-    fn an_unknown_scaling_is_refused() {
-        let error = read_text(r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}"#).unwrap_err();
-        assert_eq!(error, r#"config.json: rope_scaling.rope_type is "yarn", expected default, linear or llama3"#);
+    fn a_part_of_each_head_is_rotated() {
+        let half = read_text(r#"{"partial_rotary_factor": 0.5}"#).unwrap();
+        assert_eq!(half, RotaryScaling::Default.spec(10_000.0, 4, Pairing::Halves));
+        let error = read_text(r#"{"rope_parameters": {"partial_rotary_factor": 0.4}}"#).unwrap_err();
+        assert_eq!(error, "config.json: partial_rotary_factor is 0.4, expected an even part of head_dim");
+    }
+
+    #[test]
+    fn the_longest_sequence_chooses_the_factors() {
+        let config = |max: usize| {
+            let scaling =
+                r#""rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [2, 2, 2, 2]}"#;
+            format!(r#"{{"max_position_embeddings": {max}, "original_max_position_embeddings": 16, {scaling}}}"#)
+        };
+        let factors =
+            |factor: f64, attention_factor| RotaryScaling::LongRope { factors: vec![factor; 4], attention_factor };
+        assert_eq!(read_text(&config(16)), Ok(spec(&factors(1.0, 1.0), 10_000.0)));
+        // The square root of 1 + ln 4 / ln 16.
+        assert_eq!(read_text(&config(64)), Ok(spec(&factors(2.0, 1.5_f64.sqrt()), 10_000.0)));
+        let error = read_text(&config(64).replace("[2, 2, 2, 2]", "[2, 2]")).unwrap_err();
+        let expected = "config.json: rope_scaling.long_factor is 2 numbers, expected 4 numbers, one for each frequency";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn scalings_make_sequences_longer() {
+        let longest = |json: &str| longest(&Config::parse(json.as_bytes()).unwrap(), 100).unwrap();
+        assert_eq!(longest("{}"), 100);
+        assert_eq!(longest(r#"{"rope_scaling": {"type": "dynamic", "factor": 2.5}}"#), 250);
+        let yarn = r#""type": "yarn", "factor": 4, "original_max_position_embeddings":"#;
+        assert_eq!(longest(&format!(r#"{{"rope_scaling": {{{yarn} 50}}}}"#)), 200);
+        assert_eq!(longest(&format!(r#"{{"rope_scaling": {{{yarn} 20}}}}"#)), 100);
+        assert_eq!(longest(r#"{"rope_scaling": {"type": "linear", "factor": 8}}"#), 100);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let error = read_text(r#"{"rope_scaling": {"rope_type": "abc", "factor": 4.0}}"#).unwrap_err();
+        assert_eq!(error, format!(r#"config.json: rope_scaling.rope_type is "abc", expected {KNOWN_TYPES}"#));
+        let error = read_text(r#"{"rope_scaling": {"rope_type": "default", "mrope_section": [1, 2]}}"#).unwrap_err();
+        assert_eq!(error, "config.json: rope_scaling.mrope_section is [1,2], only null is supported");
     }
 }

@@ -11,6 +11,8 @@ use crate::graph::SamplingInput;
 /// One entry per row that samples.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SamplingInputs {
+    watermark_gamma: Vec<f32>,
+    watermark_delta: Vec<f32>,
     repetition_penalty: Vec<f32>,
     frequency_penalty: Vec<f32>,
     presence_penalty: Vec<f32>,
@@ -37,7 +39,6 @@ pub(crate) enum Column<'a> {
 impl SamplingInputs {
     /// Adds a row that has generated `num_generated` tokens before this step.
     pub(crate) fn push(&mut self, params: &SamplingParams, num_generated: u32) {
-        let greedy = SamplingParams::greedy();
         let SamplingParams {
             temperature,
             top_k,
@@ -52,33 +53,34 @@ impl SamplingInputs {
             top_n_tokens,
             // A step holds tokens back for as long as it says.
             min_new_tokens: _,
+            watermark_gamma,
+            watermark_delta,
+            // As many as the row likes: no column.
+            logit_bias: _,
             wants_prompt_logprobs: _,
-        } = if params.is_greedy {
-            SamplingParams {
-                repetition_penalty: params.repetition_penalty,
-                frequency_penalty: params.frequency_penalty,
-                presence_penalty: params.presence_penalty,
-                top_n_tokens: params.top_n_tokens,
-                ..greedy
-            }
-        } else {
-            *params
-        };
+        } = params;
+        let neutral = SamplingParams::greedy();
+        fn drawn<T: Copy>(is_greedy: bool, value: T, neutral: T) -> T {
+            if is_greedy { neutral } else { value }
+        }
         // A limit beyond 2^31 tokens is none.
         let limit = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
-        self.repetition_penalty.push(repetition_penalty);
-        self.frequency_penalty.push(frequency_penalty);
-        self.presence_penalty.push(presence_penalty);
-        self.temperature.push(temperature);
-        self.top_k.push(limit(top_k));
-        self.top_p.push(top_p);
-        self.min_p.push(min_p);
-        self.typical_p.push(typical_p);
+        self.watermark_gamma.push(*watermark_gamma);
+        self.watermark_delta.push(*watermark_delta);
+        self.repetition_penalty.push(*repetition_penalty);
+        self.frequency_penalty.push(*frequency_penalty);
+        self.presence_penalty.push(*presence_penalty);
+        self.temperature.push(drawn(*is_greedy, *temperature, neutral.temperature));
+        self.top_k.push(limit(drawn(*is_greedy, *top_k, neutral.top_k)));
+        self.top_p.push(drawn(*is_greedy, *top_p, neutral.top_p));
+        self.min_p.push(drawn(*is_greedy, *min_p, neutral.min_p));
+        self.typical_p.push(drawn(*is_greedy, *typical_p, neutral.typical_p));
+        let seed = drawn(*is_greedy, *seed, neutral.seed);
         self.seed_low.push((seed & u64::from(u32::MAX)) as u32);
         self.seed_high.push((seed >> 32) as u32);
         self.num_generated.push(num_generated);
-        self.top_n_tokens.push(limit(top_n_tokens));
-        self.is_greedy.push(f32::from(is_greedy));
+        self.top_n_tokens.push(limit(*top_n_tokens));
+        self.is_greedy.push(f32::from(*is_greedy));
     }
 
     /// `fingerprint` with all values.
@@ -93,6 +95,8 @@ impl SamplingInputs {
     /// The values of one parameter, `[rows]`.
     pub(crate) fn column(&self, input: SamplingInput) -> Column<'_> {
         match input {
+            SamplingInput::WatermarkGamma => Column::F32(&self.watermark_gamma),
+            SamplingInput::WatermarkDelta => Column::F32(&self.watermark_delta),
             SamplingInput::RepetitionPenalty => Column::F32(&self.repetition_penalty),
             SamplingInput::FrequencyPenalty => Column::F32(&self.frequency_penalty),
             SamplingInput::PresencePenalty => Column::F32(&self.presence_penalty),

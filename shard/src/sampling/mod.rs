@@ -8,9 +8,11 @@
 //! A row runs only the processors that it asks for: [`Samplers`] keeps one graph per set of them. A processor given its
 //! neutral value changes no bit, so a device that compiles graphs ahead runs a [`BatchSampler`] for all rows of a batch.
 
+mod allowed_tokens;
 mod choice;
 mod frequency_penalty;
 mod inputs;
+mod logit_bias;
 mod min_new_tokens;
 mod min_p;
 mod presence_penalty;
@@ -19,22 +21,33 @@ mod samplers;
 mod temperature;
 #[cfg(test)]
 mod tests;
+mod token_mask;
 mod top_k;
 mod top_p;
 mod typical_p;
+mod watermark;
 
 pub(crate) use inputs::{Column, SamplingInputs};
 use proto::SamplingParams;
+use samplers::BatchSampler::{Drawing, Everything, Penalising};
 pub(crate) use samplers::{BatchSampler, Samplers};
+pub(crate) use token_mask::TokenMask;
 
 use crate::graph::{Graph, GraphError, TokenScope, Value};
 
+/// What a row asks of its sampler in a step.
+struct Demand<'a> {
+    params: &'a SamplingParams,
+    /// Some tokens are not allowed.
+    is_masked: bool,
+}
+
 /// One change of the scores before the choice.
 struct Processor {
-    /// Whether these parameters leave the scores as they are.
-    is_off: fn(&SamplingParams) -> bool,
-    /// Whether it looks at the tokens of the row: greedy rows have it too.
-    is_penalty: bool,
+    /// Whether such a row's scores stay as they are.
+    is_off: fn(&Demand<'_>) -> bool,
+    /// The least sampler of a batch that has it. Greedy rows need none that belongs to drawing.
+    least: BatchSampler,
     /// Scores `[rows, vocab]` → scores.
     apply: fn(&mut Graph, Value) -> Result<Value, GraphError>,
 }
@@ -42,17 +55,37 @@ struct Processor {
 /// In the order of TGI: penalties see the model's logits; temperature comes before the processors that look at
 /// probabilities; each of those looks at what the one before has left. What TGI has not is where others have it: the
 /// presence penalty behind the one for frequency (vLLM), the others as in transformers' `GenerationMixin._get_logits_processor`.
-const PROCESSORS: [Processor; 9] = [
-    Processor { is_off: |p| p.repetition_penalty == 1.0, is_penalty: true, apply: repetition_penalty::apply },
-    Processor { is_off: |p| p.frequency_penalty == 0.0, is_penalty: true, apply: frequency_penalty::apply },
-    Processor { is_off: |p| p.presence_penalty == 0.0, is_penalty: true, apply: presence_penalty::apply },
-    Processor { is_off: |p| p.min_new_tokens == 0, is_penalty: true, apply: min_new_tokens::apply },
-    Processor { is_off: |p| p.temperature == 1.0, is_penalty: false, apply: temperature::apply },
-    Processor { is_off: |p| p.top_k == 0, is_penalty: false, apply: top_k::apply },
-    Processor { is_off: |p| p.top_p == 1.0, is_penalty: false, apply: top_p::apply },
-    Processor { is_off: |p| p.min_p == 0.0, is_penalty: false, apply: min_p::apply },
-    Processor { is_off: |p| p.typical_p == 1.0, is_penalty: false, apply: typical_p::apply },
+const PROCESSORS: [Processor; 12] = [
+    Processor { is_off: |row| row.params.watermark_delta == 0.0, least: Everything, apply: watermark::apply },
+    Processor { is_off: |row| row.params.logit_bias.is_empty(), least: Everything, apply: logit_bias::apply },
+    Processor {
+        is_off: |row| row.params.repetition_penalty == 1.0,
+        least: Penalising,
+        apply: repetition_penalty::apply,
+    },
+    Processor { is_off: |row| row.params.frequency_penalty == 0.0, least: Penalising, apply: frequency_penalty::apply },
+    Processor { is_off: |row| row.params.presence_penalty == 0.0, least: Penalising, apply: presence_penalty::apply },
+    Processor { is_off: |row| row.params.min_new_tokens == 0, least: Penalising, apply: min_new_tokens::apply },
+    Processor { is_off: |row| !row.is_masked, least: Everything, apply: allowed_tokens::apply },
+    Processor { is_off: |row| row.params.temperature == 1.0, least: Drawing, apply: temperature::apply },
+    Processor { is_off: |row| row.params.top_k == 0, least: Drawing, apply: top_k::apply },
+    Processor { is_off: |row| row.params.top_p == 1.0, least: Drawing, apply: top_p::apply },
+    Processor { is_off: |row| row.params.min_p == 0.0, least: Drawing, apply: min_p::apply },
+    Processor { is_off: |row| row.params.typical_p == 1.0, least: Drawing, apply: typical_p::apply },
 ];
+
+/// Whether rows with these parameters look at the tokens before the last one.
+pub(crate) fn looks_back(params: &SamplingParams) -> bool {
+    let row = Demand { params, is_masked: false };
+    PROCESSORS.iter().any(|processor| processor.least >= Penalising && processor.is_on(&row))
+}
+
+impl Processor {
+    /// Whether such a row needs it.
+    fn is_on(&self, row: &Demand<'_>) -> bool {
+        !(self.is_off)(row) && (self.least > Drawing || !row.params.is_greedy)
+    }
+}
 
 /// Log-probabilities of given tokens: logits `[rows, vocab]`, targets `[rows]` (i32) → `[rows]`.
 pub(crate) fn target_logprobs(graph: &mut Graph, logits: Value, targets: Value) -> Result<Value, GraphError> {

@@ -1,4 +1,4 @@
-//! The graphs that samplers are: one per set of processors for rows that run alone, three for batches.
+//! The graphs that samplers are: one per set of processors for rows that run alone, four for batches.
 //!
 //! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for one that compiles graphs ahead.
 
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use proto::SamplingParams;
 
-use super::PROCESSORS;
 use super::choice::{self, Choice};
+use super::{Demand, PROCESSORS};
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 
 /// The graphs that rows sample with, built when first asked for.
@@ -34,22 +34,28 @@ pub(crate) enum BatchSampler {
     Greedy,
     /// Every choice of a token, without penalties.
     Drawing,
-    /// All processors, and top tokens.
+    /// The penalties too, and top tokens.
+    Penalising,
+    /// All processors: those too that read arrays of tokens, which only its steps send.
     Everything,
 }
 
 impl BatchSampler {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Greedy, Self::Drawing, Self::Everything];
+    pub(crate) const ALL: [Self; 4] = [Self::Greedy, Self::Drawing, Self::Penalising, Self::Everything];
 
-    /// The least that can do what `params` ask for.
+    /// The least that can do what `params` ask for, in steps without a mask.
     pub(crate) fn of(params: &SamplingParams) -> Self {
-        let is_penalised = PROCESSORS.iter().any(|processor| processor.is_penalty && !(processor.is_off)(params));
-        match () {
-            () if is_penalised || params.top_n_tokens > 0 => Self::Everything,
-            () if params.is_greedy => Self::Greedy,
-            () => Self::Drawing,
-        }
+        let choice = if params.is_greedy { Self::Greedy } else { Self::Drawing };
+        let report = if params.top_n_tokens > 0 { Self::Penalising } else { Self::Greedy };
+        let row = Demand { params, is_masked: false };
+        let processors = PROCESSORS.iter().filter(|processor| processor.is_on(&row));
+        processors.map(|processor| processor.least).fold(choice.max(report), Self::max)
+    }
+
+    /// Whether it has the processors that read arrays of tokens.
+    pub(crate) fn reads_token_inputs(self) -> bool {
+        self == Self::Everything
     }
 
     /// Its name in those of programs.
@@ -57,19 +63,16 @@ impl BatchSampler {
         match self {
             Self::Greedy => "greedy",
             Self::Drawing => "drawing",
+            Self::Penalising => "penalising",
             Self::Everything => "everything",
         }
     }
 
     /// Its graph, with the arguments and outputs of [`Samplers::graph`].
     pub(crate) fn graph(self, vocab_size: usize) -> Result<Arc<Graph>, GraphError> {
-        let processors = PROCESSORS.each_ref().map(|processor| match self {
-            Self::Greedy => false,
-            Self::Drawing => !processor.is_penalty,
-            Self::Everything => true,
-        });
+        let processors = PROCESSORS.each_ref().map(|processor| processor.least <= self);
         let choice = if self == Self::Greedy { Choice::Best } else { Choice::EachItsOwn };
-        build(vocab_size, Variant { processors, choice, reports_top_tokens: self == Self::Everything })
+        build(vocab_size, Variant { processors, choice, reports_top_tokens: self >= Self::Penalising })
     }
 }
 
@@ -82,11 +85,18 @@ impl Samplers {
     /// The graph that does what `params` ask for and nothing else: logits `[rows, vocab]` (argument 0) → token `[rows]`,
     /// logprob `[rows]`, and, where top tokens are asked for, their ids and logprobs, both `[rows, top_tokens]`.
     pub(crate) fn graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
+        self.graph_of(&Demand { params, is_masked: false })
+    }
+
+    /// The same for steps with a mask.
+    pub(crate) fn masked_graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
+        self.graph_of(&Demand { params, is_masked: true })
+    }
+
+    fn graph_of(&mut self, row: &Demand<'_>) -> Result<Arc<Graph>, GraphError> {
+        let params = row.params;
         let variant = Variant {
-            processors: std::array::from_fn(|i| {
-                let processor = &PROCESSORS[i];
-                !(processor.is_off)(params) && (processor.is_penalty || !params.is_greedy)
-            }),
+            processors: PROCESSORS.each_ref().map(|processor| processor.is_on(row)),
             choice: if params.is_greedy { Choice::Best } else { Choice::Drawn },
             reports_top_tokens: params.top_n_tokens > 0,
         };

@@ -1,10 +1,16 @@
 //! What each sampler is made of, as printed graphs.
 //!
-//! What it computes is tested where it is executed, in `backend/candle/tests.rs`.
+//! What it computes is tested where it is executed, in `backend/candle/tests/mod.rs`.
 
 use std::sync::Arc;
 
+use proto::LogitBias;
+
 use super::*;
+
+fn bias() -> Vec<LogitBias> {
+    vec![LogitBias { token_id: 3, bias: 1.5 }]
+}
 
 fn printed(change: impl Fn(&mut SamplingParams)) -> String {
     let mut params = SamplingParams::greedy();
@@ -51,10 +57,12 @@ fn a_sampled_row_runs_what_it_asks_for() {
 fn processors_run_in_their_order() {
     let everything = printed(|p| {
         (p.repetition_penalty, p.frequency_penalty, p.presence_penalty, p.temperature) = (1.2, 0.5, 0.5, 0.9);
-        p.min_new_tokens = 3;
+        (p.min_new_tokens, p.logit_bias, p.watermark_delta) = (3, bias(), 2.0);
         (p.top_k, p.top_p, p.min_p, p.typical_p, p.is_greedy) = (5, 0.9, 0.05, 0.8, false);
     });
     let names = [
+        "WatermarkDelta",
+        "add_logit_bias",
         "RepetitionPenalty",
         "FrequencyPenalty",
         "PresencePenalty",
@@ -68,6 +76,25 @@ fn processors_run_in_their_order() {
     ];
     let places: Vec<usize> = names.iter().map(|name| everything.find(name).unwrap()).collect();
     assert!(places.is_sorted(), "{everything}");
+}
+
+#[test]
+fn only_masked_steps_run_masks() {
+    let params = SamplingParams::greedy();
+    let mut samplers = Samplers::new(10);
+    let (free, masked) = (samplers.graph(&params).unwrap(), samplers.masked_graph(&params).unwrap());
+    assert!(!free.to_string().contains("is_allowed"));
+    insta::assert_snapshot!(masked, @r"
+    %0 = argument 0 : [rows, 10] float32
+    %1 = is_allowed : [rows, 10] bool
+    %2 = constant -inf : [] float32
+    %3 = select %1, %0, %2 : [rows, 10] float32
+    %4 = log_softmax %3 : [rows, 10] float32
+    %5 = arg_max %3 : [rows] int32
+    %6 = append_token %5 : [rows] int32
+    %7 = gather_columns %4, %6 : [rows] float32
+    return %6, %7
+    ");
 }
 
 #[test]
@@ -90,7 +117,7 @@ fn greedy_rows_have_neutral_inputs() {
         ..SamplingParams::greedy()
     };
     inputs.push(&params, 4);
-    inputs.push(&SamplingParams { is_greedy: false, ..params }, 6);
+    inputs.push(&SamplingParams { is_greedy: false, ..params.clone() }, 6);
     use crate::graph::SamplingInput;
     let column = |input| inputs.column(input);
     assert_eq!(column(SamplingInput::Temperature), Column::F32(&[1.0, 0.5]));
@@ -113,9 +140,11 @@ fn a_batch_needs_what_its_rows_need() {
     assert_eq!(of(|p| p.is_greedy = false), BatchSampler::Drawing);
     assert_eq!(of(|p| (p.is_greedy, p.typical_p) = (false, 0.5)), BatchSampler::Drawing);
     assert_eq!(of(|p| (p.is_greedy, p.min_p) = (false, 0.1)), BatchSampler::Drawing);
-    assert_eq!(of(|p| p.repetition_penalty = 1.1), BatchSampler::Everything);
-    assert_eq!(of(|p| p.presence_penalty = -0.1), BatchSampler::Everything);
-    assert_eq!(of(|p| p.min_new_tokens = 1), BatchSampler::Everything);
-    assert_eq!(of(|p| p.top_n_tokens = 1), BatchSampler::Everything);
-    assert!(BatchSampler::Greedy < BatchSampler::Drawing && BatchSampler::Drawing < BatchSampler::Everything);
+    assert_eq!(of(|p| p.repetition_penalty = 1.1), BatchSampler::Penalising);
+    assert_eq!(of(|p| p.presence_penalty = -0.1), BatchSampler::Penalising);
+    assert_eq!(of(|p| p.min_new_tokens = 1), BatchSampler::Penalising);
+    assert_eq!(of(|p| p.top_n_tokens = 1), BatchSampler::Penalising);
+    assert_eq!(of(|p| (p.logit_bias, p.top_n_tokens) = (bias(), 1)), BatchSampler::Everything);
+    assert_eq!(of(|p| p.watermark_delta = 2.0), BatchSampler::Everything);
+    assert!(BatchSampler::ALL.is_sorted());
 }

@@ -40,6 +40,8 @@ pub(crate) enum WeightsError {
     Shape { tensor: String, file: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("tensor {tensor} of {file} is {found:?}, supported are F32, F16 and BF16")]
     DType { tensor: String, file: String, found: Dtype },
+    #[error("tensor {tensor} of {file} is {dtype}, which {first} is not; tensors used as one must have one type")]
+    MixedTypes { tensor: String, file: String, dtype: DType, first: String },
 }
 
 /// The safetensors files of one model, open.
@@ -92,18 +94,24 @@ impl Checkpoint {
     /// # Errors
     /// When it is missing, or has another shape, or is not of a float type.
     pub(crate) fn part(&self, spec: &WeightSpec, rank: usize) -> Result<TensorPart<'_>, WeightsError> {
-        let place = self.place(&spec.name)?;
-        let file = &self.files[place.file];
-        if place.shape != spec.shape {
-            return Err(WeightsError::Shape {
-                tensor: spec.name.clone(),
-                file: file.name.clone(),
-                found: place.shape.clone(),
-                expected: spec.shape.clone(),
-            });
+        let mut tensors = Vec::with_capacity(spec.tensors().len());
+        let mut stored_type = None;
+        for tensor in spec.tensors() {
+            let place = self.place(tensor)?;
+            let file = &self.files[place.file];
+            let expected = spec.stored_shape();
+            if place.shape != expected {
+                let (tensor, file, found) = (tensor.clone(), file.name.clone(), place.shape.clone());
+                return Err(WeightsError::Shape { tensor, file, found, expected });
+            }
+            let dtype = self.float_type(tensor, place)?;
+            if *stored_type.get_or_insert(dtype) != dtype {
+                let (tensor, file) = (tensor.clone(), file.name.clone());
+                return Err(WeightsError::MixedTypes { tensor, file, dtype, first: spec.tensors()[0].clone() });
+            }
+            tensors.push((&file.bytes, place.range.clone()));
         }
-        let dtype = self.float_type(&spec.name, place)?;
-        Ok(TensorPart::new(&file.bytes, place.range.clone(), dtype, spec, rank))
+        Ok(TensorPart::new(tensors, stored_type.unwrap_or(spec.dtype), spec, rank))
     }
 
     /// Type of the first tensor by name: what the checkpoint is in when config.json does not say.
@@ -130,8 +138,11 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// A tensor; also without the name of the model that is inside of the one with a head, as checkpoints of the former have
+    /// it.
     fn place(&self, tensor: &str) -> Result<&TensorPlace, WeightsError> {
-        self.tensors.get(tensor).ok_or_else(|| {
+        let bare = || tensor.split_once('.').and_then(|(_, bare)| self.tensors.get(bare));
+        self.tensors.get(tensor).or_else(bare).ok_or_else(|| {
             let files: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
             WeightsError::MissingTensor { files: files.join(", "), tensor: tensor.to_owned() }
         })

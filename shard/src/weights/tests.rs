@@ -8,7 +8,7 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 
 use super::*;
-use crate::graph::Partition;
+use crate::graph::{Partition, Section, Source};
 
 fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
     let bytes: Vec<Vec<u8>> = tensors
@@ -24,7 +24,20 @@ fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
 
 fn spec(name: &str, shape: &[usize]) -> WeightSpec {
     let (dtype, partition) = (DType::F32, Partition::Replicated);
-    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1, num_copies: 1 }
+    let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
+    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source }
+}
+
+/// What each rank has, the same whatever rows are read together.
+fn parts(checkpoint: &Checkpoint, spec: &WeightSpec) -> Vec<Vec<u8>> {
+    let part = |rank| {
+        let part = checkpoint.part(spec, rank).unwrap();
+        let all = part.all().bytes.into_owned();
+        let rows = |cut: usize| [part.rows(0..cut).bytes, part.rows(cut..spec.local_shape()[0]).bytes].concat();
+        (0..=spec.local_shape()[0]).for_each(|cut| assert_eq!(rows(cut), all, "{spec:?} {rank} {cut}"));
+        all
+    };
+    (0..spec.world_size).map(part).collect()
 }
 
 fn open(directory: &Path) -> Result<Checkpoint, String> {
@@ -54,15 +67,7 @@ fn a_rank_gets_its_part() {
     write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![3, 5])]);
     let checkpoint = open(directory.path()).unwrap();
     let parts = |partition: Partition, world_size: usize| {
-        let spec = WeightSpec { partition, world_size, ..spec("a", &[3, 5]) };
-        let part = |rank| {
-            let part = checkpoint.part(&spec, rank).unwrap();
-            let all = part.all().bytes.into_owned();
-            let rows = |cut: usize| [part.rows(0..cut).bytes, part.rows(cut..spec.local_shape()[0]).bytes].concat();
-            (0..=spec.local_shape()[0]).for_each(|cut| assert_eq!(rows(cut), all, "{partition:?} {rank} {cut}"));
-            all
-        };
-        (0..world_size).map(part).collect::<Vec<_>>()
+        parts(&checkpoint, &WeightSpec { partition, world_size, ..spec("a", &[3, 5]) })
     };
     let whole: Vec<u8> = (0..30).collect();
     assert_eq!(parts(Partition::Replicated, 2), [whole.clone(), whole.clone()]);
@@ -72,6 +77,80 @@ fn a_rank_gets_its_part() {
     assert_eq!(halves[0], [&whole[..6], &whole[10..16], &whole[20..26]].concat());
     let rest = |row: usize| [whole[10 * row + 6..][..4].to_vec(), vec![0; 2]].concat();
     assert_eq!(halves[1], [rest(0), rest(1), rest(2)].concat());
+}
+
+#[test]
+fn sections_are_rows_of_every_group() {
+    let directory = tempfile::tempdir().unwrap();
+    write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![8, 2])]);
+    let checkpoint = open(directory.path()).unwrap();
+    // Two groups of four rows; of each the second and the third. A row has four bytes.
+    let section = Section { num_groups: 2, group_rows: 4, first: 1 };
+    let source = Source::Section { tensor: "a".to_owned(), section };
+    let section = |partition, world_size| {
+        let spec = WeightSpec { partition, world_size, source: source.clone(), ..spec("a.part", &[4, 2]) };
+        parts(&checkpoint, &spec)
+    };
+    let run = |first: u8, len: u8| (first..first + len).collect::<Vec<u8>>();
+    assert_eq!(section(Partition::Replicated, 1), [[run(4, 8), run(20, 8)].concat()]);
+    assert_eq!(section(Partition::Column, 2), [run(4, 8), run(20, 8)]);
+    assert_eq!(section(Partition::Column, 3), [run(4, 8), run(20, 8), vec![0; 8]]);
+    assert_eq!(section(Partition::Row, 2)[1], [6, 10, 22, 26].map(|first| run(first, 2)).concat());
+    let missing = WeightSpec { source: source.clone(), ..spec("a.part", &[6, 2]) };
+    let message = checkpoint.part(&WeightSpec { shape: vec![4, 3], ..missing }, 0).unwrap_err().to_string();
+    assert_eq!(message, "tensor a of model.safetensors has shape [8, 2], config.json asks for [8, 3]");
+}
+
+#[test]
+fn columns_become_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    // [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] with two bytes each: 2n, 2n + 1.
+    write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![3, 4])]);
+    let checkpoint = open(directory.path()).unwrap();
+    let elements = |indices: &[u8]| indices.iter().flat_map(|n| [2 * n, 2 * n + 1]).collect::<Vec<u8>>();
+    let whole = Source::Transposed { tensor: "a".to_owned(), section: None };
+    let transposed = |partition, world_size, shape: &[usize], source: &Source| {
+        parts(&checkpoint, &WeightSpec { partition, world_size, source: source.clone(), ..spec("b", shape) })
+    };
+    let rows = [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]];
+    assert_eq!(transposed(Partition::Replicated, 1, &[4, 3], &whole), [elements(rows.as_flattened())]);
+    let halves = transposed(Partition::Column, 2, &[4, 3], &whole);
+    assert_eq!(halves, [elements(rows[..2].as_flattened()), elements(rows[2..].as_flattened())]);
+    let inputs = transposed(Partition::Row, 2, &[4, 3], &whole);
+    assert_eq!(inputs[0], elements(&[0, 4, 1, 5, 2, 6, 3, 7]));
+    assert_eq!(inputs[1][..8], [16, 17, 0, 0, 18, 19, 0, 0]);
+    let section = Some(Section { num_groups: 1, group_rows: 4, first: 1 });
+    let middle = Source::Transposed { tensor: "a".to_owned(), section };
+    assert_eq!(transposed(Partition::Replicated, 1, &[2, 3], &middle), [elements(rows[1..3].as_flattened())]);
+}
+
+#[test]
+fn tensors_are_stacked() {
+    let directory = tempfile::tempdir().unwrap();
+    let tensors = [("a.0", Dtype::BF16, vec![1, 2]), ("a.1", Dtype::BF16, vec![1, 2]), ("b", Dtype::F32, vec![1, 2])];
+    write(&directory.path().join(SINGLE_FILE), &tensors);
+    let checkpoint = open(directory.path()).unwrap();
+    let stack = |names: &[&str], partition, world_size| {
+        let source = Source::Stack(names.iter().map(|name| (*name).to_owned()).collect());
+        WeightSpec { partition, world_size, source, ..spec("a", &[names.len(), 1, 2]) }
+    };
+    let names = ["a.1", "a.0", "a.1"];
+    assert_eq!(parts(&checkpoint, &stack(&names, Partition::Replicated, 1)), [[0, 1, 2, 3].repeat(3)]);
+    let halves = parts(&checkpoint, &stack(&names, Partition::Column, 2));
+    assert_eq!(halves, [[0, 1, 2, 3].repeat(2), [0, 1, 2, 3, 0, 0, 0, 0].to_vec()]);
+    let mixed = checkpoint.part(&stack(&["a.0", "b"], Partition::Replicated, 1), 0).unwrap_err().to_string();
+    let expected = "tensor b of model.safetensors is float32, which a.0 is not; tensors used as one must have one type";
+    assert_eq!(mixed, expected);
+}
+
+#[test]
+fn tensors_of_the_model_without_its_head_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    write(&directory.path().join(SINGLE_FILE), &[("layers.0.a", Dtype::F32, vec![2])]);
+    let checkpoint = open(directory.path()).unwrap();
+    assert_eq!(checkpoint.part(&spec("model.layers.0.a", &[2]), 0).unwrap().all().bytes.len(), 8);
+    let message = checkpoint.part(&spec("model.layers.0.b", &[2]), 0).unwrap_err().to_string();
+    assert_eq!(message, "model.safetensors has no tensor model.layers.0.b");
 }
 
 #[test]

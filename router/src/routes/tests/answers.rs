@@ -250,3 +250,18 @@ async fn many_at_once_answer_as_each_alone() {
         server.wait_for_metric(line).await;
     }
 }
+
+#[tokio::test]
+async fn idle_time_of_the_device_is_counted_between_steps_of_rows_only() {
+    let server = TestServer::start(FakeShard::default(), &["--step-window=1"]).await;
+    server.post_ok("/generate", &json!({"inputs": "Once", "parameters": {"max_new_tokens": 5}})).await;
+    // The shard says 2 µs for each step; the first token is the prompt's.
+    for line in [
+        "tgi_batch_inference_count{method=\"prefill\"} 1",
+        "hilo_device_idle_duration_count 4",
+        "hilo_device_idle_duration_sum 0.000008",
+        "hilo_device_idle_duration_bucket{le=\"0.0000015\"} 0",
+    ] {
+        server.wait_for_metric(line).await;
+    }
+}

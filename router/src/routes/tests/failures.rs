@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
@@ -79,6 +80,56 @@ async fn too_many_requests_are_told_to_come_back() {
         tokio::join!(server.post("/generate", &body), server.post("/generate_stream", &body), overload);
     assert_eq!((first.status, second.status), (StatusCode::OK, StatusCode::OK));
     assert_eq!(server.post("/generate", &body).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn too_many_waiting_tokens_are_told_to_come_back() {
+    let shard = FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
+    let steps = Arc::clone(&shard.steps);
+    let server = TestServer::start(shard, &["--max-batch-size=1", "--max-queued-tokens=3"]).await;
+    // The special token at the beginning, and one more. One step is under way, so the window has room.
+    let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
+    let overload = async {
+        server.wait_for_metric("tgi_queue_size 1").await;
+        let answer = server.post("/generate_stream", &body).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{}", answer.text);
+        assert_eq!(crate::testing::json(&answer.text)["error_type"], "overloaded");
+        assert!(answer.headers.contains_key(header::RETRY_AFTER));
+        steps.add_permits(1000);
+    };
+    let waiting = async {
+        server.wait_for_metric("tgi_batch_current_size 1").await;
+        server.post("/generate_stream", &body).await
+    };
+    let (first, second, ()) = tokio::join!(server.post("/generate", &body), waiting, overload);
+    assert_eq!((first.status, second.status), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(server.post("/generate", &body).await.status, StatusCode::OK, "who has left the queue counts no more");
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_told_so() {
+    let shard = FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
+    let steps = Arc::clone(&shard.steps);
+    let server = TestServer::start(shard, &["--max-batch-size=1", "--request-timeout=1"]).await;
+    let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 200}});
+    let start = Instant::now();
+    let until_it_is_over = async {
+        while start.elapsed() <= Duration::from_secs(1) {
+            tokio::task::yield_now().await;
+        }
+        steps.add_permits(1000);
+    };
+    let (whole, stream, ()) =
+        tokio::join!(server.post("/generate", &body), server.post("/generate_stream", &body), until_it_is_over);
+    let expected =
+        json!({"error": "Request timed out: it took longer than `--request-timeout` allows", "error_type": "timeout"});
+    assert_eq!((whole.status, crate::testing::json(&whole.text)), (StatusCode::GATEWAY_TIMEOUT, expected.clone()));
+    let last = stream.events().pop().unwrap();
+    assert_eq!((stream.status, last), (StatusCode::OK, expected));
+    server.wait_for_metric("tgi_request_failure{err=\"timeout\"} 2").await;
+    for line in ["hilo_slots_used 0", "hilo_kv_blocks_used 0", "tgi_queue_size 0"] {
+        server.wait_for_metric(line).await;
+    }
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ pub(super) fn unary(function: Unary, x: &Tensor) -> Result<Tensor> {
         Unary::Negate => view.f32().iter().map(|x| -x).collect(),
         Unary::Abs => view.f32().iter().map(|x| x.abs()).collect(),
         Unary::Exp => view.f32().iter().map(|x| x.exp()).collect(),
+        Unary::ReciprocalRoot => view.f32().iter().map(|x| 1.0 / x.sqrt()).collect(),
     };
     host::shaped(y, x.shape()) // as x
 }

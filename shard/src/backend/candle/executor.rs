@@ -11,7 +11,7 @@ use kernels::linear::PackedWeight;
 
 use super::loader::Weight;
 use super::state::State;
-use super::{elementwise, host, model_ops, sampling_ops};
+use super::{elementwise, experts, host, model_ops, sampling_ops};
 use crate::backend::{BackendError, Membership};
 use crate::batch::{Batch, BatchRow, SampledRow};
 use crate::graph::{Graph, Input, Op, Value};
@@ -83,7 +83,7 @@ impl Values {
     pub(super) fn tensor(&self, value: Value) -> &Tensor {
         match self.weight(value) {
             Weight::Tensor(tensor) => tensor,
-            Weight::Packed(_) => unreachable!("only linear layers and embeddings use packed weights"),
+            Weight::Packed(_) | Weight::Experts(_) => unreachable!("only those use packed weights that ask for them"),
         }
     }
 
@@ -96,7 +96,15 @@ impl Values {
     pub(super) fn packed(&self, value: Value) -> &PackedWeight {
         match self.weight(value) {
             Weight::Packed(packed) => packed,
-            Weight::Tensor(_) => unreachable!("weights of linear layers are packed"),
+            Weight::Tensor(_) | Weight::Experts(_) => unreachable!("weights of linear layers are packed"),
+        }
+    }
+
+    /// A matrix of each expert.
+    pub(super) fn experts(&self, value: Value) -> &[PackedWeight] {
+        match self.weight(value) {
+            Weight::Experts(experts) => experts,
+            Weight::Tensor(_) | Weight::Packed(_) => unreachable!("weights of experts are packed one by one"),
         }
     }
 }
@@ -138,16 +146,25 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
             let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
             model_ops::linear(operand(0), values.packed(node.operands[1]), bias)?
         }
-        Op::RmsNorm { eps } => model_ops::rms_norm(operand(0), operand(1), *eps)?,
-        Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
-        Op::PagedAttention { layer, scale } => {
-            model_ops::paged_attention([operand(0), operand(1), operand(2)], *layer, *scale, step)?
+        Op::RmsNorm { eps, offset } => model_ops::rms_norm(operand(0), operand(1), *eps, *offset)?,
+        Op::LayerNorm { eps, offset } => {
+            let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
+            model_ops::layer_norm([operand(0), operand(1)], bias, *eps, *offset)?
         }
-        Op::SiluMul => model_ops::silu_mul(operand(0), operand(1))?,
+        Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
+        Op::PagedAttention(spec) => model_ops::paged_attention([operand(0), operand(1), operand(2)], spec, step)?,
+        Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
+        Op::Gated(activation) => model_ops::gated(*activation, operand(0), operand(1))?,
+        Op::Route(spec) => experts::route(operand(0), *spec)?,
+        Op::Experts(spec) => {
+            let matrices = [2, 3, 4].map(|position: usize| values.experts(node.operands[position]));
+            experts::experts([operand(0), operand(1)], matrices, spec.activation, step.membership.rank())?
+        }
         Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,
         Op::AllReduce => model_ops::all_reduce(operand(0), step.membership)?,
         Op::AllGather => model_ops::all_gather(operand(0), step.membership)?,
         Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
+        Op::ScaleColumns => operand(0).broadcast_mul(operand(1))?, // [n, m]
         Op::FirstColumns => model_ops::first_columns(operand(0), &node.shape)?,
         Op::Unary(function) => elementwise::unary(*function, operand(0))?,
         Op::Binary(function) => elementwise::binary(*function, operand(0), operand(1))?,
@@ -161,7 +178,10 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         Op::MassThreshold => sampling_ops::mass_threshold(operand(0), operand(1), operand(2))?,
         Op::TokenCounts { scope, vocab_size } => sampling_ops::token_counts(*scope, *vocab_size, step)?,
         Op::HeldBack { vocab_size } => sampling_ops::held_back(*vocab_size, step)?,
+        Op::AddLogitBias => sampling_ops::add_logit_bias(operand(0), step)?,
+        Op::IsAllowed { vocab_size } => sampling_ops::is_allowed(*vocab_size, step)?,
         Op::Uniform => sampling_ops::uniform([operand(0), operand(1), operand(2)])?,
+        Op::ContextUniform { vocab_size } => sampling_ops::context_uniform(*vocab_size, step)?,
         Op::InverseCdf => sampling_ops::inverse_cdf(operand(0), operand(1))?,
         Op::TopTokens => sampling_ops::top_tokens(operand(0), operand(1))?,
         Op::AppendToken => {

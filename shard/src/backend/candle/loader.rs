@@ -27,6 +27,8 @@ pub(super) enum Weight {
     Packed(Arc<PackedWeight>),
     /// Of an embedding `[vocab, hidden]`, in its own type; or of anything else, f32.
     Tensor(Tensor),
+    /// One of each expert.
+    Experts(Arc<[PackedWeight]>),
 }
 
 /// What an operation does with a weight.
@@ -35,6 +37,7 @@ enum Use {
     Vector,
     Table,
     Matrix,
+    Experts,
 }
 
 /// Loads what a rank has of every weight of `graphs`, by name. Ranks that share the host's memory take turns where it is
@@ -75,6 +78,7 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
                 let used_as = match (&node.op, position) {
                     (Op::Linear, 1) => Use::Matrix,
                     (Op::Embedding, 0) => Use::Table,
+                    (Op::Experts(_), 2..) => Use::Experts,
                     _ => Use::Vector,
                 };
                 let index = *indices.entry(&spec.name).or_insert(order.len());
@@ -103,6 +107,18 @@ fn load_weight(spec: &WeightSpec, used_as: Use, part: &TensorPart<'_>) -> Result
             let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
             let (stored, packed) = (float_type(part.dtype), float_type(spec.dtype));
             Weight::Packed(Arc::new(PackedWeight::pack_stored([shape[0], shape[1]], stored, packed, &rows)))
+        }
+        Use::Experts => {
+            let (stored, packed) = (float_type(part.dtype), float_type(spec.dtype));
+            let row_bytes = shape[2] * part.dtype.size_bytes() as usize;
+            let expert = |index: usize| {
+                let matrix = part.rows(index..index + 1);
+                let rows = |rows: std::ops::Range<usize>, take: &mut dyn FnMut(&[u8])| {
+                    take(&matrix.bytes[rows.start * row_bytes..rows.end * row_bytes]);
+                };
+                PackedWeight::pack_stored([shape[1], shape[2]], stored, packed, &rows)
+            };
+            Weight::Experts((0..shape[0]).map(expert).collect())
         }
     })
 }

@@ -12,11 +12,13 @@
 
 mod elementwise;
 mod executor;
+mod experts;
 mod host;
 mod loader;
 mod model_ops;
 #[cfg(test)]
 pub(super) mod oracle;
+mod sampler_run;
 mod sampling_ops;
 mod selection;
 mod state;
@@ -32,6 +34,7 @@ use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
+pub use sampler_run::SamplerRun;
 use state::{KvShape, State};
 
 /// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.

@@ -3,7 +3,9 @@
 //! Each function is one arm of the executor's match; shapes were checked when the graph was built. Every token is computed
 //! alone, in a fixed order of additions, so its result does not depend on the other tokens of the step.
 
-use candle_core::{DType, Tensor};
+use std::borrow::Cow;
+
+use candle_core::{D, DType, Tensor};
 use kernels::attention::{AttentionRow, AttentionShape, KvCache};
 use kernels::linear::PackedWeight;
 use kernels::rotary::RotaryTable;
@@ -12,7 +14,7 @@ use super::executor::Step;
 use super::host::{self, View};
 use super::loader::Weight;
 use crate::backend::{BLOCK_SIZE, BackendError, Membership};
-use crate::graph::Shape;
+use crate::graph::{Activation, AttentionSpec, Shape};
 
 type Result<T> = candle_core::Result<T>;
 
@@ -22,9 +24,13 @@ pub(super) fn embedding(table: &Weight, tokens: &Tensor, rank: usize) -> Result<
     let (num_rows, hidden_size) = match table {
         Weight::Tensor(table) => table.dims2()?,
         Weight::Packed(table) => (table.num_outputs(), table.num_inputs()),
+        Weight::Experts(_) => unreachable!("a table is no expert"),
     };
     let local = |token: &i32| (*token as usize).checked_sub(rank * num_rows).filter(|row| *row < num_rows);
-    let rows: Vec<Option<usize>> = view.i32().iter().map(local).collect();
+    let rows: Vec<Option<usize>> = match tokens.dtype() {
+        DType::U32 => view.u32().iter().map(|position| local(&(*position as i32))).collect(),
+        _ => view.i32().iter().map(local).collect(),
+    };
     let mut hidden = vec![0.0; rows.len() * hidden_size]; // [tokens, hidden]
     let places = hidden.chunks_exact_mut(hidden_size).zip(&rows).filter_map(|(place, row)| Some((place, (*row)?)));
     match table {
@@ -35,6 +41,7 @@ pub(super) fn embedding(table: &Weight, tokens: &Tensor, rank: usize) -> Result<
             places.zip(found.f32().chunks_exact(hidden_size)).for_each(|((place, _), row)| place.copy_from_slice(row));
         }
         Weight::Packed(table) => places.for_each(|(place, row)| table.copy_row(row, place)),
+        Weight::Experts(_) => unreachable!("a table is no expert"),
     }
     host::shaped(hidden, (rows.len(), hidden_size))
 }
@@ -47,10 +54,26 @@ pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -
     host::shaped(y, (num_rows, weight.num_outputs()))
 }
 
-pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, offset: f32) -> Result<Tensor> {
     let mut y = vec![0.0; x.elem_count()]; // as x
-    kernels::rms_norm::rms_norm(View::new(x)?.f32(), View::new(weight)?.f32(), eps, &mut y);
+    let weight = View::new(weight)?;
+    kernels::rms_norm::rms_norm(View::new(x)?.f32(), &shifted(weight.f32(), offset), eps, &mut y);
     host::shaped(y, x.shape())
+}
+
+pub(super) fn layer_norm([x, weight]: [&Tensor; 2], bias: Option<&Tensor>, eps: f32, offset: f32) -> Result<Tensor> {
+    let mut y = vec![0.0; x.elem_count()]; // as x
+    let (size, weight, bias) = (x.dim(D::Minus1)?, View::new(weight)?, bias.map(View::new).transpose()?);
+    let bias =
+        bias.as_ref().map_or_else(|| Cow::Owned(vec![0.0; weight.f32().len()]), |bias| Cow::Borrowed(bias.f32()));
+    let parameters = [&*shifted(weight.f32(), offset), &*bias];
+    kernels::layer_norm::layer_norm(View::new(x)?.f32(), size, parameters, eps, &mut y);
+    host::shaped(y, x.shape())
+}
+
+/// Offset + weight: few numbers beside what they are for.
+fn shifted(weight: &[f32], offset: f32) -> Cow<'_, [f32]> {
+    if offset == 0.0 { Cow::Borrowed(weight) } else { weight.iter().map(|weight| offset + weight).collect() }
 }
 
 pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Result<Tensor> {
@@ -59,10 +82,12 @@ pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Res
     host::shaped(y, x.shape())
 }
 
-pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], layer: usize, scale: f32, step: &Step<'_>) -> Result<Tensor> {
+pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, step: &Step<'_>) -> Result<Tensor> {
+    let AttentionSpec { layer, scale, window, soft_cap } = *spec;
     let (_, num_heads, head_dim) = q.dims3()?;
     let (_, num_kv_heads, _) = k.dims3()?;
-    let shape = AttentionShape { num_heads, num_kv_heads, head_dim, block_size: BLOCK_SIZE, scale };
+    let block_size = BLOCK_SIZE;
+    let shape = AttentionShape { num_heads, num_kv_heads, head_dim, block_size, scale, window, soft_cap };
     let row = |row: &crate::batch::BatchRow| AttentionRow {
         first_token: row.first_token,
         num_tokens: row.num_tokens,
@@ -79,10 +104,28 @@ pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], layer: usize, scale: f32,
     host::shaped(out, q.shape())
 }
 
-pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+pub(super) fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {
+    let mut y = vec![0.0; x.elem_count()]; // as x
+    kernels::activation::activate(kernel(activation), View::new(x)?.f32(), &mut y);
+    host::shaped(y, x.shape())
+}
+
+pub(super) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let mut y = vec![0.0; gate.elem_count()]; // [tokens, n]
-    kernels::silu_mul::silu_mul(View::new(gate)?.f32(), View::new(up)?.f32(), &mut y);
+    kernels::activation::gated(kernel(activation), View::new(gate)?.f32(), View::new(up)?.f32(), &mut y);
     host::shaped(y, gate.shape())
+}
+
+/// The kernels' name of a function.
+pub(super) fn kernel(activation: Activation) -> kernels::activation::Activation {
+    match activation {
+        Activation::Silu => kernels::activation::Activation::Silu,
+        Activation::Gelu => kernels::activation::Activation::Gelu,
+        Activation::GeluTanh => kernels::activation::Activation::GeluTanh,
+        Activation::SquaredRelu => kernels::activation::Activation::SquaredRelu,
+        Activation::Sigmoid => kernels::activation::Activation::Sigmoid,
+        Activation::Tanh => kernels::activation::Activation::Tanh,
+    }
 }
 
 pub(super) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {

@@ -9,13 +9,13 @@ use candle_core::{D, Tensor};
 use super::executor::Step;
 use super::host::{self, View};
 use super::{selection, threefry};
-use crate::graph::TokenScope;
+use crate::graph::{CONTEXT_SEED_FACTOR, TokenScope};
 
 type Result<T> = candle_core::Result<T>;
 
 pub(super) fn sum_columns(x: &Tensor) -> Result<Tensor> {
-    let sum: f64 = View::new(x)?.f32().iter().copied().map(f64::from).sum();
-    host::tensor(vec![sum as f32]) // [1]
+    let sum = |row: &[f32]| row.iter().copied().map(f64::from).sum::<f64>() as f32;
+    host::tensor(View::new(x)?.f32().chunks_exact(x.dim(D::Minus1)?).map(sum).collect()) // [rows]
 }
 
 pub(super) fn log_softmax(scores: &Tensor) -> Result<Tensor> {
@@ -72,6 +72,21 @@ pub(super) fn held_back(vocab_size: usize, step: &Step<'_>) -> Result<Tensor> {
     host::shaped(is_held_back, (1, vocab_size))
 }
 
+pub(super) fn add_logit_bias(scores: &Tensor, step: &Step<'_>) -> Result<Tensor> {
+    let mut biased = View::new(scores)?.f32().to_vec(); // [1, vocab]
+    let logit_bias = &step.sampled_row().0.params.logit_bias;
+    logit_bias.iter().for_each(|entry| biased[entry.token_id as usize] += entry.bias);
+    host::shaped(biased, scores.shape())
+}
+
+pub(super) fn is_allowed(vocab_size: usize, step: &Step<'_>) -> Result<Tensor> {
+    let is_allowed = match &step.sampled_row().0.mask {
+        Some(mask) => (0..vocab_size).map(|token| u8::from(mask.has(token))).collect(), // [1, vocab]
+        None => vec![1; vocab_size],
+    };
+    host::shaped(is_allowed, (1, vocab_size))
+}
+
 pub(super) fn uniform(words: [&Tensor; 3]) -> Result<Tensor> {
     let mut numbers = [0; 3];
     for (number, word) in numbers.iter_mut().zip(words) {
@@ -79,6 +94,14 @@ pub(super) fn uniform(words: [&Tensor; 3]) -> Result<Tensor> {
     }
     let [low, high, counter] = numbers;
     host::tensor(vec![threefry::uniform([low, high], [counter, 0])]) // [1]
+}
+
+pub(super) fn context_uniform(vocab_size: usize, step: &Step<'_>) -> Result<Tensor> {
+    let (_, row) = step.sampled_row();
+    let last = step.state.history.tokens(row.slot, row.context_len - 1..row.context_len).next().unwrap_or(0);
+    let seed = last.cast_unsigned().wrapping_mul(CONTEXT_SEED_FACTOR);
+    let numbers = (0..vocab_size as u32).map(|token| threefry::uniform([seed, 0], [token, 1]));
+    host::shaped(numbers.collect(), (1, vocab_size))
 }
 
 pub(super) fn inverse_cdf(probabilities: &Tensor, u: &Tensor) -> Result<Tensor> {

@@ -8,7 +8,7 @@ use kernels::rotary::RotaryTable;
 
 use crate::backend::history::TokenHistory;
 use crate::backend::{BLOCK_SIZE, BackendError, StateLayout};
-use crate::graph::{Graph, Op, RotarySpec};
+use crate::graph::{AttentionSpec, Graph, Op, Pairing, RotarySpec};
 
 /// State of all rows.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl KvShape {
     pub(super) fn of_layers(graph: &Graph) -> Vec<Self> {
         let mut shapes = Vec::new();
         for node in graph.nodes() {
-            if let Op::PagedAttention { layer, .. } = node.op {
+            if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
                 let shape = Self { width: graph.node(node.operands[1]).shape.fixed_len() };
                 shapes.resize(shapes.len().max(layer + 1), shape);
                 shapes[layer] = shape;
@@ -70,7 +70,11 @@ impl State {
             if let Op::Rotary(spec) = &node.op
                 && !rotary_tables.iter().any(|(known, _)| Arc::ptr_eq(known, spec))
             {
-                let table = RotaryTable::new(&spec.frequencies, max_total_tokens, spec.amplitude);
+                let pairing = match spec.pairing {
+                    Pairing::Halves => kernels::rotary::Pairing::Halves,
+                    Pairing::Neighbours => kernels::rotary::Pairing::Neighbours,
+                };
+                let table = RotaryTable::new(&spec.frequencies, max_total_tokens, spec.amplitude, pairing);
                 rotary_tables.push((Arc::clone(spec), table));
             }
         }

@@ -84,7 +84,12 @@ impl Buckets {
             BatchSampler::ALL.into_iter().rev().map(move |sampler| ProgramKey::Sampler { rows, sampler })
         });
         let targets = targets.into_iter().rev().map(|tokens| ProgramKey::Targets { tokens });
-        [ProgramKey::Clear].into_iter().chain(decoders).chain(samplers).chain(targets).collect()
+        [ProgramKey::Clear, ProgramKey::CachedTokens]
+            .into_iter()
+            .chain(decoders)
+            .chain(samplers)
+            .chain(targets)
+            .collect()
     }
 
     /// The launches of a step.
@@ -171,7 +176,7 @@ mod tests {
             let programs = buckets.programs();
             let params = SamplingParams::greedy();
             let graph = Samplers::new(10).graph(&params).unwrap();
-            let sampler = RowSampler { params, graph, eos_token_ids: Arc::default() };
+            let sampler = RowSampler { params: Arc::new(params), graph, eos_token_ids: Arc::default() };
             let mut batch = Batch::default();
             for (slot, (len, samples)) in lens.iter().take(num_slots).enumerate() {
                 let row = batch.push_row(slot, 0, &vec![0; (*len).min(prefill).min(total)], &[]);

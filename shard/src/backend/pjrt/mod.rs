@@ -21,6 +21,7 @@ mod state;
 mod step_input;
 #[cfg(test)]
 mod tests;
+mod token_input;
 mod weights;
 
 use std::path::PathBuf;

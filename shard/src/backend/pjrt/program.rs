@@ -1,13 +1,14 @@
 //! The programs that a model is compiled to, and what goes in and out of each.
 //!
-//! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. There are four kinds, so
+//! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. There are five kinds, so
 //! that their numbers add up instead of multiplying:
 //!
 //! | program | arguments | results |
 //! |---|---|---|
 //! | clear | | KV caches and token history, all zero |
 //! | decoder | KV caches and token history (donated), packed step, weights | KV caches, history, last hidden states `[rows, hidden]`, the sampler's columns, all hidden states `[tokens, hidden]` if there are several per row |
-//! | sampler | history (donated), last hidden states, columns, weights | history, per row a token, its logprob's bits, top tokens and their logprobs' bits |
+//! | cached tokens | history (donated), places and ids `[2, CACHED_TOKENS]` | history |
+//! | sampler | history (donated), last hidden states, columns, arrays of tokens if it is the one with everything, weights | history, per row a token, its logprob's bits, top tokens and their logprobs' bits |
 //! | targets | hidden states `[tokens, hidden]`, indices and ids `[2, TARGETS]`, weights | logprobs `[TARGETS]` |
 
 use std::collections::HashMap;
@@ -17,12 +18,15 @@ use super::stablehlo::{
     decode_chunk_tokens, module, pack_bits,
 };
 use super::step_input::{SAMPLED_COLUMNS, StepShape};
+use super::token_input::{TokenInput, TokenSizes};
 use crate::backend::{BackendError, ModelGraphs, StateLayout};
-use crate::graph::{DType, Graph, GraphError, Op, WeightSpec};
+use crate::graph::{AttentionSpec, DType, Graph, GraphError, Op, WeightSpec};
 use crate::sampling::BatchSampler;
 
 /// Prompt tokens whose log-probabilities one launch gives.
 pub(super) const TARGETS: usize = 64;
+/// Cached tokens that one launch notes in the history.
+pub(super) const CACHED_TOKENS: usize = 512;
 /// Tokens that a row can report, ties included.
 pub(super) const TOP_TOKENS: usize = 16;
 
@@ -34,6 +38,7 @@ pub(crate) const REFERENCE_CONTEXT: usize = 1024;
 pub(super) enum ProgramKey {
     Clear,
     Decoder { rows: usize, tokens_per_row: usize },
+    CachedTokens,
     Sampler { rows: usize, sampler: BatchSampler },
     Targets { tokens: usize },
 }
@@ -133,6 +138,16 @@ impl Programs {
         StepShape { rows, tokens_per_row, blocks_per_row: self.blocks_per_row }
     }
 
+    /// Size of the state.
+    pub(super) fn layout(&self) -> StateLayout {
+        self.layout
+    }
+
+    /// Sizes of what rows of a sampler's launch ask of single tokens.
+    pub(super) fn token_sizes(&self, rows: usize) -> TokenSizes {
+        TokenSizes { rows, vocab_size: self.vocab_size }
+    }
+
     /// The text of a program.
     ///
     /// # Errors
@@ -141,6 +156,7 @@ impl Programs {
         match key {
             ProgramKey::Clear => Ok(self.print_clear(key)),
             ProgramKey::Decoder { rows, tokens_per_row } => Ok(self.print_decoder(key, rows, tokens_per_row)),
+            ProgramKey::CachedTokens => Ok(self.print_cached_tokens(key)),
             ProgramKey::Sampler { rows, sampler } => self.print_sampler(key, rows, sampler),
             ProgramKey::Targets { tokens } => Ok(self.print_targets(key, tokens)),
         }
@@ -179,15 +195,29 @@ impl Programs {
         self.finish(key, signature, emitter, &results)
     }
 
+    fn print_cached_tokens(&self, key: ProgramKey) -> Program {
+        let mut signature = Signature::default();
+        let history = signature.donated(self.history_type(), 0);
+        let packed = signature.kept(Type::new([2, CACHED_TOKENS], DType::I32));
+        let mut emitter = Emitter::default();
+        let [places, ids] = [0, 1].map(|row| emitter.row(&packed, row)); // [cached_tokens]
+        let history = emitter.scatter_rows(&history, &places, &ids, false);
+        self.finish(key, signature, emitter, &[history])
+    }
+
     fn print_sampler(&self, key: ProgramKey, rows: usize, sampler: BatchSampler) -> Result<Program, GraphError> {
         let mut signature = Signature::default();
         let history = signature.donated(self.history_type(), 0);
         let hidden = signature.kept(Type::new([rows, self.hidden_size], DType::F32)); // [rows, hidden]
         let columns = signature.kept(Type::new([SAMPLED_COLUMNS.len(), rows], DType::I32));
+        let token_inputs: &[TokenInput] = if sampler.reads_token_inputs() { &TokenInput::ALL } else { &[] };
+        let sizes = self.token_sizes(rows);
+        let token_inputs = token_inputs.iter().map(|input| signature.kept(Type::new(input.dims(sizes), DType::I32)));
+        let token_inputs = token_inputs.collect();
         let weights = signature.weights(&self.graphs.logits);
         let sizes = self.sizes(rows, 1);
         let mut emitter = Emitter::default();
-        let sampled = Some(SampledInputs::unpack(&mut emitter, &columns));
+        let sampled = Some(SampledInputs::unpack(&mut emitter, &columns, token_inputs));
         let caches = Vec::new();
         let mut lowering = Lowering { emitter, sizes, weights, rows: None, sampled, history: Some(history), caches };
         let logits = lowering.lower(&self.graphs.logits, &[hidden]); // [rows, vocab]
@@ -239,7 +269,9 @@ impl Programs {
             ProgramKey::Sampler { .. } => {
                 Reference { attention_rounds: 0, minimum_bytes: read_weights_bytes(&self.graphs.logits) }
             }
-            ProgramKey::Clear | ProgramKey::Decoder { .. } | ProgramKey::Targets { .. } => Reference::default(),
+            ProgramKey::Clear | ProgramKey::Decoder { .. } | ProgramKey::CachedTokens | ProgramKey::Targets { .. } => {
+                Reference::default()
+            }
         }
     }
 
@@ -302,6 +334,7 @@ impl std::fmt::Display for ProgramKey {
             Self::Clear => f.write_str("clear"),
             Self::Decoder { rows, tokens_per_row: 1 } => write!(f, "decode_{rows}"),
             Self::Decoder { rows, tokens_per_row } => write!(f, "prefill_{rows}x{tokens_per_row}"),
+            Self::CachedTokens => f.write_str("cached_tokens"),
             Self::Sampler { rows, sampler } => write!(f, "sample_{rows}_{}", sampler.name()),
             Self::Targets { tokens } => write!(f, "prompt_logprobs_{tokens}"),
         }
@@ -323,7 +356,7 @@ fn read_weights_bytes(graph: &Graph) -> u64 {
 fn kv_widths(decoder: &Graph) -> Vec<usize> {
     let mut widths = Vec::new();
     for node in decoder.nodes() {
-        if let Op::PagedAttention { layer, .. } = node.op {
+        if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
             widths.resize(widths.len().max(layer + 1), 0);
             widths[layer] = decoder.node(node.operands[1]).shape.fixed_len();
         }

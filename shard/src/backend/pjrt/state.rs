@@ -4,17 +4,20 @@
 //! host only starts them. A launch runs on all devices of the process; lists of buffers are `[device][buffer]`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use ::pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, HostSlice};
 
 use super::bucket::{Buckets, Launch};
 use super::compiler::{Compiler, Executable};
 use super::launch_id;
-use super::program::{ProgramKey, Programs, TARGETS};
+use super::program::{CACHED_TOKENS, ProgramKey, Programs, TARGETS};
 use super::report::Reports;
 use super::step_input::{self, pack, set_rank};
+use super::token_input::TokenInput;
 use crate::backend::BackendError;
-use crate::batch::Batch;
+use crate::batch::{Batch, CachedTokens};
 use crate::fingerprint::Fingerprint;
 
 /// KV caches, token history, and the programs that know their sizes.
@@ -23,6 +26,8 @@ pub(super) struct State {
     model: Model,
     /// In the order of [`Host::devices`].
     devices: Vec<DeviceState>,
+    /// On each device, the arrays that ask for nothing, by their rows; made when they are first needed.
+    neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
     /// Of what this step runs.
     fingerprint: Fingerprint,
 }
@@ -86,7 +91,8 @@ impl State {
     /// # Errors
     /// When the device has no memory for it.
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, BackendError> {
-        let mut state = Self { model, devices: Vec::new(), fingerprint: Fingerprint::default() };
+        let mut state =
+            Self { model, devices: Vec::new(), neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() };
         let arguments = host.devices.iter().map(|_| Vec::new()).collect();
         for mut results in state.run(ProgramKey::Clear, arguments, host)? {
             let history = results.pop();
@@ -107,11 +113,40 @@ impl State {
     pub(super) fn launch(&mut self, batch: &Batch, host: Host<'_>) -> Result<Reports, BackendError> {
         self.fingerprint = Fingerprint::default();
         let mut reports = Reports::default();
+        for cached in &batch.cached_tokens {
+            self.note_cached_tokens(cached, host)?;
+        }
         for launch in self.model.buckets.plan(batch) {
             self.launch_rows(batch, launch, host, &mut reports)?;
         }
         reports.fingerprint = self.fingerprint;
         Ok(reports)
+    }
+
+    /// Writes tokens that no decoder will read into the history.
+    fn note_cached_tokens(&mut self, cached: &CachedTokens, host: Host<'_>) -> Result<(), BackendError> {
+        let key = ProgramKey::CachedTokens;
+        let layout = self.model.programs.layout();
+        let nowhere = (layout.num_slots * layout.max_total_tokens) as i32;
+        for (index, token_ids) in cached.token_ids.chunks(CACHED_TOKENS).enumerate() {
+            let first = cached.slot * layout.max_total_tokens + index * CACHED_TOKENS;
+            let mut packed = vec![nowhere; 2 * CACHED_TOKENS]; // [2, cached_tokens]
+            for (i, token_id) in token_ids.iter().enumerate() {
+                packed[i] = (first + i) as i32;
+                packed[CACHED_TOKENS + i] = *token_id;
+            }
+            self.fingerprint = self.fingerprint.numbers(packed.iter().map(|number| u64::from(number.cast_unsigned())));
+            let mut arguments = Vec::with_capacity(host.devices.len());
+            for (state, local) in self.devices.iter_mut().zip(host.devices) {
+                let packed = upload(host, local, &[2, CACHED_TOKENS], &packed)?;
+                arguments.push(state.history.take().into_iter().chain([packed]).map(Argument::Donate).collect());
+            }
+            let results = self.run(key, arguments, host)?;
+            for (state, mut results) in self.devices.iter_mut().zip(results) {
+                state.history = results.pop();
+            }
+        }
+        Ok(())
     }
 
     fn launch_rows(
@@ -125,9 +160,15 @@ impl State {
         let Decoded { last, columns, hidden } = self.decode(batch, (&rows, bucket_rows, tokens_per_row), host)?;
         if let Some(sampler) = sampler {
             let key = ProgramKey::Sampler { rows: bucket_rows, sampler };
+            let token_inputs = if sampler.reads_token_inputs() {
+                self.token_inputs(batch, (&rows, bucket_rows), host)?
+            } else {
+                Vec::new()
+            };
             let histories = self.devices.iter_mut().map(|device| device.history.take());
-            let lists = histories.zip(last).zip(columns).map(|((history, last), columns)| {
-                history.into_iter().chain([last, columns]).map(Argument::Donate).collect()
+            let lists = histories.zip(last).zip(columns).enumerate().map(|(device, ((history, last), columns))| {
+                let donated = history.into_iter().chain([last, columns]).map(Argument::Donate);
+                donated.chain(token_inputs.iter().map(|input| Argument::Keep(&input[device]))).collect()
             });
             let arguments = lists.collect();
             let results = self.run(key, arguments, host)?;
@@ -176,6 +217,35 @@ impl State {
             state.caches = results;
         }
         Ok(decoded)
+    }
+
+    /// The arrays of tokens for the rows at `rows`, in the order of the sampler's arguments, on each device.
+    fn token_inputs(
+        &mut self,
+        batch: &Batch,
+        (rows, bucket_rows): (&[usize], usize),
+        host: Host<'_>,
+    ) -> Result<Vec<Vec<Arc<Buffer>>>, BackendError> {
+        let sizes = self.model.programs.token_sizes(bucket_rows);
+        let mut inputs = Vec::with_capacity(TokenInput::ALL.len());
+        for input in TokenInput::ALL {
+            let send = |numbers: &[i32]| {
+                let send = |local: &LocalDevice| upload(host, local, &input.dims(sizes), numbers).map(Arc::new);
+                host.devices.iter().map(send).collect::<Result<Vec<_>, _>>()
+            };
+            inputs.push(match input.pack(batch, rows, sizes) {
+                Some(packed) => {
+                    let numbers = packed.iter().map(|number| u64::from(number.cast_unsigned()));
+                    self.fingerprint = self.fingerprint.numbers(numbers);
+                    send(&packed)?
+                }
+                None => match self.neutral_inputs.entry((input, bucket_rows)) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(new) => new.insert(send(&input.neutral(sizes))?).clone(),
+                },
+            });
+        }
+        Ok(inputs)
     }
 
     /// Log-probabilities of the targets among the rows of a prefill.

@@ -44,6 +44,8 @@ pub(super) const SAMPLED_COLUMNS: [SampledColumn; 4 + SamplingInput::COUNT + MAX
     SampledColumn::PromptLen,
     SampledColumn::IsSampled,
     SampledColumn::Parameter(SamplingInput::IsGreedy),
+    SampledColumn::Parameter(SamplingInput::WatermarkGamma),
+    SampledColumn::Parameter(SamplingInput::WatermarkDelta),
     SampledColumn::Parameter(SamplingInput::RepetitionPenalty),
     SampledColumn::Parameter(SamplingInput::FrequencyPenalty),
     SampledColumn::Parameter(SamplingInput::PresencePenalty),

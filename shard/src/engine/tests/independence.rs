@@ -71,7 +71,7 @@ fn a_chunked_prompt_equals_a_whole_one() {
     let mut rig = Rig::fixture(FIXTURES[0]);
     let prompt = prompt(45, 6);
     let params = SamplingParams { wants_prompt_logprobs: true, ..sampling(3) };
-    let chunk = rig.chunk(0, &prompt, Some(params), true);
+    let chunk = rig.chunk(0, &prompt, Some(params.clone()), true);
     let whole = rig.prefill(vec![chunk], vec![]);
     let mut whole_tokens = whole.tokens.clone();
     whole_tokens.extend((0..5).map(|_| rig.next(0)));
@@ -85,7 +85,7 @@ fn a_chunked_prompt_equals_a_whole_one() {
         let mut tokens = Vec::new();
         for (start, end) in starts.into_iter().zip(ends) {
             let is_last = end == prompt.len();
-            let chunk = rig.chunk(4, &prompt[start..end], (start == 0).then_some(params), is_last);
+            let chunk = rig.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
             let reply = rig.prefill(vec![chunk], vec![]);
             logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
             tokens.extend(reply.tokens);
@@ -95,6 +95,45 @@ fn a_chunked_prompt_equals_a_whole_one() {
         let bits_of = |logprobs: &[f32]| logprobs.iter().map(|logprob| logprob.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits_of(&logprobs), bits_of(&whole.prompt_logprobs[0].logprobs), "{cuts:?}");
         assert_eq!(bits(&tokens), bits(&whole_tokens), "{cuts:?}");
+    }
+}
+
+/// A row whose first blocks another row has filled, and a row that was taken off its slot and reads its own tokens again.
+pub(super) fn shared_and_resumed(rig: &mut Rig, params: &SamplingParams) -> [Vec<SampledToken>; 3] {
+    let prompt = prompt(45, 6);
+    let alone = rig.generate(2, &prompt, params.clone(), 14);
+    rig.start(0, &prompt[..40], SamplingParams::greedy());
+    let chunk = rig.chunk_behind((0, 1), &prompt, params.clone(), 0);
+    assert_eq!(chunk.position, 32);
+    let mut shared = rig.prefill(vec![chunk], vec![]).tokens;
+    shared.extend((0..4).map(|_| rig.next(1)));
+    let resumed = |rig: &mut Rig, behind: u32| {
+        let ids: Vec<u32> = prompt.iter().copied().chain(super::ids(&alone)).take(50).collect();
+        let chunk = rig.chunk_behind((behind, 3), &ids, params.clone(), 5);
+        let mut tokens = alone[..5].to_vec();
+        tokens.extend(rig.prefill(vec![chunk], vec![]).tokens);
+        tokens.extend((0..8).map(|_| rig.next(3)));
+        rig.release(3);
+        tokens
+    };
+    // Behind the blocks of the row that is still there, and with nothing left of it.
+    shared.extend(resumed(rig, 1).split_off(5));
+    let read_again = resumed(rig, 5);
+    [alone, shared, read_again]
+}
+
+#[test]
+fn a_row_behind_cached_tokens_equals_one_that_reads_them() {
+    let ranks = on_cpu_ranks(fixture(FIXTURES[0]).to_str().unwrap(), 2);
+    let rigs = [FIXTURES[0], FIXTURES[3]].map(|name| (name, Rig::fixture(name)));
+    for (name, mut rig) in rigs.into_iter().chain([("two ranks", ranks)]) {
+        for params in [sampling(7), SamplingParams::greedy(), SamplingParams { is_greedy: true, ..sampling(7) }] {
+            let [alone, shared, read_again] = shared_and_resumed(&mut rig, &params);
+            assert_eq!(bits(&shared), bits(&alone), "{name}");
+            assert_eq!(bits(&read_again), bits(&alone), "{name}");
+            rig.release(0);
+            rig.release(1);
+        }
     }
 }
 

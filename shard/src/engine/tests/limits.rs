@@ -12,7 +12,7 @@ fn warmup(warmup: &Warmup) -> Result<proto::WarmupReply, (Kind, String)> {
     let mut progress = Vec::new();
     let reply = engine.warmup(warmup, &mut |phase, done, total| progress.push((phase.to_owned(), done, total)));
     if reply.is_ok() {
-        assert_eq!(progress.last(), Some(&("warm up".to_owned(), 4, 4)));
+        assert_eq!(progress.last(), Some(&("warm up".to_owned(), 5, 5)));
         assert!(engine.warmup(warmup, &mut |_, _, _| ()).is_err());
     }
     reply.map_err(|error| (ShardError::from(&error).kind(), error.to_string()))
@@ -34,7 +34,7 @@ fn wishes_are_met() {
         max_batch_prefill_tokens: Some(7),
         max_batch_total_tokens: Some(100),
         max_batch_size: Some(3),
-        device_assignment: vec![],
+        ..Warmup::default()
     };
     let reply = warmup(&asked).unwrap();
     assert_eq!(

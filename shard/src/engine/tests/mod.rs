@@ -2,6 +2,7 @@
 //!
 //! Door: [`Rig`], a warm engine with the router's half of the books. Another backend runs the same tests.
 
+mod families;
 mod independence;
 mod limits;
 mod ranks;
@@ -41,6 +42,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             plugin_path: None,
             program_cache: Some("none".into()),
             cpu_isa: None,
+            mock_step_us: None,
         },
         uds_path: PathBuf::new(),
         rank: 0,
@@ -57,6 +59,8 @@ pub(super) struct Rig {
     pub(super) engine: Engines,
     /// Tokens in the cache, by slot.
     lens: Vec<usize>,
+    /// Blocks, by slot.
+    tables: Vec<Vec<u32>>,
 }
 
 impl Rig {
@@ -75,10 +79,10 @@ impl Rig {
             max_batch_prefill_tokens: Some(MAX_TOTAL_TOKENS),
             max_batch_total_tokens: Some(MAX_TOTAL_TOKENS * NUM_SLOTS),
             max_batch_size: Some(num_slots),
-            device_assignment: vec![],
+            ..Warmup::default()
         };
         engine.warmup(&warmup).unwrap();
-        Self { engine, lens: vec![0; num_slots as usize] }
+        Self { engine, lens: vec![0; num_slots as usize], tables: vec![Vec::new(); num_slots as usize] }
     }
 
     pub(super) fn fixture(name: &str) -> Self {
@@ -112,12 +116,41 @@ impl Rig {
             new_blocks,
             sampling: params,
             samples_token: is_last,
+            ..PromptChunk::default()
+        }
+    }
+
+    /// The first chunk of `ids` in `slot`, whose first blocks are those of `from`, which has read the same tokens. The last
+    /// `num_generated` of them are the sequence's own.
+    pub(super) fn chunk_behind(
+        &mut self,
+        (from, slot): (u32, u32),
+        ids: &[u32],
+        params: SamplingParams,
+        num_generated: u32,
+    ) -> PromptChunk {
+        let num_shared = self.lens[from as usize].min(ids.len() - 1) / BLOCK_SIZE;
+        let (cached, read) = ids.split_at(num_shared * BLOCK_SIZE);
+        let mut new_blocks = self.tables[from as usize][..num_shared].to_vec();
+        self.lens[slot as usize] = cached.len();
+        self.tables[slot as usize].clone_from(&new_blocks);
+        new_blocks.extend(self.grow(slot, read.len()));
+        PromptChunk {
+            slot,
+            position: cached.len() as u32,
+            token_ids: read.to_vec(),
+            new_blocks,
+            sampling: Some(params),
+            samples_token: true,
+            cached_token_ids: cached.to_vec(),
+            num_generated_tokens: num_generated,
+            allowed_tokens: None,
         }
     }
 
     pub(super) fn row(&mut self, slot: u32) -> DecodeRow {
         let position = self.lens[slot as usize];
-        DecodeRow { slot, position: position as u32, new_blocks: self.grow(slot, 1) }
+        DecodeRow { slot, position: position as u32, new_blocks: self.grow(slot, 1), allowed_tokens: None }
     }
 
     pub(super) fn prefill(&mut self, chunks: Vec<PromptChunk>, rows: Vec<DecodeRow>) -> StepReply {
@@ -127,6 +160,7 @@ impl Rig {
     pub(super) fn release(&mut self, slot: u32) {
         self.engine.release(&Release { slots: vec![slot] }).unwrap();
         self.lens[slot as usize] = 0;
+        self.tables[slot as usize].clear();
     }
 
     /// Reads a prompt in one step and answers the first token.
@@ -161,7 +195,10 @@ impl Rig {
         let (before, after) = (blocks(*len), blocks(*len + num_tokens));
         *len += num_tokens;
         let blocks_per_slot = MAX_TOTAL_TOKENS / BLOCK_SIZE as u32;
-        (before..after).map(|block| (blocks_per_slot - 1 - block) * NUM_SLOTS + slot).collect()
+        let new = (before..after).map(|block| (blocks_per_slot - 1 - block) * NUM_SLOTS + slot);
+        let new: Vec<u32> = new.collect();
+        self.tables[slot as usize].extend(&new);
+        new
     }
 }
 

@@ -77,7 +77,7 @@ impl Engines {
 
 /// A reply without what differs from run to run.
 fn timeless(reply: StepReply) -> Result<StepReply, EngineError> {
-    Ok(StepReply { forward_ns: 0, ..reply })
+    Ok(StepReply { forward_ns: 0, idle_ns: 0, ..reply })
 }
 
 /// A tiny Llama with random weights and sizes that few numbers divide.
@@ -166,10 +166,16 @@ fn random(shape: &[usize], seed: u64) -> Vec<u8> {
 /// Greedy and drawn rows, each with the log-probabilities of the best tokens.
 fn generate(rig: &mut Rig, vocab_size: usize) -> Vec<Vec<SampledToken>> {
     let greedy = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
-    let drawn =
-        SamplingParams { is_greedy: false, temperature: 1.4, top_p: 0.95, repetition_penalty: 1.1, seed: 5, ..greedy };
+    let drawn = SamplingParams {
+        is_greedy: false,
+        temperature: 1.4,
+        top_p: 0.95,
+        repetition_penalty: 1.1,
+        seed: 5,
+        ..greedy.clone()
+    };
     let prompt = |len: u32| (0..len).map(|i| (i * 37 + i * i) % vocab_size as u32).collect::<Vec<_>>();
-    [(greedy, 1), (greedy, 40), (drawn, 23)]
+    [(greedy.clone(), 1), (greedy, 40), (drawn, 23)]
         .map(|(params, len)| rig.generate(1, &prompt(len), params, 8))
         .into_iter()
         .collect()
@@ -246,7 +252,7 @@ fn cpu_ranks_report_prompts_and_batches() {
     let prompt: Vec<u32> = (0..70).map(|i| (i * i) % 250).collect();
     let [alone, ranks] = [Rig::fixture(name), on_cpu_ranks(fixture(name).to_str().unwrap(), 4)].map(|mut rig| {
         rig.start(0, &prompt[..9], SamplingParams::greedy());
-        let (chunk, row) = (rig.chunk(1, &prompt, Some(params), true), rig.row(0));
+        let (chunk, row) = (rig.chunk(1, &prompt, Some(params.clone()), true), rig.row(0));
         rig.prefill(vec![chunk], vec![row])
     });
     let ids = |reply: &StepReply| reply.tokens.iter().map(|token| token.token_id).collect::<Vec<_>>();

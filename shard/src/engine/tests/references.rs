@@ -3,7 +3,7 @@
 //! How they were made is in `integration-tests/fixtures/make_references.py`. The greedy tokens must be the same; log-probabilities
 //! agree within a stated tolerance.
 
-use proto::SamplingParams;
+use proto::{SampledToken, SamplingParams};
 use serde_json::Value;
 
 use super::ranks::Engines;
@@ -12,12 +12,12 @@ use super::{FIXTURES, Rig, fixture, ids};
 /// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-5;
 
-struct Reference {
-    prompts: Vec<Value>,
+pub(super) struct Reference {
+    pub(super) prompts: Vec<Value>,
 }
 
 impl Reference {
-    fn read(name: &str) -> Self {
+    pub(super) fn read(name: &str) -> Self {
         let json = std::fs::read(fixture(name).join("reference.json")).unwrap();
         let reference: Value = serde_json::from_slice(&json).unwrap();
         Self { prompts: reference["prompts"].as_array().unwrap().clone() }
@@ -28,7 +28,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
-fn token_ids(value: &Value) -> Vec<u32> {
+pub(super) fn token_ids(value: &Value) -> Vec<u32> {
     numbers(value).into_iter().map(|id| id as u32).collect()
 }
 
@@ -45,12 +45,26 @@ fn logprobs(rig: &mut Rig, prompt: &[u32], vocab_size: usize) -> Vec<f64> {
     logprobs
 }
 
-fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &[f64], what: &str) {
+/// Compares the log-probabilities after `prompt` with those of `logits`; the tolerance is a share of the largest of these.
+pub(super) fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &Value, (tolerance, what): (f64, &str)) {
+    let logits = numbers(logits);
     let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
     let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
-    for (id, (logprob, logit)) in logprobs(rig, prompt, logits.len()).into_iter().zip(logits).enumerate() {
+    for (id, (logprob, logit)) in logprobs(rig, prompt, logits.len()).into_iter().zip(&logits).enumerate() {
         let difference = (logprob - (logit - log_sum)).abs();
-        assert!(difference <= TOLERANCE * largest, "{what}, token {id}: off by {difference}, largest logit {largest}");
+        assert!(difference <= tolerance * largest, "{what}, token {id}: off by {difference}, largest logit {largest}");
+    }
+}
+
+/// As [`check_logits`] for the best tokens that came with one.
+pub(super) fn check_top(token: &SampledToken, logits: &Value, tolerance: f64, what: &str) {
+    let logits = numbers(logits);
+    let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
+    let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+    assert!(!token.top_token_ids.is_empty(), "{what}");
+    for (id, logprob) in token.top_token_ids.iter().zip(&token.top_logprobs) {
+        let difference = (f64::from(*logprob) - (logits[*id as usize] - log_sum)).abs();
+        assert!(difference <= tolerance * largest, "{what}, token {id}: off by {difference}, largest logit {largest}");
     }
 }
 
@@ -60,9 +74,9 @@ fn logits_agree_with_transformers() {
         let mut rig = Rig::fixture(name);
         for prompt in &Reference::read(name).prompts {
             let token_ids = token_ids(&prompt["prompt"]);
-            check_logits(&mut rig, &token_ids, &numbers(&prompt["last_logits"]), name);
+            check_logits(&mut rig, &token_ids, &prompt["last_logits"], (TOLERANCE, name));
             for (position, logits) in prompt["logits"].as_array().into_iter().flatten().enumerate() {
-                check_logits(&mut rig, &token_ids[..=position], &numbers(logits), name);
+                check_logits(&mut rig, &token_ids[..=position], logits, (TOLERANCE, name));
             }
         }
     }

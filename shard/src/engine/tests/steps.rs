@@ -2,7 +2,7 @@
 //!
 //! Each test says what the router did wrong, or what the device made of it, and what the rows are like afterwards.
 
-use proto::{Decode, Prefill, Release, SamplingParams, ShardError, shard_error};
+use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, ShardError, shard_error};
 
 use super::super::EngineError;
 use super::ranks::Engines;
@@ -35,7 +35,7 @@ fn one_bad_row_leaves_the_others_as_they_were() {
     let expected = super::ids(&rig.generate(1, &[5, 6, 7], SamplingParams::greedy(), 4));
     let first = rig.start(1, &[5, 6, 7], SamplingParams::greedy());
     let good = rig.row(1);
-    let bad = proto::DecodeRow { slot: 2, position: 0, new_blocks: vec![] };
+    let bad = DecodeRow { slot: 2, position: 0, new_blocks: vec![], allowed_tokens: None };
     let message = refused(&mut rig.engine, &Prefill { chunks: vec![], rows: vec![good.clone(), bad] });
     assert_eq!(message, "slot 2 is not open");
     let error = rig.engine.release(&Release { slots: vec![1, 2] }).unwrap_err();
@@ -43,6 +43,52 @@ fn one_bad_row_leaves_the_others_as_they_were() {
     let second = rig.engine.decode(&Decode { rows: vec![good] }).unwrap().tokens.remove(0);
     let tokens = [first.token_id, second.token_id, rig.next(1).token_id, rig.next(1).token_id];
     assert_eq!(tokens, expected[..]);
+}
+
+/// A mask of `tokens` of a vocabulary.
+fn mask(tokens: &[u32], vocab_size: u32) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; vocab_size.div_ceil(8) as usize];
+    tokens.iter().for_each(|token| bytes[*token as usize / 8] |= 1 << (token % 8));
+    Some(bytes)
+}
+
+#[test]
+fn masked_rows_choose_what_is_allowed() {
+    for mut rig in [Rig::mock(), Rig::fixture("tiny-llama-tied")] {
+        let vocab_size = rig.engine.info().vocab_size;
+        let params = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
+        let free = rig.generate(1, &[5, 6, 7], params.clone(), 2);
+        let wanted = vec![vocab_size - 1, free[0].top_token_ids[2], vocab_size / 3];
+        let masked = |rig: &mut Rig, tokens: &[u32]| {
+            let chunk = rig.chunk(1, &[5, 6, 7], Some(params.clone()), true);
+            let chunk = PromptChunk { allowed_tokens: mask(tokens, vocab_size), ..chunk };
+            rig.prefill(vec![chunk], vec![]).tokens.remove(0)
+        };
+        let first = masked(&mut rig, &wanted);
+        // The best of those that are allowed: the third of all, if there is none before it.
+        assert_eq!(first.token_id, wanted[1]);
+        let mut reported = first.top_token_ids.clone();
+        reported.sort_unstable();
+        let mut expected = wanted.clone();
+        expected.sort_unstable();
+        assert_eq!(reported, expected);
+        // The mask was that step's: the row goes on as one that read these tokens, and others do not see it.
+        let row = DecodeRow { allowed_tokens: mask(&[9], vocab_size), ..rig.row(1) };
+        let chunk = rig.chunk(2, &[5, 6, 7], Some(params.clone()), true);
+        let reply = rig.prefill(vec![chunk], vec![row]);
+        assert_eq!(
+            (reply.tokens[0].clone(), reply.tokens[1].token_id),
+            (SampledToken { slot: 2, ..free[0].clone() }, 9)
+        );
+        let third = rig.next(1);
+        assert!(third.top_token_ids.len() >= 5, "{third:?}");
+        let same = rig.generate(3, &[5, 6, 7, first.token_id, 9], params.clone(), 1).remove(0);
+        assert_eq!((third.token_id, third.logprob), (same.token_id, same.logprob));
+        rig.release(1);
+        rig.release(2);
+        let only = masked(&mut rig, &[4]);
+        assert_eq!((only.token_id, only.top_token_ids.as_slice()), (4, [4].as_slice()));
+    }
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //!
 //! Every program is compiled by the plugin as it would be for a TPU; only the size of the model differs.
 
-use proto::{SampledToken, SamplingParams};
+use proto::{DecodeRow, LogitBias, PromptChunk, SampledToken, SamplingParams};
 
+use super::independence::shared_and_resumed;
 use super::{FIXTURES, Rig, ids};
 
 /// Largest difference of a log-probability, by fixture: f32 sums in another order; short floats round activations too.
@@ -33,9 +34,28 @@ fn check(xla: &[SampledToken], cpu: &[SampledToken], tolerance: f32, what: &str)
 }
 
 #[test]
+fn rows_behind_cached_tokens_are_those_of_the_cpu_backend() {
+    let penalised = SamplingParams {
+        is_greedy: false,
+        temperature: 1.3,
+        repetition_penalty: 1.2,
+        frequency_penalty: 0.3,
+        seed: 5,
+        ..SamplingParams::greedy()
+    };
+    let Some(mut xla) = Rig::xla_fixture(FIXTURES[0]) else {
+        return;
+    };
+    let [alone, ..] = shared_and_resumed(&mut Rig::fixture(FIXTURES[0]), &penalised);
+    for tokens in shared_and_resumed(&mut xla, &penalised) {
+        check(&tokens, &alone, 1e-4, "penalised");
+    }
+}
+
+#[test]
 fn tokens_are_those_of_the_cpu_backend() {
     let greedy = SamplingParams::greedy();
-    let drawn = SamplingParams { is_greedy: false, temperature: 0.8, seed: 11, ..greedy };
+    let drawn = SamplingParams { is_greedy: false, temperature: 0.8, seed: 11, ..greedy.clone() };
     let everything = SamplingParams {
         is_greedy: false,
         temperature: 1.3,
@@ -48,23 +68,38 @@ fn tokens_are_those_of_the_cpu_backend() {
         presence_penalty: 0.2,
         seed: 1 << 40 | 5,
         top_n_tokens: 3,
-        ..greedy
+        ..greedy.clone()
     };
+    let logit_bias = [(3, 4.0), (17, -100.0), (200, 6.5)].map(|(token_id, bias)| LogitBias { token_id, bias }).to_vec();
+    let steered = SamplingParams {
+        logit_bias: logit_bias.clone(),
+        watermark_gamma: 0.25,
+        watermark_delta: 2.0,
+        ..everything.clone()
+    };
+    let biased = SamplingParams { logit_bias, top_n_tokens: 4, ..greedy.clone() };
     let near_best =
-        SamplingParams { is_greedy: false, temperature: 1.5, min_p: 0.3, top_n_tokens: 5, seed: 3, ..greedy };
-    let penalised =
-        SamplingParams { repetition_penalty: 1.3, presence_penalty: 1.5, min_new_tokens: 6, top_n_tokens: 5, ..greedy };
+        SamplingParams { is_greedy: false, temperature: 1.5, min_p: 0.3, top_n_tokens: 5, seed: 3, ..greedy.clone() };
+    let penalised = SamplingParams {
+        repetition_penalty: 1.3,
+        presence_penalty: 1.5,
+        min_new_tokens: 6,
+        top_n_tokens: 5,
+        ..greedy.clone()
+    };
     for (name, tolerance) in TOLERANCES {
         let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
             return;
         };
-        for (params, len) in
-            [(greedy, 1), (greedy, 40), (drawn, 23), (everything, 33), (near_best, 17), (penalised, 64)]
-        {
+        let greedy = [(&greedy, 1), (&greedy, 40), (&penalised, 64), (&biased, 31)];
+        let drawn = [(&drawn, 23), (&everything, 33), (&near_best, 17), (&steered, 29)];
+        for (params, len) in greedy.into_iter().chain(drawn) {
             let what = format!("{name}, {params:?}");
-            // Activations rounded to short floats lead to another token sooner or later where tokens are drawn.
-            let num_tokens = if tolerance < 1e-3 || params.is_greedy { 12 } else { 1 };
-            let [xla, cpu] = [&mut xla, &mut cpu].map(|rig| rig.generate(3, &prompt(len), params, num_tokens));
+            // Activations rounded to short floats lead to another token sooner or later where tokens are drawn, or made to be near
+            // others.
+            let is_steady = params.is_greedy && params.logit_bias.is_empty();
+            let num_tokens = if tolerance < 1e-3 || is_steady { 12 } else { 1 };
+            let [xla, cpu] = [&mut xla, &mut cpu].map(|rig| rig.generate(3, &prompt(len), params.clone(), num_tokens));
             check(&xla, &cpu, tolerance, &what);
         }
     }
@@ -79,14 +114,14 @@ fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
     };
     let prompt = prompt(90);
     let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
-    let chunk = cpu.chunk(0, &prompt, Some(params), true);
+    let chunk = cpu.chunk(0, &prompt, Some(params.clone()), true);
     let expected = cpu.prefill(vec![chunk], vec![]);
     for cuts in [vec![], vec![1], vec![31, 33, 89]] {
         let starts = std::iter::once(0).chain(cuts.clone());
         let ends = cuts.iter().copied().chain([prompt.len()]);
         let (mut logprobs, mut tokens) = (Vec::new(), Vec::new());
         for (start, end) in starts.zip(ends) {
-            let chunk = xla.chunk(4, &prompt[start..end], (start == 0).then_some(params), end == prompt.len());
+            let chunk = xla.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), end == prompt.len());
             let reply = xla.prefill(vec![chunk], vec![]);
             logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
             tokens.extend(reply.tokens);
@@ -102,15 +137,41 @@ fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
 }
 
 #[test]
+fn masked_steps_are_those_of_the_cpu_backend() {
+    let name = FIXTURES[0];
+    let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
+        return;
+    };
+    let vocab_size = cpu.engine.info().vocab_size as usize;
+    let mask = |step: usize| Some((0..vocab_size.div_ceil(8)).map(|i| (i * 37 + step * 11) as u8 | 1).collect());
+    let params =
+        SamplingParams { is_greedy: false, temperature: 1.2, top_n_tokens: 3, seed: 8, ..SamplingParams::greedy() };
+    let [xla, cpu] = [&mut xla, &mut cpu].map(|rig| {
+        rig.start(0, &prompt(9), SamplingParams::greedy());
+        let chunk = PromptChunk { allowed_tokens: mask(0), ..rig.chunk(1, &prompt(23), Some(params.clone()), true) };
+        let mut tokens = rig.prefill(vec![chunk], vec![]).tokens;
+        for step in 1..10 {
+            // Another row without a mask, and a step without one now and then.
+            let row = rig.row(1);
+            let allowed_tokens = if step % 3 == 0 { None } else { mask(step) };
+            let rows = vec![rig.row(0), DecodeRow { allowed_tokens, ..row }];
+            tokens.extend(rig.engine.decode(&proto::Decode { rows }).unwrap().tokens);
+        }
+        tokens
+    });
+    check(&xla, &cpu, 1e-4, "masked steps");
+}
+
+#[test]
 fn a_row_alone_equals_a_row_among_others() {
     let Some(mut rig) = Rig::xla_fixture(FIXTURES[0]) else {
         return;
     };
     let params = SamplingParams { is_greedy: false, temperature: 0.9, top_p: 0.9, seed: 5, ..SamplingParams::greedy() };
-    let alone = rig.generate(5, &prompt(23), params, 8);
+    let alone = rig.generate(5, &prompt(23), params.clone(), 8);
     rig.start(0, &prompt(3), SamplingParams::greedy());
     let chunks = vec![
-        rig.chunk(2, &prompt(9), Some(SamplingParams { repetition_penalty: 1.2, ..params }), true),
+        rig.chunk(2, &prompt(9), Some(SamplingParams { repetition_penalty: 1.2, ..params.clone() }), true),
         rig.chunk(5, &prompt(23), Some(params), true),
         rig.chunk(3, &prompt(61), Some(SamplingParams::greedy()), false),
     ];

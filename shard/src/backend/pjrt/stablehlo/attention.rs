@@ -3,7 +3,8 @@
 //! Doors: [`cache_type`], [`write`], [`attend`]. Keys and values of a layer are each `[num_blocks, block_size, kv_heads * head_dim]`. A loop
 //! reads the contexts in chunks, as often as the longest one needs, with a running softmax (Milakov and Gimelshein, 2018): a
 //! gathered chunk is small enough to stay in fast memory, so that the cache is read once, and no program is bound to a length
-//! of context. Prompts are cut into tiles of queries, each of which reads up to its own last position. `docs/tpu-attention.md`
+//! of context. Prompts are cut into tiles of queries, each of which reads up to its own last position, and with a window from
+//! the first block on that its first query sees. `docs/tpu-attention.md`
 //! has the forms that were compared.
 
 use super::emitter::{DotDims, Emitter, Reduction};
@@ -11,7 +12,7 @@ use super::history::context_lens;
 use super::lower::{RowInputs, Sizes};
 use super::tensor::{Tensor, Type};
 use crate::backend::BLOCK_SIZE;
-use crate::graph::DType;
+use crate::graph::{AttentionSpec, DType};
 
 /// Blocks of each row in a chunk, at most: while rows decode, and while they read prompts.
 const DECODE_CHUNK_BLOCKS: usize = 16;
@@ -44,6 +45,8 @@ struct Plan {
     group: usize,
     chunk_blocks: usize,
     form: HeadForm,
+    window: Option<usize>,
+    soft_cap: Option<f32>,
 }
 
 /// Tiles with what they need to know of their rows.
@@ -55,7 +58,9 @@ struct Tiles {
     positions: Tensor,
     /// `[tiles, blocks_per_row]` i32
     block_tables: Tensor,
-    /// Keys that a tile reads, `[tiles]` i32.
+    /// The first key that a tile reads, a multiple of the block size, `[tiles]` i32; with a window only.
+    starts: Option<Tensor>,
+    /// Keys that a tile reads, those before its start included, `[tiles]` i32.
     ends: Tensor,
 }
 
@@ -65,8 +70,6 @@ struct Queries {
     q: Tensor,
     /// Position of each query, as q without its last dimension.
     positions: Tensor,
-    /// `[group]` i32
-    ends: Tensor,
 }
 
 /// Type of the keys, or the values, of one layer.
@@ -116,10 +119,10 @@ pub(super) fn attend(
     q: &Tensor,
     caches: &[Tensor; 2],
     (rows, sizes): (&RowInputs, &Sizes),
-    scale: f32,
+    spec: &AttentionSpec,
 ) -> Tensor {
-    let plan = Plan::new(q, &caches[0], sizes);
-    let factor = emitter.splat(f64::from(scale), q.ty.clone()); // [tokens, heads, head_dim]
+    let plan = Plan::new(q, &caches[0], sizes, spec);
+    let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
     let tiles = tiles(emitter, &scaled, rows, sizes, &plan);
@@ -164,7 +167,7 @@ fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
 }
 
 impl Plan {
-    fn new(q: &Tensor, cache: &Tensor, sizes: &Sizes) -> Self {
+    fn new(q: &Tensor, cache: &Tensor, sizes: &Sizes, spec: &AttentionSpec) -> Self {
         let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
         let width = cache.dims()[2];
         let kv_heads = width / head_dim;
@@ -180,7 +183,15 @@ impl Plan {
             group * blocks * block_bytes > sizes.chunk_bytes || group * blocks * score_bytes > MAX_SCORE_BYTES
         };
         let chunk_blocks = chunk_blocks(most.min(sizes.blocks_per_row), is_too_large);
-        Self { heads, kv_heads, head_dim, tile, num_tiles, group, chunk_blocks, form }
+        let AttentionSpec { layer: _, scale: _, window, soft_cap } = *spec;
+        Self { heads, kv_heads, head_dim, tile, num_tiles, group, chunk_blocks, form, window, soft_cap }
+    }
+}
+
+impl Plan {
+    /// The score of a key that a query does not see: with a window a number, since a chunk may have no key of a query.
+    fn unseen(&self) -> f64 {
+        if self.window.is_some() { f64::from(f32::MIN) } else { f64::NEG_INFINITY }
     }
 }
 
@@ -199,6 +210,7 @@ impl Tiles {
             q: slice(&self.q),
             positions: slice(&self.positions),
             block_tables: slice(&self.block_tables),
+            starts: self.starts.as_ref().map(&mut slice),
             ends: slice(&self.ends),
         }
     }
@@ -226,7 +238,20 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, rows: &RowInputs, sizes: &Sizes, pla
     // Padding reads one key: of anything, but no time.
     let has_tokens = emitter.compare("LT", &first, &lens); // [tiles]
     let ends = emitter.select(&has_tokens, &end, &one); // [tiles]
-    Tiles { q, positions, block_tables, ends }
+    let starts = plan.window.map(|window| starts(emitter, &first, &has_tokens, window)); // [tiles]
+    Tiles { q, positions, block_tables, starts, ends }
+}
+
+/// The first key of the block in which the window of the query at `first` begins, 0 for padding, all `[tiles]`.
+fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: usize) -> Tensor {
+    let zero = emitter.splat(0.0, first.ty.clone()); // [tiles]
+    let before = emitter.splat(window as f64 - 1.0, first.ty.clone()); // [tiles]
+    let start = emitter.elementwise("subtract", &[first, &before]); // [tiles]
+    let start = emitter.elementwise("maximum", &[&start, &zero]); // [tiles]
+    let start = emitter.select(has_tokens, &start, &zero); // [tiles]
+    let size = emitter.splat(BLOCK_SIZE as f64, first.ty.clone()); // [tiles]
+    let offset = emitter.elementwise("remainder", &[&start, &size]); // [tiles]
+    emitter.elementwise("subtract", &[&start, &offset]) // [tiles]
 }
 
 /// Tiles that read their contexts side by side → `[group, tile, heads, head_dim]`, f32.
@@ -234,13 +259,17 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     let queries = queries(emitter, tiles, plan);
     let mut state_dims = queries.q.dims().to_vec();
     let width = state_dims.pop().expect("queries have a width"); // [group, (kv_heads,) queries]
-    let longest = emitter.reduce(Reduction::Max, &tiles.ends, &[0]); // []
+    let lens = match &tiles.starts {
+        Some(starts) => emitter.elementwise("subtract", &[&tiles.ends, starts]), // [group]
+        None => tiles.ends.clone(),
+    };
+    let longest = emitter.reduce(Reduction::Max, &lens, &[0]); // []
     let step = emitter.scalar((plan.chunk_blocks * BLOCK_SIZE) as f64, DType::I32); // []
     let state_type = Type::new(state_dims.clone(), DType::F32);
     let output_type = Type::new([state_dims, vec![width]].concat(), DType::F32);
     let start = [
         emitter.scalar(0.0, DType::I32),
-        emitter.splat(f64::NEG_INFINITY, state_type.clone()),
+        emitter.splat(plan.unseen(), state_type.clone()),
         emitter.splat(0.0, state_type),
         emitter.splat(0.0, output_type),
     ];
@@ -249,8 +278,18 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
         |emitter, values| emitter.compare("LT", &values[0], &longest),
         |emitter, values| {
             let (position, state) = (&values[0], &values[1..]);
-            let chunks = [0, 1].map(|index| chunk(emitter, &caches[index], &tiles.block_tables, position, plan));
-            let state = attend_to_chunk(emitter, &queries, &chunks, (position, state), plan);
+            let blocks = blocks(emitter, tiles, position, plan); // [group, blocks]
+            let chunks = [0, 1].map(|index| chunk(emitter, &caches[index], &blocks));
+            let first = match &tiles.starts {
+                Some(starts) => {
+                    let position = emitter.broadcast(position, &[], starts.dims()); // [group]
+                    emitter.elementwise("add", &[&position, starts]) // [group]
+                }
+                None => position.clone(),
+            };
+            let [k, v] = &chunks;
+            let v = without_strangers(emitter, v, &first, &tiles.ends);
+            let state = attend_to_chunk(emitter, &queries, [k, &v], (&first, state), plan);
             let next = emitter.elementwise("add", &[position, &step]); // []
             [vec![next], state].concat()
         },
@@ -262,22 +301,46 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     gather_heads(emitter, &output, caches[0].dtype(), plan) // [group, tile, heads, head_dim]
 }
 
-/// Keys or values of the tiles from `position` on, `[group, chunk, width]`.
-fn chunk(emitter: &mut Emitter, cache: &Tensor, tables: &Tensor, position: &Tensor, plan: &Plan) -> Tensor {
-    let group = tables.dims()[0];
-    let zero = emitter.scalar(0.0, DType::I32); // []
+/// Blocks of the tiles from `position` on, counted from their starts, `[group, blocks]`.
+fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) -> Tensor {
+    let tables = &tiles.block_tables;
+    let [group, per_row] = [tables.dims()[0], tables.dims()[1]];
     let size = emitter.scalar(BLOCK_SIZE as f64, DType::I32); // []
     let first = emitter.elementwise("divide", &[position, &size]); // []
-    let blocks = emitter.dynamic_slice(tables, &[&zero, &first], &[group, plan.chunk_blocks]); // [group, blocks]
-    let gathered = emitter.gather_rows(cache, &blocks); // [group, blocks, block_size, width]
-    emitter.reshape(&gathered, &[group, plan.chunk_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
+    let Some(starts) = &tiles.starts else {
+        let zero = emitter.scalar(0.0, DType::I32); // []
+        return emitter.dynamic_slice(tables, &[&zero, &first], &[group, plan.chunk_blocks]); // [group, blocks]
+    };
+    let dims = [group, plan.chunk_blocks];
+    let size = emitter.splat(BLOCK_SIZE as f64, starts.ty.clone()); // [group]
+    let start = emitter.elementwise("divide", &[starts, &size]); // [group]
+    let start = emitter.broadcast(&start, &[0], &dims); // [group, blocks]
+    let first = emitter.broadcast(&first, &[], &dims); // [group, blocks]
+    let block = emitter.iota(1, Type::new(dims, DType::I32)); // [group, blocks]
+    let block = emitter.elementwise("add", &[&block, &first]); // [group, blocks]
+    let block = emitter.elementwise("add", &[&block, &start]); // [group, blocks]
+    // Behind the end of its row a tile reads its last block again: nobody sees those keys.
+    let last = emitter.splat(per_row as f64 - 1.0, block.ty.clone()); // [group, blocks]
+    let block = emitter.elementwise("minimum", &[&block, &last]); // [group, blocks]
+    let tile = emitter.iota(0, block.ty.clone()); // [group, blocks]
+    let stride = emitter.splat(per_row as f64, block.ty.clone()); // [group, blocks]
+    let entry = emitter.elementwise("multiply", &[&tile, &stride]); // [group, blocks]
+    let entry = emitter.elementwise("add", &[&entry, &block]); // [group, blocks]
+    let tables = emitter.reshape(tables, &[group * per_row]); // [group * blocks_per_row]
+    emitter.gather_rows(&tables, &entry) // [group, blocks]
+}
+
+/// Keys or values of these blocks, `[group, chunk, width]`.
+fn chunk(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
+    let [group, num_blocks] = [blocks.dims()[0], blocks.dims()[1]];
+    let gathered = emitter.gather_rows(cache, blocks); // [group, blocks, block_size, width]
+    emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
 }
 
 /// Queries in the shape that the form asks for.
 fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
     let group = tiles.q.dims()[0];
-    let ends = tiles.ends.clone();
     match form {
         HeadForm::Split => {
             let per_kv_head = heads / kv_heads;
@@ -287,7 +350,7 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
             let shape = [group, kv_heads, tile, per_kv_head];
             let positions = emitter.broadcast(&tiles.positions, &[0, 2], &shape);
             let positions = emitter.reshape(&positions, &[group, kv_heads, tile * per_kv_head]);
-            Queries { q, positions, ends }
+            Queries { q, positions }
         }
         HeadForm::Wide => {
             let q = emitter.reshape(&tiles.q, &[group, tile * heads, head_dim]); // [group, queries, head_dim]
@@ -298,7 +361,7 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
             let q = emitter.convert(&q, dtype); // [group, queries, width]
             let positions = emitter.broadcast(&tiles.positions, &[0, 1], &[group, tile, heads]);
             let positions = emitter.reshape(&positions, &[group, tile * heads]); // [group, queries]
-            Queries { q, positions, ends }
+            Queries { q, positions }
         }
     }
 }
@@ -307,43 +370,44 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
 fn attend_to_chunk(
     emitter: &mut Emitter,
     queries: &Queries,
-    [k, v]: &[Tensor; 2],
-    (position, state): (&Tensor, &[Tensor]),
+    [k, v]: [&Tensor; 2],
+    (first_key, state): (&Tensor, &[Tensor]),
     plan: &Plan,
 ) -> Vec<Tensor> {
     let [largest, sum, output] = [&state[0], &state[1], &state[2]];
     let query_dims: Vec<usize> = (0..largest.dims().len()).collect();
     let last = query_dims.len();
-    let v = without_strangers(emitter, v, position, &queries.ends);
     let heads = [k.dims()[0], k.dims()[1], plan.kv_heads, plan.head_dim];
     let (k, v, scores_dims, output_dims) = match plan.form {
         HeadForm::Split => {
             let scores_dims = DotDims { batch: [&[0, 1], &[0, 2]], contract: [&[3], &[3]] };
             let output_dims = DotDims { batch: [&[0, 1], &[0, 2]], contract: [&[3], &[1]] };
-            (emitter.reshape(k, &heads), emitter.reshape(&v, &heads), scores_dims, output_dims)
+            (emitter.reshape(k, &heads), emitter.reshape(v, &heads), scores_dims, output_dims)
         }
         HeadForm::Wide => {
             let scores_dims = DotDims { batch: [&[0], &[0]], contract: [&[2], &[2]] };
             let output_dims = DotDims { batch: [&[0], &[0]], contract: [&[2], &[1]] };
-            (k.clone(), v, scores_dims, output_dims)
+            (k.clone(), v.clone(), scores_dims, output_dims)
         }
     };
     let scores = emitter.dot(&queries.q, &k, scores_dims); // [.., queries, chunk]
-    let keys = emitter.iota(last, Type::new(scores.dims(), DType::I32)); // [.., queries, chunk]
-    let first = emitter.broadcast(position, &[], scores.dims()); // [.., queries, chunk]
-    let keys = emitter.elementwise("add", &[&keys, &first]); // [.., queries, chunk]
-    let positions = emitter.broadcast(&queries.positions, &query_dims, scores.dims()); // [.., queries, chunk]
-    let is_seen = emitter.compare("LE", &keys, &positions); // [.., queries, chunk]
-    let never = emitter.splat(f64::NEG_INFINITY, scores.ty.clone()); // [.., queries, chunk]
+    let scores = capped(emitter, scores, plan); // [.., queries, chunk]
+    let is_seen = is_seen(emitter, queries, first_key, (&scores.ty, plan)); // [.., queries, chunk]
+    let never = emitter.splat(plan.unseen(), scores.ty.clone()); // [.., queries, chunk]
     let scores = emitter.select(&is_seen, &scores, &never); // [.., queries, chunk]
-    // The first chunk has the first key, which every query sees: from then on the largest score is finite.
+    // The first chunk has the first key, which every query sees: from then on the largest score is finite. With a window it
+    // always is, and weights of what nobody sees yet are taken away.
     let chunk_largest = emitter.reduce(Reduction::Max, &scores, &[last]); // [.., queries]
     let new_largest = emitter.elementwise("maximum", &[largest, &chunk_largest]); // [.., queries]
     let difference = emitter.elementwise("subtract", &[largest, &new_largest]); // [.., queries]
     let correction = emitter.elementwise("exponential", &[&difference]); // [.., queries]
     let subtracted = emitter.broadcast(&new_largest, &query_dims, scores.dims()); // [.., queries, chunk]
     let shifted = emitter.elementwise("subtract", &[&scores, &subtracted]); // [.., queries, chunk]
-    let weights = emitter.elementwise("exponential", &[&shifted]); // [.., queries, chunk]
+    let mut weights = emitter.elementwise("exponential", &[&shifted]); // [.., queries, chunk]
+    if plan.window.is_some() {
+        let none = emitter.splat(0.0, weights.ty.clone()); // [.., queries, chunk]
+        weights = emitter.select(&is_seen, &weights, &none); // [.., queries, chunk]
+    }
     let chunk_sum = emitter.reduce(Reduction::Sum, &weights, &[last]); // [.., queries]
     let sum = emitter.elementwise("multiply", &[sum, &correction]); // [.., queries]
     let sum = emitter.elementwise("add", &[&sum, &chunk_sum]); // [.., queries]
@@ -355,12 +419,37 @@ fn attend_to_chunk(
     vec![new_largest, sum, output]
 }
 
+/// Scores bounded by the soft cap.
+fn capped(emitter: &mut Emitter, scores: Tensor, plan: &Plan) -> Tensor {
+    let Some(cap) = plan.soft_cap else { return scores };
+    let cap = emitter.splat(f64::from(cap), scores.ty.clone()); // [.., queries, chunk]
+    let scores = emitter.elementwise("divide", &[&scores, &cap]); // [.., queries, chunk]
+    let scores = emitter.elementwise("tanh", &[&scores]); // [.., queries, chunk]
+    emitter.elementwise("multiply", &[&scores, &cap]) // [.., queries, chunk]
+}
+
+/// Whether a query attends to a key of the chunk that begins at `first_key` (`[]` or `[group]`), for scores of a type.
+fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, plan): (&Type, &Plan)) -> Tensor {
+    let last = ty.dims.len() - 1;
+    let query_dims: Vec<usize> = (0..last).collect();
+    let keys = emitter.iota(last, Type::new(ty.dims.clone(), DType::I32)); // [.., queries, chunk]
+    let first = emitter.broadcast(first_key, &query_dims[..first_key.dims().len()], &ty.dims); // [.., queries, chunk]
+    let keys = emitter.elementwise("add", &[&keys, &first]); // [.., queries, chunk]
+    let positions = emitter.broadcast(&queries.positions, &query_dims, &ty.dims); // [.., queries, chunk]
+    let is_not_after = emitter.compare("LE", &keys, &positions); // [.., queries, chunk]
+    let Some(window) = plan.window else { return is_not_after };
+    let window = emitter.splat(window as f64, keys.ty.clone()); // [.., queries, chunk]
+    let end = emitter.elementwise("add", &[&keys, &window]); // [.., queries, chunk]
+    let is_in_window = emitter.compare("GT", &end, &positions); // [.., queries, chunk]
+    emitter.elementwise("and", &[&is_not_after, &is_in_window]) // [.., queries, chunk]
+}
+
 /// Values `[group, chunk, width]` with zeros behind what each tile reads: what lies there may be another row's infinity, which
 /// a weight of zero would not take away.
-fn without_strangers(emitter: &mut Emitter, v: &Tensor, position: &Tensor, ends: &Tensor) -> Tensor {
+fn without_strangers(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
     let ty = Type::new(v.dims(), DType::I32);
     let key = emitter.iota(1, ty); // [group, chunk, width]
-    let first = emitter.broadcast(position, &[], v.dims()); // [group, chunk, width]
+    let first = emitter.broadcast(first_key, &[0][..first_key.dims().len()], v.dims()); // [group, chunk, width]
     let key = emitter.elementwise("add", &[&key, &first]); // [group, chunk, width]
     let ends = emitter.broadcast(ends, &[0], v.dims()); // [group, chunk, width]
     let is_own = emitter.compare("LT", &key, &ends); // [group, chunk, width]

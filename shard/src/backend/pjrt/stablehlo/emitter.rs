@@ -266,7 +266,13 @@ impl Emitter {
 
     /// `x` with its rows at `indices` `[i]`, or their rows at `indices` `[i, 2]`, replaced by `updates` `[i, ..]`, or with them
     /// added. Indices outside are skipped. Where rows are replaced, no two indices inside may be the same.
-    pub(super) fn scatter_rows(&mut self, x: &Tensor, indices: &Tensor, updates: &Tensor, adds: bool) -> Tensor {
+    pub(in crate::backend::pjrt) fn scatter_rows(
+        &mut self,
+        x: &Tensor,
+        indices: &Tensor,
+        updates: &Tensor,
+        adds: bool,
+    ) -> Tensor {
         let window_dims: Vec<usize> = (1..updates.dims().len()).collect();
         let scattered: Vec<usize> = (0..indices.dims().get(1).copied().unwrap_or(1)).collect();
         let scalar = Type::new([], x.dtype());

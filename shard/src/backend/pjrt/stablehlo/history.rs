@@ -1,6 +1,6 @@
 //! The token history on the device, `[num_slots * max_total_tokens]` i32: read for what a row sampled, and for penalties.
 //!
-//! Doors: [`current_tokens`], [`append`], [`token_counts`]. Writes of padding go to an index behind the end, which a
+//! Doors: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Writes of padding go to an index behind the end, which a
 //! scatter skips.
 
 use super::emitter::Emitter;
@@ -49,6 +49,14 @@ pub(super) fn append(
     let is_written = emitter.elementwise("and", &[&has_room, &rows.is_sampled]); // [rows]
     let place = or_nowhere(emitter, &is_written, &place, history); // [rows]
     emitter.scatter_rows(history, &place, tokens, false)
+}
+
+/// The last token of each row's context, `[rows]`; anything for rows without one.
+pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &SampledInputs, sizes: &Sizes) -> Tensor {
+    let one = emitter.splat(1.0, rows.context_lens.ty.clone()); // [rows]
+    let position = emitter.elementwise("subtract", &[&rows.context_lens, &one]); // [rows]
+    let place = place(emitter, &rows.slots, &position, sizes); // [rows]
+    emitter.gather_rows(history, &place) // [rows]
 }
 
 /// How often each token occurs in part of each row, `[rows, vocab]`, f32.

@@ -10,8 +10,9 @@ use proto::MAX_HELD_BACK_TOKENS;
 use super::attention::HeadForm;
 use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
-use super::{attention, history, model_ops, selection, threefry};
+use super::{activation, attention, experts, history, model_ops, selection, threefry, token_inputs};
 use crate::backend::pjrt::step_input::{SAMPLED_COLUMNS, SampledColumn, StepShape};
+use crate::backend::pjrt::token_input::TokenInput;
 use crate::graph::{Binary, DType, Dim, Graph, Input, Node, Op, SamplingInput, Shape, Unary};
 
 /// Sizes that a program is compiled for.
@@ -66,6 +67,8 @@ pub(in crate::backend::pjrt) struct SampledInputs {
     pub(super) prompt_lens: Tensor,
     /// `[rows]`
     pub(super) is_sampled: Tensor,
+    /// In the order of [`TokenInput::ALL`]; none for samplers that do not read them.
+    token_inputs: Vec<Tensor>,
 }
 
 /// A graph on its way to text.
@@ -123,15 +126,22 @@ impl RowInputs {
 }
 
 impl SampledInputs {
-    /// Takes `[SAMPLED_COLUMNS, rows]` apart.
-    pub(in crate::backend::pjrt) fn unpack(emitter: &mut Emitter, columns: &Tensor) -> Self {
+    /// Takes `[SAMPLED_COLUMNS, rows]` apart; `token_inputs` stay as they are.
+    pub(in crate::backend::pjrt) fn unpack(emitter: &mut Emitter, columns: &Tensor, token_inputs: Vec<Tensor>) -> Self {
         let slots = column(emitter, columns, SampledColumn::Slot);
         let context_lens = column(emitter, columns, SampledColumn::ContextLen);
         let prompt_lens = column(emitter, columns, SampledColumn::PromptLen);
         let is_sampled = column(emitter, columns, SampledColumn::IsSampled);
         let zero = emitter.splat(0.0, is_sampled.ty.clone()); // [rows]
         let is_sampled = emitter.compare("GT", &is_sampled, &zero); // [rows]
-        Self { columns: columns.clone(), slots, context_lens, prompt_lens, is_sampled }
+        Self { columns: columns.clone(), slots, context_lens, prompt_lens, is_sampled, token_inputs }
+    }
+}
+
+impl SampledInputs {
+    fn token_input(&self, input: TokenInput) -> &Tensor {
+        let index = TokenInput::ALL.iter().position(|known| *known == input);
+        index.and_then(|index| self.token_inputs.get(index)).expect("samplers with everything have all arrays")
     }
 }
 
@@ -169,17 +179,27 @@ impl Lowering {
                 model_ops::embedding_part(emitter, &operands[0], &operands[1], rank) // [tokens, hidden]
             }
             Op::Linear => model_ops::linear(emitter, &operands[0], &operands[1], operands.get(2)),
-            Op::RmsNorm { eps } => model_ops::rms_norm(emitter, &operands[0], &operands[1], *eps),
+            Op::RmsNorm { eps, offset } => model_ops::rms_norm(emitter, [&operands[0], &operands[1]], *eps, *offset),
+            Op::LayerNorm { eps, offset } => model_ops::layer_norm(emitter, operands, *eps, *offset),
             Op::Rotary(spec) => model_ops::rotary(emitter, &operands[0], &operands[1], spec),
-            Op::PagedAttention { layer, scale } => {
+            Op::PagedAttention(spec) => {
                 let rows = self.rows.as_ref().expect("decoders have rows");
-                let cache = self.caches[*layer].clone();
+                let cache = self.caches[spec.layer].clone();
                 let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
                 let cache = attention::write(emitter, &cache, [k, v], rows, &self.sizes);
-                self.caches[*layer] = cache.clone();
-                attention::attend(emitter, q, &cache, (rows, &self.sizes), *scale)
+                self.caches[spec.layer] = cache.clone();
+                attention::attend(emitter, q, &cache, (rows, &self.sizes), spec)
             }
-            Op::SiluMul => model_ops::silu_mul(emitter, &operands[0], &operands[1]),
+            Op::Activate(activation) => activation::activate(emitter, *activation, &operands[0]),
+            Op::Gated(activation) => {
+                let gate = activation::activate(emitter, *activation, &operands[0]);
+                emitter.elementwise("multiply", &[&gate, &operands[1]])
+            }
+            Op::Route(spec) => experts::route(emitter, &operands[0], *spec),
+            Op::Experts(spec) => {
+                let rank = &self.rows.as_ref().expect("decoders have rows").rank;
+                experts::experts(emitter, operands, *spec, rank)
+            }
             Op::Reshape => {
                 let dims = self.dims(&node.shape);
                 self.emitter.reshape(&operands[0], &dims)
@@ -187,12 +207,14 @@ impl Lowering {
             Op::AllReduce => emitter.all_reduce(&operands[0], self.sizes.num_devices),
             Op::AllGather => emitter.all_gather(&operands[0], 1, self.sizes.num_devices),
             Op::AddBias => model_ops::add_bias(emitter, &operands[0], &operands[1]),
+            Op::ScaleColumns => model_ops::scale_columns(emitter, &operands[0], &operands[1]),
             Op::FirstColumns => emitter.slice(&operands[0], 1, 0..node.shape.last_size().unwrap_or(0)),
             Op::Unary(function) => {
                 let op = match function {
                     Unary::Negate => "negate",
                     Unary::Abs => "abs",
                     Unary::Exp => "exponential",
+                    Unary::ReciprocalRoot => "rsqrt",
                 };
                 emitter.elementwise(op, &[&operands[0]])
             }
@@ -226,7 +248,21 @@ impl Lowering {
                 history::token_counts(emitter, history, rows, &self.sizes, (*scope, *vocab_size))
             }
             Op::HeldBack { vocab_size } => self.held_back(*vocab_size), // [rows, vocab]
+            Op::AddLogitBias => {
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                token_inputs::add_logit_bias(emitter, &operands[0], rows.token_input(TokenInput::LogitBias))
+            }
+            Op::IsAllowed { vocab_size } => {
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                token_inputs::is_allowed(emitter, rows.token_input(TokenInput::Mask), *vocab_size)
+            }
             Op::Uniform => threefry::uniform(emitter, &operands[0], &operands[1], &operands[2]),
+            Op::ContextUniform { vocab_size } => {
+                let history = self.history.as_ref().expect("samplers have the history");
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                let last_tokens = history::last_tokens(emitter, history, rows, &self.sizes); // [rows]
+                threefry::context_uniform(emitter, &last_tokens, *vocab_size) // [rows, vocab]
+            }
             Op::InverseCdf => selection::inverse_cdf(emitter, &operands[0], &operands[1]),
             Op::TopTokens => selection::top_tokens(emitter, &operands[0], &operands[1], self.sizes.top_tokens),
             Op::AppendToken => {

@@ -1,17 +1,21 @@
 //! Programs as StableHLO text, printed from graphs.
 //!
 //! Doors: [`Lowering`], which turns a graph into operations, and [`module`], which puts a function with its arguments around
-//! them. `emitter` knows the syntax of each operation, `model_ops`, `attention`, `history`, `selection` and `threefry` what our
+//! them. `emitter` knows the syntax of each operation, `model_ops`, `activation`, `attention`, `experts`, `history`, `selection`,
+//! `token_inputs` and `threefry` what our
 //! operations are made of. The same graph and sizes always give the same bytes: caches of compiled programs rely on it.
 
+mod activation;
 mod attention;
 mod emitter;
+mod experts;
 mod history;
 mod lower;
 mod model_ops;
 mod selection;
 mod tensor;
 mod threefry;
+mod token_inputs;
 
 use std::fmt::Write;
 

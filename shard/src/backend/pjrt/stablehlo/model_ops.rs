@@ -5,17 +5,19 @@
 
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
-use crate::graph::{DType, RotarySpec};
+use crate::graph::{DType, Pairing, RotarySpec};
 
 /// Rows of `table` `[vocab, hidden]` at ids `[tokens]` → `[tokens, hidden]`, f32.
 pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> Tensor {
-    let rows = emitter.gather_rows(table, ids); // [tokens, hidden]
+    let ids = emitter.bitcast(ids, DType::I32); // [tokens]
+    let rows = emitter.gather_rows(table, &ids); // [tokens, hidden]
     emitter.convert(&rows, DType::F32) // [tokens, hidden]
 }
 
 /// As [`embedding`], of a table that is the part of the device number `rank` `[]`: ids of the others give zeros.
 pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor, rank: &Tensor) -> Tensor {
     let part = table.dims()[0];
+    let ids = &emitter.bitcast(ids, DType::I32); // [tokens]
     let device = emitter.broadcast(rank, &[], ids.dims()); // [tokens]
     let size = emitter.splat(part as f64, ids.ty.clone()); // [tokens]
     let start = emitter.elementwise("multiply", &[&device, &size]); // [tokens]
@@ -55,8 +57,51 @@ pub(super) fn add_bias(emitter: &mut Emitter, x: &Tensor, bias: &Tensor) -> Tens
     emitter.elementwise("add", &[x, &bias]) // [n, out]
 }
 
-/// x / sqrt(mean(x²) + eps) · weight over the last dimension.
-pub(super) fn rms_norm(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, eps: f32) -> Tensor {
+/// x `[n, m]` · weight `[m]`.
+pub(super) fn scale_columns(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) -> Tensor {
+    let weight = emitter.convert(weight, DType::F32); // [m]
+    let weight = emitter.broadcast(&weight, &[1], x.dims()); // [n, m]
+    emitter.elementwise("multiply", &[x, &weight]) // [n, m]
+}
+
+/// x / sqrt(mean(x²) + eps) · (offset + weight) over the last dimension.
+pub(super) fn rms_norm(emitter: &mut Emitter, [x, weight]: [&Tensor; 2], eps: f32, offset: f32) -> Tensor {
+    let normed = divided_by_root(emitter, x, eps); // as x
+    let weight = shifted(emitter, weight, offset, x.dims()); // as x
+    emitter.elementwise("multiply", &[&normed, &weight]) // as x
+}
+
+/// (x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias of `[x, weight]` or `[x, weight, bias]`.
+pub(super) fn layer_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, offset: f32) -> Tensor {
+    let x = &operands[0];
+    let last = x.dims().len() - 1;
+    let leading: Vec<usize> = (0..last).collect();
+    let sum = emitter.reduce(Reduction::Sum, x, &[last]); // [..]
+    let size = emitter.splat(x.dims()[last] as f64, sum.ty.clone()); // [..]
+    let mean = emitter.elementwise("divide", &[&sum, &size]); // [..]
+    let mean = emitter.broadcast(&mean, &leading, x.dims()); // as x
+    let centred = emitter.elementwise("subtract", &[x, &mean]); // as x
+    let normed = divided_by_root(emitter, &centred, eps); // as x
+    let weight = shifted(emitter, &operands[1], offset, x.dims()); // as x
+    let weighted = emitter.elementwise("multiply", &[&normed, &weight]); // as x
+    let Some(bias) = operands.get(2) else { return weighted };
+    let bias = shifted(emitter, bias, 0.0, x.dims()); // as x
+    emitter.elementwise("add", &[&weighted, &bias]) // as x
+}
+
+/// Offset + the parameter of a norm, f32, repeated to `dims`, whose last ones it has.
+fn shifted(emitter: &mut Emitter, parameter: &Tensor, offset: f32, dims: &[usize]) -> Tensor {
+    let mut parameter = emitter.convert(parameter, DType::F32); // [.., hidden]
+    if offset != 0.0 {
+        let offset = emitter.splat(f64::from(offset), parameter.ty.clone()); // [.., hidden]
+        parameter = emitter.elementwise("add", &[&parameter, &offset]); // [.., hidden]
+    }
+    let own: Vec<usize> = (dims.len() - parameter.dims().len()..dims.len()).collect();
+    emitter.broadcast(&parameter, &own, dims)
+}
+
+/// x / sqrt(mean(x²) + eps) over the last dimension.
+fn divided_by_root(emitter: &mut Emitter, x: &Tensor, eps: f32) -> Tensor {
     let last = x.dims().len() - 1;
     let leading: Vec<usize> = (0..last).collect();
     let squares = emitter.elementwise("multiply", &[x, x]); // as x
@@ -67,15 +112,12 @@ pub(super) fn rms_norm(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, eps: 
     let mean = emitter.elementwise("add", &[&mean, &eps]); // [..]
     let factor = emitter.elementwise("rsqrt", &[&mean]); // [..]
     let factor = emitter.broadcast(&factor, &leading, x.dims()); // as x
-    let normed = emitter.elementwise("multiply", &[x, &factor]); // as x
-    let weight = emitter.convert(weight, DType::F32); // [hidden]
-    let weight = emitter.broadcast(&weight, &[last], x.dims()); // as x
-    emitter.elementwise("multiply", &[&normed, &weight]) // as x
+    emitter.elementwise("multiply", &[x, &factor]) // as x
 }
 
-/// x `[tokens, heads, head_dim]` turned by positions `[tokens]` u32: the first half of the rotated part with the second.
+/// x `[tokens, heads, head_dim]` turned by positions `[tokens]` u32, pair by pair of its rotated part.
 pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec: &RotarySpec) -> Tensor {
-    let RotarySpec { frequencies, amplitude } = spec;
+    let RotarySpec { frequencies, amplitude, pairing } = spec;
     let (half, head_dim) = (frequencies.len(), x.dims()[2]);
     let positions = emitter.convert(positions, DType::F32); // [tokens]
     let frequencies = emitter.vector(frequencies); // [half]
@@ -90,24 +132,44 @@ pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec
         let value = emitter.elementwise("multiply", &[&value, &amplitude]); // [tokens, half]
         emitter.broadcast(&value, &[0, 2], &each_head) // [tokens, heads, half]
     });
-    let first = emitter.slice(x, 2, 0..half); // [tokens, heads, half]
-    let second = emitter.slice(x, 2, half..2 * half); // [tokens, heads, half]
+    let [first, second] = match pairing {
+        Pairing::Halves => [emitter.slice(x, 2, 0..half), emitter.slice(x, 2, half..2 * half)], // [tokens, heads, half]
+        Pairing::Neighbours => neighbours(emitter, x, half),
+    };
     let [a, b] = [emitter.elementwise("multiply", &[&first, &cos]), emitter.elementwise("multiply", &[&second, &sin])];
     let turned_first = emitter.elementwise("subtract", &[&a, &b]); // [tokens, heads, half]
     let [a, b] = [emitter.elementwise("multiply", &[&second, &cos]), emitter.elementwise("multiply", &[&first, &sin])];
     let turned_second = emitter.elementwise("add", &[&a, &b]); // [tokens, heads, half]
-    if 2 * half == head_dim {
-        return emitter.concatenate(&[&turned_first, &turned_second], 2); // [tokens, heads, head_dim]
+    let mut parts = match pairing {
+        Pairing::Halves => vec![turned_first, turned_second],
+        Pairing::Neighbours => vec![side_by_side(emitter, &[turned_first, turned_second])],
+    };
+    if 2 * half < head_dim {
+        parts.push(emitter.slice(x, 2, 2 * half..head_dim)); // [tokens, heads, rest]
     }
-    let rest = emitter.slice(x, 2, 2 * half..head_dim); // [tokens, heads, rest]
-    emitter.concatenate(&[&turned_first, &turned_second, &rest], 2) // [tokens, heads, head_dim]
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    emitter.concatenate(&parts.iter().collect::<Vec<_>>(), 2) // [tokens, heads, head_dim]
 }
 
-/// silu(gate) · up.
-pub(super) fn silu_mul(emitter: &mut Emitter, gate: &Tensor, up: &Tensor) -> Tensor {
-    let sigmoid = emitter.elementwise("logistic", &[gate]);
-    let silu = emitter.elementwise("multiply", &[gate, &sigmoid]);
-    emitter.elementwise("multiply", &[&silu, up]) // as gate
+/// The first and the second of each of the first `half` pairs of x `[tokens, heads, head_dim]`, `[tokens, heads, half]`.
+fn neighbours(emitter: &mut Emitter, x: &Tensor, half: usize) -> [Tensor; 2] {
+    let [tokens, heads] = [x.dims()[0], x.dims()[1]];
+    let rotated = emitter.slice(x, 2, 0..2 * half); // [tokens, heads, 2 * half]
+    let pairs = emitter.reshape(&rotated, &[tokens, heads, half, 2]); // [tokens, heads, half, 2]
+    [0, 1].map(|index| {
+        let one = emitter.slice(&pairs, 3, index..index + 1); // [tokens, heads, half, 1]
+        emitter.reshape(&one, &[tokens, heads, half]) // [tokens, heads, half]
+    })
+}
+
+/// The inverse of [`neighbours`], `[tokens, heads, 2 * half]`.
+fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
+    let [tokens, heads, half] = [parts[0].dims()[0], parts[0].dims()[1], parts[0].dims()[2]];
+    let [first, second] = [0, 1].map(|index: usize| emitter.reshape(&parts[index], &[tokens, heads, half, 1]));
+    let pairs = emitter.concatenate(&[&first, &second], 3); // [tokens, heads, half, 2]
+    emitter.reshape(&pairs, &[tokens, heads, 2 * half]) // [tokens, heads, 2 * half]
 }
 
 /// Scores `[rows, vocab]` → log-probabilities.

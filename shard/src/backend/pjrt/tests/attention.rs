@@ -20,6 +20,13 @@ struct Heads {
     head_dim: usize,
 }
 
+/// What of the context is seen, and how well.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+}
+
 /// Tokens of the rows: those before the step, and those of it.
 type Lens = Vec<(usize, usize)>;
 
@@ -28,17 +35,24 @@ fn heads() -> impl Strategy<Value = Heads> {
     (1..4usize, 1..4usize, head_dim).prop_map(|(kv_heads, group, head_dim)| Heads { kv_heads, group, head_dim })
 }
 
+/// Half of the cases without any; windows shorter and longer than a block and than a chunk.
+fn bounds() -> impl Strategy<Value = Bounds> {
+    let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
+    (window, prop::option::of(0.5..4.0_f32)).prop_map(|(window, soft_cap)| Bounds { window, soft_cap })
+}
+
 fn forms() -> impl Strategy<Value = HeadForm> {
     prop::sample::select(vec![HeadForm::Split, HeadForm::Wide])
 }
 
 /// A case of rows with these lengths, in a program for `bucket`; two rows of padding where it has room.
-fn case(heads: Heads, lens: &Lens, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
+fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
     let Heads { kv_heads, group, head_dim } = heads;
     let mut graph = Graph::default();
     let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
     let [k, v] = [1, 2].map(|index| tokens(&mut graph, index, &[kv_heads, head_dim]));
-    let attended = graph.paged_attention([q, k, v], AttentionSpec { layer: 0, scale: 0.5 }).unwrap();
+    let Bounds { window, soft_cap } = bounds;
+    let attended = graph.paged_attention([q, k, v], AttentionSpec { layer: 0, scale: 0.5, window, soft_cap }).unwrap();
     let graph = graph.finish(&[attended]);
     let num_blocks = 3 + lens.iter().map(|(before, now)| (before + now).div_ceil(BLOCK_SIZE)).sum::<usize>();
     let longest = lens.iter().map(|(before, now)| before + now).max().unwrap();
@@ -82,11 +96,11 @@ fn tolerance(kv_dtype: DType) -> Tolerance {
 }
 
 proptest! {
-    #![proptest_config(cases(6))]
+    #![proptest_config(cases(10))]
 
     #[test]
     fn decoding_rows_attend_to_their_contexts(
-        heads in heads(),
+        heads in (heads(), bounds()),
         form in forms(),
         lens in prop::collection::vec(prop_oneof![0..40usize, 500..1200usize], 1..5),
         kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Bf16]),
@@ -101,11 +115,11 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(5))]
+    #![proptest_config(cases(8))]
 
     #[test]
     fn prompts_attend_to_their_contexts(
-        heads in heads(),
+        heads in (heads(), bounds()),
         tokens_per_row in prop::sample::select(vec![32, QUERY_TILE, 2 * QUERY_TILE]),
         lens in prop::collection::vec((prop_oneof![Just(0..1usize), Just(0..700)], 0.0..1.0f32), 1..4),
         kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Bf16]),
@@ -128,8 +142,11 @@ fn nothing_of_a_row_gets_into_another() {
     let decodes =
         [HeadForm::Split, HeadForm::Wide].map(|form| (form, [4, 1], vec![(600, 1), (20, 1), (3, 1), (333, 1)]));
     let prompts = (HeadForm::Split, [4, 32], vec![(600, 32), (20, 9), (0, 3), (333, 30)]);
-    for (form, bucket, lens) in decodes.into_iter().chain([prompts]) {
-        let mut case = case(heads, &lens, bucket, &mut Numbers::new(9));
+    let all = decodes.into_iter().chain([prompts]);
+    let windows = [None, Some(30)];
+    for ((form, bucket, lens), window) in all.flat_map(|one| windows.map(|window| (one.clone(), window))) {
+        let bounds = Bounds { window, soft_cap: None };
+        let mut case = case((heads, bounds), &lens, bucket, &mut Numbers::new(9));
         case.sizes.decode_heads = form;
         let Some(clean) = case.on_xla() else {
             return;

@@ -18,9 +18,10 @@ use crate::backend::pjrt::stablehlo::{
     Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type, module,
 };
 use crate::backend::pjrt::step_input::{StepShape, pack, set_rank};
+use crate::backend::pjrt::token_input::{TokenInput, TokenSizes};
 use crate::backend::{BLOCK_SIZE, StateLayout};
 use crate::batch::{Batch, RowSampler};
-use crate::graph::{DType, Dim, Graph, Op, Shape, Value, WeightPart, WeightSpec};
+use crate::graph::{AttentionSpec, DType, Dim, Graph, Op, Shape, Value, WeightPart, WeightSpec};
 use crate::weights::Checkpoint;
 
 /// Tokens that a row can report in these programs.
@@ -80,7 +81,7 @@ pub(super) fn plain_batch(graph: &Arc<Graph>, num_rows: usize) -> Batch {
 
 /// A row that samples with `graph`.
 pub(super) fn greedy(graph: &Arc<Graph>) -> RowSampler {
-    RowSampler { params: SamplingParams::greedy(), graph: Arc::clone(graph), eos_token_ids: Arc::default() }
+    RowSampler { params: Arc::new(SamplingParams::greedy()), graph: Arc::clone(graph), eos_token_ids: Arc::default() }
 }
 
 /// State for `num_slots` rows of at most `max_total_tokens`.
@@ -237,6 +238,11 @@ impl Case {
         let mut packed = pack(&self.batch, &order, shape);
         set_rank(&mut packed, shape, rank);
         let packed = add(Upload::of(&Array { dims: vec![packed.len()], elements: Elements::I32(packed) }));
+        let token_sizes = TokenSizes { rows, vocab_size: masked_vocab(&self.graph) };
+        let token_inputs = TokenInput::ALL.map(|input| {
+            let numbers = input.pack(&self.batch, &order, token_sizes).unwrap_or_else(|| input.neutral(token_sizes));
+            add(Upload::of(&Array { dims: input.dims(token_sizes).to_vec(), elements: Elements::I32(numbers) }))
+        });
         let arguments: Vec<Tensor> = self
             .arguments
             .iter()
@@ -253,7 +259,8 @@ impl Case {
             .collect();
         let mut emitter = Emitter::default();
         let (inputs, columns) = RowInputs::unpack(&mut emitter, &packed, shape);
-        let sampled = Some(SampledInputs::unpack(&mut emitter, &columns));
+        let token_inputs = token_inputs.to_vec();
+        let sampled = Some(SampledInputs::unpack(&mut emitter, &columns, token_inputs));
         let (sizes, rows, history) = (self.sizes, Some(inputs), Some(history));
         let mut lowering = Lowering { emitter, sizes, weights, rows, sampled, history, caches };
         let outputs = lowering.lower(&self.graph, &arguments);
@@ -316,11 +323,17 @@ fn swap_heads(values: &[f32], heads: KvHeads, swap: Swap) -> Vec<f32> {
     swapped
 }
 
+/// The vocabulary that masks are for; any where there are none.
+fn masked_vocab(graph: &Graph) -> usize {
+    let vocab_size = |op: &Op| if let Op::IsAllowed { vocab_size } = op { Some(*vocab_size) } else { None };
+    graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
+}
+
 /// Heads of each layer's keys, by layer.
 fn kv_heads(graph: &Graph) -> Vec<KvHeads> {
     let mut layers = Vec::new();
     for node in graph.nodes() {
-        if let Op::PagedAttention { layer, .. } = node.op {
+        if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
             let [_, Dim::Fixed(kv_heads), Dim::Fixed(head_dim)] = *graph.node(node.operands[1]).shape.dims() else {
                 panic!("keys are [tokens, kv_heads, head_dim]");
             };

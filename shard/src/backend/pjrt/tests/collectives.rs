@@ -17,7 +17,7 @@ fn shared(name: &str, shape: [usize; 2], partition: Partition, world_size: usize
 }
 
 /// Checks the graph that `build` makes for two ranks against the one for a rank alone. Both have the `weights` of the latter.
-fn check(
+pub(super) fn check(
     build: &dyn Fn(usize) -> (Arc<Graph>, Vec<WeightSpec>),
     (batch, bucket): (impl Fn() -> Batch, [usize; 2]),
     arguments: &[Array],
@@ -43,7 +43,7 @@ fn check(
     }
 }
 
-fn rows_of_one_token(num_rows: usize, ids: &[i32]) -> Batch {
+pub(super) fn rows_of_one_token(num_rows: usize, ids: &[i32]) -> Batch {
     let mut batch = Batch::default();
     (0..num_rows).for_each(|slot| _ = batch.push_row(slot, 0, &[ids[slot]], &[0]));
     batch

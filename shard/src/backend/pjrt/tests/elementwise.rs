@@ -9,6 +9,8 @@ use crate::batch::{Batch, RowSampler};
 use crate::graph::SamplingInput;
 
 const SAMPLING_INPUTS: [SamplingInput; SamplingInput::COUNT] = [
+    SamplingInput::WatermarkGamma,
+    SamplingInput::WatermarkDelta,
     SamplingInput::RepetitionPenalty,
     SamplingInput::FrequencyPenalty,
     SamplingInput::PresencePenalty,
@@ -81,7 +83,7 @@ proptest! {
             // Some rows only read: they are padding for the sampler.
             if slot == 0 || numbers.below(3) > 0 {
                 let params = params(&mut numbers);
-                batch.push_sampled(row, 1, &RowSampler { params, ..greedy(&graph) });
+                batch.push_sampled(row, 1, &RowSampler { params: params.into(), ..greedy(&graph) });
                 num_sampled += 1;
             }
         }
@@ -150,6 +152,8 @@ fn params(numbers: &mut Numbers) -> SamplingParams {
         repetition_penalty: 1.0 + numbers.unit(),
         frequency_penalty: numbers.unit() - 0.5,
         presence_penalty: numbers.unit() - 0.5,
+        watermark_gamma: numbers.unit(),
+        watermark_delta: numbers.unit() - 0.5,
         seed: u64::from(numbers.word()) << 32 | u64::from(numbers.word()),
         is_greedy: numbers.below(3) == 0,
         top_n_tokens: numbers.word() % 6,

@@ -105,4 +105,16 @@ proptest! {
         case.arguments = vec![integers(&[num_sampled], numbers.indices(num_sampled, 1000))];
         case.check(&[Tolerance::Exact]);
     }
+
+    #[test]
+    fn numbers_of_contexts_have_the_same_bits(num_rows in 1..NUM_SLOTS, vocab_size in 1..60usize, seed in any::<u64>()) {
+        let mut graph = Graph::default();
+        let uniform = graph.context_uniform(vocab_size);
+        let graph = graph.finish(&[uniform]);
+        let mut numbers = Numbers::new(seed);
+        let batch = sampling_batch(&mut numbers, &graph, num_rows);
+        let mut case = Case::new(graph, batch, [num_rows + 2, 1], layout(NUM_SLOTS, 1, MAX_TOTAL_TOKENS));
+        case.history = history(&mut numbers, 200_000);
+        case.check(&[Tolerance::Exact]);
+    }
 }

@@ -9,6 +9,7 @@ mod case;
 mod collectives;
 mod compare;
 mod elementwise;
+mod experts;
 mod history;
 mod model_ops;
 mod numbers;
@@ -16,11 +17,15 @@ mod rig;
 mod rows;
 mod selection;
 mod text;
+mod tokens;
 
 use proptest::test_runner::Config;
 
 use crate::backend::candle::oracle::{Array, Elements};
-use crate::graph::{Binary, DType, Dim, Graph, Input, Op, Partition, Shape, TokenScope, Unary, Value, WeightSpec};
+use crate::graph::{
+    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Op, Partition, RouterSpec, Shape, Source, TokenScope,
+    Unary, Value, WeightSpec,
+};
 use case::Case;
 use compare::Tolerance;
 use numbers::Numbers;
@@ -39,15 +44,18 @@ fn test_of(op: &Op) -> &'static str {
         Op::Weight(_) | Op::Linear => "linear_layers",
         Op::CurrentTokens => "current_tokens_are_read_and_noted",
         Op::Embedding => "embeddings_are_rows_of_the_table",
-        Op::RmsNorm { .. } => "norms",
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } => "norms",
         Op::Rotary(_) => "rotary_turns",
-        Op::PagedAttention { .. } => "prompts_attend_to_their_contexts",
-        Op::SiluMul => "gates_and_biases",
+        Op::PagedAttention(_) => "prompts_attend_to_their_contexts",
+        Op::Activate(_) | Op::Gated(_) => "activations",
+        Op::Route(_) => "routes",
+        Op::Experts(_) => "experts_of_two_devices",
         Op::AllReduce => "parts_of_inputs_are_summed",
         Op::AllGather => "parts_of_outputs_are_joined",
-        Op::AddBias => "gates_and_biases",
+        Op::AddBias | Op::ScaleColumns => "biases_and_sums",
         Op::FirstColumns => "parts_of_outputs_are_joined",
         Op::Unary(Unary::Negate | Unary::Abs | Unary::Exp) => "functions_of_elements",
+        Op::Unary(Unary::ReciprocalRoot) => "biases_and_sums",
         Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide) => "functions_of_elements",
         Op::Less | Op::Select => "functions_of_elements",
         Op::SumColumns | Op::LogSoftmax => "sums_and_log_probabilities",
@@ -57,7 +65,10 @@ fn test_of(op: &Op) -> &'static str {
         Op::MassThreshold => "thresholds_of_a_mass",
         Op::TokenCounts { scope: TokenScope::Context | TokenScope::Generated, vocab_size: _ } => "tokens_are_counted",
         Op::HeldBack { vocab_size: _ } => "tokens_are_held_back",
+        Op::AddLogitBias => "biases_are_added",
+        Op::IsAllowed { vocab_size: _ } => "masks_are_bits",
         Op::Uniform => "random_numbers_have_the_same_bits",
+        Op::ContextUniform { vocab_size: _ } => "numbers_of_contexts_have_the_same_bits",
         Op::InverseCdf => "draws_of_exact_sums",
         Op::TopTokens => "top_tokens_are_in_order",
         Op::AppendToken => "sampled_tokens_are_noted",
@@ -71,14 +82,20 @@ fn tests_of_operations_exist() {
         include_str!("attention.rs"),
         include_str!("collectives.rs"),
         include_str!("elementwise.rs"),
+        include_str!("experts.rs"),
         include_str!("history.rs"),
         include_str!("model_ops.rs"),
         include_str!("rows.rs"),
         include_str!("selection.rs"),
+        include_str!("tokens.rs"),
     ];
     let graphs = text::graphs();
     let mut ops: Vec<Op> = graphs.iter().flat_map(|graph| graph.nodes()).map(|node| node.op.clone()).collect();
-    ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::FirstColumns]);
+    ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::FirstColumns, Op::ScaleColumns]);
+    ops.extend([Op::LayerNorm { eps: 0.0, offset: 0.0 }, Op::Activate(Activation::Gelu)]);
+    ops.push(Op::Unary(Unary::ReciprocalRoot));
+    ops.push(Op::Route(RouterSpec { num_chosen: 1, is_normalised: true }));
+    ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, activation: Activation::Silu }));
     for op in ops {
         let declaration = format!("fn {}(", test_of(&op));
         assert!(sources.iter().any(|source| source.contains(&declaration)), "{}: no {declaration}", op.name());
@@ -111,5 +128,6 @@ fn integers(dims: &[usize], values: Vec<i32>) -> Array {
 
 fn weight(name: &str, shape: &[usize], dtype: DType) -> WeightSpec {
     let partition = Partition::Replicated;
-    WeightSpec { name: name.to_owned(), shape: shape.to_vec(), dtype, partition, world_size: 1, num_copies: 1 }
+    let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
+    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::case::layout;
 use super::*;
 use crate::batch::Batch;
-use crate::graph::RotarySpec;
+use crate::graph::{Pairing, RotarySpec};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
@@ -100,22 +100,32 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let mut graph = Graph::default();
-        let [spec, head_spec] =
-            [("weight", heads * size), ("head_weight", size)].map(|(name, size)| weight(name, &[size], dtype));
+        let specs = [("weight", vec![heads * size]), ("head_weight", vec![size]), ("weights", vec![heads, size])]
+            .map(|(name, shape)| weight(name, &shape, dtype));
         let x = tokens(&mut graph, 0, &[heads * size]);
-        let (all, each) = (graph.weight(&spec), graph.weight(&head_spec));
-        let normed = graph.rms_norm(x, all, 1e-5).unwrap();
+        let [all, each, own] = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
+        let normed = graph.rms_norm(x, all, 1e-5, 0.0).unwrap();
+        let layer_normed = graph.layer_norm(x, &[all, all], 1e-5, 0.0).unwrap();
         // Of each head alone, as some models have it.
         let x = graph.reshape(x, &[heads, size]).unwrap();
-        let normed_heads = graph.rms_norm(x, each, 1e-6).unwrap();
-        let graph = graph.finish(&[normed, normed_heads]);
+        let normed_heads = graph.rms_norm(x, each, 1e-6, 1.0).unwrap();
+        let own_weights = graph.layer_norm(x, &[own], 1e-5, 1.0).unwrap();
+        let graph = graph.finish(&[normed, normed_heads, layer_normed, own_weights]);
         let mut numbers = Numbers::new(seed);
         let x = floats(&[num_rows, heads * size], numbers.floats(num_rows * heads * size, scale));
         let mut case = Case::plain(graph, num_rows, vec![x]);
-        case.weights = vec![(spec, numbers.floats(heads * size, 2.0)), (head_spec, numbers.floats(size, 2.0))];
-        // A sum in another order, an inverse square root, three roundings.
+        let mut weights = |spec: WeightSpec| {
+            let len = spec.shape.iter().product();
+            (spec, numbers.floats(len, 2.0))
+        };
+        case.weights = specs.map(&mut weights).to_vec();
+        // A sum in another order, an inverse square root, three roundings. 1 + weight may be close to 0.
         let tolerance = Tolerance::Close { relative: 2e-6, absolute: 0.0 };
-        case.check(&[tolerance.clone(), tolerance]);
+        let shifted = Tolerance::Close { relative: 2e-6, absolute: 1e-5 };
+        // A mean is subtracted from what may be close to it, and divided by what is left: one value alone is not spread at all.
+        let centred = Tolerance::Close { relative: 1e-5, absolute: if size * heads < 3 { 2e-3 } else { 2e-5 * spread(heads * size) } };
+        let own = Tolerance::Close { relative: 1e-5, absolute: if size < 3 { 2e-3 } else { 2e-5 * spread(size) } };
+        case.check(&[tolerance, shifted, centred, own]);
     }
 
     #[test]
@@ -124,12 +134,13 @@ proptest! {
         heads in 1..4usize,
         [half, rest] in [1..20usize, 0..5usize],
         amplitude in prop::sample::select(vec![1.0_f32, 1.2]),
+        pairing in prop::sample::select(vec![Pairing::Halves, Pairing::Neighbours]),
         seed in any::<u64>(),
     ) {
         // Partial where there is a rest.
         let head_dim = 2 * half + rest;
         let frequencies = (0..half).map(|i| 10_000_f32.powf(-(i as f32) / half as f32)).collect();
-        let spec = Arc::new(RotarySpec { frequencies, amplitude });
+        let spec = Arc::new(RotarySpec { frequencies, amplitude, pairing });
         let mut graph = Graph::default();
         let x = tokens(&mut graph, 0, &[heads, head_dim]);
         let positions = graph.input(Input::Positions);
@@ -149,22 +160,63 @@ proptest! {
     }
 
     #[test]
-    fn gates_and_biases(num_rows in 1..6usize, size in 1..100usize, seed in any::<u64>(), dtype in prop::sample::select(FLOATS.to_vec())) {
+    fn activations(num_rows in 1..6usize, size in 1..100usize, seed in any::<u64>()) {
+        let functions = [
+            Activation::Silu,
+            Activation::Gelu,
+            Activation::GeluTanh,
+            Activation::SquaredRelu,
+            Activation::Sigmoid,
+            Activation::Tanh,
+        ];
         let mut graph = Graph::default();
         let [gate, up] = [0, 1].map(|index| tokens(&mut graph, index, &[size]));
-        let spec = weight("bias", &[size], dtype);
-        let bias = graph.weight(&spec);
-        let (gated, shifted) = (graph.silu_mul(gate, up).unwrap(), graph.add_bias(up, bias).unwrap());
-        let sum = graph.binary(Binary::Add, gate, up).unwrap();
-        let graph = graph.finish(&[gated, shifted, sum]);
+        let mut outputs = functions.map(|function| graph.activate(function, gate).unwrap()).to_vec();
+        outputs.extend(functions.map(|function| graph.gated(function, gate, up).unwrap()));
+        let graph = graph.finish(&outputs);
         let mut numbers = Numbers::new(seed);
         let len = num_rows * size;
         let limit = numbers.one_of(&[1.0, 10.0, 120.0]);
         let arguments = vec![floats(&[num_rows, size], numbers.floats(len, limit)), floats(&[num_rows, size], numbers.floats(len, 2.0))];
+        // Two exponentials, each within 2 units in the last place; very negative gates may give 0. The bell's tail and the
+        // hyperbolic tangent are differences of numbers up to 1, the former times x.
+        let gate = Tolerance::Close { relative: 1e-6, absolute: 1e-30 };
+        let bounded = Tolerance::Close { relative: 2e-6, absolute: 5e-7 * limit.max(1.0) };
+        let tolerances = functions.map(|function| match function {
+            Activation::Silu | Activation::Sigmoid | Activation::SquaredRelu => gate.clone(),
+            Activation::Gelu | Activation::GeluTanh | Activation::Tanh => bounded.clone(),
+        });
+        Case::plain(graph, num_rows, arguments).check(&[tolerances.clone(), tolerances].concat());
+    }
+
+    #[test]
+    fn biases_and_sums(num_rows in 1..6usize, size in 1..100usize, seed in any::<u64>(), dtype in prop::sample::select(FLOATS.to_vec())) {
+        let mut graph = Graph::default();
+        let [x, y] = [0, 1].map(|index| tokens(&mut graph, index, &[size]));
+        let spec = weight("bias", &[size], dtype);
+        let bias = graph.weight(&spec);
+        let shifted = graph.add_bias(y, bias).unwrap();
+        let scaled = graph.scale_columns(y, bias).unwrap();
+        let sum = graph.binary(Binary::Add, x, y).unwrap();
+        let squares = graph.binary(Binary::Multiply, x, x).unwrap();
+        let squares = graph.sum_columns(squares).unwrap();
+        let one = graph.constant(1.0);
+        let squares = graph.binary(Binary::Add, squares, one).unwrap();
+        let root = graph.unary(Unary::ReciprocalRoot, squares).unwrap();
+        let normed = graph.binary(Binary::Multiply, x, root).unwrap();
+        let graph = graph.finish(&[shifted, scaled, sum, normed]);
+        let mut numbers = Numbers::new(seed);
+        let len = num_rows * size;
+        let arguments = [(); 2].map(|()| floats(&[num_rows, size], numbers.floats(len, 2.0))).to_vec();
         let mut case = Case::plain(graph, num_rows, arguments);
         case.weights = vec![(spec, numbers.floats(size, 2.0))];
-        // Two exponentials, each within 2 units in the last place; very negative gates may give 0. A sum is IEEE's.
-        let gate = Tolerance::Close { relative: 1e-6, absolute: 1e-30 };
-        case.check(&[gate, Tolerance::Exact, Tolerance::Exact]);
+        // One sum or product is IEEE's; those of all squares have an order.
+        let normed = Tolerance::Close { relative: 2e-6, absolute: 0.0 };
+        case.check(&[Tolerance::Exact, Tolerance::Exact, Tolerance::Exact, normed]);
     }
+}
+
+/// How large normed values of so many can be.
+fn spread(size: usize) -> f32 {
+    (size as f32).sqrt()
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::backend::pjrt::program::{ProgramForm, ProgramKey, Programs};
 use crate::backend::pjrt::stablehlo::HeadForm;
 use crate::backend::{ModelGraphs, StateLayout};
-use crate::graph::{AttentionSpec, RotarySpec};
+use crate::graph::{AttentionSpec, Pairing, RotarySpec};
 use crate::sampling::{self, BatchSampler};
 
 const VOCAB_SIZE: usize = 10;
@@ -29,7 +29,7 @@ fn model() -> ModelGraphs {
     let x = graph.binary(Binary::Add, x, attended).unwrap();
     let normed = norm(&mut graph, x, "mlp_norm");
     let [gate, up] = ["gate", "up"].map(|name| linear(&mut graph, normed, name, [12, HIDDEN_SIZE]));
-    let gated = graph.silu_mul(gate, up).unwrap();
+    let gated = graph.gated(Activation::Silu, gate, up).unwrap();
     let down = linear(&mut graph, gated, "down", [HIDDEN_SIZE, 12]);
     let x = graph.binary(Binary::Add, x, down).unwrap();
     let x = norm(&mut graph, x, "norm");
@@ -48,7 +48,7 @@ fn model() -> ModelGraphs {
 }
 
 fn attention(graph: &mut Graph, x: Value) -> Value {
-    let spec = Arc::new(RotarySpec { frequencies: vec![1.0, 0.01], amplitude: 1.0 });
+    let spec = Arc::new(RotarySpec { frequencies: vec![1.0, 0.01], amplitude: 1.0, pairing: Pairing::Halves });
     let positions = graph.input(Input::Positions);
     let x = norm(graph, x, "attention_norm");
     let [q, k, v] = [("q", 2), ("k", 1), ("v", 1)].map(|(name, heads)| {
@@ -56,7 +56,8 @@ fn attention(graph: &mut Graph, x: Value) -> Value {
         graph.reshape(x, &[heads, HEAD_DIM]).unwrap()
     });
     let [q, k] = [q, k].map(|x| graph.rotary(x, positions, &spec).unwrap());
-    let attended = graph.paged_attention([q, k, v], AttentionSpec { layer: 0, scale: 0.5 }).unwrap();
+    let spec = AttentionSpec { layer: 0, scale: 0.5, window: None, soft_cap: None };
+    let attended = graph.paged_attention([q, k, v], spec).unwrap();
     let attended = graph.reshape(attended, &[2 * HEAD_DIM]).unwrap();
     linear(graph, attended, "o", [HIDDEN_SIZE, 2 * HEAD_DIM])
 }
@@ -68,7 +69,7 @@ fn linear(graph: &mut Graph, x: Value, name: &str, shape: [usize; 2]) -> Value {
 
 fn norm(graph: &mut Graph, x: Value, name: &str) -> Value {
     let weight = graph.weight(&weight(name, &[HIDDEN_SIZE], DType::Bf16));
-    graph.rms_norm(x, weight, 1e-5).unwrap()
+    graph.rms_norm(x, weight, 1e-5, 0.0).unwrap()
 }
 
 fn programs() -> Programs {
@@ -95,7 +96,10 @@ fn the_program_of_a_greedy_sampler() {
 fn the_same_program_is_the_same_text() {
     let everything = ProgramKey::Sampler { rows: 2, sampler: BatchSampler::Everything };
     let prefill = ProgramKey::Decoder { rows: 1, tokens_per_row: 32 };
-    for key in [DECODER, prefill, SAMPLER, everything, ProgramKey::Targets { tokens: 32 }, ProgramKey::Clear] {
+    let penalising = ProgramKey::Sampler { rows: 2, sampler: BatchSampler::Penalising };
+    let targets = ProgramKey::Targets { tokens: 32 };
+    let others = [targets, ProgramKey::CachedTokens, ProgramKey::Clear];
+    for key in [DECODER, prefill, SAMPLER, penalising, everything].into_iter().chain(others) {
         let [first, second] = [(); 2].map(|()| programs().print(key).unwrap());
         assert_eq!(first.text, second.text, "{key}");
         assert_eq!(first.weights, second.weights, "{key}");

@@ -1,0 +1,36 @@
+//! `logit_bias` on the wire, as OpenAI has it: an object of token ids, which JSON wants as strings, and numbers.
+//!
+//! Which tokens and numbers there may be is checked with the other parameters.
+
+use proto::LogitBias;
+use serde::Deserializer;
+use serde::de::{Error, MapAccess, Visitor};
+
+/// Reads such an object, or `null` for none. Entries keep their order.
+pub(super) fn by_token_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LogitBias>, D::Error> {
+    deserializer.deserialize_any(BiasVisitor)
+}
+
+struct BiasVisitor;
+
+impl<'de> Visitor<'de> for BiasVisitor {
+    type Value = Vec<LogitBias>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object of token ids and numbers")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut biases = Vec::new();
+        while let Some((key, bias)) = map.next_entry::<String, f32>()? {
+            let token_id = key.parse();
+            let token_id = token_id.map_err(|_| A::Error::custom(format!("`logit_bias` has no token id: {key:?}")))?;
+            biases.push(LogitBias { token_id, bias });
+        }
+        Ok(biases)
+    }
+}

@@ -1,0 +1,91 @@
+//! How much memory the KV cache is to have: a size, or a share of what is free.
+//!
+//! Written as `8GiB`, `8GB`, `512MiB`, a number of bytes, or `60%`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Units, their names in lower case.
+const UNITS: [(&str, u64); 9] = [
+    ("", 1),
+    ("b", 1),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+];
+
+/// Memory of the KV cache on each device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvCacheMemory {
+    /// A size in bytes.
+    Bytes(u64),
+    /// A share of what is free beside the weights, 1 to 100.
+    Percent(u32),
+}
+
+/// Neither a size nor a share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is neither a size, such as 8GiB, 512MiB or a number of bytes, nor a share from 1% to 100%")]
+pub struct KvCacheMemoryError(String);
+
+impl FromStr for KvCacheMemory {
+    type Err = KvCacheMemoryError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text.trim()).ok_or_else(|| KvCacheMemoryError(text.to_owned()))
+    }
+}
+
+fn parse(text: &str) -> Option<KvCacheMemory> {
+    if let Some(percent) = text.strip_suffix('%') {
+        let percent = percent.trim().parse().ok()?;
+        return (1..=100).contains(&percent).then_some(KvCacheMemory::Percent(percent));
+    }
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = unit.trim().to_ascii_lowercase();
+    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    let bytes = match number.parse::<u64>() {
+        Ok(number) => number.checked_mul(*factor)?,
+        // Halves of a gibibyte are exact in a double, and so is everything that anybody types.
+        Err(_) => (number.parse::<f64>().ok()? * *factor as f64) as u64,
+    };
+    (bytes > 0).then_some(KvCacheMemory::Bytes(bytes))
+}
+
+impl fmt::Display for KvCacheMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{bytes}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_shares() {
+        let cases = [
+            ("8GiB", KvCacheMemory::Bytes(8 << 30)),
+            ("1.5 gib", KvCacheMemory::Bytes(3 << 29)),
+            ("512MiB", KvCacheMemory::Bytes(512 << 20)),
+            ("2GB", KvCacheMemory::Bytes(2_000_000_000)),
+            ("4096", KvCacheMemory::Bytes(4096)),
+            ("60%", KvCacheMemory::Percent(60)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(text.parse(), Ok(expected));
+            assert_eq!(expected.to_string().parse(), Ok(expected));
+        }
+        for text in ["", "0", "0%", "101%", "-1", "8 parsecs", "GiB", "99999999999999TiB", "1e3"] {
+            assert!(text.parse::<KvCacheMemory>().is_err(), "{text}");
+        }
+    }
+}

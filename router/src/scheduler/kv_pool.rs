@@ -1,0 +1,212 @@
+//! The blocks of the KV cache: free, owned by one sequence, or in the prefix cache with a count of references.
+//!
+//! Doors: [`KvPool::lookup`] and [`KvPool::open`] for a sequence that is admitted, [`KvPool::grow`] while it runs,
+//! [`KvPool::cache`] when blocks of it are full, [`KvPool::close`] at its end. A block that is needed is a free one, else the
+//! least recently used of the prefix cache.
+//!
+//! ```text
+//! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
+//!   ▲────────close───────┘                        └──────────close─────────▲
+//! ```
+
+use super::prefix_tree::{BlockId, NodeId, PrefixTree};
+
+/// All blocks.
+#[derive(Debug)]
+pub(super) struct KvPool {
+    block_size: usize,
+    free: Vec<BlockId>,
+    is_free: Vec<bool>,
+    /// `None` where prompts are never shared.
+    tree: Option<PrefixTree>,
+    /// Counts steps: what is computed in this one cannot be read by other rows of it.
+    step: u64,
+    num_returns: u64,
+}
+
+/// The blocks of one sequence.
+#[derive(Debug, Default)]
+pub(super) struct BlockTable {
+    /// In order of position.
+    blocks: Vec<BlockId>,
+    /// The sequence's tokens in the prefix cache, from the first block on. Where another sequence has computed the same
+    /// tokens at the same time, a node has another block than this one: a twin of it.
+    path: Vec<NodeId>,
+    num_twins: u32,
+}
+
+/// What the prefix cache has of a prompt.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Prefix {
+    pub(super) nodes: Vec<NodeId>,
+    /// The next block is being computed in this very step.
+    pub(super) is_being_read: bool,
+}
+
+impl BlockTable {
+    /// Blocks in order of position.
+    pub(super) fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+}
+
+impl KvPool {
+    /// Blocks `0..num_blocks`, all free.
+    pub(super) fn new(num_blocks: u32, block_size_tokens: u32, caches_prefixes: bool) -> Self {
+        Self {
+            block_size: block_size_tokens as usize,
+            free: (0..num_blocks).rev().map(BlockId).collect(),
+            is_free: vec![true; num_blocks as usize],
+            tree: caches_prefixes.then(|| PrefixTree::new(num_blocks, block_size_tokens)),
+            step: 0,
+            num_returns: 0,
+        }
+    }
+
+    /// From here on it is another step.
+    pub(super) fn begin_step(&mut self) {
+        self.step += 1;
+    }
+
+    /// The longest prefix of `tokens` in whole blocks that the cache has.
+    pub(super) fn lookup(&self, tokens: &[u32]) -> Prefix {
+        let mut prefix = Prefix::default();
+        let Some(tree) = &self.tree else { return prefix };
+        for tokens in tokens.chunks_exact(self.block_size) {
+            let Some(node) = tree.child(prefix.nodes.last().copied(), tokens) else { break };
+            if tree.computed_in(node) == self.step {
+                prefix.is_being_read = true;
+                break;
+            }
+            prefix.nodes.push(node);
+        }
+        prefix
+    }
+
+    /// Times that blocks were given back so far. Until the next time, no more of them can be had.
+    pub(super) fn num_returns(&self) -> u64 {
+        self.num_returns
+    }
+
+    /// Blocks that could be had: free ones, and those of the cache that nobody refers to.
+    pub(super) fn num_available(&self) -> u32 {
+        count(self.free.len()) + self.num_idle()
+    }
+
+    /// Blocks of the prefix cache that nobody refers to.
+    pub(super) fn num_idle(&self) -> u32 {
+        self.tree.as_ref().map_or(0, PrefixTree::num_idle)
+    }
+
+    /// Blocks that sequences own or refer to.
+    pub(super) fn num_used(&self) -> u32 {
+        count(self.is_free.len()) - self.num_available()
+    }
+
+    /// Blocks that could be had beside those of `prefix`.
+    pub(super) fn num_available_beside(&self, prefix: &Prefix) -> u32 {
+        let Some(tree) = &self.tree else { return self.num_available() };
+        self.num_available() - count(prefix.nodes.iter().filter(|node| tree.num_references(**node) == 0).count())
+    }
+
+    /// The table of a sequence: `prefix`, then `num_new` blocks of its own. `None`, and no change, when there are not enough.
+    pub(super) fn open(&mut self, prefix: Prefix, num_new: u32) -> Option<BlockTable> {
+        if num_new > self.num_available_beside(&prefix) {
+            return None;
+        }
+        let mut table = BlockTable { blocks: Vec::new(), path: prefix.nodes, num_twins: 0 };
+        if let Some(tree) = &mut self.tree {
+            table.path.iter().for_each(|node| tree.refer(*node));
+            table.blocks.extend(table.path.iter().map(|node| tree.block(*node)));
+        }
+        let new = std::iter::repeat_with(|| self.take()).take(num_new as usize);
+        table.blocks.extend(new.flatten());
+        Some(table)
+    }
+
+    /// Adds a block to a table. `None` when there is none left: never where no other sequence has blocks, and all that this
+    /// one needs fit in the cache.
+    pub(super) fn grow(&mut self, table: &mut BlockTable) -> Option<BlockId> {
+        if self.num_available() == 0 {
+            self.free_twins(table);
+        }
+        let block = self.take()?;
+        table.blocks.push(block);
+        Some(block)
+    }
+
+    /// Puts the full blocks of a table into the prefix cache. `tokens` are those whose keys and values are written by the
+    /// steps scheduled so far.
+    pub(super) fn cache(&mut self, table: &mut BlockTable, tokens: &[u32]) {
+        let Some(tree) = &mut self.tree else { return };
+        if tokens.len() / self.block_size <= table.path.len() {
+            return;
+        }
+        for tokens in tokens.chunks_exact(self.block_size).skip(table.path.len()) {
+            let parent = table.path.last().copied();
+            let own = table.blocks[table.path.len()];
+            let node = if let Some(node) = tree.child(parent, tokens) {
+                tree.refer(node);
+                table.num_twins += 1;
+                node
+            } else {
+                tree.insert(parent, own, tokens, self.step)
+            };
+            table.path.push(node);
+        }
+        self.free_twins(table);
+    }
+
+    /// Ends a table. What is not in the prefix cache is free again.
+    pub(super) fn close(&mut self, table: BlockTable) {
+        let BlockTable { blocks, path, num_twins: _ } = table;
+        self.num_returns += 1;
+        for (index, block) in blocks.into_iter().enumerate().rev() {
+            let mut is_cached = false;
+            if let (Some(node), Some(tree)) = (path.get(index), &mut self.tree) {
+                tree.unrefer(*node, self.step);
+                is_cached = tree.block(*node) == block;
+            }
+            if !is_cached {
+                self.release(block);
+            }
+        }
+    }
+
+    /// Gives back the twins of a table's blocks that nobody else refers to: its own block takes their place in the cache.
+    fn free_twins(&mut self, table: &mut BlockTable) {
+        let Some(tree) = &mut self.tree else { return };
+        if table.num_twins == 0 {
+            return;
+        }
+        let mut freed = Vec::new();
+        for (node, block) in table.path.iter().zip(&table.blocks) {
+            if tree.block(*node) != *block && tree.num_references(*node) == 1 {
+                freed.push(tree.replace_block(*node, *block, self.step));
+            }
+        }
+        table.num_twins -= count(freed.len());
+        self.num_returns += 1;
+        freed.into_iter().for_each(|block| self.release(block));
+    }
+
+    fn take(&mut self) -> Option<BlockId> {
+        let Some(block) = self.free.pop() else {
+            return self.tree.as_mut()?.evict();
+        };
+        self.is_free[block.0 as usize] = false;
+        Some(block)
+    }
+
+    /// Giving a block back twice is a defect and panics, before two sequences share it.
+    fn release(&mut self, block: BlockId) {
+        let was_free = std::mem::replace(&mut self.is_free[block.0 as usize], true);
+        assert!(!was_free, "block {} released twice", block.0);
+        self.free.push(block);
+    }
+}
+
+fn count(len: usize) -> u32 {
+    // There are fewer than 2^32 blocks.
+    len as u32
+}

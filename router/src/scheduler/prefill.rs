@@ -1,0 +1,58 @@
+//! How the prompts share a step: at most `max_batch_prefill_tokens` in all.
+//!
+//! The prompt that was admitted first gets half of them, so that every prompt is read in a bounded number of steps. The others,
+//! those with the fewest tokens left first, and then those in the queue, get at most half of what is left each, so that a long
+//! prompt does not hold back short ones. What is still left goes to the others, and last to the first one.
+
+use std::time::Instant;
+
+use super::rows::SlotId;
+use super::{Scheduler, Step};
+
+/// Part of a prompt that a step reads.
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    slot: SlotId,
+    /// Position of its first token.
+    start: u32,
+}
+
+impl Scheduler {
+    /// Adds pieces of prompts to a step.
+    pub(super) fn prefill(&mut self, now: Instant, step: &mut Step) {
+        let mut rest = self.limits.max_batch_prefill_tokens;
+        let unread = self.rows.iter().map(|(slot, running)| (slot, running.num_unread()));
+        let mut reading: Vec<(SlotId, u32)> = unread.filter(|(_, num_unread)| *num_unread > 0).collect();
+        let mut shares: Vec<Share> = Vec::new();
+        if let Some((_, others)) = reading.split_first_mut() {
+            others.sort_by_key(|(_, num_unread)| *num_unread);
+        }
+        for (slot, _) in reading {
+            shares.extend(self.share(slot, rest.div_ceil(2), &mut rest));
+        }
+        // Whoever had to make room would only be in its way again.
+        while rest > 0
+            && step.num_preempted == 0
+            && let Some(slot) = self.admit(now, step)
+        {
+            shares.extend(self.share(slot, rest.div_ceil(2), &mut rest));
+        }
+        for share in shares.iter().skip(1).chain(shares.first()) {
+            self.share(share.slot, rest, &mut rest);
+        }
+        for Share { slot, start } in shares {
+            if let Some(running) = self.rows.get_mut(slot) {
+                running.read(slot, start, step);
+            }
+        }
+    }
+
+    /// Gives a sequence at most `most` tokens of `rest`.
+    fn share(&mut self, slot: SlotId, most: u32, rest: &mut u32) -> Option<Share> {
+        let running = self.rows.get_mut(slot)?;
+        let num_tokens = running.num_unread().min(most);
+        *rest -= num_tokens;
+        let start = running.plan(num_tokens, &mut self.pool);
+        (num_tokens > 0).then_some(Share { slot, start })
+    }
+}

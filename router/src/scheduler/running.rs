@@ -1,0 +1,131 @@
+//! A sequence in a slot: how far the steps scheduled so far have brought it, and what it asks of the next.
+//!
+//! ```text
+//!  tokens [0 ........ num_to_read)   made while it runs
+//!         ├── written ──┤                           in the KV cache once the steps scheduled so far are done
+//!                        next chunk of what is to be read, then one decode row per step
+//! ```
+//!
+//! What is to be read is the prompt, and for a sequence that was preempted the tokens that it had made.
+
+use proto::{DecodeRow, PromptChunk, SamplingParams};
+
+use super::kv_pool::{BlockTable, KvPool};
+use super::rows::SlotId;
+use super::sequence::Sequence;
+use super::step::{Expected, ExpectedLogprobs, Step};
+
+/// Counts admissions: a sequence that was preempted and comes back is not the one whose tokens are under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Admission(pub(super) u64);
+
+/// A sequence that owns a slot and blocks.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) sequence: Sequence,
+    pub(super) admission: Admission,
+    pub(super) table: BlockTable,
+    num_to_read: u32,
+    num_written: u32,
+    /// Tokens that it has made once the steps scheduled so far are done.
+    num_scheduled_tokens: u32,
+    reports_prompt_logprobs: bool,
+    /// The shards know of it.
+    is_open: bool,
+}
+
+impl Running {
+    /// A sequence whose first `num_cached` tokens the blocks of `table` hold.
+    pub(super) fn new(sequence: Sequence, admission: Admission, table: BlockTable, num_cached: u32) -> Self {
+        Self {
+            num_to_read: sequence.num_tokens(),
+            num_scheduled_tokens: sequence.num_new_tokens(),
+            reports_prompt_logprobs: sequence.wants_prompt_logprobs(),
+            is_open: false,
+            sequence,
+            admission,
+            table,
+            num_written: num_cached,
+        }
+    }
+
+    /// Tokens that no step reads yet and the next one may. The last one waits for the mask of the token that follows.
+    pub(super) fn num_unread(&self) -> u32 {
+        let held_back = u32::from(!self.sequence.can_sample(self.num_scheduled_tokens));
+        (self.num_to_read - held_back).saturating_sub(self.num_written)
+    }
+
+    /// Whether the shards know of it.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether the next step can make a token of it.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.num_written >= self.num_to_read
+            && self.num_scheduled_tokens < self.sequence.max_new_tokens
+            && self.sequence.can_sample(self.num_scheduled_tokens)
+    }
+
+    /// Whether its next token needs a block that it has not.
+    pub(super) fn needs_block(&self, block_size_tokens: u32) -> bool {
+        self.num_written as usize == self.table.blocks().len() * block_size_tokens as usize
+    }
+
+    /// Puts its full blocks whose tokens are known into the prefix cache.
+    pub(super) fn cache(&mut self, pool: &mut KvPool) {
+        let num_known = self.num_written.min(self.sequence.num_tokens());
+        pool.cache(&mut self.table, &self.sequence.tokens[..num_known as usize]);
+    }
+
+    /// Adds its row to a step, with the block that it needs now.
+    pub(super) fn decode(&mut self, slot: SlotId, new_block: Option<u32>, step: &mut Step) {
+        let new_blocks = new_block.into_iter().collect();
+        let allowed_tokens = self.sequence.mask().cloned();
+        step.rows.push(DecodeRow { slot: slot.0, position: self.num_written, new_blocks, allowed_tokens });
+        step.outstanding.row_tokens.push(Expected { slot, admission: self.admission });
+        self.num_written += 1;
+        self.num_scheduled_tokens += 1;
+    }
+
+    /// Plans to read some more tokens in this step, and answers where they begin.
+    pub(super) fn plan(&mut self, num_tokens: u32, pool: &mut KvPool) -> u32 {
+        let start = self.num_written;
+        self.num_written += num_tokens;
+        self.cache(pool);
+        start
+    }
+
+    /// Adds what was planned from `start` on to a step.
+    pub(super) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
+        let is_first = !std::mem::replace(&mut self.is_open, true);
+        let ids = |range: std::ops::Range<u32>| self.sequence.tokens[range.start as usize..range.end as usize].to_vec();
+        let mut chunk = PromptChunk {
+            slot: slot.0,
+            position: start,
+            token_ids: ids(start..self.num_written),
+            samples_token: self.num_written == self.num_to_read,
+            ..PromptChunk::default()
+        };
+        if is_first {
+            let wants_prompt_logprobs = self.reports_prompt_logprobs;
+            chunk.sampling = Some(SamplingParams { wants_prompt_logprobs, ..self.sequence.sampling.clone() });
+            chunk.new_blocks = self.table.blocks().iter().map(|block| block.0).collect();
+            chunk.cached_token_ids = ids(0..start);
+            chunk.num_generated_tokens = self.num_scheduled_tokens;
+        }
+        if chunk.samples_token {
+            chunk.allowed_tokens = self.sequence.mask().cloned();
+        }
+        let admission = self.admission;
+        if self.reports_prompt_logprobs {
+            let num_tokens = self.num_written - start;
+            step.outstanding.prompt_logprobs.push(ExpectedLogprobs { slot, admission, position: start, num_tokens });
+        }
+        if chunk.samples_token {
+            self.num_scheduled_tokens += 1;
+            step.outstanding.chunk_tokens.push(Expected { slot, admission });
+        }
+        step.chunks.push(chunk);
+    }
+}

@@ -1,0 +1,383 @@
+//! Random histories: submit, cancel, step, answer, let time pass, fail, in any order.
+//!
+//! They prove that no slot or block leaks or has two owners, that no budget is passed, that every sequence has exactly one end,
+//! that its tokens are those that it makes alone, and that nobody starves: once nobody submits any more, the sequence that was
+//! admitted first gets a row, or at least half of the prefill budget, in every step and is never preempted. So all sequences
+//! end within as many steps as they have tokens to read and to make.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proto::{SamplingParams, StepReply};
+
+use super::super::*;
+use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
+use super::{EOS, limits};
+
+/// Histories of a run: as many as the variable `HILO_HISTORIES` says.
+fn num_histories() -> u32 {
+    std::env::var("HILO_HISTORIES").ok().and_then(|number| number.parse().ok()).unwrap_or(1000)
+}
+
+/// What a client, the clock or the shard does next.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Submit {
+        prompt: Prompt,
+        max_new_tokens: u32,
+        wants_prompt_logprobs: bool,
+        ignores_eos: bool,
+        seconds: Option<u64>,
+        is_masked: bool,
+    },
+    Cancel(usize),
+    Mask(usize),
+    Schedule,
+    Reply,
+    Wait {
+        seconds: u64,
+    },
+    FailAll,
+}
+
+/// The first tokens of a story that many prompts begin with, then tokens of its own.
+#[derive(Debug, Clone, Copy)]
+struct Prompt {
+    story: u32,
+    shared_len: u32,
+    own: u32,
+    own_len: u32,
+}
+
+impl Prompt {
+    fn tokens(self) -> Vec<u32> {
+        let shared = (0..self.shared_len).map(|i| 100 + self.story * 100 + i);
+        shared.chain((0..self.own_len).map(|i| 1000 + self.own * 100 + i)).collect()
+    }
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let prompt = (0..2u32, 0..24u32, 0..3u32, 1..8u32).prop_map(|(story, shared_len, own, own_len)| Prompt {
+        story,
+        shared_len,
+        own,
+        own_len,
+    });
+    let seconds = prop_oneof![5 => Just(None), 1 => (1..6u64).prop_map(Some)];
+    let is_masked = prop_oneof![3 => Just(false), 1 => Just(true)];
+    let submit = (prompt, 1..20u32, any::<bool>(), any::<bool>(), seconds, is_masked);
+    prop_oneof![
+        6 => submit.prop_map(|(prompt, max_new_tokens, wants_prompt_logprobs, ignores_eos, seconds, is_masked)| Action::Submit {
+            prompt, max_new_tokens, wants_prompt_logprobs, ignores_eos, seconds, is_masked }),
+        1 => any::<usize>().prop_map(Action::Cancel),
+        6 => any::<usize>().prop_map(Action::Mask),
+        16 => Just(Action::Schedule),
+        16 => Just(Action::Reply),
+        1 => (0..3u64).prop_map(|seconds| Action::Wait { seconds }),
+        1 => prop_oneof![20 => Just(Action::Schedule), 1 => Just(Action::FailAll)],
+    ]
+}
+
+/// What went into a scheduler and what came out, in order.
+#[derive(Debug, Default)]
+struct Log {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Submit(SequenceSpec, Instant, Result<SequenceId, SubmitError>),
+    Cancel(SequenceId, bool),
+    Mask(SequenceId, Vec<u8>, bool),
+    Schedule(Instant, Option<Step>),
+    Apply(StepReply, Vec<Event>),
+    FailAll(Vec<Event>),
+}
+
+impl Log {
+    /// Another scheduler decides the same.
+    fn replay(self, limits: Limits) {
+        let mut scheduler = Scheduler::new(limits);
+        for entry in self.entries {
+            match entry {
+                Entry::Submit(spec, now, result) => assert_eq!(scheduler.submit(spec, now), result),
+                Entry::Cancel(id, result) => assert_eq!(scheduler.cancel(id), result),
+                Entry::Mask(id, mask, result) => assert_eq!(scheduler.set_mask(id, mask), result),
+                Entry::Schedule(now, step) => {
+                    let again = scheduler.schedule(now);
+                    assert_eq!(format!("{again:?}"), format!("{step:?}"));
+                }
+                Entry::Apply(reply, events) => assert_eq!(scheduler.apply(reply).unwrap(), events),
+                Entry::FailAll(events) => assert_eq!(scheduler.fail_all("the shard died"), events),
+            }
+        }
+    }
+}
+
+/// What a reader of a sequence has seen, and what it should see.
+#[derive(Debug)]
+struct Reader {
+    spec: SequenceSpec,
+    expected: Vec<u32>,
+    num_seen: usize,
+    num_prompt_logprobs: usize,
+    was_admitted: bool,
+    /// Tokens before the one whose mask was set last.
+    masked_at: Option<usize>,
+}
+
+/// A scheduler, a shard behind a window of commands, and the readers.
+struct Simulation {
+    limits: Limits,
+    scheduler: Scheduler,
+    shard: ShardModel,
+    window: usize,
+    now: Instant,
+    in_flight: VecDeque<StepReply>,
+    readers: BTreeMap<SequenceId, Reader>,
+    /// `None` where nobody will replay it.
+    log: Option<Log>,
+    num_preempted: u32,
+    num_cached: u32,
+}
+
+impl Simulation {
+    fn new(limits: Limits, window: usize, is_logged: bool) -> Self {
+        Self {
+            scheduler: Scheduler::new(limits.clone()),
+            shard: ShardModel::new(&limits),
+            limits,
+            window,
+            now: Instant::now(),
+            in_flight: VecDeque::new(),
+            readers: BTreeMap::new(),
+            log: is_logged.then(Log::default),
+            num_preempted: 0,
+            num_cached: 0,
+        }
+    }
+
+    fn note(&mut self, entry: impl FnOnce() -> Entry) {
+        if let Some(log) = &mut self.log {
+            log.entries.push(entry());
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Submit { prompt, max_new_tokens, wants_prompt_logprobs, ignores_eos, seconds, is_masked } => {
+                let prompt = prompt.tokens();
+                let seed = if is_masked { MASKED } else { 0 };
+                let sampling = SamplingParams { wants_prompt_logprobs, seed, ..SamplingParams::greedy() };
+                let deadline = seconds.map(|seconds| self.now + Duration::from_secs(seconds));
+                self.submit(SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked });
+            }
+            Action::Cancel(index) => {
+                let id = self.readers.keys().nth(index % self.readers.len().max(1)).copied();
+                if let Some(id) = id {
+                    assert!(self.scheduler.cancel(id), "a living sequence can be cancelled");
+                    assert!(!self.scheduler.cancel(id), "once");
+                    self.readers.remove(&id);
+                    self.note(|| Entry::Cancel(id, true));
+                    self.note(|| Entry::Cancel(id, false));
+                }
+            }
+            Action::Mask(index) => {
+                let id = self.readers.keys().nth(index % self.readers.len().max(1)).copied();
+                id.into_iter().for_each(|id| self.set_mask(id));
+            }
+            Action::Schedule => self.schedule(),
+            Action::Reply => self.reply(),
+            Action::Wait { seconds } => self.now += Duration::from_secs(seconds),
+            Action::FailAll => {
+                let events = self.scheduler.fail_all("the shard died");
+                self.note(|| Entry::FailAll(events.clone()));
+                events.into_iter().for_each(|event| self.see(event));
+                assert!(self.readers.is_empty());
+            }
+        }
+        let usage = self.scheduler.usage();
+        assert_eq!(self.readers.len() as u32, usage.num_waiting + usage.num_running);
+        assert!(usage.num_used_blocks + usage.num_cached_blocks <= usage.num_blocks);
+    }
+
+    fn submit(&mut self, spec: SequenceSpec) {
+        let result = self.scheduler.submit(spec.clone(), self.now);
+        let now = self.now;
+        self.note(|| Entry::Submit(spec.clone(), now, result.clone()));
+        if let Ok(id) = result {
+            let expected = completion(&spec.prompt, spec.max_new_tokens, spec.ignores_eos);
+            let reader =
+                Reader { spec, expected, num_seen: 0, num_prompt_logprobs: 0, was_admitted: false, masked_at: None };
+            assert!(self.readers.insert(id, reader).is_none());
+        }
+    }
+
+    /// A mask is taken once for each token, and only where one is wanted.
+    fn set_mask(&mut self, id: SequenceId) {
+        let Some(reader) = self.readers.get_mut(&id) else { return };
+        let num_known = reader.spec.prompt.len() + reader.num_seen;
+        let is_new = reader.masked_at.replace(num_known) != Some(num_known);
+        let expected = reader.spec.is_masked && is_new;
+        let mask = mask_behind(num_known as u32);
+        assert_eq!(self.scheduler.set_mask(id, mask.clone()), expected);
+        self.note(|| Entry::Mask(id, mask, expected));
+    }
+
+    fn schedule(&mut self) {
+        if self.in_flight.len() >= self.window {
+            return;
+        }
+        let step = self.scheduler.schedule(self.now);
+        let reply = step.as_ref().map(|step| self.shard.run(step));
+        let (now, events) = (self.now, step.as_ref().map_or(Vec::new(), |step| step.events.clone()));
+        if let (Some(step), Some(reply)) = (&step, reply) {
+            self.num_preempted += step.num_preempted;
+            if step.phase().is_some() {
+                self.in_flight.push_back(reply);
+            }
+        }
+        self.note(|| Entry::Schedule(now, step));
+        events.into_iter().for_each(|event| self.see(event));
+    }
+
+    fn reply(&mut self) {
+        let Some(reply) = self.in_flight.pop_front() else {
+            return;
+        };
+        let events = self.scheduler.apply(reply.clone()).unwrap();
+        self.note(|| Entry::Apply(reply, events.clone()));
+        events.into_iter().for_each(|event| self.see(event));
+    }
+
+    fn see(&mut self, Event { id, kind }: Event) {
+        let reader = self.readers.get_mut(&id).expect("an event for a sequence that has ended");
+        let is_last = kind.is_terminal();
+        match kind {
+            SequenceEvent::Admitted { num_prompt_tokens, num_cached, .. } => {
+                assert!(!std::mem::replace(&mut reader.was_admitted, true), "admitted twice");
+                assert_eq!(num_prompt_tokens as usize, reader.spec.prompt.len());
+                assert!(num_cached < num_prompt_tokens);
+                self.num_cached += num_cached;
+            }
+            SequenceEvent::PromptLogprobs(logprobs) => {
+                for logprob in logprobs {
+                    assert_eq!(logprob, -(reader.num_prompt_logprobs as f32), "logprob of another position");
+                    reader.num_prompt_logprobs += 1;
+                }
+            }
+            SequenceEvent::Failed(_) => {}
+            SequenceEvent::TimedOut => {
+                assert!(reader.spec.deadline.is_some_and(|deadline| deadline <= self.now));
+            }
+            SequenceEvent::Token { token, finish } => {
+                let Reader { spec, expected, num_seen, num_prompt_logprobs, .. } = reader;
+                assert_eq!(token.token_id, expected[*num_seen], "token {num_seen} is not what it makes alone");
+                *num_seen += 1;
+                let is_eos = token.token_id == EOS && !spec.ignores_eos;
+                let expected_finish = match (*num_seen == spec.max_new_tokens as usize, is_eos) {
+                    (true, _) => Some(FinishReason::Length),
+                    (false, true) => Some(FinishReason::EosToken),
+                    (false, false) => None,
+                };
+                assert_eq!(finish, expected_finish);
+                assert_eq!(
+                    *num_prompt_logprobs,
+                    if spec.sampling.wants_prompt_logprobs { spec.prompt.len() } else { 0 }
+                );
+            }
+        }
+        if is_last {
+            self.readers.remove(&id);
+        }
+    }
+
+    /// Every living sequence comes to its end, and nothing is left behind.
+    fn drain(&mut self) {
+        // A masked sequence waits for its token before the next.
+        let steps_per_token = |reader: &Reader| if reader.spec.is_masked { self.window } else { 1 };
+        let work = |reader: &Reader| {
+            reader.spec.prompt.len() + reader.spec.max_new_tokens as usize * steps_per_token(reader) + self.window
+        };
+        let most_rounds = self.readers.values().map(work).sum::<usize>() + 2;
+        for _ in 0..most_rounds {
+            let ids: Vec<SequenceId> = self.readers.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.set_mask(id));
+            let before = self.in_flight.len();
+            self.schedule();
+            if self.in_flight.len() == before || self.in_flight.len() == self.window {
+                self.reply();
+            }
+            if self.readers.is_empty() {
+                break;
+            }
+        }
+        assert!(self.readers.is_empty(), "somebody starves: {:?}", self.readers.keys());
+        while !self.in_flight.is_empty() {
+            self.reply();
+        }
+        self.schedule();
+        assert!(self.in_flight.is_empty() && self.shard.rows.is_empty());
+        assert!(self.scheduler.schedule(self.now).is_none());
+        let usage = self.scheduler.usage();
+        let num_cached_blocks = usage.num_cached_blocks;
+        assert_eq!(usage, Usage { num_cached_blocks, num_blocks: self.limits.num_blocks, ..Usage::default() });
+        assert_eq!(self.scheduler.pool.num_available(), self.limits.num_blocks);
+        assert!(self.limits.caches_prefixes || num_cached_blocks == 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: num_histories(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_history_leaks_overruns_starves_or_changes_a_token(
+        actions in prop::collection::vec(action(), 0..120),
+        max_batch_size in 1..6u32,
+        max_batch_prefill_tokens in 1..40u32,
+        num_blocks in 1..24u32,
+        window in 1..3usize,
+        caches_prefixes in prop_oneof![4 => Just(true), 1 => Just(false)],
+        is_logged in prop_oneof![15 => Just(false), 1 => Just(true)],
+    ) {
+        let limits = Limits { caches_prefixes, ..limits(max_batch_size, max_batch_prefill_tokens, num_blocks) };
+        let mut simulation = Simulation::new(limits.clone(), window, is_logged);
+        for action in actions {
+            simulation.act(action);
+        }
+        simulation.drain();
+        if let Some(log) = simulation.log {
+            log.replay(limits);
+        }
+    }
+}
+
+/// Without this, the histories could be of a kind in which nothing happens.
+#[test]
+fn histories_share_and_preempt() {
+    let mut simulation = Simulation::new(limits(5, 20, 16), 2, true);
+    for own in 0..30 {
+        let prompt = Prompt { story: own % 2, shared_len: 12, own, own_len: 3 };
+        let submit = Action::Submit {
+            prompt,
+            max_new_tokens: 19,
+            wants_prompt_logprobs: own % 7 == 0,
+            ignores_eos: true,
+            seconds: None,
+            is_masked: own % 5 == 0,
+        };
+        [submit, Action::Schedule, Action::Schedule, Action::Reply]
+            .into_iter()
+            .for_each(|action| simulation.act(action));
+    }
+    simulation.drain();
+    assert!(
+        simulation.num_preempted > 5 && simulation.num_cached > 100,
+        "{} {}",
+        simulation.num_preempted,
+        simulation.num_cached
+    );
+    let (limits, log) = (simulation.limits.clone(), simulation.log.take());
+    log.unwrap().replay(limits);
+}

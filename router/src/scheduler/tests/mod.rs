@@ -1,0 +1,267 @@
+//! Scripted scenes; the rooms beside have random histories, and what concerns shared blocks and full queues.
+
+mod histories;
+mod shard_model;
+mod sharing;
+
+use std::time::{Duration, Instant};
+
+use proto::{PromptLogprobs, SampledToken, SamplingParams, StepReply, command};
+
+use super::*;
+use shard_model::ShardModel;
+
+const EOS: u32 = 1;
+const TOKEN: u32 = 7;
+const BLOCK: u32 = 4;
+
+fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -> Limits {
+    let eos_token_ids = vec![EOS];
+    let block_size_tokens = BLOCK;
+    let caches_prefixes = true;
+    Limits { max_batch_size, max_batch_prefill_tokens, num_blocks, block_size_tokens, eos_token_ids, caches_prefixes }
+}
+
+/// A prompt that shares no block with one of another length.
+fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
+    SequenceSpec {
+        prompt: (0..prompt_len).map(|i| 100 * prompt_len + i).collect(),
+        sampling: SamplingParams::greedy(),
+        max_new_tokens,
+        ignores_eos: true,
+        deadline: None,
+        is_masked: false,
+    }
+}
+
+/// A scheduler and its shard, one step at a time.
+struct Rig {
+    scheduler: Scheduler,
+    shard: ShardModel,
+}
+
+impl Rig {
+    fn new(limits: Limits) -> Self {
+        Self { shard: ShardModel::new(&limits), scheduler: Scheduler::new(limits) }
+    }
+
+    fn submit(&mut self, spec: SequenceSpec) -> SequenceId {
+        self.scheduler.submit(spec, Instant::now()).unwrap()
+    }
+
+    /// One step, and what it made.
+    fn next(&mut self) -> (Step, Vec<Event>) {
+        let step = self.scheduler.schedule(Instant::now()).unwrap();
+        let reply = self.shard.run(&step);
+        let mut events = step.events.clone();
+        if step.phase().is_some() {
+            events.extend(self.scheduler.apply(reply).unwrap());
+        }
+        (step, events)
+    }
+
+    fn usage(&self) -> Usage {
+        self.scheduler.usage()
+    }
+}
+
+fn chunk_lens(step: &Step) -> Vec<usize> {
+    step.chunks.iter().map(|chunk| chunk.token_ids.len()).collect()
+}
+
+fn num_tokens(events: &[Event]) -> usize {
+    events.iter().filter(|event| matches!(event.kind, SequenceEvent::Token { .. })).count()
+}
+
+#[test]
+fn rows_alone_are_a_decode_and_chunks_a_prefill() {
+    let mut rig = Rig::new(limits(4, 100, 10));
+    rig.submit(spec(5, 3));
+    let mut commands = || rig.next().0.into_commands();
+    assert!(matches!(commands()[..], [command::Kind::Prefill(_)]));
+    assert!(matches!(commands()[..], [command::Kind::Decode(_)]));
+    assert!(matches!(commands()[..], [command::Kind::Decode(_)]));
+    assert!(matches!(commands()[..], [command::Kind::Release(_)]));
+}
+
+#[test]
+fn a_sequence_is_read_then_decoded_then_released() {
+    let mut rig = Rig::new(limits(4, 100, 10));
+    let id = rig.submit(spec(7, 3));
+    let (step, events) = rig.next();
+    assert_eq!((chunk_lens(&step), step.rows.len(), num_tokens(&events)), (vec![7], 0, 1));
+    // Blocks come as they are needed: 7 tokens and the first one made fill two.
+    assert_eq!((rig.usage().num_used_blocks, rig.usage().num_running), (2, 1));
+    let (step, _) = rig.next();
+    assert_eq!((step.chunks.len(), step.rows[0].position, step.rows[0].new_blocks.len()), (0, 7, 0));
+    let (step, events) = rig.next();
+    assert_eq!((step.rows[0].position, step.rows[0].new_blocks.len()), (8, 1));
+    let SequenceEvent::Token { finish, .. } = &events[0].kind else { panic!("{events:?}") };
+    assert_eq!((events[0].id, *finish), (id, Some(FinishReason::Length)));
+    // Two blocks are full and stay in the prefix cache; the third is free.
+    assert_eq!(rig.usage(), Usage { num_cached_blocks: 2, num_blocks: 10, ..Usage::default() });
+    let (step, _) = rig.next();
+    assert!(step.phase().is_none() && step.releases.len() == 1);
+    assert!(rig.scheduler.schedule(Instant::now()).is_none() && rig.shard.rows.is_empty());
+}
+
+#[test]
+fn a_sequence_joins_while_others_decode() {
+    let mut rig = Rig::new(limits(4, 100, 10));
+    rig.submit(spec(2, 9));
+    rig.next();
+    rig.submit(spec(3, 9));
+    let (step, events) = rig.next();
+    assert_eq!((step.chunks.len(), step.rows.len(), num_tokens(&events)), (1, 1, 2));
+}
+
+#[test]
+fn a_long_prompt_is_read_in_chunks_while_others_decode() {
+    let mut rig = Rig::new(limits(4, 4, 20));
+    rig.submit(spec(2, 9));
+    rig.next();
+    rig.submit(spec(7, 1));
+    let (step, _) = rig.next();
+    assert_eq!((chunk_lens(&step), step.rows.len(), step.chunks[0].samples_token), (vec![4], 1, false));
+    let (step, events) = rig.next();
+    assert_eq!((chunk_lens(&step), step.rows.len(), step.chunks[0].samples_token), (vec![3], 1, true));
+    assert_eq!(num_tokens(&events), 2);
+}
+
+#[test]
+fn a_long_prompt_leaves_half_of_the_budget_to_short_ones() {
+    let mut rig = Rig::new(limits(8, 8, 100));
+    rig.submit(spec(50, 1));
+    assert_eq!(chunk_lens(&rig.next().0), [8]);
+    let short = [rig.submit(spec(3, 1)), rig.submit(spec(2, 1))];
+    let (step, events) = rig.next();
+    // Half for the first, the others in order of arrival; the last one gets what is left of its half.
+    assert_eq!(chunk_lens(&step), [4, 3, 1]);
+    assert_eq!(events.iter().find(|event| matches!(event.kind, SequenceEvent::Token { .. })).unwrap().id, short[0]);
+    // Nobody else wants the rest of the other half.
+    assert_eq!(chunk_lens(&rig.next().0), [7, 1]);
+}
+
+#[test]
+fn a_short_prompt_is_read_beside_two_long_ones() {
+    let mut rig = Rig::new(limits(8, 8, 100));
+    rig.submit(spec(40, 1));
+    rig.submit(spec(30, 1));
+    assert_eq!(chunk_lens(&rig.next().0), [4, 4]);
+    let short = rig.submit(spec(5, 1));
+    let is_its_token = |event: &Event| event.id == short && matches!(event.kind, SequenceEvent::Token { .. });
+    let steps: Vec<_> = (0..3).map(|_| rig.next()).collect();
+    assert!(steps.iter().any(|(_, events)| events.iter().any(is_its_token)), "{steps:?}");
+    assert!(steps.iter().all(|(step, _)| step.chunks[0].token_ids.len() >= 4), "the first has half: {steps:?}");
+}
+
+#[test]
+fn who_has_no_room_is_overtaken_a_bounded_number_of_times() {
+    let mut rig = Rig::new(limits(4, 100, 8));
+    rig.submit(spec(9, 20));
+    rig.next();
+    let large = rig.submit(spec(25, 2));
+    let mut num_overtaken = 0;
+    for round in 0..1000 {
+        rig.submit(SequenceSpec { prompt: vec![5000 + round], ..spec(1, 1) });
+        let (_, events) = rig.next();
+        let admitted: Vec<_> =
+            events.iter().filter(|event| matches!(event.kind, SequenceEvent::Admitted { .. })).map(|e| e.id).collect();
+        if admitted.contains(&large) {
+            break;
+        }
+        num_overtaken += admitted.len() as u32;
+        if round % 10 == 9 {
+            rig.submit(SequenceSpec { prompt: vec![7000 + round; 9], ..spec(9, 20) });
+        }
+    }
+    assert!((1..=admission::MAX_OVERTAKEN).contains(&num_overtaken), "{num_overtaken} went before it");
+    assert!(rig.scheduler.waiting.iter().all(|sequence| sequence.id > large), "it was admitted");
+}
+
+#[test]
+fn eos_ends_a_sequence_unless_the_length_does() {
+    let cases = [
+        (2, false, Some(FinishReason::EosToken)),
+        (1, false, Some(FinishReason::Length)),
+        (2, true, None),
+        (1, true, Some(FinishReason::Length)),
+    ];
+    for (max_new_tokens, ignores_eos, expected) in cases {
+        let mut scheduler = Scheduler::new(limits(1, 10, 10));
+        let spec = SequenceSpec { ignores_eos, ..spec(1, max_new_tokens) };
+        scheduler.submit(spec, Instant::now()).unwrap();
+        scheduler.schedule(Instant::now()).unwrap();
+        let eos = SampledToken { slot: 0, token_id: EOS, ..Default::default() };
+        let events = scheduler.apply(StepReply { tokens: vec![eos], ..Default::default() }).unwrap();
+        let SequenceEvent::Token { finish, .. } = &events[0].kind else { panic!("{events:?}") };
+        assert_eq!(*finish, expected);
+    }
+}
+
+#[test]
+fn time_in_the_queue_is_reported() {
+    let start = Instant::now();
+    let mut scheduler = Scheduler::new(limits(1, 10, 10));
+    let id = scheduler.submit(spec(3, 1), start).unwrap();
+    let step = scheduler.schedule(start + Duration::from_secs(3)).unwrap();
+    let waited = Duration::from_secs(3);
+    let kind = SequenceEvent::Admitted { waited, num_prompt_tokens: 3, num_cached: 0 };
+    assert_eq!(step.events, [Event { id, kind }]);
+}
+
+#[test]
+fn whose_time_is_over_ends_wherever_it_is() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut scheduler = Scheduler::new(limits(1, 10, 10));
+    let mut submit = |seconds| {
+        let deadline = Some(at(seconds));
+        scheduler.submit(SequenceSpec { deadline, ..spec(3, 9) }, start).unwrap()
+    };
+    let (running, waiting, patient) = (submit(5), submit(4), submit(60));
+    assert_eq!(scheduler.schedule(at(1)).unwrap().chunks.len(), 1);
+    let timed_out = |id| Event { id, kind: SequenceEvent::TimedOut };
+    assert_eq!(scheduler.schedule(at(4)).unwrap().events, [timed_out(waiting)]);
+    let step = scheduler.schedule(at(6)).unwrap();
+    assert_eq!((step.events[0].clone(), step.releases.len()), (timed_out(running), 1));
+    assert_eq!(step.events[1].id, patient, "its slot is there for the next");
+    assert!(!scheduler.cancel(running) && scheduler.cancel(patient));
+}
+
+#[test]
+fn cancelling_gives_back_and_is_idempotent() {
+    let mut rig = Rig::new(limits(1, 10, 10));
+    let running = rig.submit(spec(3, 3));
+    let waiting = rig.submit(spec(3, 3));
+    rig.next();
+    assert!(rig.scheduler.cancel(waiting) && rig.scheduler.cancel(running) && !rig.scheduler.cancel(running));
+    assert_eq!(rig.usage(), Usage { num_blocks: 10, ..Usage::default() });
+    let (step, _) = rig.next();
+    assert!(step.phase().is_none() && rig.scheduler.schedule(Instant::now()).is_none() && rig.shard.rows.is_empty());
+}
+
+#[test]
+fn what_can_never_run_is_refused() {
+    let mut scheduler = Scheduler::new(limits(1, 10, 2));
+    assert!(scheduler.submit(spec(4, 5), Instant::now()).is_ok());
+    for (prompt_len, max_new_tokens) in [(4, 6), (0, 1), (1, 0), (1, u32::MAX)] {
+        assert!(scheduler.submit(spec(prompt_len, max_new_tokens), Instant::now()).is_err());
+    }
+}
+
+#[test]
+fn a_reply_to_another_step_changes_nothing() {
+    let mut scheduler = Scheduler::new(limits(2, 10, 10));
+    assert_eq!(scheduler.apply(StepReply::default()), Err(ReplyMismatch::NoStep));
+    scheduler.submit(spec(3, 3), Instant::now()).unwrap();
+    scheduler.schedule(Instant::now()).unwrap();
+    let token = |slot| SampledToken { slot, token_id: TOKEN, ..Default::default() };
+    let reply = |tokens| StepReply { tokens, ..Default::default() };
+    assert_eq!(scheduler.apply(reply(vec![])), Err(ReplyMismatch::NumTokens { expected: 1, got: 0 }));
+    assert_eq!(scheduler.apply(reply(vec![token(1)])), Err(ReplyMismatch::Slot { expected: 0, got: 1 }));
+    let mut with_logprobs = reply(vec![token(0)]);
+    with_logprobs.prompt_logprobs.push(PromptLogprobs::default());
+    assert!(matches!(scheduler.apply(with_logprobs), Err(ReplyMismatch::NumPromptLogprobs { expected: 0, got: 1 })));
+    assert_eq!(scheduler.apply(reply(vec![token(0)])).unwrap().len(), 1);
+}

@@ -1,0 +1,185 @@
+//! A shard as a model: it checks every command as a real one does, and holds in each place of the KV cache a number that
+//! depends on all tokens up to there. Whatever reads a wrong block, or one that another row has overwritten, makes other tokens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::{PromptLogprobs, SampledToken, StepReply};
+
+use super::super::{Limits, Step};
+use super::{BLOCK, EOS, TOKEN};
+
+/// What a shard knows of one open row.
+#[derive(Debug)]
+pub(super) struct Row {
+    position: u32,
+    blocks: Vec<u32>,
+    wants_prompt_logprobs: bool,
+    num_generated: u32,
+    /// `None` while the prompt is read.
+    prompt_len: Option<u32>,
+    last_token: u32,
+    /// No token of it may be made without a mask.
+    is_masked: bool,
+}
+
+/// All rows and the KV cache.
+#[derive(Debug)]
+pub(super) struct ShardModel {
+    limits: Limits,
+    pub(super) rows: BTreeMap<u32, Row>,
+    /// `[num_blocks, BLOCK]`
+    cache: Vec<u64>,
+    /// Prompt tokens read so far.
+    pub(super) num_read: u64,
+}
+
+/// The seed of sequences that are masked.
+pub(super) const MASKED: u64 = 77;
+
+/// The mask of the token behind `num_tokens` others.
+pub(super) fn mask_behind(num_tokens: u32) -> Vec<u8> {
+    num_tokens.to_le_bytes().to_vec()
+}
+
+/// The number that stands for the keys and values of `token` behind those of `before`.
+fn entry(before: u64, token: u32) -> u64 {
+    (before ^ u64::from(token).wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(23)
+}
+
+/// The token that a row makes whose last entry is `last`, as its `num_generated`th from 0. One in sixteen ends it.
+fn next_token(last: u64, num_generated: u32) -> u32 {
+    let hash = entry(last, num_generated) >> 20;
+    if hash.is_multiple_of(16) { EOS } else { TOKEN + (hash % 5) as u32 }
+}
+
+/// What a sequence makes when nothing else happens.
+pub(super) fn completion(prompt: &[u32], max_new_tokens: u32, ignores_eos: bool) -> Vec<u32> {
+    let mut last = prompt.iter().fold(0, |before, token| entry(before, *token));
+    let mut tokens = Vec::new();
+    for num_generated in 0..max_new_tokens {
+        let token = next_token(last, num_generated);
+        tokens.push(token);
+        if token == EOS && !ignores_eos {
+            break;
+        }
+        last = entry(last, token);
+    }
+    tokens
+}
+
+impl Row {
+    /// The mask of a token says how many tokens are before it.
+    fn check_mask(&self, mask: Option<&Vec<u8>>) {
+        assert_eq!(mask, self.is_masked.then(|| mask_behind(self.position)).as_ref(), "the mask of another token");
+    }
+}
+
+impl ShardModel {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let cache = vec![0; (limits.num_blocks * BLOCK) as usize];
+        Self { limits: limits.clone(), rows: BTreeMap::new(), cache, num_read: 0 }
+    }
+
+    /// Carries out a step.
+    pub(super) fn run(&mut self, step: &Step) -> StepReply {
+        for slot in &step.releases {
+            assert!(self.rows.remove(&slot.0).is_some(), "release of slot {} that is not open", slot.0);
+        }
+        let mut reply = StepReply::default();
+        let mut slots = BTreeSet::new();
+        let mut sampled = Vec::new();
+        // All rows read before any row of the step has written: nothing may rely on the order inside of a step.
+        for chunk in &step.chunks {
+            assert!(slots.insert(chunk.slot), "slot {} twice in a step", chunk.slot);
+            if let Some(sampling) = &chunk.sampling {
+                let row = Row {
+                    position: chunk.cached_token_ids.len() as u32,
+                    blocks: Vec::new(),
+                    wants_prompt_logprobs: sampling.wants_prompt_logprobs,
+                    num_generated: chunk.num_generated_tokens,
+                    prompt_len: None,
+                    last_token: 0,
+                    is_masked: sampling.seed == MASKED,
+                };
+                assert!(!sampling.wants_prompt_logprobs || row.position == 0, "logprobs of tokens that are not read");
+                assert!(self.rows.insert(chunk.slot, row).is_none(), "slot {} opened twice", chunk.slot);
+                self.check_cached(&chunk.new_blocks, &chunk.cached_token_ids);
+            }
+            self.num_read += chunk.token_ids.len() as u64;
+        }
+        for chunk in &step.chunks {
+            self.write(chunk.slot, chunk.position, &chunk.token_ids, &chunk.new_blocks);
+            let row = self.rows.get_mut(&chunk.slot).unwrap();
+            if row.wants_prompt_logprobs {
+                let positions = chunk.position..row.position;
+                let logprobs = positions.map(|position| -(position as f32)).collect();
+                reply.prompt_logprobs.push(PromptLogprobs { slot: chunk.slot, logprobs });
+            }
+            if chunk.samples_token {
+                row.prompt_len = Some(row.position - row.num_generated);
+                row.check_mask(chunk.allowed_tokens.as_ref());
+                sampled.push(chunk.slot);
+            }
+        }
+        for row in &step.rows {
+            assert!(slots.insert(row.slot), "slot {} twice in a step", row.slot);
+            let last_token = self.rows[&row.slot].last_token;
+            assert!(self.rows[&row.slot].prompt_len.is_some(), "slot {} decodes before its prompt is read", row.slot);
+            self.write(row.slot, row.position, &[last_token], &row.new_blocks);
+            self.rows[&row.slot].check_mask(row.allowed_tokens.as_ref());
+            sampled.push(row.slot);
+        }
+        for slot in sampled {
+            let token_id = self.sample(slot);
+            reply.tokens.push(SampledToken { slot, token_id, ..Default::default() });
+        }
+        let prompt_tokens: usize = step.chunks.iter().map(|chunk| chunk.token_ids.len()).sum();
+        assert!(prompt_tokens <= self.limits.max_batch_prefill_tokens as usize, "prefill budget passed");
+        assert!(slots.len() <= self.limits.max_batch_size as usize, "batch size passed");
+        reply
+    }
+
+    fn write(&mut self, slot: u32, position: u32, tokens: &[u32], new_blocks: &[u32]) {
+        let row = self.rows.get_mut(&slot).unwrap_or_else(|| panic!("slot {slot} is not open"));
+        assert_eq!(row.position, position, "position of slot {slot}");
+        assert!(!tokens.is_empty(), "empty chunk");
+        row.blocks.extend(new_blocks);
+        row.position += tokens.len() as u32;
+        assert!(row.blocks.iter().all(|block| *block < self.limits.num_blocks), "a block does not exist");
+        let distinct: BTreeSet<u32> = row.blocks.iter().copied().collect();
+        assert_eq!(distinct.len(), row.blocks.len(), "a block twice in the table of slot {slot}");
+        assert!(row.position <= row.blocks.len() as u32 * BLOCK, "block table of slot {slot} is too short");
+        let (end, blocks) = (row.position, row.blocks.clone());
+        let place = |position: u32| (blocks[(position / BLOCK) as usize] * BLOCK + position % BLOCK) as usize;
+        for (position, token) in (position..end).zip(tokens) {
+            self.check_nobody_reads(slot, blocks[(position / BLOCK) as usize]);
+            let before = if position == 0 { 0 } else { self.cache[place(position - 1)] };
+            self.cache[place(position)] = entry(before, *token);
+        }
+    }
+
+    /// A block that is written belongs to one row.
+    fn check_nobody_reads(&self, slot: u32, block: u32) {
+        let reader = self.rows.iter().find(|(other, row)| **other != slot && row.blocks.contains(&block));
+        assert!(reader.is_none(), "slot {slot} writes block {block} of slot {}", reader.unwrap().0);
+    }
+
+    /// Blocks of a prefix hold what its tokens make.
+    fn check_cached(&self, blocks: &[u32], tokens: &[u32]) {
+        let mut last = 0;
+        for (position, token) in tokens.iter().enumerate() {
+            last = entry(last, *token);
+            let place = blocks[position / BLOCK as usize] as usize * BLOCK as usize + position % BLOCK as usize;
+            assert_eq!(self.cache[place], last, "cached position {position} is not what it should be");
+        }
+    }
+
+    fn sample(&mut self, slot: u32) -> u32 {
+        let row = self.rows.get_mut(&slot).unwrap();
+        let last = row.position - 1;
+        let place = row.blocks[(last / BLOCK) as usize] * BLOCK + last % BLOCK;
+        let num_generated = row.position - row.prompt_len.unwrap();
+        row.last_token = next_token(self.cache[place as usize], num_generated);
+        row.last_token
+    }
+}

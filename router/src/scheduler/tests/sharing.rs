@@ -1,0 +1,171 @@
+//! Blocks that several sequences have, blocks that nobody has any more, and sequences that must give theirs up.
+
+use super::super::*;
+use super::{BLOCK, Rig, SequenceSpec, chunk_lens, limits, num_tokens, spec};
+
+/// `len` tokens that begin like all others, then some of one's own.
+fn prompt(len: u32, own: &[u32]) -> SequenceSpec {
+    SequenceSpec { prompt: (0..len).chain(own.iter().copied()).collect(), ..spec(1, 3) }
+}
+
+fn drain(rig: &mut Rig) {
+    while rig.usage().num_waiting + rig.usage().num_running > 0 {
+        rig.next();
+    }
+    rig.next();
+}
+
+#[test]
+fn a_prompt_seen_before_is_not_read_again() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    rig.submit(prompt(20, &[500]));
+    drain(&mut rig);
+    assert_eq!(rig.shard.num_read, 21);
+    rig.submit(prompt(20, &[600, 601]));
+    let (step, events) = rig.next();
+    assert_eq!((chunk_lens(&step), step.chunks[0].position, step.chunks[0].cached_token_ids.len()), (vec![2], 20, 20));
+    let SequenceEvent::Admitted { num_prompt_tokens: 22, num_cached: 20, .. } = events[0].kind else {
+        panic!("{events:?}")
+    };
+}
+
+/// The last token must be read for the next one to be made of it.
+#[test]
+fn of_a_prompt_that_is_all_cached_the_last_block_is_read() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    for expected in [16, 4] {
+        rig.submit(prompt(16, &[]));
+        assert_eq!(chunk_lens(&rig.next().0), [expected]);
+        drain(&mut rig);
+    }
+}
+
+#[test]
+fn the_next_turn_of_a_conversation_reads_only_what_is_new() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    let mut conversation: Vec<u32> = (0..10).collect();
+    let mut num_old = 0;
+    for turn in 0..5 {
+        rig.submit(SequenceSpec { prompt: conversation.clone(), max_new_tokens: 10, ..spec(1, 1) });
+        let before = rig.shard.num_read;
+        while rig.usage().num_waiting + rig.usage().num_running > 0 {
+            let (_, events) = rig.next();
+            for event in events {
+                if let SequenceEvent::Token { token, .. } = event.kind {
+                    conversation.push(token.token_id);
+                }
+            }
+        }
+        let num_new = conversation.len() - 10 - num_old;
+        let num_read = (rig.shard.num_read - before) as usize;
+        assert!(num_read <= num_new + 2 * BLOCK as usize, "turn {turn} reads {num_read} tokens for {num_new} new ones");
+        num_old = conversation.len();
+        conversation.extend((0..6).map(|i| 1000 + 100 * turn + i));
+    }
+}
+
+/// As `best_of` submits them.
+#[test]
+fn twins_wait_for_the_end_of_the_step_and_share() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    (0..3).for_each(|_| _ = rig.submit(prompt(20, &[500])));
+    let (step, _) = rig.next();
+    assert_eq!((chunk_lens(&step), rig.usage().num_waiting), (vec![21], 2));
+    let (step, events) = rig.next();
+    assert_eq!((chunk_lens(&step), step.rows.len(), num_tokens(&events)), (vec![1, 1], 1, 3));
+    // Five blocks in common, and one each.
+    assert_eq!(rig.usage().num_used_blocks, 8);
+    drain(&mut rig);
+}
+
+#[test]
+fn who_wants_logprobs_of_its_prompt_reads_all_of_it() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    let wants_prompt_logprobs = true;
+    for _ in 0..2 {
+        let sampling = proto::SamplingParams { wants_prompt_logprobs, ..proto::SamplingParams::greedy() };
+        rig.submit(SequenceSpec { sampling, ..prompt(20, &[]) });
+        let (step, events) = rig.next();
+        assert_eq!((chunk_lens(&step), step.chunks[0].position), (vec![20], 0));
+        let is_logprobs = |event: &Event| matches!(&event.kind, SequenceEvent::PromptLogprobs(l) if l.len() == 20);
+        assert!(events.iter().any(is_logprobs));
+    }
+    drain(&mut rig);
+    assert_eq!(rig.usage().num_used_blocks, 0);
+}
+
+#[test]
+fn without_a_cache_everything_is_read() {
+    let mut rig = Rig::new(Limits { caches_prefixes: false, ..limits(4, 100, 50) });
+    (0..3).for_each(|_| _ = rig.submit(prompt(20, &[500])));
+    assert_eq!(chunk_lens(&rig.next().0), [21, 21, 21]);
+    drain(&mut rig);
+    assert_eq!(rig.usage().num_cached_blocks, 0);
+}
+
+#[test]
+fn the_least_recently_used_prompt_is_forgotten_first() {
+    let mut rig = Rig::new(limits(1, 100, 10));
+    let story = |first: u32| SequenceSpec { prompt: (first..first + 12).collect(), max_new_tokens: 1, ..spec(1, 1) };
+    let mut run = |first| {
+        rig.submit(story(first));
+        let lens = chunk_lens(&rig.next().0);
+        rig.next();
+        lens[0]
+    };
+    assert_eq!([run(100), run(200), run(300)], [12, 12, 12]);
+    assert_eq!(run(100), 4, "used again, and now the last to go");
+    // Three blocks for this one: one is free, two of the second story go. Its third goes for the last block of the first.
+    assert_eq!(run(400), 12);
+    assert_eq!((run(100), run(300), run(400), run(200)), (4, 4, 4, 12));
+}
+
+#[test]
+fn the_sequence_admitted_last_gives_way_and_comes_back() {
+    let mut rig = Rig::new(limits(4, 100, 8));
+    // 7 and 6 tokens in two blocks each; in the end seven blocks each.
+    let [first, second] = [rig.submit(spec(7, 20)), rig.submit(spec(6, 20))];
+    let (mut num_preempted, mut finished, mut num_seen) = (0, Vec::new(), [0, 0]);
+    while finished.len() < 2 {
+        let (step, events) = rig.next();
+        num_preempted += step.num_preempted;
+        for event in events {
+            if let SequenceEvent::Token { finish, .. } = event.kind {
+                num_seen[usize::from(event.id == second)] += 1;
+                finished.extend(finish.map(|_| event.id));
+            }
+        }
+        let resumed = step.chunks.iter().find(|chunk| chunk.num_generated_tokens > 0);
+        if let Some(chunk) = resumed {
+            assert_eq!(chunk.num_generated_tokens, num_seen[1] - 1, "what it has made counts as generated");
+        }
+    }
+    assert_eq!((num_preempted, finished, num_seen), (1, vec![first, second], [20, 20]));
+}
+
+#[test]
+fn tokens_under_way_of_a_sequence_that_gave_way_are_dropped_and_made_again() {
+    let mut rig = Rig::new(limits(4, 100, 5));
+    let [first, second] = [rig.submit(spec(7, 6)), rig.submit(spec(6, 6))];
+    let mut replies = std::collections::VecDeque::new();
+    let mut tokens = [Vec::new(), Vec::new()];
+    let mut num_preempted = 0;
+    for _ in 0..40 {
+        let step = rig.scheduler.schedule(std::time::Instant::now());
+        let is_idle = step.is_none();
+        if let Some(step) = step {
+            num_preempted += step.num_preempted;
+            let reply = rig.shard.run(&step);
+            replies.extend(step.phase().map(|_| reply));
+        }
+        if replies.len() == 2 || is_idle {
+            for event in replies.pop_front().map_or(Vec::new(), |reply| rig.scheduler.apply(reply).unwrap()) {
+                let SequenceEvent::Token { token, .. } = event.kind else { continue };
+                tokens[usize::from(event.id == second)].push(token.token_id);
+            }
+        }
+    }
+    assert!(num_preempted > 0 && first < second);
+    let alone = |spec: SequenceSpec| super::shard_model::completion(&spec.prompt, 6, true);
+    assert_eq!(tokens, [alone(spec(7, 6)), alone(spec(6, 6))]);
+}

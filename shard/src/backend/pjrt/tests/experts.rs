@@ -1,0 +1,73 @@
+//! Mixtures of experts: which are chosen, and what they make of the tokens, on one device and on two.
+
+use proptest::prelude::*;
+
+use super::collectives::{check, rows_of_one_token};
+use super::*;
+
+proptest! {
+    #![proptest_config(cases(5))]
+
+    #[test]
+    fn routes(
+        [num_rows, num_experts] in [1..8usize, 1..20usize],
+        share in 0.0..1.0_f64,
+        is_normalised in any::<bool>(),
+        has_equals in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let num_chosen = 1 + (share * num_experts as f64) as usize;
+        let mut graph = Graph::default();
+        let scores = tokens(&mut graph, 0, &[num_experts]);
+        let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised }).unwrap();
+        let graph = graph.finish(&[mixture]);
+        let mut numbers = Numbers::new(seed);
+        let len = num_rows * num_experts;
+        let scores = if has_equals {
+            (0..len).map(|_| numbers.one_of(&[0.0, 1.0, -2.0])).collect()
+        } else {
+            numbers.floats(len, 8.0)
+        };
+        // An exponential, a sum in another order and a quotient; which experts are 0 is exact.
+        let tolerance = Tolerance::Close { relative: 3e-6, absolute: 0.0 };
+        Case::plain(graph, num_rows, vec![floats(&[num_rows, num_experts], scores)]).check(&[tolerance]);
+    }
+
+    /// With few tokens a round of the device's loop is a choice, with many it is an expert.
+    #[test]
+    fn experts_of_two_devices(
+        [num_rows, num_experts] in [1..6usize, 2..24usize],
+        [hidden_size, intermediate_size] in prop::array::uniform2(1..20usize),
+        seed in any::<u64>(),
+    ) {
+        let num_chosen = num_experts.min(2);
+        let build = |world_size: usize| {
+            let spec = |name: &str, shape: [usize; 3]| WeightSpec {
+                partition: Partition::Column,
+                world_size,
+                ..weight(name, &shape, DType::F32)
+            };
+            let specs = vec![
+                spec("gate", [num_experts, intermediate_size, hidden_size]),
+                spec("up", [num_experts, intermediate_size, hidden_size]),
+                spec("down", [num_experts, hidden_size, intermediate_size]),
+            ];
+            let mut graph = Graph::default();
+            let (x, scores) = (tokens(&mut graph, 0, &[hidden_size]), tokens(&mut graph, 1, &[num_experts]));
+            let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised: true }).unwrap();
+            let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
+            let spec = ExpertsSpec { num_chosen, activation: Activation::Silu };
+            let part = graph.experts([x, mixture], matrices, spec).unwrap();
+            let sum = if world_size == 1 { part } else { graph.all_reduce(part).unwrap() };
+            (graph.finish(&[sum]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let x = floats(&[num_rows, hidden_size], numbers.short_floats(num_rows * hidden_size));
+        let scores = floats(&[num_rows, num_experts], numbers.floats(num_rows * num_experts, 4.0));
+        let batch = || rows_of_one_token(num_rows, &vec![0; num_rows]);
+        // Sums of products up to 2 times those of the first sums, up to 4 for each input.
+        let size = (hidden_size * hidden_size * intermediate_size) as f32;
+        let tolerance = Tolerance::Close { relative: 1e-5, absolute: 2e-5 * size };
+        check(&build, (batch, [num_rows + 1, 1]), &[x, scores], &mut numbers, &[tolerance]);
+    }
+}

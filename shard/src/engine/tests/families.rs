@@ -1,0 +1,113 @@
+//! Every family of models against what transformers computes, on every backend that runs here and on two ranks.
+//!
+//! The checkpoints are made by `integration-tests/fixtures/make_families.py`: two or more for each architecture. Their prompts and
+//! continuations are longer than their windows and original contexts. Greedy tokens must be the same; log-probabilities agree
+//! within a stated tolerance.
+
+use std::path::{Path, PathBuf};
+
+use proto::SamplingParams;
+
+use super::ranks::{Engines, on_cpu_ranks};
+use super::references::{Reference, check_logits, check_top, token_ids};
+use super::{Rig, args, fixture, ids};
+use crate::args::{Device, ShardArgs};
+use crate::models::{Config, architectures};
+use crate::plugins::PluginKind;
+use crate::plugins::testing::plugin_path;
+
+/// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
+const TOLERANCE: f64 = 2e-4;
+
+/// The checkpoints, by name.
+fn families() -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(fixture("families")).unwrap();
+    let mut families: Vec<(String, PathBuf)> = entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
+        .collect();
+    families.sort();
+    let asked = std::env::var("HILO_TEST_FAMILY").unwrap_or_default();
+    families.retain(|(name, _)| name.contains(&asked));
+    families
+}
+
+/// A sample of [`families`], because compiling one takes seconds; those whose name contains `HILO_TEST_FAMILY` where that is
+/// set, all of them where it is empty.
+fn compiled_families(sample: &[&str]) -> Vec<(String, PathBuf)> {
+    let mut chosen = families();
+    if std::env::var_os("HILO_TEST_FAMILY").is_none() {
+        chosen.retain(|(name, _)| sample.contains(&name.as_str()));
+        assert_eq!(chosen.len(), sample.len(), "there is no {sample:?}");
+    }
+    chosen
+}
+
+/// On so many devices of XLA-CPU, with a single slot and so with few programs; `None`, said aloud, where there is no plugin.
+fn on_xla(path: &Path, devices_per_shard: u32) -> Option<Rig> {
+    plugin_path(PluginKind::Cpu)?;
+    let args = ShardArgs { devices_per_shard, ..args(path.to_str().unwrap(), Device::XlaCpu) };
+    Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 1))
+}
+
+/// Greedy tokens after each prompt, and the best log-probabilities of the first.
+fn check_tokens(rig: &mut Rig, name: &str, what: &str) {
+    let params = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
+    for prompt in &Reference::read(&format!("families/{name}")).prompts {
+        let expected = token_ids(&prompt["greedy"]);
+        let tokens = rig.generate(0, &token_ids(&prompt["prompt"]), params.clone(), expected.len());
+        assert_eq!(ids(&tokens), expected, "{name} on {what}");
+        check_top(&tokens[0], &prompt["last_logits"], TOLERANCE, &format!("{name} on {what}"));
+    }
+}
+
+#[test]
+fn every_architecture_has_two_checkpoints() {
+    let named = |path: PathBuf| {
+        let config = Config::parse(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
+        config.architecture().unwrap().to_owned()
+    };
+    let tested: Vec<String> = families().into_iter().map(|(_, path)| named(path)).collect();
+    for architecture in architectures() {
+        let count = tested.iter().filter(|tested| *tested == architecture).count();
+        assert!(count >= 2, "{architecture} has {count} checkpoints in fixtures/families");
+    }
+}
+
+#[test]
+fn logits_agree_with_transformers() {
+    for (name, path) in families() {
+        let mut rig = Rig::new(path.to_str().unwrap(), Device::Cpu);
+        for prompt in &Reference::read(&format!("families/{name}")).prompts {
+            let token_ids = token_ids(&prompt["prompt"]);
+            check_logits(&mut rig, &token_ids, &prompt["last_logits"], (TOLERANCE, &name));
+            for (position, logits) in prompt["logits"].as_array().into_iter().flatten().enumerate() {
+                check_logits(&mut rig, &token_ids[..=position], logits, (TOLERANCE, &name));
+            }
+        }
+        check_tokens(&mut rig, &name, "the CPU");
+    }
+}
+
+#[test]
+fn two_ranks_agree_with_transformers() {
+    for (name, path) in families() {
+        check_tokens(&mut on_cpu_ranks(path.to_str().unwrap(), 2), &name, "two ranks of the CPU");
+    }
+}
+
+#[test]
+fn xla_agrees_with_transformers() {
+    for (name, path) in compiled_families(&["gemma2", "gpt-neox", "qwen3-moe", "phi3-long"]) {
+        let Some(mut rig) = on_xla(&path, 1) else { return };
+        check_tokens(&mut rig, &name, "XLA-CPU");
+    }
+}
+
+#[test]
+fn two_devices_of_xla_agree_with_transformers() {
+    for (name, path) in compiled_families(&["gemma3", "mixtral"]) {
+        let Some(mut rig) = on_xla(&path, 2) else { return };
+        check_tokens(&mut rig, &name, "two devices of XLA-CPU");
+    }
+}

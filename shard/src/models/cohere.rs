@@ -1,0 +1,48 @@
+//! Command R and R+ (Cohere), and Command R7B and A (Cohere 2).
+//!
+//! Described on docs.cohere.com. Follows `transformers/models/cohere/modeling_cohere.py` and `cohere2/modeling_cohere2.py`. What
+//! differs from Llama: attention and feed-forward network read the same normed state, by mean and variance and without bias;
+//! neighbours of a head are turned together; logits have a factor; embeddings are tied; R+ normalises each head of queries and
+//! keys with weights of its own. Cohere 2 has windows in three layers of four, and positions in those only.
+
+use std::sync::Arc;
+
+use super::decoder::{Block, Decoder};
+use super::{Config, Model, ModelError, neutral, rope_config};
+use crate::graph::{DType, Pairing};
+use crate::layers::{NormForm, NormKind, QueryKeyNorm, WeightScope};
+
+/// Builds Cohere; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias", "logit_scale", "use_qk_norm"])?;
+    let mut decoder = decoder(config, WeightScope::root(dtype, world_size))?;
+    if config.flag_or("use_qk_norm", false)? {
+        decoder.attention.norm = QueryKeyNorm::EachHead(decoder.norm);
+    }
+    decoder.build()
+}
+
+/// Builds Cohere 2; see [`super::build`].
+pub(super) fn build_cohere2(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    let understood = ["attention_bias", "layer_types", "logit_scale", "sliding_window", "sliding_window_pattern"];
+    neutral::require(config, &understood)?;
+    let mut decoder = decoder(config, WeightScope::root(dtype, world_size))?;
+    let pattern = config.size_or("sliding_window_pattern", 4)?;
+    let sliding = decoder.set_windows(config, |layer| (layer + 1) % pattern != 0)?;
+    for (layer, is_sliding) in decoder.layers.iter_mut().zip(sliding) {
+        layer.rotary = layer.rotary.take().filter(|_| is_sliding);
+    }
+    decoder.build()
+}
+
+fn decoder(config: &Config, root: WeightScope) -> Result<Decoder, ModelError> {
+    let kind = NormKind::Layer { has_bias: false };
+    let norm = NormForm { kind, ..NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?) };
+    let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
+    decoder.block = Block::Parallel { before_attention: "input_layernorm", before_mlp: "input_layernorm" };
+    let rotary = Arc::new(rope_config::read(config, decoder.attention.head_dim, Pairing::Neighbours)?);
+    decoder.layers.iter_mut().for_each(|layer| layer.rotary = Some(Arc::clone(&rotary)));
+    decoder.logits_multiplier = config.number_or("logit_scale", 0.0625)? as f32;
+    decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
+    Ok(decoder)
+}

@@ -1,0 +1,424 @@
+//! A decoder as a description: what families of models have in common, with a field for each thing in which they differ.
+//!
+//! Doors: [`Decoder::llama`] reads config.json as a Llama's; a family's file changes the fields that are otherwise in its models;
+//! [`Decoder::build`] makes the graph. It has no default that no key of config.json stands for.
+
+use std::sync::Arc;
+
+use super::{Config, Model, ModelError, rope_config};
+use crate::graph::{Activation, DType, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
+use crate::layers::{
+    AttentionForm, AttentionLayer, AttentionScopes, Embedding, Experts, ExpertsSize, GatedMlp, Head, Linear, MlpSize,
+    Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
+};
+
+/// A causal language model.
+#[derive(Debug, Clone)]
+pub(super) struct Decoder {
+    pub(super) root: WeightScope,
+    pub(super) names: Names,
+    /// Whether layers' matrices are stored `[in, out]`.
+    pub(super) has_transposed_matrices: bool,
+    pub(super) vocab_size: usize,
+    /// Positions that have a learned vector each, which is added to the token's.
+    pub(super) learned_positions: Option<usize>,
+    /// Factor of the embeddings.
+    pub(super) embedding_multiplier: f32,
+    pub(super) block: Block,
+    pub(super) norm: NormForm,
+    pub(super) attention: AttentionForm,
+    pub(super) projections: Projections,
+    pub(super) mlp: MlpSize,
+    pub(super) mlp_form: MlpForm,
+    /// What the layers that have experts have instead.
+    pub(super) experts: Option<ExpertsForm>,
+    /// One for each.
+    pub(super) layers: Vec<LayerForm>,
+    /// Factor of what attention and feed-forward network add to the hidden state.
+    pub(super) residual_multiplier: f32,
+    /// Whether the table of embeddings is the head's matrix.
+    pub(super) is_tied: bool,
+    /// Factor of the logits.
+    pub(super) logits_multiplier: f32,
+    pub(super) logits_soft_cap: Option<f32>,
+}
+
+/// What weights are called.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names {
+    /// What everything but the head begins with.
+    pub(super) base: &'static str,
+    pub(super) embedding: &'static str,
+    pub(super) positions: &'static str,
+    pub(super) layers: &'static str,
+    pub(super) attention: &'static str,
+    pub(super) mlp: &'static str,
+    pub(super) last_norm: &'static str,
+    pub(super) head: &'static str,
+}
+
+/// What is joined with what. A norm that has no name is not there.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Block {
+    /// x + after(attention(before(x))), then x + after(mlp(before(x))).
+    Sequential {
+        before_attention: Option<&'static str>,
+        after_attention: Option<&'static str>,
+        before_mlp: Option<&'static str>,
+        after_mlp: Option<&'static str>,
+    },
+    /// x + attention(before(x)) + mlp(before(x)); the two norms may be one.
+    Parallel { before_attention: &'static str, before_mlp: &'static str },
+}
+
+/// How the weights of queries, keys and values are stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Projections {
+    /// `q_proj`, `k_proj`, `v_proj` and `o_proj`.
+    Separate,
+    /// All queries, then all keys, then all values in one tensor.
+    Fused { qkv: &'static str, output: &'static str },
+    /// For each KV head its queries, its key and its value in one tensor.
+    FusedByHead { qkv: &'static str, output: &'static str },
+}
+
+/// The feed-forward network, with its names.
+#[derive(Debug, Clone)]
+pub(super) enum MlpForm {
+    Gated {
+        gate: &'static str,
+        up: &'static str,
+        down: &'static str,
+    },
+    /// The gate in the first half of a tensor.
+    GatedFused {
+        gate_up: &'static str,
+        down: &'static str,
+    },
+    Plain {
+        up: &'static str,
+        down: &'static str,
+    },
+}
+
+/// What differs from layer to layer.
+#[derive(Debug, Clone)]
+pub(super) struct LayerForm {
+    pub(super) rotary: Option<Arc<RotarySpec>>,
+    /// Keys that a query attends at most, its own included.
+    pub(super) window: Option<usize>,
+    pub(super) has_experts: bool,
+}
+
+/// A mixture of experts, with its names.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpertsForm {
+    pub(super) scope: &'static str,
+    /// Of gate, up and down.
+    pub(super) names: [&'static str; 3],
+    pub(super) intermediate_size: usize,
+    pub(super) num_experts: usize,
+    pub(super) num_chosen: usize,
+    /// Whether the weights of the chosen add up to 1.
+    pub(super) is_normalised: bool,
+    /// Width of the expert that sees every token.
+    pub(super) shared: Option<usize>,
+}
+
+impl Block {
+    /// Llama's.
+    pub(super) const PRE_NORM: Self = Self::pre_norm("input_layernorm", "post_attention_layernorm");
+
+    /// Norms before attention and feed-forward network.
+    pub(super) const fn pre_norm(before_attention: &'static str, before_mlp: &'static str) -> Self {
+        Self::Sequential {
+            before_attention: Some(before_attention),
+            after_attention: None,
+            before_mlp: Some(before_mlp),
+            after_mlp: None,
+        }
+    }
+}
+
+impl Names {
+    pub(super) const LLAMA: Self = Self {
+        base: "model",
+        embedding: "embed_tokens",
+        positions: "embed_positions",
+        layers: "layers",
+        attention: "self_attn",
+        mlp: "mlp",
+        last_norm: "norm",
+        head: "lm_head",
+    };
+}
+
+impl Decoder {
+    /// What config.json describes if its model is a Llama.
+    ///
+    /// # Errors
+    /// Names the key that is missing or malformed.
+    pub(super) fn llama(config: &Config, dtype: DType, world_size: usize) -> Result<Self, ModelError> {
+        let norm = NormForm::rms(config.number_or("rms_norm_eps", 1e-6)?);
+        Self::new(config, WeightScope::root(dtype, world_size), norm, config.size("intermediate_size")?)
+    }
+
+    /// A Llama with another norm, and with a feed-forward network as wide as it says.
+    ///
+    /// # Errors
+    /// Names the key that is missing or malformed.
+    pub(super) fn new(
+        config: &Config,
+        root: WeightScope,
+        norm: NormForm,
+        intermediate_size: usize,
+    ) -> Result<Self, ModelError> {
+        let hidden_size = config.size("hidden_size")?;
+        let num_attention_heads = config.size("num_attention_heads")?;
+        let head_dim = config.size_or("head_dim", hidden_size / num_attention_heads)?;
+        let rotary = Arc::new(rope_config::read(config, head_dim, Pairing::Halves)?);
+        let has_bias = config.flag_or("attention_bias", false)?;
+        Ok(Self {
+            root,
+            names: Names::LLAMA,
+            has_transposed_matrices: false,
+            vocab_size: config.vocab_size()?,
+            learned_positions: None,
+            embedding_multiplier: 1.0,
+            block: Block::PRE_NORM,
+            norm,
+            attention: AttentionForm {
+                hidden_size,
+                num_attention_heads,
+                num_key_value_heads: config.size_or("num_key_value_heads", num_attention_heads)?,
+                head_dim,
+                has_bias,
+                has_output_bias: has_bias,
+                norm: QueryKeyNorm::None,
+                scale: 1.0 / (head_dim as f32).sqrt(),
+                soft_cap: None,
+            },
+            projections: Projections::Separate,
+            mlp: MlpSize {
+                hidden_size,
+                intermediate_size,
+                has_bias: config.flag_or("mlp_bias", false)?,
+                activation: activation(config)?,
+            },
+            experts: None,
+            mlp_form: MlpForm::Gated { gate: "gate_proj", up: "up_proj", down: "down_proj" },
+            layers: vec![
+                LayerForm { rotary: Some(rotary), window: None, has_experts: false };
+                config.size("num_hidden_layers")?
+            ],
+            residual_multiplier: 1.0,
+            is_tied: config.flag_or("tie_word_embeddings", false)?,
+            logits_multiplier: 1.0,
+            logits_soft_cap: None,
+        })
+    }
+
+    /// The sliding window of each layer: config.json's `layer_types` says which have it, or `is_sliding` where there is no such
+    /// key. Answers which have it.
+    ///
+    /// # Errors
+    /// When a type is not known, or there is not one for each layer.
+    pub(super) fn set_windows(
+        &mut self,
+        config: &Config,
+        is_sliding: impl Fn(usize) -> bool,
+    ) -> Result<Vec<bool>, ModelError> {
+        let num_layers = self.layers.len();
+        let sliding: Vec<bool> = match config.texts("layer_types")? {
+            Some(types) if types.len() == num_layers => types
+                .iter()
+                .map(|kind| match *kind {
+                    "sliding_attention" => Ok(true),
+                    "full_attention" => Ok(false),
+                    other => Err(ModelError::value("layer_types", other, "sliding_attention or full_attention")),
+                })
+                .collect::<Result<_, _>>()?,
+            Some(types) => {
+                let found = format!("{} types", types.len());
+                return Err(ModelError::value("layer_types", found, &format!("one for each of {num_layers} layers")));
+            }
+            None => (0..num_layers).map(is_sliding).collect(),
+        };
+        if sliding.contains(&true) {
+            let window = config.size("sliding_window")?;
+            self.layers.iter_mut().zip(&sliding).for_each(|(layer, sliding)| layer.window = sliding.then_some(window));
+        }
+        Ok(sliding)
+    }
+
+    /// The graph.
+    ///
+    /// # Errors
+    /// When sizes do not fit each other, or so many ranks cannot share the heads.
+    pub(super) fn build(&self) -> Result<Model, ModelError> {
+        let hidden_size = self.attention.hidden_size;
+        let base = self.root.child(self.names.base);
+        let embedding = Embedding::new(&base.child(self.names.embedding), self.vocab_size, hidden_size);
+        let mut graph = Graph::default();
+        let token_ids = graph.input(Input::TokenIds); // [tokens]
+        let tokens = graph.current_tokens(token_ids)?; // [tokens]
+        let mut hidden = embedding.apply(&mut graph, tokens)?; // [tokens, hidden]
+        hidden = graph.scale(hidden, self.embedding_multiplier)?; // [tokens, hidden]
+        if let Some(num_positions) = self.learned_positions {
+            let table = Embedding::new(&base.child(self.names.positions), num_positions, hidden_size);
+            let positions = graph.input(Input::Positions); // [tokens]
+            let position = table.apply(&mut graph, positions)?; // [tokens, hidden]
+            hidden = graph.add(hidden, position)?; // [tokens, hidden]
+        }
+        for layer in 0..self.layers.len() {
+            let scope = base.child(self.names.layers).child(layer);
+            let scope = if self.has_transposed_matrices { scope.transposed() } else { scope };
+            hidden = self.layer(&mut graph, &scope, layer, hidden)?; // [tokens, hidden]
+        }
+        let hidden = self.normed(&mut graph, &base, self.names.last_norm, hidden)?; // [tokens, hidden]
+        let linear = if self.is_tied {
+            embedding.tied_head()
+        } else {
+            let shape = [self.vocab_size, hidden_size];
+            Linear::vocab(self.root.child(self.names.head).weight("weight", &shape, Partition::Vocab))
+        };
+        let head = Head { linear, multiplier: self.logits_multiplier, soft_cap: self.logits_soft_cap };
+        Ok(Model { decoder: graph.finish(&[hidden]), head })
+    }
+
+    fn layer(&self, graph: &mut Graph, scope: &WeightScope, layer: usize, x: Value) -> Result<Value, ModelError> {
+        match self.block {
+            Block::Sequential { before_attention, after_attention, before_mlp, after_mlp } => {
+                let normed = self.maybe_normed(graph, scope, before_attention, x)?; // [tokens, hidden]
+                let attended = self.attend(graph, scope, layer, normed)?; // [tokens, hidden]
+                let attended = self.maybe_normed(graph, scope, after_attention, attended)?; // [tokens, hidden]
+                let x = self.joined(graph, x, attended)?; // [tokens, hidden]
+                let normed = self.maybe_normed(graph, scope, before_mlp, x)?; // [tokens, hidden]
+                let transformed = self.transform(graph, scope, layer, normed)?; // [tokens, hidden]
+                let transformed = self.maybe_normed(graph, scope, after_mlp, transformed)?; // [tokens, hidden]
+                self.joined(graph, x, transformed) // [tokens, hidden]
+            }
+            Block::Parallel { before_attention, before_mlp } => {
+                let normed = self.normed(graph, scope, before_attention, x)?; // [tokens, hidden]
+                let attended = self.attend(graph, scope, layer, normed)?; // [tokens, hidden]
+                let for_mlp = if before_mlp == before_attention {
+                    normed
+                } else {
+                    self.normed(graph, scope, before_mlp, x)? // [tokens, hidden]
+                };
+                let transformed = self.transform(graph, scope, layer, for_mlp)?; // [tokens, hidden]
+                let x = self.joined(graph, x, attended)?; // [tokens, hidden]
+                self.joined(graph, x, transformed) // [tokens, hidden]
+            }
+        }
+    }
+
+    /// x + multiplier · added
+    fn joined(&self, graph: &mut Graph, x: Value, added: Value) -> Result<Value, ModelError> {
+        let added = graph.scale(added, self.residual_multiplier)?; // [tokens, hidden]
+        Ok(graph.add(x, added)?) // [tokens, hidden]
+    }
+
+    fn maybe_normed(
+        &self,
+        graph: &mut Graph,
+        scope: &WeightScope,
+        name: Option<&str>,
+        x: Value,
+    ) -> Result<Value, ModelError> {
+        name.map_or(Ok(x), |name| self.normed(graph, scope, name, x))
+    }
+
+    fn normed(&self, graph: &mut Graph, scope: &WeightScope, name: &str, x: Value) -> Result<Value, ModelError> {
+        let norm = Norm::new(&scope.child(name), self.attention.hidden_size, self.norm);
+        Ok(norm.apply(graph, x)?) // [tokens, hidden]
+    }
+
+    fn attend(&self, graph: &mut Graph, scope: &WeightScope, layer: usize, x: Value) -> Result<Value, ModelError> {
+        let LayerForm { rotary, window, has_experts: _ } = self.layers[layer].clone();
+        let scopes = self.attention_scopes(&scope.child(self.names.attention));
+        let attention = SelfAttention::new(&scopes, &self.attention, AttentionLayer { layer, rotary, window })?;
+        Ok(attention.apply(graph, x)?) // [tokens, hidden]
+    }
+
+    fn attention_scopes(&self, scope: &WeightScope) -> AttentionScopes {
+        let AttentionForm { num_attention_heads, num_key_value_heads, head_dim, .. } = self.attention;
+        let [q_width, kv_width] = [num_attention_heads, num_key_value_heads].map(|num_heads| num_heads * head_dim);
+        let ([q, k, v], o) = match self.projections {
+            Projections::Separate => {
+                (["q_proj", "k_proj", "v_proj"].map(|name| scope.child(name)), scope.child("o_proj"))
+            }
+            Projections::Fused { qkv, output } => {
+                let group_rows = q_width + 2 * kv_width;
+                let part = |first| scope.child(qkv).section(Section { num_groups: 1, group_rows, first });
+                ([0, q_width, q_width + kv_width].map(part), scope.child(output))
+            }
+            Projections::FusedByHead { qkv, output } => {
+                let queries = q_width / num_key_value_heads;
+                let group_rows = queries + 2 * head_dim;
+                let part =
+                    |first| scope.child(qkv).section(Section { num_groups: num_key_value_heads, group_rows, first });
+                ([0, queries, queries + head_dim].map(part), scope.child(output))
+            }
+        };
+        let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|name| scope.child(name));
+        AttentionScopes { q, k, v, o, q_norm, k_norm }
+    }
+
+    fn experts(&self, form: &ExpertsForm, scope: &WeightScope) -> Experts {
+        let ExpertsForm { scope: name, names, intermediate_size, num_experts, num_chosen, is_normalised, shared } =
+            *form;
+        let MlpSize { hidden_size, activation, .. } = self.mlp;
+        let size = ExpertsSize { hidden_size, intermediate_size, num_experts, num_chosen, is_normalised, activation };
+        let scope = scope.child(name);
+        let experts = Experts::new(&scope, names, &size);
+        match shared {
+            Some(width) => experts.with_shared(&scope, width),
+            None => experts,
+        }
+    }
+
+    fn transform(&self, graph: &mut Graph, scope: &WeightScope, layer: usize, x: Value) -> Result<Value, ModelError> {
+        if let Some(form) = self.experts.filter(|_| self.layers[layer].has_experts) {
+            return Ok(self.experts(&form, scope).apply(graph, x)?); // [tokens, hidden]
+        }
+        let scope = scope.child(self.names.mlp);
+        Ok(match &self.mlp_form {
+            MlpForm::Gated { gate, up, down } => {
+                let [gate, up, down] = [gate, up, down].map(|name| scope.child(name));
+                GatedMlp::new([&gate, &up, &down], &self.mlp).apply(graph, x)? // [tokens, hidden]
+            }
+            MlpForm::GatedFused { gate_up, down } => {
+                let size = self.mlp.intermediate_size;
+                let section = |first| Section { num_groups: 1, group_rows: 2 * size, first };
+                let [gate, up] = [0, size].map(|first| scope.child(gate_up).section(section(first)));
+                GatedMlp::new([&gate, &up, &scope.child(down)], &self.mlp).apply(graph, x)? // [tokens, hidden]
+            }
+            MlpForm::Plain { up, down } => {
+                PlainMlp::new([&scope.child(up), &scope.child(down)], &self.mlp).apply(graph, x)? // [tokens, hidden]
+            }
+        })
+    }
+}
+
+/// The function that `hidden_act`, or one of its other names, names.
+///
+/// # Errors
+/// When it is not known.
+pub(super) fn activation(config: &Config) -> Result<Activation, ModelError> {
+    const KEYS: [&str; 4] = ["hidden_activation", "hidden_act", "activation_function", "activation"];
+    for key in KEYS {
+        let Some(name) = config.text(key)? else { continue };
+        return match name {
+            "silu" | "swish" => Ok(Activation::Silu),
+            "gelu" => Ok(Activation::Gelu),
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
+            "relu2" => Ok(Activation::SquaredRelu),
+            other => {
+                let known = "silu, gelu, gelu_new, gelu_pytorch_tanh or relu2";
+                Err(ModelError::value(key, format!("\"{other}\""), known))
+            }
+        };
+    }
+    Ok(Activation::Silu)
+}

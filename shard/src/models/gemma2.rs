@@ -1,0 +1,44 @@
+//! Gemma 2.
+//!
+//! Paper: Gemma team, 2024 (arXiv 2408.00118). Follows `transformers/models/gemma2/modeling_gemma2.py`. What differs from Gemma 1:
+//! every second layer has a window, beginning with the first; scores and logits are bounded by soft caps; the factor of the scores
+//! comes from `query_pre_attn_scalar`; attention and feed-forward network have a norm before and one behind.
+
+use super::decoder::{Block, Decoder};
+use super::{Config, Model, ModelError, gemma, neutral};
+use crate::graph::DType;
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    let understood = [
+        "attention_bias",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "layer_types",
+        "query_pre_attn_scalar",
+        "sliding_window",
+    ];
+    neutral::require(config, &understood)?;
+    let mut decoder = gemma::decoder(config, dtype, world_size)?;
+    set_block(&mut decoder, config)?;
+    decoder.attention.soft_cap = config.number("attn_logit_softcapping")?.map(|cap| cap as f32);
+    decoder.set_windows(config, |layer| layer % 2 == 0)?;
+    decoder.build()
+}
+
+/// The norms, the scale of the scores and the bound of the logits, which Gemma 3 has too.
+///
+/// # Errors
+/// Names the key that is missing or malformed.
+pub(super) fn set_block(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError> {
+    decoder.block = Block::Sequential {
+        before_attention: Some("input_layernorm"),
+        after_attention: Some("post_attention_layernorm"),
+        before_mlp: Some("pre_feedforward_layernorm"),
+        after_mlp: Some("post_feedforward_layernorm"),
+    };
+    let scalar = config.number_or("query_pre_attn_scalar", 256.0)?;
+    decoder.attention.scale = scalar.powf(-0.5) as f32;
+    decoder.logits_soft_cap = config.number("final_logit_softcapping")?.map(|cap| cap as f32);
+    Ok(())
+}

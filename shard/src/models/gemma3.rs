@@ -1,0 +1,44 @@
+//! Gemma 3, text.
+//!
+//! Paper: Gemma team, 2025 (arXiv 2503.19786). Follows `transformers/models/gemma3/modeling_gemma3.py`. What differs from Gemma 2:
+//! heads of queries and keys are normalised; five layers with a window are followed by one without; the two kinds have rotary
+//! parameters of their own (`rope_local_base_freq` in old files).
+
+use std::sync::Arc;
+
+use super::{Config, Model, ModelError, gemma, gemma2, neutral, rope_config};
+use crate::graph::{DType, Pairing, RotarySpec};
+use crate::layers::{QueryKeyNorm, RotaryScaling};
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    let understood = [
+        "attention_bias",
+        "final_logit_softcapping",
+        "layer_types",
+        "query_pre_attn_scalar",
+        "rope_local_base_freq",
+        "sliding_window",
+        "sliding_window_pattern",
+    ];
+    neutral::require(config, &understood)?;
+    let mut decoder = gemma::decoder(config, dtype, world_size)?;
+    gemma2::set_block(&mut decoder, config)?;
+    decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
+    let pattern = config.size_or("sliding_window_pattern", 6)?;
+    let sliding = decoder.set_windows(config, |layer| (layer + 1) % pattern != 0)?;
+    let local = Arc::new(local_rotary(config, decoder.attention.head_dim)?);
+    for (layer, _) in decoder.layers.iter_mut().zip(sliding).filter(|(_, is_sliding)| *is_sliding) {
+        layer.rotary = Some(Arc::clone(&local));
+    }
+    decoder.build()
+}
+
+/// The embedding of layers with a window.
+fn local_rotary(config: &Config, head_dim: usize) -> Result<RotarySpec, ModelError> {
+    if let Some(local) = rope_config::read_kind(config, head_dim, "sliding_attention")? {
+        return Ok(local);
+    }
+    let theta = config.number_or("rope_local_base_freq", 10_000.0)?;
+    Ok(RotaryScaling::Default.spec(theta, head_dim, Pairing::Halves))
+}

@@ -1,0 +1,40 @@
+//! GPT-2.
+//!
+//! Paper: Radford et al., 2019. Follows `transformers/models/gpt2/modeling_gpt2.py`. What differs from Llama: positions are learned
+//! vectors instead of turns; norms by mean and variance, with bias; a feed-forward network without gate; biases everywhere;
+//! queries, keys and values are one tensor; matrices are stored `[in, out]`; embeddings are tied.
+
+use super::decoder::{Block, Decoder, MlpForm, Names, Projections};
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+use crate::layers::{NormForm, WeightScope};
+
+const NAMES: Names = Names {
+    base: "transformer",
+    embedding: "wte",
+    positions: "wpe",
+    layers: "h",
+    attention: "attn",
+    mlp: "mlp",
+    last_norm: "ln_f",
+    head: "lm_head",
+};
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &[])?;
+    let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
+    let intermediate_size = config.size_or("n_inner", 4 * config.size("hidden_size")?)?;
+    let root = WeightScope::root(dtype, world_size);
+    let mut decoder = Decoder::new(config, root, norm, intermediate_size)?;
+    decoder.names = NAMES;
+    decoder.has_transposed_matrices = true;
+    decoder.learned_positions = Some(config.size("max_position_embeddings")?);
+    decoder.block = Block::pre_norm("ln_1", "ln_2");
+    decoder.projections = Projections::Fused { qkv: "c_attn", output: "c_proj" };
+    (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) = (true, true, true);
+    decoder.mlp_form = MlpForm::Plain { up: "c_fc", down: "c_proj" };
+    decoder.layers.iter_mut().for_each(|layer| layer.rotary = None);
+    decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
+    decoder.build()
+}

@@ -1,0 +1,39 @@
+//! GPT-NeoX and Pythia.
+//!
+//! Papers: Black et al., 2022 (arXiv 2204.06745); Biderman et al., 2023 (arXiv 2304.01373). Follows
+//! `transformers/models/gpt_neox/modeling_gpt_neox.py`. What differs from Llama: attention and feed-forward network stand beside each
+//! other, each with its norm by mean and variance (unless `use_parallel_residual` is false); part of each head is turned; biases
+//! everywhere; a feed-forward network without gate; queries, keys and values of each head follow each other in one tensor.
+
+use super::decoder::{Block, Decoder, MlpForm, Names, Projections};
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+use crate::layers::{NormForm, WeightScope};
+
+const NAMES: Names = Names {
+    base: "gpt_neox",
+    embedding: "embed_in",
+    attention: "attention",
+    last_norm: "final_layer_norm",
+    head: "embed_out",
+    ..Names::LLAMA
+};
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias", "partial_rotary_factor", "rotary_pct", "use_parallel_residual"])?;
+    let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
+    let root = WeightScope::root(dtype, world_size);
+    let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
+    decoder.names = NAMES;
+    decoder.attention.num_key_value_heads = decoder.attention.num_attention_heads;
+    if config.flag_or("use_parallel_residual", true)? {
+        let (before_attention, before_mlp) = ("input_layernorm", "post_attention_layernorm");
+        decoder.block = Block::Parallel { before_attention, before_mlp };
+    }
+    decoder.projections = Projections::FusedByHead { qkv: "query_key_value", output: "dense" };
+    let has_bias = config.flag_or("attention_bias", true)?;
+    (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) = (has_bias, has_bias, true);
+    decoder.mlp_form = MlpForm::Plain { up: "dense_h_to_4h", down: "dense_4h_to_h" };
+    decoder.build()
+}

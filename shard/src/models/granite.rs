@@ -1,0 +1,27 @@
+//! Granite 3.
+//!
+//! Described in IBM's Granite 3.0 report, 2024. Follows `transformers/models/granite/modeling_granite.py`. What differs from Llama:
+//! factors of the embeddings, of what a layer adds, and of the scores; logits are divided by `logits_scaling`.
+
+use super::decoder::Decoder;
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    let understood = [
+        "attention_bias",
+        "attention_multiplier",
+        "embedding_multiplier",
+        "logits_scaling",
+        "mlp_bias",
+        "residual_multiplier",
+    ];
+    neutral::require(config, &understood)?;
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    decoder.attention.scale = config.number_or("attention_multiplier", 1.0)? as f32;
+    decoder.embedding_multiplier = config.number_or("embedding_multiplier", 1.0)? as f32;
+    decoder.residual_multiplier = config.number_or("residual_multiplier", 1.0)? as f32;
+    decoder.logits_multiplier = 1.0 / config.number_or("logits_scaling", 1.0)? as f32;
+    decoder.build()
+}

@@ -1,0 +1,27 @@
+//! Mixtral.
+//!
+//! Paper: Jiang et al., 2024 (arXiv 2401.04088). Follows `transformers/models/mixtral/modeling_mixtral.py`. What differs from
+//! Mistral: the feed-forward network is a mixture of experts, whose weights add up to 1.
+
+use super::decoder::{Decoder, ExpertsForm};
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["num_local_experts", "sliding_window"])?;
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let has_window = config.has("sliding_window");
+    decoder.set_windows(config, |_| has_window)?;
+    decoder.experts = Some(ExpertsForm {
+        scope: "block_sparse_moe",
+        names: ["w1", "w3", "w2"],
+        intermediate_size: decoder.mlp.intermediate_size,
+        num_experts: config.size("num_local_experts")?,
+        num_chosen: config.size("num_experts_per_tok")?,
+        is_normalised: true,
+        shared: None,
+    });
+    decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
+    decoder.build()
+}

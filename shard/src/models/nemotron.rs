@@ -1,0 +1,31 @@
+//! Nemotron 3 and 4, Minitron; and Arcee's AFM.
+//!
+//! Papers: Parmar et al., 2024 (arXiv 2402.16819); Muralidharan et al., 2024 (arXiv 2407.14679). Follows
+//! `transformers/models/nemotron/modeling_nemotron.py` and `arcee/modeling_arcee.py`. What differs from Llama: a feed-forward network
+//! without gate, whose function is the squared ReLU. In Nemotron norms are by mean and variance and multiply by 1 + weight, and
+//! half of each head is turned.
+
+use super::decoder::{Decoder, MlpForm};
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+use crate::layers::{NormForm, WeightScope};
+
+/// Builds Nemotron; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias", "mlp_bias", "partial_rotary_factor"])?;
+    let norm = NormForm { offset: 1.0, ..NormForm::layer(config.number_or("norm_eps", 1e-5)?) };
+    let root = WeightScope::root(dtype, world_size);
+    let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
+    decoder.mlp_form = PLAIN;
+    decoder.build()
+}
+
+/// Builds Arcee; see [`super::build`].
+pub(super) fn build_arcee(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias", "mlp_bias"])?;
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    decoder.mlp_form = PLAIN;
+    decoder.build()
+}
+
+const PLAIN: MlpForm = MlpForm::Plain { up: "up_proj", down: "down_proj" };

@@ -1,0 +1,81 @@
+//! Keys of config.json that change what some model computes, each with the value that changes nothing.
+//!
+//! Door: [`require`]. A family names the keys that it understands; any other of these keys with another value is an error. So
+//! a checkpoint with a twist that its family's file does not know is refused instead of answering nonsense.
+
+use super::{Config, ModelError};
+
+/// Key and neutral value, as JSON.
+const NEUTRAL: [(&str, &str); 44] = [
+    ("add_cross_attention", "false"),
+    ("alibi", "false"),
+    ("attention_bias", "false"),
+    ("attention_chunk_size", "null"),
+    ("attention_multiplier", "null"),
+    ("attn_logit_softcapping", "null"),
+    ("clip_qkv", "null"),
+    ("embedding_multiplier", "1"),
+    ("final_logit_softcapping", "null"),
+    ("kv_lora_rank", "null"),
+    ("layer_types", "null"),
+    ("logit_scale", "null"),
+    ("logits_scaling", "1"),
+    ("mlp_bias", "false"),
+    ("moe_layer_freq", "null"),
+    ("multi_query", "false"),
+    ("n_routed_experts", "null"),
+    ("no_rope_layer_interval", "null"),
+    ("no_rope_layers", "null"),
+    ("num_experts", "null"),
+    ("num_kv_shared_layers", "0"),
+    ("num_local_experts", "null"),
+    ("parallel_attn", "false"),
+    ("partial_rotary_factor", "1"),
+    ("per_layer_config", "null"),
+    ("q_lora_rank", "null"),
+    ("qk_layernorm", "false"),
+    ("qkv_bias", "false"),
+    ("quantization_config", "null"),
+    ("query_pre_attn_scalar", "null"),
+    ("residual_multiplier", "1"),
+    ("rope_interleaved", "false"),
+    ("rope_local_base_freq", "null"),
+    ("rotary_pct", "1"),
+    ("scale_attn_by_inverse_layer_idx", "false"),
+    ("scale_attn_weights", "true"),
+    ("sliding_window", "null"),
+    ("sliding_window_pattern", "null"),
+    ("use_bias", "false"),
+    ("use_bidirectional_attention", "false"),
+    ("use_parallel_residual", "false"),
+    ("use_qk_norm", "false"),
+    ("use_sinks", "false"),
+    ("use_sliding_window", "false"),
+];
+
+/// Refuses what neither `understood` names nor leaves the model as it is.
+///
+/// # Errors
+/// Names the key, its value and what is supported.
+pub(super) fn require(config: &Config, understood: &[&str]) -> Result<(), ModelError> {
+    let others: Vec<(&str, &str)> = NEUTRAL.into_iter().filter(|(key, _)| !understood.contains(key)).collect();
+    config.require_fixed(&others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_twist_must_be_understood() {
+        let config = Config::parse(br#"{"sliding_window": 8, "mlp_bias": false, "logit_scale": null}"#).unwrap();
+        assert!(require(&config, &["sliding_window"]).is_ok());
+        let message = require(&config, &["mlp_bias"]).unwrap_err().to_string();
+        assert_eq!(message, "config.json: sliding_window is 8, only null is supported");
+    }
+
+    #[test]
+    fn keys_are_in_order_and_once() {
+        assert!(NEUTRAL.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+}

@@ -1,0 +1,48 @@
+//! OLMo 2 and 3.
+//!
+//! Papers: OLMo team, 2025 (arXiv 2501.00656), and allenai.org/olmo3. Follows `transformers/models/olmo2/modeling_olmo2.py` and
+//! `olmo3/modeling_olmo3.py`. What differs from Llama: norms stand behind attention and feed-forward network instead of before;
+//! queries and keys are normalised over all heads together. OLMo 3 has a window in three layers of four, and in those no
+//! scaling of the rotary embedding.
+
+use std::sync::Arc;
+
+use super::decoder::{Block, Decoder};
+use super::{Config, Model, ModelError, neutral, rope_config};
+use crate::graph::{DType, Pairing};
+use crate::layers::{QueryKeyNorm, RotaryScaling};
+
+/// Builds OLMo 2; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias"])?;
+    decoder(config, dtype, world_size)?.build()
+}
+
+/// Builds OLMo 3; see [`super::build`].
+pub(super) fn build_olmo3(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias", "layer_types", "sliding_window"])?;
+    let mut decoder = decoder(config, dtype, world_size)?;
+    let sliding = decoder.set_windows(config, |layer| (layer + 1) % 4 != 0)?;
+    let head_dim = decoder.attention.head_dim;
+    let local = match rope_config::read_kind(config, head_dim, "sliding_attention")? {
+        Some(local) => local,
+        None => RotaryScaling::Default.spec(config.number_or("rope_theta", 10_000.0)?, head_dim, Pairing::Halves),
+    };
+    let local = Arc::new(local);
+    for (layer, _) in decoder.layers.iter_mut().zip(sliding).filter(|(_, is_sliding)| *is_sliding) {
+        layer.rotary = Some(Arc::clone(&local));
+    }
+    decoder.build()
+}
+
+fn decoder(config: &Config, dtype: DType, world_size: usize) -> Result<Decoder, ModelError> {
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    decoder.block = Block::Sequential {
+        before_attention: None,
+        after_attention: Some("post_attention_layernorm"),
+        before_mlp: None,
+        after_mlp: Some("post_feedforward_layernorm"),
+    };
+    decoder.attention.norm = QueryKeyNorm::AllHeads(decoder.norm.eps);
+    Ok(decoder)
+}

@@ -1,0 +1,20 @@
+//! Phi 3, 3.5 and 4.
+//!
+//! Papers: Abdin et al., 2024 (arXiv 2404.14219, 2412.08905). Follows `transformers/models/phi3/modeling_phi3.py`. What differs from
+//! Llama: queries, keys and values are one tensor, gate and up another; all layers may have a window; part of each head may be
+//! left as it is, and long contexts use `longrope`.
+
+use super::decoder::{Decoder, MlpForm, Projections};
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["partial_rotary_factor", "sliding_window"])?;
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    decoder.projections = Projections::Fused { qkv: "qkv_proj", output: "o_proj" };
+    decoder.mlp_form = MlpForm::GatedFused { gate_up: "gate_up_proj", down: "down_proj" };
+    let has_window = config.has("sliding_window");
+    decoder.set_windows(config, |_| has_window)?;
+    decoder.build()
+}

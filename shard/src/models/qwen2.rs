@@ -1,0 +1,29 @@
+//! Qwen 2 and 2.5.
+//!
+//! Paper: Yang et al., 2024 (arXiv 2407.10671). Follows `transformers/models/qwen2/modeling_qwen2.py`. What differs from Llama:
+//! queries, keys and values have a bias, the output has none; with `use_sliding_window` the layers from `max_window_layers` on
+//! have a window.
+
+use super::decoder::Decoder;
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["layer_types", "sliding_window", "use_sliding_window"])?;
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    decoder.attention.has_bias = true;
+    set_windows(&mut decoder, config)?;
+    decoder.build()
+}
+
+/// The windows of Qwen's models.
+///
+/// # Errors
+/// When a key is malformed.
+pub(super) fn set_windows(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError> {
+    let has_window = config.flag_or("use_sliding_window", false)? && config.has("sliding_window");
+    let first = if has_window { config.number_or("max_window_layers", 28.0)? as usize } else { usize::MAX };
+    decoder.set_windows(config, |layer| layer >= first)?;
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! Qwen 3.
+//!
+//! Paper: Yang et al., 2025 (arXiv 2505.09388). Follows `transformers/models/qwen3/modeling_qwen3.py`. What differs from Llama:
+//! each head of the queries and keys is normalised before it is turned, `head_dim` is independent of the hidden size, and windows
+//! are as in Qwen 2.
+
+use super::decoder::Decoder;
+use super::{Config, Model, ModelError, neutral, qwen2};
+use crate::graph::DType;
+use crate::layers::QueryKeyNorm;
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["attention_bias", "layer_types", "sliding_window", "use_sliding_window"])?;
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
+    qwen2::set_windows(&mut decoder, config)?;
+    decoder.build()
+}

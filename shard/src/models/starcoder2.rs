@@ -1,0 +1,26 @@
+//! StarCoder 2.
+//!
+//! Paper: Lozhkov et al., 2024 (arXiv 2402.19173). Follows `transformers/models/starcoder2/modeling_starcoder2.py`. What differs from
+//! Llama: norms by mean and variance, with bias; a feed-forward network without gate; biases everywhere (`use_bias`); all layers
+//! may have a window; embeddings are tied.
+
+use super::decoder::{Decoder, MlpForm};
+use super::{Config, Model, ModelError, neutral};
+use crate::graph::DType;
+use crate::layers::{NormForm, WeightScope};
+
+/// Builds the model; see [`super::build`].
+pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    neutral::require(config, &["sliding_window", "use_bias"])?;
+    let norm = NormForm::layer(config.number_or("norm_epsilon", 1e-5)?);
+    let root = WeightScope::root(dtype, world_size);
+    let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
+    let has_bias = config.flag_or("use_bias", true)?;
+    (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) =
+        (has_bias, has_bias, has_bias);
+    decoder.mlp_form = MlpForm::Plain { up: "c_fc", down: "c_proj" };
+    decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
+    let has_window = config.has("sliding_window");
+    decoder.set_windows(config, |_| has_window)?;
+    decoder.build()
+}
