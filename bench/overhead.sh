@@ -81,7 +81,8 @@ streams() {
 step() {
     local window
     for window in 2 1; do
-        start --device mock --mock-step-us 5000 --max-batch-size 64 --step-window "$window"
+        # Longer steps let the processors fall asleep: then it is the machine's wake-up that is measured.
+        start --device mock --mock-step-us 1000 --max-batch-size 64 --step-window "$window"
         load --concurrency 64 --num-requests 128 --prompt-tokens 16 --output-tokens 480
         local took forward count
         took=$(metric 'tgi_batch_inference_duration_sum{method="decode"}')
@@ -95,6 +96,7 @@ step() {
 
 first_token() {
     start --device mock
+    scrape health "/health, which does nothing, at 200 requests/s"
     load --concurrency 1 --num-requests 200 --prompt-tokens 16 --output-tokens 8
     load --seed 1 --concurrency 1 --num-requests 3000 --prompt-tokens 16 --output-tokens 8
     first_token_rows "one request after the other"
@@ -116,18 +118,18 @@ first_token_rows() {
 metrics() {
     start --device mock --max-concurrent-requests 512 --max-batch-size 256
     load --concurrency 64 --num-requests 256 --prompt-tokens 16 --output-tokens 100
-    scrape "idle"
+    scrape metrics "/metrics, idle"
     load --concurrency 64 --num-requests 2000 --prompt-tokens 16 --output-tokens 480 &
     sleep 1
-    scrape "64 streams"
+    scrape metrics "/metrics, 64 streams"
     kill -INT $! && wait $! || true
 }
 
-# 200 scrapes over one connection, 5 ms apart or more.
+# Asks 200 times for a page over one connection, 5 ms apart or more.
 scrape() {
-    taskset -c "$other_cpus" curl -s --rate 200/s -w '%{stderr}%{time_total}\n' "$url/metrics?[1-200]" \
+    taskset -c "$other_cpus" curl -s --rate 200/s -w '%{stderr}%{time_total}\n' "$url/$1?[1-200]" \
         2>&1 >"$directory/page" | sort -n >"$directory/times"
-    row "/metrics, $1: p50" "$(awk 'NR == 100 { print $1 * 1e6 }' "$directory/times") µs"
+    row "$2: p50" "$(awk 'NR == 100 { print $1 * 1e6 }' "$directory/times") µs"
     row "  p99" "$(awk 'NR == 198 { print $1 * 1e6 }' "$directory/times") µs"
 }
 

@@ -1,6 +1,6 @@
 //! Floats as checkpoints store them: little-endian bytes of three types, read as numbers of any of them.
 //!
-//! Doors: [`FloatType`], [`read_f32`], [`read_bf16`], [`read_f16`]. What does not fit is rounded to the nearest; a type read as
+//! Doors: [`FloatType`], [`read_f32`], [`read_bf16`], [`read_f16`], [`are_finite`]. What does not fit is rounded to the nearest; a type read as
 //! itself keeps its bits.
 
 use half::{bf16, f16};
@@ -38,6 +38,23 @@ pub fn read_bf16(bytes: &[u8], stored: FloatType, floats: &mut Vec<bf16>) {
 /// As [`read_f32`], rounded to half precision.
 pub fn read_f16(bytes: &[u8], stored: FloatType, floats: &mut Vec<f16>) {
     read(bytes, stored, floats);
+}
+
+/// Whether none of the floats of type `stored` in `bytes` is infinite or not a number.
+pub fn are_finite(bytes: &[u8], stored: FloatType) -> bool {
+    let has_halves = |exponent: u16| {
+        let is_other = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]) & exponent == exponent;
+        bytes.chunks_exact(2).fold(false, |found, bytes| found | is_other(bytes))
+    };
+    match stored {
+        FloatType::F32 => {
+            let exponent = 0x7f80_0000;
+            let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            !bytes.chunks_exact(4).fold(false, |found, bytes| found | (word(bytes) & exponent == exponent))
+        }
+        FloatType::Bf16 => !has_halves(0x7f80),
+        FloatType::F16 => !has_halves(0x7c00),
+    }
 }
 
 pub(crate) fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
@@ -119,5 +136,25 @@ mod tests {
         read_f16(&bytes[..7], FloatType::Bf16, &mut half);
         assert_eq!(same, short);
         assert_eq!(half, [1.0, -2.5, 0.123_456_7].map(|value| f16::from_f32(bf16::from_f32(value).to_f32())));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_found() {
+        let bits = |value: f32, stored| match stored {
+            FloatType::F32 => value.to_le_bytes().to_vec(),
+            FloatType::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+            FloatType::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
+        };
+        for stored in [FloatType::F32, FloatType::Bf16, FloatType::F16] {
+            let mut bytes: Vec<u8> = (0..99).flat_map(|i| bits(i as f32 * 600.0 - 3e4, stored)).collect();
+            assert!(are_finite(&bytes, stored), "{stored:?}");
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let size = bytes.len() / 99;
+                let kept = bytes[70 * size..71 * size].to_vec();
+                bytes[70 * size..71 * size].copy_from_slice(&bits(value, stored));
+                assert!(!are_finite(&bytes, stored), "{stored:?} {value}");
+                bytes[70 * size..71 * size].copy_from_slice(&kept);
+            }
+        }
     }
 }

@@ -99,7 +99,7 @@ pub struct LimitArgs {
     pub watermark_gamma: f32,
 
     /// What is added to the scores of those tokens
-    #[arg(long, env, default_value_t = 2.0)]
+    #[arg(long, env, default_value_t = 2.0, allow_negative_numbers = true)]
     pub watermark_delta: f32,
 
     /// Longest prompt in tokens [default: --max-total-tokens minus 1]

@@ -1,6 +1,8 @@
 //! `POST /generate` and `POST /` with the demo model: sensible text, details, seeds, stop strings.
 
-use integration_tests::Server;
+use std::collections::HashSet;
+
+use integration_tests::{Client, Server};
 use serde_json::{Value, json};
 
 /// A chat of one user turn, as the demo's chat template renders it.
@@ -132,4 +134,49 @@ fn best_of_gives_the_likelier_of_several() {
     let others = details["best_of_sequences"].as_array().unwrap();
     assert_eq!(others.len(), 1);
     assert!(mean(details) >= mean(&others[0]));
+}
+
+/// Ids of the tokens that `client` answers a prompt with.
+fn token_ids(client: &Client, parameters: Value) -> Vec<u64> {
+    let response = client.post("/generate", &json!({"inputs": "Once upon a time", "parameters": parameters}));
+    assert_eq!(response.status, 200, "{}", response.text);
+    let json = response.json();
+    let tokens = json["details"]["tokens"].as_array().unwrap();
+    tokens.iter().map(|token| token["id"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn biases_raise_and_forbid_tokens() {
+    let server = Server::demo().start();
+    let client = server.client();
+    let biased =
+        |logit_bias: Value| token_ids(&client, json!({"max_new_tokens": 6, "details": true, "logit_bias": logit_bias}));
+    let free = biased(json!({}));
+    let [first, second] = [free[0].to_string(), free[1].to_string()];
+    assert_eq!(biased(json!({second.as_str(): 100})), [free[1]; 6]);
+    assert!(!biased(json!({first.as_str(): -100})).contains(&free[0]));
+    let parameters = json!({"max_new_tokens": 1, "logit_bias": {"1000000": 1}});
+    let response = client.post("/generate", &json!({"inputs": "x", "parameters": parameters}));
+    assert_eq!(response.status, 422);
+    assert!(response.text.contains("logit_bias") && response.text.contains("1000000"), "{}", response.text);
+}
+
+#[test]
+fn a_watermark_parts_the_tokens_that_may_follow_each_other() {
+    // A delta that no difference of scores reaches: after a token either only green ones come, or none.
+    let pairs = |delta: &str, watermark: bool| {
+        let server = Server::demo().flag("--watermark-delta", delta).start();
+        let client = server.client();
+        let pairs = (0..12).flat_map(|seed| {
+            let parameters = json!({"max_new_tokens": 60, "details": true, "do_sample": true, "seed": seed,
+                "watermark": watermark, "ignore_eos_token": true});
+            let ids = token_ids(&client, parameters);
+            ids.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>()
+        });
+        pairs.collect::<HashSet<_>>()
+    };
+    let (green, red, free) = (pairs("1000", true), pairs("-1000", true), pairs("2", false));
+    assert!(green.len() > 100 && red.len() > 100, "{} and {} pairs", green.len(), red.len());
+    assert_eq!(green.intersection(&red).count(), 0);
+    assert!(free.intersection(&green).next().is_some() && free.intersection(&red).next().is_some());
 }

@@ -131,6 +131,11 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.reshape {} : ({}) -> {ty}", x.name, x.ty))
     }
 
+    /// `x` as it is, computed before anything that uses it: the compiler moves nothing across.
+    pub(super) fn barrier(&mut self, x: &Tensor) -> Tensor {
+        self.push(x.ty.clone(), |ty| format!("stablehlo.optimization_barrier {} : {ty}", x.name))
+    }
+
     /// Dimension `permutation[n]` becomes the n-th.
     pub(super) fn transpose(&mut self, x: &Tensor, permutation: &[usize]) -> Tensor {
         let dims: Vec<usize> = permutation.iter().map(|dim| x.dims()[*dim]).collect();
