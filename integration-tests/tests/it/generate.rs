@@ -137,20 +137,21 @@ fn best_of_gives_the_likelier_of_several() {
 }
 
 /// Ids of the tokens that `client` answers a prompt with.
-fn token_ids(client: &Client, parameters: Value) -> Vec<u64> {
+fn token_ids(client: &Client, parameters: &Value) -> Vec<u64> {
     let response = client.post("/generate", &json!({"inputs": "Once upon a time", "parameters": parameters}));
     assert_eq!(response.status, 200, "{}", response.text);
     let json = response.json();
-    let tokens = json["details"]["tokens"].as_array().unwrap();
-    tokens.iter().map(|token| token["id"].as_u64().unwrap()).collect()
+    let tokens = json["details"]["tokens"].as_array().expect("details list tokens");
+    tokens.iter().map(|token| token["id"].as_u64().expect("an id is a number")).collect()
 }
 
 #[test]
 fn biases_raise_and_forbid_tokens() {
     let server = Server::demo().start();
     let client = server.client();
-    let biased =
-        |logit_bias: Value| token_ids(&client, json!({"max_new_tokens": 6, "details": true, "logit_bias": logit_bias}));
+    let biased = |logit_bias: Value| {
+        token_ids(&client, &json!({"max_new_tokens": 6, "details": true, "logit_bias": logit_bias}))
+    };
     let free = biased(json!({}));
     let [first, second] = [free[0].to_string(), free[1].to_string()];
     assert_eq!(biased(json!({second.as_str(): 100})), [free[1]; 6]);
@@ -170,7 +171,7 @@ fn a_watermark_parts_the_tokens_that_may_follow_each_other() {
         let pairs = (0..12).flat_map(|seed| {
             let parameters = json!({"max_new_tokens": 60, "details": true, "do_sample": true, "seed": seed,
                 "watermark": watermark, "ignore_eos_token": true});
-            let ids = token_ids(&client, parameters);
+            let ids = token_ids(&client, &parameters);
             ids.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>()
         });
         pairs.collect::<HashSet<_>>()

@@ -61,10 +61,10 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let asked = model.dtype.map(weight_type);
     let (backend, weights): (Box<dyn Backend>, Weights) = match device {
         Device::Auto | Device::Cpu | Device::XlaCpu | Device::Tpu | Device::Cuda => {
-            let checkpoint = Checkpoint::open(&files)?;
+            let checkpoint = Checkpoint::open(&files, models::quantization(&config)?)?;
             let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
                 Some(dtype) => dtype,
-                None => checkpoint.dtype()?,
+                None => checkpoint.dtype(),
             };
             let graphs = graphs(&models::build(&config, dtype, ranks.num_ranks)?)?;
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };

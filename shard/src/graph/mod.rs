@@ -21,7 +21,7 @@ pub(crate) use op::{
     TokenScope, Unary,
 };
 pub(crate) use shape::{DType, Dim, GraphError, Shape};
-pub(crate) use weight::{Partition, Section, Source, WeightPart, WeightSpec};
+pub(crate) use weight::{Partition, Quantization, Section, Source, WeightPart, WeightSpec};
 
 /// The result of a node of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

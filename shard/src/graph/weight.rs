@@ -37,6 +37,22 @@ pub(crate) enum Source {
     Stack(Vec<String>),
 }
 
+/// How config.json says that matrices are stored in the checkpoint. A tensor of floats is read as such under any of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Quantization {
+    /// As floats.
+    #[default]
+    None,
+    /// Numbers of a byte with a scale for each block of so many rows and columns; for each row or matrix where none is given.
+    Scaled { block: Option<[usize; 2]> },
+    /// Integers, as GPTQ stores them; zeros are stored smaller by `zero_offset`.
+    Gptq { num_bits: usize, zero_offset: u32 },
+    /// Integers of four bits, as AWQ stores them.
+    Awq,
+    /// Integers around zero, as compressed-tensors packs them.
+    Packed { num_bits: usize },
+}
+
 /// Rows of a tensor that is made of groups of `group_rows` rows: in each group the same, `first` the first of them. How many
 /// follows from the shape of the weight that they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -241,7 +241,7 @@ impl Config {
         ModelError::MissingKey { key: self.path(key) }
     }
 
-    fn unsupported(&self, key: &str, value: impl fmt::Display, supported: &str) -> ModelError {
+    pub(super) fn unsupported(&self, key: &str, value: impl fmt::Display, supported: &str) -> ModelError {
         ModelError::Unsupported { key: self.path(key), value: value.to_string(), supported: supported.to_owned() }
     }
 

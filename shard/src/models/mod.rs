@@ -24,6 +24,7 @@ mod nemotron;
 mod neutral;
 mod olmo2;
 mod phi3;
+mod quantization;
 mod qwen2;
 mod qwen3;
 mod qwen_moe;
@@ -34,6 +35,7 @@ mod starcoder2;
 use std::sync::Arc;
 
 pub(crate) use config::{Config, ModelError};
+pub(crate) use quantization::read as quantization;
 
 use crate::graph::{DType, Graph};
 use crate::layers::Head;
@@ -94,5 +96,6 @@ pub(crate) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
         let known: Vec<&str> = architectures().collect();
         ModelError::UnknownArchitecture { architecture: architecture.to_owned(), known: known.join(", ") }
     })?;
+    quantization(config)?;
     build(config, dtype, world_size)
 }

@@ -6,7 +6,7 @@
 use super::{Config, ModelError};
 
 /// Key and neutral value, as JSON.
-const NEUTRAL: [(&str, &str); 44] = [
+const NEUTRAL: [(&str, &str); 43] = [
     ("add_cross_attention", "false"),
     ("alibi", "false"),
     ("attention_bias", "false"),
@@ -35,7 +35,6 @@ const NEUTRAL: [(&str, &str); 44] = [
     ("q_lora_rank", "null"),
     ("qk_layernorm", "false"),
     ("qkv_bias", "false"),
-    ("quantization_config", "null"),
     ("query_pre_attn_scalar", "null"),
     ("residual_multiplier", "1"),
     ("rope_interleaved", "false"),

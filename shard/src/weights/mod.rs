@@ -1,54 +1,45 @@
 //! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
 //!
-//! Doors: [`Checkpoint::open`], then [`Checkpoint::part`] for each [`WeightSpec`] of a graph and each rank. A file that is cut
-//! short, a tensor that is missing or has another shape or type than the model asks for is an error that names the file and
-//! the tensor. It converts nothing, and copies only what does not lie in one piece; the rest is the backend's affair.
+//! Doors: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. A file that is cut
+//! short, a tensor that is missing, stands in two files, has another shape or type than the model asks for, or holds what is no
+//! finite number is an error that names the file and the tensor. It copies only what does not lie in one piece, and converts
+//! only what is not stored as floats; the rest is the backend's affair.
 
+mod encoding;
+mod error;
 mod index;
 mod mmap;
+mod pages;
 mod part;
+mod quantized;
+mod tensor;
 
 use std::collections::HashMap;
 
-use model_files::{FileLocation, ModelFiles, ModelFilesError};
-use safetensors::{Dtype, SafeTensorError, SafeTensors};
-
-use crate::graph::{DType, WeightSpec};
-use mmap::MappedFile;
-use part::FileBytes;
+pub(crate) use error::WeightsError;
 pub(crate) use part::TensorPart;
+
+use model_files::{FileLocation, ModelFiles};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::graph::{DType, Quantization, Source, WeightSpec};
+use mmap::MappedFile;
+use pages::{FileBytes, Pages};
+use tensor::StoredTensor;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
-
-/// Why a checkpoint cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WeightsError {
-    #[error("{location} has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors checkpoints are supported")]
-    NoCheckpoint { location: String },
-    #[error(transparent)]
-    Files(#[from] ModelFilesError),
-    #[error("{INDEX_FILE} {problem}")]
-    Index { problem: String },
-    #[error("map {file}: {source}")]
-    Map { file: String, source: std::io::Error },
-    #[error("{file} is not a complete safetensors file: {source}")]
-    Header { file: String, source: SafeTensorError },
-    #[error("{files} has no tensor {tensor}")]
-    MissingTensor { files: String, tensor: String },
-    #[error("tensor {tensor} of {file} has shape {found:?}, config.json asks for {expected:?}")]
-    Shape { tensor: String, file: String, found: Vec<usize>, expected: Vec<usize> },
-    #[error("tensor {tensor} of {file} is {found:?}, supported are F32, F16 and BF16")]
-    DType { tensor: String, file: String, found: Dtype },
-    #[error("tensor {tensor} of {file} is {dtype}, which {first} is not; tensors used as one must have one type")]
-    MixedTypes { tensor: String, file: String, dtype: DType, first: String },
-}
+/// What stands in a repository for a large file that was not fetched.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+/// What is never read.
+const PICKLES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
 
 /// The safetensors files of one model, open.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     files: Vec<WeightsFile>,
     tensors: HashMap<String, TensorPlace>,
+    quantization: Quantization,
 }
 
 #[derive(Debug)]
@@ -69,17 +60,14 @@ impl Checkpoint {
     /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists, and reads their headers.
     ///
     /// # Errors
-    /// When there is neither, a listed file is missing, or a file is malformed or cut short.
-    pub(crate) fn open(model_files: &ModelFiles) -> Result<Self, WeightsError> {
-        let names = match model_files.locate(SINGLE_FILE) {
-            Some(_) => vec![SINGLE_FILE.to_owned()],
-            None => index::file_names(
-                &model_files
-                    .read_optional(INDEX_FILE)?
-                    .ok_or_else(|| WeightsError::NoCheckpoint { location: model_files.to_string() })?,
-            )?,
+    /// When there is neither, a listed file is missing, a file is malformed or cut short, or two files have the same tensor.
+    pub(crate) fn open(model_files: &ModelFiles, quantization: Quantization) -> Result<Self, WeightsError> {
+        let names = match (model_files.locate(SINGLE_FILE), model_files.read_optional(INDEX_FILE)?) {
+            (Some(_), _) => vec![SINGLE_FILE.to_owned()],
+            (None, Some(index)) => index::file_names(&index)?,
+            (None, None) => return Err(none_found(model_files)),
         };
-        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new() };
+        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new(), quantization };
         for name in names {
             let location = model_files
                 .locate(&name)
@@ -89,39 +77,68 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// What `rank` has of the tensor that `spec` names.
+    /// Gives `take` what `rank` has of the weight that `spec` describes.
     ///
     /// # Errors
-    /// When it is missing, or has another shape, or is not of a float type.
-    pub(crate) fn part(&self, spec: &WeightSpec, rank: usize) -> Result<TensorPart<'_>, WeightsError> {
-        let mut tensors = Vec::with_capacity(spec.tensors().len());
-        let mut stored_type = None;
-        for tensor in spec.tensors() {
-            let place = self.place(tensor)?;
-            let file = &self.files[place.file];
-            let expected = spec.stored_shape();
-            if place.shape != expected {
-                let (tensor, file, found) = (tensor.clone(), file.name.clone(), place.shape.clone());
-                return Err(WeightsError::Shape { tensor, file, found, expected });
+    /// When a tensor of it is missing, has another shape, or is stored in a way that is not understood; after `take`, when
+    /// something that was read is no finite number; and what `take` answers.
+    pub(crate) fn read<T, E: From<WeightsError>>(
+        &self,
+        spec: &WeightSpec,
+        rank: usize,
+        take: impl FnOnce(&TensorPart<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let part = self.part(spec, rank)?;
+        let taken = take(&part)?;
+        match part.not_finite() {
+            None => Ok(taken),
+            Some(index) => {
+                let tensor = spec.tensors()[index].clone();
+                let file = self.find(&tensor).map(|place| self.file_name(place));
+                Err(WeightsError::NotFinite { tensor, file: file.unwrap_or_default() }.into())
             }
-            let dtype = self.float_type(tensor, place)?;
-            if *stored_type.get_or_insert(dtype) != dtype {
-                let (tensor, file) = (tensor.clone(), file.name.clone());
-                return Err(WeightsError::MixedTypes { tensor, file, dtype, first: spec.tensors()[0].clone() });
-            }
-            tensors.push((&file.bytes, place.range.clone()));
         }
-        Ok(TensorPart::new(tensors, stored_type.unwrap_or(spec.dtype), spec, rank))
     }
 
-    /// Type of the first tensor by name: what the checkpoint is in when config.json does not say.
-    pub(crate) fn dtype(&self) -> Result<DType, WeightsError> {
-        let first = self.tensors.iter().min_by_key(|(name, _)| name.as_str());
-        first.map_or(Ok(DType::F32), |(name, place)| self.float_type(name, place))
+    fn part(&self, spec: &WeightSpec, rank: usize) -> Result<TensorPart<'_>, WeightsError> {
+        let mut tensors: Vec<StoredTensor<'_>> = Vec::with_capacity(spec.tensors().len());
+        for tensor in spec.tensors() {
+            let stored = self.tensor(tensor, &spec.stored_shape())?;
+            if let (StoredTensor::Encoded(_), Source::Transposed { .. }) = (&stored, &spec.source) {
+                return Err(WeightsError::EncodedColumns { tensor: tensor.clone() });
+            }
+            if let Some(first) = tensors.first().filter(|first| first.dtype() != stored.dtype()) {
+                let (first, dtype) = (format!("{} is {}", spec.tensors()[0], first.dtype()), stored.dtype());
+                return Err(WeightsError::MixedTypes { tensor: tensor.clone(), dtype, first });
+            }
+            tensors.push(stored);
+        }
+        Ok(TensorPart::new(tensors, spec, rank))
+    }
+
+    /// A tensor of this shape.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<StoredTensor<'_>, WeightsError> {
+        if let Some(matrix) = quantized::find(self, name, shape)? {
+            return Ok(StoredTensor::Encoded(matrix));
+        }
+        let place = self.place(name)?;
+        let dtype = self.float_type(name, place)?;
+        self.check_shape(name, place, shape)?;
+        Ok(StoredTensor::Floats { dtype, pages: self.pages(place) })
+    }
+
+    /// Type of the first tensor of floats by name: what the checkpoint is in when config.json does not say.
+    pub(crate) fn dtype(&self) -> DType {
+        let floats = self.tensors.iter().filter_map(|(name, place)| Some((name, float_type(place.dtype)?)));
+        floats.min_by_key(|(name, _)| name.as_str()).map_or(DType::F32, |(_, dtype)| dtype)
     }
 
     fn add_file(&mut self, file: WeightsFile) -> Result<(), WeightsError> {
-        let (header_len, header) = SafeTensors::read_metadata(file.bytes.bytes())
+        let bytes = file.bytes.bytes();
+        if bytes.starts_with(LFS_POINTER) {
+            return Err(WeightsError::Pointer { file: file.name });
+        }
+        let (header_len, header) = SafeTensors::read_metadata(bytes)
             .map_err(|source| WeightsError::Header { file: file.name.clone(), source })?;
         let data_start = size_of::<u64>() + header_len;
         for (name, info) in header.tensors() {
@@ -132,6 +149,10 @@ impl Checkpoint {
                 shape: info.shape.clone(),
                 range: data_start + start..data_start + end,
             };
+            if let Some(other) = self.tensors.get(&name) {
+                let files = [self.file_name(other), file.name.clone()];
+                return Err(WeightsError::Twice { tensor: name, files });
+            }
             self.tensors.insert(name, place);
         }
         self.files.push(file);
@@ -140,23 +161,39 @@ impl Checkpoint {
 
     /// A tensor; also without the name of the model that is inside of the one with a head, as checkpoints of the former have
     /// it.
-    fn place(&self, tensor: &str) -> Result<&TensorPlace, WeightsError> {
+    fn find(&self, tensor: &str) -> Option<&TensorPlace> {
         let bare = || tensor.split_once('.').and_then(|(_, bare)| self.tensors.get(bare));
-        self.tensors.get(tensor).or_else(bare).ok_or_else(|| {
+        self.tensors.get(tensor).or_else(bare)
+    }
+
+    fn place(&self, tensor: &str) -> Result<&TensorPlace, WeightsError> {
+        self.find(tensor).ok_or_else(|| {
             let files: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
             WeightsError::MissingTensor { files: files.join(", "), tensor: tensor.to_owned() }
         })
     }
 
-    fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<DType, WeightsError> {
-        match place.dtype {
-            Dtype::F32 => Ok(DType::F32),
-            Dtype::F16 => Ok(DType::F16),
-            Dtype::BF16 => Ok(DType::Bf16),
-            found => {
-                Err(WeightsError::DType { tensor: tensor.to_owned(), file: self.files[place.file].name.clone(), found })
-            }
+    fn check_shape(&self, tensor: &str, place: &TensorPlace, expected: &[usize]) -> Result<(), WeightsError> {
+        if place.shape == expected {
+            return Ok(());
         }
+        let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.shape.clone());
+        Err(WeightsError::Shape { tensor, file, found, expected: expected.to_vec() })
+    }
+
+    fn pages(&self, place: &TensorPlace) -> Pages<'_> {
+        Pages { file: &self.files[place.file].bytes, range: place.range.clone() }
+    }
+
+    fn file_name(&self, place: &TensorPlace) -> String {
+        self.files.get(place.file).map(|file| file.name.clone()).unwrap_or_default()
+    }
+
+    fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<DType, WeightsError> {
+        float_type(place.dtype).ok_or_else(|| {
+            let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.dtype);
+            WeightsError::DType { tensor, file, found }
+        })
     }
 }
 
@@ -172,6 +209,23 @@ impl WeightsFile {
             },
         };
         Ok(Self { name, bytes })
+    }
+}
+
+fn none_found(model_files: &ModelFiles) -> WeightsError {
+    let location = model_files.to_string();
+    match PICKLES.into_iter().find(|file| model_files.locate(file).is_some()) {
+        Some(file) => WeightsError::Pickle { location, file },
+        None => WeightsError::NoCheckpoint { location },
+    }
+}
+
+fn float_type(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::Bf16),
+        _ => None,
     }
 }
 

@@ -1,24 +1,17 @@
 //! A rank's part of a weight, read by rows: borrowed from the file where they lie there in one piece, else gathered.
 //!
-//! Doors: [`TensorPart::rows`], [`TensorPart::all`]. Only the part's own bytes are read. Pages of a file that were read go back to
-//! the system when the rows are dropped, or on the way where they are gathered: what was converted and packed is not kept
-//! twice.
+//! Doors: [`TensorPart::rows`], [`TensorPart::all`]. Only the part's own bytes are read. It remembers whether there was something
+//! among them that is no finite number.
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::OnceLock;
 
-use super::mmap::MappedFile;
+use kernels::floats::{self, FloatType};
+
+use super::pages::Pages;
+use super::tensor::{Reader, StoredTensor};
 use crate::graph::{DType, Section, Source, WeightPart, WeightSpec};
-
-/// Bytes of the file that are passed before their pages go back.
-const GIVE_BACK_BYTES: usize = 4 << 20;
-
-/// Where the bytes of a file are.
-#[derive(Debug)]
-pub(super) enum FileBytes {
-    Embedded(&'static [u8]),
-    Mapped(MappedFile),
-}
 
 /// What a rank has of a weight. Nothing of it is read yet.
 #[derive(Debug)]
@@ -26,15 +19,17 @@ pub(crate) struct TensorPart<'a> {
     /// Type of the elements.
     pub(crate) dtype: DType,
     /// The whole tensors in their files: what was mapped around the pieces that were read goes back with them.
-    tensors: Vec<Pages<'a>>,
+    tensors: Vec<StoredTensor<'a>>,
     layout: Layout,
     part: WeightPart,
     /// Size of the part's first dimension.
     num_rows: usize,
-    /// Bytes of a row of the weight.
-    row_bytes: usize,
-    /// Bytes of an index of the dimension that is cut.
-    index_bytes: usize,
+    /// Elements of a row of the weight.
+    row_len: usize,
+    /// Elements of an index of the dimension that is cut.
+    index_len: usize,
+    /// The first tensor in which something was found that is no finite number.
+    not_finite: OnceLock<usize>,
 }
 
 /// Where the rows of a weight are.
@@ -55,40 +50,24 @@ enum Layout {
 pub(crate) struct TensorRows<'a> {
     /// Little-endian elements, the last dimension fastest; not aligned.
     pub(crate) bytes: Cow<'a, [u8]>,
-    _pages: Pages<'a>,
-}
-
-/// Bytes of a file whose pages go back in the end.
-#[derive(Debug)]
-struct Pages<'a> {
-    file: &'a FileBytes,
-    range: Range<usize>,
-}
-
-impl FileBytes {
-    /// The whole file.
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Embedded(bytes) => bytes,
-            Self::Mapped(file) => file.bytes(),
-        }
-    }
+    _pages: Option<Pages<'a>>,
 }
 
 impl<'a> TensorPart<'a> {
-    /// What `rank` has of the weight that `spec` describes, whose tensors are of type `dtype` at these places of files.
-    pub(super) fn new(
-        tensors: Vec<(&'a FileBytes, Range<usize>)>,
-        dtype: DType,
-        spec: &WeightSpec,
-        rank: usize,
-    ) -> Self {
+    /// What `rank` has of the weight that `spec` describes, which is made of these tensors of one type.
+    pub(super) fn new(tensors: Vec<StoredTensor<'a>>, spec: &WeightSpec, rank: usize) -> Self {
         let part = spec.part(rank);
-        let bytes_below = |dim: usize| spec.shape.iter().skip(dim + 1).product::<usize>() * dtype.size_bytes() as usize;
-        let num_rows = spec.local_shape().first().copied().unwrap_or(1);
-        let tensors = tensors.into_iter().map(|(file, range)| Pages { file, range }).collect();
-        let (row_bytes, index_bytes) = (bytes_below(0), bytes_below(part.dim));
-        Self { dtype, tensors, layout: Layout::of(spec), part, num_rows, row_bytes, index_bytes }
+        let len_below = |dim: usize| spec.shape.iter().skip(dim + 1).product::<usize>();
+        Self {
+            dtype: tensors.first().map_or(spec.dtype, StoredTensor::dtype),
+            tensors,
+            layout: Layout::of(spec),
+            part,
+            num_rows: spec.local_shape().first().copied().unwrap_or(1),
+            row_len: len_below(0),
+            index_len: len_below(part.dim),
+            not_finite: OnceLock::new(),
+        }
     }
 
     /// All rows.
@@ -98,32 +77,42 @@ impl<'a> TensorPart<'a> {
 
     /// Reads the rows with these indices.
     pub(crate) fn rows(&self, rows: Range<usize>) -> TensorRows<'a> {
-        let WeightPart { dim, start, len, padding } = self.part;
+        let WeightPart { dim, start, len, .. } = self.part;
         match self.layout {
             Layout::Rows if dim == 0 => {}
             Layout::Rows | Layout::Section { .. } | Layout::Stack => return self.gather(rows),
             Layout::Columns { section, len } => return self.gather_columns(rows, section, len),
         }
-        let Pages { file, range: ref tensor } = self.tensors[0];
-        let at = |row: usize| tensor.start + (start + row.min(len)) * self.row_bytes;
-        let range = at(rows.start)..at(rows.end);
-        let stored = &file.bytes()[range.clone()];
-        let is_whole = padding == 0 || rows.end <= len;
-        let padded = || [stored, &vec![0; rows.len() * self.row_bytes - stored.len()]].concat();
-        let bytes = if is_whole { Cow::Borrowed(stored) } else { Cow::Owned(padded()) };
-        TensorRows { bytes, _pages: Pages { file, range } }
+        let Some(tensor) = self.tensors[0].floats() else {
+            return self.gather(rows);
+        };
+        let at = |row: usize| (start + row.min(len)) * self.row_len * self.element_bytes();
+        let pages = tensor.part(at(rows.start)..at(rows.end));
+        let stored = pages.bytes();
+        self.check(0, stored);
+        let num_bytes = rows.len() * self.row_len * self.element_bytes();
+        let padded = || [stored, &vec![0; num_bytes - stored.len()]].concat();
+        let bytes = if stored.len() == num_bytes { Cow::Borrowed(stored) } else { Cow::Owned(padded()) };
+        TensorRows { bytes, _pages: Some(pages) }
     }
 
-    /// Rows that do not lie one after the other, or of which each has a piece.
+    /// The number of the tensor, if any, in which what was read is not finite throughout.
+    pub(super) fn not_finite(&self) -> Option<usize> {
+        self.not_finite.get().copied()
+    }
+
+    /// Rows that do not lie one after the other, or of which each has a piece, or that are encoded.
     fn gather(&self, rows: Range<usize>) -> TensorRows<'a> {
         let WeightPart { dim, start, len, padding } = self.part;
-        let (own, own_rows, padding_bytes) = if dim == 0 {
-            (0..self.row_bytes, start..start + len, 0)
+        let (own, own_rows, padding) = if dim == 0 {
+            (0..self.row_len, start..start + len, 0)
         } else {
-            (start * self.index_bytes..(start + len) * self.index_bytes, 0..self.num_rows, padding * self.index_bytes)
+            (start * self.index_len..(start + len) * self.index_len, 0..self.num_rows, padding * self.index_len)
         };
-        let mut gathered = Vec::with_capacity(rows.len() * (own.len() + padding_bytes));
-        let mut pages = Pages { file: self.tensors[0].file, range: 0..0 };
+        let size = self.element_bytes();
+        let own = own.start * size..own.end * size;
+        let mut gathered = Vec::with_capacity(rows.len() * (own.len() + padding * size));
+        let mut reader = Reader::new();
         for row in rows {
             let row = own_rows.start + row;
             if row >= own_rows.end {
@@ -131,28 +120,25 @@ impl<'a> TensorPart<'a> {
                 continue;
             }
             let (tensor, first) = self.place(row);
-            if !std::ptr::eq(pages.file, tensor.file) || pages.range.end != first {
-                pages = Pages { file: tensor.file, range: first..first };
-            }
-            gathered.extend_from_slice(&tensor.file.bytes()[first..][..self.row_bytes][own.clone()]);
-            gathered.resize(gathered.len() + padding_bytes, 0);
-            pages.pass(self.row_bytes);
+            let known = gathered.len();
+            reader.append(&self.tensors[tensor], &(first..first + self.row_len), own.clone(), &mut gathered);
+            self.check(tensor, &gathered[known..]);
+            gathered.resize(gathered.len() + padding * size, 0);
         }
-        TensorRows { bytes: Cow::Owned(gathered), _pages: pages }
+        TensorRows { bytes: Cow::Owned(gathered), _pages: reader.rest() }
     }
 
     /// Rows that are columns of a tensor. What was mapped stays until the whole part is dropped: every row passes all of it.
     fn gather_columns(&self, rows: Range<usize>, section: Section, group_len: usize) -> TensorRows<'a> {
         let WeightPart { dim, start, len, padding } = self.part;
-        let size = self.dtype.size_bytes() as usize;
-        let num_columns = self.row_bytes / size;
+        let size = self.element_bytes();
         let (own_rows, own_columns, padding_bytes) = if dim == 0 {
-            (start..start + len, 0..num_columns, 0)
+            (start..start + len, 0..self.row_len, 0)
         } else {
             (0..self.num_rows, start..start + len, padding * size)
         };
-        let Pages { file, range: ref tensor } = self.tensors[0];
-        let stored_row_bytes = section.num_groups * section.group_rows * size;
+        let stored_row_len = section.num_groups * section.group_rows;
+        let stored = self.tensors[0].floats().expect("Checkpoint::read refuses what is encoded here").bytes();
         let mut gathered = Vec::with_capacity(rows.len() * (own_columns.len() * size + padding_bytes));
         for row in rows {
             let row = own_rows.start + row;
@@ -162,22 +148,38 @@ impl<'a> TensorPart<'a> {
             }
             let column = section.row(row, group_len);
             for stored_row in own_columns.clone() {
-                let first = tensor.start + stored_row * stored_row_bytes + column * size;
-                gathered.extend_from_slice(&file.bytes()[first..first + size]);
+                let first = (stored_row * stored_row_len + column) * size;
+                gathered.extend_from_slice(&stored[first..first + size]);
             }
             gathered.resize(gathered.len() + padding_bytes, 0);
         }
-        TensorRows { bytes: Cow::Owned(gathered), _pages: Pages { file, range: 0..0 } }
+        self.check(0, &gathered);
+        TensorRows { bytes: Cow::Owned(gathered), _pages: None }
     }
 
-    /// The tensor that has a row of the weight, and where it begins there.
-    fn place(&self, row: usize) -> (&Pages<'a>, usize) {
+    /// The tensor that has a row of the weight, and its first element there.
+    fn place(&self, row: usize) -> (usize, usize) {
         let (tensor, row) = match self.layout {
-            Layout::Rows | Layout::Columns { .. } => (&self.tensors[0], row),
-            Layout::Section { section, len } => (&self.tensors[0], section.row(row, len)),
-            Layout::Stack => (&self.tensors[row], 0),
+            Layout::Rows | Layout::Columns { .. } => (0, row),
+            Layout::Section { section, len } => (0, section.row(row, len)),
+            Layout::Stack => (row, 0),
         };
-        (tensor, tensor.range.start + row * self.row_bytes)
+        (tensor, row * self.row_len)
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.dtype.size_bytes() as usize
+    }
+
+    fn check(&self, tensor: usize, bytes: &[u8]) {
+        let stored = match self.dtype {
+            DType::F16 => FloatType::F16,
+            DType::Bf16 => FloatType::Bf16,
+            DType::F32 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
+        };
+        if !floats::are_finite(bytes, stored) {
+            let _ = self.not_finite.set(tensor);
+        }
     }
 }
 
@@ -194,29 +196,5 @@ impl Layout {
             }
             Source::Stack(_) => Self::Stack,
         }
-    }
-}
-
-impl Pages<'_> {
-    /// Extends the range, and gives back what there is of it when that is much.
-    fn pass(&mut self, num_bytes: usize) {
-        self.range.end += num_bytes;
-        if self.range.len() >= GIVE_BACK_BYTES {
-            self.give_back();
-            self.range.start = self.range.end;
-        }
-    }
-
-    fn give_back(&self) {
-        match self.file {
-            FileBytes::Embedded(_) => {}
-            FileBytes::Mapped(file) => file.give_back(self.range.clone()),
-        }
-    }
-}
-
-impl Drop for Pages<'_> {
-    fn drop(&mut self) {
-        self.give_back();
     }
 }

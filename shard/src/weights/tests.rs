@@ -42,7 +42,7 @@ fn parts(checkpoint: &Checkpoint, spec: &WeightSpec) -> Vec<Vec<u8>> {
 
 fn open(directory: &Path) -> Result<Checkpoint, String> {
     let files = ModelFiles::open(directory.to_str().unwrap()).unwrap();
-    Checkpoint::open(&files).map_err(|error| error.to_string())
+    Checkpoint::open(&files, Quantization::None).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn tensors_are_found_and_checked() {
     let tensors = [("a", Dtype::BF16, vec![2, 3]), ("b", Dtype::F32, vec![4]), ("c", Dtype::I64, vec![1])];
     write(&directory.path().join(SINGLE_FILE), &tensors);
     let checkpoint = open(directory.path()).unwrap();
-    assert_eq!(checkpoint.dtype().unwrap(), DType::Bf16);
+    assert_eq!(checkpoint.dtype(), DType::Bf16);
     let a = checkpoint.part(&spec("a", &[2, 3]), 0).unwrap();
     assert_eq!((a.dtype, a.all().bytes.len()), (DType::Bf16, 12));
     assert_eq!(a.rows(1..2).bytes[..3], [6, 7, 8]);
@@ -139,7 +139,7 @@ fn tensors_are_stacked() {
     let halves = parts(&checkpoint, &stack(&names, Partition::Column, 2));
     assert_eq!(halves, [[0, 1, 2, 3].repeat(2), [0, 1, 2, 3, 0, 0, 0, 0].to_vec()]);
     let mixed = checkpoint.part(&stack(&["a.0", "b"], Partition::Replicated, 1), 0).unwrap_err().to_string();
-    let expected = "tensor b of model.safetensors is float32, which a.0 is not; tensors used as one must have one type";
+    let expected = "tensor b is float32, a.0 is bfloat16; tensors used as one must have one type";
     assert_eq!(mixed, expected);
 }
 

@@ -58,8 +58,8 @@ pub(super) fn load(
     for (done, (spec, used_as)) in (0..).zip(wanted) {
         progress(done, total);
         let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
-        let part = checkpoint.part(spec, membership.rank())?;
-        weights.insert(spec.name.clone(), load_weight(spec, used_as, &part)?);
+        let weight = checkpoint.read(spec, membership.rank(), |part| load_weight(spec, used_as, part))?;
+        weights.insert(spec.name.clone(), weight);
     }
     progress(total, total);
     Ok(weights)

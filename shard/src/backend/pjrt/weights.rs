@@ -34,13 +34,15 @@ pub(super) fn upload(
         let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
         let shape = spec.local_shape();
         for ((rank, device), buffers) in (first_rank..).zip(devices).zip(&mut buffers) {
-            let stored = checkpoint.part(spec, rank)?;
-            let rows = stored.all();
-            let bytes = convert(&rows.bytes, stored.dtype, spec.dtype);
-            let slice = HostSlice::new(element_type(spec.dtype), &shape, &bytes);
-            let buffer = slice.and_then(|slice| client.upload(slice, device));
-            let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };
-            buffers.insert(spec.name.clone(), buffer.map_err(failed)?);
+            let buffer = checkpoint.read(spec, rank, |stored| {
+                let rows = stored.all();
+                let bytes = convert(&rows.bytes, stored.dtype, spec.dtype);
+                let slice = HostSlice::new(element_type(spec.dtype), &shape, &bytes);
+                let buffer = slice.and_then(|slice| client.upload(slice, device));
+                let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };
+                buffer.map_err(failed)
+            })?;
+            buffers.insert(spec.name.clone(), buffer);
         }
     }
     progress(total, total);

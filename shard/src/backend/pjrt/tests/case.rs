@@ -21,7 +21,7 @@ use crate::backend::pjrt::step_input::{StepShape, pack, set_rank};
 use crate::backend::pjrt::token_input::{TokenInput, TokenSizes};
 use crate::backend::{BLOCK_SIZE, StateLayout};
 use crate::batch::{Batch, RowSampler};
-use crate::graph::{AttentionSpec, DType, Dim, Graph, Op, Shape, Value, WeightPart, WeightSpec};
+use crate::graph::{AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, Value, WeightPart, WeightSpec};
 use crate::weights::Checkpoint;
 
 /// Tokens that a row can report in these programs.
@@ -415,5 +415,5 @@ fn checkpoint(weights: &[(WeightSpec, Vec<f32>)], directory: &std::path::Path) -
         (spec.name.as_str(), TensorView::new(dtype, spec.shape.clone(), bytes).unwrap())
     });
     std::fs::write(directory.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
-    Checkpoint::open(&ModelFiles::open(directory.to_str().unwrap()).unwrap()).unwrap()
+    Checkpoint::open(&ModelFiles::open(directory.to_str().unwrap()).unwrap(), Quantization::None).unwrap()
 }

@@ -1,0 +1,119 @@
+//! Integers of four or eight bits in words of 32, with a scale and maybe a zero for each row and group of columns: GPTQ, AWQ and
+//! the packed form of compressed-tensors.
+//!
+//! Door: [`Integers`]. An element is (q - z) · s. Rows are the outputs of a linear layer, columns its inputs.
+//!
+//! | form | tensors | words |
+//! |---|---|---|
+//! | GPTQ (Frantar et al., 2022; AutoGPTQ) | `qweight [in / n, out]`, `qzeros [groups, out / n]`, `scales [groups, out]`, `g_idx [in]` | n inputs, the first lowest |
+//! | AWQ (Lin et al., 2023; AutoAWQ's GEMM) | `qweight [in, out / 8]`, `qzeros [groups, out / 8]`, `scales [groups, out]` | 8 outputs: 0, 2, 4, 6, 1, 3, 5, 7 |
+//! | compressed-tensors | `weight_packed [out, in / n]`, `weight_scale [out, groups]`, `weight_g_idx [in]` | n inputs, the first lowest; z is half of the range |
+
+use std::ops::Range;
+
+use crate::weights::pages::Pages;
+
+/// Where AWQ has output n of eight in a word.
+const AWQ_PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// How the integers lie in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::weights) enum Packing {
+    /// Words of inputs, a column of them for each output.
+    Gptq,
+    /// Words of outputs.
+    Awq,
+    /// Words of inputs, a row of them for each output.
+    Rows,
+}
+
+/// A matrix of integers.
+#[derive(Debug)]
+pub(in crate::weights) struct Integers<'a> {
+    pub(in crate::weights) num_rows: usize,
+    pub(in crate::weights) num_columns: usize,
+    pub(in crate::weights) packing: Packing,
+    /// Bits of an integer, 4 or 8.
+    pub(in crate::weights) num_bits: usize,
+    pub(in crate::weights) words: Pages<'a>,
+    /// The group that each column is in.
+    pub(in crate::weights) groups: Vec<u32>,
+    /// Of each group and row, `[groups, rows]`.
+    pub(in crate::weights) scales: Vec<f32>,
+    /// As the scales.
+    pub(in crate::weights) zeros: Vec<f32>,
+}
+
+impl Integers<'_> {
+    pub(super) fn read(&self, rows: Range<usize>, floats: &mut Vec<f32>) {
+        let words = Words { bytes: self.words.bytes(), num_bits: self.num_bits };
+        let (num_rows, num_columns) = (self.num_rows, self.num_columns);
+        let per_word = words.per_word();
+        match self.packing {
+            Packing::Gptq => self.read_with(rows, floats, |row, column| {
+                words.integer(column / per_word * num_rows + row, column % per_word)
+            }),
+            Packing::Awq => self.read_with(rows, floats, |row, column| {
+                words.integer(column * (num_rows / per_word) + row / per_word, AWQ_PLACES[row % per_word])
+            }),
+            Packing::Rows => {
+                let row_words = num_columns.div_ceil(per_word);
+                self.read_with(rows, floats, |row, column| {
+                    words.integer(row * row_words + column / per_word, column % per_word)
+                });
+            }
+        }
+    }
+
+    fn read_with(&self, rows: Range<usize>, floats: &mut Vec<f32>, integer: impl Fn(usize, usize) -> u32) {
+        for row in rows {
+            floats.extend(self.groups.iter().enumerate().map(|(column, group)| {
+                let place = *group as usize * self.num_rows + row;
+                (integer(row, column) as f32 - self.zeros[place]) * self.scales[place]
+            }));
+        }
+    }
+}
+
+/// Zeros `[groups, rows]` of a tensor `[groups, words]` of GPTQ or AWQ, each `offset` larger than stored: the older of GPTQ's two
+/// formats stores one less.
+pub(in crate::weights) fn zeros(
+    (bytes, num_groups): (&[u8], usize),
+    (packing, num_bits, offset): (Packing, usize, u32),
+    num_rows: usize,
+) -> Vec<f32> {
+    let words = Words { bytes, num_bits };
+    let per_word = words.per_word();
+    let group_words = num_rows.div_ceil(per_word);
+    let zero = |index: usize| {
+        let (group, row) = (index / num_rows, index % num_rows);
+        let place = if packing == Packing::Awq { AWQ_PLACES[row % per_word] } else { row % per_word };
+        let stored = words.integer(group * group_words + row / per_word, place);
+        ((stored + offset) & words.mask()) as f32
+    };
+    (0..num_groups * num_rows).map(zero).collect()
+}
+
+/// Little-endian words of integers.
+#[derive(Debug, Clone, Copy)]
+struct Words<'a> {
+    bytes: &'a [u8],
+    num_bits: usize,
+}
+
+impl Words<'_> {
+    fn per_word(self) -> usize {
+        u32::BITS as usize / self.num_bits
+    }
+
+    fn mask(self) -> u32 {
+        (1 << self.num_bits) - 1
+    }
+
+    /// The integer at a place of a word, the lowest first.
+    fn integer(self, word: usize, place: usize) -> u32 {
+        let bytes = &self.bytes[word * size_of::<u32>()..][..size_of::<u32>()];
+        let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        word >> (place * self.num_bits) & self.mask()
+    }
+}

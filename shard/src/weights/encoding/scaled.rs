@@ -1,0 +1,85 @@
+//! Numbers of a byte with a scale for each block: fp8 of DeepSeek and Qwen (`weight` and `weight_scale_inv` of blocks), of
+//! FBGEMM and compressed-tensors (`weight_scale` of rows, or of the whole matrix), and int8 of compressed-tensors.
+//!
+//! Door: [`Scaled`]. An element is its number times its block's scale, whatever the scale's tensor is called.
+//! The eight-bit floats are those of OCP's *8-bit Floating Point Specification*, E4M3 and E5M2.
+
+use std::ops::Range;
+
+use half::f16;
+
+use crate::weights::pages::Pages;
+
+/// What the bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::weights) enum ScaledType {
+    Int8,
+    Float8E4M3,
+    Float8E5M2,
+}
+
+/// A matrix of bytes, and scales `[rows / block, columns / block]`, both rounded up.
+#[derive(Debug)]
+pub(in crate::weights) struct Scaled<'a> {
+    pub(in crate::weights) num_columns: usize,
+    pub(in crate::weights) bytes: Pages<'a>,
+    pub(in crate::weights) stored: ScaledType,
+    /// Rows and columns of a block.
+    pub(in crate::weights) block: [usize; 2],
+    pub(in crate::weights) scales: Vec<f32>,
+}
+
+impl ScaledType {
+    /// The number that a byte stands for.
+    fn number(self, byte: u8) -> f32 {
+        match self {
+            Self::Int8 => f32::from(byte.cast_signed()),
+            Self::Float8E5M2 => f16::from_bits(u16::from(byte) << 8).to_f32(),
+            Self::Float8E4M3 => {
+                let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+                let magnitude = match (exponent, byte & 7) {
+                    (15, 7) => f32::NAN,
+                    (0, _) => mantissa * 2.0_f32.powi(-9),
+                    _ => (8.0 + mantissa) * 2.0_f32.powi(exponent - 10),
+                };
+                if byte & 0x80 == 0 { magnitude } else { -magnitude }
+            }
+        }
+    }
+}
+
+impl Scaled<'_> {
+    pub(super) fn read(&self, rows: Range<usize>, floats: &mut Vec<f32>) {
+        let numbers: [f32; 256] = std::array::from_fn(|byte| self.stored.number(byte as u8));
+        let [block_rows, block_columns] = self.block;
+        let num_scales = self.num_columns.div_ceil(block_columns);
+        for row in rows {
+            let bytes = &self.bytes.bytes()[row * self.num_columns..][..self.num_columns];
+            let scales = &self.scales[row / block_rows * num_scales..][..num_scales];
+            for (bytes, scale) in bytes.chunks(block_columns).zip(scales) {
+                floats.extend(bytes.iter().map(|byte| numbers[usize::from(*byte)] * scale));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_the_numbers_of_the_specification() {
+        let number = |byte| ScaledType::Float8E4M3.number(byte);
+        // Largest, smallest normal, largest and smallest below it: table 2 of the specification.
+        assert_eq!([0x7e, 0x08, 0x07, 0x01, 0x00].map(number), [448.0, 0.015625, 0.013671875, 0.001953125, 0.0]);
+        assert_eq!((number(0xb8), number(0x38), number(0x3c)), (-1.0, 1.0, 1.5));
+        assert!(number(0x7f).is_nan() && number(0xff).is_nan());
+        let number = |byte| ScaledType::Float8E5M2.number(byte);
+        assert_eq!(
+            [0x7b, 0x04, 0x03, 0x01].map(number),
+            [57344.0, 2.0_f32.powi(-14), 0.75 * 2.0_f32.powi(-14), 2.0_f32.powi(-16)]
+        );
+        assert!(number(0x7c).is_infinite() && number(0x7d).is_nan());
+        assert_eq!(ScaledType::Int8.number(0x80), -128.0);
+    }
+}

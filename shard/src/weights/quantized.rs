@@ -1,0 +1,163 @@
+//! Finds what an encoded matrix is made of: the tensors beside the one that a model asks for.
+//!
+//! Door: [`find`]. Which names there are follows from the checkpoint's [`Quantization`]; the sizes of groups from shapes.
+
+use safetensors::Dtype;
+
+use super::encoding::{Encoded, Integers, Packing, Scaled, ScaledType, zeros};
+use super::{Checkpoint, TensorPlace, WeightsError};
+use crate::graph::{DType, Quantization};
+use kernels::floats::{self, FloatType};
+
+/// Bits of AWQ's integers.
+const AWQ_BITS: usize = 4;
+
+/// The matrix that is asked for as `name`, if it is not stored as floats.
+pub(super) fn find<'a>(
+    checkpoint: &'a Checkpoint,
+    name: &str,
+    shape: &[usize],
+) -> Result<Option<Encoded<'a>>, WeightsError> {
+    let (Some(base), [num_rows, num_columns]) = (name.strip_suffix(".weight"), shape) else {
+        return Ok(None);
+    };
+    let matrix = Matrix { checkpoint, base, num_rows: *num_rows, num_columns: *num_columns };
+    match checkpoint.quantization {
+        Quantization::None => Ok(None),
+        Quantization::Scaled { block } => matrix.scaled(block),
+        Quantization::Gptq { num_bits, zero_offset } => matrix.grouped(Packing::Gptq, num_bits, zero_offset),
+        Quantization::Awq => matrix.grouped(Packing::Awq, AWQ_BITS, 0),
+        Quantization::Packed { num_bits } => matrix.packed(num_bits),
+    }
+}
+
+/// A matrix that is asked for.
+#[derive(Clone, Copy)]
+struct Matrix<'a, 'n> {
+    checkpoint: &'a Checkpoint,
+    /// Its name without `.weight`.
+    base: &'n str,
+    num_rows: usize,
+    num_columns: usize,
+}
+
+impl<'a> Matrix<'a, '_> {
+    /// `weight` of bytes, and `weight_scale_inv` or `weight_scale`.
+    fn scaled(self, block: Option<[usize; 2]>) -> Result<Option<Encoded<'a>>, WeightsError> {
+        let (num_rows, num_columns) = (self.num_rows, self.num_columns);
+        let Some((name, weight)) = self.find("weight") else { return Ok(None) };
+        let stored = match weight.dtype {
+            Dtype::I8 => ScaledType::Int8,
+            Dtype::F8_E4M3 => ScaledType::Float8E4M3,
+            Dtype::F8_E5M2 => ScaledType::Float8E5M2,
+            _ => return Ok(None),
+        };
+        self.checkpoint.check_shape(&name, weight, &[num_rows, num_columns])?;
+        let (scale_name, scale) = match self.find("weight_scale_inv") {
+            Some(found) => found,
+            None => self.require("weight_scale")?,
+        };
+        let blocks = |[rows, columns]: [usize; 2]| vec![num_rows.div_ceil(rows), num_columns.div_ceil(columns)];
+        let block = match (scale.shape.as_slice(), block) {
+            ([] | [1] | [1, 1], _) => [num_rows, num_columns],
+            ([rows] | [rows, 1], _) if *rows == num_rows => [1, num_columns],
+            (_, block) => {
+                let block = block.unwrap_or([1, num_columns]);
+                self.checkpoint.check_shape(&scale_name, scale, &blocks(block))?;
+                block
+            }
+        };
+        let (bytes, scales) = (self.checkpoint.pages(weight), self.floats(&scale_name, scale)?);
+        Ok(Some(Encoded::Scaled(Scaled { num_columns, bytes, stored, block, scales })))
+    }
+
+    /// `qweight`, `qzeros`, `scales` and maybe `g_idx`.
+    fn grouped(self, packing: Packing, num_bits: usize, zero_offset: u32) -> Result<Option<Encoded<'a>>, WeightsError> {
+        let Some((name, words)) = self.find("qweight") else { return Ok(None) };
+        let per_word = u32::BITS as usize / num_bits;
+        let (num_rows, num_columns) = (self.num_rows, self.num_columns);
+        let shape = match packing {
+            Packing::Awq => [num_columns, num_rows.div_ceil(per_word)],
+            Packing::Gptq | Packing::Rows => [num_columns.div_ceil(per_word), num_rows],
+        };
+        self.check_words(&name, words, &shape)?;
+        let (scales_name, scales) = self.require("scales")?;
+        let num_groups = scales.shape.first().copied().unwrap_or(1).max(1);
+        self.checkpoint.check_shape(&scales_name, scales, &[num_groups, num_rows])?;
+        let (zeros_name, zeros_place) = self.require("qzeros")?;
+        self.check_words(&zeros_name, zeros_place, &[num_groups, num_rows.div_ceil(per_word)])?;
+        let zeros_pages = self.checkpoint.pages(zeros_place);
+        let zeros = zeros((zeros_pages.bytes(), num_groups), (packing, num_bits, zero_offset), num_rows);
+        let (scales, groups) = (self.floats(&scales_name, scales)?, self.groups("g_idx", num_groups)?);
+        let words = self.checkpoint.pages(words);
+        Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))
+    }
+
+    /// `weight_packed`, `weight_scale` and maybe `weight_g_idx`.
+    fn packed(self, num_bits: usize) -> Result<Option<Encoded<'a>>, WeightsError> {
+        let Some((name, words)) = self.find("weight_packed") else { return Ok(None) };
+        let (num_rows, num_columns) = (self.num_rows, self.num_columns);
+        self.check_words(&name, words, &[num_rows, num_columns.div_ceil(u32::BITS as usize / num_bits)])?;
+        let (scale_name, scale) = self.require("weight_scale")?;
+        let num_groups = scale.shape.get(1).copied().unwrap_or(1).max(1);
+        self.checkpoint.check_shape(&scale_name, scale, &[num_rows, num_groups])?;
+        let by_row = self.floats(&scale_name, scale)?;
+        let place = |index: usize| by_row[index % num_rows * num_groups + index / num_rows];
+        let scales = (0..num_groups * num_rows).map(place).collect();
+        let zeros = vec![(1_u32 << (num_bits - 1)) as f32; num_groups * num_rows];
+        let groups = self.groups("weight_g_idx", num_groups)?;
+        let (packing, words) = (Packing::Rows, self.checkpoint.pages(words));
+        Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))
+    }
+
+    /// The group of each column: what the tensor of this name says, else so many of one length.
+    fn groups(self, name: &str, num_groups: usize) -> Result<Vec<u32>, WeightsError> {
+        let group_len = self.num_columns.div_ceil(num_groups);
+        let Some((name, place)) = self.find(name) else {
+            return Ok((0..self.num_columns).map(|column| (column / group_len) as u32).collect());
+        };
+        self.check_words(&name, place, &[self.num_columns])?;
+        let pages = self.checkpoint.pages(place);
+        let group = |bytes: &[u8]| {
+            let group = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let known = u32::try_from(group).ok().filter(|group| (*group as usize) < num_groups);
+            known.ok_or_else(|| {
+                let (tensor, file) = (name.clone(), self.checkpoint.file_name(place));
+                WeightsError::Group { tensor, file, group: group.into(), num_groups }
+            })
+        };
+        pages.bytes().chunks_exact(size_of::<i32>()).map(group).collect()
+    }
+
+    fn find(self, tensor: &str) -> Option<(String, &'a TensorPlace)> {
+        let name = format!("{}.{tensor}", self.base);
+        let place = self.checkpoint.find(&name)?;
+        Some((name, place))
+    }
+
+    fn require(self, tensor: &str) -> Result<(String, &'a TensorPlace), WeightsError> {
+        let name = format!("{}.{tensor}", self.base);
+        let place = self.checkpoint.place(&name)?;
+        Ok((name, place))
+    }
+
+    fn check_words(self, name: &str, place: &TensorPlace, shape: &[usize]) -> Result<(), WeightsError> {
+        if !matches!(place.dtype, Dtype::I32 | Dtype::U32) {
+            let (tensor, file, found) = (name.to_owned(), self.checkpoint.file_name(place), place.dtype);
+            return Err(WeightsError::QuantizedType { tensor, file, found, expected: "I32" });
+        }
+        self.checkpoint.check_shape(name, place, shape)
+    }
+
+    /// All elements of a tensor of floats.
+    fn floats(self, name: &str, place: &TensorPlace) -> Result<Vec<f32>, WeightsError> {
+        let stored = match self.checkpoint.float_type(name, place)? {
+            DType::F16 => FloatType::F16,
+            DType::Bf16 => FloatType::Bf16,
+            DType::F32 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
+        };
+        let mut floats = Vec::new();
+        floats::read_f32(self.checkpoint.pages(place).bytes(), stored, &mut floats);
+        Ok(floats)
+    }
+}

@@ -1,0 +1,82 @@
+//! One tensor of a checkpoint: floats as they lie in a file, or something that floats are made of.
+//!
+//! Door: [`StoredTensor`]. Elements are numbered in the order in which a file of floats has them.
+
+use std::ops::Range;
+
+use super::encoding::Encoded;
+use super::pages::Pages;
+use crate::graph::DType;
+
+/// A tensor. Nothing of it is read yet.
+#[derive(Debug)]
+pub(super) enum StoredTensor<'a> {
+    Floats { dtype: DType, pages: Pages<'a> },
+    Encoded(Encoded<'a>),
+}
+
+/// Reads a tensor from the front to the back, and gives back what it has passed.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    passed: Option<Pages<'a>>,
+    floats: Vec<f32>,
+}
+
+impl<'a> StoredTensor<'a> {
+    /// Type of the elements that are read.
+    pub(super) fn dtype(&self) -> DType {
+        match self {
+            Self::Floats { dtype, .. } => *dtype,
+            Self::Encoded(_) => DType::F32,
+        }
+    }
+
+    /// Where the elements lie as they are, if they do.
+    pub(super) fn floats(&self) -> Option<&Pages<'a>> {
+        match self {
+            Self::Floats { pages, .. } => Some(pages),
+            Self::Encoded(_) => None,
+        }
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new() -> Self {
+        Self { passed: None, floats: Vec::new() }
+    }
+
+    /// Appends `kept` of the bytes that the elements `elements` are; for an encoded matrix the elements are whole rows.
+    pub(super) fn append(
+        &mut self,
+        tensor: &StoredTensor<'a>,
+        elements: &Range<usize>,
+        kept: Range<usize>,
+        bytes: &mut Vec<u8>,
+    ) {
+        match tensor {
+            StoredTensor::Floats { dtype, pages } => {
+                let size = dtype.size_bytes() as usize;
+                let (start, len) = (elements.start * size, elements.len() * size);
+                bytes.extend_from_slice(&pages.bytes()[start..start + len][kept]);
+                let passed = match self.passed.take() {
+                    Some(passed) if passed.ends_at(pages, start) => passed,
+                    _ => pages.part(start..start),
+                };
+                self.passed.insert(passed).pass(len);
+            }
+            StoredTensor::Encoded(matrix) => {
+                let num_columns = matrix.num_columns();
+                self.floats.clear();
+                matrix.read(elements.start / num_columns..elements.end / num_columns, &mut self.floats);
+                let size = size_of::<f32>();
+                let kept = &self.floats[kept.start / size..kept.end / size];
+                bytes.extend(kept.iter().flat_map(|value| value.to_le_bytes()));
+            }
+        }
+    }
+
+    /// What was read last and is not given back yet.
+    pub(super) fn rest(self) -> Option<Pages<'a>> {
+        self.passed
+    }
+}
