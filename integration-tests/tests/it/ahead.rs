@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use integration_tests::{executable, is_plugin_there};
+use serde_json::{Value, json};
 
 const PROGRAMS: &str = "prefill_1x32,decode_2,sample_2_greedy";
 
@@ -60,6 +61,61 @@ fn programs_are_compiled_once_for_all_chips_of_a_slice() {
     assert_eq!(entries().filter(|entry| is_executable(&entry.path())).count(), 3);
     let second = table(&run(&arguments, &model).expect("libtpu is there"));
     assert!(second.iter().all(|(_, cells)| cells[1] == "cached"), "{second:?}");
+}
+
+/// Writes the configuration of a tiny model eight times as wide, so that eight chips can share its heads.
+fn widened(config: &Path, folder: &Path) {
+    const WIDTHS: [&str; 13] = [
+        "ffn_hidden_size",
+        "hidden_size",
+        "intermediate_size",
+        "moe_intermediate_size",
+        "n_embd",
+        "n_head",
+        "n_inner",
+        "num_attention_heads",
+        "num_experts",
+        "num_key_value_heads",
+        "num_kv_heads",
+        "num_local_experts",
+        "shared_expert_intermediate_size",
+    ];
+    let json = std::fs::read(config).expect("there is a config.json");
+    let mut config: Value = serde_json::from_slice(&json).expect("config.json is JSON");
+    for key in WIDTHS {
+        // A single KV head stays one: it is copied.
+        if let Some(width) = config[key].as_u64().filter(|width| *width > 1) {
+            config[key] = json!(width * 8);
+        }
+    }
+    std::fs::write(folder.join("config.json"), config.to_string()).expect("write config.json");
+}
+
+#[test]
+fn decode_programs_of_families_compile_for_eight_chips() {
+    const SAMPLE: [&str; 3] = ["falcon-multi-query", "gemma2", "qwen3-moe"];
+    let asked = std::env::var("HILO_TEST_FAMILY").ok();
+    let families = std::fs::read_dir(fixture("families")).expect("there are families");
+    let mut names: Vec<String> =
+        families.flatten().map(|family| family.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names.retain(|name| match &asked {
+        Some(part) => name.contains(part),
+        None => SAMPLE.contains(&name.as_str()),
+    });
+    assert!(asked.is_some() || names.len() == SAMPLE.len(), "there are only {names:?}");
+    for name in names {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        widened(&fixture("families").join(&name).join("config.json"), folder.path());
+        let output = folder.path().join("programs").display().to_string();
+        let arguments = ["compile", "--topology", "v6e:2x4", "--output", &output, "--programs", "decode_2"];
+        let arguments =
+            [&arguments[..], &["--dtype", "bfloat16"], &["--max-batch-size", "2", "--max-total-tokens", "64"]];
+        let Some(output) = run(&arguments.concat(), folder.path()) else { return };
+        let rows = table(&output);
+        assert_eq!(rows.len(), 1, "{name}: {rows:?}");
+        assert!(rows[0].1.last().is_some_and(|count| count != "0"), "{name}: no collectives: {rows:?}");
+    }
 }
 
 #[test]
