@@ -1,14 +1,19 @@
-//! The files of one model in Hugging Face layout: a local directory, or the demo model embedded in the executable.
+//! The files of one model: a local directory in Hugging Face layout, a GGUF file, or the demo model embedded in the executable.
 //!
 //! It only opens and lists files; what is in them is read by the one room each file belongs to (tokenizer and
 //! template: router; config and weights: shard). It never touches the network.
 
+mod gguf;
+
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+
+pub use gguf::{Gguf, TensorInfo, Value as GgufValue};
 
 /// The model id of the embedded demo model.
 pub const DEMO_MODEL_ID: &str = "demo";
 
+const CONFIG_FILE: &str = "config.json";
 const DEMO_FILES: [(&str, &[u8]); 5] = [
     ("config.json", include_bytes!("../../demo/config.json")),
     ("generation_config.json", include_bytes!("../../demo/generation_config.json")),
@@ -21,7 +26,9 @@ const DEMO_FILES: [(&str, &[u8]); 5] = [
 #[derive(Debug, thiserror::Error)]
 pub enum ModelFilesError {
     /// Neither `demo` nor a directory, nor shaped like a Hub id.
-    #[error("model id {0:?} is not a directory; use \"{DEMO_MODEL_ID}\" or the path of a directory with a model in it")]
+    #[error(
+        "model id {0:?} is not a directory; use \"{DEMO_MODEL_ID}\", or the path of a directory with a model in it or of a GGUF file"
+    )]
     NoSuchDirectory(String),
     /// Shaped like `organisation/name`.
     #[error(
@@ -32,6 +39,12 @@ pub enum ModelFilesError {
     /// The model has no such file.
     #[error("{location} has no {name}")]
     Missing { location: String, name: String },
+    /// The file is no GGUF file that can be read.
+    #[error("{path} is not a GGUF file that can be read: {problem}")]
+    Gguf { path: PathBuf, problem: String },
+    /// Several GGUF files, and nothing else.
+    #[error("{location} has several GGUF files: {names}; pass the path of one")]
+    SeveralGguf { location: String, names: String },
     /// The file is there but cannot be read.
     #[error("read {path}")]
     Read { path: PathBuf, source: std::io::Error },
@@ -44,6 +57,8 @@ pub enum ModelFiles {
     Demo,
     /// A directory in Hugging Face layout.
     Directory(PathBuf),
+    /// A GGUF file. Files beside it, such as a tokenizer, win over what it has of the kind.
+    Gguf(PathBuf),
 }
 
 /// Where one file of a model is: memory, or a path that can be mapped.
@@ -56,7 +71,7 @@ pub enum FileLocation {
 }
 
 impl ModelFiles {
-    /// Finds the files of `model_id`: `demo`, or the path of a directory. A directory always wins over a Hub id.
+    /// Finds the files of `model_id`: `demo`, or the path of a directory or of a GGUF file. A path always wins over a Hub id.
     ///
     /// # Errors
     /// When `model_id` is neither; the message says what is allowed.
@@ -66,7 +81,10 @@ impl ModelFiles {
         }
         let path = Path::new(model_id);
         if path.is_dir() {
-            return Ok(Self::Directory(path.to_path_buf()));
+            return Self::of_directory(path);
+        }
+        if path.is_file() && is_gguf(path) {
+            return Ok(Self::Gguf(path.to_path_buf()));
         }
         let mut parts = model_id.split('/');
         let is_hub_id = matches!((parts.next(), parts.next(), parts.next()), (Some(org), Some(name), None)
@@ -78,6 +96,38 @@ impl ModelFiles {
         })
     }
 
+    /// A directory is what its only GGUF file is, if it has no config.json.
+    fn of_directory(path: &Path) -> Result<Self, ModelFilesError> {
+        let whole = Self::Directory(path.to_path_buf());
+        if path.join(CONFIG_FILE).is_file() {
+            return Ok(whole);
+        }
+        let Ok(entries) = std::fs::read_dir(path) else { return Ok(whole) };
+        let mut files: Vec<PathBuf> =
+            entries.flatten().map(|entry| entry.path()).filter(|path| is_gguf(path)).collect();
+        files.sort();
+        match files.as_slice() {
+            [] => Ok(whole),
+            [file] => Ok(Self::Gguf(file.clone())),
+            several => {
+                let names = several.iter().filter_map(|file| file.file_name()).map(|name| name.to_string_lossy());
+                let names = names.collect::<Vec<_>>().join(", ");
+                Err(ModelFilesError::SeveralGguf { location: path.display().to_string(), names })
+            }
+        }
+    }
+
+    /// The head of the GGUF file, if the model is one.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn gguf(&self) -> Result<Option<Gguf>, ModelFilesError> {
+        match self {
+            Self::Demo | Self::Directory(_) => Ok(None),
+            Self::Gguf(path) => Gguf::open(path).map(Some),
+        }
+    }
+
     /// Where the file `name` is, or `None` when the model has no such file.
     pub fn locate(&self, name: &str) -> Option<FileLocation> {
         match self {
@@ -87,6 +137,10 @@ impl ModelFiles {
             }
             Self::Directory(directory) => {
                 let path = directory.join(name);
+                path.is_file().then_some(FileLocation::Path(path))
+            }
+            Self::Gguf(file) => {
+                let path = file.with_file_name(name);
                 path.is_file().then_some(FileLocation::Path(path))
             }
         }
@@ -117,11 +171,15 @@ impl ModelFiles {
     }
 }
 
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
 impl std::fmt::Display for ModelFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Demo => f.write_str("the embedded demo model"),
-            Self::Directory(directory) => write!(f, "{}", directory.display()),
+            Self::Directory(path) | Self::Gguf(path) => write!(f, "{}", path.display()),
         }
     }
 }

@@ -47,7 +47,7 @@ pub struct ShardArgs {
 /// Which model, and how it is computed.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct ModelArgs {
-    /// Model to serve: `demo`, or the path of a directory in Hugging Face layout
+    /// Model to serve: `demo`, or the path of a directory in Hugging Face layout or of a GGUF file
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 

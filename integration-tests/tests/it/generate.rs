@@ -1,6 +1,7 @@
 //! `POST /generate` and `POST /` with the demo model: sensible text, details, seeds, stop strings.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use integration_tests::{Client, Server};
 use serde_json::{Value, json};
@@ -180,4 +181,16 @@ fn a_watermark_parts_the_tokens_that_may_follow_each_other() {
     assert!(green.len() > 100 && red.len() > 100, "{} and {} pairs", green.len(), red.len());
     assert_eq!(green.intersection(&red).count(), 0);
     assert!(free.intersection(&green).next().is_some() && free.intersection(&red).next().is_some());
+}
+
+#[test]
+fn a_gguf_file_is_served() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf/llama-k");
+    let text = |model_id: &Path| {
+        let server = Server::model(&model_id.display().to_string()).flag("--max-total-tokens", 64).start();
+        server.client().generate("the little dog", 20)
+    };
+    let of_file = text(&folder.join("model.gguf"));
+    assert!(!of_file.is_empty());
+    assert_eq!(text(&folder), of_file, "the only file of a folder");
 }

@@ -4,6 +4,7 @@
 
 mod byte_table;
 mod detokenizer;
+mod gguf_tokenizer;
 mod stop_strings;
 mod tokenizer;
 mod tokenizer_pool;

@@ -1,4 +1,4 @@
-//! The tokenizer of one model: `tokenizer.json`, and which of its tokens are special.
+//! The tokenizer of one model: `tokenizer.json`, or what a GGUF file says in its place, and which of its tokens are special.
 //!
 //! This is the only reader of that file. Both directions take as long as the text is; prompts go through
 //! `tokenizer_pool`, and completions are detokenized a few tokens at a time.
@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use model_files::{ModelFiles, ModelFilesError};
 
 use super::byte_table::ByteTable;
+use super::gguf_tokenizer;
 
 const FILE: &str = "tokenizer.json";
 
@@ -20,6 +21,9 @@ pub enum TextError {
     /// The file is not a tokenizer.
     #[error("{location}: tokenizer.json is not a tokenizer: {message}")]
     NotATokenizer { location: String, message: String },
+    /// The GGUF file has no tokenizer that is known.
+    #[error("{location}: no tokenizer: {message}")]
+    Gguf { location: String, message: String },
     /// The text has no tokens.
     #[error("{0}")]
     Tokenize(String),
@@ -43,7 +47,15 @@ impl Tokenizer {
     /// # Errors
     /// When the model has none, or it cannot be understood.
     pub(crate) fn load(files: &ModelFiles) -> Result<Self, TextError> {
-        let bytes = files.read(FILE).map_err(|error| TextError::File(describe(&error)))?;
+        let file = |error: ModelFilesError| TextError::File(describe(&error));
+        let bytes = match (files.read_optional(FILE).map_err(file)?, files.gguf().map_err(file)?) {
+            (None, Some(gguf)) => {
+                let described = gguf_tokenizer::tokenizer_json(&gguf);
+                described.map_err(|message| TextError::Gguf { location: files.to_string(), message })?
+            }
+            (Some(bytes), _) => bytes.into_owned(),
+            (None, None) => files.read(FILE).map_err(file)?.into_owned(),
+        };
         Self::from_bytes(&bytes).map_err(|message| TextError::NotATokenizer { location: files.to_string(), message })
     }
 

@@ -19,13 +19,11 @@ use crate::args::{Device, Dtype};
 use crate::backend::pjrt::{AheadOfTime, Platform, Program, ProgramFigures};
 use crate::backend::{BackendError, ModelGraphs, Progress, StateLayout};
 use crate::engine::limits::{self, Facts};
-use crate::engine::{EngineError, graphs, weight_type};
+use crate::engine::{EngineError, config_json, graphs, weight_type};
 use crate::graph::DType;
 use crate::models::{self, Config};
 pub use fit::{FitReport, run as fit};
 use topology::Slice;
-
-const CONFIG_FILE: &str = "config.json";
 
 /// What is compiled, and for what.
 #[derive(Debug, Clone, Args)]
@@ -164,7 +162,7 @@ impl Plan {
             return Err(CompileError::NumShard { num_shard, devices_per_shard, num_devices, topology });
         }
         let files = ModelFiles::open(&args.model_id).map_err(engine_error)?;
-        let config = Config::parse(&files.read(CONFIG_FILE).map_err(engine_error)?).map_err(engine_error)?;
+        let config = Config::parse(&config_json(&files).map_err(engine_error)?).map_err(engine_error)?;
         let asked = args.dtype.map(weight_type);
         let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype))).map_err(engine_error)?;
         let dtype = dtype.ok_or_else(|| CompileError::NoDtype { model_id: args.model_id.clone() })?;

@@ -2,6 +2,7 @@
 //!
 //! Door: [`load`]. The one place where models and backends meet; neither knows the other.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,8 +21,9 @@ use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 use crate::models::{self, Config, Model};
 use crate::plugins::{self, Surroundings};
 use crate::sampling::{self, Samplers};
-use crate::weights::Checkpoint;
+use crate::weights::{self, Checkpoint};
 
+/// What a model in Hugging Face layout is described by.
 const CONFIG_FILE: &str = "config.json";
 const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
@@ -55,7 +57,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     check_ranks(device, args)?;
     let ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard);
     let files = ModelFiles::open(&model.model_id)?;
-    let config_json = files.read(CONFIG_FILE)?;
+    let config_json = config_json(&files)?;
     let config = Config::parse(&config_json)?;
     let eos_token_ids = config.eos_token_ids(files.read_optional(GENERATION_CONFIG_FILE)?.as_deref())?;
     let asked = model.dtype.map(weight_type);
@@ -85,6 +87,16 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
     Ok(Engine { info, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None, idle_since: None })
+}
+
+/// config.json, or what stands for it.
+///
+/// # Errors
+/// When there is none, or the metadata of a GGUF file is not understood.
+pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, EngineError> {
+    let Some(gguf) = files.gguf()? else { return Ok(files.read(CONFIG_FILE)?) };
+    let config = models::gguf_config(&gguf, weights::rope_factors(&gguf)?)?;
+    Ok(Cow::Owned(serde_json::Value::Object(config).to_string().into_bytes()))
 }
 
 /// Refuses numbers of shards and devices that cannot talk to each other on `device`.

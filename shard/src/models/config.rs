@@ -39,6 +39,8 @@ pub(crate) enum ModelError {
     Unsupported { key: String, value: String, supported: String },
     #[error("config.json: {0}")]
     Heads(#[from] HeadsError),
+    #[error("metadata of the GGUF file: {key} is {value}, only {supported} is supported")]
+    Metadata { key: String, value: String, supported: String },
     #[error("architecture {architecture} is not supported; supported are: {known}")]
     UnknownArchitecture { architecture: String, known: String },
     #[error("config.json does not describe a model: {0}")]

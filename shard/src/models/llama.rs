@@ -3,14 +3,21 @@
 //! Papers: Touvron et al., 2023 (arXiv 2307.09288); Llama team, 2024 (arXiv 2407.21783). Follows
 //! `transformers/models/llama/modeling_llama.py`. It is what other models are compared with.
 
+use std::sync::Arc;
+
 use super::decoder::Decoder;
-use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
+use super::{Config, Model, ModelError, neutral, rope_config};
+use crate::graph::{DType, Pairing};
 
 /// Builds the model; see [`super::build`].
 pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
-    neutral::require(config, &["attention_bias", "mlp_bias"])?;
-    Decoder::llama(config, dtype, world_size)?.build()
+    neutral::require(config, &["attention_bias", "mlp_bias", "rope_interleaved"])?;
+    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    if config.flag_or("rope_interleaved", false)? {
+        let rotary = Arc::new(rope_config::read(config, decoder.attention.head_dim, Pairing::Neighbours)?);
+        decoder.layers.iter_mut().for_each(|layer| layer.rotary = Some(Arc::clone(&rotary)));
+    }
+    decoder.build()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gguf;
 mod gpt2;
 mod gpt_neox;
 mod granite;
@@ -35,6 +36,7 @@ mod starcoder2;
 use std::sync::Arc;
 
 pub(crate) use config::{Config, ModelError};
+pub(crate) use gguf::config as gguf_config;
 pub(crate) use quantization::read as quantization;
 
 use crate::graph::{DType, Graph};

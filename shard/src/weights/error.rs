@@ -1,9 +1,9 @@
 //! Why a checkpoint cannot be read.
 
 use model_files::ModelFilesError;
-use safetensors::{Dtype, SafeTensorError};
+use safetensors::SafeTensorError;
 
-use super::{INDEX_FILE, SINGLE_FILE};
+use super::{INDEX_FILE, SINGLE_FILE, StoredType};
 use crate::graph::DType;
 
 /// Why a checkpoint cannot be read; each names the file, and the tensor if one is at fault.
@@ -32,10 +32,16 @@ pub(crate) enum WeightsError {
     Twice { tensor: String, files: [String; 2] },
     #[error("tensor {tensor} of {file} has shape {found:?}, config.json asks for {expected:?}")]
     Shape { tensor: String, file: String, found: Vec<usize>, expected: Vec<usize> },
-    #[error("tensor {tensor} of {file} is {found:?}, supported are F32, F16 and BF16")]
-    DType { tensor: String, file: String, found: Dtype },
-    #[error("tensor {tensor} of {file} is {found:?}, quantization_config asks for {expected}")]
-    QuantizedType { tensor: String, file: String, found: Dtype, expected: &'static str },
+    #[error("tensor {tensor} of {file} is {found}, supported are F32, F16 and BF16")]
+    DType { tensor: String, file: String, found: StoredType },
+    #[error("tensor {tensor} of {file} is {found}, quantization_config asks for {expected}")]
+    QuantizedType { tensor: String, file: String, found: StoredType, expected: &'static str },
+    #[error(
+        "tensor {tensor} of {file} has type {kind} and shape {shape:?}; known are F32, F16, BF16, Q4_0 to Q8_0 and Q2_K to Q6_K"
+    )]
+    Block { tensor: String, file: String, kind: u32, shape: Vec<usize> },
+    #[error("{file} ends before its tensor {tensor} does; it is not complete")]
+    Truncated { tensor: String, file: String },
     #[error("tensor {tensor} of {file} names group {group} of {num_groups}")]
     Group { tensor: String, file: String, group: i64, num_groups: usize },
     #[error("tensor {tensor} is {dtype}, {first}; tensors used as one must have one type")]

@@ -7,6 +7,7 @@
 
 mod encoding;
 mod error;
+mod gguf;
 mod index;
 mod mmap;
 mod pages;
@@ -15,14 +16,19 @@ mod quantized;
 mod tensor;
 
 use std::collections::HashMap;
+use std::fmt;
 
 pub(crate) use error::WeightsError;
+pub(crate) use gguf::rope_factors;
 pub(crate) use part::TensorPart;
 
-use model_files::{FileLocation, ModelFiles};
+use candle_core::quantized::GgmlDType;
+use kernels::floats::{self, FloatType};
+use model_files::{FileLocation, Gguf, ModelFiles};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::graph::{DType, Quantization, Source, WeightSpec};
+use encoding::{Blocks, Encoded};
 use mmap::MappedFile;
 use pages::{FileBytes, Pages};
 use tensor::StoredTensor;
@@ -48,10 +54,19 @@ struct WeightsFile {
     bytes: FileBytes,
 }
 
+/// What a tensor is stored as.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum StoredType {
+    /// Numbers, one after the other.
+    Plain(Dtype),
+    /// Blocks of a GGUF file, maybe of one number each, with something to be added to each.
+    Blocks { kind: GgmlDType, added: f32 },
+}
+
 #[derive(Debug)]
 struct TensorPlace {
     file: usize,
-    dtype: Dtype,
+    stored: StoredType,
     shape: Vec<usize>,
     range: std::ops::Range<usize>,
 }
@@ -62,6 +77,9 @@ impl Checkpoint {
     /// # Errors
     /// When there is neither, a listed file is missing, a file is malformed or cut short, or two files have the same tensor.
     pub(crate) fn open(model_files: &ModelFiles, quantization: Quantization) -> Result<Self, WeightsError> {
+        if let Some(gguf) = model_files.gguf()? {
+            return Self::of_gguf(&gguf);
+        }
         let names = match (model_files.locate(SINGLE_FILE), model_files.read_optional(INDEX_FILE)?) {
             (Some(_), _) => vec![SINGLE_FILE.to_owned()],
             (None, Some(index)) => index::file_names(&index)?,
@@ -75,6 +93,17 @@ impl Checkpoint {
             checkpoint.add_file(WeightsFile::open(name, location)?)?;
         }
         Ok(checkpoint)
+    }
+
+    /// Opens a GGUF file.
+    ///
+    /// # Errors
+    /// When it cannot be mapped, is cut short, or has a tensor of a type that is not known.
+    fn of_gguf(gguf: &Gguf) -> Result<Self, WeightsError> {
+        let name = gguf.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
+        let tensors = gguf::places(gguf, &file.name, file.bytes.bytes().len())?.into_iter().collect();
+        Ok(Self { files: vec![file], tensors, quantization: Quantization::None })
     }
 
     /// Gives `take` what `rank` has of the weight that `spec` describes.
@@ -122,6 +151,17 @@ impl Checkpoint {
             return Ok(StoredTensor::Encoded(matrix));
         }
         let place = self.place(name)?;
+        if let (StoredType::Blocks { kind, added }, None) = (place.stored, place.stored.float()) {
+            self.check_shape(name, place, shape)?;
+            // A vector is read as a column.
+            let num_columns = shape.get(1).copied().unwrap_or(1);
+            return Ok(StoredTensor::Encoded(Encoded::Blocks(Blocks {
+                num_columns,
+                bytes: self.pages(place),
+                kind,
+                added,
+            })));
+        }
         let dtype = self.float_type(name, place)?;
         self.check_shape(name, place, shape)?;
         Ok(StoredTensor::Floats { dtype, pages: self.pages(place) })
@@ -129,7 +169,7 @@ impl Checkpoint {
 
     /// Type of the first tensor of floats by name: what the checkpoint is in when config.json does not say.
     pub(crate) fn dtype(&self) -> DType {
-        let floats = self.tensors.iter().filter_map(|(name, place)| Some((name, float_type(place.dtype)?)));
+        let floats = self.tensors.iter().filter_map(|(name, place)| Some((name, place.stored.float()?)));
         floats.min_by_key(|(name, _)| name.as_str()).map_or(DType::F32, |(_, dtype)| dtype)
     }
 
@@ -145,7 +185,7 @@ impl Checkpoint {
             let (start, end) = info.data_offsets;
             let place = TensorPlace {
                 file: self.files.len(),
-                dtype: info.dtype,
+                stored: StoredType::Plain(info.dtype),
                 shape: info.shape.clone(),
                 range: data_start + start..data_start + end,
             };
@@ -173,6 +213,19 @@ impl Checkpoint {
         })
     }
 
+    /// All elements of a tensor of floats.
+    fn all_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
+        let place = self.place(name)?;
+        let stored = match self.float_type(name, place)? {
+            DType::F16 => FloatType::F16,
+            DType::Bf16 => FloatType::Bf16,
+            DType::F32 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
+        };
+        let mut floats = Vec::new();
+        floats::read_f32(self.pages(place).bytes(), stored, &mut floats);
+        Ok(floats)
+    }
+
     fn check_shape(&self, tensor: &str, place: &TensorPlace, expected: &[usize]) -> Result<(), WeightsError> {
         if place.shape == expected {
             return Ok(());
@@ -190,8 +243,8 @@ impl Checkpoint {
     }
 
     fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<DType, WeightsError> {
-        float_type(place.dtype).ok_or_else(|| {
-            let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.dtype);
+        place.stored.float().ok_or_else(|| {
+            let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.stored);
             WeightsError::DType { tensor, file, found }
         })
     }
@@ -220,12 +273,27 @@ fn none_found(model_files: &ModelFiles) -> WeightsError {
     }
 }
 
-fn float_type(dtype: Dtype) -> Option<DType> {
-    match dtype {
-        Dtype::F32 => Some(DType::F32),
-        Dtype::F16 => Some(DType::F16),
-        Dtype::BF16 => Some(DType::Bf16),
-        _ => None,
+impl StoredType {
+    /// The type, if it is one of floats that are used as they are.
+    fn float(self) -> Option<DType> {
+        match self {
+            Self::Plain(Dtype::F32) => Some(DType::F32),
+            Self::Plain(Dtype::F16) => Some(DType::F16),
+            Self::Plain(Dtype::BF16) => Some(DType::Bf16),
+            Self::Blocks { kind: GgmlDType::F32, added: 0.0 } => Some(DType::F32),
+            Self::Blocks { kind: GgmlDType::F16, added: 0.0 } => Some(DType::F16),
+            Self::Blocks { kind: GgmlDType::BF16, added: 0.0 } => Some(DType::Bf16),
+            Self::Plain(_) | Self::Blocks { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for StoredType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(dtype) => write!(f, "{dtype:?}"),
+            Self::Blocks { kind, .. } => write!(f, "{kind:?}"),
+        }
     }
 }
 

@@ -5,9 +5,8 @@
 use safetensors::Dtype;
 
 use super::encoding::{Encoded, Integers, Packing, Scaled, ScaledType, zeros};
-use super::{Checkpoint, TensorPlace, WeightsError};
-use crate::graph::{DType, Quantization};
-use kernels::floats::{self, FloatType};
+use super::{Checkpoint, StoredType, TensorPlace, WeightsError};
+use crate::graph::Quantization;
 
 /// Bits of AWQ's integers.
 const AWQ_BITS: usize = 4;
@@ -46,11 +45,11 @@ impl<'a> Matrix<'a, '_> {
     fn scaled(self, block: Option<[usize; 2]>) -> Result<Option<Encoded<'a>>, WeightsError> {
         let (num_rows, num_columns) = (self.num_rows, self.num_columns);
         let Some((name, weight)) = self.find("weight") else { return Ok(None) };
-        let stored = match weight.dtype {
-            Dtype::I8 => ScaledType::Int8,
-            Dtype::F8_E4M3 => ScaledType::Float8E4M3,
-            Dtype::F8_E5M2 => ScaledType::Float8E5M2,
-            _ => return Ok(None),
+        let stored = match weight.stored {
+            StoredType::Plain(Dtype::I8) => ScaledType::Int8,
+            StoredType::Plain(Dtype::F8_E4M3) => ScaledType::Float8E4M3,
+            StoredType::Plain(Dtype::F8_E5M2) => ScaledType::Float8E5M2,
+            StoredType::Plain(_) | StoredType::Blocks { .. } => return Ok(None),
         };
         self.checkpoint.check_shape(&name, weight, &[num_rows, num_columns])?;
         let (scale_name, scale) = match self.find("weight_scale_inv") {
@@ -67,7 +66,7 @@ impl<'a> Matrix<'a, '_> {
                 block
             }
         };
-        let (bytes, scales) = (self.checkpoint.pages(weight), self.floats(&scale_name, scale)?);
+        let (bytes, scales) = (self.checkpoint.pages(weight), self.checkpoint.all_floats(&scale_name)?);
         Ok(Some(Encoded::Scaled(Scaled { num_columns, bytes, stored, block, scales })))
     }
 
@@ -88,7 +87,7 @@ impl<'a> Matrix<'a, '_> {
         self.check_words(&zeros_name, zeros_place, &[num_groups, num_rows.div_ceil(per_word)])?;
         let zeros_pages = self.checkpoint.pages(zeros_place);
         let zeros = zeros((zeros_pages.bytes(), num_groups), (packing, num_bits, zero_offset), num_rows);
-        let (scales, groups) = (self.floats(&scales_name, scales)?, self.groups("g_idx", num_groups)?);
+        let (scales, groups) = (self.checkpoint.all_floats(&scales_name)?, self.groups("g_idx", num_groups)?);
         let words = self.checkpoint.pages(words);
         Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))
     }
@@ -101,7 +100,7 @@ impl<'a> Matrix<'a, '_> {
         let (scale_name, scale) = self.require("weight_scale")?;
         let num_groups = scale.shape.get(1).copied().unwrap_or(1).max(1);
         self.checkpoint.check_shape(&scale_name, scale, &[num_rows, num_groups])?;
-        let by_row = self.floats(&scale_name, scale)?;
+        let by_row = self.checkpoint.all_floats(&scale_name)?;
         let place = |index: usize| by_row[index % num_rows * num_groups + index / num_rows];
         let scales = (0..num_groups * num_rows).map(place).collect();
         let zeros = vec![(1_u32 << (num_bits - 1)) as f32; num_groups * num_rows];
@@ -142,22 +141,10 @@ impl<'a> Matrix<'a, '_> {
     }
 
     fn check_words(self, name: &str, place: &TensorPlace, shape: &[usize]) -> Result<(), WeightsError> {
-        if !matches!(place.dtype, Dtype::I32 | Dtype::U32) {
-            let (tensor, file, found) = (name.to_owned(), self.checkpoint.file_name(place), place.dtype);
+        if !matches!(place.stored, StoredType::Plain(Dtype::I32 | Dtype::U32)) {
+            let (tensor, file, found) = (name.to_owned(), self.checkpoint.file_name(place), place.stored);
             return Err(WeightsError::QuantizedType { tensor, file, found, expected: "I32" });
         }
         self.checkpoint.check_shape(name, place, shape)
-    }
-
-    /// All elements of a tensor of floats.
-    fn floats(self, name: &str, place: &TensorPlace) -> Result<Vec<f32>, WeightsError> {
-        let stored = match self.checkpoint.float_type(name, place)? {
-            DType::F16 => FloatType::F16,
-            DType::Bf16 => FloatType::Bf16,
-            DType::F32 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
-        };
-        let mut floats = Vec::new();
-        floats::read_f32(self.checkpoint.pages(place).bytes(), stored, &mut floats);
-        Ok(floats)
     }
 }

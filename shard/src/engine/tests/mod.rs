@@ -4,6 +4,7 @@
 
 mod corrupted;
 mod families;
+mod gguf;
 mod independence;
 mod limits;
 mod ranks;

@@ -4,11 +4,13 @@
 //! and from the tensors that are there; each form has a file that says what those are called. What its activations would be
 //! rounded to is not of interest here: only weights are read.
 
+mod blocks;
 mod integers;
 mod scaled;
 
 use std::ops::Range;
 
+pub(super) use blocks::Blocks;
 pub(super) use integers::{Integers, Packing, zeros};
 pub(super) use scaled::{Scaled, ScaledType};
 
@@ -17,6 +19,7 @@ pub(super) use scaled::{Scaled, ScaledType};
 pub(super) enum Encoded<'a> {
     Scaled(Scaled<'a>),
     Integers(Integers<'a>),
+    Blocks(Blocks<'a>),
 }
 
 impl Encoded<'_> {
@@ -25,6 +28,7 @@ impl Encoded<'_> {
         match self {
             Self::Scaled(matrix) => matrix.num_columns,
             Self::Integers(matrix) => matrix.num_columns,
+            Self::Blocks(matrix) => matrix.num_columns,
         }
     }
 
@@ -33,6 +37,7 @@ impl Encoded<'_> {
         match self {
             Self::Scaled(matrix) => matrix.read(rows, floats),
             Self::Integers(matrix) => matrix.read(rows, floats),
+            Self::Blocks(matrix) => matrix.read(rows, floats),
         }
     }
 }

@@ -1,0 +1,320 @@
+//! The head of a GGUF file: what it says of the model, and where its tensors are. The tensors themselves are not read.
+//!
+//! Door: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3
+//! (`ggml-org/ggml`, docs/gguf.md). A length that the file cannot hold is an error, never an allocation.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use crate::ModelFilesError;
+
+const MAGIC: [u8; 4] = *b"GGUF";
+const DEFAULT_ALIGNMENT: u64 = 32;
+/// Lists in lists; the format has no use for more.
+const MAX_DEPTH: usize = 4;
+const MAX_DIMS: u32 = 4;
+
+/// The head of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gguf {
+    /// The file.
+    pub path: PathBuf,
+    metadata: BTreeMap<String, Value>,
+    /// Its tensors.
+    pub tensors: Vec<TensorInfo>,
+    /// The byte at which the first tensor may begin.
+    pub data_start: u64,
+}
+
+/// A value of the metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Of any of the signed and unsigned types.
+    Integer(i128),
+    /// Of either size.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+    /// UTF-8, as the format demands; other bytes are replaced.
+    Text(String),
+    /// Values of one type.
+    List(Vec<Value>),
+}
+
+/// Where a tensor is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its name, such as `blk.0.attn_q.weight`.
+    pub name: String,
+    /// Its shape with the fastest dimension last: the other way round than in the file.
+    pub shape: Vec<usize>,
+    /// The number of its `ggml_type`.
+    pub kind: u32,
+    /// Its first byte behind [`Gguf::data_start`].
+    pub offset: u64,
+}
+
+impl Gguf {
+    /// Reads the head of a file.
+    ///
+    /// # Errors
+    /// [`ModelFilesError::Read`], or [`ModelFilesError::Gguf`] which says what is wrong.
+    pub fn open(path: &Path) -> Result<Self, ModelFilesError> {
+        let failed = |source| ModelFilesError::Read { path: path.to_path_buf(), source };
+        let file = File::open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        let mut head = Head { bytes: BufReader::new(file), position: 0, len };
+        head.gguf(path).map_err(|problem| match problem {
+            Problem::Io(source) => failed(source),
+            Problem::Format(problem) => ModelFilesError::Gguf { path: path.to_path_buf(), problem },
+        })
+    }
+
+    /// A value of the metadata.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.metadata.get(key)
+    }
+
+    /// A string.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            Value::Text(text) => Some(text),
+            Value::Integer(_) | Value::Float(_) | Value::Bool(_) | Value::List(_) => None,
+        }
+    }
+
+    /// A number that counts something.
+    pub fn count(&self, key: &str) -> Option<u64> {
+        match self.get(key)? {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            Value::Float(_) | Value::Bool(_) | Value::Text(_) | Value::List(_) => None,
+        }
+    }
+
+    /// A number.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        match self.get(key)? {
+            Value::Integer(number) => Some(*number as f64),
+            Value::Float(number) => Some(*number),
+            Value::Bool(_) | Value::Text(_) | Value::List(_) => None,
+        }
+    }
+
+    /// A truth value.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        match self.get(key)? {
+            Value::Bool(flag) => Some(*flag),
+            Value::Integer(_) | Value::Float(_) | Value::Text(_) | Value::List(_) => None,
+        }
+    }
+
+    /// A list.
+    pub fn list(&self, key: &str) -> Option<&[Value]> {
+        match self.get(key)? {
+            Value::List(values) => Some(values),
+            Value::Integer(_) | Value::Float(_) | Value::Bool(_) | Value::Text(_) => None,
+        }
+    }
+}
+
+enum Problem {
+    Io(std::io::Error),
+    Format(String),
+}
+
+impl From<std::io::Error> for Problem {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Self::Format("it ends in its head".to_owned()),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// Reads from the front to the back.
+struct Head {
+    bytes: BufReader<File>,
+    position: u64,
+    len: u64,
+}
+
+impl Head {
+    fn gguf(&mut self, path: &Path) -> Result<Gguf, Problem> {
+        if self.array()? != MAGIC {
+            return Err(Problem::Format("it does not begin with GGUF".to_owned()));
+        }
+        let version = self.u32()?;
+        if !matches!(version, 2 | 3) {
+            return Err(Problem::Format(format!("its version is {version}, supported are 2 and 3")));
+        }
+        // A tensor takes more than 16 bytes of the head, a value more than 8.
+        let (num_tensors, num_values) = (self.count(16)?, self.count(8)?);
+        let mut metadata = BTreeMap::new();
+        for _ in 0..num_values {
+            let (key, kind) = (self.text()?, self.u32()?);
+            let value = self.value(kind, 0)?;
+            metadata.insert(key, value);
+        }
+        let tensors = (0..num_tensors).map(|_| self.tensor()).collect::<Result<_, _>>()?;
+        let mut gguf = Gguf { path: path.to_path_buf(), metadata, tensors, data_start: 0 };
+        let alignment = gguf.count("general.alignment").unwrap_or(DEFAULT_ALIGNMENT);
+        if !alignment.is_power_of_two() {
+            return Err(Problem::Format(format!("general.alignment is {alignment}, expected a power of two")));
+        }
+        gguf.data_start = self.position.next_multiple_of(alignment);
+        Ok(gguf)
+    }
+
+    fn tensor(&mut self) -> Result<TensorInfo, Problem> {
+        let (name, num_dims) = (self.text()?, self.u32()?);
+        if num_dims > MAX_DIMS {
+            return Err(Problem::Format(format!(
+                "tensor {name} has {num_dims} dimensions, at most {MAX_DIMS} are known"
+            )));
+        }
+        let mut shape = Vec::new();
+        for _ in 0..num_dims {
+            let size = self.u64()?;
+            let size = usize::try_from(size).ok().filter(|size| *size as u64 <= self.len.saturating_mul(8));
+            shape.push(size.ok_or_else(|| Problem::Format(format!("tensor {name} is larger than the file")))?);
+        }
+        shape.reverse();
+        Ok(TensorInfo { name, shape, kind: self.u32()?, offset: self.u64()? })
+    }
+
+    fn value(&mut self, kind: u32, depth: usize) -> Result<Value, Problem> {
+        Ok(match kind {
+            0 => Value::Integer(u8::from_le_bytes(self.array()?).into()),
+            1 => Value::Integer(i8::from_le_bytes(self.array()?).into()),
+            2 => Value::Integer(u16::from_le_bytes(self.array()?).into()),
+            3 => Value::Integer(i16::from_le_bytes(self.array()?).into()),
+            4 => Value::Integer(self.u32()?.into()),
+            5 => Value::Integer(i32::from_le_bytes(self.array()?).into()),
+            6 => Value::Float(f32::from_le_bytes(self.array()?).into()),
+            7 => Value::Bool(self.array::<1>()? != [0]),
+            8 => Value::Text(self.text()?),
+            9 if depth < MAX_DEPTH => {
+                let (kind, count) = (self.u32()?, self.count(1)?);
+                Value::List((0..count).map(|_| self.value(kind, depth + 1)).collect::<Result<_, _>>()?)
+            }
+            10 => Value::Integer(self.u64()?.into()),
+            11 => Value::Integer(i64::from_le_bytes(self.array()?).into()),
+            12 => Value::Float(f64::from_le_bytes(self.array()?)),
+            other => return Err(Problem::Format(format!("a value has type {other}, known are 0 to 12"))),
+        })
+    }
+
+    fn text(&mut self) -> Result<String, Problem> {
+        let mut bytes = vec![0; self.count(1)?];
+        self.fill(&mut bytes)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// A number of things that take `least_bytes` each.
+    fn count(&mut self, least_bytes: u64) -> Result<usize, Problem> {
+        let count = self.u64()?;
+        let has_room = count.checked_mul(least_bytes).is_some_and(|bytes| bytes <= self.len - self.position);
+        let count = usize::try_from(count).ok().filter(|_| has_room);
+        count.ok_or_else(|| Problem::Format("it says to hold more than its bytes can".to_owned()))
+    }
+
+    fn u32(&mut self) -> Result<u32, Problem> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Problem> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Problem> {
+        self.bytes.read_exact(bytes)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Vec<u8> {
+        [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+    }
+
+    /// A file with these values and a tensor.
+    fn file(values: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
+        let mut bytes = [&MAGIC[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+        bytes.extend((values.len() as u64).to_le_bytes());
+        for (key, kind, value) in values {
+            bytes.extend([text(key), kind.to_le_bytes().to_vec(), value.clone()].concat());
+        }
+        bytes.extend([text("output.weight"), 2_u32.to_le_bytes().to_vec()].concat());
+        bytes.extend([3_u64, 2].map(u64::to_le_bytes).concat());
+        bytes.extend([&0_u32.to_le_bytes()[..], &64_u64.to_le_bytes()].concat());
+        bytes
+    }
+
+    fn open(bytes: &[u8]) -> Result<Gguf, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        Gguf::open(&path).map_err(|error| error.to_string())
+    }
+
+    fn values() -> Vec<(&'static str, u32, Vec<u8>)> {
+        let list = [&8_u32.to_le_bytes()[..], &2_u64.to_le_bytes(), &text("a"), &text("b")].concat();
+        vec![
+            ("name", 8, text("x")),
+            ("count", 4, 7_u32.to_le_bytes().to_vec()),
+            ("below", 5, (-7_i32).to_le_bytes().to_vec()),
+            ("rate", 6, 0.5_f32.to_le_bytes().to_vec()),
+            ("is", 7, vec![1]),
+            ("tokens", 9, list),
+        ]
+    }
+
+    #[test]
+    fn values_and_tensors_are_read() {
+        let bytes = file(&values());
+        let gguf = open(&[bytes.clone(), vec![0; 256]].concat()).unwrap();
+        assert_eq!((gguf.text("name"), gguf.count("count"), gguf.number("rate")), (Some("x"), Some(7), Some(0.5)));
+        assert_eq!((gguf.count("below"), gguf.number("below"), gguf.flag("is")), (None, Some(-7.0), Some(true)));
+        assert_eq!(gguf.list("tokens").unwrap(), [Value::Text("a".to_owned()), Value::Text("b".to_owned())]);
+        assert_eq!((gguf.text("count"), gguf.get("nothing")), (None, None));
+        let tensor = TensorInfo { name: "output.weight".to_owned(), shape: vec![2, 3], kind: 0, offset: 64 };
+        assert_eq!(gguf.tensors, [tensor]);
+        assert_eq!(gguf.data_start, (bytes.len() as u64).next_multiple_of(32));
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_an_error() {
+        let bytes = file(&values());
+        for len in 0..bytes.len() {
+            let message = open(&bytes[..len]).unwrap_err();
+            assert!(message.contains("model.gguf"), "{len}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let check = |bytes: &[u8], expected: &str| {
+            let message = open(bytes).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        };
+        check(b"PK\x03\x04 and so on", "does not begin with GGUF");
+        check(&[&MAGIC[..], &1_u32.to_le_bytes()].concat(), "its version is 1, supported are 2 and 3");
+        let endless = u64::MAX.to_le_bytes().to_vec();
+        check(&file(&[("name", 8, endless.clone())]), "more than its bytes can");
+        check(&file(&[("list", 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "more than its bytes can");
+        check(&file(&[("other", 99, Vec::new())]), "a value has type 99");
+        check(&file(&[("general.alignment", 4, 33_u32.to_le_bytes().to_vec())]), "general.alignment is 33");
+    }
+}

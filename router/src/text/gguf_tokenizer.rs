@@ -1,0 +1,306 @@
+//! The tokenizer of a GGUF file, as the tokenizer.json of the same model would describe it.
+//!
+//! Door: [`tokenizer_json`]. A GGUF file names how texts are cut into words (`tokenizer.ggml.pre`) instead of describing it; the
+//! names are llama.cpp's (`src/llama-vocab.cpp`), and what they mean is in the models' own tokenizer.json. A name that is not in
+//! [`CUTS`] is an error: a guess would give other tokens than the model was trained on.
+
+use std::collections::HashMap;
+
+use model_files::{Gguf, GgufValue};
+use serde_json::{Map, Value, json};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+
+/// How a text is cut before its bytes are joined to tokens.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// What a word is; `None` as in GPT-2.
+    pattern: Option<&'static str>,
+    has_single_digits: bool,
+    is_composed: bool,
+    /// Whether a whole word that is a token stays one, whatever the merges.
+    ignores_merges: bool,
+    /// Whether a text begins with the first token of a sequence where the file does not say.
+    adds_bos: bool,
+}
+
+const GPT_2: Cut =
+    Cut { pattern: None, has_single_digits: false, is_composed: false, ignores_merges: false, adds_bos: false };
+const LLAMA_3: Cut = Cut {
+    pattern: Some(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    ignores_merges: true,
+    adds_bos: true,
+    ..GPT_2
+};
+const QWEN_2: Cut = Cut {
+    pattern: Some(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    is_composed: true,
+    ..GPT_2
+};
+const TEKKEN: Cut = Cut {
+    pattern: Some(
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    ignores_merges: true,
+    adds_bos: true,
+    ..GPT_2
+};
+/// By `tokenizer.ggml.pre`.
+const CUTS: [(&str, Cut); 7] = [
+    ("default", GPT_2),
+    ("gpt-2", GPT_2),
+    ("llama-bpe", LLAMA_3),
+    ("qwen2", QWEN_2),
+    ("smaug-bpe", LLAMA_3),
+    ("smollm", Cut { has_single_digits: true, ..GPT_2 }),
+    ("tekken", TEKKEN),
+];
+
+/// `tokenizer.ggml.token_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenKind {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+impl TokenKind {
+    fn of(value: Option<&GgufValue>) -> Self {
+        match value {
+            Some(GgufValue::Integer(2)) => Self::Unknown,
+            Some(GgufValue::Integer(3)) => Self::Control,
+            Some(GgufValue::Integer(4)) => Self::UserDefined,
+            Some(GgufValue::Integer(5)) => Self::Unused,
+            Some(GgufValue::Integer(6)) => Self::Byte,
+            _ => Self::Normal,
+        }
+    }
+}
+
+/// The text of a tokenizer.json.
+///
+/// # Errors
+/// Says what is missing or not known, and what to do about it.
+pub(super) fn tokenizer_json(gguf: &Gguf) -> Result<Vec<u8>, String> {
+    let file = Vocabulary::read(gguf)?;
+    let parts = match gguf.text(MODEL) {
+        Some("gpt2") => file.byte_level(gguf)?,
+        Some("llama") => file.sentence_pieces(gguf)?,
+        other => {
+            let other = other.unwrap_or("nothing");
+            return Err(format!("{MODEL} is {other}, known are gpt2 and llama; {INSTEAD}"));
+        }
+    };
+    let Parts { normalizer, pre_tokenizer, decoder, model, adds_bos } = parts;
+    let json = json!({
+        "version": "1.0",
+        "added_tokens": file.added_tokens(),
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": file.post_processor(gguf, adds_bos),
+        "decoder": decoder,
+        "model": model,
+    });
+    Ok(json.to_string().into_bytes())
+}
+
+const INSTEAD: &str = "put the tokenizer.json of the model beside the file";
+
+/// What the two kinds of tokenizers differ in.
+struct Parts {
+    normalizer: Value,
+    pre_tokenizer: Value,
+    decoder: Value,
+    model: Value,
+    adds_bos: bool,
+}
+
+/// The tokens of a file.
+struct Vocabulary<'a> {
+    tokens: Vec<&'a str>,
+    kinds: Vec<TokenKind>,
+}
+
+impl<'a> Vocabulary<'a> {
+    fn read(gguf: &'a Gguf) -> Result<Self, String> {
+        let tokens = texts(gguf, "tokenizer.ggml.tokens")?;
+        let kinds = gguf.list("tokenizer.ggml.token_type").unwrap_or_default();
+        let kinds = (0..tokens.len()).map(|id| TokenKind::of(kinds.get(id))).collect();
+        Ok(Self { tokens, kinds })
+    }
+
+    /// Bytes, as letters, are joined as the list of merges says.
+    fn byte_level(&self, gguf: &Gguf) -> Result<Parts, String> {
+        let pre = gguf.text(PRE).unwrap_or("default");
+        let cut = CUTS.iter().find(|(name, _)| *name == pre).map(|(_, cut)| *cut);
+        let cut = cut.ok_or_else(|| {
+            let known = CUTS.map(|(name, _)| name).join(", ");
+            format!("{PRE} is {pre}, known are {known}; {INSTEAD}")
+        })?;
+        let merges: Vec<[&str; 2]> = texts(gguf, "tokenizer.ggml.merges")?
+            .into_iter()
+            .map(|merge| merge.split_once(' ').map(|(left, right)| [left, right]))
+            .collect::<Option<_>>()
+            .ok_or("a merge in tokenizer.ggml.merges is no pair")?;
+        let letters = |uses_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": uses_regex});
+        let mut steps = Vec::new();
+        if cut.has_single_digits {
+            steps.push(json!({"type": "Digits", "individual_digits": true}));
+        }
+        if let Some(pattern) = cut.pattern {
+            steps
+                .push(json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}));
+        }
+        steps.push(letters(cut.pattern.is_none()));
+        Ok(Parts {
+            normalizer: if cut.is_composed { json!({"type": "NFC"}) } else { Value::Null },
+            pre_tokenizer: json!({"type": "Sequence", "pretokenizers": steps}),
+            decoder: letters(true),
+            model: json!({"type": "BPE", "ignore_merges": cut.ignores_merges, "vocab": self.ids(), "merges": merges}),
+            adds_bos: cut.adds_bos,
+        })
+    }
+
+    /// Pieces are joined in the order of their scores; characters that are no piece become bytes.
+    fn sentence_pieces(&self, gguf: &Gguf) -> Result<Parts, String> {
+        let scores = gguf.list("tokenizer.ggml.scores").unwrap_or_default();
+        if scores.len() != self.tokens.len() {
+            let (found, expected) = (scores.len(), self.tokens.len());
+            return Err(format!("tokenizer.ggml.scores has {found} numbers for {expected} tokens; {INSTEAD}"));
+        }
+        let has_prefix = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+        let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+        let mut normalizers = vec![spaces];
+        let mut decoders = vec![
+            json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
+            json!({"type": "ByteFallback"}),
+            json!({"type": "Fuse"}),
+        ];
+        if has_prefix {
+            normalizers.insert(0, json!({"type": "Prepend", "prepend": "▁"}));
+            decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        let unknown = self.kinds.iter().position(|kind| *kind == TokenKind::Unknown).map(|id| self.tokens[id]);
+        Ok(Parts {
+            normalizer: json!({"type": "Sequence", "normalizers": normalizers}),
+            pre_tokenizer: Value::Null,
+            decoder: json!({"type": "Sequence", "decoders": decoders}),
+            model: json!({"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "vocab": self.ids(),
+                "merges": self.merges(scores)}),
+            adds_bos: true,
+        })
+    }
+
+    /// Every way to join a piece of two others, those of the best pieces first.
+    fn merges(&self, scores: &[GgufValue]) -> Vec<[&'a str; 2]> {
+        let known: HashMap<&str, usize> = self.tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
+        let score = |id: usize| match &scores[id] {
+            GgufValue::Float(score) => *score,
+            GgufValue::Integer(_) | GgufValue::Bool(_) | GgufValue::Text(_) | GgufValue::List(_) => 0.0,
+        };
+        let mut pieces: Vec<usize> = (0..self.tokens.len()).filter(|id| self.kinds[*id] == TokenKind::Normal).collect();
+        pieces.sort_by(|a, b| score(*b).total_cmp(&score(*a)).then(a.cmp(b)));
+        let splits = |piece: &'a str| piece.char_indices().skip(1).map(move |(at, _)| piece.split_at(at));
+        let pairs = pieces.into_iter().flat_map(|id| splits(self.tokens[id]));
+        pairs.filter(|(left, right)| known.contains_key(left) && known.contains_key(right)).map(Into::into).collect()
+    }
+
+    fn ids(&self) -> Map<String, Value> {
+        self.tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), json!(id))).collect()
+    }
+
+    /// Tokens that are found in a text before anything else.
+    fn added_tokens(&self) -> Vec<Value> {
+        let is_added =
+            |kind: TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
+        let added = |id: usize| {
+            let (content, special) = (self.tokens[id], self.kinds[id] != TokenKind::UserDefined);
+            json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+                "special": special})
+        };
+        (0..self.tokens.len()).filter(|id| is_added(self.kinds[*id])).map(added).collect()
+    }
+
+    /// What stands around a text.
+    fn post_processor(&self, gguf: &Gguf, adds_bos: bool) -> Value {
+        let token = |flag: &str, default: bool, id: &str| {
+            let wanted = gguf.flag(flag).unwrap_or(default);
+            let id = gguf.count(id).filter(|id| wanted && (*id as usize) < self.tokens.len())?;
+            Some((id, self.tokens[id as usize]))
+        };
+        let first = token("tokenizer.ggml.add_bos_token", adds_bos, "tokenizer.ggml.bos_token_id");
+        let last = token("tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id");
+        let piece = |(_, token): (u64, &str)| json!({"SpecialToken": {"id": token, "type_id": 0}});
+        let sequence = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
+        let around = |sequences: &[&str]| -> Vec<Value> {
+            let inner = sequences.iter().map(|name| sequence(name));
+            first.map(piece).into_iter().chain(inner).chain(last.map(piece)).collect()
+        };
+        let specials = first
+            .into_iter()
+            .chain(last)
+            .map(|(id, token)| (token.to_owned(), json!({"id": token, "ids": [id], "tokens": [token]})));
+        let specials: Map<String, Value> = specials.collect();
+        json!({"type": "TemplateProcessing", "single": around(&["A"]), "pair": around(&["A", "B"]), "special_tokens": specials})
+    }
+}
+
+fn texts<'a>(gguf: &'a Gguf, key: &str) -> Result<Vec<&'a str>, String> {
+    let text = |value: &'a GgufValue| match value {
+        GgufValue::Text(text) => Some(text.as_str()),
+        GgufValue::Integer(_) | GgufValue::Float(_) | GgufValue::Bool(_) | GgufValue::List(_) => None,
+    };
+    let values = gguf.list(key).ok_or_else(|| format!("it has no {key}; {INSTEAD}"))?;
+    values.iter().map(text).collect::<Option<_>>().ok_or_else(|| format!("{key} is not a list of texts; {INSTEAD}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use model_files::ModelFiles;
+
+    use super::super::Tokenizer;
+    use super::*;
+
+    fn folders() -> Vec<PathBuf> {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures/gguf");
+        std::fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn texts_have_the_tokens_that_they_had_before_the_conversion() {
+        let mut num_texts = 0;
+        for folder in folders() {
+            let tokenizer = Tokenizer::load(&ModelFiles::open(folder.to_str().unwrap()).unwrap()).unwrap();
+            let reference: Value =
+                serde_json::from_slice(&std::fs::read(folder.join("reference.json")).unwrap()).unwrap();
+            for case in reference["texts"].as_array().unwrap() {
+                let text = case["text"].as_str().unwrap();
+                let ids = serde_json::to_value(tokenizer.tokenize(text).unwrap()).unwrap();
+                assert_eq!(ids, case["ids"], "{}: {text:?}", folder.display());
+                num_texts += 1;
+            }
+        }
+        assert!(num_texts >= 60, "only {num_texts} texts");
+    }
+
+    #[test]
+    fn tokens_become_text_again() {
+        for folder in folders() {
+            let tokenizer = Tokenizer::load(&ModelFiles::open(folder.to_str().unwrap()).unwrap()).unwrap();
+            let text = "the little dog, naïve café — 猫が好き 🦜";
+            let ids = tokenizer.tokenize(text).unwrap();
+            let special = ids.iter().take_while(|id| tokenizer.is_special(**id)).count();
+            assert_eq!(tokenizer.detokenize(&ids[special..]).unwrap(), text, "{}", folder.display());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! GGUF files against what transformers computes with the floats that its own reader makes of them.
+//!
+//! They are made by `integration-tests/fixtures/make_gguf.py`: converted by llama.cpp's converter, with matrices of most types.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proto::SamplingParams;
+
+use super::ranks::Engines;
+use super::references::{Reference, check_logits, token_ids};
+use super::{Rig, args, fixture, ids};
+use crate::args::{Device, Dtype, ShardArgs};
+use crate::engine::load;
+
+const FILES: [&str; 7] = ["gemma2-bf16", "gemma3-q8", "llama-k", "llama-q4", "llama-q8", "qwen2-q4-1", "qwen3-f16"];
+/// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
+const TOLERANCE: f64 = 2e-4;
+
+fn file(name: &str) -> PathBuf {
+    fixture("gguf").join(name).join("model.gguf")
+}
+
+/// In float32, as the references are.
+fn whole_floats(path: &Path) -> ShardArgs {
+    let mut args = args(path.to_str().unwrap(), Device::Cpu);
+    args.model.dtype = Some(Dtype::Float32);
+    args
+}
+
+#[test]
+fn logits_and_tokens_agree_with_transformers() {
+    assert_eq!(fs::read_dir(fixture("gguf")).unwrap().count(), FILES.len());
+    for name in FILES {
+        let mut rig = Rig::warm(Engines::load(&[whole_floats(&file(name))]).unwrap());
+        for prompt in &Reference::read(&format!("gguf/{name}")).prompts {
+            let prompt_ids = token_ids(&prompt["prompt"]);
+            check_logits(&mut rig, &prompt_ids, &prompt["last_logits"], (TOLERANCE, name));
+            let expected = token_ids(&prompt["greedy"]);
+            let tokens = rig.generate(0, &prompt_ids, SamplingParams::greedy(), expected.len());
+            assert_eq!(ids(&tokens), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn matrices_in_blocks_are_loaded_as_short_floats() {
+    for (name, dtype) in [("llama-k", "bfloat16"), ("qwen3-f16", "float16")] {
+        let engine = load::load(&args(file(name).to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();
+        assert_eq!(engine.info().dtype, dtype, "{name}");
+        assert_eq!(engine.info().eos_token_ids, [1], "{name}");
+    }
+}
+
+/// What is done to a good file.
+type Damage = fn(&mut Vec<u8>);
+
+/// The answer to a file with something done to it.
+fn message(name: &str, damage: impl FnOnce(&mut Vec<u8>)) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("damaged.gguf");
+    let mut bytes = fs::read(file(name)).unwrap();
+    damage(&mut bytes);
+    fs::write(&path, bytes).unwrap();
+    load::load(&whole_floats(&path), &mut |_, _, _| ()).map(drop).unwrap_err().to_string()
+}
+
+/// Replaces text by other text of the same length.
+fn replace(bytes: &mut [u8], old: &str, new: &str) {
+    assert_eq!(old.len(), new.len());
+    let start = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
+    bytes[start..start + old.len()].copy_from_slice(new.as_bytes());
+}
+
+/// Overwrites what stands behind the name of a tensor, after so many bytes.
+fn set_behind(bytes: &mut [u8], tensor: &str, (offset, value): (usize, &[u8])) {
+    let start = bytes.windows(tensor.len()).position(|window| window == tensor.as_bytes()).unwrap();
+    let start = start + tensor.len() + offset;
+    bytes[start..start + value.len()].copy_from_slice(value);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    // Behind a name: 4 bytes count of dimensions, 8 each for two of them, 4 for the type, 8 for the offset.
+    let cases: [(&str, Damage, &str); 7] = [
+        ("cut", |bytes| bytes.truncate(bytes.len() - 64), "damaged.gguf ends before its tensor "),
+        ("no head", |bytes| bytes.truncate(100), "damaged.gguf is not a GGUF file that can be read: it "),
+        ("not one", |bytes| bytes[0] = b'X', "it does not begin with GGUF"),
+        (
+            "architecture",
+            |bytes| replace(bytes, "llama", "mamba"),
+            "architecture mamba of a GGUF file is not supported; supported are: gemma, gemma2, gemma3, llama, qwen2, qwen3",
+        ),
+        (
+            "type",
+            |bytes| set_behind(bytes, "blk.1.attn_q.weight", (20, &39_u32.to_le_bytes())),
+            "tensor blk.1.attn_q.weight of damaged.gguf has type 39 and shape [64, 64]",
+        ),
+        (
+            "name",
+            |bytes| replace(bytes, "blk.1.attn_q.weight", "blk.1.attn_x.weight"),
+            "damaged.gguf has no tensor model.layers.1.self_attn.q_proj.weight",
+        ),
+        (
+            "shape",
+            |bytes| set_behind(bytes, "blk.1.attn_k.weight", (12, &16_u64.to_le_bytes())),
+            "tensor model.layers.1.self_attn.k_proj.weight of damaged.gguf has shape [16, 64], config.json asks for [32, 64]",
+        ),
+    ];
+    for (name, damage, expected) in cases {
+        let message = message("llama-q8", damage);
+        assert!(message.contains(expected), "{name}: {message}");
+    }
+    let not_a_number = message("llama-k", |bytes| {
+        // Blocks of the last tensor: all bits of a scale make no number.
+        let end = bytes.len();
+        bytes[end - 512..].fill(0xff);
+    });
+    assert!(not_a_number.contains("has a value that is infinite or not a number"), "{not_a_number}");
+}
