@@ -100,6 +100,8 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) http: router::HttpArgs,
     #[command(flatten)]
+    pub(crate) chat: router::ChatArgs,
+    #[command(flatten)]
     pub(crate) limits: router::LimitArgs,
     #[command(flatten)]
     pub(crate) batching: router::BatchingArgs,

@@ -37,6 +37,9 @@ pub struct RouterArgs {
     pub http: HttpArgs,
 
     #[command(flatten)]
+    pub chat: ChatArgs,
+
+    #[command(flatten)]
     pub limits: LimitArgs,
 
     #[command(flatten)]
@@ -73,6 +76,18 @@ pub struct HttpArgs {
     /// Value of the header `x-compute-type` [default: number of shards and device, such as `1-cpu`]
     #[arg(long, env, hide = true)]
     pub compute_type: Option<String>,
+}
+
+/// How conversations are written for the model.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct ChatArgs {
+    /// Path of a file that is read instead of the model's tokenizer_config.json; its chat template, if it has one, is used instead of the model's
+    #[arg(long, env)]
+    pub tokenizer_config_path: Option<String>,
+
+    /// Path of a Jinja file with the chat template to use instead of the model's
+    #[arg(long, env)]
+    pub chat_template: Option<String>,
 }
 
 /// What one request may ask for.
@@ -207,6 +222,17 @@ impl HttpArgs {
     }
 }
 
+impl ChatArgs {
+    /// The flags that say the same.
+    pub fn to_argv(&self) -> Vec<OsString> {
+        let Self { tokenizer_config_path, chat_template } = self;
+        let mut argv = Argv::default();
+        argv.optional("--tokenizer-config-path", tokenizer_config_path.as_ref());
+        argv.optional("--chat-template", chat_template.as_ref());
+        argv.0
+    }
+}
+
 impl LimitArgs {
     /// Everything that is wrong with these limits whatever the model, in TGI's words.
     pub fn check(&self, batching: &BatchingArgs) -> Vec<String> {
@@ -284,6 +310,7 @@ impl RouterArgs {
             world_size,
             shutdown_timeout,
             http,
+            chat,
             limits,
             batching,
             json_output,
@@ -300,6 +327,7 @@ impl RouterArgs {
             argv.0.push("--json-output".into());
         }
         argv.0.extend(http.to_argv());
+        argv.0.extend(chat.to_argv());
         argv.0.extend(limits.to_argv());
         argv.0.extend(batching.to_argv());
         argv.0
@@ -358,6 +386,7 @@ mod tests {
         check_round_trip(&["--hostname=::1", "-p", "0", "--payload-limit=7", "--compute-type=1-x", "--log-level=-x"]);
         check_round_trip(&["--cors-allow-origin=http://a", "--cors-allow-origin=http://b", "--max-best-of=9"]);
         check_round_trip(&["--max-input-length=5", "--max-total-tokens=9", "--max-concurrent-requests=1"]);
+        check_round_trip(&["--tokenizer-config-path=/t.json", "--chat-template=/c.jinja"]);
         check_round_trip(&["--watermark-gamma=0.25", "--watermark-delta=1.5"]);
         check_round_trip(&["--max-input-tokens=5", "--max-top-n-tokens=1", "--max-stop-sequences=0"]);
         check_round_trip(&["--waiting-served-ratio=1.25", "--max-batch-size=3", "--max-waiting-tokens=1"]);

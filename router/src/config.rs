@@ -4,12 +4,14 @@
 //! Nobody after this file sees the arguments. Sentences that TGI has are TGI's.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use proto::{ModelInfo, WarmupReply};
 
-use crate::args::{BatchingArgs, LimitArgs, RouterArgs};
+use crate::args::{BatchingArgs, ChatArgs, LimitArgs, RouterArgs};
 use crate::scheduler;
+use crate::text::ChatOverrides;
 
 /// Everything that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +29,7 @@ pub(crate) struct Config {
     pub(crate) payload_limit_bytes: usize,
     pub(crate) cors_allow_origin: Vec<String>,
     pub(crate) compute_type: Option<String>,
+    pub(crate) chat: ChatArgs,
     pub(crate) limits: LimitArgs,
     pub(crate) batching: BatchingArgs,
 }
@@ -87,10 +90,19 @@ impl Config {
                 payload_limit_bytes: args.http.payload_limit,
                 cors_allow_origin: origins,
                 compute_type: args.http.compute_type.clone(),
+                chat: args.chat.clone(),
                 limits: args.limits.clone(),
                 batching: args.batching.clone(),
             }),
             _ => Err(ConfigError(errors)),
+        }
+    }
+
+    /// Files about text that the user named.
+    pub(crate) fn chat_overrides(&self) -> ChatOverrides<'_> {
+        ChatOverrides {
+            tokenizer_config: self.chat.tokenizer_config_path.as_deref().map(Path::new),
+            chat_template: self.chat.chat_template.as_deref().map(Path::new),
         }
     }
 

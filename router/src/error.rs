@@ -3,6 +3,7 @@
 //! | status | `error_type` | when | what the client should do |
 //! |---|---|---|---|
 //! | 400 | `invalid_request` | the body is not JSON, or did not arrive whole | correct the request |
+//! | 400 | `template_error` | the chat template refuses the conversation, in its own words, or there is none | correct the messages |
 //! | 404, 405 | `not_found`, `method_not_allowed` | no such route | correct the URL |
 //! | 408 | `request_timeout` | the body took too long | send faster |
 //! | 413 | `payload_too_large` | the body is over `--payload-limit` | send less |
@@ -21,6 +22,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::generation::GenerationError;
+use crate::text::{ChatError, ChatTemplateError};
+use crate::validation::ValidationError;
 
 /// Everything that a client may be told.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +44,8 @@ pub(crate) enum ApiError {
     MethodNotAllowed { method: Method, path: String },
     #[error(transparent)]
     Generation(#[from] GenerationError),
+    #[error("Template error: {0}")]
+    ChatTemplate(ChatTemplateError),
     #[error("Incomplete generation stream")]
     IncompleteStream,
     #[error("Stream event serialization error")]
@@ -55,6 +60,7 @@ impl ApiError {
     fn status_and_type(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BodySyntax(_) | Self::BodyRead(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::ChatTemplate(_) => (StatusCode::BAD_REQUEST, "template_error"),
             Self::BodyShape(_) => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
@@ -78,6 +84,15 @@ impl ApiError {
     pub(crate) fn body(&self) -> Value {
         let (_, error_type) = self.status_and_type();
         json!({ "error": self.to_string(), "error_type": error_type })
+    }
+}
+
+impl From<ChatError> for ApiError {
+    fn from(error: ChatError) -> Self {
+        match error {
+            ChatError::Template(error) => Self::ChatTemplate(error),
+            ChatError::Tokenizer(error) => Self::Generation(ValidationError::Tokenizer(error).into()),
+        }
     }
 }
 

@@ -40,7 +40,7 @@ use proto::exit_status;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::net::TcpListener;
 
-pub use args::{BatchingArgs, HostnameError, HttpArgs, LimitArgs, RouterArgs};
+pub use args::{BatchingArgs, ChatArgs, HostnameError, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
 pub use kv_cache_memory::{KvCacheMemory, KvCacheMemoryError};
@@ -50,7 +50,7 @@ pub use text::TextError;
 
 use config::{Config, ServingLimits};
 use lifecycle::StopRequests;
-use text::Tokenizer;
+use text::ModelText;
 
 /// Threads for HTTP, detokenising and the batcher. They move small messages; the processor belongs to the shards.
 const MAX_ASYNC_THREADS: usize = 4;
@@ -123,7 +123,7 @@ pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
     // A port that is taken should not be noticed only after the warm-up.
     let address = config.address;
     drop(std::net::TcpListener::bind(address).map_err(|source| RouterError::Listen { address, source })?);
-    let tokenizer = Tokenizer::load(&ModelFiles::open(&config.model_id)?)?;
+    let text = ModelText::load(&ModelFiles::open(&config.model_id)?, config.chat_overrides())?;
     let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_ASYNC_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_threads)
@@ -131,14 +131,14 @@ pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
         .enable_all()
         .build()
         .map_err(|source| RouterError::Thread { source })?;
-    runtime.block_on(start_and_serve(config, tokenizer))
+    runtime.block_on(start_and_serve(config, text))
 }
 
-async fn start_and_serve(config: Config, tokenizer: Tokenizer) -> Result<(), RouterError> {
+async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterError> {
     let mut stops = StopRequests::from_signals().map_err(|source| RouterError::Signals { source })?;
     let (address, shutdown_timeout, model_id) = (config.address, config.shutdown_timeout, config.model_id.clone());
     let started = tokio::select! {
-        started = startup::start(config, tokenizer) => started?,
+        started = startup::start(config, text) => started?,
         reason = stops.next() => {
             tracing::info!("{reason}: stopping before the start is complete");
             return Ok(());
@@ -188,7 +188,9 @@ mod tests {
         let shard = FakeShard::default();
         let stats = Arc::clone(&shard.stats);
         shard.listen(&path, 0, 1);
-        let router = tokio::spawn(start_and_serve(config(&path, &[]), Tokenizer::load(&ModelFiles::Demo).unwrap()));
+        let config = config(&path, &[]);
+        let text = ModelText::load(&ModelFiles::Demo, config.chat_overrides()).unwrap();
+        let router = tokio::spawn(start_and_serve(config, text));
         // The signals are taken over before the first command; until then one would end the test.
         while stats.num_warmups.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;

@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::routes;
 use crate::shard_client::ShardGroup;
 use crate::state::{AppState, Health, ServerInfo};
-use crate::text::{Tokenizer, TokenizerPool};
+use crate::text::{Chat, ModelText, TokenizerPool};
 
 /// A server that only lacks its port.
 #[derive(Debug)]
@@ -35,7 +35,8 @@ pub(crate) struct Started {
 ///
 /// # Errors
 /// When a shard is missing or cannot do what the configuration asks.
-pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Started, RouterError> {
+pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, RouterError> {
+    let ModelText { tokenizer, chat_templates } = text;
     let mut group = ShardGroup::connect(&config.shard_uds_path, config.world_size).await?;
     let model = group.info().await?;
     if tokenizer.vocab_size() > model.vocab_size as usize {
@@ -67,10 +68,11 @@ pub(crate) async fn start(config: Config, tokenizer: Tokenizer) -> Result<Starte
     let tokenizer = Arc::new(tokenizer);
     let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers)
         .map_err(|source| RouterError::Thread { source })?;
+    let chat = Chat::new(chat_templates, tokenizer_pool.clone());
     let generator = Generator::new(limits.request.clone(), tokenizer, tokenizer_pool, handle, Arc::clone(&metrics));
     let health = Health::new();
     let info = ServerInfo { config, limits: limits.clone(), model };
-    let app = routes::router(AppState::new(info, generator, Arc::clone(&metrics), health.clone()));
+    let app = routes::router(AppState::new(info, generator, chat, Arc::clone(&metrics), health.clone()));
     Ok(Started { app, batcher, stop_tx, health, metrics, limits })
 }
 

@@ -12,6 +12,7 @@ use crate::api::ComputeType;
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
 use crate::metrics::Metrics;
+use crate::text::Chat;
 
 /// Shared by all requests; cloning is cheap.
 #[derive(Debug, Clone)]
@@ -33,18 +34,25 @@ pub(crate) struct Health(Arc<AtomicBool>);
 struct Shared {
     info: ServerInfo,
     generator: Generator,
+    chat: Chat,
     metrics: Arc<Metrics>,
     health: Health,
     compute_type: ComputeType,
 }
 
 impl AppState {
-    pub(crate) fn new(info: ServerInfo, generator: Generator, metrics: Arc<Metrics>, health: Health) -> Self {
+    pub(crate) fn new(
+        info: ServerInfo,
+        generator: Generator,
+        chat: Chat,
+        metrics: Arc<Metrics>,
+        health: Health,
+    ) -> Self {
         let compute_type = match &info.config.compute_type {
             Some(compute_type) => ComputeType::new(compute_type),
             None => ComputeType::new(&format!("{}-{}", info.config.world_size, info.model.device)),
         };
-        Self(Arc::new(Shared { info, generator, metrics, health, compute_type }))
+        Self(Arc::new(Shared { info, generator, chat, metrics, health, compute_type }))
     }
 
     pub(crate) fn info(&self) -> &ServerInfo {
@@ -53,6 +61,10 @@ impl AppState {
 
     pub(crate) fn generator(&self) -> &Generator {
         &self.0.generator
+    }
+
+    pub(crate) fn chat(&self) -> &Chat {
+        &self.0.chat
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

@@ -188,6 +188,7 @@ fn router(args: &LaunchArgs, shard_uds_path: String, world_size: u32) -> ChildPl
         world_size,
         shutdown_timeout: args.shutdown_timeout,
         http: args.http.clone(),
+        chat: args.chat.clone(),
         limits: args.limits.clone(),
         batching: args.batching.clone(),
         json_output: true,

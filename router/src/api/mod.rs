@@ -4,6 +4,7 @@
 //! is checked beyond its JSON type, and nothing is computed.
 
 mod body;
+mod chat;
 mod context;
 mod generate;
 mod headers;
@@ -14,6 +15,7 @@ mod sse;
 mod stop;
 
 pub(crate) use body::JsonBody;
+pub(crate) use chat::{ChatRequest, ChatTokenizeResponse};
 pub(crate) use context::{REQUEST_ID, RequestContext, request_id};
 pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, StreamResponse};
 pub(crate) use headers::{ComputeType, generation_headers, stream_headers};

@@ -8,11 +8,13 @@
 //! | `generate` | POST | `/generate` | a generation as one JSON object |
 //! | `generate_stream` | POST | `/generate_stream` | a generation as server-sent events |
 //! | `compat` | POST | `/` | either, by the field `stream` |
+//! | `chat_tokenize` | POST | `/chat_tokenize` | the text and the tokens of a conversation |
 //! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
 //! | `info` | GET | `/info` | facts of the server |
 //! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
 //! | `fallback` | any | any other | 404 or 405 that name what was asked |
 
+mod chat_tokenize;
 mod compat;
 mod fallback;
 mod generate;
@@ -42,6 +44,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/generate", post(generate::generate))
         .route("/generate_stream", post(generate_stream::generate_stream))
         .route("/", post(compat::compat_generate).get(health::health))
+        .route("/chat_tokenize", post(chat_tokenize::chat_tokenize))
         .route("/health", get(health::health))
         .route("/ping", get(health::health))
         .route("/info", get(info::info))

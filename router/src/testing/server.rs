@@ -23,7 +23,7 @@ use crate::RouterArgs;
 use crate::batcher::BatcherError;
 use crate::config::Config;
 use crate::startup;
-use crate::text::Tokenizer;
+use crate::text::ModelText;
 
 /// Nothing in a test takes this long.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -72,8 +72,9 @@ pub(crate) async fn start(shard: FakeShard, flags: &[&str]) -> (startup::Started
     let directory = tempfile::tempdir().unwrap();
     let uds_path = directory.path().join("shard");
     shard.listen(&uds_path, 0, 1);
-    let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
-    (startup::start(config(&uds_path, flags), tokenizer).await.unwrap(), directory)
+    let config = config(&uds_path, flags);
+    let text = ModelText::load(&ModelFiles::Demo, config.chat_overrides()).unwrap();
+    (startup::start(config, text).await.unwrap(), directory)
 }
 
 impl TestServer {

@@ -1,6 +1,6 @@
 //! The tokenizer of a GGUF file, as the tokenizer.json of the same model would describe it.
 //!
-//! Door: [`tokenizer_json`]. A GGUF file names how texts are cut into words (`tokenizer.ggml.pre`) instead of describing it; the
+//! Doors: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file names how texts are cut into words (`tokenizer.ggml.pre`) instead of describing it; the
 //! names are llama.cpp's (`src/llama-vocab.cpp`), and what they mean is in the models' own tokenizer.json. A name that is not in
 //! [`CUTS`] is an error: a guess would give other tokens than the model was trained on.
 
@@ -110,6 +110,23 @@ pub(super) fn tokenizer_json(gguf: &Gguf) -> Result<Vec<u8>, String> {
         "model": model,
     });
     Ok(json.to_string().into_bytes())
+}
+
+/// What tokenizer_config.json would say of conversations: the template, and the tokens that templates name.
+pub(super) fn tokenizer_config(gguf: &Gguf) -> Map<String, Value> {
+    const TOKENS: [(&str, &str); 4] = [
+        ("bos_token", "tokenizer.ggml.bos_token_id"),
+        ("eos_token", "tokenizer.ggml.eos_token_id"),
+        ("pad_token", "tokenizer.ggml.padding_token_id"),
+        ("unk_token", "tokenizer.ggml.unknown_token_id"),
+    ];
+    let tokens = gguf.list("tokenizer.ggml.tokens").unwrap_or_default();
+    let token = |(name, key): (&str, &str)| match tokens.get(usize::try_from(gguf.count(key)?).ok()?)? {
+        GgufValue::Text(token) => Some((name.to_owned(), json!(token))),
+        GgufValue::Integer(_) | GgufValue::Float(_) | GgufValue::Bool(_) | GgufValue::List(_) => None,
+    };
+    let template = gguf.text("tokenizer.chat_template").map(|template| ("chat_template".to_owned(), json!(template)));
+    TOKENS.into_iter().filter_map(token).chain(template).collect()
 }
 
 const INSTEAD: &str = "put the tokenizer.json of the model beside the file";

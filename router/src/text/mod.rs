@@ -1,16 +1,42 @@
-//! Text and tokens: from a prompt to ids, from ids to text that never breaks a character, and where text says stop.
+//! Text and tokens: from a conversation to a prompt, from a prompt to ids, from ids to text that never breaks a character,
+//! and where text says stop.
 //!
 //! Nothing here knows of requests, steps or HTTP.
 
 mod byte_table;
+mod chat;
+mod chat_files;
+mod chat_template;
 mod detokenizer;
 mod gguf_tokenizer;
 mod stop_strings;
 mod tokenizer;
 mod tokenizer_pool;
 
+use model_files::ModelFiles;
+
+pub(crate) use chat::{Chat, ChatError, TokenizedChat};
+pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
+pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError};
 pub(crate) use detokenizer::Detokenizer;
 pub(crate) use stop_strings::StopStrings;
 pub use tokenizer::TextError;
-pub(crate) use tokenizer::Tokenizer;
+pub(crate) use tokenizer::{TokenSpan, Tokenizer};
 pub(crate) use tokenizer_pool::TokenizerPool;
+
+/// What a model says of text.
+#[derive(Debug)]
+pub(crate) struct ModelText {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) chat_templates: ChatTemplates,
+}
+
+impl ModelText {
+    /// Reads the model's files, and those that the user named instead of some.
+    ///
+    /// # Errors
+    /// When there is no tokenizer, or a file that the user named cannot be read.
+    pub(crate) fn load(files: &ModelFiles, overrides: ChatOverrides<'_>) -> Result<Self, TextError> {
+        Ok(Self { tokenizer: Tokenizer::load(files)?, chat_templates: ChatTemplates::load(files, overrides)? })
+    }
+}

@@ -41,6 +41,14 @@ pub(crate) struct Tokenizer {
     special_ids: HashSet<u32>,
 }
 
+/// A token, and where it is in the text, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TokenSpan {
+    pub(crate) id: u32,
+    pub(crate) start: usize,
+    pub(crate) stop: usize,
+}
+
 impl Tokenizer {
     /// Reads the tokenizer of a model.
     ///
@@ -78,6 +86,16 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// Tokens of a text that has all its special tokens written out, as chat templates do: none are added.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot represent the text.
+    pub(crate) fn tokenize_rendered(&self, text: &str) -> Result<Vec<TokenSpan>, TextError> {
+        let encoding = self.inner.encode(text, false).map_err(|error| TextError::Tokenize(error.to_string()))?;
+        let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(spans.map(|(&id, &(start, stop))| TokenSpan { id, start, stop }).collect())
+    }
+
     /// Text of a run of tokens, special ones included. Bytes that are no character become U+FFFD.
     ///
     /// # Errors
@@ -102,7 +120,8 @@ impl Tokenizer {
     }
 }
 
-fn describe(error: &ModelFilesError) -> String {
+/// A file that cannot be read, with the reason.
+pub(super) fn describe(error: &ModelFilesError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
@@ -124,6 +143,15 @@ mod tests {
         let ids = tokenizer.tokenize("Once upon a time, 42 🦜.").unwrap();
         assert!(tokenizer.is_special(ids[0]) && ids.iter().skip(1).all(|&id| !tokenizer.is_special(id)));
         assert_eq!(tokenizer.detokenize(&ids[1..]).unwrap(), "Once upon a time, 42 🦜.");
+    }
+
+    #[test]
+    fn a_rendered_text_gets_no_further_special_token() {
+        let tokenizer = demo();
+        let spans = tokenizer.tokenize_rendered("<|bos|>é").unwrap();
+        let ids: Vec<u32> = spans.iter().map(|span| span.id).collect();
+        assert_eq!(ids, tokenizer.tokenize("é").unwrap());
+        assert_eq!((spans[0].start, spans[0].stop, spans.last().unwrap().stop), (0, 7, 9));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Threads that tokenize prompts, so that a long prompt never stops the async threads.
+//! Threads that tokenize prompts and render conversations, so that a long one never stops the async threads.
 //!
 //! A short prompt takes less time than a thread takes to wake up, so it stays where it is. For the others there is
 //! one shared, bounded queue: a long prompt keeps one thread busy and nobody waits behind it while another is free.
-//! A prompt whose client has left is skipped.
+//! Work whose client has left is skipped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +17,8 @@ const QUEUE_PER_WORKER: usize = 8;
 /// Longest prompt that stays on the caller's thread: about 250 tokens, a tenth of a millisecond.
 const SHORT_PROMPT_BYTES: usize = 1 << 10;
 
-struct Job {
-    text: String,
-    reply_tx: oneshot::Sender<Result<Vec<u32>, TextError>>,
-}
+/// Work that knows whom to answer.
+type Job = Box<dyn FnOnce(&Tokenizer) + Send>;
 
 /// The threads. They end when the pool is dropped.
 #[derive(Debug, Clone)]
@@ -51,33 +49,50 @@ impl TokenizerPool {
     /// # Errors
     /// When the tokenizer cannot represent the text.
     pub(crate) async fn tokenize(&self, text: String) -> Result<Vec<u32>, TextError> {
-        let gone = || TextError::Tokenize("the tokenizer panicked".to_owned());
         if text.len() <= SHORT_PROMPT_BYTES {
-            return tokenize(&self.tokenizer, &text).unwrap_or_else(|| Err(gone()));
+            return guarded(|| self.tokenizer.tokenize(&text)).unwrap_or_else(|| Err(panicked()));
         }
-        let (reply_tx, reply_rx) = oneshot::channel();
-        self.jobs_tx.send(Job { text, reply_tx }).await.map_err(|_| gone())?;
-        reply_rx.await.map_err(|_| gone())?
+        self.run(move |tokenizer| tokenizer.tokenize(&text)).await?
     }
+
+    /// What `work` makes, on a thread of the pool.
+    ///
+    /// # Errors
+    /// When it panics.
+    pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, TextError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Tokenizer) -> T + Send + 'static,
+    {
+        let (reply_tx, reply_rx) = oneshot::channel();
+        let job = move |tokenizer: &Tokenizer| {
+            if !reply_tx.is_closed()
+                && let Some(reply) = guarded(|| work(tokenizer))
+            {
+                let _ = reply_tx.send(reply);
+            }
+        };
+        self.jobs_tx.send(Box::new(job)).await.map_err(|_| panicked())?;
+        reply_rx.await.map_err(|_| panicked())
+    }
+}
+
+fn panicked() -> TextError {
+    TextError::Tokenize("the tokenizer panicked".to_owned())
 }
 
 fn work(tokenizer: &Tokenizer, jobs_rx: &Mutex<mpsc::Receiver<Job>>) {
     loop {
         // The lock is held while waiting: whoever has it is next, the others queue behind it.
         let job = jobs_rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-        let Some(Job { text, reply_tx }) = job else { return };
-        if reply_tx.is_closed() {
-            continue;
-        }
-        if let Some(result) = tokenize(tokenizer, &text) {
-            let _ = reply_tx.send(result);
-        }
+        let Some(job) = job else { return };
+        job(tokenizer);
     }
 }
 
-/// `None` when the tokenizer panics: its defect costs the request that hit it, not the thread.
-fn tokenize(tokenizer: &Tokenizer, text: &str) -> Option<Result<Vec<u32>, TextError>> {
-    catch_unwind(AssertUnwindSafe(|| tokenizer.tokenize(text))).ok()
+/// `None` on a panic: a defect costs the request that hit it, not the thread.
+fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 #[cfg(test)]

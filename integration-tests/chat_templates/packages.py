@@ -1,0 +1,49 @@
+"""Reads chat templates out of downloaded packages, without unpacking them to disk or running anything in them."""
+
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def templates(folder: Path) -> dict[str, str]:
+    """Templates by name; those that several models share have the name of the first."""
+    names: dict[str, str] = {}
+    for package in sorted(folder.iterdir()):
+        read = llama_cpp if package.name.startswith("llama_cpp") else xinference
+        for name, template in read(package):
+            names.setdefault(template, name)
+    return {name: template for template, name in names.items()}
+
+
+def llama_cpp(package: Path) -> Iterator[tuple[str, str]]:
+    """One file for each template."""
+    with tarfile.open(package) as archive:
+        for member in archive:
+            if "/models/templates/" in member.name and member.name.endswith(".jinja"):
+                # Jinja would read the file in text mode, too.
+                text = archive.extractfile(member).read().decode()
+                yield f"llama.cpp {Path(member.name).stem}", text.replace("\r\n", "\n")
+
+
+def xinference(package: Path) -> Iterator[tuple[str, str]]:
+    """One JSON file for each model, with the template somewhere inside."""
+    with zipfile.ZipFile(package) as archive:
+        for name in sorted(archive.namelist()):
+            if name.startswith("xinference/model/llm/models/") and name.endswith(".json"):
+                for number, template in enumerate(dict.fromkeys(inside(json.loads(archive.read(name))))):
+                    suffix = f" {number + 1}" if number else ""
+                    yield f"xinference {Path(name).stem}{suffix}", template
+
+
+def inside(value: object) -> Iterator[str]:
+    """Values of `chat_template` at any depth that are Jinja."""
+    if isinstance(value, dict):
+        template = value.get("chat_template")
+        if isinstance(template, str) and "{%" in template:
+            yield template
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from inside(item)

@@ -1,0 +1,190 @@
+//! A conversation on the wire, in the shape of OpenAI's API: messages, tools, and what the chat template is told.
+//!
+//! Messages stay the JSON they are: which fields there may be beside `role` and `content` is the template's affair.
+
+use jiff::civil::DateTime;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+use crate::text::{ChatEnding, ChatInputs, TokenizedChat};
+
+/// What a body says of its conversation.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ChatRequest {
+    messages: Vec<Map<String, Value>>,
+    tools: Option<Vec<Value>>,
+    documents: Option<Vec<Value>>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    chat_template: Option<Value>,
+}
+
+/// Answer of `POST /chat_tokenize`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatTokenizeResponse {
+    tokenize_response: Vec<SimpleToken>,
+    templated_text: String,
+}
+
+#[derive(Debug, Serialize)]
+struct SimpleToken {
+    id: u32,
+    text: String,
+    start: usize,
+    stop: usize,
+}
+
+impl ChatRequest {
+    /// The conversation in our words.
+    ///
+    /// # Errors
+    /// When a message is not one, or the request asks for what we do not do.
+    pub(crate) fn into_inputs(self, now: DateTime) -> Result<ChatInputs, ApiError> {
+        let ending = self.ending()?;
+        let wrong = |sentence: String| Err(ApiError::BodyShape(sentence));
+        if self.messages.is_empty() {
+            return wrong("messages: there must be at least one".to_owned());
+        }
+        for (index, message) in self.messages.iter().enumerate() {
+            if !message.get("role").is_some_and(Value::is_string) {
+                return wrong(format!("messages[{index}].role: must be a string"));
+            }
+            if let Some(sentence) = content_error(message.get("content").unwrap_or(&Value::Null)) {
+                return wrong(format!("messages[{index}].content{sentence}"));
+            }
+        }
+        if self.chat_template.is_some_and(|template| !template.is_null()) {
+            return wrong("chat_template: templates of requests are not supported; use --chat-template".to_owned());
+        }
+        Ok(ChatInputs {
+            messages: self.messages,
+            // No tools are none: templates that look for `tools` would announce an empty list.
+            tools: self.tools.filter(|tools| !tools.is_empty()),
+            documents: self.documents,
+            ending,
+            variables: self.chat_template_kwargs.unwrap_or_default(),
+            now,
+        })
+    }
+
+    /// Unless told otherwise, the model goes on with the assistant's message where that is the last one, as in TGI.
+    fn ending(&self) -> Result<ChatEnding, ApiError> {
+        match (self.add_generation_prompt, self.continue_final_message) {
+            (Some(true), Some(true)) => {
+                let sentence = "continue_final_message: cannot be true together with add_generation_prompt";
+                Err(ApiError::BodyShape(sentence.to_owned()))
+            }
+            (_, Some(true)) => Ok(ChatEnding::FinalMessage),
+            (None, None) if self.ends_with_answer() => Ok(ChatEnding::FinalMessage),
+            (None | Some(true), _) => Ok(ChatEnding::GenerationPrompt),
+            (Some(false), _) => Ok(ChatEnding::Conversation),
+        }
+    }
+
+    fn ends_with_answer(&self) -> bool {
+        let Some(last) = self.messages.last() else { return false };
+        let has_text = match last.get("content") {
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Array(parts)) => !parts.is_empty(),
+            _ => false,
+        };
+        has_text && last.get("role").and_then(Value::as_str) == Some("assistant") && !last.contains_key("tool_calls")
+    }
+}
+
+impl From<TokenizedChat> for ChatTokenizeResponse {
+    fn from(TokenizedChat { text, tokens }: TokenizedChat) -> Self {
+        let token = |token: crate::text::TokenSpan| SimpleToken {
+            id: token.id,
+            // A token that is a part of a character has no text.
+            text: text.get(token.start..token.stop).unwrap_or_default().to_owned(),
+            start: token.start,
+            stop: token.stop,
+        };
+        Self { tokenize_response: tokens.into_iter().map(token).collect(), templated_text: text }
+    }
+}
+
+/// What is wrong with the content of a message, behind its path.
+fn content_error(content: &Value) -> Option<String> {
+    let parts = match content {
+        Value::Null | Value::String(_) => return None,
+        Value::Array(parts) => parts,
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => return Some(": must be a string or a list".to_owned()),
+    };
+    parts.iter().enumerate().find_map(|(index, part)| match part.get("type").and_then(Value::as_str) {
+        Some("text") if part.get("text").is_some_and(Value::is_string) => None,
+        Some("text") => Some(format!("[{index}].text: must be a string")),
+        Some(kind) => Some(format!("[{index}].type: {kind:?} is not supported; this server reads \"text\"")),
+        None => Some(format!("[{index}].type: must be a string")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn inputs(body: Value) -> Result<ChatInputs, String> {
+        let request: ChatRequest = serde_json::from_value(body).unwrap();
+        request.into_inputs(DateTime::default()).map_err(|error| error.to_string())
+    }
+
+    fn check_error(body: Value, expected: &str) {
+        let error = inputs(body).unwrap_err();
+        assert_eq!(error, format!("Failed to deserialize the JSON body into the target type: {expected}"));
+    }
+
+    #[test]
+    fn errors_say_where() {
+        check_error(json!({"messages": []}), "messages: there must be at least one");
+        let user = json!({"role": "user", "content": "x"});
+        check_error(json!({"messages": [user, {"content": "x"}]}), "messages[1].role: must be a string");
+        for (content, expected) in [
+            (json!(7), ": must be a string or a list"),
+            (json!(["x"]), "[0].type: must be a string"),
+            (json!([{"type": "text", "text": "x"}, {"type": "text"}]), "[1].text: must be a string"),
+            (json!([{"type": "image_url"}]), "[0].type: \"image_url\" is not supported; this server reads \"text\""),
+        ] {
+            check_error(
+                json!({"messages": [{"role": "user", "content": content}]}),
+                &format!("messages[0].content{expected}"),
+            );
+        }
+        check_error(
+            json!({"messages": [user], "chat_template": "x"}),
+            "chat_template: templates of requests are not supported; use --chat-template",
+        );
+        check_error(
+            json!({"messages": [user], "add_generation_prompt": true, "continue_final_message": true}),
+            "continue_final_message: cannot be true together with add_generation_prompt",
+        );
+    }
+
+    #[test]
+    fn the_end_follows_from_the_last_message_unless_it_is_asked_for() {
+        let user = json!({"role": "user", "content": "x"});
+        let answer = json!({"role": "assistant", "content": "y"});
+        let call = json!({"role": "assistant", "content": null, "tool_calls": []});
+        for (last, options, expected) in [
+            (&user, json!({}), ChatEnding::GenerationPrompt),
+            (&answer, json!({}), ChatEnding::FinalMessage),
+            (&call, json!({}), ChatEnding::GenerationPrompt),
+            (&answer, json!({"add_generation_prompt": true}), ChatEnding::GenerationPrompt),
+            (&answer, json!({"continue_final_message": false}), ChatEnding::GenerationPrompt),
+            (&answer, json!({"add_generation_prompt": false}), ChatEnding::Conversation),
+            (
+                &answer,
+                json!({"add_generation_prompt": false, "continue_final_message": true}),
+                ChatEnding::FinalMessage,
+            ),
+        ] {
+            let mut body = options;
+            body["messages"] = json!([user, last]);
+            assert_eq!(inputs(body.clone()).unwrap().ending, expected, "{body}");
+        }
+    }
+}

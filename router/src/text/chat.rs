@@ -1,0 +1,54 @@
+//! From a conversation to its text and the tokens of it, on the tokenizer's threads.
+//!
+//! The template writes every special token itself, so the tokenizer adds none: a second token for the beginning would
+//! make answers worse.
+
+use std::sync::Arc;
+
+use super::chat_files::ChatTemplates;
+use super::chat_template::{ChatInputs, ChatTemplateError};
+use super::tokenizer::TokenSpan;
+use super::{TextError, TokenizerPool};
+
+/// Renders and tokenizes conversations; cloning is cheap.
+#[derive(Debug, Clone)]
+pub(crate) struct Chat {
+    templates: Arc<ChatTemplates>,
+    tokenizer_pool: TokenizerPool,
+}
+
+/// A conversation as the model reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TokenizedChat {
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<TokenSpan>,
+}
+
+/// Why a conversation has no tokens.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ChatError {
+    #[error(transparent)]
+    Template(#[from] ChatTemplateError),
+    #[error(transparent)]
+    Tokenizer(#[from] TextError),
+}
+
+impl Chat {
+    pub(crate) fn new(templates: ChatTemplates, tokenizer_pool: TokenizerPool) -> Self {
+        Self { templates: Arc::new(templates), tokenizer_pool }
+    }
+
+    /// The text of a conversation, and its tokens.
+    ///
+    /// # Errors
+    /// When the template refuses the conversation, or the tokenizer its text.
+    pub(crate) async fn tokenize(&self, inputs: ChatInputs) -> Result<TokenizedChat, ChatError> {
+        let templates = Arc::clone(&self.templates);
+        let tokenized = self.tokenizer_pool.run(move |tokenizer| {
+            let text = templates.render(inputs)?;
+            let tokens = tokenizer.tokenize_rendered(&text)?;
+            Ok(TokenizedChat { text, tokens })
+        });
+        tokenized.await?
+    }
+}

@@ -1,0 +1,237 @@
+//! Chat templates: from the messages of a conversation to the text that the model was trained on.
+//!
+//! Templates are Jinja, written for Python. [`ChatTemplate::render`] gives the text that transformers'
+//! `apply_chat_template` gives; `recorded` compares them. A template comes with the model and is trusted as much as its
+//! weights are, but a conversation may be anything: steps and size are bounded, and time is an argument.
+//!
+//! It reads no file and knows of no tokenizer.
+
+mod adapt;
+mod environment;
+mod json;
+mod methods;
+mod python;
+#[cfg(test)]
+mod recorded;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use jiff::civil::DateTime;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde_json::{Map, Value as Json};
+
+use adapt::Shapes;
+
+/// Largest text that is rendered.
+const MAX_TEXT_BYTES: usize = 64 << 20;
+
+/// The name of the one template of an environment; errors name it.
+const NAME: &str = "chat template";
+
+/// Appended to the message that is continued, to find its end.
+const END_MARK: &str = "HILO_END_OF_FINAL_MESSAGE ";
+
+/// The names of what a model thought before it answered; the first is what newer templates read.
+const REASONING_FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Special tokens by their names in `tokenizer_config.json`, such as `bos_token`.
+pub(crate) type SpecialTokens = BTreeMap<String, String>;
+
+/// A template that can be rendered.
+#[derive(Debug)]
+pub(crate) struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: SpecialTokens,
+    shapes: Shapes,
+}
+
+/// A conversation, and what else the template is told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ChatInputs {
+    /// At least one.
+    pub(crate) messages: Vec<Map<String, Json>>,
+    /// Functions in OpenAI's form.
+    pub(crate) tools: Option<Vec<Json>>,
+    pub(crate) documents: Option<Vec<Json>>,
+    pub(crate) ending: ChatEnding,
+    /// Further variables, such as `enable_thinking`. They win over special tokens.
+    pub(crate) variables: Map<String, Json>,
+    /// What `strftime_now` says.
+    pub(crate) now: DateTime,
+}
+
+/// How the text ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ChatEnding {
+    /// With the beginning of the assistant's answer: `add_generation_prompt`.
+    #[default]
+    GenerationPrompt,
+    /// Inside the last message, which the model goes on with: `continue_final_message`.
+    FinalMessage,
+    /// After the last message.
+    Conversation,
+}
+
+/// Why there is no text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ChatTemplateError {
+    #[error("template not found: the model has none, and none was given with --chat-template")]
+    NotFound,
+    /// Known since the start.
+    #[error("the model's chat template cannot be read: {0}")]
+    Unreadable(String),
+    /// The template's own sentence.
+    #[error("{0}")]
+    Raised(String),
+    #[error("{0}")]
+    Failed(String),
+    #[error("more than {} steps", environment::MAX_STEPS)]
+    TooManySteps,
+    #[error("the text has more than {MAX_TEXT_BYTES} bytes")]
+    TooLong,
+    #[error("the last message has no `content` to continue")]
+    NothingToContinue,
+    #[error("the template leaves out or changes the last message, so it cannot be continued")]
+    NotContinued,
+}
+
+/// The sentence of `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+impl ChatTemplate {
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// [`ChatTemplateError::Unreadable`] when it is not Jinja, or uses what is not there.
+    pub(crate) fn compile(source: &str, special_tokens: SpecialTokens) -> Result<Self, ChatTemplateError> {
+        let mut environment = environment::environment();
+        let unreadable = |error: Error| ChatTemplateError::Unreadable(error.to_string());
+        environment.add_template_owned(NAME, source::prepare(source)).map_err(unreadable)?;
+        let mut template = Self { environment, special_tokens, shapes: Shapes::ALL };
+        template.shapes = Shapes::of(&template);
+        Ok(template)
+    }
+
+    /// The text of a conversation whose messages have the shapes of OpenAI's API: parts are joined where the template
+    /// wants a text, a text is made a part where it wants parts, and the JSON of a call's arguments is parsed where it
+    /// wants an object.
+    ///
+    /// # Errors
+    /// The sentence of the template, or why it cannot be rendered.
+    pub(crate) fn render_adapted(&self, mut inputs: ChatInputs) -> Result<String, ChatTemplateError> {
+        adapt::adapt(self, &mut inputs.messages);
+        self.render(&inputs)
+    }
+
+    /// The text of a conversation, as transformers renders it.
+    ///
+    /// # Errors
+    /// The sentence of the template, or why it cannot be rendered.
+    pub(crate) fn render(&self, inputs: &ChatInputs) -> Result<String, ChatTemplateError> {
+        let mut messages: Vec<_> = inputs.messages.iter().map(normalize).collect();
+        if inputs.ending != ChatEnding::FinalMessage {
+            return self.evaluate(&messages, inputs);
+        }
+        let last = messages.last_mut().and_then(|message| message.get_mut("content"));
+        let content = last.and_then(final_text).ok_or(ChatTemplateError::NothingToContinue)?;
+        let wanted = content.trim().to_owned();
+        content.push_str(END_MARK);
+        cut_at_mark(self.evaluate(&messages, inputs)?, &wanted)
+    }
+
+    fn evaluate(&self, messages: &[Map<String, Json>], inputs: &ChatInputs) -> Result<String, ChatTemplateError> {
+        let ends_with_prompt = inputs.ending == ChatEnding::GenerationPrompt;
+        let own = [
+            ("strftime_now", environment::strftime_at(inputs.now)),
+            ("messages", Value::from_serialize(messages)),
+            ("tools", Value::from_serialize(&inputs.tools)),
+            ("documents", Value::from_serialize(&inputs.documents)),
+            ("add_generation_prompt", Value::from(ends_with_prompt)),
+        ];
+        let special_tokens = self.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token)));
+        let variables = inputs.variables.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
+        let context: Value = special_tokens.chain(variables).chain(own).collect();
+        let mut text = BoundedText::default();
+        let render = || self.environment.get_template(NAME)?.render_captured_to(context, &mut text).map(drop);
+        match catch_unwind(AssertUnwindSafe(render)) {
+            Ok(rendered) => rendered.map_err(|error| failure(&error))?,
+            Err(_) => return Err(ChatTemplateError::Failed("the template met a defect of this server".to_owned())),
+        }
+        String::from_utf8(text.0).map_err(|error| ChatTemplateError::Failed(error.to_string()))
+    }
+}
+
+/// A message without what is `null`, which templates take for a text; and what the model thought under all names that it
+/// goes by.
+fn normalize(message: &Map<String, Json>) -> Map<String, Json> {
+    let fields = message.iter().filter(|(_, value)| !value.is_null());
+    let mut message: Map<String, Json> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+    if let Some(reasoning) = REASONING_FIELDS.iter().find_map(|name| message.get(*name)).cloned() {
+        message.entry("thinking").or_insert_with(|| reasoning.clone());
+        message.insert("reasoning_content".to_owned(), reasoning);
+    }
+    message
+}
+
+/// The text that a continued message ends with.
+fn final_text(content: &mut Json) -> Option<&mut String> {
+    match content {
+        Json::String(text) => Some(text),
+        Json::Array(parts) => parts.iter_mut().rev().find_map(|part| match part.get_mut("text")? {
+            Json::String(text) => Some(text),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+/// Cuts a text where the continued message ends.
+fn cut_at_mark(mut text: String, wanted: &str) -> Result<String, ChatTemplateError> {
+    let mark = text.rfind(END_MARK.trim_end()).ok_or(ChatTemplateError::NotContinued)?;
+    if !text.contains(wanted) {
+        return Err(ChatTemplateError::NotContinued);
+    }
+    let keeps_spaces = text[mark..].starts_with(END_MARK);
+    text.truncate(mark);
+    if !keeps_spaces {
+        text.truncate(text.trim_end_matches(python::is_space).len());
+    }
+    Ok(text)
+}
+
+fn failure(error: &Error) -> ChatTemplateError {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    if let Some(Raised(sentence)) = causes.filter_map(|cause| cause.downcast_ref()).next() {
+        return ChatTemplateError::Raised(sentence.clone());
+    }
+    match error.kind() {
+        ErrorKind::OutOfFuel => ChatTemplateError::TooManySteps,
+        ErrorKind::WriteFailure => ChatTemplateError::TooLong,
+        _ => ChatTemplateError::Failed(error.to_string()),
+    }
+}
+
+/// A text that grows up to the limit.
+#[derive(Default)]
+struct BoundedText(Vec<u8>);
+
+impl io::Write for BoundedText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_TEXT_BYTES {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

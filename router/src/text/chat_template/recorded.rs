@@ -1,0 +1,117 @@
+//! Well-known templates, rendered by transformers and by us: every text must be the same, byte for byte.
+//!
+//! Templates are not ours to publish, so `integration-tests/chat_templates/run.sh` takes them out of published packages,
+//! writes down what transformers makes of them, and names the folder in `HILO_CHAT_TEMPLATES`.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::*;
+
+/// Differences that stay: template, conversation (all when empty), and why.
+const DIFFERENT: [(&str, &str, &str); 4] = [
+    ("llama.cpp meetkai-functionary-medium-v3.1", "", "`+` escapes what is added to a `safe` text for HTML; not here"),
+    ("llama.cpp meetkai-functionary-medium-v3.2", "a tiny number", "`~` writes 1e-05 as 0.00001 here"),
+    ("llama.cpp GigaChat3-10B-A1.8B", "a tiny number", "`~` writes 1e-05 as 0.00001 here"),
+    ("llama.cpp GigaChat3.1-10B-A1.8B", "a tiny number", "`~` writes 1e-05 as 0.00001 here"),
+];
+
+/// One template, with what transformers made of each conversation.
+#[derive(Debug, Deserialize)]
+struct Recording {
+    template: String,
+    special_tokens: SpecialTokens,
+    cases: Vec<Case>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Case {
+    name: String,
+    messages: Vec<Map<String, Json>>,
+    tools: Option<Vec<Json>>,
+    documents: Option<Vec<Json>>,
+    ending: String,
+    variables: Map<String, Json>,
+    expected: Expected,
+}
+
+/// What transformers did.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Expected {
+    Text(String),
+    /// The sentence of `raise_exception`.
+    Raised(String),
+    /// An error of Python: what a template does wrong with this conversation.
+    Failed(String),
+}
+
+/// The time at which all were recorded.
+fn now() -> DateTime {
+    jiff::civil::date(2026, 3, 7).at(9, 5, 2, 0)
+}
+
+/// What is different, if anything is.
+fn difference(template: &ChatTemplate, case: Case) -> Option<String> {
+    let Case { name, messages, tools, documents, ending, variables, expected } = case;
+    let ending = match ending.as_str() {
+        "generation_prompt" => ChatEnding::GenerationPrompt,
+        "final_message" => ChatEnding::FinalMessage,
+        _ => ChatEnding::Conversation,
+    };
+    let inputs = ChatInputs { messages, tools, documents, ending, variables, now: now() };
+    match (template.render(&inputs), expected) {
+        (Ok(text), Expected::Text(expected)) if text == expected => None,
+        (Err(ChatTemplateError::Raised(sentence)), Expected::Raised(expected)) if sentence == expected => None,
+        // Where Python fails we may do better, but never raise what the template does not.
+        (Ok(_) | Err(ChatTemplateError::Failed(_) | ChatTemplateError::NotContinued), Expected::Failed(_)) => None,
+        (Err(ChatTemplateError::NothingToContinue), Expected::Failed(_)) => None,
+        (Ok(ours), Expected::Text(theirs)) => {
+            let same = ours.bytes().zip(theirs.bytes()).take_while(|(ours, theirs)| ours == theirs).count();
+            let around = |text: &str| {
+                let [start, end] = [same.saturating_sub(60), same + 60].map(|place| text.floor_char_boundary(place));
+                text[start..end].to_owned()
+            };
+            Some(format!("{name}, at byte {same}\n  ours   {:?}\n  theirs {:?}", around(&ours), around(&theirs)))
+        }
+        (ours, Expected::Failed(error)) => Some(format!("{name}\n  ours   {ours:?}\n  theirs fails: {error}")),
+        (ours, theirs) => Some(format!("{name}\n  ours   {ours:?}\n  theirs {theirs:?}")),
+    }
+}
+
+fn compare(path: &Path) -> (usize, Vec<String>) {
+    let recording: Recording = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let name = path.file_stem().unwrap_or_default().display().to_string();
+    let template = match ChatTemplate::compile(&recording.template, recording.special_tokens) {
+        Ok(template) => template,
+        Err(error) => return (0, vec![format!("{name}: {error}")]),
+    };
+    let is_compared = |case: &Case| {
+        !DIFFERENT
+            .iter()
+            .any(|(template, different, _)| *template == name && (different.is_empty() || *different == case.name))
+    };
+    let cases: Vec<Case> = recording.cases.into_iter().filter(is_compared).collect();
+    let num_cases = cases.len();
+    let differences = cases.into_iter().filter_map(|case| difference(&template, case));
+    (num_cases, differences.map(|difference| format!("{name}: {difference}")).collect())
+}
+
+#[test]
+fn recorded_conversations_are_rendered_as_by_transformers() {
+    let Some(directory) = std::env::var_os("HILO_CHAT_TEMPLATES") else {
+        assert!(std::env::var_os("HILO_REQUIRE_CHAT_TEMPLATES").is_none(), "HILO_CHAT_TEMPLATES names no folder");
+        println!("skipped: no chat templates (integration-tests/chat_templates/run.sh records them)");
+        return;
+    };
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect();
+    files.sort();
+    let results: Vec<_> = files.iter().map(|path| compare(path)).collect();
+    let num_cases: usize = results.iter().map(|(num_cases, _)| num_cases).sum();
+    let differences: Vec<String> = results.into_iter().flat_map(|(_, differences)| differences).collect();
+    println!("{} templates, {num_cases} conversations, {} differences", files.len(), differences.len());
+    assert!(files.len() >= 15 && differences.is_empty(), "{}", differences.join("\n"));
+}

@@ -1,0 +1,44 @@
+//! The text of a template, made ready for minijinja: line ends as Jinja reads them, and the block `generation`.
+//!
+//! `{% generation %}` marks what an assistant said, for training; here it only is a scope of its own.
+
+/// The same template in minijinja's words.
+pub(super) fn prepare(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut prepared = String::with_capacity(source.len());
+    let mut rest = source.as_str();
+    while let Some(start) = rest.find("{%") {
+        let (before, block) = rest.split_at(start + 2);
+        prepared.push_str(before);
+        let word_at = block.len() - block.trim_start_matches(['-', '+']).trim_start().len();
+        let (marks, block) = block.split_at(word_at);
+        prepared.push_str(marks);
+        rest = block;
+        for (word, scope) in [("generation", "with"), ("endgeneration", "endwith")] {
+            if let Some(end) = block.strip_prefix(word)
+                && end.trim_start().trim_start_matches(['-', '+']).starts_with("%}")
+            {
+                prepared.push_str(scope);
+                rest = end;
+            }
+        }
+    }
+    prepared + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_block_generation_is_a_scope() {
+        for (source, expected) in [
+            ("a\r\nb\rc", "a\nb\nc"),
+            ("{% generation %}x{% endgeneration %}", "{% with %}x{% endwith %}"),
+            ("{%- generation -%}x{%-endgeneration-%}{%", "{%- with -%}x{%-endwith-%}{%"),
+            ("{% if generation %}{% generation2 %}generation", "{% if generation %}{% generation2 %}generation"),
+        ] {
+            assert_eq!(prepare(source), expected);
+        }
+    }
+}
