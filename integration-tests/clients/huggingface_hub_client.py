@@ -1,4 +1,4 @@
-"""`huggingface_hub.InferenceClient.text_generation`, unmodified, against a running server: whole, streamed, errors."""
+"""`huggingface_hub.InferenceClient`, text_generation and chat_completion, unmodified, against a running server: whole, streamed, errors."""
 
 import sys
 
@@ -25,6 +25,12 @@ def main(url: str) -> None:
 
     sampled = [client.text_generation(PROMPT, max_new_tokens=20, do_sample=True, temperature=1.3, seed=3) for _ in range(2)]
     assert sampled[0] == sampled[1], sampled
+
+    question = [{"role": "user", "content": "What is 3 + 4?"}]
+    answer = client.chat_completion(question, temperature=0, max_tokens=30)
+    assert answer.choices[0].message.content == "3 + 4 is 7." and answer.choices[0].finish_reason == "stop", answer
+    deltas = client.chat_completion(question, temperature=0, max_tokens=30, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in deltas) == "3 + 4 is 7."
 
     for stream in (False, True):
         try:

@@ -38,6 +38,10 @@ pub(crate) enum ApiError {
     BodyTooLarge { limit_bytes: usize },
     #[error("Failed to buffer the request body: it did not arrive within {} seconds", .0.as_secs())]
     BodyTimeout(Duration),
+    #[error("{what} is not supported by this server")]
+    NotSupported { what: String },
+    #[error("Number of prompts exceeds the maximum allowed batch size of {limit}")]
+    TooManyPrompts { limit: u32 },
     #[error("{method} {path} is not a route of this server")]
     NotFound { method: Method, path: String },
     #[error("{path} does not accept {method}")]
@@ -61,7 +65,8 @@ impl ApiError {
         match self {
             Self::BodySyntax(_) | Self::BodyRead(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::ChatTemplate(_) => (StatusCode::BAD_REQUEST, "template_error"),
-            Self::BodyShape(_) => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
+            Self::BodyShape(_) | Self::NotSupported { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
+            Self::TooManyPrompts { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "batch size exceeded"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
             Self::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
@@ -77,6 +82,14 @@ impl ApiError {
             Self::StreamSerialization => (StatusCode::INTERNAL_SERVER_ERROR, "stream_serialization_error"),
             Self::Unhealthy => (StatusCode::SERVICE_UNAVAILABLE, "healthcheck"),
             Self::Panic => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+        }
+    }
+
+    /// What a stream that has begun ends with.
+    pub(crate) fn of_stream(failure: GenerationError) -> Self {
+        match failure {
+            GenerationError::Incomplete => Self::IncompleteStream,
+            other => Self::Generation(other),
         }
     }
 
@@ -109,5 +122,37 @@ impl IntoResponse for ApiError {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+}
+
+/// The same on OpenAI's routes, in the shape that its clients read: an object with a message.
+#[derive(Debug)]
+pub(crate) struct OpenAiError(ApiError);
+
+impl<E: Into<ApiError>> From<E> for OpenAiError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl OpenAiError {
+    /// The JSON object that describes it.
+    pub(crate) fn body(&self) -> Value {
+        let (status, code) = self.0.status_and_type();
+        let kind = match status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => "invalid_request_error",
+            _ => "server_error",
+        };
+        json!({ "error": { "message": self.0.to_string(), "type": kind, "param": null, "code": code } })
+    }
+}
+
+impl IntoResponse for OpenAiError {
+    fn into_response(self) -> Response {
+        let body = Json(self.body()).into_response().into_body();
+        let (mut parts, _) = self.0.into_response().into_parts();
+        parts.headers.remove(header::CONTENT_LENGTH);
+        Response::from_parts(parts, body)
     }
 }

@@ -75,6 +75,11 @@ impl AppState {
         self.0.health.is_healthy()
     }
 
+    /// What clients call the model.
+    pub(crate) fn model_id(&self) -> &str {
+        &self.0.info.config.model_id
+    }
+
     pub(crate) fn compute_type(&self) -> &ComputeType {
         &self.0.compute_type
     }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -23,20 +24,28 @@ impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let limit_bytes = state.payload_limit_bytes();
-        let body = Limited::new(request.into_body(), limit_bytes).collect();
-        let body = tokio::time::timeout(BODY_DEADLINE, body).await.map_err(|_| ApiError::BodyTimeout(BODY_DEADLINE))?;
-        let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-            Some(_) => ApiError::BodyTooLarge { limit_bytes },
-            None => ApiError::BodyRead(error.to_string()),
-        })?;
-        parse(&body.to_bytes()).map(Self)
+        parse(&read(request, state).await?).map(Self)
     }
+}
+
+/// The whole body.
+///
+/// # Errors
+/// When it is too large, or does not come.
+pub(super) async fn read(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+    let limit_bytes = state.payload_limit_bytes();
+    let body = Limited::new(request.into_body(), limit_bytes).collect();
+    let body = tokio::time::timeout(BODY_DEADLINE, body).await.map_err(|_| ApiError::BodyTimeout(BODY_DEADLINE))?;
+    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+        Some(_) => ApiError::BodyTooLarge { limit_bytes },
+        None => ApiError::BodyRead(error.to_string()),
+    })?;
+    Ok(body.to_bytes())
 }
 
 /// # Errors
 /// A syntax error, or where the JSON is not of the wanted shape.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| match error.inner().is_data() {
         true => ApiError::BodyShape(error.to_string()),

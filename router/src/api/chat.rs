@@ -12,13 +12,13 @@ use crate::text::{ChatEnding, ChatInputs, TokenizedChat};
 /// What a body says of its conversation.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct ChatRequest {
-    messages: Vec<Map<String, Value>>,
-    tools: Option<Vec<Value>>,
-    documents: Option<Vec<Value>>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Option<bool>,
-    chat_template_kwargs: Option<Map<String, Value>>,
-    chat_template: Option<Value>,
+    pub(super) messages: Vec<Map<String, Value>>,
+    pub(super) tools: Option<Vec<Value>>,
+    pub(super) documents: Option<Vec<Value>>,
+    pub(super) add_generation_prompt: Option<bool>,
+    pub(super) continue_final_message: Option<bool>,
+    pub(super) chat_template_kwargs: Option<Map<String, Value>>,
+    pub(super) chat_template: Option<Value>,
 }
 
 /// Answer of `POST /chat_tokenize`.

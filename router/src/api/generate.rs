@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::{GenerateParameters, RequestContext};
 use crate::generation::{Completion, Finish, GenerationRequest, Piece, PromptToken, Token};
 use crate::scheduler::FinishReason;
+use crate::validation::Prompt;
 
 /// Body of `POST /generate` and `POST /generate_stream`.
 #[derive(Debug, Clone, Deserialize)]
@@ -99,7 +100,7 @@ impl GenerateRequest {
         let Self { inputs, parameters } = self;
         let RequestContext { received_at, request_id } = context;
         let options = parameters.unwrap_or_else(GenerateParameters::absent).into_options();
-        GenerationRequest { inputs, options, received_at, request_id }
+        GenerationRequest { prompt: Prompt::Text(inputs), options, received_at, request_id }
     }
 }
 
@@ -152,7 +153,8 @@ impl StreamResponse {
 impl BestOfSequence {
     fn new(completion: Completion) -> Self {
         let Completion { finish, prompt, tokens, top_tokens } = completion;
-        let Finish { reason, generated_text, num_generated_tokens, num_prompt_tokens: _, seed } = finish;
+        let Finish { reason, generated_text, num_generated_tokens, num_prompt_tokens: _, num_cached_tokens: _, seed } =
+            finish;
         let wire = |tokens: Vec<Token>| tokens.into_iter().map(WireToken::from).collect::<Vec<_>>();
         Self {
             generated_text,

@@ -5,7 +5,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::generation::Timings;
+use crate::generation::Outcome;
 
 /// Value of `x-compute-type`: how many devices of which kind.
 #[derive(Debug, Clone)]
@@ -19,13 +19,13 @@ impl ComputeType {
     }
 }
 
-/// Headers of an answer in one piece.
-pub(crate) fn generation_headers(
-    compute_type: &ComputeType,
-    timings: &Timings,
-    num_characters: usize,
-    num_prompt_tokens: u32,
-) -> HeaderMap {
+/// Headers of an answer in one piece, with the times of the generation that took longest and the tokens of all.
+pub(crate) fn generation_headers(compute_type: &ComputeType, outcomes: &[Outcome], num_characters: usize) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-compute-type", compute_type.0.clone());
+    let Some(slowest) = outcomes.iter().max_by_key(|outcome| outcome.timings.total()) else { return headers };
+    let timings = &slowest.timings;
+    let sum = |count: fn(&Outcome) -> u32| outcomes.iter().map(count).map(u128::from).sum::<u128>();
     let numbers = [
         ("x-compute-characters", num_characters as u128),
         ("x-total-time", timings.total().as_millis()),
@@ -33,16 +33,14 @@ pub(crate) fn generation_headers(
         ("x-queue-time", timings.queue().as_millis()),
         ("x-inference-time", timings.inference().as_millis()),
         ("x-time-per-token", timings.time_per_token().as_millis()),
-        ("x-prompt-tokens", num_prompt_tokens.into()),
-        ("x-generated-tokens", timings.num_generated_tokens.into()),
-        ("x-cached-tokens", timings.num_cached_tokens.into()),
+        ("x-prompt-tokens", sum(|outcome| outcome.best.finish.num_prompt_tokens)),
+        ("x-generated-tokens", sum(|outcome| outcome.timings.num_generated_tokens)),
+        ("x-cached-tokens", sum(|outcome| outcome.timings.num_cached_tokens)),
     ];
-    let mut headers = HeaderMap::with_capacity(numbers.len() + 2);
     insert(&mut headers, "x-compute-time", &timings.total().as_secs_f64().to_string());
     for (name, number) in numbers {
         insert(&mut headers, name, &number.to_string());
     }
-    headers.insert("x-compute-type", compute_type.0.clone());
     headers
 }
 

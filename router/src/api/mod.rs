@@ -1,4 +1,4 @@
-//! What clients write and read: JSON shapes and headers of TGI's API.
+//! What clients write and read: JSON shapes and headers of TGI's API, and of OpenAI's (`openai`).
 //!
 //! Wire types end here: handlers turn them into the words of `generation` and `validation` and back. Nothing here
 //! is checked beyond its JSON type, and nothing is computed.
@@ -10,6 +10,7 @@ mod generate;
 mod headers;
 mod logit_bias;
 mod nullable;
+pub(crate) mod openai;
 mod parameters;
 mod sse;
 mod stop;
@@ -20,4 +21,4 @@ pub(crate) use context::{REQUEST_ID, RequestContext, request_id};
 pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, StreamResponse};
 pub(crate) use headers::{ComputeType, generation_headers, stream_headers};
 pub(crate) use parameters::GenerateParameters;
-pub(crate) use sse::event_stream;
+pub(crate) use sse::{NativeEvents, event_stream};

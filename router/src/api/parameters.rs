@@ -4,6 +4,7 @@
 //! | dialect | type | becomes |
 //! |---|---|---|
 //! | TGI's native routes | [`GenerateParameters`] | [`GenerationOptions`] |
+//! | OpenAI's routes | [`OpenAiSampling`](super::openai) in `openai/sampling.rs` | the same |
 //!
 //! Every conversion destructures completely, so a field without a meaning does not compile.
 
@@ -126,7 +127,8 @@ impl GenerateParameters {
             wants_full_text: return_full_text.unwrap_or(false),
             wants_details: details || decoder_input_details,
             wants_watermark: watermark,
-            unsupported: unsupported(grammar.as_ref(), adapter_id),
+            wants_deltas: false,
+            unsupported: Unsupported::of(grammar.is_some(), adapter_id),
         }
     }
 }
@@ -138,14 +140,6 @@ fn has_neutral_choice(sampling: &SamplingParams, neutral: &SamplingParams) -> bo
         && sampling.top_p == neutral.top_p
         && sampling.min_p == neutral.min_p
         && sampling.typical_p == neutral.typical_p
-}
-
-fn unsupported(grammar: Option<&Value>, adapter_id: Option<String>) -> Option<Unsupported> {
-    match (grammar, adapter_id) {
-        (Some(_), _) => Some(Unsupported::Grammar),
-        (None, Some(adapter_id)) => Some(Unsupported::Adapter(adapter_id)),
-        (None, None) => None,
-    }
 }
 
 #[cfg(test)]

@@ -1,24 +1,26 @@
-//! A generation as server-sent events: one JSON object per event, a comment while nothing happens, and an error as
+//! Generations as server-sent events: one JSON object per event, a comment while nothing happens, and an error as
 //! the last event.
 //!
-//! Events that are there at the same time go out together. A client that leaves drops the stream, and the generation
-//! with it. There is no end marker on TGI's native routes.
+//! Doors: [`event_stream`] of whatever is [`Events`]; [`NativeEvents`] are those of TGI's routes, which have no end marker.
+//! Events that are there at the same time go out together. A client that leaves drops the stream, and the generations
+//! with it.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
+use serde::Serialize;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::StreamResponse;
 use crate::error::ApiError;
-use crate::generation::{Generation, GenerationError, Piece};
+use crate::generation::Generation;
 
 /// Proxies close connections on which nothing happens for much longer.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -32,32 +34,44 @@ const EVENT_BYTES: usize = 256;
 /// What goes out together at most, but for the last event of it.
 const MAX_CHUNK_BYTES: usize = 16 << 10;
 
-/// The events of a generation.
-pub(crate) fn event_stream(generation: Generation, wants_details: bool) -> Response {
-    let events = EventStream { generation, wants_details, sent_at: Instant::now(), timer: Box::pin(sleep(KEEP_ALIVE)) };
+/// Where events come from.
+pub(crate) trait Events: Unpin + Send + 'static {
+    /// Appends what there is now, maybe nothing, to `chunk`; `None` after the last event.
+    fn poll_events(&mut self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> Poll<Option<()>>;
+}
+
+/// The events of TGI's routes: one for each token.
+#[derive(Debug)]
+pub(crate) struct NativeEvents {
+    pub(crate) generation: Generation,
+    pub(crate) wants_details: bool,
+}
+
+/// An answer that is a stream of events.
+pub(crate) fn event_stream(events: impl Events) -> Response {
+    let events = EventStream { events, sent_at: Instant::now(), timer: Box::pin(sleep(KEEP_ALIVE)) };
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
     (headers, Body::from_stream(events)).into_response()
 }
 
 /// The body: each item is one or more whole events, or a comment.
 #[derive(Debug)]
-struct EventStream {
-    generation: Generation,
-    wants_details: bool,
+struct EventStream<E> {
+    events: E,
     /// When something was last sent.
     sent_at: Instant,
     /// Set anew when it runs out and not at each event, which costs more than the event.
     timer: Pin<Box<Sleep>>,
 }
 
-impl Stream for EventStream {
+impl<E: Events> Stream for EventStream<E> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut chunk = Vec::new();
         while chunk.len() < MAX_CHUNK_BYTES {
-            match self.generation.poll_next(cx) {
-                Poll::Ready(Some(result)) => write_event(&mut chunk, result, self.wants_details),
+            match self.events.poll_events(cx, &mut chunk) {
+                Poll::Ready(Some(())) => {}
                 Poll::Ready(None) if chunk.is_empty() => return Poll::Ready(None),
                 Poll::Ready(None) => break,
                 Poll::Pending if chunk.is_empty() => return self.poll_keep_alive(cx).map(|comment| Some(Ok(comment))),
@@ -69,7 +83,7 @@ impl Stream for EventStream {
     }
 }
 
-impl EventStream {
+impl<E> EventStream<E> {
     /// A comment when nothing was sent for so long.
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         while self.timer.as_mut().poll(cx).is_ready() {
@@ -88,17 +102,23 @@ impl EventStream {
     }
 }
 
-/// JSON has no line breaks, so an event is one line of data.
-fn write_event(chunk: &mut Vec<u8>, result: Result<Piece, GenerationError>, wants_details: bool) {
+impl Events for NativeEvents {
+    fn poll_events(&mut self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> Poll<Option<()>> {
+        match ready!(self.generation.poll_next(cx)) {
+            None => return Poll::Ready(None),
+            Some(Ok(piece)) => write_event(chunk, &StreamResponse::new(piece, self.wants_details)),
+            Some(Err(failure)) => write_event(chunk, &ApiError::of_stream(failure).body()),
+        }
+        Poll::Ready(Some(()))
+    }
+}
+
+/// Appends an event. JSON has no line breaks, so it is one line of data.
+pub(super) fn write_event(chunk: &mut Vec<u8>, data: &impl Serialize) {
     chunk.reserve(EVENT_BYTES);
     chunk.extend_from_slice(b"data: ");
     let start = chunk.len();
-    let written = match result {
-        Ok(piece) => serde_json::to_writer(&mut *chunk, &StreamResponse::new(piece, wants_details)),
-        Err(GenerationError::Incomplete) => serde_json::to_writer(&mut *chunk, &ApiError::IncompleteStream.body()),
-        Err(failure) => serde_json::to_writer(&mut *chunk, &ApiError::from(failure).body()),
-    };
-    if written.is_err() {
+    if serde_json::to_writer(&mut *chunk, data).is_err() {
         chunk.truncate(start);
         chunk.extend_from_slice(ApiError::StreamSerialization.body().to_string().as_bytes());
     }

@@ -20,7 +20,7 @@ use crate::config::RequestLimits;
 use crate::metrics::Metrics;
 use crate::scheduler::SequenceSpec;
 use crate::text::{Tokenizer, TokenizerPool};
-use crate::validation::{Delivery, GenerationOptions, ValidRequest, Validator};
+use crate::validation::{Delivery, GenerationOptions, Prompt, ValidRequest, Validator};
 
 pub(crate) use best_of::Outcome;
 pub(crate) use error::GenerationError;
@@ -32,9 +32,9 @@ use stream::TokenStream;
 use timings::Arrival;
 
 /// What one request asks for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct GenerationRequest {
-    pub(crate) inputs: String,
+    pub(crate) prompt: Prompt,
     pub(crate) options: GenerationOptions,
     pub(crate) received_at: Instant,
     /// Its name in the log.
@@ -95,6 +95,21 @@ impl Generator {
         }
     }
 
+    /// Begins generations that are read side by side.
+    ///
+    /// # Errors
+    /// When one of them cannot be carried out; the others are cancelled then.
+    pub(crate) async fn stream_all(
+        &self,
+        requests: Vec<GenerationRequest>,
+    ) -> Result<Vec<Generation>, GenerationError> {
+        let mut generations = Vec::with_capacity(requests.len());
+        for request in requests {
+            generations.push(self.stream(request).await?);
+        }
+        Ok(generations)
+    }
+
     /// Carries out a generation, with the best of several sequences if the request wants several.
     ///
     /// # Errors
@@ -141,7 +156,7 @@ impl Generator {
         let num_sequences = self.validator.num_sequences(&request.options, delivery)?;
         let permits = Arc::clone(&self.permits).try_acquire_many_owned(num_sequences);
         let permit = permits.map_err(|_| GenerationError::Overloaded)?;
-        let valid = self.validator.validate(&request.inputs, &request.options).await?;
+        let valid = self.validator.validate(&request.prompt, &request.options).await?;
         self.metrics.request_input_length.record(valid.prompt.len() as f64);
         self.metrics.request_max_new_tokens.record(valid.max_new_tokens);
         Ok((valid, num_sequences, permit))

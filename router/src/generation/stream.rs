@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::timings::{Arrival, Timings};
 use super::{GenerationError, GenerationRequest};
 use crate::scheduler::{FinishReason, SequenceEvent};
-use crate::text::{Detokenizer, StopStrings, TextError, Tokenizer};
+use crate::text::{Detokenizer, StopFound, StopStrings, TextError, Tokenizer};
 use crate::validation::ValidRequest;
 
 /// A token of the completion, or a candidate for one.
@@ -43,6 +43,8 @@ pub(crate) struct Finish {
     pub(crate) generated_text: String,
     pub(crate) num_generated_tokens: u32,
     pub(crate) num_prompt_tokens: u32,
+    /// Prompt tokens that the prefix cache had.
+    pub(crate) num_cached_tokens: u32,
     /// `None` where no chance was involved.
     pub(crate) seed: Option<u64>,
 }
@@ -55,6 +57,8 @@ pub(crate) struct Piece {
     pub(crate) token: Token,
     /// Best first; empty unless asked for.
     pub(crate) top_tokens: Vec<Token>,
+    /// What is new in the generated text and certain to stay there; empty unless asked for.
+    pub(crate) delta: String,
     /// On the last piece.
     pub(crate) finish: Option<Finish>,
 }
@@ -79,6 +83,9 @@ pub(super) struct TokenStream {
     detokenizer: Detokenizer,
     stop_strings: StopStrings,
     generated_text: String,
+    wants_deltas: bool,
+    /// Bytes of the generated text that were in deltas.
+    num_sent_bytes: usize,
     prompt: Vec<u32>,
     prompt_logprobs: Vec<f32>,
     seed: Option<u64>,
@@ -100,13 +107,15 @@ impl TokenStream {
         seed: Option<u64>,
         events: mpsc::Receiver<SequenceEvent>,
     ) -> Result<Self, GenerationError> {
-        let prefix = if request.options.wants_full_text { request.inputs.as_str() } else { "" };
+        let prefix = if request.options.wants_full_text { request.prompt.text() } else { "" };
         Ok(Self {
             events: Some(events),
             detokenizer: Detokenizer::new(&tokenizer, &valid.prompt)?,
             tokenizer,
             stop_strings: StopStrings::new(valid.stop_strings.clone()),
             generated_text: prefix.to_owned(),
+            wants_deltas: request.options.wants_deltas,
+            num_sent_bytes: 0,
             prompt: valid.prompt.clone(),
             prompt_logprobs: Vec::new(),
             seed,
@@ -176,19 +185,20 @@ impl TokenStream {
         self.first_token_at.get_or_insert_with(Instant::now);
         let is_special = self.tokenizer.is_special(token.token_id);
         let mut text = self.detokenizer.push(&self.tokenizer, token.token_id)?;
-        let stop_at = self.stop_strings.push(&text);
-        let finish = finish.or_else(|| stop_at.map(|_| FinishReason::StopSequence));
+        let stop = self.stop_strings.push(&text);
+        let finish = finish.or_else(|| stop.map(|_| FinishReason::StopSequence));
         if finish.is_some() {
             text.push_str(&self.detokenizer.flush(&self.tokenizer)?);
         }
         self.extend_generated_text(token.token_id, &text, is_special)?;
-        if let (Some(FinishReason::StopSequence), Some(rest)) = (finish, stop_at) {
-            self.cut_generated_text(rest, is_special);
+        if let (Some(FinishReason::StopSequence), Some(stop)) = (finish, stop) {
+            self.cut_generated_text(stop, is_special);
         }
+        let delta = if self.wants_deltas { self.delta(finish.is_some()) } else { String::new() };
         let top_tokens = self.top_tokens(token)?;
         let token = Token { id: token.token_id, text, logprob: token.logprob, is_special };
         let finish = finish.map(|reason| self.finish(reason));
-        Ok(Piece { index: self.num_tokens, token, top_tokens, finish })
+        Ok(Piece { index: self.num_tokens, token, top_tokens, delta, finish })
     }
 
     /// A special token is no text, but text held back before it is.
@@ -202,12 +212,23 @@ impl TokenStream {
         Ok(())
     }
 
-    /// Drops the last bytes of the generated text, which came after the stop string. A special token is not in it.
-    fn cut_generated_text(&mut self, rest_bytes: usize, is_special: bool) {
+    /// Drops the last bytes of the generated text: those behind the stop string, and in the form of OpenAI's API the stop
+    /// string too. A special token is not in it.
+    fn cut_generated_text(&mut self, stop: StopFound, is_special: bool) {
         if !is_special {
-            let len = self.generated_text.len().saturating_sub(rest_bytes);
-            self.generated_text.truncate(len);
+            let stop_bytes = if self.wants_deltas { stop.len_bytes } else { 0 };
+            let len = self.generated_text.len().saturating_sub(stop.rest_bytes + stop_bytes);
+            self.generated_text.truncate(self.generated_text.floor_char_boundary(len));
         }
+    }
+
+    /// The generated text that is new, without what may be the beginning of a stop string while there may be more of it.
+    fn delta(&mut self, is_last: bool) -> String {
+        let new = self.generated_text.get(self.num_sent_bytes..).unwrap_or_default();
+        let held_back = if is_last { 0 } else { self.stop_strings.num_held_back(new) };
+        let delta = new[..new.floor_char_boundary(new.len() - held_back)].to_owned();
+        self.num_sent_bytes += delta.len();
+        delta
     }
 
     fn finish(&mut self, reason: FinishReason) -> Finish {
@@ -217,6 +238,7 @@ impl TokenStream {
             num_generated_tokens: self.num_tokens,
             // The prompt is at most max_input_tokens long, a u32.
             num_prompt_tokens: self.prompt.len() as u32,
+            num_cached_tokens: self.num_cached_tokens,
             seed: self.seed,
         }
     }

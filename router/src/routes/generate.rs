@@ -27,9 +27,8 @@ pub(super) async fn complete(
     request: GenerateRequest,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
     let request = request.into_generation(context);
-    let (num_characters, wants_details) = (request.inputs.chars().count(), request.options.wants_details);
+    let (num_characters, wants_details) = (request.prompt.num_characters(), request.options.wants_details);
     let outcome = state.generator().complete(request).await?;
-    let num_prompt_tokens = outcome.best.finish.num_prompt_tokens;
-    let headers = generation_headers(state.compute_type(), &outcome.timings, num_characters, num_prompt_tokens);
+    let headers = generation_headers(state.compute_type(), std::slice::from_ref(&outcome), num_characters);
     Ok((headers, GenerateResponse::new(outcome.best, outcome.others, wants_details)))
 }

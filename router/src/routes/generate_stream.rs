@@ -5,7 +5,7 @@
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-use crate::api::{GenerateRequest, JsonBody, RequestContext, event_stream, stream_headers};
+use crate::api::{GenerateRequest, JsonBody, NativeEvents, RequestContext, event_stream, stream_headers};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -25,9 +25,9 @@ pub(super) async fn stream(
     request: GenerateRequest,
 ) -> Result<Response, ApiError> {
     let request = request.into_generation(context);
-    let headers = stream_headers(state.compute_type(), request.inputs.chars().count());
+    let headers = stream_headers(state.compute_type(), request.prompt.num_characters());
     let wants_details = request.options.wants_details;
     let generation = state.generator().stream(request).await?;
-    let events = event_stream(generation, wants_details);
+    let events = event_stream(NativeEvents { generation, wants_details });
     Ok((headers, events).into_response())
 }

@@ -9,19 +9,25 @@
 //! | `generate_stream` | POST | `/generate_stream` | a generation as server-sent events |
 //! | `compat` | POST | `/` | either, by the field `stream` |
 //! | `chat_tokenize` | POST | `/chat_tokenize` | the text and the tokens of a conversation |
+//! | `completions` | POST | `/v1/completions` | OpenAI's completions |
+//! | `chat_completions` | POST | `/v1/chat/completions` | OpenAI's chat completions |
+//! | `models` | GET | `/v1/models` | the model, as OpenAI lists models |
 //! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
 //! | `info` | GET | `/info` | facts of the server |
 //! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
 //! | `fallback` | any | any other | 404 or 405 that name what was asked |
 
+mod chat_completions;
 mod chat_tokenize;
 mod compat;
+mod completions;
 mod fallback;
 mod generate;
 mod generate_stream;
 mod health;
 mod info;
 mod metrics;
+mod models;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +51,9 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/generate_stream", post(generate_stream::generate_stream))
         .route("/", post(compat::compat_generate).get(health::health))
         .route("/chat_tokenize", post(chat_tokenize::chat_tokenize))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat_completions::chat_completions))
+        .route("/v1/models", get(models::models))
         .route("/health", get(health::health))
         .route("/ping", get(health::health))
         .route("/info", get(info::info))

@@ -6,7 +6,7 @@ mod fake_shard;
 mod server;
 
 pub(crate) use fake_shard::{FakeShard, hash_of_tokens};
-pub(crate) use server::{TestServer, args, config, json, start};
+pub(crate) use server::{Answer, TestServer, args, config, json, start};
 
 use crate::config::RequestLimits;
 

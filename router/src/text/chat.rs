@@ -38,6 +38,15 @@ impl Chat {
         Self { templates: Arc::new(templates), tokenizer_pool }
     }
 
+    /// The text of a conversation.
+    ///
+    /// # Errors
+    /// When the template refuses the conversation.
+    pub(crate) async fn render(&self, inputs: ChatInputs) -> Result<String, ChatError> {
+        let templates = Arc::clone(&self.templates);
+        Ok(self.tokenizer_pool.run(move |_| templates.render(inputs)).await??)
+    }
+
     /// The text of a conversation, and its tokens.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub(crate) use chat::{Chat, ChatError, TokenizedChat};
 pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
 pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError};
 pub(crate) use detokenizer::Detokenizer;
-pub(crate) use stop_strings::StopStrings;
+pub(crate) use stop_strings::{StopFound, StopStrings};
 pub use tokenizer::TextError;
 pub(crate) use tokenizer::{TokenSpan, Tokenizer};
 pub(crate) use tokenizer_pool::TokenizerPool;

@@ -2,7 +2,8 @@
 //! token: TGI only looks at the end of the text and misses those. The stop string stays part of the text, as in
 //! TGI.
 //!
-//! It never holds text back and never ends a sequence: it says where the text should end.
+//! It never holds text back and never ends a sequence: it says where the text should end, and how much of it may be the
+//! beginning of a stop string.
 
 /// Watches one sequence's text for its stop strings.
 #[derive(Debug)]
@@ -12,23 +13,42 @@ pub(crate) struct StopStrings {
     tail: String,
 }
 
+/// A stop string in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StopFound {
+    /// Bytes behind it.
+    pub(crate) rest_bytes: usize,
+    /// Its own.
+    pub(crate) len_bytes: usize,
+}
+
 impl StopStrings {
     /// Watches for non-empty strings.
     pub(crate) fn new(stop_strings: Vec<String>) -> Self {
         Self { stop_strings, tail: String::new() }
     }
 
-    /// Adds text. The number of bytes after the stop string that ended first, when there is one.
-    pub(crate) fn push(&mut self, piece: &str) -> Option<usize> {
+    /// Adds text. Where the stop string is that ended first, when there is one.
+    pub(crate) fn push(&mut self, piece: &str) -> Option<StopFound> {
         let max_len = self.stop_strings.iter().map(String::len).max()?;
         self.tail.push_str(piece);
-        let ends = self.stop_strings.iter().filter_map(|stop| self.tail.find(stop).map(|start| start + stop.len()));
-        if let Some(end) = ends.min() {
-            return Some(self.tail.len() - end);
+        let places = self.stop_strings.iter().filter_map(|stop| Some((self.tail.find(stop)? + stop.len(), stop.len())));
+        // Of several that end together the longest.
+        if let Some((end, len_bytes)) = places.min_by_key(|(end, len)| (*end, std::cmp::Reverse(*len))) {
+            return Some(StopFound { rest_bytes: self.tail.len() - end, len_bytes });
         }
         let keep_from = self.tail.floor_char_boundary((self.tail.len() + 1).saturating_sub(max_len));
         self.tail.drain(..keep_from);
         None
+    }
+
+    /// Bytes at the end of `text` with which a stop string may begin.
+    pub(crate) fn num_held_back(&self, text: &str) -> usize {
+        let held = |stop: &String| {
+            let longest = stop.len().saturating_sub(1).min(text.len());
+            (1..=longest).rev().find(|len| text.as_bytes().ends_with(&stop.as_bytes()[..*len])).unwrap_or(0)
+        };
+        self.stop_strings.iter().map(held).max().unwrap_or(0)
     }
 }
 
@@ -40,7 +60,7 @@ mod tests {
 
     fn check(stop_strings: &[&str], pieces: &[&str], expected: Option<usize>) {
         let mut stops = StopStrings::new(stop_strings.iter().map(|&stop| stop.to_owned()).collect());
-        let found = pieces.iter().find_map(|piece| stops.push(piece));
+        let found = pieces.iter().find_map(|piece| stops.push(piece)).map(|found| found.rest_bytes);
         assert_eq!(found, expected, "{stop_strings:?} in {pieces:?}");
     }
 
@@ -55,6 +75,17 @@ mod tests {
         check(&["é!"], &["caf", "é", "!"], Some(0));
     }
 
+    #[test]
+    fn what_may_be_a_beginning_is_held_back() {
+        let stops = StopStrings::new(["abc", "bcd", "\n\n"].map(str::to_owned).to_vec());
+        for (text, expected) in
+            [("", 0), ("xa", 1), ("xab", 2), ("abcx", 0), ("b", 1), ("abd", 0), ("\n", 1), ("xbc", 2)]
+        {
+            assert_eq!(stops.num_held_back(text), expected, "{text:?}");
+        }
+        assert_eq!(StopStrings::new(Vec::new()).num_held_back("abc"), 0);
+    }
+
     proptest! {
         #[test]
         fn the_cut_does_not_depend_on_the_pieces(
@@ -67,7 +98,7 @@ mod tests {
             let mut len = 0;
             let found = pieces.iter().find_map(|piece| {
                 len += piece.len();
-                watcher.push(piece).map(|rest| len - rest)
+                watcher.push(piece).map(|found| len - found.rest_bytes)
             });
             prop_assert_eq!(found, expected);
         }

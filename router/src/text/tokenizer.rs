@@ -82,11 +82,23 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer cannot represent the text.
     pub(crate) fn tokenize(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self.inner.encode_fast(text, true).map_err(|error| TextError::Tokenize(error.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        self.ids(text, true)
     }
 
-    /// Tokens of a text that has all its special tokens written out, as chat templates do: none are added.
+    /// Token ids of a text that has all its special tokens written out: none are added.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot represent the text.
+    pub(crate) fn tokenize_bare(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.ids(text, false)
+    }
+
+    fn ids(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = self.inner.encode_fast(text, adds_special);
+        Ok(encoding.map_err(|error| TextError::Tokenize(error.to_string()))?.get_ids().to_vec())
+    }
+
+    /// As [`Self::tokenize_bare`], with the place of each token in the text.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.

@@ -55,6 +55,17 @@ impl TokenizerPool {
         self.run(move |tokenizer| tokenizer.tokenize(&text)).await?
     }
 
+    /// Token ids of a text that has its special tokens written out.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot represent the text.
+    pub(crate) async fn tokenize_rendered(&self, text: String) -> Result<Vec<u32>, TextError> {
+        if text.len() <= SHORT_PROMPT_BYTES {
+            return guarded(|| self.tokenizer.tokenize_bare(&text)).unwrap_or_else(|| Err(panicked()));
+        }
+        self.run(move |tokenizer| tokenizer.tokenize_bare(&text)).await?
+    }
+
     /// What `work` makes, on a thread of the pool.
     ///
     /// # Errors

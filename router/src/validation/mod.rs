@@ -16,6 +16,17 @@ use crate::text::{TextError, TokenizerPool};
 const MAX_BYTES_PER_TOKEN: usize = 256;
 const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
 
+/// What the model goes on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Prompt {
+    /// A text, around which come the special tokens that the model expects.
+    Text(String),
+    /// A text with its special tokens in it, as chat templates write them.
+    Rendered(String),
+    /// Tokens.
+    TokenIds(Vec<u32>),
+}
+
 /// What a client asks of a generation, in our words and unchecked.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GenerationOptions {
@@ -38,6 +49,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) wants_watermark: bool,
     pub(crate) wants_full_text: bool,
     pub(crate) wants_details: bool,
+    /// As OpenAI's API has it: each piece says what it adds to the generated text, which ends before the stop string.
+    pub(crate) wants_deltas: bool,
     pub(crate) unsupported: Option<Unsupported>,
 }
 
@@ -46,6 +59,13 @@ pub(crate) struct GenerationOptions {
 pub(crate) enum Unsupported {
     Grammar,
     Adapter(String),
+}
+
+impl Unsupported {
+    /// Of what a request has.
+    pub(crate) fn of(has_grammar: bool, adapter_id: Option<String>) -> Option<Self> {
+        if has_grammar { Some(Self::Grammar) } else { adapter_id.map(Self::Adapter) }
+    }
 }
 
 /// How the answer goes to the client.
@@ -125,6 +145,20 @@ pub(crate) enum ValidationError {
     Grammar,
 }
 
+impl Prompt {
+    /// The text, if it is one.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Rendered(text) => text,
+            Self::TokenIds(_) => "",
+        }
+    }
+
+    pub(crate) fn num_characters(&self) -> usize {
+        self.text().chars().count()
+    }
+}
+
 /// The checks, with what they need to know.
 #[derive(Debug)]
 pub(crate) struct Validator {
@@ -162,12 +196,18 @@ impl Validator {
     /// The first thing that is wrong, in TGI's order.
     pub(crate) async fn validate(
         &self,
-        inputs: &str,
+        prompt: &Prompt,
         options: &GenerationOptions,
     ) -> Result<ValidRequest, ValidationError> {
         check_parameters(options, &self.limits)?;
-        check_input(inputs, options, &self.limits)?;
-        let token_ids = self.tokenizer_pool.tokenize(inputs.to_owned()).await.map_err(ValidationError::Tokenizer)?;
+        check_input(prompt, options, &self.limits)?;
+        let pool = &self.tokenizer_pool;
+        let token_ids = match prompt {
+            Prompt::Text(text) => pool.tokenize(text.clone()).await,
+            Prompt::Rendered(text) => pool.tokenize_rendered(text.clone()).await,
+            Prompt::TokenIds(token_ids) => Ok(token_ids.clone()),
+        };
+        let token_ids = token_ids.map_err(ValidationError::Tokenizer)?;
         let prompt = truncate(token_ids, options.truncate_tokens);
         let max_new_tokens = check_prompt(&prompt, options, &self.limits)?;
         Ok(ValidRequest {
@@ -214,8 +254,12 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
     Ok(())
 }
 
-fn check_input(inputs: &str, options: &GenerationOptions, limits: &RequestLimits) -> Result<(), ValidationError> {
-    if inputs.is_empty() {
+fn check_input(prompt: &Prompt, options: &GenerationOptions, limits: &RequestLimits) -> Result<(), ValidationError> {
+    let (is_empty, num_bytes) = match prompt {
+        Prompt::Text(text) | Prompt::Rendered(text) => (text.is_empty(), text.len()),
+        Prompt::TokenIds(token_ids) => (token_ids.is_empty(), 0),
+    };
+    if is_empty {
         return Err(ValidationError::EmptyInput);
     }
     let limit = limits.max_input_tokens;
@@ -230,8 +274,8 @@ fn check_input(inputs: &str, options: &GenerationOptions, limits: &RequestLimits
         Some(Unsupported::Adapter(adapter_id)) => return Err(ValidationError::Adapter(adapter_id.clone())),
     }
     let limit = (limits.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES);
-    if inputs.len() > limit {
-        return Err(ValidationError::InputBytes { limit, given: inputs.len() });
+    if num_bytes > limit {
+        return Err(ValidationError::InputBytes { limit, given: num_bytes });
     }
     Ok(())
 }

@@ -21,7 +21,10 @@ fn options(parameters: serde_json::Value) -> GenerationOptions {
 }
 
 async fn validate(inputs: &str, parameters: serde_json::Value) -> Result<ValidRequest, String> {
-    validator().validate(inputs, &options(parameters)).await.map_err(|error| error.to_string())
+    validator()
+        .validate(&Prompt::Text(inputs.to_owned()), &options(parameters))
+        .await
+        .map_err(|error| error.to_string())
 }
 
 async fn check_error(inputs: &str, parameters: serde_json::Value, expected: &str) {
@@ -132,8 +135,12 @@ async fn the_least_number_of_tokens_is_within_the_largest() {
     check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
     let mut validator = validator();
     validator.limits.num_eos_tokens = 9;
-    assert!(validator.validate("x", &options(json!({}))).await.is_ok());
-    let error = validator.validate("x", &options(json!({"min_new_tokens": 1}))).await.unwrap_err().to_string();
+    assert!(validator.validate(&Prompt::Text("x".to_owned()), &options(json!({}))).await.is_ok());
+    let error = validator
+        .validate(&Prompt::Text("x".to_owned()), &options(json!({"min_new_tokens": 1})))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.ends_with("more than 8 end-of-sequence tokens; this one has 9"), "{error}");
 }
 
@@ -149,7 +156,7 @@ async fn truncation_keeps_the_end() {
 async fn ids_outside_the_model_are_refused() {
     let mut validator = validator();
     validator.limits.vocab_size = 3;
-    let error = validator.validate("x", &options(json!({}))).await.unwrap_err().to_string();
+    let error = validator.validate(&Prompt::Text("x".to_owned()), &options(json!({}))).await.unwrap_err().to_string();
     assert!(error.starts_with("tokenizer error token id "), "{error}");
 }
 

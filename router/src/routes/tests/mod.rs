@@ -5,6 +5,7 @@
 mod answers;
 mod chat;
 mod failures;
+mod openai;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};

@@ -1,0 +1,221 @@
+//! `/v1/completions`: a prompt, or several, and what the model goes on with.
+
+use serde::{Deserialize, Serialize};
+
+use super::events::Chunks;
+use super::logprobs::CompletionLogprobs;
+use super::reply::{Identity, Usage, finish_reason};
+use super::sampling::OpenAiSampling;
+use crate::api::RequestContext;
+use crate::api::nullable::null_as_false;
+use crate::api::sse::write_event;
+use crate::error::ApiError;
+use crate::generation::{GenerationRequest, Outcome, Piece};
+use crate::validation::Prompt;
+
+/// Most sequences for one prompt.
+const MAX_N: u32 = 128;
+
+/// What is particular to the route.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct CompletionRequest {
+    prompt: Prompts,
+    n: Option<u32>,
+    /// Candidates for each token.
+    logprobs: Option<u32>,
+    #[serde(default, deserialize_with = "null_as_false")]
+    echo: bool,
+    #[serde(default, deserialize_with = "null_as_false")]
+    stream: bool,
+    #[serde(default)]
+    stream_options: Option<StreamOptions>,
+}
+
+/// What a stream has beside its tokens.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(super) struct StreamOptions {
+    #[serde(default, deserialize_with = "null_as_false")]
+    pub(super) include_usage: bool,
+}
+
+/// The four forms of a prompt.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "expected a string, a list of strings, a list of token ids, or a list of lists of them")]
+enum Prompts {
+    Text(String),
+    TokenIds(Vec<u32>),
+    Texts(Vec<String>),
+    ListsOfTokenIds(Vec<Vec<u32>>),
+}
+
+/// The answer in one piece.
+#[derive(Debug, Serialize)]
+pub(crate) struct TextCompletion {
+    #[serde(flatten)]
+    identity: Identity,
+    choices: Vec<Choice>,
+    usage: Usage,
+}
+
+#[derive(Debug, Serialize)]
+struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+/// What a request asks for, in our words.
+#[derive(Debug)]
+pub(crate) struct CompletionPlan {
+    /// Prompt after prompt, each as often as it is wanted.
+    pub(crate) requests: Vec<GenerationRequest>,
+    pub(crate) is_stream: bool,
+    pub(crate) form: CompletionForm,
+}
+
+/// How the answer looks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CompletionForm {
+    num_per_prompt: usize,
+    has_echo: bool,
+    has_logprobs: bool,
+    has_usage: bool,
+}
+
+impl CompletionRequest {
+    /// What the request asks for.
+    ///
+    /// # Errors
+    /// When there is no prompt, or there are more of them, or of their sequences, than is allowed.
+    pub(crate) fn into_plan(
+        self,
+        sampling: OpenAiSampling,
+        (context, max_prompts): (RequestContext, u32),
+    ) -> Result<CompletionPlan, ApiError> {
+        let prompts = match self.prompt {
+            Prompts::Text(text) => vec![Prompt::Text(text)],
+            Prompts::TokenIds(token_ids) => vec![Prompt::TokenIds(token_ids)],
+            Prompts::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Prompts::ListsOfTokenIds(lists) => lists.into_iter().map(Prompt::TokenIds).collect(),
+        };
+        if prompts.len() > max_prompts as usize {
+            return Err(ApiError::TooManyPrompts { limit: max_prompts });
+        }
+        let n = num_choices(self.n)?;
+        let wants_prompt_logprobs = self.echo && self.logprobs.is_some();
+        let has_token_ids = prompts.iter().any(|prompt| matches!(prompt, Prompt::TokenIds(_)));
+        if self.echo && (self.stream || has_token_ids) {
+            let with = if self.stream { "`stream`" } else { "token ids" };
+            return Err(ApiError::NotSupported { what: format!("`echo` with {with}") });
+        }
+        let options = sampling.into_options(self.logprobs.unwrap_or(0), wants_prompt_logprobs);
+        let request = |prompt: Prompt, number: u32| {
+            let mut options = options.clone();
+            options.sampling.seed = options.sampling.seed.wrapping_add(number.into());
+            let RequestContext { received_at, request_id } = context.clone();
+            GenerationRequest { prompt, options, received_at, request_id }
+        };
+        let requests = prompts.into_iter().flat_map(|prompt| (0..n).map(move |number| (prompt.clone(), number)));
+        Ok(CompletionPlan {
+            requests: requests.map(|(prompt, number)| request(prompt, number)).collect(),
+            is_stream: self.stream,
+            form: CompletionForm {
+                num_per_prompt: n as usize,
+                has_echo: self.echo,
+                has_logprobs: self.logprobs.is_some(),
+                has_usage: self.stream_options.unwrap_or_default().include_usage,
+            },
+        })
+    }
+}
+
+/// The number of sequences for a prompt.
+///
+/// # Errors
+/// When it is not allowed.
+pub(super) fn num_choices(n: Option<u32>) -> Result<u32, ApiError> {
+    let n = n.unwrap_or(1);
+    if n == 0 || n > MAX_N {
+        return Err(ApiError::BodyShape(format!("n: must be between 1 and {MAX_N}. Given: {n}")));
+    }
+    Ok(n)
+}
+
+impl TextCompletion {
+    /// The answer; beside each outcome the text to repeat in front.
+    pub(crate) fn new(identity: Identity, form: CompletionForm, answers: Vec<(String, Outcome)>) -> Self {
+        let mut usage = Usage::default();
+        let choice = |(index, (prompt, outcome)): (usize, (String, Outcome))| {
+            let completion = outcome.best;
+            usage.add(&completion.finish, index.is_multiple_of(form.num_per_prompt));
+            let logprobs = form.has_logprobs.then(|| {
+                let (mut logprobs, mut offset) = (CompletionLogprobs::default(), 0);
+                completion.prompt.iter().for_each(|token| logprobs.push_prompt(&mut offset, token));
+                for (index, token) in completion.tokens.iter().enumerate() {
+                    let top_tokens = completion.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
+                    logprobs.push_token(&mut offset, token, top_tokens);
+                }
+                logprobs
+            });
+            let finish_reason = Some(finish_reason(completion.finish.reason));
+            let text = if form.has_echo { prompt } else { String::new() } + &completion.finish.generated_text;
+            Choice { index, text, logprobs, finish_reason }
+        };
+        let choices = answers.into_iter().enumerate().map(choice).collect();
+        Self { identity, choices, usage }
+    }
+}
+
+/// The answer in pieces.
+#[derive(Debug)]
+pub(crate) struct CompletionChunks {
+    identity: Identity,
+    form: CompletionForm,
+    usage: Usage,
+    /// Characters so far, by choice.
+    offsets: Vec<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct Chunk<'a> {
+    #[serde(flatten)]
+    identity: &'a Identity,
+    choices: &'a [Choice],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+}
+
+impl CompletionChunks {
+    pub(crate) fn new(identity: Identity, form: CompletionForm, num_choices: usize) -> Self {
+        Self { identity, form, usage: Usage::default(), offsets: vec![0; num_choices] }
+    }
+}
+
+impl Chunks for CompletionChunks {
+    fn begin(&mut self, _chunk: &mut Vec<u8>) {}
+
+    fn piece(&mut self, chunk: &mut Vec<u8>, index: usize, piece: Piece) {
+        let Piece { token, top_tokens, delta, finish, index: _ } = piece;
+        if let Some(finish) = &finish {
+            self.usage.add(finish, index.is_multiple_of(self.form.num_per_prompt));
+        }
+        if delta.is_empty() && finish.is_none() && !self.form.has_logprobs {
+            return;
+        }
+        let logprobs = self.form.has_logprobs.then(|| {
+            let mut logprobs = CompletionLogprobs::default();
+            logprobs.push_token(&mut self.offsets[index], &token, &top_tokens);
+            logprobs
+        });
+        let finish_reason = finish.map(|finish| finish_reason(finish.reason));
+        let choices = [Choice { index, text: delta, logprobs, finish_reason }];
+        write_event(chunk, &Chunk { identity: &self.identity, choices: &choices, usage: None });
+    }
+
+    fn end(&mut self, chunk: &mut Vec<u8>) {
+        if self.form.has_usage {
+            write_event(chunk, &Chunk { identity: &self.identity, choices: &[], usage: Some(self.usage) });
+        }
+    }
+}

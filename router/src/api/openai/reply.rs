@@ -1,0 +1,89 @@
+//! What all answers have: an id, when they began, which model, and what they cost.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::generation::Finish;
+use crate::scheduler::FinishReason;
+
+/// Says which answer it is.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Identity {
+    pub(super) id: String,
+    pub(super) object: &'static str,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) system_fingerprint: &'static str,
+}
+
+/// Tokens read and made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Usage {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: PromptTokensDetails,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+struct PromptTokensDetails {
+    cached_tokens: u32,
+}
+
+/// Answer of `GET /v1/models`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Models {
+    object: &'static str,
+    data: [Model; 1],
+}
+
+/// Answer of `GET /v1/models/{id}`, and an entry of [`Models`].
+#[derive(Debug, Serialize)]
+struct Model {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: String,
+    max_model_len: u32,
+}
+
+impl Identity {
+    /// An answer of this kind, such as `chat.completion`; its id begins with `prefix`.
+    pub(crate) fn new((object, prefix): (&'static str, &str), model: &str) -> Self {
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let id = format!("{prefix}-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+        let system_fingerprint = concat!(env!("CARGO_PKG_VERSION"), "-native");
+        Self { id, object, created, model: model.to_owned(), system_fingerprint }
+    }
+}
+
+impl Usage {
+    /// Adds a sequence; those of one prompt share its tokens, which count with the first.
+    pub(super) fn add(&mut self, finish: &Finish, is_first_of_prompt: bool) {
+        if is_first_of_prompt {
+            self.prompt_tokens += finish.num_prompt_tokens;
+            self.prompt_tokens_details.cached_tokens += finish.num_cached_tokens;
+        }
+        self.completion_tokens += finish.num_generated_tokens;
+        self.total_tokens = self.prompt_tokens + self.completion_tokens;
+    }
+}
+
+impl Models {
+    /// The one model there is.
+    pub(crate) fn new(model_id: &str, max_total_tokens: u32) -> Self {
+        let id = model_id.to_owned();
+        let model = Model { owned_by: id.clone(), id, object: "model", created: 0, max_model_len: max_total_tokens };
+        Self { object: "list", data: [model] }
+    }
+}
+
+/// OpenAI knows no difference between the ways to stop.
+pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length => "length",
+        FinishReason::EosToken | FinishReason::StopSequence => "stop",
+    }
+}

@@ -1,0 +1,126 @@
+//! How tokens are chosen, in OpenAI's words: fields that every route of its API which generates has.
+//!
+//! Door: [`OpenAiSampling::into_options`]. What OpenAI has no word for has those of vLLM.
+
+use proto::{LogitBias, SamplingParams};
+use serde::Deserialize;
+
+use crate::api::nullable::null_as_false;
+use crate::api::{logit_bias, stop};
+use crate::validation::GenerationOptions;
+
+/// Fields of a body.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(crate) struct OpenAiSampling {
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    #[serde(default, deserialize_with = "logit_bias::by_token_id")]
+    logit_bias: Vec<LogitBias>,
+    seed: Option<u64>,
+    #[serde(default, deserialize_with = "stop::one_or_many")]
+    stop: Vec<String>,
+    max_tokens: Option<u32>,
+    /// The newer name, which wins.
+    max_completion_tokens: Option<u32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    min_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "null_as_false")]
+    ignore_eos: bool,
+}
+
+impl OpenAiSampling {
+    /// In our words, with `top_n_tokens` candidates for each token. A temperature of zero is greedy, everything else draws.
+    pub(crate) fn into_options(self, top_n_tokens: u32, wants_prompt_logprobs: bool) -> GenerationOptions {
+        let Self {
+            temperature,
+            top_p,
+            frequency_penalty,
+            presence_penalty,
+            logit_bias,
+            seed,
+            stop,
+            max_tokens,
+            max_completion_tokens,
+            top_k,
+            min_p,
+            repetition_penalty,
+            min_tokens,
+            ignore_eos,
+        } = self;
+        let neutral = SamplingParams::greedy();
+        let is_greedy = temperature == Some(0.0);
+        let sampling = SamplingParams {
+            temperature: temperature.filter(|_| !is_greedy).unwrap_or(neutral.temperature),
+            // vLLM's -1, and 0, are all tokens.
+            top_k: top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(neutral.top_k),
+            top_p: top_p.unwrap_or(neutral.top_p),
+            min_p: min_p.unwrap_or(neutral.min_p),
+            typical_p: neutral.typical_p,
+            repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
+            frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            presence_penalty: presence_penalty.unwrap_or(neutral.presence_penalty),
+            min_new_tokens: min_tokens.unwrap_or(neutral.min_new_tokens),
+            seed: seed.unwrap_or(neutral.seed),
+            is_greedy,
+            top_n_tokens,
+            wants_prompt_logprobs,
+            logit_bias,
+            watermark_gamma: neutral.watermark_gamma,
+            watermark_delta: neutral.watermark_delta,
+        };
+        GenerationOptions {
+            sampling,
+            has_seed: seed.is_some(),
+            names_sampling: !is_greedy,
+            has_non_positive_top_k: false,
+            best_of: None,
+            max_new_tokens: max_completion_tokens.or(max_tokens),
+            ignores_eos: ignore_eos,
+            stop_strings: stop,
+            truncate_tokens: None,
+            wants_full_text: false,
+            wants_details: true,
+            wants_watermark: false,
+            wants_deltas: true,
+            unsupported: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(json: &str) -> GenerationOptions {
+        serde_json::from_str::<OpenAiSampling>(json).unwrap().into_options(0, false)
+    }
+
+    #[test]
+    fn zero_is_greedy_and_nothing_draws() {
+        assert!(options(r#"{"temperature":0}"#).sampling.is_greedy);
+        for json in ["{}", r#"{"temperature":null}"#, r#"{"temperature":1}"#, r#"{"temperature":0.1}"#] {
+            assert!(!options(json).sampling.is_greedy, "{json}");
+        }
+        assert_eq!(options("{}").sampling.temperature, 1.0);
+        assert_eq!(options(r#"{"presence_penalty":0}"#).sampling.repetition_penalty, 1.0);
+    }
+
+    #[test]
+    fn the_newer_name_of_the_limit_wins() {
+        assert_eq!(options(r#"{"max_tokens":5}"#).max_new_tokens, Some(5));
+        assert_eq!(options(r#"{"max_tokens":5,"max_completion_tokens":7}"#).max_new_tokens, Some(7));
+        assert_eq!(options(r#"{"max_tokens":null}"#).max_new_tokens, None);
+    }
+
+    #[test]
+    fn all_tokens_have_three_names() {
+        for json in ["{}", r#"{"top_k":-1}"#, r#"{"top_k":0}"#] {
+            assert_eq!(options(json).sampling.top_k, SamplingParams::greedy().top_k, "{json}");
+        }
+        assert_eq!(options(r#"{"top_k":3,"stop":"x","seed":1}"#).sampling.top_k, 3);
+    }
+}

@@ -1,0 +1,38 @@
+//! `POST /v1/chat/completions`: the assistant's next message in a conversation, as OpenAI's API has it.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
+
+use crate::api::openai::{ChatChunks, ChatCompletion, ChatCompletionRequest, Identity, OpenAiBody, OpenAiEvents};
+use crate::api::{RequestContext, event_stream, generation_headers, stream_headers};
+use crate::error::{ApiError, OpenAiError};
+use crate::state::AppState;
+
+const KIND: (&str, &str) = ("chat.completion", "chatcmpl");
+const CHUNK_KIND: (&str, &str) = ("chat.completion.chunk", "chatcmpl");
+
+/// The handler.
+pub(super) async fn chat_completions(
+    State(state): State<AppState>,
+    context: RequestContext,
+    OpenAiBody { request, sampling }: OpenAiBody<ChatCompletionRequest>,
+) -> Result<Response, OpenAiError> {
+    let (chat, plan) = request.into_plan(sampling)?;
+    let inputs = chat.into_inputs(jiff::Zoned::now().datetime())?;
+    let text = state.chat().render(inputs).await.map_err(ApiError::from)?;
+    let num_characters = text.chars().count();
+    let requests = plan.requests(&text, &context);
+    if plan.is_stream {
+        let chunks = ChatChunks::new(Identity::new(CHUNK_KIND, state.model_id()), plan.form, requests.len());
+        let generations = state.generator().stream_all(requests).await?;
+        let headers = stream_headers(state.compute_type(), num_characters);
+        return Ok((headers, event_stream(OpenAiEvents::new(generations, chunks))).into_response());
+    }
+    let complete = |request| async { state.generator().complete(request).await };
+    let outcomes = try_join_all(requests.into_iter().map(complete)).await?;
+    let headers = generation_headers(state.compute_type(), &outcomes, num_characters);
+    let identity = Identity::new(KIND, state.model_id());
+    Ok((headers, Json(ChatCompletion::new(identity, plan.form, outcomes))).into_response())
+}

@@ -1,0 +1,37 @@
+//! `POST /v1/completions`: OpenAI's completion of a prompt, or of several.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
+
+use crate::api::openai::{CompletionChunks, CompletionRequest, Identity, OpenAiBody, OpenAiEvents, TextCompletion};
+use crate::api::{RequestContext, event_stream, generation_headers, stream_headers};
+use crate::error::OpenAiError;
+use crate::state::AppState;
+
+const KIND: (&str, &str) = ("text_completion", "cmpl");
+
+/// The handler.
+pub(super) async fn completions(
+    State(state): State<AppState>,
+    context: RequestContext,
+    OpenAiBody { request, sampling }: OpenAiBody<CompletionRequest>,
+) -> Result<Response, OpenAiError> {
+    let max_prompts = state.info().config.limits.max_client_batch_size;
+    let plan = request.into_plan(sampling, (context, max_prompts))?;
+    let identity = Identity::new(KIND, state.model_id());
+    let num_characters = plan.requests.iter().map(|request| request.prompt.num_characters()).sum();
+    if plan.is_stream {
+        let chunks = CompletionChunks::new(identity, plan.form, plan.requests.len());
+        let generations = state.generator().stream_all(plan.requests).await?;
+        let headers = stream_headers(state.compute_type(), num_characters);
+        return Ok((headers, event_stream(OpenAiEvents::new(generations, chunks))).into_response());
+    }
+    let complete = |request| async { state.generator().complete(request).await };
+    let prompts: Vec<String> = plan.requests.iter().map(|request| request.prompt.text().to_owned()).collect();
+    let outcomes = try_join_all(plan.requests.into_iter().map(complete)).await?;
+    let headers = generation_headers(state.compute_type(), &outcomes, num_characters);
+    let answers = prompts.into_iter().zip(outcomes).collect();
+    Ok((headers, Json(TextCompletion::new(identity, plan.form, answers))).into_response())
+}
