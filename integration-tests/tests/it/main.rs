@@ -2,6 +2,7 @@
 //! crate. Nothing here waits for a time to pass: tests wait for an event and fail at a deadline.
 
 mod ahead;
+mod chat;
 mod concurrency;
 mod failures;
 mod faults;

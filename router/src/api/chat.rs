@@ -98,7 +98,7 @@ impl From<TokenizedChat> for ChatTokenizeResponse {
     fn from(TokenizedChat { text, tokens }: TokenizedChat) -> Self {
         let token = |token: crate::text::TokenSpan| SimpleToken {
             id: token.id,
-            // A token that is a part of a character has no text.
+            // Tokens that are parts of one character all have its place.
             text: text.get(token.start..token.stop).unwrap_or_default().to_owned(),
             start: token.start,
             stop: token.stop,
