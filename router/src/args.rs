@@ -5,9 +5,11 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::api_keys::ApiKey;
 use crate::kv_cache_memory::KvCacheMemory;
 
 /// Everything the router takes.
@@ -68,6 +70,14 @@ pub struct HttpArgs {
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,
+
+    /// Key with which clients may call; repeat it, or separate them by commas, for several [default: everybody may]
+    #[arg(long, env, value_delimiter = ',', hide_env_values = true)]
+    pub api_key: Vec<ApiKey>,
+
+    /// File with such keys, one per line; lines that begin with # are left out
+    #[arg(long, env)]
+    pub api_key_file: Option<PathBuf>,
 
     /// Origin that browsers may call from; repeat it for several [default: any]
     #[arg(long, env, value_delimiter = ',')]
@@ -207,13 +217,21 @@ impl HttpArgs {
         Ok(SocketAddr::new(ip, self.port))
     }
 
-    /// The flags that say the same.
+    /// The value of the environment variable `API_KEY` that says which keys there are.
+    pub fn api_key_variable(&self) -> Option<String> {
+        let keys: Vec<&str> = self.api_key.iter().map(ApiKey::expose).collect();
+        (!keys.is_empty()).then(|| keys.join(","))
+    }
+
+    /// The flags that say the same, but for the keys.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { hostname, port, payload_limit, cors_allow_origin, compute_type } = self;
+        // Keys go another way: arguments of a process are there for everybody to read.
+        let Self { hostname, port, payload_limit, api_key: _, api_key_file, cors_allow_origin, compute_type } = self;
         let mut argv = Argv::default();
         argv.flag("--hostname", hostname);
         argv.flag("--port", port);
         argv.flag("--payload-limit", payload_limit);
+        argv.optional("--api-key-file", api_key_file.as_ref().map(|path| path.display()));
         for origin in cors_allow_origin {
             argv.flag("--cors-allow-origin", origin);
         }

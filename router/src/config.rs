@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use proto::{ModelInfo, WarmupReply};
 
+use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, LimitArgs, RouterArgs};
 use crate::scheduler;
 use crate::text::ChatOverrides;
@@ -27,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) shutdown_timeout: Duration,
     pub(crate) address: SocketAddr,
     pub(crate) payload_limit_bytes: usize,
+    pub(crate) api_keys: ApiKeys,
     pub(crate) cors_allow_origin: Vec<String>,
     pub(crate) compute_type: Option<String>,
     pub(crate) chat: ChatArgs,
@@ -80,14 +82,17 @@ impl Config {
                 errors.push(format!("`cors_allow_origin` {origin:?} is not an origin, such as https://example.org"));
             }
         }
-        match address {
-            Ok(address) if errors.is_empty() => Ok(Self {
+        let keys = ApiKeys::load(&args.http.api_key, args.http.api_key_file.as_deref());
+        let keys = keys.map_err(|error| errors.push(error.to_string()));
+        match (address, keys) {
+            (Ok(address), Ok(api_keys)) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
                 shard_uds_path: args.shard_uds_path.clone(),
                 world_size: args.world_size,
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
                 address,
                 payload_limit_bytes: args.http.payload_limit,
+                api_keys,
                 cors_allow_origin: origins,
                 compute_type: args.http.compute_type.clone(),
                 chat: args.chat.clone(),

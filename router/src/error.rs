@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | 400 | `invalid_request` | the body is not JSON, or did not arrive whole | correct the request |
 //! | 400 | `template_error` | the chat template refuses the conversation, in its own words, or there is none | correct the messages |
+//! | 401 | `unauthorized` | there are API keys, and none of them came | send one |
 //! | 404, 405 | `not_found`, `method_not_allowed` | no such route | correct the URL |
 //! | 408 | `request_timeout` | the body took too long | send faster |
 //! | 413 | `payload_too_large` | the body is over `--payload-limit` | send less |
@@ -38,6 +39,8 @@ pub(crate) enum ApiError {
     BodyTooLarge { limit_bytes: usize },
     #[error("Failed to buffer the request body: it did not arrive within {} seconds", .0.as_secs())]
     BodyTimeout(Duration),
+    #[error("{}: send one of this server's keys as `Authorization: Bearer <key>`", if *.has_key { "the API key is not known" } else { "an API key is needed" })]
+    Unauthorized { has_key: bool },
     #[error("{what} is not supported by this server")]
     NotSupported { what: String },
     #[error("Number of prompts exceeds the maximum allowed batch size of {limit}")]
@@ -69,6 +72,7 @@ impl ApiError {
             Self::TooManyPrompts { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "batch size exceeded"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+            Self::Unauthorized { .. } => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Self::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::Generation(GenerationError::Validation(_)) => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
@@ -116,6 +120,9 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         if status == StatusCode::TOO_MANY_REQUESTS {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         // What is left of a body that was not read would be taken for the next request.
         if matches!(self, Self::BodyTooLarge { .. } | Self::BodyTimeout(_) | Self::BodyRead(_)) {

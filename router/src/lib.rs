@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod api_keys;
 mod args;
 mod batcher;
 #[doc(hidden)]

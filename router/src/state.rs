@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proto::ModelInfo;
 
 use crate::api::ComputeType;
+use crate::api_keys::ApiKeys;
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
 use crate::metrics::Metrics;
@@ -73,6 +74,10 @@ impl AppState {
 
     pub(crate) fn is_healthy(&self) -> bool {
         self.0.health.is_healthy()
+    }
+
+    pub(crate) fn api_keys(&self) -> &ApiKeys {
+        &self.0.info.config.api_keys
     }
 
     /// What clients call the model.

@@ -194,7 +194,11 @@ fn router(args: &LaunchArgs, shard_uds_path: String, world_size: u32) -> ChildPl
         json_output: true,
         log_level: args.log.log_level.clone(),
     };
-    child(ChildId::Router, "router", router_args.to_argv())
+    let mut child = child(ChildId::Router, "router", router_args.to_argv());
+    let reason = "keys with which clients may call; arguments of a process can be read by others";
+    let key = |value| Variable { name: "API_KEY", value, reason, is_yours: false };
+    child.variables.extend(args.http.api_key_variable().map(key));
+    child
 }
 
 fn child(id: ChildId, subcommand: &str, mut argv: Vec<OsString>) -> ChildPlan {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::text::{ChatEnding, ChatInputs, TokenizedChat};
+use crate::text::{ChatEnding, ChatInputs, TokenSpan, TokenizedChat};
 
 /// What a body says of its conversation.
 #[derive(Debug, Clone, Deserialize)]
@@ -28,8 +28,9 @@ pub(crate) struct ChatTokenizeResponse {
     templated_text: String,
 }
 
+/// A token with its place.
 #[derive(Debug, Serialize)]
-struct SimpleToken {
+pub(crate) struct SimpleToken {
     id: u32,
     text: String,
     start: usize,
@@ -96,14 +97,15 @@ impl ChatRequest {
 
 impl From<TokenizedChat> for ChatTokenizeResponse {
     fn from(TokenizedChat { text, tokens }: TokenizedChat) -> Self {
-        let token = |token: crate::text::TokenSpan| SimpleToken {
-            id: token.id,
-            // Tokens that are parts of one character all have its place.
-            text: text.get(token.start..token.stop).unwrap_or_default().to_owned(),
-            start: token.start,
-            stop: token.stop,
-        };
+        let token = |token| SimpleToken::new(token, &text);
         Self { tokenize_response: tokens.into_iter().map(token).collect(), templated_text: text }
+    }
+}
+
+impl SimpleToken {
+    /// A token of `of_text`. Tokens that are parts of one character all have its place.
+    pub(crate) fn new(TokenSpan { id, start, stop }: TokenSpan, of_text: &str) -> Self {
+        Self { id, text: of_text.get(start..stop).unwrap_or_default().to_owned(), start, stop }
     }
 }
 

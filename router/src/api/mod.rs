@@ -16,7 +16,7 @@ mod sse;
 mod stop;
 
 pub(crate) use body::JsonBody;
-pub(crate) use chat::{ChatRequest, ChatTokenizeResponse};
+pub(crate) use chat::{ChatRequest, ChatTokenizeResponse, SimpleToken};
 pub(crate) use context::{REQUEST_ID, RequestContext, request_id};
 pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, StreamResponse};
 pub(crate) use headers::{ComputeType, generation_headers, stream_headers};

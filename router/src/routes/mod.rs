@@ -12,11 +12,14 @@
 //! | `completions` | POST | `/v1/completions` | OpenAI's completions |
 //! | `chat_completions` | POST | `/v1/chat/completions` | OpenAI's chat completions |
 //! | `models` | GET | `/v1/models` | the model, as OpenAI lists models |
+//! | `tokenize` | POST | `/tokenize` | the tokens of a prompt |
 //! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
 //! | `info` | GET | `/info` | facts of the server |
 //! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
+//! | `access` | any | any | asks for a key, if there are keys |
 //! | `fallback` | any | any other | 404 or 405 that name what was asked |
 
+mod access;
 mod chat_completions;
 mod chat_tokenize;
 mod compat;
@@ -30,10 +33,11 @@ mod metrics;
 mod models;
 #[cfg(test)]
 mod tests;
+mod tokenize;
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -54,12 +58,14 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat_completions::chat_completions))
         .route("/v1/models", get(models::models))
+        .route("/tokenize", post(tokenize::tokenize))
         .route("/health", get(health::health))
         .route("/ping", get(health::health))
         .route("/info", get(info::info))
         .route("/metrics", get(metrics::metrics))
         .fallback(fallback::not_found)
         .method_not_allowed_fallback(fallback::method_not_allowed)
+        .layer(from_fn_with_state(state.clone(), access::check_key))
         .with_state(state)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(cors)

@@ -38,6 +38,14 @@ impl Chat {
         Self { templates: Arc::new(templates), tokenizer_pool }
     }
 
+    /// The tokens of a prompt, with the special tokens that the model expects around it.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot represent the text.
+    pub(crate) async fn tokenize_prompt(&self, text: String) -> Result<Vec<TokenSpan>, ChatError> {
+        Ok(self.tokenizer_pool.run(move |tokenizer| tokenizer.tokenize_spans(&text, true)).await??)
+    }
+
     /// The text of a conversation.
     ///
     /// # Errors
@@ -55,7 +63,7 @@ impl Chat {
         let templates = Arc::clone(&self.templates);
         let tokenized = self.tokenizer_pool.run(move |tokenizer| {
             let text = templates.render(inputs)?;
-            let tokens = tokenizer.tokenize_rendered(&text)?;
+            let tokens = tokenizer.tokenize_spans(&text, false)?;
             Ok(TokenizedChat { text, tokens })
         });
         tokenized.await?

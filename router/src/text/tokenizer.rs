@@ -98,12 +98,12 @@ impl Tokenizer {
         Ok(encoding.map_err(|error| TextError::Tokenize(error.to_string()))?.get_ids().to_vec())
     }
 
-    /// As [`Self::tokenize_bare`], with the place of each token in the text.
+    /// Tokens with their places in the text, maybe with special tokens around them.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
-    pub(crate) fn tokenize_rendered(&self, text: &str) -> Result<Vec<TokenSpan>, TextError> {
-        let encoding = self.inner.encode(text, false).map_err(|error| TextError::Tokenize(error.to_string()))?;
+    pub(crate) fn tokenize_spans(&self, text: &str, adds_special: bool) -> Result<Vec<TokenSpan>, TextError> {
+        let encoding = self.inner.encode(text, adds_special).map_err(|error| TextError::Tokenize(error.to_string()))?;
         let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
         Ok(spans.map(|(&id, &(start, stop))| TokenSpan { id, start, stop }).collect())
     }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_rendered_text_gets_no_further_special_token() {
         let tokenizer = demo();
-        let spans = tokenizer.tokenize_rendered("<|bos|>é").unwrap();
+        let spans = tokenizer.tokenize_spans("<|bos|>é", false).unwrap();
         let ids: Vec<u32> = spans.iter().map(|span| span.id).collect();
         assert_eq!(ids, tokenizer.tokenize("é").unwrap());
         assert_eq!((spans[0].start, spans[0].stop, spans.last().unwrap().stop), (0, 7, 9));

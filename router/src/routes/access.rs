@@ -1,0 +1,90 @@
+//! Who may call. With keys every route asks for one but those that say whether the server is well.
+//!
+//! The key comes as OpenAI's clients send it, `Authorization: Bearer <key>`, or as Anthropic's, `x-api-key: <key>`.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::error::{ApiError, OpenAiError};
+use crate::state::AppState;
+
+const X_API_KEY: &str = "x-api-key";
+/// For load balancers, which have no key.
+const OPEN: [&str; 3] = ["/", "/health", "/ping"];
+
+/// Lets a request pass, or answers it.
+pub(super) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let keys = state.api_keys();
+    let path = request.uri().path();
+    let is_open = request.method() == Method::GET && OPEN.contains(&path);
+    if keys.is_empty() || is_open {
+        return next.run(request).await;
+    }
+    let given = given_key(request.headers());
+    if given.is_some_and(|key| keys.accept(key)) {
+        return next.run(request).await;
+    }
+    let error = ApiError::Unauthorized { has_key: given.is_some() };
+    if path.starts_with("/v1/") { OpenAiError::from(error).into_response() } else { error.into_response() }
+}
+
+fn given_key(headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name)?.to_str().ok();
+    let bearer = text(header::AUTHORIZATION.as_str()).and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    bearer.or_else(|| text(X_API_KEY).map(str::trim))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::StatusCode;
+
+    use super::*;
+    use crate::testing::{FakeShard, TestServer, json};
+
+    async fn status(server: &TestServer, request: axum::http::request::Builder) -> StatusCode {
+        server.send(request.body(Body::empty()).unwrap()).await.status
+    }
+
+    #[tokio::test]
+    async fn a_key_opens_every_route() {
+        let server = TestServer::start(FakeShard::default(), &["--api-key=one,two"]).await;
+        for path in ["/health", "/ping", "/"] {
+            assert_eq!(status(&server, Request::get(path)).await, StatusCode::OK, "{path}");
+        }
+        for path in ["/info", "/metrics", "/v1/models", "/nowhere"] {
+            let without = server.get(path).await;
+            assert_eq!(without.status, StatusCode::UNAUTHORIZED, "{path}");
+            assert_eq!(without.headers[header::WWW_AUTHENTICATE], "Bearer");
+            let wrong = Request::get(path).header(header::AUTHORIZATION, "Bearer on");
+            assert_eq!(status(&server, wrong).await, StatusCode::UNAUTHORIZED, "{path}");
+        }
+        let right =
+            [(header::AUTHORIZATION.as_str(), "Bearer two"), ("authorization", "bearer one"), (X_API_KEY, "one")];
+        for (name, value) in right {
+            let request = Request::get("/v1/models").header(name, value);
+            assert_eq!(status(&server, request).await, StatusCode::OK, "{name}: {value}");
+        }
+        let post = Request::post("/").header(X_API_KEY, "three");
+        assert_eq!(status(&server, post).await, StatusCode::UNAUTHORIZED);
+        let preflight = Request::options("/generate")
+            .header("origin", "https://a.example")
+            .header("access-control-request-method", "POST");
+        assert_eq!(status(&server, preflight).await, StatusCode::OK, "browsers ask without a key");
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_is_told_why() {
+        let server = TestServer::start(FakeShard::default(), &["--api-key=one"]).await;
+        let native = json(&server.get("/info").await.text);
+        assert_eq!(native["error_type"], "unauthorized");
+        assert!(native["error"].as_str().unwrap().contains("Authorization: Bearer"), "{native}");
+        let openai = json(&server.get("/v1/models").await.text);
+        assert_eq!(openai["error"]["code"], "unauthorized", "{openai}");
+    }
+}
