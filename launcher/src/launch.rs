@@ -4,15 +4,17 @@
 //! [`LaunchPlan`] decides. A launch is then checked against the machine and handed to the supervisor.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use model_files::ModelFiles;
 use shard::Device;
 use shard::devices::tpu::{self as chips, Chip};
 use shard::devices::{self, Choice};
 use shard::plugins::Surroundings;
 
 use crate::args::{LaunchArgs, PlanArgs};
+use crate::download::{self, Snapshot, Wanted};
 use crate::error::LauncherError;
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
@@ -65,10 +67,20 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     if let Some(missing) = devices::missing(device, args.model.plugin_path.as_deref(), &surroundings) {
         return Err(LauncherError::Device { device, reasons: vec![missing] });
     }
-    let machine = machine(&args, &surroundings.root);
+    let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
+    let environment = Environment::of_process();
+    let snapshot = match wanted(&args) {
+        None => None,
+        Some(wanted) => match download::resolve(&wanted, &environment, &mut signals)? {
+            Some(snapshot) => Some(snapshot),
+            // A signal came first.
+            None => return Ok(()),
+        },
+    };
+    let machine = machine(&args, &surroundings.root, environment);
     let memory = SharedMemory::for_launch(&args)?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
-    let place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path };
+    let place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path, snapshot: snapshot.as_ref() };
     let plan = LaunchPlan::new(&args, &place, &machine)?;
     if let Some(reason) = plan.unreachable() {
         return Err(LauncherError::Arguments(vec![reason]));
@@ -80,13 +92,13 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     if !errors.is_empty() {
         return Err(LauncherError::Device { device, reasons: errors });
     }
-    supervisor::run(&plan)
+    supervisor::run(&plan, signals)
 }
 
 fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let surroundings = Surroundings { root: args.sysfs_root.clone(), ..Surroundings::of_process() };
     let (launch, Choice { device, reason }) = with_device(&args.launch, &surroundings);
-    let machine = machine(&launch, &surroundings.root);
+    let machine = machine(&launch, &surroundings.root, Environment::of_process());
     if device == Device::Tpu && machine.chips.is_empty() {
         // Without chips there is no plan; a plugin may come later.
         let missing = devices::missing(device, None, &surroundings).unwrap_or_default();
@@ -95,7 +107,12 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let memory = SharedMemory::for_launch(&launch)?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
     let shard_uds_path = launch.shard_uds_path.clone().unwrap_or_else(|| "<private directory>/shard".to_owned());
-    let place = Place { shard_uds_path: &shard_uds_path, collective_path };
+    // Whether it is there is not looked at.
+    let snapshot = wanted(&launch).map(|wanted| Snapshot {
+        folder: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),
+        commit: wanted.revision.map(str::to_owned),
+    });
+    let place = Place { shard_uds_path: &shard_uds_path, collective_path, snapshot: snapshot.as_ref() };
     let plan = LaunchPlan::new(&launch, &place, &machine)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     let errors = errors.iter().map(|error| format!("error: {error}"));
@@ -111,13 +128,23 @@ fn with_device(args: &LaunchArgs, surroundings: &Surroundings) -> (LaunchArgs, C
     (args, choice)
 }
 
+/// The model, if it is one of the Hub.
+fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
+    ModelFiles::is_hub_id(&args.model.model_id).then(|| Wanted {
+        model_id: &args.model.model_id,
+        revision: args.model.revision.as_deref(),
+        hub: &args.hub,
+        json_output: args.log.json_output,
+    })
+}
+
 /// What the plan depends on.
-fn machine(args: &LaunchArgs, root: &Path) -> Machine {
+fn machine(args: &LaunchArgs, root: &Path, environment: Environment) -> Machine {
     let is_tpu = args.model.device == Device::Tpu;
     let num_shard = args.num_shard.unwrap_or(1) as usize;
     Machine {
         chips: if is_tpu { chips::find(root).usable } else { Vec::new() },
-        environment: Environment::of_process(),
+        environment,
         ports: if is_tpu { free_ports(FIRST_PORT, num_shard, args.http.port) } else { Vec::new() },
     }
 }
