@@ -67,21 +67,12 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     if let Some(missing) = devices::missing(device, args.model.plugin_path.as_deref(), &surroundings) {
         return Err(LauncherError::Device { device, reasons: vec![missing] });
     }
-    let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
-    let environment = Environment::of_process();
-    let snapshot = match wanted(&args) {
-        None => None,
-        Some(wanted) => match download::resolve(&wanted, &environment, &mut signals)? {
-            Some(snapshot) => Some(snapshot),
-            // A signal came first.
-            None => return Ok(()),
-        },
-    };
-    let machine = machine(&args, &surroundings.root, environment);
+    let machine = machine(&args, &surroundings.root);
     let memory = SharedMemory::for_launch(&args)?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
-    let place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path, snapshot: snapshot.as_ref() };
-    let plan = LaunchPlan::new(&args, &place, &machine)?;
+    let planned = unresolved(&args);
+    let mut place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path, snapshot: planned.as_ref() };
+    let mut plan = LaunchPlan::new(&args, &place, &machine)?;
     if let Some(reason) = plan.unreachable() {
         return Err(LauncherError::Arguments(vec![reason]));
     }
@@ -92,13 +83,24 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     if !errors.is_empty() {
         return Err(LauncherError::Device { device, reasons: errors });
     }
+    let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
+    let snapshot;
+    if let Some(wanted) = wanted(&args) {
+        let Some(resolved) = download::resolve(&wanted, &machine.environment, &mut signals)? else {
+            // A signal came first.
+            return Ok(());
+        };
+        snapshot = resolved;
+        place.snapshot = Some(&snapshot);
+        plan = LaunchPlan::new(&args, &place, &machine)?;
+    }
     supervisor::run(&plan, signals)
 }
 
 fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let surroundings = Surroundings { root: args.sysfs_root.clone(), ..Surroundings::of_process() };
     let (launch, Choice { device, reason }) = with_device(&args.launch, &surroundings);
-    let machine = machine(&launch, &surroundings.root, Environment::of_process());
+    let machine = machine(&launch, &surroundings.root);
     if device == Device::Tpu && machine.chips.is_empty() {
         // Without chips there is no plan; a plugin may come later.
         let missing = devices::missing(device, None, &surroundings).unwrap_or_default();
@@ -107,11 +109,7 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let memory = SharedMemory::for_launch(&launch)?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
     let shard_uds_path = launch.shard_uds_path.clone().unwrap_or_else(|| "<private directory>/shard".to_owned());
-    // Whether it is there is not looked at.
-    let snapshot = wanted(&launch).map(|wanted| Snapshot {
-        folder: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),
-        commit: wanted.revision.map(str::to_owned),
-    });
+    let snapshot = unresolved(&launch);
     let place = Place { shard_uds_path: &shard_uds_path, collective_path, snapshot: snapshot.as_ref() };
     let plan = LaunchPlan::new(&launch, &place, &machine)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
@@ -138,13 +136,21 @@ fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
     })
 }
 
+/// What stands in a plan for a model of the Hub that was not looked for.
+fn unresolved(args: &LaunchArgs) -> Option<Snapshot> {
+    wanted(args).map(|wanted| Snapshot {
+        folder: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),
+        commit: wanted.revision.map(str::to_owned),
+    })
+}
+
 /// What the plan depends on.
-fn machine(args: &LaunchArgs, root: &Path, environment: Environment) -> Machine {
+fn machine(args: &LaunchArgs, root: &Path) -> Machine {
     let is_tpu = args.model.device == Device::Tpu;
     let num_shard = args.num_shard.unwrap_or(1) as usize;
     Machine {
         chips: if is_tpu { chips::find(root).usable } else { Vec::new() },
-        environment,
+        environment: Environment::of_process(),
         ports: if is_tpu { free_ports(FIRST_PORT, num_shard, args.http.port) } else { Vec::new() },
     }
 }

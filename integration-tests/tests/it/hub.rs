@@ -104,7 +104,10 @@ fn only_what_is_needed_is_asked_for_and_once() {
     let user = User::new(&hub);
     let log = user.download(&[("HF_HUB_USER_AGENT_ORIGIN", "tests")]);
     user.check(&files);
-    assert!(log.contains("downloading model.safetensors, 269.51 kB") && log.contains("downloaded org/tiny"), "{log}");
+    assert!(
+        log.contains("downloading model.safetensors, 269.51 kB") && log.contains("org/tiny is in the cache"),
+        "{log}"
+    );
     assert!(log.contains(&user.cached("snapshots").join(COMMIT).display().to_string()), "{log}");
     let requests = hub.requests();
     for name in files.keys() {
@@ -163,9 +166,20 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
 
 #[test]
 fn a_model_that_moved_is_found() {
+    for token in [None, Some("hf_secret")] {
+        let hub = Hub::start(tiny(), token);
+        let output = User::new(&hub).run(&[OLD_MODEL_ID], &[("HF_TOKEN", token.unwrap_or_default())]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_launch_is_said_before_the_download() {
     let hub = Hub::start(tiny(), None);
-    let user = User::new(&hub);
-    assert_eq!(user.run(&[OLD_MODEL_ID], &[]).status.code(), Some(0));
+    let server = Server::model(MODEL_ID).flag("--validation-workers", 0).env("HF_ENDPOINT", hub.endpoint());
+    let finished = server.env("HF_HUB_OFFLINE", "0").spawn().wait();
+    assert_eq!(finished.status.code(), Some(2), "{:#?}", finished.log);
+    assert_eq!(hub.requests(), []);
 }
 
 #[test]

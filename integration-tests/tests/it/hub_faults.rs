@@ -1,6 +1,7 @@
 //! What can happen to a download: a Hub that refuses, a network that breaks, a process that is killed.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Stdio;
 
 use integration_tests::{COMMIT, Hub, HubFault, MODEL_ID};
@@ -162,18 +163,49 @@ fn ids_that_are_none_are_refused_before_anything_is_asked() {
     assert_eq!(hub.requests(), []);
 }
 
+/// A user who had the model and whose `model.safetensors` is now only this, unfinished.
+fn with_unfinished(hub: &Hub, make: impl FnOnce(&Path, Vec<u8>)) -> User {
+    let user = User::new(hub);
+    user.download(&[]);
+    let link = user.cached("snapshots").join(COMMIT).join("model.safetensors");
+    let blob = std::fs::canonicalize(&link).expect("a link");
+    let bytes = std::fs::read(&blob).expect("a blob");
+    std::fs::remove_file(link).expect("a link that can go");
+    std::fs::remove_file(&blob).expect("a blob that can go");
+    make(&blob.with_extension("incomplete"), bytes);
+    hub.requests();
+    user
+}
+
+#[test]
+fn what_an_earlier_download_left_is_checked() {
+    let files = tiny();
+    let hub = Hub::start(files.clone(), None);
+    for (bytes_to_keep, is_damaged, num_gets) in [(1000, false, 2), (1000, true, 4), (usize::MAX, false, 0)] {
+        let user = with_unfinished(&hub, |path, mut bytes| {
+            bytes.truncate(bytes_to_keep);
+            bytes[7] ^= u8::from(is_damaged);
+            std::fs::write(path, bytes).unwrap();
+        });
+        user.download(&[]);
+        user.check(&files);
+        let requests = hub.requests();
+        let gets = requests.iter().filter(|request| request.method == "GET" && request.path.contains("model.safe"));
+        assert_eq!(gets.count(), num_gets, "{bytes_to_keep} bytes, damaged: {is_damaged}");
+    }
+    let user = with_unfinished(&hub, |path, mut bytes| {
+        bytes.push(0);
+        std::fs::write(path, bytes).unwrap();
+    });
+    user.download(&[]);
+    user.check(&files);
+}
+
 #[test]
 fn a_full_disk_is_named_and_keeps_what_is_there() {
-    let files = tiny();
-    let hub = Hub::start(files, None);
-    let user = User::new(&hub);
-    user.download(&[]);
-    let snapshot = user.cached("snapshots").join(COMMIT);
-    let blob = std::fs::canonicalize(snapshot.join("model.safetensors")).unwrap();
-    std::fs::remove_file(snapshot.join("model.safetensors")).unwrap();
-    std::fs::remove_file(&blob).unwrap();
+    let hub = Hub::start(tiny(), None);
     // Every byte that is written to this device finds it full.
-    std::os::unix::fs::symlink("/dev/full", blob.with_extension("incomplete")).unwrap();
+    let user = with_unfinished(&hub, |path, _| std::os::unix::fs::symlink("/dev/full", path).unwrap());
     let (error, status) = user.failure(&[]);
     assert_eq!(status, 1, "{error}");
     assert!(error.contains("No space left on device") && error.contains("HF_HUB_CACHE to a larger disk"), "{error}");

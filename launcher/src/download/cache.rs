@@ -1,7 +1,7 @@
 //! The folder of one model in the cache that Python's tools share: `blobs/<etag>` are contents, `snapshots/<commit>/<name>`
 //! link to them, `refs/<revision>` names a commit, `../.locks/<model>/<etag>.lock` is held while a blob is written.
 //!
-//! Whatever is looked at is whole: blobs, links and refs come to their place by a rename.
+//! Whatever is looked at is whole: blobs and refs come to their place by a rename, links by one call.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -49,7 +49,7 @@ impl ModelCache {
         self.repo.blob_path(etag)
     }
 
-    /// Path of contents that are on their way; Python's tools have them at the same place.
+    /// Path of contents that are on their way.
     pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
         self.blob(&format!("{etag}.incomplete"))
     }
@@ -87,7 +87,7 @@ impl ModelCache {
         self.repo.pointer_path(commit)
     }
 
-    /// Waits until nobody else writes this blob, on this host or, where the file system can, on another. `on_wait` is
+    /// Waits until nobody else writes what this names, a blob as a rule, on this host or, where the file system can, on another. `on_wait` is
     /// told when that is not at once.
     ///
     /// # Errors
@@ -121,8 +121,17 @@ impl ModelCache {
     pub(crate) fn link(&self, commit: &str, name: &str, etag: &str) -> Result<(), HubError> {
         let folder = self.folder(commit);
         std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
-        let target = Path::new("../../blobs").join(etag);
-        replace(&folder.join(name), |path| std::os::unix::fs::symlink(&target, path))
+        let (target, path) = (Path::new("../../blobs").join(etag), folder.join(name));
+        let link = || std::os::unix::fs::symlink(&target, &path);
+        let outcome = match link() {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => match std::fs::read_link(&path) {
+                Ok(found) if found == target => Ok(()),
+                // To a blob that is gone.
+                _ => std::fs::remove_file(&path).and_then(|()| link()),
+            },
+            outcome => outcome,
+        };
+        outcome.map_err(failed("link", &path))
     }
 
     /// Notes which commit the revision is.
@@ -136,11 +145,16 @@ impl ModelCache {
         let path = self.ref_path();
         let folder = path.parent().unwrap_or(&self.root);
         std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
-        replace(&path, |path| {
-            let mut file = File::create_new(path)?;
+        let _lock = self.lock("refs", || {})?;
+        // Not beside its place, where everything is a ref.
+        let new = self.root.join(&self.folder_name).join("ref.new");
+        let write = || {
+            let mut file = File::create(&new)?;
             file.write_all(commit.as_bytes())?;
             file.sync_all()
-        })
+        };
+        write().map_err(failed("write", &new))?;
+        std::fs::rename(&new, &path).map_err(failed("move into place", &path))
     }
 
     /// The commit that the revision is or was.
@@ -155,17 +169,6 @@ impl ModelCache {
     fn ref_path(&self) -> PathBuf {
         self.root.join(&self.folder_name).join("refs").join(&self.revision)
     }
-}
-
-/// Makes a file beside its place and moves it there in one step.
-fn replace(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<(), HubError> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}.new", std::process::id()));
-    let new = PathBuf::from(new);
-    // Left behind by a killed process that had the same id.
-    let _ = std::fs::remove_file(&new);
-    make(&new).map_err(failed("create", &new))?;
-    std::fs::rename(&new, path).map_err(failed("move into place", path))
 }
 
 /// Makes the names in a folder durable.
@@ -204,6 +207,7 @@ mod tests {
         for (name, etag) in [("config.json", "e1"), ("tokenizer.json", "e2"), ("model.safetensors", "e3")] {
             assert!(cache.snapshot().unwrap_err().contains(&name.to_owned()));
             std::fs::write(cache.blob(etag), name).unwrap();
+            cache.link(COMMIT, name, "gone").unwrap();
             cache.link(COMMIT, name, etag).unwrap();
             cache.link(COMMIT, name, etag).unwrap();
         }

@@ -20,6 +20,8 @@ pub(crate) enum HubError {
     TokenFile { path: PathBuf, source: io::Error },
     #[error("the token from {source_name} has characters that no token has")]
     TokenText { source_name: String },
+    #[error("certificates in {}: {problem}", .path.display())]
+    Certificates { path: PathBuf, problem: String },
     #[error("HF_HUB_DOWNLOAD_TIMEOUT is {text:?}, but must be a number of seconds, at least 1")]
     Timeout { text: String },
     #[error("model id {0:?} is not `demo`, a directory, or organisation/name of a model on the Hub")]
@@ -46,8 +48,8 @@ pub(crate) enum HubError {
     #[error("{url} answers what the Hub does not: {problem}")]
     Answer { url: String, problem: String },
     #[error(
-        "{endpoint} cannot be reached: {reason}; check the network and HTTPS_PROXY, or set HF_HUB_OFFLINE=1 where the \
-         model is in the cache"
+        "{endpoint} cannot be reached: {reason}; {}, or set HF_HUB_OFFLINE=1 where the model is in the cache",
+        network_advice(.reason)
     )]
     Unreachable { endpoint: String, reason: String, is_passing: bool },
     #[error("{name} ended after {received_bytes} of {size_bytes} bytes: {reason}")]
@@ -149,6 +151,13 @@ fn because(message: &str) -> String {
         let _ = write!(text, ": {message}");
     }
     text
+}
+
+fn network_advice(reason: &str) -> &'static str {
+    match reason.contains("certificate") {
+        true => "set SSL_CERT_FILE to the certificates of a proxy that signs for others",
+        false => "check the network and HTTPS_PROXY",
+    }
 }
 
 fn instead(name: &str) -> &'static str {

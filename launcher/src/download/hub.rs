@@ -1,10 +1,11 @@
 //! What is asked of the Hub: which files a model has, where one of them lies, and its bytes from some place on.
 //!
-//! `hf-hub` knows the addresses and asks for the list of files. Files are read here, because its own download takes
-//! whatever arrives until the connection ends for the whole file, waits without a limit, and does not say why it was
-//! refused. Each call here is one try; `retry.rs` says when another makes sense.
+//! `hf-hub` knows the addresses and the shape of the list of files. What they hold is read here, because its own download
+//! takes whatever arrives until the connection ends for the whole file, waits without a limit, and does not say why it
+//! was refused. Each call here is one try; `retry.rs` says when another makes sense.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
 use std::time::Duration;
 
 use hf_hub::api::RepoInfo;
@@ -14,6 +15,7 @@ use ureq::http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, LOCATION, RANGE, RETRY_AFTER,
 };
 use ureq::http::{Response, Uri};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
 
@@ -68,27 +70,25 @@ enum Asked<'a> {
 }
 
 impl<'a> Hub<'a> {
-    pub(crate) fn new(model: &'a str, revision: &'a str, settings: &'a Settings) -> Self {
-        let token = settings.token.as_ref().map(|token| token.value.clone());
-        let version = env!("CARGO_PKG_VERSION");
-        let mut builder = ApiBuilder::from_cache(Cache::new(settings.cache.clone()))
-            .with_endpoint(settings.endpoint.clone())
-            .with_token(token)
-            .with_user_agent("hilo", version);
-        let mut user_agent = format!("hilo/{version}");
+    /// # Errors
+    /// [`HubError::Certificates`].
+    pub(crate) fn new(model: &'a str, revision: &'a str, settings: &'a Settings) -> Result<Self, HubError> {
+        let tls = settings.certificates.as_deref().map_or_else(|| Ok(TlsConfig::default()), tls_config)?;
+        let api = ApiBuilder::from_cache(Cache::new(settings.cache.clone())).with_endpoint(settings.endpoint.clone());
+        let api = api.build().expect("only native-tls has something that can fail here");
+        let mut user_agent = concat!("hilo/", env!("CARGO_PKG_VERSION")).to_owned();
         if let Some(origin) = &settings.origin {
-            builder = builder.with_user_agent("origin", origin);
             user_agent += &format!("; origin/{origin}");
         }
-        let api = builder.build().expect("only native-tls has something that can fail here");
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(user_agent)
+            .tls_config(tls)
             .timeout_resolve(Some(settings.timeout))
             .timeout_connect(Some(settings.timeout))
             .timeout_recv_response(Some(settings.timeout))
             .timeout_per_read(Some(settings.timeout));
-        Self { model, revision, settings, api, agent: config.build().into() }
+        Ok(Self { model, revision, settings, api, agent: config.build().into() })
     }
 
     /// Asks for the revision's commit and files.
@@ -96,11 +96,13 @@ impl<'a> Hub<'a> {
     /// # Errors
     /// Every way in which the Hub can refuse.
     pub(crate) fn listing(&self) -> Result<Listing, HubError> {
-        let request = self.repo(self.revision).info_request();
-        let url = request.uri_ref().map(Uri::to_string).unwrap_or_default();
-        let config = request.config().http_status_as_error(false).timeout_connect(Some(self.settings.timeout));
-        let request = config.timeout_recv_response(Some(self.settings.timeout)).build();
-        let response = request.call().map_err(|error| self.unreachable(&error))?;
+        let mut url = self.repo(self.revision).info_request().uri_ref().map(Uri::to_string).unwrap_or_default();
+        let mut response = self.ask(self.agent.get(&url), &url)?;
+        for _ in 0..MAX_REDIRECTS {
+            let Some(next) = redirect(&response, &url) else { break };
+            url = next;
+            response = self.ask(self.agent.get(&url), &url)?;
+        }
         if !response.status().is_success() {
             return Err(self.refusal(&response, &url, Asked::Listing));
         }
@@ -123,16 +125,14 @@ impl<'a> Hub<'a> {
         let mut url = self.repo(commit).url(name);
         let (mut linked_etag, mut linked_size) = (None, None);
         for _ in 0..MAX_REDIRECTS {
-            let request = self.agent.head(&url).config().max_redirects(0).build();
-            let response = self.request(request, &url).call().map_err(|error| self.unreachable(&error))?;
+            let response = self.ask(self.agent.head(&url), &url)?;
             let (status, headers) = (response.status(), response.headers());
             if !status.is_success() && !status.is_redirection() {
                 return Err(self.refusal(&response, &url, Asked::File(name)));
             }
             linked_etag = linked_etag.or_else(|| text(headers, "x-linked-etag"));
             linked_size = linked_size.or_else(|| text(headers, "x-linked-size"));
-            let next = text(headers, LOCATION.as_str()).filter(|_| status.is_redirection());
-            let next = next.map(|location| absolute(&url, &location));
+            let next = redirect(&response, &url);
             if let Some(next) = next.as_ref().filter(|next| has_same_host(next, &url) || linked_etag.is_none()) {
                 url.clone_from(next);
                 continue;
@@ -181,7 +181,13 @@ impl<'a> Hub<'a> {
         self.api.repo(Repo::with_revision(self.model.to_owned(), RepoType::Model, revision.to_owned()))
     }
 
-    /// Adds what every request for a file has. The token goes to the Hub alone.
+    /// Asks without following a redirect, because ureq would send the token to another port of the host.
+    fn ask(&self, request: RequestBuilder<WithoutBody>, url: &str) -> Result<Response<Body>, HubError> {
+        let request = request.config().max_redirects(0).build();
+        self.request(request, url).call().map_err(|error| self.unreachable(&error))
+    }
+
+    /// Adds what every request has. The token goes to the Hub alone, and to nobody that it redirects to.
     fn request(&self, request: RequestBuilder<WithoutBody>, url: &str) -> RequestBuilder<WithoutBody> {
         // What is compressed on the way has another size.
         let request = request.header(ACCEPT_ENCODING, "identity");
@@ -195,7 +201,11 @@ impl<'a> Hub<'a> {
 
     fn unreachable(&self, error: &ureq::Error) -> HubError {
         use ureq::Error::{ConnectionFailed, HostNotFound, Io, Protocol, Timeout};
-        let is_passing = matches!(error, ConnectionFailed | HostNotFound | Io(_) | Protocol(_) | Timeout(_));
+        let is_passing = match error {
+            // So do certificates fail.
+            Io(error) => error.kind() != ErrorKind::InvalidData,
+            error => matches!(error, ConnectionFailed | HostNotFound | Protocol(_) | Timeout(_)),
+        };
         HubError::Unreachable { endpoint: self.settings.endpoint.clone(), reason: error.to_string(), is_passing }
     }
 
@@ -235,6 +245,22 @@ pub(crate) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
+/// Trusts those whom the certificates in this file trust, and nobody else.
+fn tls_config(path: &Path) -> Result<TlsConfig, HubError> {
+    let failed = |problem: String| HubError::Certificates { path: path.to_path_buf(), problem };
+    let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) = item.map_err(|error| failed(error.to_string()))? {
+            certificates.push(certificate);
+        }
+    }
+    if certificates.is_empty() {
+        return Err(failed("there is none".to_owned()));
+    }
+    Ok(TlsConfig::builder().root_certs(RootCerts::from(certificates)).build())
+}
+
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
 }
@@ -257,6 +283,12 @@ fn content_range(header: &str) -> (u64, Option<String>) {
 fn has_same_host(a: &str, b: &str) -> bool {
     let host = |url: &str| url.parse::<Uri>().ok().map(|url| (url.scheme().cloned(), url.authority().cloned()));
     host(a).is_some() && host(a) == host(b)
+}
+
+/// Where a response sends to.
+fn redirect(response: &Response<Body>, url: &str) -> Option<String> {
+    let location = text(response.headers(), LOCATION.as_str()).filter(|_| response.status().is_redirection())?;
+    Some(absolute(url, &location))
 }
 
 /// A `Location`, as seen from where it was read.
@@ -293,6 +325,18 @@ mod tests {
         for other in ["http://h:2/a", "https://h:1/a", "//h:1/a", "nonsense"] {
             assert!(!has_same_host(other, "http://h:1"), "{other}");
         }
+    }
+
+    #[test]
+    fn a_file_without_certificates_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        assert!(tls_config(&path).unwrap_err().to_string().contains("ca.pem: No such file"));
+        std::fs::write(&path, "nothing").unwrap();
+        assert!(tls_config(&path).unwrap_err().to_string().ends_with("ca.pem: there is none"));
+        let certificate = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        std::fs::write(&path, certificate).unwrap();
+        assert!(tls_config(&path).is_ok());
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub(crate) fn resolve(
     std::thread::Builder::new().name("download".into()).spawn(download).map_err(HubError::Thread)?;
     let outcome = watch(&events, signals, &mut display);
     stop.set();
+    if let Ok(Some(Snapshot { folder, .. })) = &outcome {
+        tracing::info!(folder = %folder.display(), "{} is in the cache", wanted.model_id);
+    }
     outcome
 }
 
@@ -93,10 +96,7 @@ pub(crate) fn run_as_process(args: &DownloadArgs) -> ExitCode {
         return ExitCode::from(exit_status::CONFIGURATION);
     }
     match download(args) {
-        Ok(folder) => {
-            tracing::info!(folder, "downloaded {}", args.model_id);
-            ExitCode::SUCCESS
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
             ExitCode::from(error.exit_status())
@@ -104,18 +104,18 @@ pub(crate) fn run_as_process(args: &DownloadArgs) -> ExitCode {
     }
 }
 
-fn download(args: &DownloadArgs) -> Result<String, HubError> {
+fn download(args: &DownloadArgs) -> Result<(), HubError> {
     let DownloadArgs { model_id, revision, extension: _, hub, log } = args;
     if Path::new(model_id).is_dir() || model_id == model_files::DEMO_MODEL_ID {
-        return Ok(model_id.clone());
+        tracing::info!("{model_id:?} is not from the Hub; there is nothing to download");
+        return Ok(());
     }
     if !ModelFiles::is_hub_id(model_id) {
         return Err(HubError::NoHubId(model_id.clone()));
     }
     let mut signals = watch_signals().map_err(HubError::Signals)?;
     let wanted = Wanted { model_id, revision: revision.as_deref(), hub, json_output: log.json_output };
-    let snapshot = resolve(&wanted, &Environment::of_process(), &mut signals)?.ok_or(HubError::Stopped)?;
-    Ok(snapshot.folder.display().to_string())
+    resolve(&wanted, &Environment::of_process(), &mut signals)?.map(drop).ok_or(HubError::Stopped)
 }
 
 /// Catches what asks a process to end.

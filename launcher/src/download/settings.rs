@@ -11,7 +11,7 @@ use crate::args::HubArgs;
 use crate::variables::Environment;
 
 /// Variables that are read here.
-pub(crate) const INPUTS: [&str; 15] = [
+pub(crate) const INPUTS: [&str; 18] = [
     "HF_ENDPOINT",
     "HF_HOME",
     "HF_HUB_CACHE",
@@ -27,10 +27,15 @@ pub(crate) const INPUTS: [&str; 15] = [
     "HF_HUB_DOWNLOAD_TIMEOUT",
     "HF_HUB_USER_AGENT_ORIGIN",
     "HF_HUB_DISABLE_PROGRESS_BARS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSL_CERT_FILE",
 ];
 
 /// Of these the first that is set holds the token.
 const TOKEN_VARIABLES: [&str; 3] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"];
+/// Of these the first that is set names a file of certificates.
+const CERTIFICATE_VARIABLES: [&str; 3] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 /// As in Python.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,6 +48,8 @@ pub(crate) struct Settings {
     /// The folder with a `models--organisation--name` for each model.
     pub(crate) cache: PathBuf,
     pub(crate) token: Option<Token>,
+    /// Whom to trust, in place of Mozilla's list inside the executable.
+    pub(crate) certificates: Option<PathBuf>,
     /// Whether not a single call may be made.
     pub(crate) is_offline: bool,
     /// How long the Hub may be silent.
@@ -82,6 +89,7 @@ impl Settings {
             // Links in the cache are relative to its folders, which must not depend on where this runs.
             cache: std::path::absolute(&cache).unwrap_or(cache),
             token: Token::find(environment, token_path.as_deref())?,
+            certificates: CERTIFICATE_VARIABLES.iter().find_map(|name| path(name)),
             is_offline: is_true(offline),
             timeout: timeout(environment)?,
             origin: environment.get("HF_HUB_USER_AGENT_ORIGIN").map(str::to_owned),
@@ -197,6 +205,7 @@ mod tests {
         assert!(with("HF_HUB_OFFLINE", "1").is_offline && with("HF_HUB_OFFLINE", "Yes").is_offline);
         assert!(!with("HF_HUB_OFFLINE", "0").is_offline && with("TRANSFORMERS_OFFLINE", "true").is_offline);
         assert!(!with("HF_HUB_DISABLE_PROGRESS_BARS", "1").has_bars && with("HOME", "/u").has_bars);
+        assert_eq!(with("SSL_CERT_FILE", "/ca.pem").certificates, Some("/ca.pem".into()));
         assert_eq!(with("HF_ENDPOINT", "http://mirror/hub/").endpoint, "http://mirror/hub");
         assert_eq!(with("HOME", "/u").endpoint, "https://huggingface.co");
         assert_eq!(with("HF_HUB_DOWNLOAD_TIMEOUT", "3").timeout, Duration::from_secs(3));

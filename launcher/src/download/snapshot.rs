@@ -56,7 +56,7 @@ impl<'a> Download<'a> {
             (Err(missing), true) => return Err(self.offline(missing)),
             (cached, false) => cached.ok(),
         };
-        let hub = Hub::new(self.model, self.revision, self.settings);
+        let hub = Hub::new(self.model, self.revision, self.settings)?;
         let listing = match &cached {
             None => self.retrying(|| hub.listing()),
             Some(_) => hub.listing(),
