@@ -77,7 +77,10 @@ impl Display {
     fn start(&mut self, name: String, size_bytes: u64, done_bytes: u64) {
         let bar = self.bars.as_ref().map(|bars| {
             let style = ProgressStyle::with_template(BAR).expect("the template is one").progress_chars("█░░");
-            let bar = ProgressBar::new(size_bytes).with_style(style).with_position(done_bytes);
+            // Until it is one of the others it must not be drawn.
+            let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden())
+                .with_style(style)
+                .with_position(done_bytes);
             bar.set_message(name.clone());
             // A rate is that of what comes now.
             bar.reset_eta();
@@ -112,13 +115,12 @@ impl Display {
 
     fn finish(&mut self, name: &str) {
         let Some(file) = self.files.remove(name) else { return };
-        match file.bar {
-            Some(bar) => bar.finish(),
-            None => {
-                let (size, seconds) = (DecimalBytes(file.size_bytes), file.start.elapsed().as_secs_f64());
-                tracing::info!("downloaded {name}, {size}, in {seconds:.1} s");
-            }
+        if let Some(bar) = file.bar {
+            // Models have more files than terminals have lines.
+            bar.finish_and_clear();
         }
+        let (size, seconds) = (DecimalBytes(file.size_bytes), file.start.elapsed().as_secs_f64());
+        self.line(|| tracing::info!("downloaded {name}, {size}, in {seconds:.1} s"));
     }
 
     /// Writes a line above the bars.
