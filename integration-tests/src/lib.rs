@@ -1,12 +1,13 @@
 //! Starts the real executable and talks to it over HTTP, as a user would.
 //!
 //! [`Server`] is one running `text-generation-launcher` with its children; [`Client`] sends requests to it; an
-//! [`Interposer`] does harm between its processes. Ports are
+//! [`Interposer`] does harm between its processes; a [`Hub`] is where it downloads models from. Ports are
 //! chosen by the system, sockets live in a directory of the test, nothing reaches beyond this machine. The device is the
 //! CPU, or the one that [`test_device`] reads from the environment.
 
 mod client;
 mod device;
+mod hub;
 mod interposer;
 mod metrics;
 mod server;
@@ -14,6 +15,7 @@ mod sse;
 
 pub use client::{Client, Response};
 pub use device::{is_plugin_there, test_device};
+pub use hub::{COMMIT, Hub, HubFault, HubRequest, MODEL_ID, OLD_MODEL_ID};
 pub use interposer::{Fault, Interposer, Moment};
 pub use metrics::Metrics;
 pub use server::{Finished, Server, ServerBuilder, executable, send_signal};

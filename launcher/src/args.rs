@@ -2,6 +2,8 @@
 //!
 //! Groups that a child also takes are that child's own structs, so a flag is declared once; `plan` forwards them.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 const EXIT_CODES: &str = "\
@@ -39,6 +41,8 @@ pub(crate) enum Part {
     CompilePrograms(shard::compile::CompileArgs),
     /// Prints the processes that the same flags without `plan` would start here, and starts none
     Plan(Box<PlanArgs>),
+    /// Downloads a model from the Hugging Face Hub into the cache, and says where it is
+    DownloadWeights(DownloadArgs),
     /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU
     Plugin(crate::plugin::PluginArgs),
 }
@@ -51,7 +55,7 @@ pub(crate) struct PlanArgs {
 
     /// Directory that is looked at in place of `/` for devices
     #[arg(long, default_value = "/")]
-    pub(crate) sysfs_root: std::path::PathBuf,
+    pub(crate) sysfs_root: PathBuf,
 }
 
 /// What is done for devices that are not here.
@@ -76,6 +80,9 @@ impl Ahead {
 pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) model: shard::ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
 
     /// Whether to run more than one shard; the default follows from --num-shard
     #[arg(long, env)]
@@ -109,6 +116,39 @@ pub(crate) struct LaunchArgs {
     pub(crate) log: LogArgs,
 }
 
+/// Where models of the Hugging Face Hub are kept. The variables of its Python tools are read too.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct HubArgs {
+    /// Folder of models from the Hub, shared with Python's tools [default: HF_HUB_CACHE, or `hub` in HF_HOME]
+    #[arg(long)]
+    pub(crate) huggingface_hub_cache: Option<PathBuf>,
+
+    /// Folder with the files of the model, which is taken in place of what the Hub has
+    #[arg(long, env)]
+    pub(crate) weights_cache_override: Option<PathBuf>,
+}
+
+/// What `download-weights` takes.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct DownloadArgs {
+    /// Model on the Hub: organisation/name
+    #[arg(env)]
+    pub(crate) model_id: String,
+
+    /// Revision of the model: a branch, a tag, or a commit [default: main]
+    #[arg(long, env)]
+    pub(crate) revision: Option<String>,
+
+    /// Ending of the weights' files; there is no other
+    #[arg(long, default_value = ".safetensors", value_parser = [".safetensors"], hide = true)]
+    pub(crate) extension: String,
+
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
 /// How all processes log.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LogArgs {
@@ -117,6 +157,6 @@ pub(crate) struct LogArgs {
     pub(crate) json_output: bool,
 
     /// Level of the log: error, warn, info, debug, trace, or a filter such as `info,router=debug`
-    #[arg(long, env, default_value = "info")]
+    #[arg(long, env, default_value = "info", alias = "logger-level")]
     pub(crate) log_level: String,
 }

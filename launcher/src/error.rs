@@ -2,6 +2,7 @@
 
 use proto::exit_status;
 
+use crate::download::HubError;
 use crate::event::ChildId;
 use crate::process::Exit;
 
@@ -16,6 +17,8 @@ pub(crate) enum LauncherError {
     Device { device: shard::Device, reasons: Vec<String> },
     #[error("model")]
     Model(#[from] model_files::ModelFilesError),
+    #[error(transparent)]
+    Hub(#[from] HubError),
     #[error("listen on {address}: {source}")]
     Address { address: String, source: std::io::Error },
     #[error("no directory for the shard sockets can be written (tried {tried}); pass --shard-uds-path")]
@@ -39,6 +42,7 @@ impl LauncherError {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Arguments(_) | Self::Model(_) | Self::Address { .. } => exit_status::CONFIGURATION,
+            Self::Hub(error) => error.exit_status(),
             Self::Device { .. } => exit_status::NO_DEVICE,
             Self::NoRuntimeDirectory { .. } | Self::SharedMemory(_) | Self::Spawn { .. } | Self::Signals(_) => {
                 exit_status::FAILURE

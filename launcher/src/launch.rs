@@ -4,15 +4,17 @@
 //! [`LaunchPlan`] decides. A launch is then checked against the machine and handed to the supervisor.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use model_files::ModelFiles;
 use shard::Device;
 use shard::devices::tpu::{self as chips, Chip};
 use shard::devices::{self, Choice};
 use shard::plugins::Surroundings;
 
 use crate::args::{LaunchArgs, PlanArgs};
+use crate::download::{self, Snapshot, Wanted};
 use crate::error::LauncherError;
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
@@ -68,8 +70,9 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     let machine = machine(&args, &surroundings.root);
     let memory = SharedMemory::for_launch(&args)?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
-    let place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path };
-    let plan = LaunchPlan::new(&args, &place, &machine)?;
+    let planned = unresolved(&args);
+    let mut place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path, snapshot: planned.as_ref() };
+    let mut plan = LaunchPlan::new(&args, &place, &machine)?;
     if let Some(reason) = plan.unreachable() {
         return Err(LauncherError::Arguments(vec![reason]));
     }
@@ -80,7 +83,18 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     if !errors.is_empty() {
         return Err(LauncherError::Device { device, reasons: errors });
     }
-    supervisor::run(&plan)
+    let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
+    let snapshot;
+    if let Some(wanted) = wanted(&args) {
+        let Some(resolved) = download::resolve(&wanted, &machine.environment, &mut signals)? else {
+            // A signal came first.
+            return Ok(());
+        };
+        snapshot = resolved;
+        place.snapshot = Some(&snapshot);
+        plan = LaunchPlan::new(&args, &place, &machine)?;
+    }
+    supervisor::run(&plan, signals)
 }
 
 fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
@@ -95,7 +109,8 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let memory = SharedMemory::for_launch(&launch)?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
     let shard_uds_path = launch.shard_uds_path.clone().unwrap_or_else(|| "<private directory>/shard".to_owned());
-    let place = Place { shard_uds_path: &shard_uds_path, collective_path };
+    let snapshot = unresolved(&launch);
+    let place = Place { shard_uds_path: &shard_uds_path, collective_path, snapshot: snapshot.as_ref() };
     let plan = LaunchPlan::new(&launch, &place, &machine)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     let errors = errors.iter().map(|error| format!("error: {error}"));
@@ -109,6 +124,24 @@ fn with_device(args: &LaunchArgs, surroundings: &Surroundings) -> (LaunchArgs, C
     let choice = devices::choose(args.model.device, args.model.plugin_path.as_deref(), surroundings);
     args.model.device = choice.device;
     (args, choice)
+}
+
+/// The model, if it is one of the Hub.
+fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
+    ModelFiles::is_hub_id(&args.model.model_id).then(|| Wanted {
+        model_id: &args.model.model_id,
+        revision: args.model.revision.as_deref(),
+        hub: &args.hub,
+        json_output: args.log.json_output,
+    })
+}
+
+/// What stands in a plan for a model of the Hub that was not looked for.
+fn unresolved(args: &LaunchArgs) -> Option<Snapshot> {
+    wanted(args).map(|wanted| Snapshot {
+        folder: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),
+        commit: wanted.revision.map(str::to_owned),
+    })
 }
 
 /// What the plan depends on.

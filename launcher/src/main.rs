@@ -1,14 +1,15 @@
 //! `text-generation-launcher`: starts a text-generation server.
 //!
 //! One executable plays all three parts: without a subcommand it is the launcher, which runs itself again as
-//! `shard` and `router`; `plugin` shows and fetches plugins and `plan` shows what would start: neither starts a server. Exit
-//! status: 0 after a clean stop, 1 when something failed, 2 for bad arguments, 3 for a device that is not here.
+//! `shard` and `router`; `plugin` shows and fetches plugins, `download-weights` fetches a model and `plan` shows what would
+//! start: none starts a server. Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments, 3 for a device that is not here.
 
 #![forbid(unsafe_code)]
 
 mod ahead;
 mod args;
 mod banner;
+mod download;
 mod error;
 mod event;
 mod launch;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Some(Part::FitModel(args)) => ahead::run_as_child(&Ahead::Fit(args)),
         Some(Part::CompilePrograms(args)) => ahead::run_as_child(&Ahead::Compile(args)),
         Some(Part::Plan(args)) => launch::show(&args),
+        Some(Part::DownloadWeights(args)) => download::run_as_process(&args),
         Some(Part::Plugin(args)) => plugin::run_as_process(&args),
         None => launch::run_as_process(&args.launch),
     }

@@ -29,7 +29,9 @@ struct PrivateDirectory {
 /// # Errors
 /// The first thing that is wrong, with what to do about it.
 pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
-    ModelFiles::open(&args.model.model_id)?;
+    if !ModelFiles::is_hub_id(&args.model.model_id) {
+        ModelFiles::open(&args.model.model_id)?;
+    }
     let address = args.http.address().map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?;
     TcpListener::bind(address)
         .map_err(|source| LauncherError::Address { address: address.to_string(), source })

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use proto::exit_status;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use telemetry::LogLine;
 
@@ -42,13 +41,13 @@ const TERM_DEADLINE: Duration = Duration::from_secs(1);
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 const NUM_LAST_LINES: usize = 5;
 
-/// Starts everything, serves until a signal or a failure, and leaves nothing behind.
+/// Starts everything, serves until one of the `signals` or a failure, and leaves nothing behind.
 ///
 /// # Errors
 /// When a child ends by itself or does not get ready.
-pub(crate) fn run(plan: &LaunchPlan) -> Result<(), LauncherError> {
+pub(crate) fn run(plan: &LaunchPlan, signals: Signals) -> Result<(), LauncherError> {
     let (events_tx, events) = event::channel();
-    watch_signals(events_tx.clone())?;
+    watch_signals(signals, events_tx.clone());
     let mut supervisor = Supervisor {
         plan,
         executable: std::env::current_exe()
@@ -310,8 +309,7 @@ fn blame(id: ChildId, exit: Exit) -> u8 {
 }
 
 /// SIGINT, SIGTERM and SIGHUP become events.
-fn watch_signals(events: SyncSender<Event>) -> Result<(), LauncherError> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LauncherError::Signals)?;
+fn watch_signals(mut signals: Signals, events: SyncSender<Event>) {
     std::thread::spawn(move || {
         for _signal in signals.forever() {
             if events.send(Event::Stop).is_err() {
@@ -319,5 +317,4 @@ fn watch_signals(events: SyncSender<Event>) -> Result<(), LauncherError> {
             }
         }
     });
-    Ok(())
 }

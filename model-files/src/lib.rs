@@ -27,13 +27,14 @@ const DEMO_FILES: [(&str, &[u8]); 5] = [
 pub enum ModelFilesError {
     /// Neither `demo` nor a directory, nor shaped like a Hub id.
     #[error(
-        "model id {0:?} is not a directory; use \"{DEMO_MODEL_ID}\", or the path of a directory with a model in it or of a GGUF file"
+        "model id {0:?} is not a directory; use \"{DEMO_MODEL_ID}\", the path of a directory with a model in it or of a GGUF file, or \
+         organisation/name of a model on the Hugging Face Hub"
     )]
     NoSuchDirectory(String),
     /// Shaped like `organisation/name`.
     #[error(
-        "model id {0:?} is not a local directory, and downloading from the Hugging Face Hub is not supported by this \
-         version; download the model and pass the path of its directory"
+        "model id {0:?} is not a local directory; if it is a model on the Hugging Face Hub, \
+         `text-generation-launcher download-weights {0}` downloads it and names the directory to pass"
     )]
     HubId(String),
     /// The model has no such file.
@@ -83,12 +84,18 @@ impl ModelFiles {
         if path.is_dir() {
             return Self::of_directory(path);
         }
-        if path.is_file() && is_gguf(path) {
-            return Ok(Self::Gguf(path.to_path_buf()));
+        if is_gguf(path) {
+            let missing = || ModelFilesError::NoSuchDirectory(model_id.into());
+            return if path.is_file() { Ok(Self::Gguf(path.to_path_buf())) } else { Err(missing()) };
         }
         let mut parts = model_id.split('/');
+        // The Hub's names have no other letters.
+        let is_name = |part: &str| {
+            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            !part.is_empty() && !part.starts_with('.') && part.bytes().all(is_letter)
+        };
         let is_hub_id = matches!((parts.next(), parts.next(), parts.next()), (Some(org), Some(name), None)
-            if !name.is_empty() && !org.is_empty() && !org.starts_with('.') && !org.starts_with('~'));
+            if is_name(org) && is_name(name));
         Err(if is_hub_id {
             ModelFilesError::HubId(model_id.into())
         } else {
@@ -126,6 +133,11 @@ impl ModelFiles {
             Self::Demo | Self::Directory(_) => Ok(None),
             Self::Gguf(path) => Gguf::open(path).map(Some),
         }
+    }
+
+    /// Whether `model_id` is shaped like `organisation/name` of the Hugging Face Hub, and no directory has that path.
+    pub fn is_hub_id(model_id: &str) -> bool {
+        matches!(Self::open(model_id), Err(ModelFilesError::HubId(_)))
     }
 
     /// Where the file `name` is, or `None` when the model has no such file.
@@ -212,7 +224,9 @@ mod tests {
     #[test]
     fn other_ids_say_what_is_allowed() {
         assert!(matches!(ModelFiles::open("HuggingFaceTB/SmolLM2-135M"), Err(ModelFilesError::HubId(_))));
-        for id in ["", "nothing-here", "./a/b", "/no/such/directory", "a/b/c", "a/"] {
+        assert!(ModelFiles::is_hub_id("Qwen/Qwen2.5-0.5B_x"));
+        assert!(!ModelFiles::is_hub_id("demo"));
+        for id in ["", "nothing-here", "./a/b", "../b", "~/b", "a/..", "a/b?c", "/no/such/directory", "a/b/c", "a/"] {
             assert!(matches!(ModelFiles::open(id), Err(ModelFilesError::NoSuchDirectory(_))), "{id}");
         }
     }

@@ -19,6 +19,10 @@ pub struct RouterArgs {
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 
+    /// Directory of the model's files [default: the model id]
+    #[arg(long, hide = true)]
+    pub model_path: Option<PathBuf>,
+
     /// Revision of the model
     #[arg(long, env)]
     pub revision: Option<String>,
@@ -323,6 +327,7 @@ impl RouterArgs {
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self {
             model_id,
+            model_path,
             revision,
             shard_uds_path,
             world_size,
@@ -336,6 +341,7 @@ impl RouterArgs {
         } = self;
         let mut argv = Argv::default();
         argv.flag("--model-id", model_id);
+        argv.optional("--model-path", model_path.as_ref().map(|path| path.display()));
         argv.optional("--revision", revision.as_ref());
         argv.flag("--shard-uds-path", shard_uds_path);
         argv.flag("--world-size", world_size);
@@ -395,7 +401,8 @@ mod tests {
     fn argv_says_the_same() {
         check_round_trip(&[]);
         check_round_trip(&[
-            "--model-id=/m",
+            "--model-id=a/b",
+            "--model-path=/m",
             "--revision=main",
             "--shard-uds-path=/s",
             "--world-size=2",
@@ -414,7 +421,7 @@ mod tests {
     #[test]
     fn every_flag_has_its_environment_twin() {
         for flag in Cli::command().get_arguments() {
-            let Some(long) = flag.get_long().filter(|long| !["help", "hostname"].contains(long)) else {
+            let Some(long) = flag.get_long().filter(|long| !["help", "hostname", "model-path"].contains(long)) else {
                 continue;
             };
             let twin = long.to_uppercase().replace('-', "_");

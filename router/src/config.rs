@@ -4,7 +4,7 @@
 //! Nobody after this file sees the arguments. Sentences that TGI has are TGI's.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proto::{ModelInfo, WarmupReply};
@@ -22,7 +22,11 @@ pub struct ConfigError(Vec<String>);
 /// The arguments, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
+    /// What clients know the model by.
     pub(crate) model_id: String,
+    /// Where its files are, if not where the id says.
+    pub(crate) model_path: Option<PathBuf>,
+    pub(crate) revision: Option<String>,
     pub(crate) shard_uds_path: String,
     pub(crate) world_size: u32,
     pub(crate) shutdown_timeout: Duration,
@@ -87,6 +91,8 @@ impl Config {
         match (address, keys) {
             (Ok(address), Ok(api_keys)) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
+                model_path: args.model_path.clone(),
+                revision: args.revision.clone(),
                 shard_uds_path: args.shard_uds_path.clone(),
                 world_size: args.world_size,
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),

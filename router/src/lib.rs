@@ -124,7 +124,11 @@ pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
     // A port that is taken should not be noticed only after the warm-up.
     let address = config.address;
     drop(std::net::TcpListener::bind(address).map_err(|source| RouterError::Listen { address, source })?);
-    let text = ModelText::load(&ModelFiles::open(&config.model_id)?, config.chat_overrides())?;
+    let files = match &config.model_path {
+        Some(path) => ModelFiles::Directory(path.clone()),
+        None => ModelFiles::open(&config.model_id)?,
+    };
+    let text = ModelText::load(&files, config.chat_overrides())?;
     let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_ASYNC_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_threads)

@@ -47,11 +47,12 @@ pub struct ShardArgs {
 /// Which model, and how it is computed.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct ModelArgs {
-    /// Model to serve: `demo`, or the path of a directory in Hugging Face layout or of a GGUF file
+    /// Model to serve: `demo`, the path of a directory in Hugging Face layout or of a GGUF file, or organisation/name of a model on
+    /// the Hub
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 
-    /// Revision of the model on the Hub; a local directory has none
+    /// Revision of the model on the Hub: a branch, a tag or a commit [default: main]; a local directory has none
     #[arg(long, env)]
     pub revision: Option<String>,
 

@@ -96,7 +96,7 @@ fn bad_arguments_exit_with_2_and_say_why() {
     let long = format!("/tmp/{}", "x".repeat(120));
     for (flag, value, sentence) in [
         ("--shard-uds-path", long.as_str(), "a Unix socket allows 107"),
-        ("--model-id", "org/name", "Hugging Face Hub"),
+        ("--model-id", "gpt2", "organisation/name of a model on the Hugging Face Hub"),
         ("--model-id", "/no/such/model", "/no/such/model"),
         ("--num-shard", "0", "`num_shard` cannot be < 1"),
     ] {

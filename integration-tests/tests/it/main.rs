@@ -7,6 +7,8 @@ mod concurrency;
 mod failures;
 mod faults;
 mod generate;
+mod hub;
+mod hub_faults;
 mod invariance;
 mod lifecycle;
 mod plans;

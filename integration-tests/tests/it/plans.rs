@@ -63,6 +63,15 @@ fn two_shards_on_the_processor() {
 }
 
 #[test]
+fn a_model_of_the_hub_is_planned_without_asking_it() {
+    let nowhere = [("HF_ENDPOINT", "http://127.0.0.1:1")];
+    let text = stdout(launcher(&["plan", "--device", "cpu", "--model-id", "org/name", "--revision", "v1"], &nowhere));
+    for part in ["shard --model-id <snapshot of org/name> --device cpu", "router --model-id org/name --world-size 1"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}
+
+#[test]
 fn a_tpu_host_is_a_folder() {
     let root = host(4);
     let text = stdout(plan(root.path(), &["--device", "tpu", "--num-shard", "4"], &[("TPU_LOG_DIR", "/logs")]));

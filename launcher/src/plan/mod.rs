@@ -15,6 +15,7 @@ use shard::Device;
 use shard::devices::tpu::Chip;
 
 use crate::args::LaunchArgs;
+use crate::download::Snapshot;
 use crate::error::LauncherError;
 use crate::event::ChildId;
 use crate::tpu::{Request, Slice};
@@ -37,6 +38,8 @@ pub(crate) struct Place<'a> {
     pub(crate) shard_uds_path: &'a str,
     /// File through which shards on the processor exchange activations.
     pub(crate) collective_path: Option<PathBuf>,
+    /// Where a model from the Hub lies; others lie where their id says.
+    pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
 /// One process to start: this executable with these arguments.
@@ -73,7 +76,7 @@ impl LaunchPlan {
     /// [`LauncherError::Arguments`] with everything that is wrong.
     pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Self, LauncherError> {
         let num_shard = args.num_shard.unwrap_or(1);
-        let mut errors = check(args, place.shard_uds_path);
+        let mut errors = check(args, place);
         let slice = if errors.is_empty() { slice(args, machine) } else { Ok(None) };
         errors.extend(slice.as_ref().err().into_iter().flatten().cloned());
         let (Ok(slice), true) = (slice, errors.is_empty()) else {
@@ -91,7 +94,7 @@ impl LaunchPlan {
         };
         Ok(Self {
             shards: (0..num_shard).map(shard).collect(),
-            router: router(args, place.shard_uds_path.to_owned(), world_size),
+            router: router(args, place, world_size),
             slice,
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
             json_output: args.log.json_output,
@@ -123,7 +126,7 @@ fn slice(args: &LaunchArgs, machine: &Machine) -> Result<Option<Slice>, Vec<Stri
     Slice::plan(&request).map(Some)
 }
 
-fn check(args: &LaunchArgs, shard_uds_path: &str) -> Vec<String> {
+fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
     let mut errors = Vec::new();
     match (args.sharded, args.num_shard) {
         (_, Some(0)) => errors.push("`num_shard` cannot be < 1".to_owned()),
@@ -131,7 +134,7 @@ fn check(args: &LaunchArgs, shard_uds_path: &str) -> Vec<String> {
         _ => {}
     }
     errors.extend(check_devices(args));
-    let path = proto::socket_path(shard_uds_path, args.num_shard.unwrap_or(1).saturating_sub(1));
+    let path = proto::socket_path(place.shard_uds_path, args.num_shard.unwrap_or(1).saturating_sub(1));
     if path.len() > proto::MAX_SOCKET_PATH_BYTES {
         let max = proto::MAX_SOCKET_PATH_BYTES;
         errors.push(format!(
@@ -139,7 +142,7 @@ fn check(args: &LaunchArgs, shard_uds_path: &str) -> Vec<String> {
             path.len()
         ));
     }
-    if let Some(revision) = &args.model.revision {
+    if let (Some(revision), None) = (&args.model.revision, place.snapshot) {
         let model_id = &args.model.model_id;
         errors.push(format!(
             "`revision` is {revision:?}, but {model_id:?} does not come from the Hub and has no revisions"
@@ -166,8 +169,13 @@ fn check_devices(args: &LaunchArgs) -> Option<String> {
 
 fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> ShardPlan {
     let socket = proto::socket_path(place.shard_uds_path, rank);
+    let mut model = args.model.clone();
+    if let Some(snapshot) = place.snapshot {
+        model.model_id = snapshot.folder.display().to_string();
+        model.revision = None;
+    }
     let shard_args = shard::ShardArgs {
-        model: args.model.clone(),
+        model,
         uds_path: socket.clone().into(),
         rank,
         world_size,
@@ -180,11 +188,12 @@ fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> Sh
     ShardPlan { child, socket: socket.into() }
 }
 
-fn router(args: &LaunchArgs, shard_uds_path: String, world_size: u32) -> ChildPlan {
+fn router(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> ChildPlan {
     let router_args = router::RouterArgs {
         model_id: args.model.model_id.clone(),
-        revision: args.model.revision.clone(),
-        shard_uds_path,
+        model_path: place.snapshot.map(|snapshot| snapshot.folder.clone()),
+        revision: place.snapshot.and_then(|snapshot| snapshot.commit.clone()),
+        shard_uds_path: place.shard_uds_path.to_owned(),
         world_size,
         shutdown_timeout: args.shutdown_timeout,
         http: args.http.clone(),

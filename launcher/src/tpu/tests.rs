@@ -40,7 +40,8 @@ impl Host {
             "--devices-per-shard",
             &devices_per_shard,
         ]);
-        LaunchPlan::new(&args.launch, &Place { shard_uds_path: "/run/s", collective_path: None }, &self.machine)
+        let place = Place { shard_uds_path: "/run/s", collective_path: None, snapshot: None };
+        LaunchPlan::new(&args.launch, &place, &self.machine)
     }
 
     fn text(&self, num_shard: u32, devices_per_shard: u32) -> String {

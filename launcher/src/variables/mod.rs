@@ -6,11 +6,13 @@
 mod table;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use shard::Device;
 
 use self::table::{Row, TABLE};
-use crate::tpu::{INPUTS, Member};
+use crate::tpu::Member;
+use crate::{download, tpu};
 
 /// What a child is started for.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +36,8 @@ pub(crate) struct Variable {
     pub(crate) is_yours: bool,
 }
 
-/// The variables of this process that plans depend on.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The variables of this process that plans and downloads depend on. One of them is a secret: values are never printed.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Environment(pub(crate) BTreeMap<&'static str, String>);
 
 /// What a child for this finds in its environment, the user's own values included.
@@ -83,7 +85,7 @@ impl<'a> Setting<'a> {
 impl Environment {
     /// Reads what this process has. Call once.
     pub(crate) fn of_process() -> Self {
-        let names = TABLE.iter().map(|row| row.name).chain(INPUTS);
+        let names = TABLE.iter().map(|row| row.name).chain(tpu::INPUTS).chain(download::INPUTS);
         let value = |name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()));
         Self(names.filter_map(value).collect())
     }
@@ -91,6 +93,12 @@ impl Environment {
     /// The value of a variable; an empty one counts as not set.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn info(State(state): State<AppState>) -> Json<Info> {
     let (args, limits) = (&info.config.limits, &info.limits);
     Json(Info {
         model_id: info.config.model_id.clone(),
-        model_sha: None,
+        model_sha: info.config.revision.clone(),
         model_dtype: info.model.dtype.clone(),
         model_device_type: info.model.device.clone(),
         model_pipeline_tag: None,

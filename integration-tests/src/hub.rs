@@ -1,0 +1,341 @@
+//! A server that behaves like the Hugging Face Hub, and the other host that it sends large downloads to: redirects, ranges,
+//! etags, tokens, and faults on demand. It serves one model, and remembers what it was asked for.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+/// The commit that `main` is.
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+/// The id of the model.
+pub const MODEL_ID: &str = "org/tiny";
+/// An id that the model had before.
+pub const OLD_MODEL_ID: &str = "org/old-name";
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// A Hub with one model. Its threads end with the test process.
+#[derive(Debug)]
+pub struct Hub {
+    hub: SocketAddr,
+    state: Arc<State>,
+}
+
+/// What the Hub does wrong.
+#[derive(Debug, Clone)]
+pub enum HubFault {
+    /// Answers this status, with these headers.
+    Status(u16, Vec<(&'static str, String)>),
+    /// Has one more header.
+    Header(&'static str, String),
+    /// Closes the connection after so many bytes of the body.
+    Cut(usize),
+    /// Falls silent after so many bytes of the body.
+    Stall(usize),
+    /// Sends another first byte.
+    WrongByte,
+    /// Sends so many bytes more than there are.
+    Longer(usize),
+    /// Begins at the start, whatever was asked for.
+    NoRanges,
+}
+
+/// One request that was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HubRequest {
+    /// `GET` or `HEAD`.
+    pub method: String,
+    /// With the query.
+    pub path: String,
+    /// Whether it went to the host of large files.
+    pub is_elsewhere: bool,
+    /// All headers, by lower-case name.
+    pub headers: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct State {
+    elsewhere: SocketAddr,
+    files: BTreeMap<String, Vec<u8>>,
+    token: Option<String>,
+    faults: Mutex<Vec<Rule>>,
+    requests: Mutex<Vec<HubRequest>>,
+    served: Mutex<Served>,
+    changed: Condvar,
+}
+
+/// A fault that happens to requests of a method whose path contains this.
+#[derive(Debug)]
+struct Rule {
+    method: &'static str,
+    part: &'static str,
+    times: usize,
+    fault: HubFault,
+}
+
+/// Bytes of files that were sent, and how many may be.
+#[derive(Debug)]
+struct Served {
+    num_bytes: u64,
+    limit: u64,
+}
+
+/// What is answered.
+struct Answer {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+impl Hub {
+    /// Serves a model with these files, to everybody or to those with a token.
+    ///
+    /// # Panics
+    /// When no port can be had.
+    pub fn start(files: impl IntoIterator<Item = (String, Vec<u8>)>, token: Option<&str>) -> Self {
+        let bind = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let (hub, elsewhere) = (bind(), bind());
+        let address = |listener: &TcpListener| listener.local_addr().expect("a bound socket has an address");
+        let state = Arc::new(State {
+            elsewhere: address(&elsewhere),
+            files: files.into_iter().collect(),
+            token: token.map(str::to_owned),
+            faults: Mutex::default(),
+            requests: Mutex::default(),
+            served: Mutex::new(Served { num_bytes: 0, limit: u64::MAX }),
+            changed: Condvar::new(),
+        });
+        let started = Self { hub: address(&hub), state };
+        for (listener, is_elsewhere) in [(hub, false), (elsewhere, true)] {
+            let state = Arc::clone(&started.state);
+            std::thread::spawn(move || accept(&listener, &state, is_elsewhere));
+        }
+        started
+    }
+
+    /// What `HF_ENDPOINT` has to be.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.hub)
+    }
+
+    /// Lets the next `times` requests of this method whose path contains `part` go wrong.
+    pub fn fault(&self, method: &'static str, part: &'static str, times: usize, fault: HubFault) {
+        lock(&self.state.faults).push(Rule { method, part, times, fault });
+    }
+
+    /// What was asked for so far; it is forgotten.
+    pub fn requests(&self) -> Vec<HubRequest> {
+        std::mem::take(&mut lock(&self.state.requests))
+    }
+
+    /// Bytes of files that were sent so far.
+    pub fn num_bytes_sent(&self) -> u64 {
+        lock(&self.state.served).num_bytes
+    }
+
+    /// Sends `num_bytes` more bytes of files and then nothing.
+    pub fn limit(&self, num_bytes: u64) {
+        let mut served = lock(&self.state.served);
+        served.limit = served.num_bytes.saturating_add(num_bytes);
+        self.state.changed.notify_all();
+    }
+
+    /// Waits until as much was sent as [`Self::limit`] allows.
+    ///
+    /// # Panics
+    /// When that does not happen.
+    pub fn wait_for_limit(&self) {
+        let has_more = |served: &mut Served| served.num_bytes < served.limit;
+        let deadline = std::time::Duration::from_secs(60);
+        let guard = self.state.changed.wait_timeout_while(lock(&self.state.served), deadline, has_more);
+        let (served, timeout) = guard.expect("no thread panics with the lock");
+        assert!(!timeout.timed_out(), "{} bytes were sent and no more asked for", served.num_bytes);
+    }
+}
+
+fn accept(listener: &TcpListener, state: &Arc<State>, is_elsewhere: bool) {
+    for connection in listener.incoming().flatten() {
+        let state = Arc::clone(state);
+        // A client that is killed leaves a broken connection, which is no failure of the test.
+        std::thread::spawn(move || drop(state.converse(connection, is_elsewhere)));
+    }
+}
+
+impl State {
+    fn converse(&self, mut connection: TcpStream, is_elsewhere: bool) -> std::io::Result<()> {
+        let Some(request) = read_request(&connection, is_elsewhere)? else { return Ok(()) };
+        lock(&self.requests).push(request.clone());
+        let fault = self.take_fault(&request);
+        let mut answer = match (&fault, is_elsewhere) {
+            (Some(HubFault::Status(status, headers)), _) => Answer::new(*status, headers.clone()),
+            (_, true) => self.contents(&request, fault.as_ref()),
+            (_, false) => self.route(&request, fault.as_ref()),
+        };
+        let mut end = answer.body.len();
+        match &fault {
+            Some(HubFault::Header(name, value)) => {
+                answer.headers.retain(|(other, _)| other != name);
+                answer.headers.push((name, value.clone()));
+            }
+            Some(HubFault::Cut(len) | HubFault::Stall(len)) => end = end.min(*len),
+            Some(HubFault::WrongByte) => answer.body[0] ^= 1,
+            Some(HubFault::Longer(len)) => {
+                answer.body.resize(end + len, 0);
+                end = answer.body.len();
+            }
+            None | Some(HubFault::Status(..) | HubFault::NoRanges) => {}
+        }
+        write!(connection, "HTTP/1.1 {} Answer\r\nConnection: close\r\n", answer.status)?;
+        if !answer.headers.iter().any(|(name, _)| *name == "Content-Length") {
+            write!(connection, "Content-Length: {}\r\n", answer.body.len())?;
+        }
+        for (name, value) in &answer.headers {
+            write!(connection, "{name}: {value}\r\n")?;
+        }
+        connection.write_all(b"\r\n")?;
+        match (request.method.as_str(), request.path.starts_with("/api/models/")) {
+            ("GET", true) => connection.write_all(&answer.body[..end])?,
+            ("GET", false) => self.send(&mut connection, &answer.body[..end])?,
+            _ => {}
+        }
+        if let Some(HubFault::Stall(_)) = fault {
+            // Until the client gives up.
+            connection.read_to_end(&mut Vec::new())?;
+        }
+        Ok(())
+    }
+
+    /// What the Hub itself answers.
+    fn route(&self, request: &HubRequest, fault: Option<&HubFault>) -> Answer {
+        let error = |status, code: &str, message: &str| {
+            Answer::new(status, vec![("X-Error-Code", code.to_owned()), ("X-Error-Message", message.to_owned())])
+        };
+        let given = request.headers.get("authorization");
+        match (&self.token, given) {
+            (Some(token), Some(given)) if *given != format!("Bearer {token}") => {
+                return error(401, "", "Invalid credentials in Authorization header");
+            }
+            (Some(_), None) => return error(401, "RepoNotFound", "Invalid username or password."),
+            _ => {}
+        }
+        if request.path.contains(OLD_MODEL_ID) {
+            return Answer::new(307, vec![("Location", request.path.replace(OLD_MODEL_ID, MODEL_ID))]);
+        }
+        let api = format!("/api/models/{MODEL_ID}/revision/");
+        if let Some(revision) = request.path.strip_prefix(&api) {
+            return match revision {
+                "main" | "refs%2Fpr%2F1" | COMMIT => Answer::json(&self.listing()),
+                _ => error(404, "RevisionNotFound", &format!("Invalid rev id: {revision}")),
+            };
+        }
+        let (resolve, cached) =
+            (format!("/{MODEL_ID}/resolve/{COMMIT}/"), format!("/api/resolve-cache/models/{MODEL_ID}/{COMMIT}/"));
+        let name = request.path.strip_prefix(&resolve).or_else(|| request.path.strip_prefix(&cached));
+        let Some(name) = name else { return error(401, "RepoNotFound", "Invalid username or password.") };
+        let Some(bytes) = self.files.get(name) else { return error(404, "EntryNotFound", "Entry not found") };
+        let commit = ("X-Repo-Commit", COMMIT.to_owned());
+        if is_large(name) {
+            let location = format!("http://{}/blobs/{name}?signature=x%2Fy", self.elsewhere);
+            let (etag, size) = (format!("\"{}\"", sha256(bytes)), bytes.len().to_string());
+            let headers = [("Location", location), ("X-Linked-Etag", etag), ("X-Linked-Size", size), commit];
+            return Answer::new(302, headers.to_vec());
+        }
+        if request.path.starts_with(&resolve) {
+            return Answer::new(307, vec![("Location", format!("{cached}{name}")), commit]);
+        }
+        let mut answer = self.contents(request, fault);
+        answer.headers.extend([("ETag", format!("\"{}\"", &sha256(bytes)[..40])), commit]);
+        answer
+    }
+
+    /// A file, or the range of it that was asked for.
+    fn contents(&self, request: &HubRequest, fault: Option<&HubFault>) -> Answer {
+        let path = request.path.split('?').next().unwrap_or_default();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let bytes = &self.files[name];
+        let range = request.headers.get("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
+        let start = range.and_then(|start| start.parse().ok()).filter(|_| !matches!(fault, Some(HubFault::NoRanges)));
+        match start {
+            None => Answer { status: 200, headers: Vec::new(), body: bytes.clone() },
+            Some(start) if start >= bytes.len() => Answer::new(416, Vec::new()),
+            Some(start) => {
+                let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
+                Answer { status: 206, headers: vec![("Content-Range", range)], body: bytes[start..].to_vec() }
+            }
+        }
+    }
+
+    fn listing(&self) -> serde_json::Value {
+        let siblings: Vec<_> = self.files.keys().map(|name| json!({"rfilename": name})).collect();
+        json!({"id": MODEL_ID, "sha": COMMIT, "siblings": siblings, "tags": ["text-generation"], "gated": false})
+    }
+
+    fn take_fault(&self, request: &HubRequest) -> Option<HubFault> {
+        let mut rules = lock(&self.faults);
+        let is_meant =
+            |rule: &&mut Rule| rule.times > 0 && rule.method == request.method && request.path.contains(rule.part);
+        let rule = rules.iter_mut().find(is_meant)?;
+        rule.times -= 1;
+        Some(rule.fault.clone())
+    }
+
+    /// Sends bytes of a file as far as the limit allows.
+    fn send(&self, connection: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let is_full = |served: &mut Served| served.num_bytes >= served.limit;
+            let guard = self.changed.wait_while(lock(&self.served), is_full);
+            let mut served = guard.expect("no thread panics with the lock");
+            let allowed = usize::try_from(served.limit - served.num_bytes).unwrap_or(usize::MAX);
+            let len = rest.len().min(CHUNK_BYTES).min(allowed);
+            served.num_bytes += len as u64;
+            drop(served);
+            let outcome = connection.write_all(&rest[..len]);
+            self.changed.notify_all();
+            outcome?;
+            rest = &rest[len..];
+        }
+        connection.flush()
+    }
+}
+
+impl Answer {
+    fn new(status: u16, headers: Vec<(&'static str, String)>) -> Self {
+        Self { status, headers, body: Vec::new() }
+    }
+
+    fn json(value: &serde_json::Value) -> Self {
+        let headers = vec![("Content-Type", "application/json".to_owned())];
+        Self { status: 200, headers, body: value.to_string().into_bytes() }
+    }
+}
+
+fn read_request(connection: &TcpStream, is_elsewhere: bool) -> std::io::Result<Option<HubRequest>> {
+    let mut lines = BufReader::new(connection).lines();
+    let Some(first) = lines.next().transpose()? else { return Ok(None) };
+    let mut words = first.split(' ');
+    let (method, path) = (words.next().unwrap_or_default().to_owned(), words.next().unwrap_or_default().to_owned());
+    let mut headers = BTreeMap::new();
+    for line in lines {
+        let line = line?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        headers.insert(name.to_lowercase(), value.trim().to_owned());
+    }
+    Ok(Some(HubRequest { method, path, is_elsewhere, headers }))
+}
+
+/// The Hub keeps files of this kind elsewhere, under their SHA-256.
+fn is_large(name: &str) -> bool {
+    name.ends_with(".safetensors")
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics with the lock")
+}

@@ -1,0 +1,129 @@
+//! Contents on their way into the cache: `blobs/<etag>.incomplete`, which a killed download leaves for the next one.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::cache::{failed, sync_folder};
+use super::error::HubError;
+use super::hub::RemoteFile;
+
+/// Bytes read and written at once.
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+
+/// A file that is being written; its bytes so far are hashed where they can be checked at the end.
+#[derive(Debug)]
+pub(crate) struct Incomplete<'a> {
+    remote: &'a RemoteFile,
+    file: File,
+    path: PathBuf,
+    len_bytes: u64,
+    hash: Option<Sha256>,
+    /// Whether some of it came with an earlier download.
+    is_resumed: bool,
+}
+
+impl<'a> Incomplete<'a> {
+    /// Opens what is there. Of files without a SHA-256 nothing is taken over, because nobody would notice if the
+    /// computer had lost power while it was written.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn open(path: PathBuf, remote: &'a RemoteFile) -> Result<Self, HubError> {
+        let options = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = options.map_err(failed("open", &path))?;
+        let len_bytes = file.metadata().map_err(failed("look at", &path))?.len();
+        let mut incomplete = Self { remote, file, path, len_bytes: 0, hash: None, is_resumed: false };
+        incomplete.hash = remote.sha256().map(|_| Sha256::new());
+        if incomplete.hash.is_some() && len_bytes <= remote.size_bytes {
+            incomplete.read_back(len_bytes)?;
+        } else if len_bytes > 0 {
+            incomplete.restart()?;
+        }
+        Ok(incomplete)
+    }
+
+    /// Bytes that are there.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), HubError> {
+        self.file.write_all(bytes).map_err(failed("write", &self.path))?;
+        self.count(bytes);
+        Ok(())
+    }
+
+    /// Throws away what is there.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn restart(&mut self) -> Result<(), HubError> {
+        self.file.set_len(0).and_then(|()| self.file.rewind()).map_err(failed("write", &self.path))?;
+        self.hash = self.remote.sha256().map(|_| Sha256::new());
+        (self.len_bytes, self.is_resumed) = (0, false);
+        Ok(())
+    }
+
+    /// Whether all bytes are there and right. Wrong bytes of an earlier download are thrown away.
+    ///
+    /// # Errors
+    /// [`HubError::Sha256`] when bytes that came just now are wrong.
+    pub(crate) fn is_complete(&mut self) -> Result<bool, HubError> {
+        if self.len_bytes < self.remote.size_bytes {
+            return Ok(false);
+        }
+        let digest = self.hash.as_ref().map(|hash| hash.clone().finalize());
+        let found: Option<String> = digest.map(|digest| digest.iter().map(|byte| format!("{byte:02x}")).collect());
+        match (found, self.remote.sha256()) {
+            (Some(found), Some(expected)) if !found.eq_ignore_ascii_case(expected) => {
+                let was_resumed = self.is_resumed;
+                self.restart()?;
+                let (name, expected) = (self.remote.name.clone(), expected.to_owned());
+                if was_resumed { Ok(false) } else { Err(HubError::Sha256 { name, found, expected }) }
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Makes it durable and moves it to its place in one step.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn place(self, blob: &Path) -> Result<(), HubError> {
+        self.file.sync_all().map_err(failed("write", &self.path))?;
+        std::fs::rename(&self.path, blob).map_err(failed("move into place", blob))?;
+        sync_folder(blob.parent().unwrap_or(Path::new("/")))
+    }
+
+    /// Takes over the bytes of an earlier download.
+    fn read_back(&mut self, len_bytes: u64) -> Result<(), HubError> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        while self.len_bytes < len_bytes {
+            let wanted = usize::try_from(len_bytes - self.len_bytes).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+            match self.file.read(&mut chunk[..wanted]) {
+                Ok(0) => break,
+                Ok(length) => {
+                    self.count(&chunk[..length]);
+                    self.is_resumed = true;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed("read", &self.path)(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.len_bytes += bytes.len() as u64;
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
+        }
+    }
+}

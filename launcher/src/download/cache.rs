@@ -1,0 +1,255 @@
+//! The folder of one model in the cache that Python's tools share: `blobs/<etag>` are contents, `snapshots/<commit>/<name>`
+//! link to them, `refs/<revision>` names a commit, `../.locks/<model>/<etag>.lock` is held while a blob is written.
+//!
+//! Whatever is looked at is whole: blobs and refs come to their place by a rename, links by one call.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use hf_hub::{Cache, CacheRepo, Repo, RepoType};
+
+use super::error::HubError;
+use super::files;
+use super::hub::is_commit;
+
+/// A model's folder, for one revision.
+#[derive(Debug)]
+pub(crate) struct ModelCache {
+    root: PathBuf,
+    folder_name: String,
+    revision: String,
+    repo: CacheRepo,
+}
+
+/// A model that is complete in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) folder: PathBuf,
+    /// None of a folder that the user named.
+    pub(crate) commit: Option<String>,
+}
+
+/// Held while a blob is written. The system frees it, however this process ends.
+#[derive(Debug)]
+pub(crate) struct BlobLock {
+    _file: Option<File>,
+}
+
+impl ModelCache {
+    pub(crate) fn new(root: &Path, model: &str, revision: &str) -> Self {
+        let repo = Repo::with_revision(model.to_owned(), RepoType::Model, revision.to_owned());
+        let folder_name = repo.folder_name();
+        let repo = Cache::new(root.to_path_buf()).repo(repo);
+        Self { root: root.to_path_buf(), folder_name, revision: revision.to_owned(), repo }
+    }
+
+    /// Path of the contents with this tag, there or not.
+    pub(crate) fn blob(&self, etag: &str) -> PathBuf {
+        self.repo.blob_path(etag)
+    }
+
+    /// Path of contents that are on their way.
+    pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
+        self.blob(&format!("{etag}.incomplete"))
+    }
+
+    /// Where the blobs lie; made if it is not there.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn blobs(&self) -> Result<PathBuf, HubError> {
+        let folder = self.root.join(&self.folder_name).join("blobs");
+        std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
+        Ok(folder)
+    }
+
+    /// What is complete of the revision.
+    ///
+    /// # Errors
+    /// The names of files that are missing.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, Vec<String>> {
+        let commit = self.commit();
+        let folder = commit.as_ref().map(|commit| self.repo.pointer_path(commit));
+        let path = |name: &str| folder.as_ref().map(|folder| folder.join(name));
+        let missing = files::missing(
+            |name| path(name).and_then(|path| std::fs::read(path).ok()),
+            |name| path(name).is_some_and(|path| path.is_file()),
+        );
+        match (folder, commit) {
+            (Some(folder), Some(commit)) if missing.is_empty() => Ok(Snapshot { folder, commit: Some(commit) }),
+            _ => Err(missing),
+        }
+    }
+
+    /// Where the files of a commit lie.
+    pub(crate) fn folder(&self, commit: &str) -> PathBuf {
+        self.repo.pointer_path(commit)
+    }
+
+    /// Waits until nobody else writes what this names, a blob as a rule, on this host or, where the file system can, on another. `on_wait` is
+    /// told when that is not at once.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn lock(&self, etag: &str, on_wait: impl FnOnce()) -> Result<BlobLock, HubError> {
+        let folder = self.root.join(".locks").join(&self.folder_name);
+        std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
+        let path = folder.join(format!("{etag}.lock"));
+        let file =
+            File::options().create(true).write(true).truncate(false).open(&path).map_err(failed("open", &path))?;
+        let outcome = match file.try_lock() {
+            Ok(()) => Ok(()),
+            Err(TryLockError::WouldBlock) => {
+                on_wait();
+                file.lock()
+            }
+            Err(TryLockError::Error(error)) => Err(error),
+        };
+        match outcome {
+            Ok(()) => Ok(BlobLock { _file: Some(file) }),
+            // Some network file systems have no locks. Two writers then do the same work twice.
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(BlobLock { _file: None }),
+            Err(source) => Err(failed("lock", &path)(source)),
+        }
+    }
+
+    /// Lets the snapshot's file `name` be the blob.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn link(&self, commit: &str, name: &str, etag: &str) -> Result<(), HubError> {
+        let folder = self.folder(commit);
+        std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
+        let (target, path) = (Path::new("../../blobs").join(etag), folder.join(name));
+        let link = || std::os::unix::fs::symlink(&target, &path);
+        let outcome = match link() {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => match std::fs::read_link(&path) {
+                Ok(found) if found == target => Ok(()),
+                // To a blob that is gone.
+                _ => std::fs::remove_file(&path).and_then(|()| link()),
+            },
+            outcome => outcome,
+        };
+        outcome.map_err(failed("link", &path))
+    }
+
+    /// Notes which commit the revision is.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub(crate) fn set_commit(&self, commit: &str) -> Result<(), HubError> {
+        if self.commit().as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.ref_path();
+        let folder = path.parent().unwrap_or(&self.root);
+        std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
+        let _lock = self.lock("refs", || {})?;
+        // Not beside its place, where everything is a ref.
+        let new = self.root.join(&self.folder_name).join("ref.new");
+        let write = || {
+            let mut file = File::create(&new)?;
+            file.write_all(commit.as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(failed("write", &new))?;
+        std::fs::rename(&new, &path).map_err(failed("move into place", &path))
+    }
+
+    /// The commit that the revision is or was.
+    fn commit(&self) -> Option<String> {
+        if is_commit(&self.revision) {
+            return Some(self.revision.clone());
+        }
+        let commit = std::fs::read_to_string(self.ref_path()).ok()?.trim().to_owned();
+        is_commit(&commit).then_some(commit)
+    }
+
+    fn ref_path(&self) -> PathBuf {
+        self.root.join(&self.folder_name).join("refs").join(&self.revision)
+    }
+}
+
+/// Makes the names in a folder durable.
+///
+/// # Errors
+/// [`HubError::Disk`].
+pub(crate) fn sync_folder(folder: &Path) -> Result<(), HubError> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("write", folder))
+}
+
+/// Bytes that may still be written below a folder.
+///
+/// # Errors
+/// [`HubError::Disk`].
+pub(crate) fn free_bytes(folder: &Path) -> Result<u64, HubError> {
+    let status = rustix::fs::statvfs(folder).map_err(|error| failed("look at", folder)(error.into()))?;
+    Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HubError {
+    let path = path.to_path_buf();
+    move |source| HubError::Disk { action, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    #[test]
+    fn the_layout_is_that_of_pythons_tools() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = ModelCache::new(root.path(), "org/tiny", "refs/pr/1");
+        cache.blobs().unwrap();
+        for (name, etag) in [("config.json", "e1"), ("tokenizer.json", "e2"), ("model.safetensors", "e3")] {
+            assert!(cache.snapshot().unwrap_err().contains(&name.to_owned()));
+            std::fs::write(cache.blob(etag), name).unwrap();
+            cache.link(COMMIT, name, "gone").unwrap();
+            cache.link(COMMIT, name, etag).unwrap();
+            cache.link(COMMIT, name, etag).unwrap();
+        }
+        assert_eq!(cache.snapshot().unwrap_err().len(), 3, "no ref names the commit");
+        cache.set_commit(COMMIT).unwrap();
+        let snapshot = cache.snapshot().unwrap();
+        let model = root.path().join("models--org--tiny");
+        assert_eq!(snapshot, Snapshot { folder: model.join("snapshots").join(COMMIT), commit: Some(COMMIT.into()) });
+        assert_eq!(std::fs::read_to_string(model.join("refs/refs/pr/1")).unwrap(), COMMIT);
+        let link = std::fs::read_link(snapshot.folder.join("config.json")).unwrap();
+        assert_eq!(link, Path::new("../../blobs/e1"));
+        assert_eq!(std::fs::read_to_string(snapshot.folder.join("config.json")).unwrap(), "config.json");
+        assert_eq!(ModelCache::new(root.path(), "org/tiny", COMMIT).snapshot().unwrap(), snapshot);
+        let other = COMMIT.replace('0', "f");
+        cache.set_commit(&other).unwrap();
+        assert_eq!(std::fs::read_to_string(model.join("refs/refs/pr/1")).unwrap(), other);
+        drop(cache.lock("e1", || panic!("nobody holds it")).unwrap());
+        assert!(root.path().join(".locks/models--org--tiny/e1.lock").exists());
+    }
+
+    #[test]
+    fn a_second_writer_waits_for_the_first() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = ModelCache::new(root.path(), "org/tiny", "main");
+        let first = cache.lock("e", || {}).unwrap();
+        let (waits_tx, waits) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| cache.lock("e", move || waits_tx.send(()).unwrap()).unwrap());
+            waits.recv().unwrap();
+            drop(first);
+            second.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_broken_ref_names_no_commit() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = ModelCache::new(root.path(), "org/tiny", "main");
+        cache.set_commit(COMMIT).unwrap();
+        for text in ["", "0123", "../../.."] {
+            std::fs::write(cache.ref_path(), text).unwrap();
+            assert_eq!(cache.commit(), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Why a model did not come from the Hub, and what to do about it.
+
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::DecimalBytes;
+use proto::exit_status;
+
+/// What the Hub is waited for at most when it says itself how long.
+pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Everything that can go wrong on the way from a model id to a folder.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HubError {
+    #[error("no folder for models: set HF_HOME, or HOME")]
+    NoCache,
+    #[error("read the token in {}: {source}", .path.display())]
+    TokenFile { path: PathBuf, source: io::Error },
+    #[error("the token from {source_name} has characters that no token has")]
+    TokenText { source_name: String },
+    #[error("certificates in {}: {problem}", .path.display())]
+    Certificates { path: PathBuf, problem: String },
+    #[error("HF_HUB_DOWNLOAD_TIMEOUT is {text:?}, but must be a number of seconds, at least 1")]
+    Timeout { text: String },
+    #[error("model id {0:?} is not `demo`, a directory, or organisation/name of a model on the Hub")]
+    NoHubId(String),
+    #[error("{endpoint} has no model {model:?}, or it is private; {}", credentials(.token.as_deref(), .endpoint))]
+    NoModel { model: String, endpoint: String, token: Option<String> },
+    #[error(
+        "model {model:?} is gated: ask for access and accept its licence at {endpoint}/{model}; {}",
+        credentials(.token.as_deref(), .endpoint)
+    )]
+    Gated { model: String, endpoint: String, token: Option<String> },
+    #[error("{endpoint} does not know the token from {token}; make a new one at {endpoint}/settings/tokens")]
+    BadToken { endpoint: String, token: String },
+    #[error("{url} is refused (status 403{}); {}", because(.message), credentials(.token.as_deref(), .endpoint))]
+    Forbidden { url: String, message: String, endpoint: String, token: Option<String> },
+    #[error("model {model:?} has no revision {revision:?}; {endpoint}/{model}/tree/main lists its branches and tags")]
+    NoRevision { model: String, revision: String, endpoint: String },
+    #[error("model {model:?} has no file {name}")]
+    NoFile { model: String, name: String },
+    #[error("{endpoint} answers 429: too many requests{}; try again in some minutes", quota(.token.as_deref()))]
+    TooManyRequests { endpoint: String, token: Option<String>, retry_after: Option<Duration> },
+    #[error("{url} answers status {status}{}", because(.message))]
+    Status { url: String, status: u16, message: String },
+    #[error("{url} answers what the Hub does not: {problem}")]
+    Answer { url: String, problem: String },
+    #[error(
+        "{endpoint} cannot be reached: {reason}; {}, or set HF_HUB_OFFLINE=1 where the model is in the cache",
+        network_advice(.reason)
+    )]
+    Unreachable { endpoint: String, reason: String, is_passing: bool },
+    #[error("{name} ended after {received_bytes} of {size_bytes} bytes: {reason}")]
+    Cut { name: String, received_bytes: u64, size_bytes: u64, reason: String },
+    #[error("sha256 of {name} is {found}, but the Hub says {expected}; what was received is removed")]
+    Sha256 { name: String, found: String, expected: String },
+    #[error("{action} {}: {source}{}", .path.display(), disk_advice(.source))]
+    Disk { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "model {model:?} needs {} more, but {} has {} left; make room, or set HF_HOME or HF_HUB_CACHE to a larger disk",
+        DecimalBytes(*.needed_bytes), .folder.display(), DecimalBytes(*.free_bytes)
+    )]
+    NoSpace { model: String, needed_bytes: u64, free_bytes: u64, folder: PathBuf },
+    #[error(
+        "HF_HUB_OFFLINE is set, and {} has not all of model {model:?} at revision {revision:?}: {} missing; download it \
+         where there is a network with `text-generation-launcher download-weights {model}`",
+        .cache.display(), .missing.join(", ")
+    )]
+    Offline { model: String, revision: String, cache: PathBuf, missing: Vec<String> },
+    #[error("model {model:?} has no {name}{}", instead(.name))]
+    Lacks { model: String, name: &'static str },
+    #[error(
+        "model {model:?} has its weights only as pickles ({found}), which can run code and are not read; convert them with \
+         transformers: `AutoModelForCausalLM.from_pretrained({model:?}).save_pretrained(directory)`, its tokenizer \
+         likewise, and pass that directory"
+    )]
+    OnlyPickles { model: String, found: String },
+    #[error(
+        "model {model:?} has its weights only as GGUF ({found}), which this version does not download; choose a model \
+         with safetensors"
+    )]
+    OnlyGguf { model: String, found: String },
+    #[error("model {model:?} has no model.safetensors and no model.safetensors.index.json")]
+    NoWeights { model: String },
+    #[error("model.safetensors.index.json: {problem}")]
+    Index { problem: String },
+    #[error("watch for signals: {0}")]
+    Signals(io::Error),
+    #[error("start a thread: {0}")]
+    Thread(io::Error),
+    #[error("the download ended without a word")]
+    Silent,
+    #[error("the download was stopped; the next one goes on from here")]
+    Stopped,
+}
+
+impl HubError {
+    /// Whether it may go away by itself.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { is_passing, .. } => *is_passing,
+            Self::TooManyRequests { retry_after, .. } => retry_after.is_none_or(|wait| wait <= MAX_RETRY_AFTER),
+            Self::Status { status, .. } => *status == 408 || *status >= 500,
+            Self::Cut { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// How long the Hub wants to be left alone.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::TooManyRequests { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// One of [`exit_status`]: whether something must be changed before a next try.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            _ if self.is_passing() => exit_status::FAILURE,
+            Self::TooManyRequests { .. }
+            | Self::Unreachable { .. }
+            | Self::Disk { .. }
+            | Self::NoSpace { .. }
+            | Self::Sha256 { .. }
+            | Self::Signals(_)
+            | Self::Thread(_)
+            | Self::Silent
+            | Self::Stopped => exit_status::FAILURE,
+            _ => exit_status::CONFIGURATION,
+        }
+    }
+}
+
+fn credentials(token: Option<&str>, endpoint: &str) -> String {
+    match token {
+        Some(source) => format!("the token that was used is from {source}"),
+        None => format!("no token was used: set HF_TOKEN to one from {endpoint}/settings/tokens"),
+    }
+}
+
+fn quota(token: Option<&str>) -> &'static str {
+    if token.is_some() { "" } else { " without a token (HF_TOKEN allows more)" }
+}
+
+fn because(message: &str) -> String {
+    let mut text = String::new();
+    if !message.is_empty() {
+        let _ = write!(text, ": {message}");
+    }
+    text
+}
+
+fn network_advice(reason: &str) -> &'static str {
+    match reason.contains("certificate") {
+        true => "set SSL_CERT_FILE to the certificates of a proxy that signs for others",
+        false => "check the network and HTTPS_PROXY",
+    }
+}
+
+fn instead(name: &str) -> &'static str {
+    match name {
+        "tokenizer.json" => {
+            "; make one with transformers: `AutoTokenizer.from_pretrained(model).save_pretrained(directory)`, and pass a \
+             directory with all files"
+        }
+        _ => "; is it a language model?",
+    }
+}
+
+fn disk_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "; make room, or set HF_HOME or HF_HUB_CACHE to a larger disk; what was received is kept"
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "; set HF_HOME or HF_HUB_CACHE to a writable folder"
+        }
+        _ => "",
+    }
+}

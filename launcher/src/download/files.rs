@@ -1,0 +1,196 @@
+//! Which files of a model are needed. Pure: from their names, and from what the index of the weights lists.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::error::HubError;
+
+/// What router and shard read besides the weights, and whether they can do without.
+const SMALL_FILES: [(&str, bool); 7] = [
+    ("config.json", true),
+    ("tokenizer.json", true),
+    ("generation_config.json", false),
+    ("tokenizer_config.json", false),
+    ("special_tokens_map.json", false),
+    ("chat_template.json", false),
+    ("chat_template.jinja", false),
+];
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+/// Formats of other programs that hold pickles.
+const PICKLES: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
+/// Names that an error gives as examples.
+const MAX_EXAMPLES: usize = 3;
+
+/// What is downloaded of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// What comes first: all that is there when the weights are means that the model is complete.
+    pub(crate) small: Vec<String>,
+    pub(crate) weights: Weights,
+}
+
+/// Where the weights are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weights {
+    /// In one file of this name.
+    Single(&'static str),
+    /// In the files that the index of this name lists; it is one of the small files.
+    Indexed(&'static str),
+}
+
+/// Chooses among the files of a model.
+///
+/// # Errors
+/// When it lacks what is needed; the message says which, and what else it has.
+pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubError> {
+    let has = |name: &str| names.iter().any(|other| other == name);
+    let weights = match (has(SINGLE_FILE), has(INDEX_FILE)) {
+        // As transformers and the shard choose.
+        (true, _) => Weights::Single(SINGLE_FILE),
+        (false, true) => Weights::Indexed(INDEX_FILE),
+        (false, false) => return Err(no_weights(model, names)),
+    };
+    if let Some((name, _)) = SMALL_FILES.iter().find(|(name, is_needed)| *is_needed && !has(name)) {
+        return Err(HubError::Lacks { model: model.to_owned(), name });
+    }
+    let index = (weights == Weights::Indexed(INDEX_FILE)).then_some(INDEX_FILE);
+    let small = SMALL_FILES.iter().map(|(name, _)| *name).filter(|name| has(name)).chain(index);
+    Ok(Selection { small: small.map(str::to_owned).collect(), weights })
+}
+
+/// The files that an index lists, sorted.
+///
+/// # Errors
+/// [`HubError::Index`], also for a name that would leave the model's folder.
+pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, HubError> {
+    let failed = |problem: String| HubError::Index { problem };
+    let index: Value = serde_json::from_slice(index).map_err(|error| failed(error.to_string()))?;
+    let map = index["weight_map"].as_object().ok_or_else(|| failed("has no weight_map".into()))?;
+    let names: BTreeSet<&str> = map.values().map(|name| name.as_str().unwrap_or_default()).collect();
+    if let Some(name) = names.iter().find(|name| !is_plain(name)) {
+        return Err(failed(format!("lists {name:?}, which is not the name of a safetensors file")));
+    }
+    Ok(names.into_iter().map(str::to_owned).collect())
+}
+
+/// Names of what a folder lacks to be a model; `read` gives a file of it.
+pub(crate) fn missing(read: impl Fn(&str) -> Option<Vec<u8>>, has: impl Fn(&str) -> bool) -> Vec<String> {
+    let needed = SMALL_FILES.iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| (*name).to_owned());
+    let weights = match read(INDEX_FILE) {
+        Some(index) if !has(SINGLE_FILE) => shards(&index).unwrap_or_else(|_| vec![INDEX_FILE.to_owned()]),
+        _ => vec![SINGLE_FILE.to_owned()],
+    };
+    let is_bad_index = |name: &String| name == INDEX_FILE;
+    needed.chain(weights).filter(|name| is_bad_index(name) || !has(name)).collect()
+}
+
+fn no_weights(model: &str, names: &[String]) -> HubError {
+    let model = model.to_owned();
+    let ending = |endings: &[&str]| {
+        let is_such = |name: &&String| endings.iter().any(|ending| name.ends_with(ending));
+        let found: Vec<&str> = names.iter().filter(is_such).take(MAX_EXAMPLES).map(String::as_str).collect();
+        (!found.is_empty()).then(|| found.join(", "))
+    };
+    match (ending(&[".gguf"]), ending(&PICKLES)) {
+        (Some(found), _) => HubError::OnlyGguf { model, found },
+        (None, Some(found)) => HubError::OnlyPickles { model, found },
+        (None, None) => HubError::NoWeights { model },
+    }
+}
+
+/// Whether this names a file beside the index, and no other.
+fn is_plain(name: &str) -> bool {
+    name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', '?', '#', '%'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selected(names: &[&str]) -> Result<Selection, String> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        select("a/b", &names).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_what_is_read_is_chosen() {
+        let single = selected(&[
+            ".gitattributes",
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            "onnx/model.onnx",
+            "original/consolidated.00.pth",
+            "pytorch_model.bin",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "model.safetensors.index.json",
+        ]);
+        let small = ["config.json", "tokenizer.json", "tokenizer_config.json"].map(str::to_owned).to_vec();
+        assert_eq!(single, Ok(Selection { small, weights: Weights::Single("model.safetensors") }));
+        let sharded = selected(&[
+            "chat_template.jinja",
+            "config.json",
+            "model-1.safetensors",
+            "model.safetensors.index.json",
+            "tokenizer.json",
+        ])
+        .unwrap();
+        assert_eq!(sharded.small.last().unwrap(), "model.safetensors.index.json");
+        assert_eq!(sharded.weights, Weights::Indexed("model.safetensors.index.json"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        let cases: [(&[&str], &str); 6] = [
+            (&["config.json", "pytorch_model-1.bin", "tokenizer.json"], "only as pickles (pytorch_model-1.bin)"),
+            (&["m-Q4_K_M.gguf", "m-Q8_0.gguf"], "only as GGUF (m-Q4_K_M.gguf, m-Q8_0.gguf)"),
+            (
+                &["config.json", "consolidated.safetensors"],
+                "has no model.safetensors and no model.safetensors.index.json",
+            ),
+            (&[], "has no model.safetensors"),
+            (&["model.safetensors", "tokenizer.json"], "has no config.json"),
+            (&["model.safetensors", "config.json", "tokenizer.model"], "has no tokenizer.json; make one"),
+        ];
+        for (names, expected) in cases {
+            let error = selected(names).unwrap_err();
+            assert!(error.starts_with("model \"a/b\" has ") && error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_index_lists_each_file_once() {
+        let index = br#"{"weight_map": {"b": "m-2.safetensors", "a": "m-1.safetensors", "c": "m-2.safetensors"}}"#;
+        assert_eq!(shards(index).unwrap(), ["m-1.safetensors", "m-2.safetensors"]);
+    }
+
+    #[test]
+    fn an_index_cannot_name_other_places() {
+        for name in ["../x.safetensors", "/etc/x.safetensors", ".x.safetensors", "x.bin", "", "a?b.safetensors"] {
+            let index = serde_json::json!({"weight_map": {"a": name}}).to_string();
+            let error = shards(index.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(&format!("lists {name:?}")), "{error}");
+        }
+        for index in ["{", "[]", "{}", r#"{"weight_map": {"a": 1}}"#] {
+            assert!(shards(index.as_bytes()).is_err(), "{index}");
+        }
+    }
+
+    #[test]
+    fn what_a_folder_lacks_is_named() {
+        let lacks = |files: &[(&str, &str)]| {
+            let read =
+                |name: &str| files.iter().find(|(file, _)| *file == name).map(|(_, text)| text.as_bytes().to_vec());
+            missing(read, |name| read(name).is_some())
+        };
+        assert_eq!(lacks(&[]), ["config.json", "tokenizer.json", "model.safetensors"]);
+        let index = r#"{"weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors"}}"#;
+        let sharded = [("config.json", ""), ("tokenizer.json", ""), ("model.safetensors.index.json", index)];
+        assert_eq!(lacks(&sharded), ["m-1.safetensors", "m-2.safetensors"]);
+        assert_eq!(lacks(&[sharded[0], sharded[1], (SINGLE_FILE, "")]), Vec::<String>::new());
+        assert_eq!(lacks(&[sharded[0], sharded[1], (INDEX_FILE, "{")]), [INDEX_FILE]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Models from the Hugging Face Hub: before any process starts, `organisation/name` becomes a folder of the cache that
+//! Python's tools share. `demo` and local directories never get here.
+//!
+//! Doors: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment, `hub` asks,
+//! `files` chooses, `cache` and `blob` keep, `snapshot` does all of it on a thread of its own, and `progress` shows it.
+//! The thread is not joined when a signal ends the wait: whatever a download leaves, the next one goes on from.
+
+mod blob;
+mod cache;
+mod error;
+mod files;
+mod hub;
+mod progress;
+mod retry;
+mod settings;
+mod snapshot;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use model_files::ModelFiles;
+use proto::exit_status;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+pub(crate) use self::cache::Snapshot;
+pub(crate) use self::error::HubError;
+pub(crate) use self::settings::INPUTS;
+
+use self::progress::{Display, Event};
+use self::retry::Stop;
+use self::settings::Settings;
+use self::snapshot::Download;
+use crate::args::{DownloadArgs, HubArgs};
+use crate::terminal::Terminal;
+use crate::variables::Environment;
+
+const DEFAULT_REVISION: &str = "main";
+/// How long a signal may go unnoticed.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+/// Events held before the threads that read files wait for the display.
+const MAX_QUEUED_EVENTS: usize = 64;
+
+/// A model on the Hub, and how it gets here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) model_id: &'a str,
+    pub(crate) revision: Option<&'a str>,
+    pub(crate) hub: &'a HubArgs,
+    pub(crate) json_output: bool,
+}
+
+/// Brings the model and says where it is; `None` when a signal came first.
+///
+/// # Errors
+/// Why it cannot be had; the message says what to do.
+pub(crate) fn resolve(
+    wanted: &Wanted<'_>,
+    environment: &Environment,
+    signals: &mut Signals,
+) -> Result<Option<Snapshot>, HubError> {
+    let model = wanted.model_id.to_owned();
+    let revision = wanted.revision.unwrap_or(DEFAULT_REVISION).to_owned();
+    if let Some(folder) = &wanted.hub.weights_cache_override {
+        return Ok(Some(Snapshot { folder: folder.clone(), commit: None }));
+    }
+    let settings = Settings::new(wanted.hub, environment)?;
+    if !is_revision(&revision) {
+        return Err(HubError::NoRevision { model, revision, endpoint: settings.endpoint });
+    }
+    let mut display = Display::new(settings.has_bars && Terminal::new(wanted.json_output).is_interactive());
+    let (events_tx, events) = sync_channel(MAX_QUEUED_EVENTS);
+    let stop = Arc::new(Stop::default());
+    let stopped = Arc::clone(&stop);
+    let download = move || {
+        let outcome = Download::new(&model, &revision, &settings, events_tx.clone(), &stopped).run();
+        // Nobody listens after a signal.
+        let _ = events_tx.send(Event::Ended(outcome));
+    };
+    std::thread::Builder::new().name("download".into()).spawn(download).map_err(HubError::Thread)?;
+    let outcome = watch(&events, signals, &mut display);
+    stop.set();
+    if let Ok(Some(Snapshot { folder, .. })) = &outcome {
+        tracing::info!(folder = %folder.display(), "{} is in the cache", wanted.model_id);
+    }
+    outcome
+}
+
+/// Downloads a model, says where it is, and ends. Exit status: see `docs/exit-codes.md`.
+pub(crate) fn run_as_process(args: &DownloadArgs) -> ExitCode {
+    if let Err(error) = telemetry::init(args.log.json_output, &args.log.log_level) {
+        let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
+        return ExitCode::from(exit_status::CONFIGURATION);
+    }
+    match download(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn download(args: &DownloadArgs) -> Result<(), HubError> {
+    let DownloadArgs { model_id, revision, extension: _, hub, log } = args;
+    if Path::new(model_id).is_dir() || model_id == model_files::DEMO_MODEL_ID {
+        tracing::info!("{model_id:?} is not from the Hub; there is nothing to download");
+        return Ok(());
+    }
+    if !ModelFiles::is_hub_id(model_id) {
+        return Err(HubError::NoHubId(model_id.clone()));
+    }
+    let mut signals = watch_signals().map_err(HubError::Signals)?;
+    let wanted = Wanted { model_id, revision: revision.as_deref(), hub, json_output: log.json_output };
+    resolve(&wanted, &Environment::of_process(), &mut signals)?.map(drop).ok_or(HubError::Stopped)
+}
+
+/// Catches what asks a process to end.
+pub(crate) fn watch_signals() -> std::io::Result<Signals> {
+    Signals::new([SIGINT, SIGTERM, SIGHUP])
+}
+
+fn watch(events: &Receiver<Event>, signals: &mut Signals, display: &mut Display) -> Result<Option<Snapshot>, HubError> {
+    loop {
+        if signals.pending().next().is_some() {
+            return Ok(None);
+        }
+        match events.recv_timeout(SIGNAL_INTERVAL) {
+            Ok(Event::Ended(outcome)) => return outcome.map(Some),
+            Ok(event) => display.show(event),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(HubError::Silent),
+        }
+    }
+}
+
+/// Whether this can be part of an address and the name of a ref.
+fn is_revision(revision: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && !part.starts_with('.');
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/@=".contains(&byte);
+    revision.split('/').all(is_part) && revision.bytes().all(is_letter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_stay_where_they_belong() {
+        for good in ["main", "v1.0", "refs/pr/12", "0123456789abcdef0123456789abcdef01234567", "gptq-4bit-32g"] {
+            assert!(is_revision(good), "{good}");
+        }
+        for bad in ["", "/etc", "../x", "a/../b", "a//b", "a?b", "a b", "a%2e", "a\n"] {
+            assert!(!is_revision(bad), "{bad}");
+        }
+    }
+}

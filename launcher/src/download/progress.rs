@@ -1,0 +1,176 @@
+//! What a download shows: on a terminal a bar per file, elsewhere a line when a file begins, ends, and now and then.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use indicatif::{DecimalBytes, HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::cache::Snapshot;
+use super::error::HubError;
+
+/// Between two lines about one file.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+const BAR: &str =
+    "{msg} {bar:24} {decimal_bytes:>9} of {decimal_total_bytes:9} {decimal_bytes_per_sec:>11}, {eta} left";
+
+/// Something happened to a download.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A file begins, with what an earlier download left.
+    Started { name: String, size_bytes: u64, done_bytes: u64 },
+    /// So much of a file is there.
+    Received { name: String, done_bytes: u64 },
+    /// A file is in its place.
+    Finished { name: String },
+    /// Somebody else downloads a file.
+    Waiting { name: String },
+    /// Something failed and will be tried again.
+    Retrying { error: String, delay: Duration },
+    /// The Hub cannot be asked; the model is taken as it is in the cache.
+    Fallback { error: String },
+    /// The download is over.
+    Ended(Result<Snapshot, HubError>),
+}
+
+/// Where it is shown.
+#[derive(Debug)]
+pub(crate) struct Display {
+    files: BTreeMap<String, FileProgress>,
+    /// Of a terminal.
+    bars: Option<MultiProgress>,
+}
+
+#[derive(Debug)]
+struct FileProgress {
+    bar: Option<ProgressBar>,
+    size_bytes: u64,
+    done_bytes: u64,
+    /// Of an earlier download.
+    first_bytes: u64,
+    start: Instant,
+    last_line: Instant,
+}
+
+impl Display {
+    /// For the process's stdout; bars only where they are asked for.
+    pub(crate) fn new(has_bars: bool) -> Self {
+        let bars = has_bars.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stdout()));
+        Self { files: BTreeMap::new(), bars }
+    }
+
+    /// Shows what happened.
+    pub(crate) fn show(&mut self, event: Event) {
+        match event {
+            Event::Started { name, size_bytes, done_bytes } => self.start(name, size_bytes, done_bytes),
+            Event::Received { name, done_bytes } => self.advance(&name, done_bytes),
+            Event::Finished { name } => self.finish(&name),
+            Event::Waiting { name } => self.line(|| tracing::info!("waiting for another download of {name}")),
+            Event::Retrying { error, delay } => {
+                self.line(|| tracing::warn!("{error}; trying again in {:.1} s", delay.as_secs_f64()));
+            }
+            Event::Fallback { error } => self.line(|| tracing::warn!("{error}; the model is taken from the cache")),
+            // Told by who waits for it.
+            Event::Ended(_) => {}
+        }
+    }
+
+    fn start(&mut self, name: String, size_bytes: u64, done_bytes: u64) {
+        let bar = self.bars.as_ref().map(|bars| {
+            let style = ProgressStyle::with_template(BAR).expect("the template is one").progress_chars("█░░");
+            // Until it is one of the others it must not be drawn.
+            let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden())
+                .with_style(style)
+                .with_position(done_bytes);
+            bar.set_message(name.clone());
+            // A rate is that of what comes now.
+            bar.reset_eta();
+            bars.add(bar)
+        });
+        if bar.is_none() {
+            let size = DecimalBytes(size_bytes);
+            match done_bytes {
+                0 => tracing::info!("downloading {name}, {size}"),
+                _ => tracing::info!("downloading {name}, {size}, of which {} are there", DecimalBytes(done_bytes)),
+            }
+        }
+        let now = Instant::now();
+        let file = FileProgress { bar, size_bytes, done_bytes, first_bytes: done_bytes, start: now, last_line: now };
+        self.files.insert(name, file);
+    }
+
+    fn advance(&mut self, name: &str, done_bytes: u64) {
+        let Some(file) = self.files.get_mut(name) else { return };
+        file.done_bytes = done_bytes;
+        file.first_bytes = file.first_bytes.min(done_bytes);
+        let now = Instant::now();
+        match &file.bar {
+            Some(bar) => bar.set_position(done_bytes),
+            None if now.duration_since(file.last_line) >= LINE_INTERVAL => {
+                file.last_line = now;
+                tracing::info!("{name}: {}", file.text(now.duration_since(file.start)));
+            }
+            None => {}
+        }
+    }
+
+    fn finish(&mut self, name: &str) {
+        let Some(file) = self.files.remove(name) else { return };
+        if let Some(bar) = file.bar {
+            // Models have more files than terminals have lines.
+            bar.finish_and_clear();
+        }
+        let (size, seconds) = (DecimalBytes(file.size_bytes), file.start.elapsed().as_secs_f64());
+        self.line(|| tracing::info!("downloaded {name}, {size}, in {seconds:.1} s"));
+    }
+
+    /// Writes a line above the bars.
+    fn line(&self, write: impl FnOnce()) {
+        match &self.bars {
+            Some(bars) => bars.suspend(write),
+            None => write(),
+        }
+    }
+}
+
+impl FileProgress {
+    /// Share, rate and time left.
+    fn text(&self, elapsed: Duration) -> String {
+        let percent = (self.done_bytes * 100).checked_div(self.size_bytes).unwrap_or(100);
+        let rate = (self.done_bytes - self.first_bytes) as f64 / elapsed.as_secs_f64().max(1e-3);
+        let left = (self.size_bytes.saturating_sub(self.done_bytes)) as f64 / rate.max(1.0);
+        let left = HumanDuration(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX));
+        let (size, rate) = (DecimalBytes(self.size_bytes), DecimalBytes(rate as u64));
+        format!("{percent} % of {size}, {rate}/s, {left} left")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_share_rate_and_time_left() {
+        let now = Instant::now();
+        let file = |size_bytes, done_bytes, first_bytes| FileProgress {
+            bar: None,
+            size_bytes,
+            done_bytes,
+            first_bytes,
+            start: now,
+            last_line: now,
+        };
+        let text = file(5_000_000_000, 2_000_000_000, 1_000_000_000).text(Duration::from_secs(10));
+        assert_eq!(text, "40 % of 5.00 GB, 100.00 MB/s, 30 seconds left");
+        assert!(file(0, 0, 0).text(Duration::ZERO).starts_with("100 % of 0 B, 0 B/s, "));
+    }
+
+    #[test]
+    fn bars_can_be_drawn() {
+        let mut display = Display::new(true);
+        display.show(Event::Started { name: "a".into(), size_bytes: 10, done_bytes: 3 });
+        display.show(Event::Received { name: "a".into(), done_bytes: 7 });
+        assert_eq!(display.files["a"].bar.as_ref().unwrap().position(), 7);
+        display.show(Event::Finished { name: "a".into() });
+        assert!(display.files.is_empty());
+    }
+}

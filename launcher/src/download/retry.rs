@@ -1,0 +1,111 @@
+//! Trying again, and stopping: how long to wait after a failure, and how a wait ends early.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::error::HubError;
+
+/// Failures in a row that bring nothing, until one is final.
+const MAX_FAILURES: u32 = 6;
+/// Doubled by each failure: about a quarter of a minute in all.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+
+/// What has failed in a row.
+#[derive(Debug, Default)]
+pub(crate) struct Retry {
+    num_failures: u32,
+}
+
+/// Whether a download was told to stop, by a signal or by a part that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Retry {
+    /// How long to wait before the next try, or `None` when the failure is final. One that `brought` something is the
+    /// first of a new row.
+    pub(crate) fn delay_after(&mut self, error: &HubError, brought: bool) -> Option<Duration> {
+        self.num_failures = if brought { 1 } else { self.num_failures + 1 };
+        if self.num_failures >= MAX_FAILURES || !error.is_passing() {
+            return None;
+        }
+        let delay = FIRST_DELAY * 2_u32.pow(self.num_failures - 1);
+        // Hosts that were cut off together do not come back together.
+        let delay = delay.mul_f64(0.75 + 0.5 * fastrand::f64());
+        Some(error.retry_after().map_or(delay, |wait| wait.max(delay)))
+    }
+}
+
+impl Stop {
+    pub(crate) fn set(&self) {
+        *self.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// # Errors
+    /// [`HubError::Stopped`] when it is set.
+    pub(crate) fn check(&self) -> Result<(), HubError> {
+        if *self.lock() { Err(HubError::Stopped) } else { Ok(()) }
+    }
+
+    /// Waits for `delay`, or less when it is set meanwhile.
+    ///
+    /// # Errors
+    /// [`HubError::Stopped`] when it is set.
+    pub(crate) fn wait(&self, delay: Duration) -> Result<(), HubError> {
+        let guard = self.changed.wait_timeout_while(self.lock(), delay, |is_set| !*is_set);
+        drop(guard.expect("no thread panics with the lock"));
+        self.check()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_set.lock().expect("no thread panics with the lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(status: u16) -> HubError {
+        HubError::Status { url: "u".into(), status, message: String::new() }
+    }
+
+    fn too_many(seconds: u64) -> HubError {
+        let retry_after = Some(Duration::from_secs(seconds));
+        HubError::TooManyRequests { endpoint: "e".into(), token: None, retry_after }
+    }
+
+    #[test]
+    fn delays_double_and_end() {
+        let mut retry = Retry::default();
+        for step in 0..MAX_FAILURES - 1 {
+            let delay = retry.delay_after(&status(503), false).unwrap().as_secs_f64();
+            let middle = 0.5 * 2_f64.powf(step.into());
+            assert!((0.75 * middle..=1.25 * middle).contains(&delay), "{step}: {delay}");
+        }
+        assert_eq!(retry.delay_after(&status(503), false), None);
+        assert!(retry.delay_after(&status(503), true).is_some(), "a row that brought something begins anew");
+    }
+
+    #[test]
+    fn what_does_not_pass_is_final() {
+        assert_eq!(Retry::default().delay_after(&status(400), true), None);
+        assert_eq!(Retry::default().delay_after(&too_many(61), false), None);
+        assert_eq!(Retry::default().delay_after(&too_many(7), false), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn a_stop_ends_a_wait() {
+        let stop = Stop::default();
+        assert!(stop.wait(Duration::ZERO).is_ok());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| stop.wait(Duration::from_secs(600)));
+            stop.set();
+            assert!(matches!(waiting.join().unwrap(), Err(HubError::Stopped)));
+        });
+        assert!(matches!(stop.wait(Duration::from_secs(600)), Err(HubError::Stopped)));
+    }
+}
