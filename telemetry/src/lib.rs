@@ -110,7 +110,7 @@ mod tests {
         let line = r#"{"timestamp":"2026-01-01T00:00:00Z","level":"INFO","message":"ready","target":"router","port":80,"model":"demo"}"#;
         let line = LogLine::parse(line).unwrap();
         assert_eq!((line.level.as_str(), line.target.as_str()), ("INFO", "router"));
-        assert_eq!(line.text(), "ready model=demo port=80");
+        assert_eq!(line.text(), "ready port=80 model=demo");
         assert_eq!(line.progress(), None);
     }
 
