@@ -119,9 +119,12 @@ impl ModelCache {
     /// # Errors
     /// [`HubError::Disk`].
     pub(crate) fn link(&self, commit: &str, name: &str, etag: &str) -> Result<(), HubError> {
-        let folder = self.folder(commit);
-        std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
-        let (target, path) = (Path::new("../../blobs").join(etag), folder.join(name));
+        let path = self.folder(commit).join(name);
+        let folder = path.parent().unwrap_or(&self.root);
+        std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
+        // A name may be that of a file in a folder of the repository.
+        let to_root = "../".repeat(2 + name.matches('/').count());
+        let target = Path::new(&to_root).join("blobs").join(etag);
         let link = || std::os::unix::fs::symlink(&target, &path);
         let outcome = match link() {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => match std::fs::read_link(&path) {
@@ -220,6 +223,9 @@ mod tests {
         let link = std::fs::read_link(snapshot.folder.join("config.json")).unwrap();
         assert_eq!(link, Path::new("../../blobs/e1"));
         assert_eq!(std::fs::read_to_string(snapshot.folder.join("config.json")).unwrap(), "config.json");
+        cache.link(COMMIT, "a/b.jinja", "e1").unwrap();
+        assert_eq!(std::fs::read_link(snapshot.folder.join("a/b.jinja")).unwrap(), Path::new("../../../blobs/e1"));
+        assert_eq!(std::fs::read_to_string(snapshot.folder.join("a/b.jinja")).unwrap(), "config.json");
         assert_eq!(ModelCache::new(root.path(), "org/tiny", COMMIT).snapshot().unwrap(), snapshot);
         let other = COMMIT.replace('0', "f");
         cache.set_commit(&other).unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::error::HubError;
 
 /// What router and shard read besides the weights, and whether they can do without.
-const SMALL_FILES: [(&str, bool); 7] = [
+const SMALL_FILES: [(&str, bool); 9] = [
     ("config.json", true),
     ("tokenizer.json", true),
     ("generation_config.json", false),
@@ -15,6 +15,8 @@ const SMALL_FILES: [(&str, bool); 7] = [
     ("special_tokens_map.json", false),
     ("chat_template.json", false),
     ("chat_template.jinja", false),
+    ("additional_chat_templates/tool_use.jinja", false),
+    ("processor_config.json", false),
 ];
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
