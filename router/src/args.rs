@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::api_keys::ApiKey;
 use crate::kv_cache_memory::KvCacheMemory;
@@ -92,7 +92,7 @@ pub struct HttpArgs {
     pub compute_type: Option<String>,
 }
 
-/// How conversations are written for the model.
+/// How conversations are written for the model, and what it is asked where a request does not say.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct ChatArgs {
     /// Path of a file that is read instead of the model's tokenizer_config.json; its chat template, if it has one, is used instead of the model's
@@ -102,6 +102,29 @@ pub struct ChatArgs {
     /// Path of a Jinja file with the chat template to use instead of the model's
     #[arg(long, env)]
     pub chat_template: Option<String>,
+
+    /// How tokens are chosen where a request does not say
+    #[arg(long, env, value_enum, default_value_t)]
+    pub generation_config: GenerationConfig,
+}
+
+/// Where defaults come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum GenerationConfig {
+    /// The neutral value of every parameter, as TGI
+    #[default]
+    Neutral,
+    /// The model's generation_config.json
+    Model,
+}
+
+impl GenerationConfig {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Neutral => "neutral",
+            Self::Model => "model",
+        }
+    }
 }
 
 /// What one request may ask for.
@@ -247,10 +270,11 @@ impl HttpArgs {
 impl ChatArgs {
     /// The flags that say the same.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { tokenizer_config_path, chat_template } = self;
+        let Self { tokenizer_config_path, chat_template, generation_config } = self;
         let mut argv = Argv::default();
         argv.optional("--tokenizer-config-path", tokenizer_config_path.as_ref());
         argv.optional("--chat-template", chat_template.as_ref());
+        argv.flag("--generation-config", generation_config.name());
         argv.0
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use proto::{ModelInfo, WarmupReply};
 
 use crate::api_keys::ApiKeys;
-use crate::args::{BatchingArgs, ChatArgs, LimitArgs, RouterArgs};
+use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, LimitArgs, RouterArgs};
 use crate::scheduler;
 use crate::text::ChatOverrides;
 
@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) shutdown_timeout: Duration,
     pub(crate) address: SocketAddr,
     pub(crate) payload_limit_bytes: usize,
+    pub(crate) generation_config: GenerationConfig,
     pub(crate) api_keys: ApiKeys,
     pub(crate) cors_allow_origin: Vec<String>,
     pub(crate) compute_type: Option<String>,
@@ -98,6 +99,7 @@ impl Config {
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
                 address,
                 payload_limit_bytes: args.http.payload_limit,
+                generation_config: args.chat.generation_config,
                 api_keys,
                 cors_allow_origin: origins,
                 compute_type: args.http.compute_type.clone(),

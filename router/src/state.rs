@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proto::ModelInfo;
+use proto::{ModelInfo, SamplingDefaults};
 
 use crate::api::ComputeType;
 use crate::api_keys::ApiKeys;
+use crate::args::GenerationConfig;
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
 use crate::metrics::Metrics;
@@ -39,6 +40,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     health: Health,
     compute_type: ComputeType,
+    sampling_defaults: SamplingDefaults,
 }
 
 impl AppState {
@@ -53,7 +55,11 @@ impl AppState {
             Some(compute_type) => ComputeType::new(compute_type),
             None => ComputeType::new(&format!("{}-{}", info.config.world_size, info.model.device)),
         };
-        Self(Arc::new(Shared { info, generator, chat, metrics, health, compute_type }))
+        let sampling_defaults = match info.config.generation_config {
+            GenerationConfig::Neutral => SamplingDefaults::default(),
+            GenerationConfig::Model => info.model.sampling_defaults.unwrap_or_default(),
+        };
+        Self(Arc::new(Shared { info, generator, chat, metrics, health, compute_type, sampling_defaults }))
     }
 
     pub(crate) fn info(&self) -> &ServerInfo {
@@ -78,6 +84,11 @@ impl AppState {
 
     pub(crate) fn api_keys(&self) -> &ApiKeys {
         &self.0.info.config.api_keys
+    }
+
+    /// How tokens are chosen where a request does not say.
+    pub(crate) fn sampling_defaults(&self) -> &SamplingDefaults {
+        &self.0.sampling_defaults
     }
 
     /// What clients call the model.

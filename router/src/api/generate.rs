@@ -3,6 +3,7 @@
 //! A logprob that is no number (the first prompt token has none) is `null` on the wire. Keys that TGI leaves out
 //! when they are empty are left out; keys that it sends as `null` are `null`.
 
+use proto::SamplingDefaults;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{GenerateParameters, RequestContext};
@@ -96,10 +97,10 @@ struct WireToken {
 
 impl GenerateRequest {
     /// What the request asks for, in our words.
-    pub(crate) fn into_generation(self, context: RequestContext) -> GenerationRequest {
+    pub(crate) fn into_generation(self, context: RequestContext, defaults: &SamplingDefaults) -> GenerationRequest {
         let Self { inputs, parameters } = self;
         let RequestContext { received_at, request_id } = context;
-        let options = parameters.unwrap_or_else(GenerateParameters::absent).into_options();
+        let options = parameters.unwrap_or_else(GenerateParameters::absent).or_defaults(defaults).into_options();
         GenerationRequest { prompt: Prompt::Text(inputs), options, received_at, request_id }
     }
 }

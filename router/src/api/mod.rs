@@ -6,6 +6,7 @@
 mod body;
 mod chat;
 mod context;
+mod defaults;
 mod generate;
 mod headers;
 mod logit_bias;

@@ -35,8 +35,7 @@ pub(crate) struct GenerateParameters {
     /// An extension, as OpenAI names it.
     #[serde(default, deserialize_with = "logit_bias::by_token_id")]
     pub(crate) logit_bias: Vec<LogitBias>,
-    #[serde(default, deserialize_with = "null_as_false")]
-    pub(crate) do_sample: bool,
+    pub(crate) do_sample: Option<bool>,
     pub(crate) max_new_tokens: Option<u32>,
     /// An extension: TGI has it in its own benchmarks only, vLLM calls it `ignore_eos`.
     #[serde(default, alias = "ignore_eos", deserialize_with = "null_as_false")]
@@ -60,7 +59,7 @@ pub(crate) struct GenerateParameters {
 impl GenerateParameters {
     /// What holds when the request has no `parameters` at all: TGI samples then, while an empty object is greedy.
     pub(crate) fn absent() -> Self {
-        Self { do_sample: true, ..Self::default() }
+        Self { do_sample: Some(true), ..Self::default() }
     }
 
     /// What the request asks for, in our words. Nothing is checked here but what has no meaning at all.
@@ -91,7 +90,7 @@ impl GenerateParameters {
             grammar,
             adapter_id,
         } = self;
-        let neutral = SamplingParams::greedy();
+        let (neutral, do_sample) = (SamplingParams::greedy(), do_sample.unwrap_or(false));
         let mut sampling = SamplingParams {
             temperature: temperature.unwrap_or(neutral.temperature),
             top_k: top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(neutral.top_k),

@@ -19,7 +19,7 @@ pub(super) async fn chat_completions(
     context: RequestContext,
     OpenAiBody { request, sampling }: OpenAiBody<ChatCompletionRequest>,
 ) -> Result<Response, OpenAiError> {
-    let (chat, plan) = request.into_plan(sampling)?;
+    let (chat, plan) = request.into_plan(sampling.or_defaults(state.sampling_defaults()))?;
     let inputs = chat.into_inputs(jiff::Zoned::now().datetime())?;
     let text = state.chat().render(inputs).await.map_err(ApiError::from)?;
     let num_characters = text.chars().count();

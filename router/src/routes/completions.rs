@@ -19,7 +19,7 @@ pub(super) async fn completions(
     OpenAiBody { request, sampling }: OpenAiBody<CompletionRequest>,
 ) -> Result<Response, OpenAiError> {
     let max_prompts = state.info().config.limits.max_client_batch_size;
-    let plan = request.into_plan(sampling, (context, max_prompts))?;
+    let plan = request.into_plan(sampling.or_defaults(state.sampling_defaults()), (context, max_prompts))?;
     let identity = Identity::new(KIND, state.model_id());
     let num_characters = plan.requests.iter().map(|request| request.prompt.num_characters()).sum();
     if plan.is_stream {

@@ -26,7 +26,7 @@ pub(super) async fn complete(
     context: RequestContext,
     request: GenerateRequest,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
-    let request = request.into_generation(context);
+    let request = request.into_generation(context, state.sampling_defaults());
     let (num_characters, wants_details) = (request.prompt.num_characters(), request.options.wants_details);
     let outcome = state.generator().complete(request).await?;
     let headers = generation_headers(state.compute_type(), std::slice::from_ref(&outcome), num_characters);

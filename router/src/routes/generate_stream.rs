@@ -24,7 +24,7 @@ pub(super) async fn stream(
     context: RequestContext,
     request: GenerateRequest,
 ) -> Result<Response, ApiError> {
-    let request = request.into_generation(context);
+    let request = request.into_generation(context, state.sampling_defaults());
     let headers = stream_headers(state.compute_type(), request.prompt.num_characters());
     let wants_details = request.options.wants_details;
     let generation = state.generator().stream(request).await?;

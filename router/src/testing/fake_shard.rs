@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::VOCAB_SIZE;
 use proto::{
     Command, FitReply, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs,
-    Reply, SampledToken, SamplingParams, ShardError, StepDone, StepReply, Warmup, WarmupReply, command, frame, reply,
-    shard_error,
+    Reply, SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, Warmup, WarmupReply,
+    command, frame, reply, shard_error,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -128,6 +128,11 @@ impl FakeShard {
                 vocab_size: VOCAB_SIZE,
                 eos_token_ids: vec![1],
                 block_size: BLOCK_SIZE,
+                sampling_defaults: Some(SamplingDefaults {
+                    draws: true,
+                    temperature: Some(0.5),
+                    ..SamplingDefaults::default()
+                }),
                 ..ModelInfo::default()
             }),
             command::Kind::Fit(fit) => reply::Kind::Fit(self.fit(&fit.wishes.unwrap())),

@@ -59,7 +59,9 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let files = ModelFiles::open(&model.model_id)?;
     let config_json = config_json(&files)?;
     let config = Config::parse(&config_json)?;
-    let eos_token_ids = config.eos_token_ids(files.read_optional(GENERATION_CONFIG_FILE)?.as_deref())?;
+    let generation_config = files.read_optional(GENERATION_CONFIG_FILE)?;
+    let eos_token_ids = config.eos_token_ids(generation_config.as_deref())?;
+    let sampling_defaults = models::sampling_defaults(generation_config.as_deref())?;
     let asked = model.dtype.map(weight_type);
     let (backend, weights): (Box<dyn Backend>, Weights) = match device {
         Device::Auto | Device::Cpu | Device::XlaCpu | Device::Tpu | Device::Cuda => {
@@ -80,7 +82,8 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             (Box::new(mock), Weights { dtype, num_parameters: 0 })
         }
     };
-    let info = info(&config, &weights, device, eos_token_ids)?;
+    let info =
+        ModelInfo { sampling_defaults: Some(sampling_defaults), ..info(&config, &weights, device, eos_token_ids)? };
     let counts = [world_size.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
     let mut samplers = Samplers::new(config.vocab_size()?);
@@ -181,6 +184,7 @@ fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u
         max_position_embeddings: u32::try_from(config.max_position_embeddings()?).unwrap_or(u32::MAX),
         eos_token_ids,
         block_size: BLOCK_SIZE as u32,
+        sampling_defaults: None,
     })
 }
 

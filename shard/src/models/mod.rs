@@ -14,6 +14,7 @@ mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod generation_config;
 mod gguf;
 mod gpt2;
 mod gpt_neox;
@@ -36,6 +37,7 @@ mod starcoder2;
 use std::sync::Arc;
 
 pub(crate) use config::{Config, ModelError};
+pub(crate) use generation_config::read as sampling_defaults;
 pub(crate) use gguf::config as gguf_config;
 pub(crate) use quantization::read as quantization;
 

@@ -2,7 +2,7 @@
 //!
 //! Door: [`OpenAiSampling::into_options`]. What OpenAI has no word for has those of vLLM.
 
-use proto::{LogitBias, SamplingParams};
+use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
 
 use crate::api::nullable::null_as_false;
@@ -33,6 +33,18 @@ pub(crate) struct OpenAiSampling {
 }
 
 impl OpenAiSampling {
+    /// Takes over what the model's defaults say of everything that the client does not.
+    pub(crate) fn or_defaults(mut self, defaults: &SamplingDefaults) -> Self {
+        self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
+        if self.temperature != Some(0.0) {
+            self.temperature = self.temperature.or(defaults.temperature);
+            self.top_k = self.top_k.or(defaults.top_k.map(i64::from));
+            self.top_p = self.top_p.or(defaults.top_p);
+            self.min_p = self.min_p.or(defaults.min_p);
+        }
+        self
+    }
+
     /// In our words, with `top_n_tokens` candidates for each token. A temperature of zero is greedy, everything else draws.
     pub(crate) fn into_options(self, top_n_tokens: u32, wants_prompt_logprobs: bool) -> GenerationOptions {
         let Self {
@@ -107,6 +119,27 @@ mod tests {
         }
         assert_eq!(options("{}").sampling.temperature, 1.0);
         assert_eq!(options(r#"{"presence_penalty":0}"#).sampling.repetition_penalty, 1.0);
+    }
+
+    #[test]
+    fn the_model_may_have_defaults() {
+        let defaults = SamplingDefaults {
+            draws: true,
+            temperature: Some(0.6),
+            top_k: Some(20),
+            repetition_penalty: Some(1.1),
+            ..SamplingDefaults::default()
+        };
+        let options = |json: &str| {
+            let sampling = serde_json::from_str::<OpenAiSampling>(json).unwrap().or_defaults(&defaults);
+            sampling.into_options(0, false).sampling
+        };
+        let all = options("{}");
+        assert_eq!((all.temperature, all.top_k, all.repetition_penalty), (0.6, 20, 1.1));
+        let some = options(r#"{"temperature":0.9,"repetition_penalty":1.0}"#);
+        assert_eq!((some.temperature, some.top_k, some.repetition_penalty), (0.9, 20, 1.0));
+        let greedy = options(r#"{"temperature":0}"#);
+        assert!(greedy.is_greedy && greedy.top_k == SamplingParams::greedy().top_k);
     }
 
     #[test]

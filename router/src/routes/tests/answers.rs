@@ -78,6 +78,21 @@ async fn generate_has_the_shape_of_tgi() {
 }
 
 #[tokio::test]
+async fn the_model_says_how_tokens_are_chosen_only_where_it_is_asked() {
+    for (flags, seeds) in [(&[][..], [false, true, false]), (&["--generation-config=model"], [true, true, false])] {
+        let server = TestServer::start(FakeShard::default(), flags).await;
+        for (choice, has_seed) in
+            [json!({}), json!({"temperature": 0.9}), json!({"do_sample": false})].into_iter().zip(seeds)
+        {
+            let mut parameters = json!({"max_new_tokens": 2, "details": true});
+            parameters.as_object_mut().unwrap().extend(choice.as_object().unwrap().clone());
+            let answer = server.post_ok("/generate", &json!({"inputs": "a", "parameters": parameters})).await;
+            assert_eq!(answer["details"]["seed"].is_u64(), has_seed, "{flags:?} {choice}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn details_are_absent_unless_asked_for() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let response = server.post_ok("/generate", &json!({"inputs": "a", "parameters": {"max_new_tokens": 1}})).await;
