@@ -12,6 +12,7 @@
 //! | 424 | `generation` | the shards failed | try another server |
 //! | 429 | `overloaded` | `--max-concurrent-requests` are being served, or `--max-queued-tokens` wait | try again after a second |
 //! | 500 | `incomplete_generation`, `internal`, … | a defect | report it |
+//! | 501 | `not_implemented` | a route of OpenAI's that is for something else than text | use another server |
 //! | 503 | `healthcheck` | stopping, or the shards failed | try another server |
 //! | 504 | `timeout` | it took longer than `--request-timeout` | ask for less, or try when there is less to do |
 
@@ -45,6 +46,14 @@ pub(crate) enum ApiError {
     NotSupported { what: String },
     #[error("Number of prompts exceeds the maximum allowed batch size of {limit}")]
     TooManyPrompts { limit: u32 },
+    #[error("the model {given:?} is not served here; {served:?} is")]
+    NoSuchModel { given: String, served: String },
+    #[error("this server generates text; {0} are not among what it does")]
+    NotDone(&'static str),
+    #[error("instances: there must be at least one, each with `inputs` or `messages`")]
+    NoInstances,
+    #[error("the body must have `inputs`, `messages` or `prompt`")]
+    NoPrompt,
     #[error("{method} {path} is not a route of this server")]
     NotFound { method: Method, path: String },
     #[error("{path} does not accept {method}")]
@@ -68,7 +77,11 @@ impl ApiError {
         match self {
             Self::BodySyntax(_) | Self::BodyRead(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::ChatTemplate(_) => (StatusCode::BAD_REQUEST, "template_error"),
-            Self::BodyShape(_) | Self::NotSupported { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "validation"),
+            Self::BodyShape(_) | Self::NotSupported { .. } | Self::NoInstances | Self::NoPrompt => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "validation")
+            }
+            Self::NoSuchModel { .. } => (StatusCode::NOT_FOUND, "not_found"),
+            Self::NotDone(_) => (StatusCode::NOT_IMPLEMENTED, "not_implemented"),
             Self::TooManyPrompts { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "batch size exceeded"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),

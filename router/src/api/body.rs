@@ -32,7 +32,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
 ///
 /// # Errors
 /// When it is too large, or does not come.
-pub(super) async fn read(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+pub(crate) async fn read(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
     let limit_bytes = state.payload_limit_bytes();
     let body = Limited::new(request.into_body(), limit_bytes).collect();
     let body = tokio::time::timeout(BODY_DEADLINE, body).await.map_err(|_| ApiError::BodyTimeout(BODY_DEADLINE))?;
@@ -45,7 +45,7 @@ pub(super) async fn read(request: Request, state: &AppState) -> Result<Bytes, Ap
 
 /// # Errors
 /// A syntax error, or where the JSON is not of the wanted shape.
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| match error.inner().is_data() {
         true => ApiError::BodyShape(error.to_string()),

@@ -60,7 +60,7 @@ impl ChatRequest {
             return wrong("chat_template: templates of requests are not supported; use --chat-template".to_owned());
         }
         Ok(ChatInputs {
-            messages: self.messages,
+            messages: self.messages.into_iter().map(without_developer).collect(),
             // No tools are none: templates that look for `tools` would announce an empty list.
             tools: self.tools.filter(|tools| !tools.is_empty()),
             documents: self.documents,
@@ -107,6 +107,14 @@ impl SimpleToken {
     pub(crate) fn new(TokenSpan { id, start, stop }: TokenSpan, of_text: &str) -> Self {
         Self { id, text: of_text.get(start..stop).unwrap_or_default().to_owned(), start, stop }
     }
+}
+
+/// Who newer clients of OpenAI call a developer is the system of templates.
+fn without_developer(mut message: Map<String, Value>) -> Map<String, Value> {
+    if let Some(role) = message.get_mut("role").filter(|role| **role == "developer") {
+        *role = Value::from("system");
+    }
+    message
 }
 
 /// What is wrong with the content of a message, behind its path.
@@ -164,6 +172,18 @@ mod tests {
             json!({"messages": [user], "add_generation_prompt": true, "continue_final_message": true}),
             "continue_final_message: cannot be true together with add_generation_prompt",
         );
+    }
+
+    #[test]
+    fn a_developer_is_the_system() {
+        let messages = json!([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "x"}]);
+        let roles: Vec<Value> = inputs(json!({"messages": messages}))
+            .unwrap()
+            .messages
+            .iter()
+            .map(|message| message["role"].clone())
+            .collect();
+        assert_eq!(roles, ["system", "user"]);
     }
 
     #[test]

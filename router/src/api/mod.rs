@@ -16,7 +16,7 @@ mod parameters;
 mod sse;
 mod stop;
 
-pub(crate) use body::JsonBody;
+pub(crate) use body::{JsonBody, parse as parse_body, read as read_body};
 pub(crate) use chat::{ChatRequest, ChatTokenizeResponse, SimpleToken};
 pub(crate) use context::{REQUEST_ID, RequestContext, request_id};
 pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, StreamResponse};

@@ -18,13 +18,22 @@ pub(super) async fn compat_generate(
     context: RequestContext,
     JsonBody(request): JsonBody<CompatRequest>,
 ) -> Result<Response, ApiError> {
+    answer(&state, context, request).await
+}
+
+/// The answer, for this route and for those that wrap it.
+pub(super) async fn answer(
+    state: &AppState,
+    context: RequestContext,
+    request: CompatRequest,
+) -> Result<Response, ApiError> {
     let CompatRequest { inputs, parameters, stream } = request;
     let mut parameters = parameters.unwrap_or_else(GenerateParameters::absent);
     parameters.return_full_text.get_or_insert(true);
     let request = GenerateRequest { inputs, parameters: Some(parameters) };
     if stream.unwrap_or(false) {
-        return generate_stream::stream(&state, context, request).await;
+        return generate_stream::stream(state, context, request).await;
     }
-    let (headers, response) = generate::complete(&state, context, request).await?;
+    let (headers, response) = generate::complete(state, context, request).await?;
     Ok((headers, Json([response])).into_response())
 }

@@ -16,6 +16,15 @@ const KIND: (&str, &str) = ("text_completion", "cmpl");
 pub(super) async fn completions(
     State(state): State<AppState>,
     context: RequestContext,
+    body: OpenAiBody<CompletionRequest>,
+) -> Result<Response, OpenAiError> {
+    answer(&state, context, body).await
+}
+
+/// The answer, for this route and for those that wrap it.
+pub(super) async fn answer(
+    state: &AppState,
+    context: RequestContext,
     OpenAiBody { request, sampling }: OpenAiBody<CompletionRequest>,
 ) -> Result<Response, OpenAiError> {
     let max_prompts = state.info().config.limits.max_client_batch_size;

@@ -11,7 +11,10 @@
 //! | `chat_tokenize` | POST | `/chat_tokenize` | the text and the tokens of a conversation |
 //! | `completions` | POST | `/v1/completions` | OpenAI's completions |
 //! | `chat_completions` | POST | `/v1/chat/completions` | OpenAI's chat completions |
-//! | `models` | GET | `/v1/models` | the model, as OpenAI lists models |
+//! | `models` | GET | `/v1/models`, `/v1/models/{id}` | the model, as OpenAI lists models |
+//! | `not_done` | POST | `/v1/embeddings` and others | 501: this server generates text |
+//! | `invocations` | POST | `/invocations` | one of the routes above, by the body |
+//! | `vertex` | POST | `/vertex` | several generations, as Vertex AI asks for them |
 //! | `tokenize` | POST | `/tokenize` | the tokens of a prompt |
 //! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
 //! | `info` | GET | `/info` | facts of the server |
@@ -29,11 +32,14 @@ mod generate;
 mod generate_stream;
 mod health;
 mod info;
+mod invocations;
 mod metrics;
 mod models;
+mod not_done;
 #[cfg(test)]
 mod tests;
 mod tokenize;
+mod vertex;
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, header};
@@ -58,6 +64,14 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat_completions::chat_completions))
         .route("/v1/models", get(models::models))
+        .route("/v1/models/{*id}", get(models::model))
+        .route("/v1/embeddings", post(not_done::embeddings))
+        .route("/v1/images/generations", post(not_done::images))
+        .route("/v1/audio/speech", post(not_done::sound))
+        .route("/v1/audio/transcriptions", post(not_done::sound))
+        .route("/v1/moderations", post(not_done::moderations))
+        .route("/invocations", post(invocations::invocations))
+        .route("/vertex", post(vertex::vertex))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/health", get(health::health))
         .route("/ping", get(health::health))

@@ -27,7 +27,11 @@ impl<T: DeserializeOwned> FromRequest<AppState> for OpenAiBody<T> {
 }
 
 impl<T: DeserializeOwned> OpenAiBody<T> {
-    fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
+    /// Reads the bytes of a body.
+    ///
+    /// # Errors
+    /// When they are not JSON, of another shape, or ask for something that is not done here.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
         parse::<NotDone>(bytes)?.check()?;
         Ok(Self { request: parse(bytes)?, sampling: parse(bytes)? })
     }

@@ -19,7 +19,7 @@ mod reply;
 mod sampling;
 
 pub(crate) use body::OpenAiBody;
-pub(crate) use chat_completion::{ChatChunks, ChatCompletion, ChatCompletionRequest};
+pub(crate) use chat_completion::{ChatChunks, ChatCompletion, ChatCompletionRequest, ChatPlan};
 pub(crate) use completion::{CompletionChunks, CompletionRequest, TextCompletion};
 pub(crate) use events::OpenAiEvents;
-pub(crate) use reply::{Identity, Models};
+pub(crate) use reply::{Identity, Model, Models};

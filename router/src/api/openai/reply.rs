@@ -41,7 +41,7 @@ pub(crate) struct Models {
 
 /// Answer of `GET /v1/models/{id}`, and an entry of [`Models`].
 #[derive(Debug, Serialize)]
-struct Model {
+pub(crate) struct Model {
     id: String,
     object: &'static str,
     created: u64,
@@ -71,11 +71,17 @@ impl Usage {
     }
 }
 
-impl Models {
-    /// The one model there is.
+impl Model {
+    /// A model that takes so many tokens, answers included.
     pub(crate) fn new(model_id: &str, max_total_tokens: u32) -> Self {
         let id = model_id.to_owned();
-        let model = Model { owned_by: id.clone(), id, object: "model", created: 0, max_model_len: max_total_tokens };
+        Self { owned_by: id.clone(), id, object: "model", created: 0, max_model_len: max_total_tokens }
+    }
+}
+
+impl Models {
+    /// The one model there is.
+    pub(crate) fn new(model: Model) -> Self {
         Self { object: "list", data: [model] }
     }
 }

@@ -232,10 +232,19 @@ async fn a_failure_in_a_stream_is_its_last_chunk() {
 #[tokio::test]
 async fn the_model_is_listed() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
-    let models = parse(&server.get("/v1/models").await.text);
-    assert_eq!(
-        models,
-        json!({"object": "list", "data":
-            [{"id": "demo", "object": "model", "created": 0, "owned_by": "demo", "max_model_len": 512}]})
-    );
+    let model = json!({"id": "demo", "object": "model", "created": 0, "owned_by": "demo", "max_model_len": 512});
+    assert_eq!(parse(&server.get("/v1/models").await.text), json!({"object": "list", "data": [model]}));
+    assert_eq!(parse(&server.get("/v1/models/demo").await.text), model);
+    let other = server.get("/v1/models/org/other").await;
+    assert_eq!(other.status, StatusCode::NOT_FOUND);
+    assert!(parse(&other.text)["error"]["message"].as_str().unwrap().contains("\"org/other\" is not served"));
+}
+
+#[tokio::test]
+async fn what_is_no_text_is_said_to_be_elsewhere() {
+    let server = TestServer::start(FakeShard::default(), &[]).await;
+    let answer = server.post("/v1/embeddings", &json!({"input": "x"})).await;
+    assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED);
+    let message = parse(&answer.text)["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "this server generates text; embeddings are not among what it does");
 }

@@ -1,0 +1,57 @@
+//! `POST /invocations`: what SageMaker calls. The body says which route it is meant for: `inputs` for `/`, `messages` for
+//! `/v1/chat/completions`, `prompt` for `/v1/completions`.
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value};
+
+use super::{chat_completions, compat, completions};
+use crate::api::openai::OpenAiBody;
+use crate::api::{RequestContext, parse_body, read_body};
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// The handler.
+pub(super) async fn invocations(
+    State(state): State<AppState>,
+    context: RequestContext,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let bytes = read_body(request, &state).await?;
+    let keys: Map<String, Value> = parse_body(&bytes)?;
+    if keys.contains_key("inputs") {
+        return compat::answer(&state, context, parse_body(&bytes)?).await;
+    }
+    let answer = if keys.contains_key("messages") {
+        chat_completions::answer(&state, context, OpenAiBody::parse(&bytes)?).await
+    } else if keys.contains_key("prompt") {
+        completions::answer(&state, context, OpenAiBody::parse(&bytes)?).await
+    } else {
+        return Err(ApiError::NoPrompt);
+    };
+    Ok(answer.into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+    use serde_json::json;
+
+    use crate::testing::{FakeShard, TestServer};
+
+    #[tokio::test]
+    async fn the_body_says_which_route_is_meant() {
+        let server = TestServer::start(FakeShard::default(), &[]).await;
+        let native = json!({"inputs": "a", "parameters": {"max_new_tokens": 2}});
+        assert_eq!(server.post_ok("/invocations", &native).await, server.post_ok("/", &native).await);
+        let chat = json!({"messages": [{"role": "user", "content": "a"}], "temperature": 0, "max_tokens": 2});
+        let completion = json!({"prompt": "a", "temperature": 0, "max_tokens": 2});
+        for (body, path) in [(chat, "/v1/chat/completions"), (completion, "/v1/completions")] {
+            let [here, there] = [server.post_ok("/invocations", &body).await, server.post_ok(path, &body).await];
+            assert_eq!((&here["choices"], &here["object"]), (&there["choices"], &there["object"]));
+        }
+        let nothing = server.post("/invocations", &json!({"text": "a"})).await;
+        assert_eq!(nothing.status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(nothing.text.contains("`inputs`, `messages` or `prompt`"), "{}", nothing.text);
+    }
+}

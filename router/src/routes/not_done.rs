@@ -1,0 +1,23 @@
+//! Routes of OpenAI's API that are for something else than text: 501 that says so, where clients would take 404 for a wrong address.
+
+use crate::error::{ApiError, OpenAiError};
+
+/// `/v1/embeddings`.
+pub(super) async fn embeddings() -> OpenAiError {
+    ApiError::NotDone("embeddings").into()
+}
+
+/// `/v1/images/generations`.
+pub(super) async fn images() -> OpenAiError {
+    ApiError::NotDone("images").into()
+}
+
+/// `/v1/audio/speech` and `/v1/audio/transcriptions`.
+pub(super) async fn sound() -> OpenAiError {
+    ApiError::NotDone("sounds").into()
+}
+
+/// `/v1/moderations`.
+pub(super) async fn moderations() -> OpenAiError {
+    ApiError::NotDone("moderations").into()
+}

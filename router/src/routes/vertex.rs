@@ -1,0 +1,78 @@
+//! `POST /vertex`: what Vertex AI calls: several prompts or conversations, and a text for each.
+//!
+//! Beyond TGI, which looks only at `max_new_tokens` and `seed`, all parameters count.
+
+use axum::Json;
+use axum::extract::State;
+use futures_util::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::chat_completions;
+use crate::api::openai::OpenAiBody;
+use crate::api::{GenerateRequest, JsonBody, RequestContext, parse_body};
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// The body.
+#[derive(Debug, Deserialize)]
+pub(super) struct VertexRequest {
+    instances: Vec<Value>,
+}
+
+/// The answer: a text for each instance.
+#[derive(Debug, Serialize)]
+pub(super) struct VertexResponse {
+    predictions: Vec<String>,
+}
+
+/// The handler.
+pub(super) async fn vertex(
+    State(state): State<AppState>,
+    context: RequestContext,
+    JsonBody(request): JsonBody<VertexRequest>,
+) -> Result<Json<VertexResponse>, ApiError> {
+    if request.instances.is_empty() {
+        return Err(ApiError::NoInstances);
+    }
+    let predictions = request.instances.iter().map(|instance| predict(&state, context.clone(), instance));
+    Ok(Json(VertexResponse { predictions: try_join_all(predictions).await? }))
+}
+
+async fn predict(state: &AppState, context: RequestContext, instance: &Value) -> Result<String, ApiError> {
+    let bytes = instance.to_string();
+    let request = if instance.get("messages").is_some() {
+        let requests = chat_completions::requests(state, context, OpenAiBody::parse(bytes.as_bytes())?).await?;
+        requests.each.into_iter().next().ok_or(ApiError::NoInstances)?
+    } else if instance.get("inputs").is_some() {
+        let request: GenerateRequest = parse_body(bytes.as_bytes())?;
+        request.into_generation(context, state.sampling_defaults())
+    } else {
+        return Err(ApiError::NoInstances);
+    };
+    Ok(state.generator().complete(request).await?.best.finish.generated_text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::testing::{FakeShard, TestServer};
+
+    #[tokio::test]
+    async fn each_instance_has_a_prediction() {
+        let server = TestServer::start(FakeShard::default(), &[]).await;
+        let native = json!({"inputs": "a", "parameters": {"max_new_tokens": 3}});
+        let chat = json!({"messages": [{"role": "user", "content": "a"}], "temperature": 0, "max_tokens": 3});
+        let answer = server.post_ok("/vertex", &json!({"instances": [native, chat]})).await;
+        let expected = [
+            server.post_ok("/generate", &native).await["generated_text"].clone(),
+            server.post_ok("/v1/chat/completions", &chat).await["choices"][0]["message"]["content"].clone(),
+        ];
+        assert_eq!(answer, json!({"predictions": expected}));
+        for body in [json!({"instances": []}), json!({"instances": [{"text": "a"}]})] {
+            let refused = server.post("/vertex", &body).await;
+            assert!(refused.status == 422 && refused.text.contains("instances: "), "{}", refused.text);
+        }
+    }
+}
