@@ -7,6 +7,11 @@ environment=../../target/clients
 python3 -m venv "$environment"
 "$environment/bin/pip" install --quiet --disable-pip-version-check -r requirements.txt
 
+# The playground needs a browser; without one its check says that it is skipped.
+if ! command -v chromium && ! command -v google-chrome; then
+    { apt-get update && apt-get install --yes chromium; } || echo "no Chromium can be installed"
+fi > "$environment/browser.log" 2>&1
+
 cargo build --locked --package launcher --manifest-path ../../Cargo.toml
 log=$(mktemp)
 "${CARGO_TARGET_DIR:-../../target}/debug/text-generation-launcher" --hostname 127.0.0.1 --port 0 --json-output > "$log" &

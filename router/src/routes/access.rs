@@ -11,8 +11,8 @@ use crate::error::{ApiError, OpenAiError};
 use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
-/// For load balancers, which have no key.
-const OPEN: [&str; 3] = ["/", "/health", "/ping"];
+/// For load balancers, which have no key, and for browsers, which have none before they have a page to type it in.
+const OPEN: [&str; 6] = ["/", "/health", "/ping", "/playground", "/playground/script.js", "/playground/style.css"];
 
 /// Lets a request pass, or answers it.
 pub(super) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {

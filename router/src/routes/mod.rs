@@ -16,6 +16,7 @@
 //! | `invocations` | POST | `/invocations` | one of the routes above, by the body |
 //! | `vertex` | POST | `/vertex` | several generations, as Vertex AI asks for them |
 //! | `tokenize` | POST | `/tokenize` | the tokens of a prompt |
+//! | `playground` | GET | `/playground` | a page to try the model |
 //! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
 //! | `info` | GET | `/info` | facts of the server |
 //! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
@@ -36,6 +37,7 @@ mod invocations;
 mod metrics;
 mod models;
 mod not_done;
+mod playground;
 #[cfg(test)]
 mod tests;
 mod tokenize;
@@ -73,6 +75,9 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/invocations", post(invocations::invocations))
         .route("/vertex", post(vertex::vertex))
         .route("/tokenize", post(tokenize::tokenize))
+        .route("/playground", get(playground::page))
+        .route("/playground/style.css", get(playground::style))
+        .route("/playground/script.js", get(playground::script))
         .route("/health", get(health::health))
         .route("/ping", get(health::health))
         .route("/info", get(info::info))

@@ -1,0 +1,299 @@
+// The playground: sends what is typed to OpenAI's routes of this server, and shows tokens as they come.
+"use strict";
+
+const CANDIDATES = 5;
+// Below this probability a token is underlined.
+const UNLIKELY = 0.3;
+
+const element = (id) => document.getElementById(id);
+const form = element("parameters");
+// What was said so far: {role, content}.
+let conversation = [];
+let running = null;
+
+const mode = () => document.querySelector("input[name=mode]:checked").value;
+
+/** The parameters that are not left empty, with their types. */
+function parameters() {
+  const chosen = {};
+  for (const input of form.querySelectorAll("input[type=number]")) {
+    if (input.value !== "") chosen[input.name] = Number(input.value);
+  }
+  const stop = form.stop.value.split("\n").filter((line) => line !== "");
+  if (stop.length > 0) chosen.stop = stop;
+  return chosen;
+}
+
+/** The body of a request, without what is only for streaming and display. */
+function body() {
+  if (mode() === "completion") return { prompt: element("prompt").value, ...parameters() };
+  const system = element("system").value.trim();
+  const question = element("question").value.trim();
+  const messages = [...(system ? [{ role: "system", content: system }] : []), ...conversation];
+  if (question) messages.push({ role: "user", content: question });
+  return { messages, ...parameters() };
+}
+
+const path = () => (mode() === "chat" ? "/v1/chat/completions" : "/v1/completions");
+
+function headers() {
+  const key = form.key.value.trim();
+  return { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+}
+
+function showError(message) {
+  element("error").textContent = message;
+  element("error").hidden = message === "";
+}
+
+/** The sentence of an answer that is no success. */
+async function sentence(response) {
+  const text = await response.text();
+  try {
+    const { error } = JSON.parse(text);
+    return `${response.status}: ${error.message ?? error}`;
+  } catch {
+    return `${response.status}: ${text || response.statusText}`;
+  }
+}
+
+/** The events of a stream, parsed. */
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data:")) continue;
+      const data = line.slice(5).trim();
+      if (data === "[DONE]") return;
+      yield JSON.parse(data);
+    }
+  }
+}
+
+/** The tokens of a choice: {text, probability, others: [[text, probability]]}. */
+function tokens(choice) {
+  const { logprobs } = choice;
+  const text = choice.delta ? choice.delta.content ?? "" : choice.text;
+  if (!logprobs) return text ? [{ text }] : [];
+  if (logprobs.content) {
+    return logprobs.content.map((token) => ({
+      text: token.token,
+      probability: Math.exp(token.logprob),
+      others: token.top_logprobs.map((other) => [other.token, Math.exp(other.logprob)]),
+    }));
+  }
+  return logprobs.tokens.map((token, index) => ({
+    text: token,
+    probability: Math.exp(logprobs.token_logprobs[index]),
+    others: Object.entries(logprobs.top_logprobs[index] ?? {}).map(([other, logprob]) => [other, Math.exp(logprob)]),
+  }));
+}
+
+function tokenElement({ text, probability, others }) {
+  const span = document.createElement("span");
+  span.textContent = text;
+  if (probability === undefined) return span;
+  span.className = probability < UNLIKELY ? "token unlikely" : "token";
+  span.tabIndex = -1;
+  const percent = (value) => `${(100 * value).toFixed(1).padStart(5)} %`;
+  const lines = others.map(([other, value]) => `${percent(value)}  ${JSON.stringify(other)}`);
+  span.dataset.candidates = lines.length > 0 ? lines.join("\n") : `${percent(probability)}  ${JSON.stringify(text)}`;
+  return span;
+}
+
+function addMessage(role, content) {
+  const item = document.createElement("li");
+  const who = document.createElement("b");
+  who.textContent = role;
+  const text = document.createElement("div");
+  text.className = "text";
+  text.textContent = content;
+  item.append(who, text);
+  element("messages").append(item);
+  return text;
+}
+
+/** Streams an answer into an element; its text. */
+async function stream(request, into, signal) {
+  const began = performance.now();
+  let first = null;
+  let count = 0;
+  let reason = "stopped";
+  let answer = "";
+  const showStats = () => {
+    const seconds = first === null ? 0 : (performance.now() - first) / 1000;
+    const rate = count > 1 && seconds > 0 ? ` · ${((count - 1) / seconds).toFixed(1)} tokens/s` : "";
+    const wait = first === null ? "" : ` · first after ${(first - began).toFixed(0)} ms`;
+    element("stats").textContent = `${count} tokens${wait}${rate}${reason ? ` · ${reason}` : ""}`;
+  };
+  try {
+    const response = await fetch(path(), { method: "POST", headers: headers(), body: JSON.stringify(request), signal });
+    if (!response.ok) throw new Error(await sentence(response));
+    into.textContent = "";
+    for await (const event of events(response)) {
+      if (event.error) throw new Error(event.error.message);
+      if (event.usage) count = event.usage.completion_tokens;
+      for (const choice of event.choices) {
+        const added = choice.delta ? choice.delta.content ?? "" : choice.text;
+        answer += added;
+        const news = tokens(choice);
+        if (news.length > 0) first ??= performance.now();
+        count += news.length;
+        // The text decides: a token may be markup, or the beginning of a stop string.
+        if (added) into.append(tokenElement({ ...news.at(-1), text: added }));
+        reason = choice.finish_reason ?? "";
+      }
+      showStats();
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") throw error;
+    reason = "stopped";
+  }
+  showStats();
+  return answer;
+}
+
+async function send() {
+  if (running) return;
+  showError("");
+  const request = { ...body(), stream: true, stream_options: { include_usage: true } };
+  if (form.probabilities.checked) {
+    Object.assign(request, mode() === "chat" ? { logprobs: true, top_logprobs: CANDIDATES } : { logprobs: CANDIDATES });
+  }
+  running = new AbortController();
+  element("send").disabled = true;
+  element("stop").disabled = false;
+  const question = element("question").value.trim();
+  const isChat = mode() === "chat";
+  let item = null;
+  try {
+    if (isChat) {
+      if (question) addMessage("user", question);
+      item = addMessage("assistant", "…");
+      element("question").value = "";
+    }
+    const answer = await stream(request, isChat ? item : element("continuation"), running.signal);
+    if (isChat) {
+      if (question) conversation.push({ role: "user", content: question });
+      conversation.push({ role: "assistant", content: answer });
+    }
+  } catch (error) {
+    showError(error.message);
+    if (isChat) {
+      item.parentElement.remove();
+      if (question) element("messages").lastElementChild.remove();
+      element("question").value = question;
+    }
+  } finally {
+    running = null;
+    element("send").disabled = false;
+    element("stop").disabled = true;
+  }
+}
+
+function clear() {
+  running?.abort();
+  conversation = [];
+  element("messages").replaceChildren();
+  element("continuation").replaceChildren();
+  element("stats").textContent = "";
+  showError("");
+}
+
+const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+
+function asCurl() {
+  const key = form.key.value.trim() ? ` -H 'Authorization: Bearer '"$API_KEY"` : "";
+  return `curl ${location.origin}${path()} -H 'Content-Type: application/json'${key} \\\n  -d ${quoted(JSON.stringify(body()))}\n`;
+}
+
+function asPython() {
+  const known = new Set(["messages", "prompt", "temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "stop"]);
+  const entries = Object.entries(body());
+  const line = ([name, value]) => `    ${name}=${JSON.stringify(value)},\n`;
+  const others = Object.fromEntries(entries.filter(([name]) => !known.has(name)));
+  const extra = Object.keys(others).length > 0 ? `    extra_body=${JSON.stringify(others)},\n` : "";
+  const isChat = mode() === "chat";
+  const call = isChat ? "chat.completions" : "completions";
+  const text = isChat ? "message.content" : "text";
+  const key = form.key.value.trim() ? 'os.environ["API_KEY"]' : '"-"';
+  const imports = form.key.value.trim() ? "import os\n\n" : "";
+  const named = entries.filter(([name]) => known.has(name)).map(line).join("");
+  return `${imports}from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key=${key})\n` +
+    `answer = client.${call}.create(\n    model=${JSON.stringify(element("model").dataset.id ?? "demo")},\n${named}${extra})\nprint(answer.choices[0].${text})\n`;
+}
+
+async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Without a secure context there is no clipboard but the selection's.
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const label = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = label; }, 1200);
+}
+
+async function showModel() {
+  const line = element("model");
+  try {
+    const response = await fetch("/v1/models", { headers: headers() });
+    if (!response.ok) throw new Error(await sentence(response));
+    const [model] = (await response.json()).data;
+    line.dataset.id = model.id;
+    line.textContent = `${model.id} · up to ${model.max_model_len} tokens`;
+  } catch (error) {
+    line.textContent = error.message;
+  }
+}
+
+function showMode() {
+  element("chat").hidden = mode() !== "chat";
+  element("completion").hidden = mode() === "chat";
+  showError("");
+}
+
+function showCandidates(event) {
+  const box = element("candidates");
+  const token = event.target.closest?.(".token");
+  box.hidden = !token;
+  if (!token) return;
+  box.textContent = token.dataset.candidates;
+  const place = token.getBoundingClientRect();
+  const left = Math.min(place.left, document.documentElement.clientWidth - box.offsetWidth - 8);
+  box.style.left = `${Math.max(8, left) + scrollX}px`;
+  box.style.top = `${place.bottom + 4 + scrollY}px`;
+}
+
+document.addEventListener("mouseover", showCandidates);
+document.addEventListener("focusin", showCandidates);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") running?.abort();
+  const isField = event.target === element("question") || event.target === element("prompt");
+  const sends = event.key === "Enter" && isField && (event.ctrlKey || event.metaKey || (mode() === "chat" && !event.shiftKey));
+  if (sends && !event.isComposing) {
+    event.preventDefault();
+    send();
+  }
+});
+element("send").addEventListener("click", send);
+element("stop").addEventListener("click", () => running?.abort());
+element("clear").addEventListener("click", clear);
+element("curl").addEventListener("click", (event) => copy(asCurl(), event.target));
+element("python").addEventListener("click", (event) => copy(asPython(), event.target));
+form.addEventListener("submit", (event) => event.preventDefault());
+form.key.addEventListener("change", showModel);
+element("modes").addEventListener("change", showMode);
+showMode();
+showModel();
