@@ -170,9 +170,47 @@ impl OpenAiError {
 
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
-        let body = Json(self.body()).into_response().into_body();
-        let (mut parts, _) = self.0.into_response().into_parts();
-        parts.headers.remove(header::CONTENT_LENGTH);
-        Response::from_parts(parts, body)
+        with_body(self.body(), self.0)
     }
+}
+
+/// The same on Anthropic's routes, in the shape that its clients read.
+#[derive(Debug)]
+pub(crate) struct AnthropicError(ApiError);
+
+impl<E: Into<ApiError>> From<E> for AnthropicError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl AnthropicError {
+    /// The JSON object that describes it.
+    pub(crate) fn body(&self) -> Value {
+        let (status, _) = self.0.status_and_type();
+        let kind = match status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => "invalid_request_error",
+            _ => "api_error",
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": self.0.to_string() } })
+    }
+}
+
+impl IntoResponse for AnthropicError {
+    fn into_response(self) -> Response {
+        with_body(self.body(), self.0)
+    }
+}
+
+/// The answer that an error is, with another body.
+fn with_body(body: Value, error: ApiError) -> Response {
+    let body = Json(body).into_response().into_body();
+    let (mut parts, _) = error.into_response().into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, body)
 }

@@ -154,8 +154,8 @@ impl StreamResponse {
 impl BestOfSequence {
     fn new(completion: Completion) -> Self {
         let Completion { finish, prompt, tokens, top_tokens } = completion;
-        let Finish { reason, generated_text, num_generated_tokens, num_prompt_tokens: _, num_cached_tokens: _, seed } =
-            finish;
+        // TGI says less.
+        let Finish { reason, generated_text, num_generated_tokens, seed, .. } = finish;
         let wire = |tokens: Vec<Token>| tokens.into_iter().map(WireToken::from).collect::<Vec<_>>();
         Self {
             generated_text,

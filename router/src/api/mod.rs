@@ -1,8 +1,9 @@
-//! What clients write and read: JSON shapes and headers of TGI's API, and of OpenAI's (`openai`).
+//! What clients write and read: JSON shapes and headers of TGI's API, of OpenAI's (`openai`) and of Anthropic's (`anthropic`).
 //!
 //! Wire types end here: handlers turn them into the words of `generation` and `validation` and back. Nothing here
 //! is checked beyond its JSON type, and nothing is computed.
 
+pub(crate) mod anthropic;
 mod body;
 mod chat;
 mod context;

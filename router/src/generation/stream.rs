@@ -45,6 +45,8 @@ pub(crate) struct Finish {
     pub(crate) num_prompt_tokens: u32,
     /// Prompt tokens that the prefix cache had.
     pub(crate) num_cached_tokens: u32,
+    /// Which of the stop strings ended it, if one did.
+    pub(crate) stop_index: Option<usize>,
     /// `None` where no chance was involved.
     pub(crate) seed: Option<u64>,
 }
@@ -197,7 +199,8 @@ impl TokenStream {
         let delta = if self.wants_deltas { self.delta(finish.is_some()) } else { String::new() };
         let top_tokens = self.top_tokens(token)?;
         let token = Token { id: token.token_id, text, logprob: token.logprob, is_special };
-        let finish = finish.map(|reason| self.finish(reason));
+        let stop_index = stop.map(|stop| stop.index);
+        let finish = finish.map(|reason| self.finish(reason, stop_index));
         Ok(Piece { index: self.num_tokens, token, top_tokens, delta, finish })
     }
 
@@ -231,7 +234,7 @@ impl TokenStream {
         delta
     }
 
-    fn finish(&mut self, reason: FinishReason) -> Finish {
+    fn finish(&mut self, reason: FinishReason, stop_index: Option<usize>) -> Finish {
         Finish {
             reason,
             generated_text: std::mem::take(&mut self.generated_text),
@@ -239,6 +242,7 @@ impl TokenStream {
             // The prompt is at most max_input_tokens long, a u32.
             num_prompt_tokens: self.prompt.len() as u32,
             num_cached_tokens: self.num_cached_tokens,
+            stop_index: stop_index.filter(|_| reason == FinishReason::StopSequence),
             seed: self.seed,
         }
     }

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::error::{ApiError, OpenAiError};
+use crate::error::{AnthropicError, ApiError, OpenAiError};
 use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
@@ -27,7 +27,11 @@ pub(super) async fn check_key(State(state): State<AppState>, request: Request, n
         return next.run(request).await;
     }
     let error = ApiError::Unauthorized { has_key: given.is_some() };
-    if path.starts_with("/v1/") { OpenAiError::from(error).into_response() } else { error.into_response() }
+    match path {
+        path if path.starts_with("/v1/messages") => AnthropicError::from(error).into_response(),
+        path if path.starts_with("/v1/") => OpenAiError::from(error).into_response(),
+        _ => error.into_response(),
+    }
 }
 
 fn given_key(headers: &HeaderMap) -> Option<&str> {
@@ -86,5 +90,7 @@ mod tests {
         assert!(native["error"].as_str().unwrap().contains("Authorization: Bearer"), "{native}");
         let openai = json(&server.get("/v1/models").await.text);
         assert_eq!(openai["error"]["code"], "unauthorized", "{openai}");
+        let anthropic = json(&server.get("/v1/messages").await.text);
+        assert_eq!(anthropic["error"]["type"], "authentication_error", "{anthropic}");
     }
 }

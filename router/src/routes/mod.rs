@@ -11,6 +11,7 @@
 //! | `chat_tokenize` | POST | `/chat_tokenize` | the text and the tokens of a conversation |
 //! | `completions` | POST | `/v1/completions` | OpenAI's completions |
 //! | `chat_completions` | POST | `/v1/chat/completions` | OpenAI's chat completions |
+//! | `messages` | POST | `/v1/messages`, `/v1/messages/count_tokens` | Anthropic's API |
 //! | `models` | GET | `/v1/models`, `/v1/models/{id}` | the model, as OpenAI lists models |
 //! | `not_done` | POST | `/v1/embeddings` and others | 501: this server generates text |
 //! | `invocations` | POST | `/invocations` | one of the routes above, by the body |
@@ -34,6 +35,7 @@ mod generate_stream;
 mod health;
 mod info;
 mod invocations;
+mod messages;
 mod metrics;
 mod models;
 mod not_done;
@@ -65,6 +67,8 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/chat_tokenize", post(chat_tokenize::chat_tokenize))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat_completions::chat_completions))
+        .route("/v1/messages", post(messages::messages))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(models::models))
         .route("/v1/models/{*id}", get(models::model))
         .route("/v1/embeddings", post(not_done::embeddings))

@@ -20,6 +20,8 @@ pub(crate) struct StopFound {
     pub(crate) rest_bytes: usize,
     /// Its own.
     pub(crate) len_bytes: usize,
+    /// Which of the stop strings it is.
+    pub(crate) index: usize,
 }
 
 impl StopStrings {
@@ -32,10 +34,11 @@ impl StopStrings {
     pub(crate) fn push(&mut self, piece: &str) -> Option<StopFound> {
         let max_len = self.stop_strings.iter().map(String::len).max()?;
         self.tail.push_str(piece);
-        let places = self.stop_strings.iter().filter_map(|stop| Some((self.tail.find(stop)? + stop.len(), stop.len())));
+        let place = |(index, stop): (usize, &String)| Some((self.tail.find(stop)? + stop.len(), stop.len(), index));
+        let places = self.stop_strings.iter().enumerate().filter_map(place);
         // Of several that end together the longest.
-        if let Some((end, len_bytes)) = places.min_by_key(|(end, len)| (*end, std::cmp::Reverse(*len))) {
-            return Some(StopFound { rest_bytes: self.tail.len() - end, len_bytes });
+        if let Some((end, len_bytes, index)) = places.min_by_key(|(end, len, _)| (*end, std::cmp::Reverse(*len))) {
+            return Some(StopFound { rest_bytes: self.tail.len() - end, len_bytes, index });
         }
         let keep_from = self.tail.floor_char_boundary((self.tail.len() + 1).saturating_sub(max_len));
         self.tail.drain(..keep_from);

@@ -23,3 +23,4 @@ pub(crate) use chat_completion::{ChatChunks, ChatCompletion, ChatCompletionReque
 pub(crate) use completion::{CompletionChunks, CompletionRequest, TextCompletion};
 pub(crate) use events::OpenAiEvents;
 pub(crate) use reply::{Identity, Model, Models};
+pub(crate) use sampling::OpenAiSampling;

@@ -12,24 +12,24 @@ use crate::validation::GenerationOptions;
 /// Fields of a body.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub(crate) struct OpenAiSampling {
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    frequency_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
+    pub(in crate::api) temperature: Option<f32>,
+    pub(in crate::api) top_p: Option<f32>,
+    pub(in crate::api) frequency_penalty: Option<f32>,
+    pub(in crate::api) presence_penalty: Option<f32>,
     #[serde(default, deserialize_with = "logit_bias::by_token_id")]
-    logit_bias: Vec<LogitBias>,
-    seed: Option<u64>,
+    pub(in crate::api) logit_bias: Vec<LogitBias>,
+    pub(in crate::api) seed: Option<u64>,
     #[serde(default, deserialize_with = "stop::one_or_many")]
-    stop: Vec<String>,
-    max_tokens: Option<u32>,
+    pub(in crate::api) stop: Vec<String>,
+    pub(in crate::api) max_tokens: Option<u32>,
     /// The newer name, which wins.
-    max_completion_tokens: Option<u32>,
-    top_k: Option<i64>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-    min_tokens: Option<u32>,
+    pub(in crate::api) max_completion_tokens: Option<u32>,
+    pub(in crate::api) top_k: Option<i64>,
+    pub(in crate::api) min_p: Option<f32>,
+    pub(in crate::api) repetition_penalty: Option<f32>,
+    pub(in crate::api) min_tokens: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
-    ignore_eos: bool,
+    pub(in crate::api) ignore_eos: bool,
 }
 
 impl OpenAiSampling {

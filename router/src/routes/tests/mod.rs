@@ -3,6 +3,7 @@
 //! Most of what can go wrong concerns several routes, so they are tested together, by what they have in common.
 
 mod answers;
+mod anthropic;
 mod chat;
 mod failures;
 mod openai;

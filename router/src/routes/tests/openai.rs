@@ -10,7 +10,7 @@ use crate::testing::{Answer, FakeShard, TestServer, json as parse};
 use crate::text::Tokenizer;
 
 /// A shard that says `text` behind every prompt, one token for each of its characters that is in the vocabulary, then ends.
-fn saying(text: &str) -> FakeShard {
+pub(super) fn saying(text: &str) -> FakeShard {
     let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
     let mut script: Vec<u32> =
         text.chars().flat_map(|character| tokenizer.tokenize_bare(&character.to_string()).unwrap()).collect();

@@ -1,0 +1,44 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`: Anthropic's API.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use crate::api::anthropic::{Message, MessageEvents, MessagesRequest, TokenCount};
+use crate::api::{JsonBody, RequestContext, event_stream, generation_headers, stream_headers};
+use crate::error::{AnthropicError, ApiError};
+use crate::state::AppState;
+
+/// The next message.
+pub(super) async fn messages(
+    State(state): State<AppState>,
+    context: RequestContext,
+    body: Result<JsonBody<MessagesRequest>, ApiError>,
+) -> Result<Response, AnthropicError> {
+    let JsonBody(request) = body?;
+    let inputs = request.chat()?.into_inputs(jiff::Zoned::now().datetime())?;
+    let mut plan = request.into_plan()?;
+    plan.sampling = plan.sampling.or_defaults(state.sampling_defaults());
+    let text = state.chat().render(inputs).await.map_err(ApiError::from)?;
+    let (request, num_characters) = (plan.request(&text, context), text.chars().count());
+    if plan.is_stream {
+        let generation = state.generator().stream(request).await?;
+        let events = MessageEvents::new(generation, state.model_id(), plan.stop_sequences);
+        return Ok((stream_headers(state.compute_type(), num_characters), event_stream(events)).into_response());
+    }
+    let outcome = state.generator().complete(request).await?;
+    let message = Message::new(state.model_id(), &outcome.best.finish, &plan.stop_sequences);
+    let headers = generation_headers(state.compute_type(), &[outcome], num_characters);
+    Ok((headers, Json(message)).into_response())
+}
+
+/// How many tokens a conversation has.
+pub(super) async fn count_tokens(
+    State(state): State<AppState>,
+    body: Result<JsonBody<MessagesRequest>, ApiError>,
+) -> Result<Json<TokenCount>, AnthropicError> {
+    let JsonBody(request) = body?;
+    let inputs = request.chat()?.into_inputs(jiff::Zoned::now().datetime())?;
+    let tokenized = state.chat().tokenize(inputs).await.map_err(ApiError::from)?;
+    Ok(Json(TokenCount { input_tokens: tokenized.tokens.len() }))
+}
