@@ -123,8 +123,9 @@ impl Checkpoint {
             None => Ok(taken),
             Some(index) => {
                 let tensor = spec.tensors()[index].clone();
-                let file = self.find(&tensor).map(|place| self.file_name(place));
-                Err(WeightsError::NotFinite { tensor, file: file.unwrap_or_default() }.into())
+                // What is stored in integers has no tensor of that name.
+                let file = self.find(&tensor).map_or_else(|| self.file_names(), |place| self.file_name(place));
+                Err(WeightsError::NotFinite { tensor, file }.into())
             }
         }
     }
@@ -207,10 +208,13 @@ impl Checkpoint {
     }
 
     fn place(&self, tensor: &str) -> Result<&TensorPlace, WeightsError> {
-        self.find(tensor).ok_or_else(|| {
-            let files: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
-            WeightsError::MissingTensor { files: files.join(", "), tensor: tensor.to_owned() }
-        })
+        self.find(tensor)
+            .ok_or_else(|| WeightsError::MissingTensor { files: self.file_names(), tensor: tensor.to_owned() })
+    }
+
+    fn file_names(&self) -> String {
+        let files: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
+        files.join(", ")
     }
 
     /// All elements of a tensor of floats.

@@ -120,7 +120,7 @@ fn as_fp8(directory: &Path, change: impl FnOnce(&mut Parts)) {
     });
 }
 
-const CASES: [(&str, Damage, &str); 34] = [
+const CASES: [(&str, Damage, &str); 35] = [
     ("no checkpoint", |dir| fs::remove_file(dir.join(FILE)).unwrap(), "has neither model.safetensors nor"),
     (
         "a pickle",
@@ -292,6 +292,17 @@ const CASES: [(&str, Damage, &str); 34] = [
             })
         },
         "tensor model.layers.0.self_attn.q_proj.g_idx of model.safetensors names group -1 of 2",
+    ),
+    (
+        "a scale of gptq that is not a number",
+        |dir| {
+            as_gptq(dir, |parts| {
+                // All columns are in the second group.
+                let [_, end] = parts.offsets("model.layers.0.self_attn.q_proj.scales");
+                parts.data[end - 4..end].copy_from_slice(&f32::NAN.to_le_bytes());
+            });
+        },
+        "q_proj.weight of model.safetensors has a value that is infinite or not a number",
     ),
     ("fp8 without scales", |dir| as_fp8(dir, |_| ()), "has no tensor model.layers.0.self_attn.k_proj.weight_scale"),
     (
