@@ -64,7 +64,7 @@ def check_completions(client: OpenAI, model: str) -> None:
 
 def check_errors(client: OpenAI, model: str) -> None:
     for stream in (False, True):
-        for body in (dict(max_tokens=100_000), dict(temperature=-1), dict(tools=[{"type": "function", "function": {"name": "f"}}])):
+        for body in (dict(max_tokens=100_000), dict(temperature=-1), dict(tools=[{"type": "web_search"}])):
             try:
                 client.chat.completions.create(model=model, messages=QUESTION, stream=stream, **body)
             except UnprocessableEntityError as error:

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use ureq::config::ConfigBuilder;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::typestate::AgentScope;
 
 use crate::metrics::Metrics;
 use crate::sse::SseStream;
@@ -61,6 +64,18 @@ impl Client {
         Self { agent: agent(timeout), url: self.url.clone() }
     }
 
+    /// A client of the same server that trusts this certificate, in PEM, and no other.
+    ///
+    /// # Panics
+    /// When it is no certificate.
+    #[must_use]
+    pub fn trusting(&self, certificate: &str) -> Self {
+        let certificate = Certificate::from_pem(certificate.as_bytes()).expect("a certificate in PEM");
+        let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[certificate])).build();
+        let agent = config(TIMEOUT).tls_config(tls).build().new_agent();
+        Self { agent, url: self.url.clone() }
+    }
+
     /// URL of a path of this server.
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url)
@@ -110,9 +125,13 @@ impl Client {
 }
 
 fn agent(timeout: Duration) -> ureq::Agent {
+    config(timeout).build().new_agent()
+}
+
+fn config(timeout: Duration) -> ConfigBuilder<AgentScope> {
     let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout));
     // Tests count connections and close them on purpose, so none is kept for later.
-    config.max_idle_connections(0).proxy(None).build().new_agent()
+    config.max_idle_connections(0).proxy(None)
 }
 
 fn read(mut response: ureq::http::Response<ureq::Body>) -> Response {

@@ -1,21 +1,22 @@
-//! `cargo bench -p kernels --bench linear [-- portable|avx2|avx512]`: speed of a linear layer against the machine's limits.
+//! `cargo bench -p kernels --bench linear [-- portable|avx2|avx512|amx]`: speed of a linear layer against the machine's limits.
 //!
 //! Several copies of the weight are used in turn, as the layers of a model are, so that it comes from memory. Figures
 //! are the best of many calls. Compare shares of the read bandwidth measured in the same run, not absolute figures.
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::time::Instant;
 
-use half::{bf16, f16};
+use kernels::floats::FloatType;
 use kernels::isa;
-use kernels::linear::{PackedWeight, WeightData, linear};
+use kernels::linear::{PackedWeight, WeightType, linear};
 use rayon::prelude::*;
 
 const NUM_OUTPUTS: usize = 8192;
 const NUM_INPUTS: usize = 2048;
 const NUM_LAYERS: usize = 6;
 const NUM_CALLS: usize = 24;
-const ROWS: [usize; 8] = [1, 2, 4, 8, 16, 64, 128, 512];
+const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
 
 fn main() -> io::Result<()> {
     let name = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
@@ -24,17 +25,20 @@ fn main() -> io::Result<()> {
     let bandwidth = read_bandwidth();
     writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
     writeln!(out, "y[m, {NUM_OUTPUTS}] = x[m, {NUM_INPUTS}] · Wᵀ")?;
-    let values: Vec<f32> = (0..NUM_OUTPUTS * NUM_INPUTS).map(|i| ((i * 7919) % 1009) as f32 / 1009.0 - 0.5).collect();
-    let bf16_values: Vec<bf16> = values.iter().copied().map(bf16::from_f32).collect();
-    let f16_values: Vec<f16> = values.iter().copied().map(f16::from_f32).collect();
-    measure(&mut out, "bf16", WeightData::Bf16(&bf16_values), bandwidth)?;
-    measure(&mut out, "f16", WeightData::F16(&f16_values), bandwidth)?;
-    measure(&mut out, "f32", WeightData::F32(&values), bandwidth)
+    for dtype in [WeightType::Int8, WeightType::Bf16, WeightType::F16, WeightType::F32] {
+        measure(&mut out, dtype, bandwidth)?;
+    }
+    Ok(())
 }
 
-fn measure(out: &mut impl Write, dtype: &str, data: WeightData<'_>, bandwidth: f64) -> io::Result<()> {
-    let layers: Vec<PackedWeight> =
-        (0..NUM_LAYERS).map(|_| PackedWeight::pack(NUM_OUTPUTS, NUM_INPUTS, data)).collect();
+fn measure(out: &mut impl Write, dtype: WeightType, bandwidth: f64) -> io::Result<()> {
+    let values = (0..NUM_OUTPUTS * NUM_INPUTS).map(|i| ((i * 7919) % 1009) as f32 / 1009.0 - 0.5);
+    let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+    let row_bytes = NUM_INPUTS * size_of::<f32>();
+    let rows =
+        |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| take(&bytes[rows.start * row_bytes..rows.end * row_bytes]);
+    let pack = || PackedWeight::pack([NUM_OUTPUTS, NUM_INPUTS], FloatType::F32, dtype, &rows);
+    let layers: Vec<PackedWeight> = (0..NUM_LAYERS).map(|_| pack()).collect();
     for rows in ROWS {
         let x: Vec<f32> = (0..rows * NUM_INPUTS).map(|i| ((i * 31) % 127) as f32 / 127.0 - 0.5).collect(); // [rows, inputs]
         let mut y = vec![0.0; rows * NUM_OUTPUTS]; // [rows, outputs]
@@ -43,7 +47,7 @@ fn measure(out: &mut impl Write, dtype: &str, data: WeightData<'_>, bandwidth: f
         let gigabytes = layers[0].size_bytes() as f64 / 1e9 / seconds;
         let gigaflops = (2 * rows * NUM_OUTPUTS * NUM_INPUTS) as f64 / 1e9 / seconds;
         let share = 100.0 * gigabytes / bandwidth;
-        writeln!(out, "{dtype} m={rows:<4} {gigabytes:6.1} GB/s ({share:3.0} %) {gigaflops:7.1} GFLOP/s")?;
+        writeln!(out, "{dtype:?} m={rows:<4} {gigabytes:6.1} GB/s ({share:3.0} %) {gigaflops:7.1} GFLOP/s")?;
     }
     Ok(())
 }

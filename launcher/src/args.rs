@@ -43,6 +43,10 @@ pub(crate) enum Part {
     Plan(Box<PlanArgs>),
     /// Downloads a model from the Hugging Face Hub into the cache, and says where it is
     DownloadWeights(DownloadArgs),
+    /// Says how fast a model runs on this machine's processor, beside what its memory allows
+    Bench(Box<shard::speed::SpeedArgs>),
+    /// Prints the OpenAPI document of the routes
+    PrintSchema,
     /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU
     Plugin(crate::plugin::PluginArgs),
 }

@@ -14,11 +14,16 @@ pub(crate) fn from_log_line(line: &LogLine) -> Option<String> {
         (Some(input), Some(total)) => format!(", prompts up to {input} tokens, {total} in all"),
         _ => String::new(),
     };
+    let local = match url.strip_prefix("unix:") {
+        Some(path) => format!("--unix-socket '{path}' http://localhost"),
+        None => url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+    };
+    // The certificate is for the name that clients use, not for this machine's own address.
+    let insecure = if url.starts_with("https:") { "--insecure " } else { "" };
     Some(format!(
-        "\n  {model} is ready at {url}{limits}\n\n  curl {local}/generate -H 'Content-Type: application/json' \\\n    \
+        "\n  {model} is ready at {url}{limits}\n\n  curl {insecure}{local}/generate -H 'Content-Type: application/json' \\\n    \
          -d '{{\"inputs\":\"Once upon a time\",\"parameters\":{{\"max_new_tokens\":100}}}}'\n\n",
         model = text("model_id").unwrap_or("the model"),
-        local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
     ))
 }
 
@@ -32,6 +37,20 @@ mod tests {
         let banner = from_log_line(&LogLine::parse(line).unwrap()).unwrap();
         assert!(banner.contains("demo is ready at http://0.0.0.0:3000, prompts up to 1023 tokens"), "{banner}");
         assert!(banner.contains("curl http://127.0.0.1:3000/generate"), "{banner}");
+    }
+
+    #[test]
+    fn a_certificate_is_not_for_the_loopback() {
+        let line = r#"{"level":"INFO","message":"ready","url":"https://0.0.0.0:3000"}"#;
+        let banner = from_log_line(&LogLine::parse(line).unwrap()).unwrap();
+        assert!(banner.contains("curl --insecure https://127.0.0.1:3000/generate"), "{banner}");
+    }
+
+    #[test]
+    fn a_socket_has_a_path() {
+        let line = r#"{"level":"INFO","message":"ready","url":"unix:/run/hilo.sock"}"#;
+        let banner = from_log_line(&LogLine::parse(line).unwrap()).unwrap();
+        assert!(banner.contains("curl --unix-socket '/run/hilo.sock' http://localhost/generate"), "{banner}");
     }
 
     #[test]

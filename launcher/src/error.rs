@@ -19,8 +19,8 @@ pub(crate) enum LauncherError {
     Model(#[from] model_files::ModelFilesError),
     #[error(transparent)]
     Hub(#[from] HubError),
-    #[error("listen on {address}: {source}")]
-    Address { address: String, source: std::io::Error },
+    #[error(transparent)]
+    Listen(#[from] router::ListenError),
     #[error("no directory for the shard sockets can be written (tried {tried}); pass --shard-uds-path")]
     NoRuntimeDirectory { tried: String },
     #[error("make memory that the shards share: {0}")]
@@ -41,7 +41,7 @@ impl LauncherError {
     /// One of [`exit_status`]; a child's own where it has one. `docs/exit-codes.md` has the table.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::Model(_) | Self::Address { .. } => exit_status::CONFIGURATION,
+            Self::Arguments(_) | Self::Model(_) | Self::Listen(_) => exit_status::CONFIGURATION,
             Self::Hub(error) => error.exit_status(),
             Self::Device { .. } => exit_status::NO_DEVICE,
             Self::NoRuntimeDirectory { .. } | Self::SharedMemory(_) | Self::Spawn { .. } | Self::Signals(_) => {

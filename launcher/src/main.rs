@@ -19,6 +19,7 @@ mod preflight;
 mod process;
 mod readiness;
 mod shared_memory;
+mod speed;
 mod supervisor;
 mod terminal;
 mod tpu;
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         Some(Part::CompilePrograms(args)) => ahead::run_as_child(&Ahead::Compile(args)),
         Some(Part::Plan(args)) => launch::show(&args),
         Some(Part::DownloadWeights(args)) => download::run_as_process(&args),
+        Some(Part::Bench(args)) => speed::run_as_process(&args),
+        Some(Part::PrintSchema) => router::print_schema(),
         Some(Part::Plugin(args)) => plugin::run_as_process(&args),
         None => launch::run_as_process(&args.launch),
     }

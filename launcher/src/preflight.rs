@@ -2,11 +2,11 @@
 //! the sockets. Fails in milliseconds instead of after a model has been loaded.
 
 use std::fs::DirBuilder;
-use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use model_files::ModelFiles;
+use router::Endpoint;
 
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;
@@ -32,10 +32,8 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     if !ModelFiles::is_hub_id(&args.model.model_id) {
         ModelFiles::open(&args.model.model_id)?;
     }
-    let address = args.http.address().map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?;
-    TcpListener::bind(address)
-        .map_err(|source| LauncherError::Address { address: address.to_string(), source })
-        .map(drop)?;
+    let endpoint = Endpoint::resolve(&args.http);
+    endpoint.map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?.probe()?;
     match &args.shard_uds_path {
         Some(path) => Ok(SocketPlace { shard_uds_path: path.clone(), _directory: None }),
         None => SocketPlace::private(&candidates()),

@@ -4,7 +4,7 @@
 //! again, and the destructuring there stops compiling when a field is added. What the values mean is `config`'s.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -70,6 +70,18 @@ pub struct HttpArgs {
     /// Port to listen on; 0 lets the system choose
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
+
+    /// Path of a Unix socket to listen on in place of --hostname and --port; the umask says who may connect
+    #[arg(long, env)]
+    pub uds: Option<PathBuf>,
+
+    /// PEM file with the chain of certificates, the server's own first; with --tls-keyfile HTTPS is served [default: HTTP]
+    #[arg(long, env, visible_alias = "ssl-certfile")]
+    pub tls_certfile: Option<PathBuf>,
+
+    /// PEM file with the private key of the certificate
+    #[arg(long, env, visible_alias = "ssl-keyfile")]
+    pub tls_keyfile: Option<PathBuf>,
 
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]
@@ -141,6 +153,10 @@ pub struct LimitArgs {
     /// Most stop sequences of a request
     #[arg(long, env, default_value_t = 4)]
     pub max_stop_sequences: u32,
+
+    /// Refuse requests whose text must follow a grammar, such as a JSON schema
+    #[arg(long, env)]
+    pub disable_grammar_support: bool,
 
     /// Largest `top_n_tokens`
     #[arg(long, env, default_value_t = 5)]
@@ -219,11 +235,6 @@ pub struct BatchingArgs {
     pub step_window: u32,
 }
 
-/// `--hostname` is no IP address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`hostname` {0:?} is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::")]
-pub struct HostnameError(String);
-
 fn default_hostname() -> String {
     hostname_or_any(std::env::var("HOSTNAME").ok())
 }
@@ -235,15 +246,6 @@ fn hostname_or_any(from_environment: Option<String>) -> String {
 }
 
 impl HttpArgs {
-    /// The address to listen on.
-    ///
-    /// # Errors
-    /// When the hostname is not an IP address.
-    pub fn address(&self) -> Result<SocketAddr, HostnameError> {
-        let ip: IpAddr = self.hostname.parse().map_err(|_| HostnameError(self.hostname.clone()))?;
-        Ok(SocketAddr::new(ip, self.port))
-    }
-
     /// The value of the environment variable `API_KEY` that says which keys there are.
     pub fn api_key_variable(&self) -> Option<String> {
         let keys: Vec<&str> = self.api_key.iter().map(ApiKey::expose).collect();
@@ -253,10 +255,24 @@ impl HttpArgs {
     /// The flags that say the same, but for the keys.
     pub fn to_argv(&self) -> Vec<OsString> {
         // Keys go another way: arguments of a process are there for everybody to read.
-        let Self { hostname, port, payload_limit, api_key: _, api_key_file, cors_allow_origin, compute_type } = self;
+        let Self {
+            hostname,
+            port,
+            uds,
+            tls_certfile,
+            tls_keyfile,
+            payload_limit,
+            api_key: _,
+            api_key_file,
+            cors_allow_origin,
+            compute_type,
+        } = self;
         let mut argv = Argv::default();
         argv.flag("--hostname", hostname);
         argv.flag("--port", port);
+        argv.optional("--uds", uds.as_ref().map(|path| path.display()));
+        argv.optional("--tls-certfile", tls_certfile.as_ref().map(|path| path.display()));
+        argv.optional("--tls-keyfile", tls_keyfile.as_ref().map(|path| path.display()));
         argv.flag("--payload-limit", payload_limit);
         argv.optional("--api-key-file", api_key_file.as_ref().map(|path| path.display()));
         for origin in cors_allow_origin {
@@ -291,6 +307,7 @@ impl LimitArgs {
             max_concurrent_requests,
             max_best_of,
             max_stop_sequences,
+            disable_grammar_support,
             max_top_n_tokens,
             watermark_gamma,
             watermark_delta,
@@ -306,6 +323,7 @@ impl LimitArgs {
         argv.flag("--max-concurrent-requests", max_concurrent_requests);
         argv.flag("--max-best-of", max_best_of);
         argv.flag("--max-stop-sequences", max_stop_sequences);
+        argv.switch("--disable-grammar-support", *disable_grammar_support);
         argv.flag("--max-top-n-tokens", max_top_n_tokens);
         argv.flag("--watermark-gamma", watermark_gamma);
         argv.flag("--watermark-delta", watermark_delta);
@@ -391,6 +409,12 @@ impl Argv {
         self.0.push(format!("{name}={value}").into());
     }
 
+    fn switch(&mut self, name: &str, is_on: bool) {
+        if is_on {
+            self.0.push(name.into());
+        }
+    }
+
     fn optional(&mut self, name: &str, value: Option<impl std::fmt::Display>) {
         if let Some(value) = value {
             self.flag(name, value);
@@ -435,6 +459,9 @@ mod tests {
         check_round_trip(&["--hostname=::1", "-p", "0", "--payload-limit=7", "--compute-type=1-x", "--log-level=-x"]);
         check_round_trip(&["--cors-allow-origin=http://a", "--cors-allow-origin=http://b", "--max-best-of=9"]);
         check_round_trip(&["--max-input-length=5", "--max-total-tokens=9", "--max-concurrent-requests=1"]);
+        check_round_trip(&["--tls-certfile=/c.pem", "--tls-keyfile=/k.pem"]);
+        check_round_trip(&["--uds=/run/hilo.sock"]);
+        check_round_trip(&["--ssl-certfile=/c.pem", "--ssl-keyfile=/k.pem"]);
         check_round_trip(&["--tokenizer-config-path=/t.json", "--chat-template=/c.jinja"]);
         check_round_trip(&["--watermark-gamma=0.25", "--watermark-delta=1.5"]);
         check_round_trip(&["--max-input-tokens=5", "--max-top-n-tokens=1", "--max-stop-sequences=0"]);
@@ -451,13 +478,6 @@ mod tests {
             let twin = long.to_uppercase().replace('-', "_");
             assert_eq!(flag.get_env(), Some(std::ffi::OsStr::new(&twin)), "--{long}");
         }
-    }
-
-    #[test]
-    fn a_hostname_must_be_an_address() {
-        assert_eq!(parse(&["--hostname=::", "-p", "1"]).http.address().unwrap().to_string(), "[::]:1");
-        let error = parse(&["--hostname=web-1"]).http.address().unwrap_err().to_string();
-        assert!(error.contains("\"web-1\" is not an IP address"), "{error}");
     }
 
     #[test]

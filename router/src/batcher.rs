@@ -3,6 +3,10 @@
 //! Up to [`Rules::step_window`] steps are under way: the next one is sent before the tokens of the last one are there, because
 //! a row's input token stays with the shards. A row that ends is noticed one step late then, and that step's token is dropped.
 //!
+//! What may follow in a sequence with a grammar is known when its last token is: then the mask of the next one is computed on
+//! a blocking thread, while the steps that are under way go on without the sequence. The next step is held back for it, but
+//! not for long.
+//!
 //! Each sequence has an event channel that can hold every event the sequence can have, so a slow reader never stops
 //! the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be lost, and it is
 //! seen before the next step is scheduled. When a shard fails, every sequence gets one failure and the loop ends.
@@ -13,13 +17,21 @@ use std::time::{Duration, Instant};
 
 use proto::StepReply;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 
+use crate::grammar::{CompiledGrammar, GrammarMatcher, MaskError};
 use crate::metrics::Metrics;
 use crate::scheduler::{Event, Limits, Phase, ReplyMismatch, Scheduler, SequenceEvent, SequenceId, SequenceSpec, Step};
 use crate::shard_client::{ShardClientError, ShardGroup};
 
 /// Submissions that may wait for the current step to end; more wait in their own request.
 const QUEUE: usize = 256;
+
+/// Rows whose masks are computed on one thread; more rows are spread over more threads.
+const MASKS_PER_THREAD: usize = 4;
+
+/// How long a step waits for masks, so that all rows with grammars stay in the same steps. Most masks take 0.1 ms.
+const MASK_PATIENCE: Duration = Duration::from_millis(3);
 
 /// What those are told whose generation a stopping server ends.
 const STOPPING: &str = "Server error: the server is shutting down";
@@ -78,6 +90,18 @@ pub(crate) struct Batcher {
     sent: VecDeque<Sent>,
     /// When the last reply came.
     idle_since: Instant,
+    /// Masks that are being computed; they end by themselves.
+    masking: JoinSet<Vec<Masked>>,
+    /// No step is sent before then while there are any.
+    masks_until: Instant,
+}
+
+/// A sequence whose next mask is there.
+#[derive(Debug)]
+struct Masked {
+    id: SequenceId,
+    matcher: GrammarMatcher,
+    mask: Result<Vec<u8>, MaskError>,
 }
 
 /// A step on its way.
@@ -90,7 +114,10 @@ struct Sent {
 /// What the loop was waiting for.
 enum News {
     Reply(Box<StepReply>),
-    Submission(Submission),
+    Submission(Box<Submission>),
+    Masks(Vec<Masked>),
+    /// Masks have been waited for long enough.
+    MasksAreLate,
     Stop,
     /// Nobody can submit any more.
     Deserted,
@@ -100,6 +127,8 @@ enum News {
 struct Submission {
     spec: SequenceSpec,
     reader: Reader,
+    /// Of the first token, if there is a grammar.
+    mask: Option<Vec<u8>>,
 }
 
 /// Who reads what happens to a sequence.
@@ -108,19 +137,26 @@ struct Reader {
     events_tx: mpsc::Sender<SequenceEvent>,
     /// Given back when the sequence leaves the queue.
     queue_permit: Option<OwnedSemaphorePermit>,
+    /// Where it is in its grammar; not here while the next mask is computed.
+    matcher: Option<GrammarMatcher>,
 }
 
 impl BatcherHandle {
-    /// Queues a sequence. Dropping the receiver cancels it.
+    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it.
     ///
     /// # Errors
     /// When too many tokens wait, or the loop has ended.
-    pub(crate) async fn submit(&self, spec: SequenceSpec) -> Result<mpsc::Receiver<SequenceEvent>, SubmitError> {
+    pub(crate) async fn submit(
+        &self,
+        spec: SequenceSpec,
+        grammar: Option<&CompiledGrammar>,
+    ) -> Result<mpsc::Receiver<SequenceEvent>, SubmitError> {
         let num_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
         let permit = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_many_owned(num_tokens);
         let queue_permit = self.queued_tokens.as_ref().map(permit).transpose().map_err(|_| SubmitError::QueueFull)?;
         let (events_tx, events_rx) = mpsc::channel(most_events(&spec));
-        let submission = Submission { spec, reader: Reader { events_tx, queue_permit } };
+        let (matcher, mask) = grammar.map(CompiledGrammar::begin).unzip();
+        let submission = Submission { spec, reader: Reader { events_tx, queue_permit, matcher }, mask };
         self.submissions_tx.send(submission).await.map_err(|_| SubmitError::Stopped)?;
         Ok(events_rx)
     }
@@ -152,6 +188,8 @@ impl Batcher {
             metrics,
             sent: VecDeque::new(),
             idle_since: Instant::now(),
+            masking: JoinSet::new(),
+            masks_until: Instant::now(),
         };
         (BatcherHandle { submissions_tx, queued_tokens }, batcher)
     }
@@ -180,12 +218,17 @@ impl Batcher {
                 return Ok(());
             }
             if !is_stopping {
-                self.fill_window().await?;
+                self.take_submissions();
+                if !self.waits_for_masks() {
+                    self.fill_window().await?;
+                }
             }
             let news = self.news(is_stopping).await;
             match self.note_failure(news)? {
                 News::Reply(reply) => self.apply(*reply)?,
-                News::Submission(submission) => self.submit(submission),
+                News::Submission(submission) => self.submit(*submission),
+                News::Masks(masked) => self.set_masks(masked),
+                News::MasksAreLate => {}
                 News::Stop => {
                     // Everybody is told at once; what is under way ends by itself.
                     let events = self.scheduler.fail_all(STOPPING);
@@ -198,12 +241,19 @@ impl Batcher {
         }
     }
 
-    /// Sends what can be sent.
-    async fn fill_window(&mut self) -> Result<(), BatcherError> {
+    fn take_submissions(&mut self) {
         while let Ok(submission) = self.submissions_rx.try_recv() {
             self.submit(submission);
         }
         self.cancel_abandoned();
+    }
+
+    fn waits_for_masks(&self) -> bool {
+        !self.masking.is_empty() && Instant::now() < self.masks_until
+    }
+
+    /// Sends what can be sent.
+    async fn fill_window(&mut self) -> Result<(), BatcherError> {
         while self.sent.len() < self.rules.step_window
             && let Some(step) = self.scheduler.schedule(Instant::now())
         {
@@ -215,7 +265,8 @@ impl Batcher {
 
     /// Waits until there is something to do.
     async fn news(&mut self, is_stopping: bool) -> Result<News, ShardClientError> {
-        let Self { group, submissions_rx, stop_rx, sent, rules, .. } = self;
+        let waits_for_masks = self.waits_for_masks();
+        let Self { group, submissions_rx, stop_rx, sent, rules, masking, masks_until, .. } = self;
         // While the window is full nothing could be scheduled: submissions wait in their queue, and then in their requests.
         let has_room = sent.len() < rules.step_window;
         let takes_submissions = has_room && !is_stopping && (sent.is_empty() || !submissions_rx.is_closed());
@@ -228,15 +279,21 @@ impl Batcher {
         tokio::select! {
             reply = reply => Ok(News::Reply(Box::new(reply?))),
             submission = submissions_rx.recv(), if takes_submissions => {
-                Ok(submission.map_or(News::Deserted, News::Submission))
+                Ok(submission.map_or(News::Deserted, |submission| News::Submission(Box::new(submission))))
             }
+            // A panic is one of the matcher's, which it catches itself.
+            Some(masked) = masking.join_next() => Ok(News::Masks(masked.unwrap_or_default())),
+            () = tokio::time::sleep_until((*masks_until).into()), if waits_for_masks => Ok(News::MasksAreLate),
             () = stop, if !is_stopping => Ok(News::Stop),
         }
     }
 
-    fn submit(&mut self, Submission { spec, reader }: Submission) {
+    fn submit(&mut self, Submission { spec, reader, mask }: Submission) {
         match self.scheduler.submit(spec, Instant::now()) {
             Ok(id) => {
+                if let Some(mask) = mask {
+                    self.scheduler.set_mask(id, mask);
+                }
                 self.readers.insert(id, reader);
             }
             Err(error) => send(&reader.events_tx, SequenceEvent::Failed(format!("Server error: {error}"))),
@@ -299,7 +356,10 @@ impl Batcher {
             self.metrics.device_idle_duration.record(Duration::from_nanos(reply.idle_ns));
         }
         self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
-        let applied = self.scheduler.apply(reply).map(|events| self.dispatch(events));
+        let applied = self.scheduler.apply(reply).map(|events| {
+            self.compute_masks(&events);
+            self.dispatch(events);
+        });
         let metrics = self.metrics.steps(phase);
         metrics.inference_duration.record(received_at.saturating_duration_since(began_at));
         metrics.forward_duration.record(forward);
@@ -309,6 +369,44 @@ impl Batcher {
             Err(_) => metrics.failure.increment(1),
         }
         Ok(applied?)
+    }
+
+    /// Begins to compute what may come behind the tokens that were made.
+    fn compute_masks(&mut self, events: &[Event]) {
+        let mut made = Vec::new();
+        for Event { id, kind } in events {
+            if let SequenceEvent::Token { token, finish: None } = kind
+                && let Some(matcher) = self.readers.get_mut(id).and_then(|reader| reader.matcher.take())
+            {
+                made.push((*id, matcher, token.token_id));
+            }
+        }
+        if made.is_empty() {
+            return;
+        }
+        self.masks_until = Instant::now() + MASK_PATIENCE;
+        let mut made = made.into_iter().peekable();
+        while made.peek().is_some() {
+            let some: Vec<_> = made.by_ref().take(MASKS_PER_THREAD).collect();
+            self.masking.spawn_blocking(move || some.into_iter().map(Masked::behind).collect());
+        }
+    }
+
+    /// Takes masks that are there. A sequence that cannot go on ends.
+    fn set_masks(&mut self, masked: Vec<Masked>) {
+        for Masked { id, matcher, mask } in masked {
+            let Some(reader) = self.readers.get_mut(&id) else { continue };
+            match mask {
+                Ok(mask) => {
+                    reader.matcher = Some(matcher);
+                    self.scheduler.set_mask(id, mask);
+                }
+                Err(error) => {
+                    self.scheduler.cancel(id);
+                    self.dispatch(vec![Event { id, kind: SequenceEvent::Failed(error.to_string()) }]);
+                }
+            }
+        }
     }
 
     /// Counts the steps that a failure ends.
@@ -349,6 +447,13 @@ impl Batcher {
 
     fn show_usage(&self) {
         self.metrics.show_usage(&self.scheduler.usage(), self.rules.limits.block_size_tokens);
+    }
+}
+
+impl Masked {
+    fn behind((id, mut matcher, token_id): (SequenceId, GrammarMatcher, u32)) -> Self {
+        let mask = matcher.advance(token_id);
+        Self { id, matcher, mask }
     }
 }
 

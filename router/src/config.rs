@@ -3,7 +3,6 @@
 //!
 //! Nobody after this file sees the arguments. Sentences that TGI has are TGI's.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use proto::{ModelInfo, WarmupReply};
 
 use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, LimitArgs, RouterArgs};
+use crate::endpoint::Endpoint;
 use crate::scheduler;
 use crate::text::ChatOverrides;
 
@@ -30,7 +30,7 @@ pub(crate) struct Config {
     pub(crate) shard_uds_path: String,
     pub(crate) world_size: u32,
     pub(crate) shutdown_timeout: Duration,
-    pub(crate) address: SocketAddr,
+    pub(crate) endpoint: Endpoint,
     pub(crate) payload_limit_bytes: usize,
     pub(crate) generation_config: GenerationConfig,
     pub(crate) api_keys: ApiKeys,
@@ -78,7 +78,7 @@ impl Config {
         if args.world_size == 0 {
             errors.push("`world_size` must be > 0".to_owned());
         }
-        let address = args.http.address().map_err(|error| errors.push(error.to_string()));
+        let endpoint = Endpoint::resolve(&args.http).map_err(|error| errors.push(error.to_string()));
         // A list that is set in the environment but empty has one origin without a name.
         let is_named = |origin: &&String| !origin.is_empty();
         let origins: Vec<String> = args.http.cors_allow_origin.iter().filter(is_named).cloned().collect();
@@ -89,15 +89,15 @@ impl Config {
         }
         let keys = ApiKeys::load(&args.http.api_key, args.http.api_key_file.as_deref());
         let keys = keys.map_err(|error| errors.push(error.to_string()));
-        match (address, keys) {
-            (Ok(address), Ok(api_keys)) if errors.is_empty() => Ok(Self {
+        match (endpoint, keys) {
+            (Ok(endpoint), Ok(api_keys)) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
                 model_path: args.model_path.clone(),
                 revision: args.revision.clone(),
                 shard_uds_path: args.shard_uds_path.clone(),
                 world_size: args.world_size,
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
-                address,
+                endpoint,
                 payload_limit_bytes: args.http.payload_limit,
                 generation_config: args.chat.generation_config,
                 api_keys,

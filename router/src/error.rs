@@ -21,7 +21,9 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::generation::GenerationError;
 use crate::text::{ChatError, ChatTemplateError};
@@ -113,7 +115,7 @@ impl ApiError {
     /// The JSON object that describes it.
     pub(crate) fn body(&self) -> Value {
         let (_, error_type) = self.status_and_type();
-        json!({ "error": self.to_string(), "error_type": error_type })
+        json!(ErrorBody { error: self.to_string(), error_type })
     }
 }
 
@@ -145,6 +147,43 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// An error as TGI writes it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    error: String,
+    error_type: &'static str,
+}
+
+/// An error as OpenAI writes it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OpenAiErrorBody {
+    error: OpenAiErrorObject,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct OpenAiErrorObject {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<String>,
+    code: &'static str,
+}
+
+/// An error as Anthropic writes it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AnthropicErrorBody {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    error: AnthropicErrorObject,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct AnthropicErrorObject {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    message: String,
+}
+
 /// The same on OpenAI's routes, in the shape that its clients read: an object with a message.
 #[derive(Debug)]
 pub(crate) struct OpenAiError(ApiError);
@@ -164,7 +203,8 @@ impl OpenAiError {
             status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => "invalid_request_error",
             _ => "server_error",
         };
-        json!({ "error": { "message": self.0.to_string(), "type": kind, "param": null, "code": code } })
+        let error = OpenAiErrorObject { message: self.0.to_string(), kind, param: None, code };
+        json!(OpenAiErrorBody { error })
     }
 }
 
@@ -197,7 +237,8 @@ impl AnthropicError {
             status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => "invalid_request_error",
             _ => "api_error",
         };
-        json!({ "type": "error", "error": { "type": kind, "message": self.0.to_string() } })
+        let error = AnthropicErrorObject { kind, message: self.0.to_string() };
+        json!(AnthropicErrorBody { kind: "error", error })
     }
 }
 

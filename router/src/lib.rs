@@ -16,8 +16,10 @@ mod batcher;
 #[doc(hidden)]
 pub mod bench;
 mod config;
+mod endpoint;
 mod error;
 mod generation;
+mod grammar;
 mod kv_cache_memory;
 mod lifecycle;
 mod metrics;
@@ -27,29 +29,32 @@ mod server;
 mod shard_client;
 mod startup;
 mod state;
+mod take_deadline;
 #[cfg(test)]
 mod testing;
 mod text;
+mod tls;
 mod validation;
 
-use std::net::SocketAddr;
+use std::io::Write as _;
 use std::num::NonZero;
 use std::process::ExitCode;
 
 use model_files::{ModelFiles, ModelFilesError};
 use proto::exit_status;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use tokio::net::TcpListener;
 
-pub use args::{BatchingArgs, ChatArgs, HostnameError, HttpArgs, LimitArgs, RouterArgs};
+pub use args::{BatchingArgs, ChatArgs, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
+pub use endpoint::{Endpoint, EndpointError, ListenError};
 pub use kv_cache_memory::{KvCacheMemory, KvCacheMemoryError};
 pub use scheduler::ReplyMismatch;
 pub use shard_client::ShardClientError;
 pub use text::TextError;
 
 use config::{Config, ServingLimits};
+use endpoint::Listener;
 use lifecycle::StopRequests;
 use text::ModelText;
 
@@ -66,8 +71,8 @@ pub enum RouterError {
     Model(#[from] ModelFilesError),
     #[error(transparent)]
     Text(#[from] TextError),
-    #[error("listen on {address}")]
-    Listen { address: SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     #[error("start a thread")]
     Thread { source: std::io::Error },
     #[error("take over the signals SIGTERM and SIGINT")]
@@ -86,7 +91,7 @@ impl RouterError {
     /// Exit status of the process.
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen { .. } => exit_status::CONFIGURATION,
+            Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen(_) => exit_status::CONFIGURATION,
             Self::Shard(error) | Self::Batcher(BatcherError::Shard(error)) => error.exit_status(),
             Self::Batcher(BatcherError::Reply(_)) => exit_status::DEVICE,
             Self::Thread { .. } | Self::Signals { .. } | Self::Metrics(_) | Self::BatcherPanicked => {
@@ -115,15 +120,20 @@ pub fn run_as_process(args: &RouterArgs) -> ExitCode {
     }
 }
 
+/// Prints the OpenAPI document of the routes on stdout.
+pub fn print_schema() -> ExitCode {
+    // A closed stdout is no failure: its reader has seen enough.
+    let _ = writeln!(std::io::stdout().lock(), "{}", routes::openapi::text());
+    ExitCode::SUCCESS
+}
+
 /// Serves until SIGTERM or SIGINT. The port opens when the shards are warmed up; the line `ready` says so.
 ///
 /// # Errors
 /// When it cannot start, or a shard fails while serving.
 pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
     let config = Config::resolve(args)?;
-    // A port that is taken should not be noticed only after the warm-up.
-    let address = config.address;
-    drop(std::net::TcpListener::bind(address).map_err(|source| RouterError::Listen { address, source })?);
+    config.endpoint.probe()?;
     let files = match &config.model_path {
         Some(path) => ModelFiles::Directory(path.clone()),
         None => ModelFiles::open(&config.model_id)?,
@@ -141,7 +151,8 @@ pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
 
 async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterError> {
     let mut stops = StopRequests::from_signals().map_err(|source| RouterError::Signals { source })?;
-    let (address, shutdown_timeout, model_id) = (config.address, config.shutdown_timeout, config.model_id.clone());
+    let (endpoint, shutdown_timeout, model_id) =
+        (config.endpoint.clone(), config.shutdown_timeout, config.model_id.clone());
     let started = tokio::select! {
         started = startup::start(config, text) => started?,
         reason = stops.next() => {
@@ -149,16 +160,15 @@ async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterEr
             return Ok(());
         }
     };
-    let listen = |source| RouterError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(listen)?;
-    announce(listener.local_addr().map_err(listen)?, &model_id, &started.limits);
+    let listener = endpoint.listen().await?;
+    announce(&listener, &model_id, &started.limits);
     lifecycle::serve(started, listener, stops, shutdown_timeout).await
 }
 
 /// The line that says the server is ready; the launcher looks for it.
-fn announce(address: SocketAddr, model_id: &str, limits: &ServingLimits) {
+fn announce(listener: &Listener, model_id: &str, limits: &ServingLimits) {
     tracing::info!(
-        url = format!("http://{address}"),
+        url = %listener,
         model_id,
         max_input_tokens = limits.request.max_input_tokens,
         max_total_tokens = limits.request.max_total_tokens,

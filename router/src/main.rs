@@ -6,16 +6,29 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 /// Serves text generation over HTTP for shards that run already.
 #[derive(Debug, Parser)]
-#[command(name = "text-generation-router", version)]
+#[command(name = "text-generation-router", version, args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    task: Option<Task>,
     #[command(flatten)]
     router: router::RouterArgs,
 }
 
+/// A task besides serving.
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Prints the OpenAPI document of the routes
+    PrintSchema,
+}
+
 fn main() -> ExitCode {
-    router::run_as_process(&Args::parse().router)
+    let Args { task, router } = Args::parse();
+    match task {
+        Some(Task::PrintSchema) => router::print_schema(),
+        None => router::run_as_process(&router),
+    }
 }

@@ -12,12 +12,14 @@ use crate::RouterError;
 use crate::batcher::{self, Batcher};
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
+use crate::grammar::GrammarCompiler;
 use crate::kv_cache_memory::KvCacheMemory;
 use crate::metrics::Metrics;
 use crate::routes;
 use crate::shard_client::ShardGroup;
 use crate::state::{AppState, Health, ServerInfo};
 use crate::text::{Chat, ModelText, TokenizerPool};
+use crate::validation::Validator;
 
 /// A server that only lacks its port.
 #[derive(Debug)]
@@ -69,7 +71,10 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers)
         .map_err(|source| RouterError::Thread { source })?;
     let chat = Chat::new(chat_templates, tokenizer_pool.clone());
-    let generator = Generator::new(limits.request.clone(), tokenizer, tokenizer_pool, handle, Arc::clone(&metrics));
+    let grammars = (!config.limits.disable_grammar_support)
+        .then(|| GrammarCompiler::new(Arc::clone(&tokenizer), model.vocab_size, model.eos_token_ids.clone()));
+    let validator = Validator::new(limits.request.clone(), tokenizer_pool, grammars);
+    let generator = Generator::new(&limits.request, tokenizer, validator, handle, Arc::clone(&metrics));
     let health = Health::new();
     let info = ServerInfo { config, limits: limits.clone(), model };
     let app = routes::router(AppState::new(info, generator, chat, Arc::clone(&metrics), health.clone()));

@@ -60,6 +60,11 @@ pub struct ModelArgs {
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
+    /// Smaller type that the weights of linear layers become while they are loaded, on the processor: int8 is an integer of 8 bits per
+    /// weight with a scale per output [default: none]
+    #[arg(long, env, value_enum)]
+    pub quantize: Option<Quantize>,
+
     /// Device that computes; `auto` takes a TPU or an NVIDIA GPU if it is here with its plugin, else the CPU
     #[arg(long, env, value_enum, default_value_t = Device::Auto)]
     pub device: Device,
@@ -72,7 +77,7 @@ pub struct ModelArgs {
     #[arg(long, env = "HILO_PROGRAM_CACHE")]
     pub program_cache: Option<PathBuf>,
 
-    /// Instruction set of the CPU kernels: portable, avx2 or avx512 [default: the best there is]
+    /// Instruction set of the CPU kernels: portable, avx2, avx512 or amx [default: the best there is]
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
 
@@ -91,6 +96,14 @@ pub enum Dtype {
     Float16,
     /// The upper half of single precision.
     Bfloat16,
+}
+
+/// Type of weights that the checkpoint has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Quantize {
+    /// Integers from -127 to 127 with a scale per output.
+    Int8,
 }
 
 /// What computes.
@@ -133,12 +146,14 @@ impl ShardArgs {
 impl ModelArgs {
     /// The arguments that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { model_id, revision, dtype, device, plugin_path, program_cache, cpu_isa, mock_step_us } = self;
+        let Self { model_id, revision, dtype, quantize, device, plugin_path, program_cache, cpu_isa, mock_step_us } =
+            self;
         let path = |path: &Option<PathBuf>| path.as_ref().map(OsString::from);
-        let flags: [(&str, Option<OsString>); 8] = [
+        let flags: [(&str, Option<OsString>); 9] = [
             ("--model-id", Some(model_id.into())),
             ("--revision", revision.as_ref().map(OsString::from)),
             ("--dtype", dtype.map(|dtype| name(&dtype).into())),
+            ("--quantize", quantize.map(|quantize| name(&quantize).into())),
             ("--device", Some(name(device).into())),
             ("--plugin-path", path(plugin_path)),
             ("--program-cache", path(program_cache)),
@@ -151,6 +166,12 @@ impl ModelArgs {
 }
 
 impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&name(self))
+    }
+}
+
+impl std::fmt::Display for Quantize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&name(self))
     }
@@ -182,6 +203,7 @@ mod tests {
                 model_id: "/models/a b".into(),
                 revision: Some("main".into()),
                 dtype: Some(Dtype::Bfloat16),
+                quantize: Some(Quantize::Int8),
                 device: Device::Mock,
                 plugin_path: Some("/opt/a plugin.so".into()),
                 program_cache: Some("/var/cache/hilo".into()),

@@ -23,11 +23,12 @@ mod models;
 pub mod plugins;
 mod sampling;
 mod server;
+pub mod speed;
 mod weights;
 
 use std::process::ExitCode;
 
-pub use args::{Device, Dtype, ModelArgs, ShardArgs};
+pub use args::{Device, Dtype, ModelArgs, Quantize, ShardArgs};
 use proto::exit_status;
 use rustix::process::{Signal, set_parent_process_death_signal};
 

@@ -42,6 +42,7 @@ impl Shard {
                 device,
                 plugin_path: None,
                 program_cache: None,
+                quantize: None,
                 cpu_isa: None,
                 mock_step_us: None,
             },

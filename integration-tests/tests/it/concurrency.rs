@@ -75,8 +75,9 @@ fn a_hundred_at_once_get_what_each_gets_alone() {
 /// The same answer to the last bit on the CPU. Elsewhere a batch of another size is another program, which may add in
 /// another order: the same tokens, with log-probabilities that are almost the same.
 fn check_same(together: &Value, alone: &Value, body: &str) {
-    // On XLA-CPU the largest difference seen is 6e-7.
-    let tolerance = if test_device() == "cpu" { 0.0 } else { 1e-5 };
+    // On XLA-CPU the largest difference is 6e-7 on some processors and 2e-5 on others, where the compiler chooses wider
+    // vectors.
+    let tolerance = if test_device() == "cpu" { 0.0 } else { 1e-4 };
     let (mut together, mut alone) = (together.clone(), alone.clone());
     let [left, right] = [take_logprobs(&mut together), take_logprobs(&mut alone)];
     assert_eq!(together, alone, "{body}");

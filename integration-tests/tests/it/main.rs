@@ -4,6 +4,7 @@
 mod ahead;
 mod chat;
 mod concurrency;
+mod endpoints;
 mod failures;
 mod faults;
 mod generate;
@@ -16,4 +17,6 @@ mod plugins;
 mod programs;
 mod ranks;
 mod streaming;
+mod structured_output;
+mod traces;
 mod validation;

@@ -41,7 +41,11 @@ fn every_row_of_the_validation_table() {
         (json!({"top_n_tokens": 6}), "`top_n_tokens` must be >= 0 and <= 5. Given: 6"),
         (json!({"truncate": 0}), "`truncate` must be strictly positive and less than 50. Given: 0"),
         (json!({"truncate": 51}), "`truncate` must be strictly positive and less than 50. Given: 51"),
-        (json!({"grammar": {"type": "regex", "value": "a+"}}), "grammar is not supported"),
+        (
+            json!({"grammar": {"type": "regex", "value": "a("}}),
+            "grammar is not valid: at 1(8): invalid regex \"a(\" (in regex): regex parse error: a( ^ error: unclosed group \
+             1 | start: /a(/ ^",
+        ),
     ] {
         check(&client, &with(parameters), sentence);
     }

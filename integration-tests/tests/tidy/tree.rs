@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 /// Rooms of the workspace, one crate each.
-pub(crate) const CRATES: [&str; 11] = [
+pub(crate) const CRATES: [&str; 12] = [
     "proto",
     "model-files",
     "telemetry",
+    "socket-file",
     "collectives",
     "kernels",
     "pjrt",

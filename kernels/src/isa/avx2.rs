@@ -36,6 +36,7 @@ fn run_featured<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
 
 impl Simd for Avx2 {
     type Vector = Pair;
+    type Integers = [__m256i; 2];
 
     const NUM_SUMS: usize = 4;
 
@@ -140,6 +141,39 @@ impl Simd for Avx2 {
             let low = _mm_loadu_si128(low.as_ptr().cast());
             let high = _mm_loadu_si128(high.as_ptr().cast());
             [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn load_integers(self, values: &[i32; LANES]) -> [__m256i; 2] {
+        let (low, high) = values.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+        unsafe { [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())] }
+    }
+
+    #[inline(always)]
+    fn store_integers(self, integers: [__m256i; 2], to: &mut [i32; LANES]) {
+        let (low, high) = to.split_at_mut(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are written.
+        unsafe {
+            _mm256_storeu_si256(low.as_mut_ptr().cast(), integers[0]);
+            _mm256_storeu_si256(high.as_mut_ptr().cast(), integers[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn add_dots(self, sums: [__m256i; 2], words: &[u32; LANES], word: u32) -> [__m256i; 2] {
+        let (low, high) = words.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+        unsafe {
+            let halves = [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())];
+            let word = _mm256_set1_epi32(word.cast_signed());
+            let add = |sums, bytes| {
+                // One factor must be without sign. Two products of at most 127 · 127 fit into 16 bits.
+                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(bytes), _mm256_sign_epi8(word, bytes));
+                _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            };
+            [add(sums[0], halves[0]), add(sums[1], halves[1])]
         }
     }
 

@@ -35,6 +35,7 @@ fn run_featured<K: Kernel>(token: Avx512, kernel: K) -> K::Output {
 
 impl Simd for Avx512 {
     type Vector = __m512;
+    type Integers = __m512i;
 
     const NUM_SUMS: usize = 24;
 
@@ -120,6 +121,31 @@ impl Simd for Avx512 {
     fn widen_f16(self, halves: &[u16; LANES]) -> __m512 {
         // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 32 bytes that are read.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_integers(self, values: &[i32; LANES]) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
+        unsafe { _mm512_loadu_si512(values.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store_integers(self, integers: __m512i, to: &mut [i32; LANES]) {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are written.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), integers) }
+    }
+
+    #[inline(always)]
+    fn add_dots(self, sums: __m512i, words: &[u32; LANES], word: u32) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW; the array holds the 64 bytes that are read.
+        unsafe {
+            let bytes = _mm512_loadu_si512(words.as_ptr().cast());
+            let word = _mm512_set1_epi32(word.cast_signed());
+            // One factor must be without sign. Two products of at most 127 · 127 fit into 16 bits.
+            let word = _mm512_mask_sub_epi8(word, _mm512_movepi8_mask(bytes), _mm512_setzero_si512(), word);
+            let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(bytes), word);
+            _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
     }
 
     #[inline(always)]

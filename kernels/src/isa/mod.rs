@@ -5,9 +5,13 @@
 //! file with `impl Simd`, and a variant of [`Isa`]; the compiler names the rest. It never reads the environment.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(not(target_arch = "x86_64"))]
+mod no_tiles;
 mod portable;
 pub(crate) mod simd;
 
@@ -15,6 +19,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::Tiles;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use no_tiles::Tiles;
 use portable::Portable;
 pub(crate) use simd::{Kernel, LANES, Simd};
 
@@ -31,13 +39,16 @@ pub enum Isa {
     /// AVX-512 F and BW, and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AMX with bf16 and int8 for products of matrices that have these types, AVX-512 for everything else.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 /// The instruction set asked for cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// No such name.
-    #[error("cpu instruction set {name:?} is unknown: portable, avx2 or avx512")]
+    #[error("cpu instruction set {name:?} is unknown: portable, avx2, avx512 or amx")]
     Unknown {
         /// What was asked for.
         name: String,
@@ -88,6 +99,7 @@ impl Isa {
         {
             available.extend(avx2::Avx2::detect().map(|_| Self::Avx2));
             available.extend(avx512::Avx512::detect().map(|_| Self::Avx512));
+            available.extend(amx::Amx::detect().map(|_| Self::Amx));
         }
         available
     }
@@ -105,6 +117,33 @@ impl Isa {
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => "amx",
+        }
+    }
+
+    /// Whether matrices of bf16 and int8 are multiplied by tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        match self {
+            Self::Portable => false,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 | Self::Avx512 => false,
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => true,
+        }
+    }
+
+    /// Lends this thread's tiles to `work`, for blocks of `num_rows` rows, or none where this instruction set has none.
+    pub(crate) fn with_tiles(self, num_rows: usize, work: impl FnOnce(Option<&Tiles>)) {
+        match self {
+            Self::Portable => work(None),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 | Self::Avx512 => work(None),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => {
+                let amx = amx::Amx::detect().expect("a chosen instruction set is available");
+                amx.with_tiles(num_rows, |tiles| work(Some(tiles)));
+            }
         }
     }
 
@@ -120,7 +159,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::Avx2::detect().expect("a chosen instruction set is available").run(kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::Avx512::detect().expect("a chosen instruction set is available").run(kernel),
+            Self::Avx512 | Self::Amx => {
+                avx512::Avx512::detect().expect("a chosen instruction set is available").run(kernel)
+            }
         }
     }
 }
@@ -146,7 +187,7 @@ impl FromStr for Isa {
     type Err = IsaError;
 
     fn from_str(name: &str) -> Result<Self, IsaError> {
-        if !["portable", "avx2", "avx512"].contains(&name) {
+        if !["portable", "avx2", "avx512", "amx"].contains(&name) {
             return Err(IsaError::Unknown { name: name.into() });
         }
         let found = Self::available().into_iter().find(|isa| isa.name() == name);
@@ -165,7 +206,7 @@ mod tests {
             assert_eq!(isa.name().parse(), Ok(isa));
         }
         let error = "sse9".parse::<Isa>().unwrap_err();
-        assert_eq!(error.to_string(), "cpu instruction set \"sse9\" is unknown: portable, avx2 or avx512");
+        assert_eq!(error.to_string(), "cpu instruction set \"sse9\" is unknown: portable, avx2, avx512 or amx");
     }
 
     #[test]

@@ -22,6 +22,7 @@ fn lanewise(a: [f32; LANES], b: [f32; LANES], operation: impl Fn(f32, f32) -> f3
 
 impl Simd for Portable {
     type Vector = [f32; LANES];
+    type Integers = [i32; LANES];
 
     const NUM_SUMS: usize = 4;
 
@@ -106,6 +107,28 @@ impl Simd for Portable {
             result[i] = f16_to_f32(halves[i]);
         }
         result
+    }
+
+    #[inline(always)]
+    fn load_integers(self, values: &[i32; LANES]) -> [i32; LANES] {
+        *values
+    }
+
+    #[inline(always)]
+    fn store_integers(self, integers: [i32; LANES], to: &mut [i32; LANES]) {
+        *to = integers;
+    }
+
+    #[inline(always)]
+    fn add_dots(self, mut sums: [i32; LANES], words: &[u32; LANES], word: u32) -> [i32; LANES] {
+        for i in 0..LANES {
+            for byte in 0..4 {
+                // The byte in the upper bits, brought down with its sign.
+                let [a, b] = [words[i], word].map(|word| (word << (24 - 8 * byte)).cast_signed() >> 24);
+                sums[i] += a * b;
+            }
+        }
+        sums
     }
 }
 

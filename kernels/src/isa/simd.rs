@@ -21,6 +21,8 @@ pub(crate) trait Kernel {
 pub(crate) trait Simd: Copy {
     /// Sixteen f32 lanes.
     type Vector: Copy;
+    /// Sixteen i32 lanes.
+    type Integers: Copy;
 
     /// Sums that stay in registers beside what is added to them.
     const NUM_SUMS: usize;
@@ -44,6 +46,10 @@ pub(crate) trait Simd: Copy {
     fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [Self::Vector; 2];
     /// Sixteen values in IEEE half precision.
     fn widen_f16(self, halves: &[u16; LANES]) -> Self::Vector;
+    fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
+    fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
+    /// To each sum the products of the four bytes of its word of `words` and those of `word`, which are integers from -127 to 127.
+    fn add_dots(self, sums: Self::Integers, words: &[u32; LANES], word: u32) -> Self::Integers;
     /// Up to sixteen values, the missing lanes set to `padding`.
     #[inline(always)]
     fn load_padded(self, values: &[f32], padding: f32) -> Self::Vector {

@@ -1,15 +1,16 @@
-//! A weight matrix laid out for the tiles: panels of 32 outputs, and in a panel one line of 32 weights per input.
+//! A weight matrix laid out for the kernels: panels of 32 outputs, and in a panel one line of 32 weights per input.
 //!
-//! Doors: [`PackedWeight`], and [`WeightLine`] for the tiles. The weights keep the type they came in. A panel is read
-//! front to back, so one row of x streams the weight through memory once. Missing outputs of the last panel are zero.
+//! Doors: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read front to back, so one row of x streams the weight
+//! through memory once. Missing outputs of the last panel are zero. int8, and what AMX multiplies, has a layout of its own: `tiled_weight`.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::tiled_weight::{Format, TiledWeight};
 use crate::floats::{self, Float, FloatType};
-use crate::isa::{LANES, Simd};
+use crate::isa::{Isa, LANES, Simd, active};
 
 /// Vectors that hold a panel's outputs.
 pub(super) const PANEL_VECTORS: usize = 2;
@@ -22,31 +23,41 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Hands the bytes of some rows of a weight `[outputs, inputs]`, as they are stored, to its second argument.
 pub type StoredRows<'a> = dyn Fn(Range<usize>, &mut dyn FnMut(&[u8])) + Sync + 'a;
 
-/// A weight as it is in the checkpoint, `[outputs, inputs]`.
-#[derive(Debug, Clone, Copy)]
-pub enum WeightData<'a> {
+/// What the weights of a linear layer become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightType {
     /// Single precision.
-    F32(&'a [f32]),
+    F32,
     /// The upper half of single precision.
-    Bf16(&'a [bf16]),
+    Bf16,
     /// IEEE half precision.
-    F16(&'a [f16]),
+    F16,
+    /// Integers from -127 to 127 with a scale per output. x is rounded to such integers too, with a scale per row.
+    Int8,
 }
 
-/// A weight matrix in the layout of [`linear`](super::linear), in the type it was given in.
-#[derive(Debug, Clone)]
+/// A weight `[outputs, inputs]` as the checkpoint has it.
+pub(super) struct Stored<'a> {
+    pub(super) sizes: [usize; 2],
+    dtype: FloatType,
+    rows: &'a StoredRows<'a>,
+}
+
+/// A weight matrix in the layout of [`linear`](super::linear).
+#[derive(Debug)]
 pub struct PackedWeight {
     num_outputs: usize,
     num_inputs: usize,
     panels: Panels,
 }
 
-/// Lines `[panels, inputs]`.
-#[derive(Debug, Clone)]
+/// Lines `[panels, inputs]`, or tiles.
+#[derive(Debug)]
 pub(super) enum Panels {
     F32(Vec<F32Line>),
     Bf16(Vec<Bf16Line>),
     F16(Vec<F16Line>),
+    Tiled(TiledWeight),
 }
 
 /// The weights of one input for the outputs of a panel.
@@ -73,50 +84,55 @@ pub(super) struct Bf16Line([u32; LANES]);
 #[repr(align(64))]
 pub(super) struct F16Line([[u16; LANES]; PANEL_VECTORS]);
 
-impl WeightData<'_> {
-    fn len(self) -> usize {
-        match self {
-            Self::F32(data) => data.len(),
-            Self::Bf16(data) => data.len(),
-            Self::F16(data) => data.len(),
-        }
+impl Stored<'_> {
+    /// Fills `panels`, each `panel_len` long, with what `fill` makes of up to [`PANEL_OUTPUTS`] rows.
+    pub(super) fn fill_panels<T: Send, E: Float>(
+        &self,
+        panels: &mut [T],
+        panel_len: usize,
+        fill: impl Fn(&mut [T], &[E]) + Sync,
+    ) {
+        let [num_outputs, num_inputs] = self.sizes;
+        let num_weights = PANEL_OUTPUTS * num_inputs;
+        let num_panels = (PIECE_BYTES / (num_weights * size_of::<E>())).max(1);
+        panels.par_chunks_mut(num_panels * panel_len).enumerate().for_each(|(piece, panels)| {
+            let first = piece * num_panels * PANEL_OUTPUTS;
+            let last = (first + num_panels * PANEL_OUTPUTS).min(num_outputs);
+            (self.rows)(first..last, &mut |bytes| {
+                let mut weights = Vec::with_capacity((last - first) * num_inputs);
+                floats::read::<E>(bytes, self.dtype, &mut weights);
+                let rows_of_panels = weights.chunks(num_weights);
+                panels.chunks_mut(panel_len).zip(rows_of_panels).for_each(|(panel, rows)| fill(panel, rows));
+            });
+        });
     }
 }
 
 impl PackedWeight {
-    /// Packs `data` `[num_outputs, num_inputs]`, on all threads of the current pool.
-    ///
-    /// # Panics
-    /// When `data` does not hold that many values or a dimension is 0.
-    pub fn pack(num_outputs: usize, num_inputs: usize, data: WeightData<'_>) -> Self {
-        assert!(num_outputs > 0 && num_inputs > 0, "a weight is [{num_outputs}, {num_inputs}]: both must be positive");
-        let num_weights = num_outputs * num_inputs;
-        assert_eq!(data.len(), num_weights, "a weight [{num_outputs}, {num_inputs}] has {} values", data.len());
-        let panels = match data {
-            WeightData::F32(data) => Panels::F32(pack_lines(num_outputs, num_inputs, data)),
-            WeightData::Bf16(data) => Panels::Bf16(pack_lines(num_outputs, num_inputs, data)),
-            WeightData::F16(data) => Panels::F16(pack_lines(num_outputs, num_inputs, data)),
-        };
-        Self { num_outputs, num_inputs, panels }
-    }
-
-    /// Packs the weight `[num_outputs, num_inputs]` of type `stored` as `packed`, on all threads of the current pool. Each reads
-    /// `rows` piece by piece, so that there is never a second copy of the whole.
+    /// Packs the weight `[num_outputs, num_inputs]` of type `stored` as `packed`, on all threads of the current pool, for the
+    /// instruction set in use. Each thread reads `rows` piece by piece, so that there is never a second copy of the whole.
     ///
     /// # Panics
     /// When a dimension is 0.
-    pub fn pack_stored(
+    pub fn pack(sizes: [usize; 2], stored: FloatType, packed: WeightType, rows: &StoredRows<'_>) -> Self {
+        Self::pack_for(active(), sizes, (stored, packed), rows)
+    }
+
+    /// [`PackedWeight::pack`] for a given instruction set.
+    pub(crate) fn pack_for(
+        isa: Isa,
         [num_outputs, num_inputs]: [usize; 2],
-        stored: FloatType,
-        packed: FloatType,
+        (stored, packed): (FloatType, WeightType),
         rows: &StoredRows<'_>,
     ) -> Self {
         assert!(num_outputs > 0 && num_inputs > 0, "a weight is [{num_outputs}, {num_inputs}]: both must be positive");
-        let sizes = [num_outputs, num_inputs];
+        let stored = Stored { sizes: [num_outputs, num_inputs], dtype: stored, rows };
         let panels = match packed {
-            FloatType::F32 => Panels::F32(pack_stored_lines(sizes, stored, rows)),
-            FloatType::Bf16 => Panels::Bf16(pack_stored_lines(sizes, stored, rows)),
-            FloatType::F16 => Panels::F16(pack_stored_lines(sizes, stored, rows)),
+            WeightType::F32 => Panels::F32(pack_lines(&stored)),
+            WeightType::Bf16 if isa.has_tiles() => Panels::Tiled(TiledWeight::pack(Format::Bf16, &stored)),
+            WeightType::Bf16 => Panels::Bf16(pack_lines(&stored)),
+            WeightType::F16 => Panels::F16(pack_lines(&stored)),
+            WeightType::Int8 => Panels::Tiled(TiledWeight::pack(Format::Int8, &stored)),
         };
         Self { num_outputs, num_inputs, panels }
     }
@@ -137,6 +153,7 @@ impl PackedWeight {
             Panels::F32(lines) => size_of_val(lines.as_slice()),
             Panels::Bf16(lines) => size_of_val(lines.as_slice()),
             Panels::F16(lines) => size_of_val(lines.as_slice()),
+            Panels::Tiled(tiles) => tiles.size_bytes(),
         }
     }
 
@@ -152,6 +169,7 @@ impl PackedWeight {
             Panels::F32(lines) => copy_row(lines, output, row),
             Panels::Bf16(lines) => copy_row(lines, output, row),
             Panels::F16(lines) => copy_row(lines, output, row),
+            Panels::Tiled(tiles) => tiles.copy_row(output, row),
         }
     }
 
@@ -214,31 +232,10 @@ impl WeightLine for F16Line {
     }
 }
 
-fn pack_lines<L: WeightLine>(num_outputs: usize, num_inputs: usize, data: &[L::Element]) -> Vec<L> {
+fn pack_lines<L: WeightLine>(stored: &Stored<'_>) -> Vec<L> {
+    let [num_outputs, num_inputs] = stored.sizes;
     let mut lines = vec![L::default(); num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs]; // [panels, inputs]
-    let rows_of_panels = data.par_chunks(PANEL_OUTPUTS * num_inputs);
-    lines.par_chunks_mut(num_inputs).zip(rows_of_panels).for_each(|(panel, rows)| pack_panel(panel, rows));
-    lines
-}
-
-fn pack_stored_lines<L: WeightLine>(
-    [num_outputs, num_inputs]: [usize; 2],
-    stored: FloatType,
-    rows: &StoredRows<'_>,
-) -> Vec<L> {
-    let mut lines = vec![L::default(); num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs]; // [panels, inputs]
-    let panel_len = PANEL_OUTPUTS * num_inputs;
-    let num_panels = (PIECE_BYTES / (panel_len * size_of::<L::Element>())).max(1);
-    lines.par_chunks_mut(num_panels * num_inputs).enumerate().for_each(|(piece, panels)| {
-        let first = piece * num_panels * PANEL_OUTPUTS;
-        let last = (first + num_panels * PANEL_OUTPUTS).min(num_outputs);
-        rows(first..last, &mut |bytes| {
-            let mut weights = Vec::with_capacity((last - first) * num_inputs);
-            floats::read::<L::Element>(bytes, stored, &mut weights);
-            let rows_of_panels = weights.chunks(panel_len);
-            panels.chunks_mut(num_inputs).zip(rows_of_panels).for_each(|(panel, rows)| pack_panel(panel, rows));
-        });
-    });
+    stored.fill_panels(&mut lines, num_inputs, pack_panel);
     lines
 }
 

@@ -9,50 +9,55 @@ use super::*;
 use crate::floats::FloatType;
 use crate::numbers::numbers;
 
-/// A weight in one of the three types, and the same values in f64.
-struct Weight {
-    packed: PackedWeight,
-    values: Vec<f64>,
+/// What is multiplied as it is, but for rounding to these types.
+const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
+const ALL: [WeightType; 4] = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+
+fn pack(isa: Isa, dtype: WeightType, sizes: [usize; 2], values: &[f32]) -> PackedWeight {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let row_bytes = sizes[1] * size_of::<f32>();
+    let rows =
+        |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| take(&bytes[rows.start * row_bytes..rows.end * row_bytes]);
+    PackedWeight::pack_for(isa, sizes, (FloatType::F32, dtype), &rows)
 }
 
-fn pack(dtype: usize, outputs: usize, inputs: usize, values: &[f32]) -> Weight {
-    let bf16_values: Vec<bf16> = values.iter().copied().map(bf16::from_f32).collect();
-    let f16_values: Vec<f16> = values.iter().copied().map(f16::from_f32).collect();
+fn rounded(dtype: WeightType, value: f32) -> f32 {
     match dtype {
-        0 => Weight {
-            packed: PackedWeight::pack(outputs, inputs, WeightData::F32(values)),
-            values: values.iter().map(|value| f64::from(*value)).collect(),
-        },
-        1 => Weight {
-            packed: PackedWeight::pack(outputs, inputs, WeightData::Bf16(&bf16_values)),
-            values: bf16_values.iter().map(|value| value.to_f64()).collect(),
-        },
-        _ => Weight {
-            packed: PackedWeight::pack(outputs, inputs, WeightData::F16(&f16_values)),
-            values: f16_values.iter().map(|value| value.to_f64()).collect(),
-        },
+        WeightType::F32 | WeightType::Int8 => value,
+        WeightType::Bf16 => bf16::from_f32(value).to_f32(),
+        WeightType::F16 => f16::from_f32(value).to_f32(),
     }
 }
 
-fn check_against_f64(isa: Isa, dtype: usize, (rows, outputs, inputs): (usize, usize, usize), has_bias: bool) {
+/// What a weight of this type is multiplied with where x is `value`.
+fn as_multiplied(isa: Isa, dtype: WeightType, value: f32) -> f32 {
+    if isa.has_tiles() && dtype == WeightType::Bf16 {
+        return bf16::from_f32(value).to_f32();
+    }
+    value
+}
+
+fn check_against_f64(isa: Isa, dtype: WeightType, (rows, outputs, inputs): (usize, usize, usize), has_bias: bool) {
     let x = numbers(rows * inputs, 1);
-    let weight = pack(dtype, outputs, inputs, &numbers(outputs * inputs, 2));
+    let values = numbers(outputs * inputs, 2);
+    let weight = pack(isa, dtype, [outputs, inputs], &values);
     let bias = has_bias.then(|| numbers(outputs, 3));
     let mut y = vec![f32::NAN; rows * outputs];
-    linear_on(isa, &x, &weight.packed, bias.as_deref(), &mut y);
+    linear_on(isa, &x, &weight, bias.as_deref(), &mut y);
     for row in 0..rows {
         for output in 0..outputs {
             let bias = bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
             let (mut exact, mut magnitude) = (bias, bias.abs());
             for input in 0..inputs {
-                let product = f64::from(x[row * inputs + input]) * weight.values[output * inputs + input];
+                let value = as_multiplied(isa, dtype, x[row * inputs + input]);
+                let product = f64::from(value) * f64::from(rounded(dtype, values[output * inputs + input]));
                 exact += product;
                 magnitude += product.abs();
             }
             let error = (f64::from(y[row * outputs + output]) - exact).abs();
             // One rounding per step, each at most half a unit in the last place of a partial sum.
             let bound = magnitude * f64::from(f32::EPSILON) * (inputs as f64).sqrt().max(4.0);
-            assert!(error <= bound, "{isa} dtype {dtype} row {row} output {output}: off by {error}, allowed {bound}");
+            assert!(error <= bound, "{isa} {dtype:?} row {row} output {output}: off by {error}, allowed {bound}");
         }
     }
 }
@@ -62,18 +67,87 @@ proptest! {
 
     #[test]
     fn any_shape_agrees_with_f64(
-        rows in 1_usize..40, outputs in 1_usize..200, inputs in 1_usize..80, dtype in 0_usize..3, has_bias: bool,
+        rows in 1_usize..70, outputs in 1_usize..200, inputs in 1_usize..80, dtype in 0_usize..3, has_bias: bool,
     ) {
         for isa in Isa::available() {
-            check_against_f64(isa, dtype, (rows, outputs, inputs), has_bias);
+            check_against_f64(isa, FLOATS[dtype], (rows, outputs, inputs), has_bias);
         }
+    }
+}
+
+/// The largest size of some numbers over 127, and the numbers as multiples of it.
+fn int8_of(values: &[f32]) -> (f32, Vec<i64>) {
+    let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    (largest / 127.0, values.iter().map(|value| (value * (127.0 / largest)).round_ties_even() as i64).collect())
+}
+
+/// Sums of integers are exact, so every instruction set must answer the same bits.
+fn check_int8((rows, outputs, inputs): (usize, usize, usize), has_bias: bool) {
+    let (x, values) = (numbers(rows * inputs, 20), numbers(outputs * inputs, 21));
+    let bias = has_bias.then(|| numbers(outputs, 22));
+    let weights: Vec<(f32, Vec<i64>)> = values.chunks(inputs).map(int8_of).collect();
+    let mut expected = Vec::with_capacity(rows * outputs);
+    for x in x.chunks(inputs) {
+        let (x_scale, x) = int8_of(x);
+        expected.extend(weights.iter().enumerate().map(|(output, (scale, weights))| {
+            let sum: i64 = x.iter().zip(weights).map(|(x, weight)| x * weight).sum();
+            sum as f32 * (x_scale * scale) + bias.as_ref().map_or(0.0, |bias| bias[output])
+        }));
+    }
+    for isa in Isa::available() {
+        let weight = pack(isa, WeightType::Int8, [outputs, inputs], &values);
+        let mut y = vec![f32::NAN; rows * outputs];
+        linear_on(isa, &x, &weight, bias.as_deref(), &mut y);
+        assert!(y == expected, "{isa} [{rows}, {outputs}, {inputs}]");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_shape_of_int8_is_exact(
+        rows in 1_usize..70, outputs in 1_usize..100, inputs in 1_usize..200, has_bias: bool,
+    ) {
+        check_int8((rows, outputs, inputs), has_bias);
+    }
+}
+
+#[test]
+fn several_passes_of_int8_are_exact() {
+    check_int8((35, 45, 9000), true);
+}
+
+#[test]
+fn int8_rows_are_read_back_within_half_a_step() {
+    let [outputs, inputs] = [45, 130];
+    let values = numbers(outputs * inputs, 23);
+    let weight = pack(isa::active(), WeightType::Int8, [outputs, inputs], &values);
+    for (output, values) in values.chunks(inputs).enumerate() {
+        let mut row = vec![0.0; inputs];
+        weight.copy_row(output, &mut row);
+        let (scale, _) = int8_of(values);
+        let largest = row.iter().zip(values).map(|(row, value)| (row - value).abs()).fold(0.0, f32::max);
+        assert!(largest > 0.0 && largest <= 0.501 * scale, "output {output}: off by {largest}, a step is {scale}");
+    }
+}
+
+#[test]
+fn zeros_and_what_is_no_number_survive_int8() {
+    for isa in Isa::available() {
+        let weight = pack(isa, WeightType::Int8, [2, 3], &[0.0, 0.0, 0.0, 1.0, -2.0, 0.5]);
+        let mut y = [1.0; 8];
+        let x = [0.0, 0.0, 0.0, 1e-38, 0.0, 0.0, 1.0, f32::NAN, 1.0, 1.0, f32::INFINITY, 1.0];
+        linear_on(isa, &x, &weight, None, &mut y);
+        assert_eq!(y[..4], [0.0; 4], "{isa}");
+        assert!(y[5].is_nan() && y[7].is_nan(), "{isa}: {y:?}");
     }
 }
 
 #[test]
 fn several_passes_agree_with_f64() {
     for isa in Isa::available() {
-        for dtype in 0..3 {
+        for dtype in FLOATS {
             check_against_f64(isa, dtype, (27, 161, 2 * PASS_INPUTS + 5), true);
         }
     }
@@ -83,8 +157,8 @@ fn several_passes_agree_with_f64() {
 fn a_row_is_the_same_alone_and_among_others() {
     let (rows, outputs, inputs) = (37, 300, PASS_INPUTS + 77);
     let x = numbers(rows * inputs, 4);
-    for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| (0..3).map(move |dtype| (isa, dtype))) {
-        let weight = pack(dtype, outputs, inputs, &numbers(outputs * inputs, 5)).packed;
+    for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| ALL.map(move |dtype| (isa, dtype))) {
+        let weight = pack(isa, dtype, [outputs, inputs], &numbers(outputs * inputs, 5));
         let mut alone = vec![0.0; rows * outputs];
         for (x, y) in x.chunks(inputs).zip(alone.chunks_mut(outputs)) {
             linear_on(isa, x, &weight, None, y);
@@ -92,7 +166,7 @@ fn a_row_is_the_same_alone_and_among_others() {
         for together in 2..=rows {
             let mut y = vec![0.0; together * outputs];
             linear_on(isa, &x[..together * inputs], &weight, None, &mut y);
-            assert_eq!(y, alone[..y.len()], "{isa} dtype {dtype}: {together} rows together");
+            assert_eq!(y, alone[..y.len()], "{isa} {dtype:?}: {together} rows together");
         }
     }
 }
@@ -101,20 +175,22 @@ fn a_row_is_the_same_alone_and_among_others() {
 fn more_rows_than_are_blocked_at_a_time() {
     let (rows, outputs, inputs) = (MAX_BLOCKED_ROWS + 3, 40, 24);
     let x = numbers(rows * inputs, 6);
-    let weight = pack(1, outputs, inputs, &numbers(outputs * inputs, 7)).packed;
-    let mut y = vec![0.0; rows * outputs];
-    linear(&x, &weight, None, &mut y);
-    let mut last = vec![0.0; outputs];
-    linear(&x[(rows - 1) * inputs..], &weight, None, &mut last);
-    assert_eq!(last, y[(rows - 1) * outputs..]);
+    for isa in Isa::available() {
+        let weight = pack(isa, WeightType::Bf16, [outputs, inputs], &numbers(outputs * inputs, 7));
+        let mut y = vec![0.0; rows * outputs];
+        linear_on(isa, &x, &weight, None, &mut y);
+        let mut last = vec![0.0; outputs];
+        linear_on(isa, &x[(rows - 1) * inputs..], &weight, None, &mut last);
+        assert_eq!(last, y[(rows - 1) * outputs..], "{isa}");
+    }
 }
 
 #[test]
 fn threads_do_not_change_a_bit() {
     for (rows, outputs, inputs) in [(1, 1000, 700), (5, 500, 700), (130, 96, 1300), (300, 20, 500)] {
         let x = numbers(rows * inputs, 8);
-        let weight = pack(1, outputs, inputs, &numbers(outputs * inputs, 9)).packed;
         for isa in Isa::available() {
+            let weight = pack(isa, WeightType::Bf16, [outputs, inputs], &numbers(outputs * inputs, 9));
             let [one, two, many] = [1, 2, 7].map(|num_threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build().unwrap();
                 let mut y = vec![0.0; rows * outputs];
@@ -128,52 +204,39 @@ fn threads_do_not_change_a_bit() {
 
 #[test]
 fn fused_instruction_sets_agree_bit_for_bit() {
+    // What AMX multiplies by tiles is summed in another order; the rest it leaves to AVX-512.
     let fused: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     let (rows, outputs, inputs) = (17, 130, 600);
     let x = numbers(rows * inputs, 10);
-    for dtype in 0..3 {
-        let weight = pack(dtype, outputs, inputs, &numbers(outputs * inputs, 11)).packed;
-        let results = fused.iter().map(|isa| {
+    for dtype in FLOATS {
+        let rounds = |isa: &&Isa| as_multiplied(**isa, dtype, 1.0 + f32::EPSILON) == 1.0;
+        let results = fused.iter().filter(|isa| !rounds(isa)).map(|isa| {
+            let weight = pack(*isa, dtype, [outputs, inputs], &numbers(outputs * inputs, 11));
             let mut y = vec![0.0; rows * outputs];
             linear_on(*isa, &x, &weight, None, &mut y);
             y
         });
         let results: Vec<Vec<f32>> = results.collect();
-        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "dtype {dtype}");
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{dtype:?}");
     }
 }
 
 #[test]
 fn a_packed_row_is_read_back() {
-    let (outputs, inputs) = (45, 7);
-    for dtype in 0..3 {
-        let weight = pack(dtype, outputs, inputs, &numbers(outputs * inputs, 12));
-        for output in 0..outputs {
-            let mut row = vec![0.0; inputs];
-            weight.packed.copy_row(output, &mut row);
-            let row: Vec<f64> = row.into_iter().map(f64::from).collect();
-            assert_eq!(row, weight.values[output * inputs..][..inputs]);
-        }
-    }
-}
-
-#[test]
-fn rows_packed_piece_by_piece_are_the_same() {
     // Several pieces, and a last panel that is not full.
-    for [outputs, inputs] in [[45, 7], [200, 3000]] {
-        let values = numbers(outputs * inputs, 15);
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let rows = |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| {
-            take(&bytes[rows.start * inputs * 4..rows.end * inputs * 4]);
-        };
-        for (dtype, packed) in [FloatType::F32, FloatType::Bf16, FloatType::F16].into_iter().enumerate() {
-            let whole = pack(dtype, outputs, inputs, &values).packed;
-            let pieces = PackedWeight::pack_stored([outputs, inputs], FloatType::F32, packed, &rows);
-            let (mut row, mut expected) = (vec![0.0; inputs], vec![0.0; inputs]);
-            for output in 0..outputs {
-                pieces.copy_row(output, &mut row);
-                whole.copy_row(output, &mut expected);
-                assert_eq!(row, expected, "dtype {dtype}, output {output}");
+    for (sizes, isa) in
+        [[45, 7], [200, 3000]].into_iter().flat_map(|sizes| Isa::available().into_iter().map(move |isa| (sizes, isa)))
+    {
+        let [outputs, inputs] = sizes;
+        let values = numbers(outputs * inputs, 12);
+        for dtype in FLOATS {
+            let weight = pack(isa, dtype, sizes, &values);
+            assert!(weight.size_bytes() >= outputs * inputs * 2);
+            for (output, values) in values.chunks(inputs).enumerate() {
+                let mut row = vec![0.0; inputs];
+                weight.copy_row(output, &mut row);
+                let expected: Vec<f32> = values.iter().map(|value| rounded(dtype, *value)).collect();
+                assert_eq!(row, expected, "{isa} {dtype:?}, output {output}");
             }
         }
     }
@@ -181,13 +244,15 @@ fn rows_packed_piece_by_piece_are_the_same() {
 
 #[test]
 fn no_rows_are_fine() {
-    let weight = pack(0, 3, 2, &numbers(6, 13)).packed;
-    linear(&[], &weight, None, &mut []);
+    for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| ALL.map(move |dtype| (isa, dtype))) {
+        let weight = pack(isa, dtype, [3, 2], &numbers(6, 13));
+        linear_on(isa, &[], &weight, None, &mut []);
+    }
 }
 
 #[test]
 #[should_panic(expected = "x holds 5 values, not 1 rows of 2 inputs")]
 fn lengths_that_do_not_fit_panic() {
-    let weight = pack(0, 3, 2, &numbers(6, 14)).packed;
+    let weight = pack(isa::active(), WeightType::F32, [3, 2], &numbers(6, 14));
     linear(&[0.0; 5], &weight, None, &mut [0.0; 3]);
 }

@@ -77,8 +77,7 @@ mod tests {
         let nested = error(br#"{"inputs":"x","parameters":{"max_new_tokens":-1}}"#);
         assert!(nested.contains("parameters.max_new_tokens: invalid value: integer `-1`"), "{nested}");
         let deep = [b'['; 100_000];
-        assert!(
-            error(&[b"{\"inputs\":\"x\",\"parameters\":{\"grammar\":", &deep[..]].concat()).contains("recursion limit")
-        );
+        let grammar = br#"{"inputs":"x","parameters":{"grammar":{"type":"json","value":"#;
+        assert!(error(&[&grammar[..], &deep[..]].concat()).contains("recursion limit"));
     }
 }

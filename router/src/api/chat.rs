@@ -5,31 +5,38 @@
 use jiff::civil::DateTime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
+use super::schemas;
 use crate::error::ApiError;
 use crate::text::{ChatEnding, ChatInputs, TokenSpan, TokenizedChat};
 
 /// What a body says of its conversation.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ChatRequest {
+    #[schema(schema_with = schemas::messages)]
     pub(super) messages: Vec<Map<String, Value>>,
+    #[schema(value_type = Option<Vec<Object>>)]
     pub(super) tools: Option<Vec<Value>>,
+    #[schema(value_type = Option<Vec<Object>>)]
     pub(super) documents: Option<Vec<Value>>,
     pub(super) add_generation_prompt: Option<bool>,
     pub(super) continue_final_message: Option<bool>,
+    #[schema(value_type = Option<Object>)]
     pub(super) chat_template_kwargs: Option<Map<String, Value>>,
+    #[schema(ignore)]
     pub(super) chat_template: Option<Value>,
 }
 
 /// Answer of `POST /chat_tokenize`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatTokenizeResponse {
     tokenize_response: Vec<SimpleToken>,
     templated_text: String,
 }
 
 /// A token with its place.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SimpleToken {
     id: u32,
     text: String,
@@ -54,6 +61,9 @@ impl ChatRequest {
             }
             if let Some(sentence) = content_error(message.get("content").unwrap_or(&Value::Null)) {
                 return wrong(format!("messages[{index}].content{sentence}"));
+            }
+            if let Some(sentence) = calls_error(message.get("tool_calls").unwrap_or(&Value::Null)) {
+                return wrong(format!("messages[{index}].tool_calls{sentence}"));
             }
         }
         if self.chat_template.is_some_and(|template| !template.is_null()) {
@@ -132,6 +142,25 @@ fn content_error(content: &Value) -> Option<String> {
     })
 }
 
+/// What is wrong with the calls of a message, behind their path.
+fn calls_error(calls: &Value) -> Option<String> {
+    let calls = match calls {
+        Value::Null => return None,
+        Value::Array(calls) => calls,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            return Some(": must be a list".to_owned());
+        }
+    };
+    calls.iter().enumerate().find_map(|(index, call)| {
+        let function = &call["function"];
+        if !function["name"].is_string() {
+            return Some(format!("[{index}].function.name: must be a string"));
+        }
+        let is_known = function["arguments"].is_string() || function["arguments"].is_object();
+        (!is_known).then(|| format!("[{index}].function.arguments: must be a string"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -162,6 +191,16 @@ mod tests {
             check_error(
                 json!({"messages": [{"role": "user", "content": content}]}),
                 &format!("messages[0].content{expected}"),
+            );
+        }
+        for (calls, expected) in [
+            (json!({}), ": must be a list"),
+            (json!([{"function": {"arguments": "{}"}}]), "[0].function.name: must be a string"),
+            (json!([{"function": {"name": "f"}}]), "[0].function.arguments: must be a string"),
+        ] {
+            check_error(
+                json!({"messages": [user, {"role": "assistant", "tool_calls": calls}]}),
+                &format!("messages[1].tool_calls{expected}"),
             );
         }
         check_error(

@@ -1,10 +1,9 @@
 //! What is known of a request before its body: when it came and how the client names it.
 //!
 //! The name is the header `x-request-id`, chosen by us when the client sends none, echoed on every answer, and
-//! written to the log.
+//! written to the log; a trace that the client names (`trace_context`) goes there too.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{FromRequestParts, Request};
@@ -13,6 +12,8 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::trace_context::trace;
+use crate::generation::RequestId;
 use crate::state::AppState;
 
 /// The header.
@@ -25,12 +26,12 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 #[derive(Debug, Clone)]
 pub(crate) struct RequestContext {
     pub(crate) received_at: Instant,
-    pub(crate) request_id: Arc<str>,
+    pub(crate) request_id: RequestId,
 }
 
 impl RequestContext {
-    fn new(request_id: &str) -> Self {
-        Self { received_at: Instant::now(), request_id: request_id.into() }
+    fn new(request_id: RequestId) -> Self {
+        Self { received_at: Instant::now(), request_id }
     }
 }
 
@@ -38,7 +39,7 @@ impl FromRequestParts<AppState> for RequestContext {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &AppState) -> Result<Self, Infallible> {
-        Ok(parts.extensions.get().cloned().unwrap_or_else(|| Self::new("")))
+        Ok(parts.extensions.get().cloned().unwrap_or_else(|| Self::new(RequestId::default())))
     }
 }
 
@@ -50,7 +51,8 @@ pub(crate) async fn request_id(mut request: Request, next: Next) -> Response {
         None => format!("{:016x}", fastrand::u64(..)),
     };
     let header = HeaderValue::from_str(&request_id);
-    request.extensions_mut().insert(RequestContext::new(&request_id));
+    let request_id = RequestId { id: request_id.into(), trace: trace(request.headers()) };
+    request.extensions_mut().insert(RequestContext::new(request_id));
     let mut response = next.run(request).await;
     if let Ok(header) = header {
         response.headers_mut().insert(REQUEST_ID, header);

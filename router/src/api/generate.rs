@@ -5,6 +5,7 @@
 
 use proto::SamplingDefaults;
 use serde::{Deserialize, Serialize, Serializer};
+use utoipa::ToSchema;
 
 use super::{GenerateParameters, RequestContext};
 use crate::generation::{Completion, Finish, GenerationRequest, Piece, PromptToken, Token};
@@ -12,14 +13,14 @@ use crate::scheduler::FinishReason;
 use crate::validation::Prompt;
 
 /// Body of `POST /generate` and `POST /generate_stream`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct GenerateRequest {
     pub(crate) inputs: String,
     pub(crate) parameters: Option<GenerateParameters>,
 }
 
 /// Body of `POST /`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct CompatRequest {
     pub(crate) inputs: String,
     pub(crate) parameters: Option<GenerateParameters>,
@@ -27,7 +28,7 @@ pub(crate) struct CompatRequest {
 }
 
 /// Answer of `POST /generate`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GenerateResponse {
     generated_text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +36,7 @@ pub(crate) struct GenerateResponse {
 }
 
 /// One event of `POST /generate_stream`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StreamResponse {
     index: u32,
     token: WireToken,
@@ -45,7 +46,7 @@ pub(crate) struct StreamResponse {
     details: Option<StreamDetails>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Details {
     finish_reason: &'static str,
     generated_tokens: u32,
@@ -58,7 +59,7 @@ struct Details {
     top_tokens: Vec<Vec<WireToken>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct BestOfSequence {
     generated_text: String,
     finish_reason: &'static str,
@@ -70,7 +71,7 @@ struct BestOfSequence {
     top_tokens: Vec<Vec<WireToken>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct StreamDetails {
     finish_reason: &'static str,
     generated_tokens: u32,
@@ -78,19 +79,22 @@ struct StreamDetails {
     input_length: u32,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct PrefillToken {
     id: u32,
     text: String,
     #[serde(serialize_with = "finite_or_null")]
+    #[schema(value_type = Option<f32>, required)]
     logprob: f32,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Token)]
 struct WireToken {
     id: u32,
     text: String,
     #[serde(serialize_with = "finite_or_null")]
+    #[schema(value_type = Option<f32>, required)]
     logprob: f32,
     special: bool,
 }

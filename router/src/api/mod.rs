@@ -9,13 +9,17 @@ mod chat;
 mod context;
 mod defaults;
 mod generate;
+mod grammar;
 mod headers;
 mod logit_bias;
 mod nullable;
 pub(crate) mod openai;
 mod parameters;
+pub(crate) mod responses;
+mod schemas;
 mod sse;
 mod stop;
+mod trace_context;
 
 pub(crate) use body::{JsonBody, parse as parse_body, read as read_body};
 pub(crate) use chat::{ChatRequest, ChatTokenizeResponse, SimpleToken};
@@ -24,3 +28,4 @@ pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, Stre
 pub(crate) use headers::{ComputeType, generation_headers, stream_headers};
 pub(crate) use parameters::GenerateParameters;
 pub(crate) use sse::{NativeEvents, event_stream};
+pub(crate) use trace_context::{TRACEPARENT, TRACESTATE};

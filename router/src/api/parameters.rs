@@ -10,14 +10,15 @@
 
 use proto::{LogitBias, SamplingParams};
 use serde::Deserialize;
-use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::nullable::null_as_false;
-use super::{logit_bias, stop};
-use crate::validation::{GenerationOptions, Unsupported};
+use super::{grammar, logit_bias, schemas, stop};
+use crate::grammar::Grammar;
+use crate::validation::GenerationOptions;
 
 /// The `parameters` object of TGI's native routes.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 pub(crate) struct GenerateParameters {
     pub(crate) best_of: Option<u32>,
     pub(crate) temperature: Option<f32>,
@@ -34,6 +35,7 @@ pub(crate) struct GenerateParameters {
     pub(crate) min_new_tokens: Option<u32>,
     /// An extension, as OpenAI names it.
     #[serde(default, deserialize_with = "logit_bias::by_token_id")]
+    #[schema(schema_with = schemas::logit_bias)]
     pub(crate) logit_bias: Vec<LogitBias>,
     pub(crate) do_sample: Option<bool>,
     pub(crate) max_new_tokens: Option<u32>,
@@ -42,6 +44,7 @@ pub(crate) struct GenerateParameters {
     pub(crate) ignore_eos_token: bool,
     pub(crate) return_full_text: Option<bool>,
     #[serde(default, deserialize_with = "stop::one_or_many")]
+    #[schema(schema_with = schemas::stop)]
     pub(crate) stop: Vec<String>,
     pub(crate) truncate: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
@@ -52,7 +55,9 @@ pub(crate) struct GenerateParameters {
     pub(crate) decoder_input_details: bool,
     pub(crate) seed: Option<u64>,
     pub(crate) top_n_tokens: Option<u32>,
-    pub(crate) grammar: Option<Value>,
+    #[serde(default, deserialize_with = "grammar::tagged")]
+    #[schema(schema_with = schemas::grammar)]
+    pub(crate) grammar: Option<Grammar>,
     pub(crate) adapter_id: Option<String>,
 }
 
@@ -127,7 +132,9 @@ impl GenerateParameters {
             wants_details: details || decoder_input_details,
             wants_watermark: watermark,
             wants_deltas: false,
-            unsupported: Unsupported::of(grammar.is_some(), adapter_id),
+            answer_form: None,
+            grammar,
+            adapter_id,
         }
     }
 }
@@ -227,10 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_named() {
-        let unsupported = |json| parse(json).into_options().unsupported;
-        assert_eq!(unsupported(r#"{"grammar":{"type":"json"},"adapter_id":"x"}"#), Some(Unsupported::Grammar));
-        assert_eq!(unsupported(r#"{"watermark":true}"#), None);
-        assert_eq!(unsupported(r#"{"adapter_id":"x"}"#), Some(Unsupported::Adapter("x".into())));
+    fn a_grammar_and_an_adapter_are_handed_on() {
+        let options = parse(r#"{"grammar":{"type":"regex","value":"a+"},"adapter_id":"x"}"#).into_options();
+        assert_eq!(options.grammar, Some(Grammar::Regex("a+".into())));
+        assert_eq!(options.adapter_id.as_deref(), Some("x"));
     }
 }

@@ -16,6 +16,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::StreamResponse;
@@ -123,6 +124,12 @@ pub(super) fn write_event(chunk: &mut Vec<u8>, data: &impl Serialize) {
         chunk.extend_from_slice(ApiError::StreamSerialization.body().to_string().as_bytes());
     }
     chunk.extend_from_slice(b"\n\n");
+}
+
+/// Appends an event whose name is its `type`, as Anthropic's and OpenAI's newer clients want it.
+pub(super) fn write_named_event(chunk: &mut Vec<u8>, event: &Value) {
+    let name = event["type"].as_str().unwrap_or_default();
+    chunk.extend_from_slice(format!("event: {name}\ndata: {event}\n\n").as_bytes());
 }
 
 #[cfg(test)]

@@ -17,13 +17,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::batcher::BatcherHandle;
 use crate::config::RequestLimits;
+use crate::grammar::GrammarError;
 use crate::metrics::Metrics;
 use crate::scheduler::SequenceSpec;
-use crate::text::{Tokenizer, TokenizerPool};
-use crate::validation::{Delivery, GenerationOptions, Prompt, ValidRequest, Validator};
+use crate::text::Tokenizer;
+use crate::validation::{Delivery, GenerationOptions, Prompt, ValidRequest, ValidationError, Validator};
 
 pub(crate) use best_of::Outcome;
 pub(crate) use error::GenerationError;
+pub(crate) use report::{RequestId, Trace};
 pub(crate) use stream::{Completion, Finish, Piece, PromptToken, Token};
 pub(crate) use timings::Timings;
 
@@ -38,7 +40,7 @@ pub(crate) struct GenerationRequest {
     pub(crate) options: GenerationOptions,
     pub(crate) received_at: Instant,
     /// Its name in the log.
-    pub(crate) request_id: Arc<str>,
+    pub(crate) request_id: RequestId,
 }
 
 /// Starts generations.
@@ -64,16 +66,16 @@ pub(crate) struct Generation {
 
 impl Generator {
     pub(crate) fn new(
-        limits: RequestLimits,
+        limits: &RequestLimits,
         tokenizer: Arc<Tokenizer>,
-        tokenizer_pool: TokenizerPool,
+        validator: Validator,
         batcher: BatcherHandle,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(limits.max_concurrent_requests as usize)),
             request_timeout: limits.request_timeout,
-            validator: Validator::new(limits, tokenizer_pool),
+            validator,
             tokenizer,
             batcher,
             metrics,
@@ -156,7 +158,11 @@ impl Generator {
         let num_sequences = self.validator.num_sequences(&request.options, delivery)?;
         let permits = Arc::clone(&self.permits).try_acquire_many_owned(num_sequences);
         let permit = permits.map_err(|_| GenerationError::Overloaded)?;
-        let valid = self.validator.validate(&request.prompt, &request.options).await?;
+        let valid = self.validator.validate(&request.prompt, &request.options).await;
+        let valid = valid.map_err(|error| match error {
+            ValidationError::Grammar(GrammarError::Busy) => GenerationError::Overloaded,
+            error => GenerationError::Validation(error),
+        })?;
         self.metrics.request_input_length.record(valid.prompt.len() as f64);
         self.metrics.request_max_new_tokens.record(valid.max_new_tokens);
         Ok((valid, num_sequences, permit))
@@ -169,16 +175,16 @@ impl Generator {
             sampling.seed = fastrand::u64(..);
         }
         let seed = (!sampling.is_greedy).then_some(sampling.seed);
-        let ValidRequest { prompt, max_new_tokens, ignores_eos, .. } = valid;
+        let ValidRequest { prompt, max_new_tokens, ignores_eos, grammar, .. } = valid;
         let spec = SequenceSpec {
             prompt: prompt.clone(),
             sampling,
             max_new_tokens: *max_new_tokens,
             ignores_eos: *ignores_eos,
-            is_masked: false,
+            is_masked: grammar.is_some(),
             deadline: self.request_timeout.map(|timeout| request.received_at + timeout),
         };
-        let events = self.batcher.submit(spec).await?;
+        let events = self.batcher.submit(spec, grammar.as_ref()).await?;
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)
     }
 }

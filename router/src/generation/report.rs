@@ -9,19 +9,43 @@ use std::sync::Arc;
 use super::{Finish, GenerationError, Timings};
 use crate::metrics::Metrics;
 
+/// How the log names a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestId {
+    pub(crate) id: Arc<str>,
+    pub(crate) trace: Option<Trace>,
+}
+
+/// The trace that a request belongs to, and the span in it that asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trace {
+    pub(crate) trace_id: u128,
+    pub(crate) parent_id: u64,
+}
+
 /// The account of one request.
 #[derive(Debug)]
 pub(super) struct Report {
     metrics: Arc<Metrics>,
-    request_id: Arc<str>,
+    request_id: RequestId,
     has_ended: bool,
+}
+
+impl RequestId {
+    fn trace_id(&self) -> Option<String> {
+        self.trace.map(|trace| format!("{:032x}", trace.trace_id))
+    }
+
+    fn parent_id(&self) -> Option<String> {
+        self.trace.map(|trace| format!("{:016x}", trace.parent_id))
+    }
 }
 
 impl Report {
     /// Opens the account.
-    pub(super) fn new(metrics: &Arc<Metrics>, request_id: &Arc<str>) -> Self {
+    pub(super) fn new(metrics: &Arc<Metrics>, request_id: &RequestId) -> Self {
         metrics.request_count.increment(1);
-        Self { metrics: Arc::clone(metrics), request_id: Arc::clone(request_id), has_ended: false }
+        Self { metrics: Arc::clone(metrics), request_id: request_id.clone(), has_ended: false }
     }
 
     /// The answer is complete.
@@ -39,7 +63,9 @@ impl Report {
             metrics.request_time_to_first_token_duration.record(time_to_first_token);
         }
         tracing::info!(
-            request_id = %self.request_id,
+            request_id = %self.request_id.id,
+            trace_id = self.request_id.trace_id(),
+            parent_id = self.request_id.parent_id(),
             total_time = ?timings.total(),
             validation_time = ?timings.validation(),
             queue_time = ?timings.queue(),
@@ -67,7 +93,8 @@ impl Report {
         };
         counter.increment(1);
         // What failed is logged once, where it is handled, and not once for each request it took along.
-        tracing::debug!(request_id = %self.request_id, "{error}");
+        let (trace_id, parent_id) = (self.request_id.trace_id(), self.request_id.parent_id());
+        tracing::debug!(request_id = %self.request_id.id, trace_id, parent_id, "{error}");
     }
 }
 
@@ -75,7 +102,8 @@ impl Drop for Report {
     fn drop(&mut self) {
         if !self.has_ended {
             self.metrics.request_failure.dropped.increment(1);
-            tracing::debug!(request_id = %self.request_id, "the client left");
+            let (trace_id, parent_id) = (self.request_id.trace_id(), self.request_id.parent_id());
+            tracing::debug!(request_id = %self.request_id.id, trace_id, parent_id, "the client left");
         }
     }
 }

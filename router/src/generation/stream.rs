@@ -14,7 +14,9 @@ use tokio::sync::mpsc;
 use super::timings::{Arrival, Timings};
 use super::{GenerationError, GenerationRequest};
 use crate::scheduler::{FinishReason, SequenceEvent};
-use crate::text::{Detokenizer, StopFound, StopStrings, TextError, Tokenizer};
+use crate::text::{
+    Answer, AnswerEvent, AnswerForm, AnswerParser, Detokenizer, StopFound, StopStrings, TextError, Tokenizer,
+};
 use crate::validation::ValidRequest;
 
 /// A token of the completion, or a candidate for one.
@@ -41,6 +43,8 @@ pub(crate) struct PromptToken {
 pub(crate) struct Finish {
     pub(crate) reason: FinishReason,
     pub(crate) generated_text: String,
+    /// What was read out of it; empty unless asked for.
+    pub(crate) answer: Answer,
     pub(crate) num_generated_tokens: u32,
     pub(crate) num_prompt_tokens: u32,
     /// Prompt tokens that the prefix cache had.
@@ -61,6 +65,8 @@ pub(crate) struct Piece {
     pub(crate) top_tokens: Vec<Token>,
     /// What is new in the generated text and certain to stay there; empty unless asked for.
     pub(crate) delta: String,
+    /// What the delta is in the answer; empty unless asked for.
+    pub(crate) events: Vec<AnswerEvent>,
     /// On the last piece.
     pub(crate) finish: Option<Finish>,
 }
@@ -76,6 +82,14 @@ pub(crate) struct Completion {
     pub(crate) top_tokens: Vec<Vec<Token>>,
 }
 
+/// An answer that is read while it grows.
+#[derive(Debug)]
+struct AnswerReader {
+    form: AnswerForm,
+    parser: AnswerParser,
+    answer: Answer,
+}
+
 /// A sequence that grows.
 #[derive(Debug)]
 pub(super) struct TokenStream {
@@ -88,6 +102,7 @@ pub(super) struct TokenStream {
     wants_deltas: bool,
     /// Bytes of the generated text that were in deltas.
     num_sent_bytes: usize,
+    answer: Option<AnswerReader>,
     prompt: Vec<u32>,
     prompt_logprobs: Vec<f32>,
     seed: Option<u64>,
@@ -95,6 +110,26 @@ pub(super) struct TokenStream {
     waited: Duration,
     num_cached_tokens: u32,
     first_token_at: Option<Instant>,
+}
+
+impl AnswerReader {
+    fn new(form: AnswerForm) -> Self {
+        Self { parser: AnswerParser::new(form.clone()), form, answer: Answer::default() }
+    }
+
+    /// What is new with a token, and whether there will be nothing more.
+    fn read(&mut self, delta: &str, is_last: bool) -> (Vec<AnswerEvent>, bool) {
+        let mut events = Vec::new();
+        let was_thinking = self.parser.is_thinking();
+        self.parser.push(delta, &mut events);
+        if is_last {
+            self.parser.finish(&mut events);
+        }
+        let has_thought = events.iter().any(|event| matches!(event, AnswerEvent::Reasoning(_)));
+        self.answer.num_reasoning_tokens += u32::from(was_thinking || self.parser.is_thinking() || has_thought);
+        events.iter().for_each(|event| self.answer.push(event));
+        (events, self.parser.is_complete())
+    }
 }
 
 impl TokenStream {
@@ -118,6 +153,7 @@ impl TokenStream {
             generated_text: prefix.to_owned(),
             wants_deltas: request.options.wants_deltas,
             num_sent_bytes: 0,
+            answer: request.options.answer_form.clone().map(AnswerReader::new),
             prompt: valid.prompt.clone(),
             prompt_logprobs: Vec::new(),
             seed,
@@ -192,21 +228,33 @@ impl TokenStream {
         if finish.is_some() {
             text.push_str(&self.detokenizer.flush(&self.tokenizer)?);
         }
-        self.extend_generated_text(token.token_id, &text, is_special)?;
+        let is_hidden = is_special && !self.is_mark(token.token_id)?;
+        self.extend_generated_text(token.token_id, &text, is_hidden)?;
         if let (Some(FinishReason::StopSequence), Some(stop)) = (finish, stop) {
-            self.cut_generated_text(stop, is_special);
+            self.cut_generated_text(stop, is_hidden);
         }
         let delta = if self.wants_deltas { self.delta(finish.is_some()) } else { String::new() };
+        let (events, is_complete) = match &mut self.answer {
+            Some(answer) => answer.read(&delta, finish.is_some()),
+            None => (Vec::new(), false),
+        };
+        let finish = finish.or(is_complete.then_some(FinishReason::EosToken));
         let top_tokens = self.top_tokens(token)?;
         let token = Token { id: token.token_id, text, logprob: token.logprob, is_special };
         let stop_index = stop.map(|stop| stop.index);
         let finish = finish.map(|reason| self.finish(reason, stop_index));
-        Ok(Piece { index: self.num_tokens, token, top_tokens, delta, finish })
+        Ok(Piece { index: self.num_tokens, token, top_tokens, delta, events, finish })
     }
 
-    /// A special token is no text, but text held back before it is.
-    fn extend_generated_text(&mut self, token_id: u32, text: &str, is_special: bool) -> Result<(), TextError> {
-        if is_special {
+    /// Whether a special token is one that the answer's form reads.
+    fn is_mark(&self, token_id: u32) -> Result<bool, TextError> {
+        let Some(AnswerReader { form, .. }) = &self.answer else { return Ok(false) };
+        Ok(form.has_mark(self.tokenizer.detokenize(&[token_id])?.trim()))
+    }
+
+    /// A special token is no text, unless it is read, but text held back before it is.
+    fn extend_generated_text(&mut self, token_id: u32, text: &str, is_hidden: bool) -> Result<(), TextError> {
+        if is_hidden {
             let markup = self.tokenizer.detokenize(&[token_id])?;
             self.generated_text.push_str(text.strip_suffix(markup.trim()).unwrap_or_default());
         } else {
@@ -217,8 +265,8 @@ impl TokenStream {
 
     /// Drops the last bytes of the generated text: those behind the stop string, and in the form of OpenAI's API the stop
     /// string too. A special token is not in it.
-    fn cut_generated_text(&mut self, stop: StopFound, is_special: bool) {
-        if !is_special {
+    fn cut_generated_text(&mut self, stop: StopFound, is_hidden: bool) {
+        if !is_hidden {
             let stop_bytes = if self.wants_deltas { stop.len_bytes } else { 0 };
             let len = self.generated_text.len().saturating_sub(stop.rest_bytes + stop_bytes);
             self.generated_text.truncate(self.generated_text.floor_char_boundary(len));
@@ -238,6 +286,7 @@ impl TokenStream {
         Finish {
             reason,
             generated_text: std::mem::take(&mut self.generated_text),
+            answer: self.answer.as_mut().map(|reader| std::mem::take(&mut reader.answer)).unwrap_or_default(),
             num_generated_tokens: self.num_tokens,
             // The prompt is at most max_input_tokens long, a u32.
             num_prompt_tokens: self.prompt.len() as u32,

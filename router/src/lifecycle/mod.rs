@@ -13,13 +13,13 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::RouterError;
 use crate::batcher::BatcherError;
+use crate::endpoint::Listener;
 use crate::metrics::Metrics;
 use crate::server;
 use crate::startup::Started;
@@ -91,7 +91,7 @@ struct Tasks {
 /// When a shard fails, after every client has been told.
 pub(crate) async fn serve(
     started: Started,
-    listener: TcpListener,
+    listener: Listener,
     mut stops: StopRequests,
     shutdown_timeout: Duration,
 ) -> Result<(), RouterError> {

@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::testing::{FakeShard, start};
+use crate::endpoint::Endpoint;
+use crate::testing::{FakeShard, args, start};
 
 /// Nothing in a test takes this long.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -30,8 +31,9 @@ struct Served {
 
 async fn serve_with(shard: FakeShard, shutdown_timeout: Duration) -> Served {
     let (started, directory) = start(shard, &[]).await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let endpoint = Endpoint::resolve(&args(&["--hostname=127.0.0.1", "--port=0"]).http).unwrap();
+    let listener = endpoint.listen().await.unwrap();
+    let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
     let (stops_tx, stops) = StopRequests::channel();
     let metrics = Arc::clone(&started.metrics);
     let result = tokio::spawn(serve(started, listener, stops, shutdown_timeout));

@@ -12,7 +12,18 @@ use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
 /// For load balancers, which have no key, and for browsers, which have none before they have a page to type it in.
-const OPEN: [&str; 6] = ["/", "/health", "/ping", "/playground", "/playground/script.js", "/playground/style.css"];
+const OPEN: [&str; 10] = [
+    "/",
+    "/health",
+    "/ping",
+    "/api-doc/openapi.json",
+    "/docs",
+    "/docs/script.js",
+    "/docs/style.css",
+    "/playground",
+    "/playground/script.js",
+    "/playground/style.css",
+];
 
 /// Lets a request pass, or answers it.
 pub(super) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {

@@ -62,6 +62,7 @@ pub(super) async fn requests(
 ) -> Result<ChatRequests, ApiError> {
     let (chat, plan) = request.into_plan(sampling.or_defaults(state.sampling_defaults()))?;
     let inputs = chat.into_inputs(jiff::Zoned::now().datetime())?;
-    let text = state.chat().render(inputs).await?;
-    Ok(ChatRequests { each: plan.requests(&text, &context), plan, num_characters: text.chars().count() })
+    let rendered = state.chat().render(inputs).await?;
+    let num_characters = rendered.text.chars().count();
+    Ok(ChatRequests { each: plan.requests(rendered, &context)?, plan, num_characters })
 }

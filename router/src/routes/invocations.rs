@@ -4,12 +4,40 @@
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
+use utoipa::openapi::schema::{AnyOfBuilder, ArrayBuilder, Schema};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::{chat_completions, compat, completions};
-use crate::api::openai::OpenAiBody;
-use crate::api::{RequestContext, parse_body, read_body};
+use crate::api::openai::{ChatCompletion, ChatCompletionRequest, CompletionRequest, OpenAiBody, TextCompletion};
+use crate::api::{CompatRequest, GenerateResponse, RequestContext, parse_body, read_body};
 use crate::error::ApiError;
 use crate::state::AppState;
+
+/// The body, as the document has it: one of those of other routes, which are defined there.
+pub(super) struct InvocationsRequest;
+
+impl ToSchema for InvocationsRequest {}
+
+impl PartialSchema for InvocationsRequest {
+    fn schema() -> RefOr<Schema> {
+        let names = [CompatRequest::name(), ChatCompletionRequest::name(), CompletionRequest::name()];
+        names.map(Ref::from_schema_name).into_iter().fold(AnyOfBuilder::new(), AnyOfBuilder::item).into()
+    }
+}
+
+/// The answer, as the document has it: that of the route which is meant.
+pub(super) struct InvocationsResponse;
+
+impl ToSchema for InvocationsResponse {}
+
+impl PartialSchema for InvocationsResponse {
+    fn schema() -> RefOr<Schema> {
+        let native = ArrayBuilder::new().items(Ref::from_schema_name(GenerateResponse::name()));
+        let names = [ChatCompletion::name(), TextCompletion::name()];
+        names.map(Ref::from_schema_name).into_iter().fold(AnyOfBuilder::new().item(native), AnyOfBuilder::item).into()
+    }
+}
 
 /// The handler.
 pub(super) async fn invocations(

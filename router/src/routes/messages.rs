@@ -19,8 +19,9 @@ pub(super) async fn messages(
     let inputs = request.chat()?.into_inputs(jiff::Zoned::now().datetime())?;
     let mut plan = request.into_plan()?;
     plan.sampling = plan.sampling.or_defaults(state.sampling_defaults());
-    let text = state.chat().render(inputs).await.map_err(ApiError::from)?;
-    let (request, num_characters) = (plan.request(&text, context), text.chars().count());
+    let rendered = state.chat().render(inputs).await.map_err(ApiError::from)?;
+    let num_characters = rendered.text.chars().count();
+    let request = plan.request(rendered, context)?;
     if plan.is_stream {
         let generation = state.generator().stream(request).await?;
         let events = MessageEvents::new(generation, state.model_id(), plan.stop_sequences);

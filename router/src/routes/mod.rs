@@ -1,6 +1,6 @@
 //! To add a route:
 //! 1. `routes/<name>.rs`: its handler, at most 30 lines: parse, call `generation`, shape the answer. Its test beside it.
-//! 2. One row in the table here and one line in [`router`].
+//! 2. One row in the table here, one line in [`router`], one row in `openapi/table.rs`.
 //! 3. A type that a second route needs goes to `api/`.
 //!
 //! | file | method | path | what |
@@ -11,12 +11,15 @@
 //! | `chat_tokenize` | POST | `/chat_tokenize` | the text and the tokens of a conversation |
 //! | `completions` | POST | `/v1/completions` | OpenAI's completions |
 //! | `chat_completions` | POST | `/v1/chat/completions` | OpenAI's chat completions |
+//! | `responses` | POST | `/v1/responses` | OpenAI's newer API, without memory |
 //! | `messages` | POST | `/v1/messages`, `/v1/messages/count_tokens` | Anthropic's API |
 //! | `models` | GET | `/v1/models`, `/v1/models/{id}` | the model, as OpenAI lists models |
 //! | `not_done` | POST | `/v1/embeddings` and others | 501: this server generates text |
 //! | `invocations` | POST | `/invocations` | one of the routes above, by the body |
 //! | `vertex` | POST | `/vertex` | several generations, as Vertex AI asks for them |
 //! | `tokenize` | POST | `/tokenize` | the tokens of a prompt |
+//! | `openapi` | GET | `/api-doc/openapi.json` | all routes, for programs |
+//! | `docs` | GET | `/docs` | the same as a page |
 //! | `playground` | GET | `/playground` | a page to try the model |
 //! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
 //! | `info` | GET | `/info` | facts of the server |
@@ -29,6 +32,7 @@ mod chat_completions;
 mod chat_tokenize;
 mod compat;
 mod completions;
+mod docs;
 mod fallback;
 mod generate;
 mod generate_stream;
@@ -39,7 +43,9 @@ mod messages;
 mod metrics;
 mod models;
 mod not_done;
+pub(crate) mod openapi;
 mod playground;
+mod responses;
 #[cfg(test)]
 mod tests;
 mod tokenize;
@@ -53,7 +59,7 @@ use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use crate::api::{REQUEST_ID, request_id};
+use crate::api::{REQUEST_ID, TRACEPARENT, TRACESTATE, request_id};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -67,6 +73,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/chat_tokenize", post(chat_tokenize::chat_tokenize))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat_completions::chat_completions))
+        .route("/v1/responses", post(responses::responses))
         .route("/v1/messages", post(messages::messages))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(models::models))
@@ -79,6 +86,10 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/invocations", post(invocations::invocations))
         .route("/vertex", post(vertex::vertex))
         .route("/tokenize", post(tokenize::tokenize))
+        .route("/api-doc/openapi.json", get(openapi::openapi))
+        .route("/docs", get(docs::page))
+        .route("/docs/style.css", get(docs::style))
+        .route("/docs/script.js", get(docs::script))
         .route("/playground", get(playground::page))
         .route("/playground/style.css", get(playground::style))
         .route("/playground/script.js", get(playground::script))
@@ -109,7 +120,7 @@ fn cors(origins: &[String]) -> CorsLayer {
     let api_key = HeaderName::from_static("x-api-key");
     CorsLayer::new()
         .allow_methods([Method::GET, Method::POST])
-        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, REQUEST_ID, api_key])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, REQUEST_ID, TRACEPARENT, TRACESTATE, api_key])
         .expose_headers([REQUEST_ID])
         .allow_origin(allow_origin)
 }

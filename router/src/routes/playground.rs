@@ -24,7 +24,8 @@ pub(super) async fn script() -> Response {
     file("text/javascript; charset=utf-8", include_str!("../playground/script.js"))
 }
 
-fn file(kind: &'static str, text: &'static str) -> Response {
+/// A file of a page that may ask this server only.
+pub(super) fn file(kind: &'static str, text: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, kind),
         (CONTENT_SECURITY_POLICY, POLICY),

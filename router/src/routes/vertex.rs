@@ -7,6 +7,7 @@ use axum::extract::State;
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::chat_completions;
 use crate::api::openai::OpenAiBody;
@@ -15,13 +16,15 @@ use crate::error::ApiError;
 use crate::state::AppState;
 
 /// The body.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct VertexRequest {
+    /// Each a body of `/generate` or of `/v1/chat/completions`.
+    #[schema(value_type = Vec<Object>)]
     instances: Vec<Value>,
 }
 
 /// The answer: a text for each instance.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct VertexResponse {
     predictions: Vec<String>,
 }

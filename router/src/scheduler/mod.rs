@@ -136,7 +136,6 @@ impl Scheduler {
 
     /// Says which tokens may follow those of a sequence that are known: bit i % 8 of byte i / 8 for token i. False when it
     /// has ended, or needs no mask now.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no request can ask for a grammar yet"))]
     pub(crate) fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
         let running = self.rows.slot_of(id).and_then(|slot| self.rows.get_mut(slot));
         match running {

@@ -196,7 +196,7 @@ impl FakeShard {
         for decode in step.rows {
             let row = rows.get_mut(&decode.slot).ok_or(format!("slot {} is not open", decode.slot))?;
             row.advance(decode.position, 1, &decode.new_blocks)?;
-            answer.tokens.push(self.sample(decode.slot, row));
+            answer.tokens.push(self.sample(decode.slot, row, decode.allowed_tokens.as_deref()));
         }
         self.stats.max_rows.fetch_max(answer.tokens.len() as u32, Ordering::Relaxed);
         Ok(answer)
@@ -226,13 +226,16 @@ impl FakeShard {
         }
         row.tokens.extend(chunk.token_ids);
         if chunk.samples_token {
-            answer.tokens.push(self.sample(slot, row));
+            answer.tokens.push(self.sample(slot, row, chunk.allowed_tokens.as_deref()));
         }
         Ok(())
     }
 
-    fn sample(&self, slot: u32, row: &mut Row) -> SampledToken {
-        let token_id = (self.next_token)(&row.tokens, &row.sampling);
+    /// What the row would have, or the next token in the order of the ids that is allowed.
+    fn sample(&self, slot: u32, row: &mut Row, allowed: Option<&[u8]>) -> SampledToken {
+        let wished = (self.next_token)(&row.tokens, &row.sampling);
+        let is_allowed = |id: &u32| allowed.is_none_or(|mask| mask[*id as usize / 8] >> (*id % 8) & 1 == 1);
+        let token_id = (wished..VOCAB_SIZE).chain(0..wished).find(is_allowed).unwrap();
         row.tokens.push(token_id);
         let logprob = -(token_id as f32) / 1000.0;
         let top_token_ids: Vec<u32> = (token_id..).take(row.sampling.top_n_tokens as usize).collect();

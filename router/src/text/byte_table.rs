@@ -42,7 +42,8 @@ impl ByteTable {
         String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    fn token(&self, idx: usize) -> &[u8] {
+    /// Bytes of one token, none for numbers that are no token's.
+    pub(super) fn token(&self, idx: usize) -> &[u8] {
         let start = if idx == 0 { 0 } else { self.ends.get(idx - 1).copied().unwrap_or_default() };
         self.ends.get(idx).map_or(&[], |end| &self.bytes[start..*end])
     }

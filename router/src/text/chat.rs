@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::chat_files::ChatTemplates;
-use super::chat_template::{ChatInputs, ChatTemplateError};
+use super::chat_template::{ChatInputs, ChatTemplateError, RenderedChat};
 use super::tokenizer::TokenSpan;
 use super::{TextError, TokenizerPool};
 
@@ -46,13 +46,18 @@ impl Chat {
         Ok(self.tokenizer_pool.run(move |tokenizer| tokenizer.tokenize_spans(&text, true)).await??)
     }
 
-    /// The text of a conversation.
+    /// The text of a conversation, and what is read out of the answer to it.
     ///
     /// # Errors
     /// When the template refuses the conversation.
-    pub(crate) async fn render(&self, inputs: ChatInputs) -> Result<String, ChatError> {
+    pub(crate) async fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatError> {
         let templates = Arc::clone(&self.templates);
-        Ok(self.tokenizer_pool.run(move |_| templates.render(inputs)).await??)
+        let rendered = self.tokenizer_pool.run(move |tokenizer| {
+            let RenderedChat { text, answer_form } = templates.render(inputs)?;
+            let answer_form = answer_form.with_special_marks(|mark| tokenizer.special_id(mark));
+            Ok(RenderedChat { text, answer_form })
+        });
+        rendered.await?
     }
 
     /// The text of a conversation, and its tokens.
@@ -62,7 +67,7 @@ impl Chat {
     pub(crate) async fn tokenize(&self, inputs: ChatInputs) -> Result<TokenizedChat, ChatError> {
         let templates = Arc::clone(&self.templates);
         let tokenized = self.tokenizer_pool.run(move |tokenizer| {
-            let text = templates.render(inputs)?;
+            let text = templates.render(inputs)?.text;
             let tokens = tokenizer.tokenize_spans(&text, false)?;
             Ok(TokenizedChat { text, tokens })
         });

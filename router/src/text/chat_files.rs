@@ -19,7 +19,7 @@ use std::path::Path;
 use model_files::ModelFiles;
 use serde_json::{Map, Value as Json};
 
-use super::chat_template::{ChatInputs, ChatTemplate, ChatTemplateError, SpecialTokens};
+use super::chat_template::{ChatInputs, ChatTemplate, ChatTemplateError, RenderedChat, SpecialTokens};
 use super::gguf_tokenizer;
 use super::tokenizer::{TextError, describe};
 
@@ -117,7 +117,7 @@ impl ChatTemplates {
     ///
     /// # Errors
     /// When there is no template, or it refuses the conversation.
-    pub(crate) fn render(&self, inputs: ChatInputs) -> Result<String, ChatTemplateError> {
+    pub(crate) fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatTemplateError> {
         let for_tools = self.tool_use.as_ref().filter(|_| inputs.tools.is_some());
         match for_tools.unwrap_or(&self.default) {
             Ok(template) => template.render_adapted(inputs),
@@ -222,7 +222,7 @@ mod tests {
         let templates = ChatTemplates::load(&files, overrides).unwrap();
         [None, Some(vec![json!({"type": "function"})])].map(|tools| {
             let messages = serde_json::from_value(json!([{"role": "user", "content": "hi"}])).unwrap();
-            templates.render(ChatInputs { messages, tools, ..ChatInputs::default() })
+            templates.render(ChatInputs { messages, tools, ..ChatInputs::default() }).map(|rendered| rendered.text)
         })
     }
 
@@ -259,7 +259,7 @@ mod tests {
         let say = || {
             let templates = ChatTemplates::load(&ModelFiles::Gguf(path.clone()), ChatOverrides::default()).unwrap();
             let messages = serde_json::from_value(json!([{"role": "user", "content": "hi"}])).unwrap();
-            templates.render(ChatInputs { messages, ..ChatInputs::default() }).unwrap()
+            templates.render(ChatInputs { messages, ..ChatInputs::default() }).unwrap().text
         };
         assert_eq!(say(), "hi");
         std::fs::write(directory.path().join(TOKENIZER_CONFIG), r#"{"chat_template":"beside"}"#).unwrap();

@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows of requests, steps or HTTP.
 
+mod answer;
 mod byte_table;
 mod chat;
 mod chat_files;
@@ -12,17 +13,20 @@ mod gguf_tokenizer;
 mod stop_strings;
 mod tokenizer;
 mod tokenizer_pool;
+mod vocabulary;
 
 use model_files::ModelFiles;
 
+pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, ToolCall};
 pub(crate) use chat::{Chat, ChatError, TokenizedChat};
 pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
-pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError};
+pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError, RenderedChat};
 pub(crate) use detokenizer::Detokenizer;
 pub(crate) use stop_strings::{StopFound, StopStrings};
 pub use tokenizer::TextError;
 pub(crate) use tokenizer::{TokenSpan, Tokenizer};
 pub(crate) use tokenizer_pool::TokenizerPool;
+pub(crate) use vocabulary::TokenBytes;
 
 /// What a model says of text.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use model_files::{ModelFiles, ModelFilesError};
 
 use super::byte_table::ByteTable;
 use super::gguf_tokenizer;
+use super::vocabulary::{self, TokenBytes};
 
 const FILE: &str = "tokenizer.json";
 
@@ -124,6 +125,16 @@ impl Tokenizer {
     /// Whether a token is markup of the model rather than text.
     pub(crate) fn is_special(&self, token_id: u32) -> bool {
         self.special_ids.contains(&token_id)
+    }
+
+    /// What each token id is in a text, in the order of the ids.
+    pub(crate) fn token_bytes(&self) -> Vec<TokenBytes> {
+        vocabulary::token_bytes(&self.inner, self.byte_table.as_ref(), |id| self.is_special(id))
+    }
+
+    /// The special token of this text.
+    pub(crate) fn special_id(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text).filter(|id| self.is_special(*id))
     }
 
     /// Token ids are below this.

@@ -9,7 +9,8 @@ mod tests;
 use proto::{MAX_HELD_BACK_TOKENS, SamplingError, SamplingParams};
 
 use crate::config::RequestLimits;
-use crate::text::{TextError, TokenizerPool};
+use crate::grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarError};
+use crate::text::{AnswerForm, TextError, TokenizerPool};
 
 /// Tokens are shorter than this on average, whatever the language. A prompt with more bytes per allowed token is not
 /// worth the time to tokenize it; small limits still allow [`MIN_INPUT_LIMIT_BYTES`].
@@ -51,21 +52,12 @@ pub(crate) struct GenerationOptions {
     pub(crate) wants_details: bool,
     /// As OpenAI's API has it: each piece says what it adds to the generated text, which ends before the stop string.
     pub(crate) wants_deltas: bool,
-    pub(crate) unsupported: Option<Unsupported>,
-}
-
-/// Something that would change the answer and that we cannot do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unsupported {
-    Grammar,
-    Adapter(String),
-}
-
-impl Unsupported {
-    /// Of what a request has.
-    pub(crate) fn of(has_grammar: bool, adapter_id: Option<String>) -> Option<Self> {
-        if has_grammar { Some(Self::Grammar) } else { adapter_id.map(Self::Adapter) }
-    }
+    /// What is read out of the deltas.
+    pub(crate) answer_form: Option<AnswerForm>,
+    /// What the generated text must look like.
+    pub(crate) grammar: Option<Grammar>,
+    /// Would change the answer, and cannot be done here.
+    pub(crate) adapter_id: Option<String>,
 }
 
 /// How the answer goes to the client.
@@ -86,6 +78,7 @@ pub(crate) struct ValidRequest {
     pub(crate) max_new_tokens: u32,
     pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
+    pub(crate) grammar: Option<CompiledGrammar>,
 }
 
 /// Why a request cannot be carried out.
@@ -142,7 +135,11 @@ pub(crate) enum ValidationError {
     )]
     EosTokens { given: usize },
     #[error("grammar is not supported")]
-    Grammar,
+    GrammarDisabled,
+    #[error("grammar is not valid: {0}")]
+    Grammar(#[from] GrammarError),
+    #[error("`{0}` cannot be given together with a grammar, whose end ends the text")]
+    GrammarAnd(&'static str),
 }
 
 impl Prompt {
@@ -164,11 +161,13 @@ impl Prompt {
 pub(crate) struct Validator {
     limits: RequestLimits,
     tokenizer_pool: TokenizerPool,
+    /// `None` where grammars are not allowed.
+    grammars: Option<GrammarCompiler>,
 }
 
 impl Validator {
-    pub(crate) fn new(limits: RequestLimits, tokenizer_pool: TokenizerPool) -> Self {
-        Self { limits, tokenizer_pool }
+    pub(crate) fn new(limits: RequestLimits, tokenizer_pool: TokenizerPool, grammars: Option<GrammarCompiler>) -> Self {
+        Self { limits, tokenizer_pool, grammars }
     }
 
     /// How many sequences to make; checked before anything is reserved for them.
@@ -210,6 +209,10 @@ impl Validator {
         let token_ids = token_ids.map_err(ValidationError::Tokenizer)?;
         let prompt = truncate(token_ids, options.truncate_tokens);
         let max_new_tokens = check_prompt(&prompt, options, &self.limits)?;
+        let grammar = match &options.grammar {
+            Some(grammar) => Some(self.compile(grammar, options).await?),
+            None => None,
+        };
         Ok(ValidRequest {
             prompt,
             sampling: sampling(options, &self.limits),
@@ -217,7 +220,23 @@ impl Validator {
             max_new_tokens,
             ignores_eos: options.ignores_eos,
             stop_strings: options.stop_strings.clone(),
+            grammar,
         })
+    }
+
+    async fn compile(
+        &self,
+        grammar: &Grammar,
+        options: &GenerationOptions,
+    ) -> Result<CompiledGrammar, ValidationError> {
+        let Some(grammars) = &self.grammars else { return Err(ValidationError::GrammarDisabled) };
+        if options.ignores_eos {
+            return Err(ValidationError::GrammarAnd("ignore_eos"));
+        }
+        if options.sampling.min_new_tokens > 0 {
+            return Err(ValidationError::GrammarAnd("min_new_tokens"));
+        }
+        Ok(grammars.compile(grammar).await?)
     }
 }
 
@@ -268,10 +287,8 @@ fn check_input(prompt: &Prompt, options: &GenerationOptions, limits: &RequestLim
     {
         return Err(ValidationError::Truncate { limit, given });
     }
-    match &options.unsupported {
-        // TGI reports a grammar after the prompt's length.
-        None | Some(Unsupported::Grammar) => {}
-        Some(Unsupported::Adapter(adapter_id)) => return Err(ValidationError::Adapter(adapter_id.clone())),
+    if let Some(adapter_id) = &options.adapter_id {
+        return Err(ValidationError::Adapter(adapter_id.clone()));
     }
     let limit = (limits.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES);
     if num_bytes > limit {
@@ -317,8 +334,5 @@ fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLim
     if given > max_new {
         return Err(ValidationError::MinNewTokens { limit: max_new, given });
     }
-    match &options.unsupported {
-        Some(Unsupported::Grammar) => Err(ValidationError::Grammar),
-        None | Some(Unsupported::Adapter(_)) => Ok(max_new),
-    }
+    Ok(max_new)
 }

@@ -13,7 +13,9 @@ use crate::text::Tokenizer;
 
 fn validator() -> Validator {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
-    Validator::new(crate::testing::request_limits(), TokenizerPool::spawn(&tokenizer, 1).unwrap())
+    let grammars = GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![1]);
+    let limits = crate::testing::request_limits();
+    Validator::new(limits, TokenizerPool::spawn(&tokenizer, 1).unwrap(), Some(grammars))
 }
 
 fn options(parameters: serde_json::Value) -> GenerationOptions {
@@ -88,6 +90,22 @@ async fn parameters_are_checked_in_the_order_of_tgi() {
 }
 
 #[tokio::test]
+async fn a_grammar_is_checked_last_and_ends_the_text_alone() {
+    let grammar = |value: &str| json!({"type": "regex", "value": value});
+    let error = validate("x", json!({"grammar": grammar("a(")})).await.unwrap_err();
+    assert!(error.starts_with("grammar is not valid: ") && error.contains("unclosed group"), "{error}");
+    let both = "`ignore_eos` cannot be given together with a grammar, whose end ends the text";
+    check_error("x", json!({"grammar": grammar("a"), "ignore_eos_token": true}), both).await;
+    let both = "`min_new_tokens` cannot be given together with a grammar, whose end ends the text";
+    check_error("x", json!({"grammar": grammar("a"), "min_new_tokens": 3}), both).await;
+    assert!(validate("x", json!({"grammar": grammar("a")})).await.unwrap().grammar.is_some());
+    let disabled = Validator { grammars: None, ..validator() };
+    let options = options(json!({"grammar": grammar("a")}));
+    let error = disabled.validate(&Prompt::Text("x".to_owned()), &options).await.unwrap_err();
+    assert_eq!(error.to_string(), "grammar is not supported");
+}
+
+#[tokio::test]
 async fn inputs_are_checked_in_the_order_of_tgi() {
     let truncate = "`truncate` must be strictly positive and less than 20. Given: ";
     check_error("x", json!({"truncate": 0, "watermark": true}), &format!("{truncate}0")).await;
@@ -95,11 +113,10 @@ async fn inputs_are_checked_in_the_order_of_tgi() {
     let bytes = "`inputs` must have at most 65536 bytes. Given: 65537";
     check_error(&"x".repeat(65537), json!({}), bytes).await;
     let total = "`inputs` tokens + `max_new_tokens` must be <= 30. Given: 25 `inputs` tokens and 6 `max_new_tokens`";
-    check_error(&prompt(25), json!({"max_new_tokens": 6, "grammar": {}}), total).await;
+    check_error(&prompt(25), json!({"max_new_tokens": 6, "grammar": {"type": "regex", "value": "("}}), total).await;
     let input = "`inputs` must have less than 20 tokens. Given: 21";
-    check_error(&prompt(21), json!({"max_new_tokens": 9, "grammar": {}}), input).await;
+    check_error(&prompt(21), json!({"max_new_tokens": 9, "grammar": {"type": "regex", "value": "("}}), input).await;
     check_error(&prompt(30), json!({}), "`inputs` must have less than 20 tokens. Given: 30").await;
-    check_error("x", json!({"grammar": {"type": "regex", "value": "a"}}), "grammar is not supported").await;
     check_error("x", json!({"adapter_id": "mine"}), "`adapter_id` is not supported. Given: mine").await;
 }
 

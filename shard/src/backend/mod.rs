@@ -44,6 +44,11 @@ pub(crate) trait Backend: Send {
     /// Bytes of one rank's KV cache per token.
     fn kv_bytes_per_token(&self) -> u64;
 
+    /// Bytes of one rank's weights, where they are not what the type of the model makes them.
+    fn weights_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// What memory there is for one rank's KV cache and token history.
     ///
     /// # Errors

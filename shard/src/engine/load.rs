@@ -55,6 +55,9 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         tracing::info!(%device, reason, "device");
     }
     check_ranks(device, args)?;
+    if let Some(quantize) = model.quantize.filter(|_| device != Device::Cpu) {
+        return Err(EngineError::Quantize { quantize, device });
+    }
     let ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard);
     let files = ModelFiles::open(&model.model_id)?;
     let config_json = config_json(&files)?;
@@ -82,10 +85,14 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             (Box::new(mock), Weights { dtype, num_parameters: 0 })
         }
     };
+    let weights_bytes = backend.weights_bytes();
     let info =
         ModelInfo { sampling_defaults: Some(sampling_defaults), ..info(&config, &weights, device, eos_token_ids)? };
+    let info = ModelInfo { weights_bytes: weights_bytes.unwrap_or(info.weights_bytes), ..info };
     let counts = [world_size.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
+    let quantize = model.quantize.map_or_else(String::new, |quantize| quantize.to_string());
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
+    let agreed = agreed.bytes(quantize.as_bytes());
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
@@ -120,7 +127,7 @@ fn load_backend(
     Source { graphs, checkpoint }: Source<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<Box<dyn Backend>, EngineError> {
-    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, .. } = &args.model;
+    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, quantize, .. } = &args.model;
     let mut progress = |done, total| progress("load weights", done, total);
     let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
     let membership = Membership::join(shards, args.collective_path.as_deref())?;
@@ -133,7 +140,7 @@ fn load_backend(
         None => {
             let isa = kernels::isa::select(cpu_isa.as_deref())?;
             tracing::info!(%isa, "cpu kernels");
-            Box::new(CandleBackend::load(graphs, checkpoint, membership, &mut progress)?)
+            Box::new(CandleBackend::load(graphs, checkpoint, membership, *quantize, &mut progress)?)
         }
     })
 }

@@ -12,20 +12,18 @@
 mod connection;
 mod conversation;
 mod events;
-mod socket;
 
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use proto::{HelloReply, PROTOCOL_VERSION, Progress, exit_status, reply};
+use socket_file::{SocketError, SocketFile};
 
 use crate::args::ShardArgs;
 use crate::engine::{Engine, EngineError};
 use connection::{Connection, ConnectionError};
 use events::Event;
-pub(crate) use socket::SocketError;
-use socket::SocketFile;
 
 /// The first command of a connection must be there by then.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
@@ -84,7 +82,7 @@ struct Identity {
 /// # Errors
 /// When the socket cannot be made, the model cannot be loaded, the device fails, or the client is gone after warm-up.
 pub(crate) fn run(args: &ShardArgs) -> Result<(), ServerError> {
-    let (socket_file, listener) = SocketFile::bind(&args.uds_path)?;
+    let (socket_file, listener) = SocketFile::bind_private(&args.uds_path)?;
     tracing::info!(path = %args.uds_path.display(), "listening");
     let (events_tx, events_rx) = events::channel();
     events::spawn_acceptor(listener, events_tx.clone())?;

@@ -1,12 +1,18 @@
 //! A body of OpenAI's routes. Fields that nobody knows are ignored, as clients send new ones all the time; what is known to
 //! change the answer and is not done here is an error that names the field.
 
+use std::borrow::Cow;
+
 use axum::extract::{FromRequest, Request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use utoipa::openapi::schema::{AllOfBuilder, Schema};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::sampling::OpenAiSampling;
+use super::structured_output::StructuredOutput;
 use crate::api::body::{parse, read};
 use crate::error::{ApiError, OpenAiError};
 use crate::state::AppState;
@@ -33,7 +39,32 @@ impl<T: DeserializeOwned> OpenAiBody<T> {
     /// When they are not JSON, of another shape, or ask for something that is not done here.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
         parse::<NotDone>(bytes)?.check()?;
-        Ok(Self { request: parse(bytes)?, sampling: parse(bytes)? })
+        let grammar = parse::<StructuredOutput>(bytes)?.into_grammar()?;
+        let sampling = OpenAiSampling { grammar, ..parse(bytes)? };
+        Ok(Self { request: parse(bytes)?, sampling })
+    }
+}
+
+/// In the document all parts of a body are one.
+impl<T: ToSchema> ToSchema for OpenAiBody<T> {
+    fn name() -> Cow<'static, str> {
+        T::name()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        T::schemas(schemas);
+        OpenAiSampling::schemas(schemas);
+        StructuredOutput::schemas(schemas);
+        schemas.push((OpenAiSampling::name().into_owned(), OpenAiSampling::schema()));
+        schemas.push((StructuredOutput::name().into_owned(), StructuredOutput::schema()));
+    }
+}
+
+impl<T: ToSchema> PartialSchema for OpenAiBody<T> {
+    fn schema() -> RefOr<Schema> {
+        let parts = [OpenAiSampling::name(), StructuredOutput::name()].map(Ref::from_schema_name);
+        let whole = AllOfBuilder::new().item(T::schema());
+        parts.into_iter().fold(whole, AllOfBuilder::item).into()
     }
 }
 
@@ -44,20 +75,12 @@ struct NotDone {
     best_of: Option<Value>,
     function_call: Option<Value>,
     functions: Option<Value>,
-    grammar: Option<Value>,
-    guided_choice: Option<Value>,
-    guided_grammar: Option<Value>,
-    guided_json: Option<Value>,
-    guided_regex: Option<Value>,
     modalities: Option<Value>,
     prediction: Option<Value>,
-    response_format: Option<Value>,
     skip_special_tokens: Option<Value>,
     stop_token_ids: Option<Value>,
-    structured_outputs: Option<Value>,
     suffix: Option<Value>,
-    tool_choice: Option<Value>,
-    tools: Option<Value>,
+    tool_prompt: Option<Value>,
     use_beam_search: Option<Value>,
     web_search_options: Option<Value>,
 }
@@ -69,34 +92,25 @@ impl NotDone {
     /// # Errors
     /// Names the first field whose value asks for something.
     fn check(self) -> Result<(), ApiError> {
-        let is_without_tools = self.tool_choice == Some(Value::from("none"));
         let is_empty = |value: &Value| match value {
             Value::Array(values) => values.is_empty(),
             Value::String(text) => text.is_empty(),
             Value::Null | Value::Bool(false) => true,
             Value::Bool(true) | Value::Number(_) | Value::Object(_) => false,
         };
-        let is_text = |value: &Value| value.get("type").and_then(Value::as_str) == Some("text");
         let never = |_: &Value| false;
         let is_one = |value: &Value| value.as_u64() == Some(1);
-        let fields: [(&str, Option<Value>, AsksNothing<'_>); 19] = [
+        let fields: [(&str, Option<Value>, AsksNothing<'_>); 12] = [
             ("audio", self.audio, &never),
             ("best_of", self.best_of, &is_one),
             ("function_call", self.function_call, &|value| *value == "none"),
             ("functions", self.functions, &is_empty),
-            ("grammar", self.grammar, &never),
-            ("guided_choice", self.guided_choice, &never),
-            ("guided_grammar", self.guided_grammar, &never),
-            ("guided_json", self.guided_json, &never),
-            ("guided_regex", self.guided_regex, &never),
             ("modalities", self.modalities, &|value| *value == Value::from(vec!["text"])),
             ("prediction", self.prediction, &never),
-            ("response_format", self.response_format, &is_text),
             ("skip_special_tokens", self.skip_special_tokens, &|value| *value == true),
             ("stop_token_ids", self.stop_token_ids, &is_empty),
-            ("structured_outputs", self.structured_outputs, &never),
             ("suffix", self.suffix, &is_empty),
-            ("tools", self.tools, &|value| is_without_tools || is_empty(value)),
+            ("tool_prompt", self.tool_prompt, &is_empty),
             ("use_beam_search", self.use_beam_search, &is_empty),
             ("web_search_options", self.web_search_options, &never),
         ];
@@ -123,8 +137,8 @@ mod tests {
     fn what_asks_for_nothing_passes() {
         for body in [
             json!({"messages": [], "user": "x", "metadata": {"a": "b"}, "store": false, "something_new": [1]}),
-            json!({"tools": [], "response_format": {"type": "text"}, "best_of": 1, "suffix": null, "modalities": ["text"]}),
-            json!({"tools": [{"type": "function"}], "tool_choice": "none", "functions": [], "function_call": "none"}),
+            json!({"tool_prompt": "", "best_of": 1, "suffix": null, "modalities": ["text"]}),
+            json!({"functions": [], "function_call": "none"}),
             json!({"stop_token_ids": [], "use_beam_search": false, "skip_special_tokens": true, "suffix": ""}),
         ] {
             check(&body, None);
@@ -134,10 +148,7 @@ mod tests {
     #[test]
     fn what_would_be_ignored_is_named() {
         for (body, field) in [
-            (json!({"tools": [{"type": "function"}]}), "tools"),
-            (json!({"tools": [{"type": "function"}], "tool_choice": "auto"}), "tools"),
-            (json!({"response_format": {"type": "json_object"}}), "response_format"),
-            (json!({"guided_regex": "a"}), "guided_regex"),
+            (json!({"tool_prompt": "Call it."}), "tool_prompt"),
             (json!({"best_of": 2}), "best_of"),
             (json!({"suffix": "x"}), "suffix"),
             (json!({"modalities": ["audio"]}), "modalities"),

@@ -2,43 +2,58 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::completion::{StreamOptions, num_choices};
 use super::events::Chunks;
 use super::logprobs::ChatLogprobs;
 use super::reply::{Identity, Usage, finish_reason};
 use super::sampling::OpenAiSampling;
+use super::tool_calls::{CallDelta, MessageCall};
+use super::tools::{ToolFields, ToolUse};
 use crate::api::nullable::null_as_false;
+use crate::api::schemas;
 use crate::api::sse::write_event;
 use crate::api::{ChatRequest, RequestContext};
 use crate::error::ApiError;
 use crate::generation::{GenerationRequest, Outcome, Piece};
+use crate::text::{Answer, AnswerEvent, RenderedChat};
 use crate::validation::Prompt;
 
 const ASSISTANT: &str = "assistant";
 
 /// What is particular to the route.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ChatCompletionRequest {
+    #[schema(schema_with = schemas::messages)]
     messages: Vec<Map<String, Value>>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    #[schema(value_type = Option<Vec<Object>>)]
     documents: Option<Vec<Value>>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
+    #[schema(value_type = Option<Object>)]
     chat_template_kwargs: Option<Map<String, Value>>,
+    #[schema(ignore)]
     chat_template: Option<Value>,
     reasoning_effort: Option<String>,
     n: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(value_type = Option<bool>)]
     logprobs: bool,
     top_logprobs: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(value_type = Option<bool>)]
     stream: bool,
     #[serde(default)]
     stream_options: Option<StreamOptions>,
 }
 
 /// The answer in one piece.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatCompletion {
     #[serde(flatten)]
     identity: Identity,
@@ -46,7 +61,8 @@ pub(crate) struct ChatCompletion {
     usage: Usage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatChoice)]
 struct Choice {
     index: usize,
     message: Message,
@@ -54,10 +70,16 @@ struct Choice {
     finish_reason: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatAnswer)]
 struct Message {
     role: &'static str,
-    content: String,
+    /// Absent text is `null` where there are calls.
+    content: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<MessageCall>,
 }
 
 /// What a request asks for, but for its conversation.
@@ -68,6 +90,7 @@ pub(crate) struct ChatPlan {
     num_choices: u32,
     sampling: OpenAiSampling,
     top_logprobs: u32,
+    tools: ToolUse,
 }
 
 /// How the answer looks.
@@ -91,9 +114,11 @@ impl ChatCompletionRequest {
         if let Some(effort) = self.reasoning_effort {
             variables.entry("reasoning_effort").or_insert(Value::String(effort));
         }
+        let (tools, tool_choice, parallel_tool_calls) = (self.tools, self.tool_choice, self.parallel_tool_calls);
+        let tools = ToolFields { tools, tool_choice, parallel_tool_calls }.into_use()?;
         let chat = ChatRequest {
             messages: self.messages,
-            tools: None,
+            tools: tools.tools.clone(),
             documents: self.documents,
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
@@ -103,21 +128,37 @@ impl ChatCompletionRequest {
         let has_usage = self.stream_options.unwrap_or_default().include_usage;
         let form = ChatForm { has_logprobs: self.logprobs, has_usage };
         let top_logprobs = self.top_logprobs.unwrap_or(0);
-        Ok((chat, ChatPlan { is_stream: self.stream, form, num_choices, sampling, top_logprobs }))
+        Ok((chat, ChatPlan { is_stream: self.stream, form, num_choices, sampling, top_logprobs, tools }))
     }
 }
 
 impl ChatPlan {
-    /// One for each choice, to go on with the text of the conversation.
-    pub(crate) fn requests(&self, text: &str, context: &RequestContext) -> Vec<GenerationRequest> {
-        let options = self.sampling.clone().into_options(self.top_logprobs, false);
+    /// One for each choice, to go on with a conversation.
+    ///
+    /// # Errors
+    /// When the model is to call a tool in a way that it cannot be made to.
+    pub(crate) fn requests(
+        &self,
+        RenderedChat { text, answer_form }: RenderedChat,
+        context: &RequestContext,
+    ) -> Result<Vec<GenerationRequest>, ApiError> {
+        let mut options = self.sampling.clone().into_options(self.top_logprobs, false);
+        self.tools.apply(answer_form, &mut options)?;
         let request = |number: u32| {
             let mut options = options.clone();
             options.sampling.seed = options.sampling.seed.wrapping_add(number.into());
             let RequestContext { received_at, request_id } = context.clone();
-            GenerationRequest { prompt: Prompt::Rendered(text.to_owned()), options, received_at, request_id }
+            GenerationRequest { prompt: Prompt::Rendered(text.clone()), options, received_at, request_id }
         };
-        (0..self.num_choices).map(request).collect()
+        Ok((0..self.num_choices).map(request).collect())
+    }
+}
+
+impl Message {
+    fn new(answer: Answer) -> Self {
+        let content = Some(answer.content).filter(|content| !content.is_empty() || answer.calls.is_empty());
+        let tool_calls = answer.calls.into_iter().map(MessageCall::from).collect();
+        Self { role: ASSISTANT, content, reasoning_content: answer.reasoning, tool_calls }
     }
 }
 
@@ -126,14 +167,14 @@ impl ChatCompletion {
     pub(crate) fn new(identity: Identity, form: ChatForm, outcomes: Vec<Outcome>) -> Self {
         let mut usage = Usage::default();
         let choice = |(index, outcome): (usize, Outcome)| {
-            let completion = outcome.best;
+            let mut completion = outcome.best;
             usage.add(&completion.finish, index == 0);
             let top_tokens = |index: usize| completion.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
             let tokens = completion.tokens.iter().enumerate().map(|(index, token)| (token, top_tokens(index)));
             let logprobs = form.has_logprobs.then(|| ChatLogprobs::new(tokens));
-            let finish_reason = finish_reason(completion.finish.reason);
-            let message = Message { role: ASSISTANT, content: completion.finish.generated_text };
-            Choice { index, message, logprobs, finish_reason }
+            let answer = std::mem::take(&mut completion.finish.answer);
+            let finish_reason = finish_reason(completion.finish.reason, !answer.calls.is_empty());
+            Choice { index, message: Message::new(answer), logprobs, finish_reason }
         };
         let choices = outcomes.into_iter().enumerate().map(choice).collect();
         Self { identity, choices, usage }
@@ -146,11 +187,13 @@ pub(crate) struct ChatChunks {
     identity: Identity,
     form: ChatForm,
     usage: Usage,
-    num_choices: usize,
+    /// Calls that have begun, of each choice.
+    num_calls: Vec<usize>,
 }
 
-#[derive(Debug, Serialize)]
-struct Chunk<'a> {
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatCompletionChunk)]
+pub(crate) struct Chunk<'a> {
     #[serde(flatten)]
     identity: &'a Identity,
     choices: &'a [ChunkChoice],
@@ -158,7 +201,8 @@ struct Chunk<'a> {
     usage: Option<Usage>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = ChatChunkChoice)]
 struct ChunkChoice {
     index: usize,
     delta: Delta,
@@ -166,17 +210,39 @@ struct ChunkChoice {
     finish_reason: Option<&'static str>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = ChatDelta)]
 struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<CallDelta>>)]
+    tool_calls: Option<[CallDelta; 1]>,
 }
 
 impl ChatChunks {
     pub(crate) fn new(identity: Identity, form: ChatForm, num_choices: usize) -> Self {
-        Self { identity, form, usage: Usage::default(), num_choices }
+        Self { identity, form, usage: Usage::default(), num_calls: vec![0; num_choices] }
+    }
+
+    /// What an event adds to a choice.
+    fn delta(&mut self, index: usize, event: AnswerEvent) -> Option<Delta> {
+        let num_calls = &mut self.num_calls[index];
+        let tool_call = match event {
+            AnswerEvent::Reasoning(text) => return Some(Delta { reasoning_content: Some(text), ..Delta::default() }),
+            AnswerEvent::Content(text) => return Some(Delta { content: Some(text), ..Delta::default() }),
+            AnswerEvent::CallStarted { id, name } => {
+                *num_calls += 1;
+                CallDelta::first(*num_calls - 1, id, name)
+            }
+            AnswerEvent::Arguments(piece) => CallDelta::more(*num_calls - 1, piece),
+            AnswerEvent::CallEnded => return None,
+        };
+        Some(Delta { tool_calls: Some([tool_call]), ..Delta::default() })
     }
 
     fn write(&self, chunk: &mut Vec<u8>, choice: ChunkChoice) {
@@ -187,22 +253,27 @@ impl ChatChunks {
 impl Chunks for ChatChunks {
     /// Who speaks comes before what is said.
     fn begin(&mut self, chunk: &mut Vec<u8>) {
-        for index in 0..self.num_choices {
-            let delta = Delta { role: Some(ASSISTANT), content: Some(String::new()) };
+        for index in 0..self.num_calls.len() {
+            let delta = Delta { role: Some(ASSISTANT), content: Some(String::new()), ..Delta::default() };
             self.write(chunk, ChunkChoice { index, delta, ..ChunkChoice::default() });
         }
     }
 
+    /// The first chunk of a token has its log-probability.
     fn piece(&mut self, chunk: &mut Vec<u8>, index: usize, piece: Piece) {
-        let Piece { token, top_tokens, delta, finish, index: _ } = piece;
-        if !delta.is_empty() || self.form.has_logprobs {
-            let logprobs = self.form.has_logprobs.then(|| ChatLogprobs::new([(&token, top_tokens.as_slice())]));
-            let delta = Delta { role: None, content: Some(delta) };
+        let Piece { token, top_tokens, events, finish, .. } = piece;
+        let mut logprobs = self.form.has_logprobs.then(|| ChatLogprobs::new([(&token, top_tokens.as_slice())]));
+        for event in events {
+            let Some(delta) = self.delta(index, event) else { continue };
+            self.write(chunk, ChunkChoice { index, delta, logprobs: logprobs.take(), finish_reason: None });
+        }
+        if logprobs.is_some() {
+            let delta = Delta { content: Some(String::new()), ..Delta::default() };
             self.write(chunk, ChunkChoice { index, delta, logprobs, finish_reason: None });
         }
         if let Some(finish) = finish {
             self.usage.add(&finish, index == 0);
-            let finish_reason = Some(finish_reason(finish.reason));
+            let finish_reason = Some(finish_reason(finish.reason, self.num_calls[index] > 0));
             self.write(chunk, ChunkChoice { index, finish_reason, ..ChunkChoice::default() });
         }
     }

@@ -1,6 +1,7 @@
 //! `/v1/completions`: a prompt, or several, and what the model goes on with.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::events::Chunks;
 use super::logprobs::CompletionLogprobs;
@@ -8,6 +9,7 @@ use super::reply::{Identity, Usage, finish_reason};
 use super::sampling::OpenAiSampling;
 use crate::api::RequestContext;
 use crate::api::nullable::null_as_false;
+use crate::api::schemas;
 use crate::api::sse::write_event;
 use crate::error::ApiError;
 use crate::generation::{GenerationRequest, Outcome, Piece};
@@ -17,24 +19,28 @@ use crate::validation::Prompt;
 const MAX_N: u32 = 128;
 
 /// What is particular to the route.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct CompletionRequest {
+    #[schema(schema_with = schemas::prompt)]
     prompt: Prompts,
     n: Option<u32>,
     /// Candidates for each token.
     logprobs: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(value_type = Option<bool>)]
     echo: bool,
     #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(value_type = Option<bool>)]
     stream: bool,
     #[serde(default)]
     stream_options: Option<StreamOptions>,
 }
 
 /// What a stream has beside its tokens.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub(super) struct StreamOptions {
     #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(value_type = Option<bool>)]
     pub(super) include_usage: bool,
 }
 
@@ -49,7 +55,7 @@ enum Prompts {
 }
 
 /// The answer in one piece.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TextCompletion {
     #[serde(flatten)]
     identity: Identity,
@@ -57,7 +63,8 @@ pub(crate) struct TextCompletion {
     usage: Usage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CompletionChoice)]
 struct Choice {
     index: usize,
     text: String,
@@ -158,7 +165,7 @@ impl TextCompletion {
                 }
                 logprobs
             });
-            let finish_reason = Some(finish_reason(completion.finish.reason));
+            let finish_reason = Some(finish_reason(completion.finish.reason, false));
             let text = if form.has_echo { prompt } else { String::new() } + &completion.finish.generated_text;
             Choice { index, text, logprobs, finish_reason }
         };
@@ -177,8 +184,9 @@ pub(crate) struct CompletionChunks {
     offsets: Vec<usize>,
 }
 
-#[derive(Debug, Serialize)]
-struct Chunk<'a> {
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TextCompletionChunk)]
+pub(crate) struct Chunk<'a> {
     #[serde(flatten)]
     identity: &'a Identity,
     choices: &'a [Choice],
@@ -196,7 +204,7 @@ impl Chunks for CompletionChunks {
     fn begin(&mut self, _chunk: &mut Vec<u8>) {}
 
     fn piece(&mut self, chunk: &mut Vec<u8>, index: usize, piece: Piece) {
-        let Piece { token, top_tokens, delta, finish, index: _ } = piece;
+        let Piece { token, top_tokens, delta, finish, index: _, events: _ } = piece;
         if let Some(finish) = &finish {
             self.usage.add(finish, index.is_multiple_of(self.form.num_per_prompt));
         }
@@ -208,7 +216,7 @@ impl Chunks for CompletionChunks {
             logprobs.push_token(&mut self.offsets[index], &token, &top_tokens);
             logprobs
         });
-        let finish_reason = finish.map(|finish| finish_reason(finish.reason));
+        let finish_reason = finish.map(|finish| finish_reason(finish.reason, false));
         let choices = [Choice { index, text: delta, logprobs, finish_reason }];
         write_event(chunk, &Chunk { identity: &self.identity, choices: &choices, usage: None });
     }

@@ -2,16 +2,17 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use crate::generation::{PromptToken, Token};
 
 /// `logprobs` of a choice of a chat.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChatLogprobs {
     content: Vec<ChatToken>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ChatToken {
     token: String,
     logprob: Option<f32>,
@@ -19,7 +20,7 @@ struct ChatToken {
     top_logprobs: Vec<TopToken>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct TopToken {
     token: String,
     logprob: Option<f32>,
@@ -27,10 +28,11 @@ struct TopToken {
 }
 
 /// `logprobs` of a choice of a completion.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
+    #[schema(value_type = Vec<Option<Object>>)]
     top_logprobs: Vec<Value>,
     /// Characters before each token.
     text_offset: Vec<usize>,

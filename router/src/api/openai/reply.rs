@@ -3,12 +3,13 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::generation::Finish;
 use crate::scheduler::FinishReason;
 
 /// Says which answer it is.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Identity {
     pub(super) id: String,
     pub(super) object: &'static str,
@@ -19,28 +20,36 @@ pub(crate) struct Identity {
 }
 
 /// Tokens read and made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Usage {
     prompt_tokens: u32,
     completion_tokens: u32,
     total_tokens: u32,
     prompt_tokens_details: PromptTokensDetails,
+    #[serde(skip_serializing_if = "CompletionTokensDetails::is_empty")]
+    completion_tokens_details: CompletionTokensDetails,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct PromptTokensDetails {
     cached_tokens: u32,
 }
 
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+struct CompletionTokensDetails {
+    reasoning_tokens: u32,
+}
+
 /// Answer of `GET /v1/models`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Models {
     object: &'static str,
+    #[schema(value_type = Vec<Model>)]
     data: [Model; 1],
 }
 
 /// Answer of `GET /v1/models/{id}`, and an entry of [`Models`].
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Model {
     id: String,
     object: &'static str,
@@ -67,7 +76,14 @@ impl Usage {
             self.prompt_tokens_details.cached_tokens += finish.num_cached_tokens;
         }
         self.completion_tokens += finish.num_generated_tokens;
+        self.completion_tokens_details.reasoning_tokens += finish.answer.num_reasoning_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
+    }
+}
+
+impl CompletionTokensDetails {
+    fn is_empty(&self) -> bool {
+        self.reasoning_tokens == 0
     }
 }
 
@@ -86,10 +102,11 @@ impl Models {
     }
 }
 
-/// OpenAI knows no difference between the ways to stop.
-pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
+/// OpenAI knows no difference between the ways to stop, except for the sake of calls.
+pub(super) fn finish_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     match reason {
         FinishReason::Length => "length",
+        FinishReason::EosToken | FinishReason::StopSequence if has_calls => "tool_calls",
         FinishReason::EosToken | FinishReason::StopSequence => "stop",
     }
 }

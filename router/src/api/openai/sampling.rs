@@ -4,22 +4,26 @@
 
 use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use crate::api::nullable::null_as_false;
-use crate::api::{logit_bias, stop};
+use crate::api::{logit_bias, schemas, stop};
+use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
 
 /// Fields of a body.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 pub(crate) struct OpenAiSampling {
     pub(in crate::api) temperature: Option<f32>,
     pub(in crate::api) top_p: Option<f32>,
     pub(in crate::api) frequency_penalty: Option<f32>,
     pub(in crate::api) presence_penalty: Option<f32>,
     #[serde(default, deserialize_with = "logit_bias::by_token_id")]
+    #[schema(schema_with = schemas::logit_bias)]
     pub(in crate::api) logit_bias: Vec<LogitBias>,
     pub(in crate::api) seed: Option<u64>,
     #[serde(default, deserialize_with = "stop::one_or_many")]
+    #[schema(schema_with = schemas::stop)]
     pub(in crate::api) stop: Vec<String>,
     pub(in crate::api) max_tokens: Option<u32>,
     /// The newer name, which wins.
@@ -29,7 +33,11 @@ pub(crate) struct OpenAiSampling {
     pub(in crate::api) repetition_penalty: Option<f32>,
     pub(in crate::api) min_tokens: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(value_type = Option<bool>)]
     pub(in crate::api) ignore_eos: bool,
+    /// Said by other fields, which `structured_output` reads.
+    #[serde(skip)]
+    pub(in crate::api) grammar: Option<Grammar>,
 }
 
 impl OpenAiSampling {
@@ -62,6 +70,7 @@ impl OpenAiSampling {
             repetition_penalty,
             min_tokens,
             ignore_eos,
+            grammar,
         } = self;
         let neutral = SamplingParams::greedy();
         let is_greedy = temperature == Some(0.0);
@@ -98,7 +107,9 @@ impl OpenAiSampling {
             wants_details: true,
             wants_watermark: false,
             wants_deltas: true,
-            unsupported: None,
+            answer_form: None,
+            grammar,
+            adapter_id: None,
         }
     }
 }

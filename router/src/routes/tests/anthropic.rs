@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
+use super::chat::serve_with;
 use super::openai::saying;
 use crate::testing::{FakeShard, TestServer, json as parse};
 
@@ -14,7 +15,7 @@ fn body(changes: &Value) -> Value {
 }
 
 /// Names and contents of the events.
-fn events(text: &str) -> Vec<(String, Value)> {
+pub(super) fn events(text: &str) -> Vec<(String, Value)> {
     let event = |event: &str| {
         let (name, data) = event.split_once('\n').unwrap();
         let data = parse(data.strip_prefix("data: ").unwrap());
@@ -63,16 +64,68 @@ async fn events_have_names_and_an_order() {
 }
 
 #[tokio::test]
+async fn thoughts_text_and_calls_are_blocks() {
+    let said = "<think>Hm.</think>Let me look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}</tool_call>";
+    let template = "{{ messages[-1].content }}</think>{{ thinking }}";
+    let server = serve_with(template, saying(said)).await;
+    let tool = json!({"name": "get_weather", "description": "x", "input_schema": {"type": "object", "properties": {}}});
+    let changes = json!({"tools": [tool], "max_tokens": 200, "thinking": {"type": "enabled", "budget_tokens": 1024}});
+    let mut answer = server.post_ok("/v1/messages", &body(&changes)).await;
+    let id = answer["content"][2]["id"].take();
+    assert!(id.as_str().is_some_and(|id| !id.is_empty()), "{answer}");
+    let call = json!({"type": "tool_use", "id": null, "name": "get_weather", "input": {"city": "Paris"}});
+    let thought = json!({"type": "thinking", "thinking": "Hm.", "signature": ""});
+    assert_eq!(answer["content"], json!([thought, {"type": "text", "text": "Let me look."}, call]));
+    assert_eq!(answer["stop_reason"], "tool_use");
+
+    let mut streaming = body(&changes);
+    streaming["stream"] = json!(true);
+    let events = events(&server.post("/v1/messages", &streaming).await.text);
+    let starts: Vec<&Value> =
+        events.iter().filter(|(name, _)| name == "content_block_start").map(|(_, data)| data).collect();
+    let kinds: Vec<&Value> = starts.iter().map(|data| &data["content_block"]["type"]).collect();
+    assert_eq!(kinds, ["thinking", "text", "tool_use"]);
+    assert_eq!(starts[2]["content_block"]["input"], json!({}));
+    for (index, (field, expected)) in
+        [("thinking", "Hm."), ("text", "Let me look."), ("partial_json", "{\"city\": \"Paris\"}")]
+            .into_iter()
+            .enumerate()
+    {
+        assert_eq!(starts[index]["index"], index);
+        let of_block = events.iter().filter(|(_, data)| data["index"] == index);
+        assert_eq!(of_block.clone().next_back().unwrap().0, "content_block_stop");
+        assert_eq!(of_block.filter_map(|(_, data)| data["delta"][field].as_str()).collect::<String>(), expected);
+    }
+    let (_, last) = &events[events.len() - 2];
+    assert_eq!(last["delta"]["stop_reason"], "tool_use");
+}
+
+#[tokio::test]
+async fn results_of_tools_are_read() {
+    let template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    let server = serve_with(template, saying("It is 21.")).await;
+    let call = json!({"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}});
+    let result = json!({"type": "tool_result", "tool_use_id": "a", "content": "21"});
+    let messages = json!([{"role": "user", "content": "Warm?"}, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]);
+    let answer = server.post_ok("/v1/messages", &body(&json!({"messages": messages}))).await;
+    assert_eq!(answer["content"], json!([{"type": "text", "text": "It is 21."}]));
+    let text = "user:Warm?;assistant:<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":1}}\n</tool_call>;user:<tool_response>\n21\n</tool_response>;";
+    let tokens = server.post_ok("/tokenize", &json!({"inputs": text})).await.as_array().unwrap().len();
+    // `/tokenize` adds one for the beginning.
+    assert_eq!(answer["usage"]["input_tokens"], tokens - 1);
+}
+
+#[tokio::test]
 async fn errors_are_as_anthropics_clients_read_them() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);
     for (body, message) in [
         (json!({"messages": []}), "messages: there must be at least one"),
         (json!({"messages": [{"role": "user", "content": "x"}]}), "missing field `max_tokens`"),
-        (body(&json!({"tools": [{"name": "f"}]})), "`tools` is not supported by this server"),
+        (body(&json!({"tools": [{"input_schema": {}}]})), "tools[0].function.name: must be a string"),
         (
-            body(&json!({"thinking": {"type": "enabled", "budget_tokens": 9}})),
-            "`thinking` is not supported by this server",
+            body(&json!({"tools": [{"name": "f"}], "tool_choice": {"type": "tool", "name": "g"}})),
+            "\"g\" is none of the tools",
         ),
         (body(&json!({"messages": image})), "\"image\" is not supported"),
         (body(&json!({"max_tokens": 100_000})), "must be <= 512"),

@@ -6,11 +6,15 @@ use serde_json::json;
 use crate::testing::{FakeShard, TestServer, json as parsed};
 
 /// A server whose template is this.
-async fn serve(template: &str) -> TestServer {
+pub(super) async fn serve(template: &str) -> TestServer {
+    serve_with(template, FakeShard::default()).await
+}
+
+pub(super) async fn serve_with(template: &str, shard: FakeShard) -> TestServer {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("template.jinja");
     std::fs::write(&path, template).unwrap();
-    TestServer::start(FakeShard::default(), &[&format!("--chat-template={}", path.display())]).await
+    TestServer::start(shard, &[&format!("--chat-template={}", path.display())]).await
 }
 
 #[tokio::test]
@@ -44,7 +48,7 @@ async fn the_assistants_last_message_is_continued_unless_told_otherwise() {
 
 #[tokio::test]
 async fn the_template_sees_tools_in_the_order_of_their_keys_and_further_variables() {
-    let server = serve("{{ tools | tojson }}{{ documents }}{{ mood }}").await;
+    let server = serve("[TOOL_CALLS]{{ tools | tojson }}{{ documents }}{{ mood }}").await;
     let tool =
         json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": {"b": 1.0, "a": 2}}});
     let body = json!({
@@ -53,7 +57,7 @@ async fn the_template_sees_tools_in_the_order_of_their_keys_and_further_variable
         "chat_template_kwargs": {"mood": "good"},
     });
     let answer = server.post_ok("/chat_tokenize", &body).await;
-    let expected = r#"[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"b": 1.0, "a": 2}}}]Nonegood"#;
+    let expected = r#"[TOOL_CALLS][{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"b": 1.0, "a": 2}}}]Nonegood"#;
     assert_eq!(answer["templated_text"], expected);
 }
 

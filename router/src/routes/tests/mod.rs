@@ -7,6 +7,10 @@ mod anthropic;
 mod chat;
 mod failures;
 mod openai;
+mod responses;
+mod structured_output;
+mod tools;
+mod wire;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
@@ -56,7 +60,9 @@ async fn requests_are_named_and_browsers_may_call() {
     assert_eq!(answer.headers["access-control-allow-origin"], "https://a.example");
     let allowed = answer.headers["access-control-allow-headers"].to_str().unwrap().to_lowercase();
     assert!(
-        ["authorization", "content-type", "x-request-id", "x-api-key"].iter().all(|name| allowed.contains(name)),
+        ["authorization", "content-type", "x-request-id", "x-api-key", "traceparent", "tracestate"]
+            .iter()
+            .all(|name| allowed.contains(name)),
         "{allowed}"
     );
 }

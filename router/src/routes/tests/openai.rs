@@ -23,13 +23,13 @@ pub(super) fn saying(text: &str) -> FakeShard {
 }
 
 /// The chunks of a stream, which ends as OpenAI's do.
-fn chunks(answer: &Answer) -> Vec<Value> {
+pub(super) fn chunks(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
     let text = answer.text.strip_suffix("data: [DONE]\n\n").unwrap_or_else(|| panic!("{}", answer.text));
     text.split_terminator("\n\n").map(|event| parse(event.strip_prefix("data: ").unwrap())).collect()
 }
 
-fn chat(changes: &Value) -> Value {
+pub(super) fn chat(changes: &Value) -> Value {
     let mut body = json!({"model": "x", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0});
     body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     body
@@ -193,12 +193,7 @@ async fn errors_are_objects_with_a_message() {
         ),
         ("/v1/chat/completions", json!({"messages": user, "n": 0}), 422, "n: must be between 1 and 128. Given: 0"),
         ("/v1/chat/completions", json!({"messages": user, "top_logprobs": 2}), 422, "top_logprobs: needs logprobs"),
-        (
-            "/v1/chat/completions",
-            json!({"messages": user, "tools": [{}]}),
-            422,
-            "`tools` is not supported by this server",
-        ),
+        ("/v1/chat/completions", json!({"messages": user, "tools": [{}]}), 422, "tools[0].type: must be \"function\""),
         (
             "/v1/chat/completions",
             json!({"messages": user, "max_tokens": 100_000, "stream": true}),

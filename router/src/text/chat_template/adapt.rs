@@ -6,15 +6,17 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatEnding, ChatInputs, ChatTemplate};
+use crate::text::answer::{Format, describe_tools, format_of};
 
 const PROBE: &str = "hilo-probe";
 
 /// What a template reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Shapes {
     pub(super) content: ContentShape,
     /// Arguments of tool calls are objects, not their JSON.
     pub(super) reads_arguments: bool,
+    pub(super) tools: ToolsShape,
 }
 
 /// Shapes of a message's content.
@@ -25,8 +27,18 @@ pub(super) enum ContentShape {
     Both,
 }
 
+/// Where a template reads tools, if it asks for calls in a format that is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ToolsShape {
+    Variable(&'static Format),
+    /// A field of the system's message, as a text.
+    SystemMessage(&'static Format),
+    Nowhere,
+}
+
 impl Shapes {
-    pub(super) const ALL: Self = Self { content: ContentShape::Both, reads_arguments: true };
+    pub(super) const ALL: Self =
+        Self { content: ContentShape::Both, reads_arguments: true, tools: ToolsShape::Nowhere };
 
     /// Renders a message of each shape.
     pub(super) fn of(template: &ChatTemplate) -> Self {
@@ -36,7 +48,7 @@ impl Shapes {
             true => ContentShape::Parts,
             false => ContentShape::Text,
         };
-        Self { content, reads_arguments: reads_arguments(template) }
+        Self { content, reads_arguments: reads_arguments(template), tools: tools_shape(template) }
     }
 }
 
@@ -58,8 +70,57 @@ fn reads_arguments(template: &ChatTemplate) -> bool {
     probe(template, messages).is_some_and(|text| !text.contains(&format!("'{PROBE}'")))
 }
 
-/// Changes messages to the shapes that the template reads.
-pub(super) fn adapt(template: &ChatTemplate, messages: &mut [Map<String, Json>]) {
+/// Where a template prints a tool, and which format it shows beside it or in a call.
+fn tools_shape(template: &ChatTemplate) -> ToolsShape {
+    let function = json!({"name": PROBE, "description": "x", "parameters": {"type": "object", "properties": {}}});
+    let tools = vec![json!({"type": "function", "function": function})];
+    let user = json!({"role": "user", "content": "x"});
+    let call = json!({"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {}}});
+    let calls = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+    let format_in = |system: Option<Json>, tools: Option<Vec<Json>>| {
+        let messages: Vec<&Json> = system.iter().chain([&user]).collect();
+        let shown = probe_tools(template, json!(messages), tools.clone()).filter(|text| text.contains(PROBE))?;
+        let messages: Vec<&Json> = messages.into_iter().chain([&calls]).collect();
+        let called = probe_tools(template, json!(messages), tools).unwrap_or_default();
+        format_of(&format!("{shown}{called}"))
+    };
+    if let Some(format) = format_in(None, Some(tools.clone())) {
+        return ToolsShape::Variable(format);
+    }
+    let system = json!({"role": "system", "content": "x", "tools": json!(tools).to_string()});
+    format_in(Some(system), None).map_or(ToolsShape::Nowhere, ToolsShape::SystemMessage)
+}
+
+/// Changes a conversation to the shapes that the template reads. The format in which the model will call tools, if it has one.
+pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<&'static Format> {
+    let format = match template.shapes.tools {
+        ToolsShape::Variable(format) => Some(format),
+        ToolsShape::SystemMessage(format) => {
+            tell_system(inputs);
+            Some(format)
+        }
+        ToolsShape::Nowhere => {
+            describe_tools(inputs);
+            None
+        }
+    };
+    adapt_messages(template, &mut inputs.messages);
+    format
+}
+
+/// Puts the tools into the message of the system.
+fn tell_system(inputs: &mut ChatInputs) {
+    let Some(tools) = inputs.tools.take() else { return };
+    let is_system = |message: &Map<String, Json>| message.get("role").is_some_and(|role| role == "system");
+    if !inputs.messages.first().is_some_and(is_system) {
+        let system = Map::from_iter([("role", "system"), ("content", "")].map(|(k, v)| (k.to_owned(), Json::from(v))));
+        inputs.messages.insert(0, system);
+    }
+    inputs.messages[0].insert("tools".to_owned(), Json::from(Json::from(tools).to_string()));
+}
+
+fn adapt_messages(template: &ChatTemplate, messages: &mut [Map<String, Json>]) {
+    name_results(messages);
     for message in messages {
         match (template.shapes.content, message.get_mut("content")) {
             (ContentShape::Text, Some(content)) => join_parts(content),
@@ -72,6 +133,22 @@ pub(super) fn adapt(template: &ChatTemplate, messages: &mut [Map<String, Json>])
         let calls = message.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
         let arguments = calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments"));
         arguments.filter(|_| template.shapes.reads_arguments).for_each(parse_arguments);
+    }
+}
+
+/// Results of tools say which tool, where clients only say which call.
+fn name_results(messages: &mut [Map<String, Json>]) {
+    let mut names = Map::new();
+    for message in messages {
+        let calls = message.get("tool_calls").and_then(Json::as_array).into_iter().flatten();
+        let named = calls.filter_map(|call| Some((call.get("id")?.as_str()?, call.get("function")?.get("name")?)));
+        names.extend(named.map(|(id, name)| (id.to_owned(), name.clone())));
+        let id = message.get("tool_call_id").and_then(Json::as_str);
+        if let Some(name) = id.and_then(|id| names.get(id))
+            && !message.contains_key("name")
+        {
+            message.insert("name".to_owned(), name.clone());
+        }
     }
 }
 
@@ -92,8 +169,13 @@ fn parse_arguments(arguments: &mut Json) {
 }
 
 fn probe(template: &ChatTemplate, messages: Json) -> Option<String> {
+    probe_tools(template, messages, None)
+}
+
+fn probe_tools(template: &ChatTemplate, messages: Json, tools: Option<Vec<Json>>) -> Option<String> {
     let inputs = ChatInputs {
         messages: serde_json::from_value(messages).ok()?,
+        tools,
         ending: ChatEnding::Conversation,
         ..ChatInputs::default()
     };

@@ -25,6 +25,7 @@ use jiff::civil::DateTime;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
+use super::answer::{AnswerForm, Thinking, Tools, thinking_of};
 use adapt::Shapes;
 
 /// Largest text that is rendered.
@@ -48,6 +49,15 @@ pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: SpecialTokens,
     shapes: Shapes,
+    thinking: Option<&'static Thinking>,
+}
+
+/// The text of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RenderedChat {
+    pub(crate) text: String,
+    /// Of the answer to it.
+    pub(crate) answer_form: AnswerForm,
 }
 
 /// A conversation, and what else the template is told.
@@ -114,20 +124,23 @@ impl ChatTemplate {
         let mut environment = environment::environment();
         let unreadable = |error: Error| ChatTemplateError::Unreadable(error.to_string());
         environment.add_template_owned(NAME, source::prepare(source)).map_err(unreadable)?;
-        let mut template = Self { environment, special_tokens, shapes: Shapes::ALL };
+        let mut template = Self { environment, special_tokens, shapes: Shapes::ALL, thinking: thinking_of(source) };
         template.shapes = Shapes::of(&template);
         Ok(template)
     }
 
     /// The text of a conversation whose messages have the shapes of OpenAI's API: parts are joined where the template
     /// wants a text, a text is made a part where it wants parts, and the JSON of a call's arguments is parsed where it
-    /// wants an object.
+    /// wants an object. Tools, calls and results become texts where it knows none.
     ///
     /// # Errors
     /// The sentence of the template, or why it cannot be rendered.
-    pub(crate) fn render_adapted(&self, mut inputs: ChatInputs) -> Result<String, ChatTemplateError> {
-        adapt::adapt(self, &mut inputs.messages);
-        self.render(&inputs)
+    pub(crate) fn render_adapted(&self, mut inputs: ChatInputs) -> Result<RenderedChat, ChatTemplateError> {
+        let tools = Tools::new(inputs.tools.as_deref().unwrap_or_default());
+        let format = adapt::adapt(self, &mut inputs);
+        let text = self.render(&inputs)?;
+        let answer_form = AnswerForm::new((format, self.thinking), &text, tools);
+        Ok(RenderedChat { text, answer_form })
     }
 
     /// The text of a conversation, as transformers renders it.

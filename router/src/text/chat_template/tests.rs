@@ -221,13 +221,17 @@ fn messages_take_the_shape_that_the_template_reads() {
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
     ]);
     let render = |source: &str| {
-        compile(source).render_adapted(ChatInputs { messages: messages(given.clone()), ..inputs() }).unwrap()
+        let knows_tools = "{% for t in tools or [] %}{{ t }}[TOOL_CALLS]{% endfor %}";
+        compile(&[source, knows_tools].concat())
+            .render_adapted(ChatInputs { messages: messages(given.clone()), ..inputs() })
+            .unwrap()
+            .text
     };
     let calls = "{% for c in messages[-1].tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}";
     assert_eq!(render(&["{{ messages[0].content }}", calls].concat()), "ab{\"x\": 1}");
     let reads_parts = "{% for p in messages[0].content %}({{ p.text }}){% endfor %}";
     let given_text = ChatInputs { messages: messages(json!([{"role": "user", "content": "ab"}])), ..inputs() };
-    assert_eq!(compile(reads_parts).render_adapted(given_text).as_deref(), Ok("(ab)"));
+    assert_eq!(compile(reads_parts).render_adapted(given_text).unwrap().text, "(ab)");
     let plain_calls = "{% for c in messages[-1].tool_calls or [] %}{{ '' + c.function.arguments }}{% endfor %}";
     assert_eq!(render(&[reads_parts, plain_calls].concat()), "(a)(b){\"x\": 1}");
 }

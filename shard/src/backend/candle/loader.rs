@@ -10,11 +10,12 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use half::{bf16, f16};
 use kernels::floats::{self, FloatType};
-use kernels::linear::PackedWeight;
+use kernels::linear::{PackedWeight, WeightType};
 
 use super::host;
+use crate::args::Quantize;
 use crate::backend::{BackendError, Membership, Stays};
-use crate::graph::{DType, Graph, Op, WeightSpec};
+use crate::graph::{DType, Graph, Node, Op, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
 
 /// Rows of a table that are read at a time.
@@ -31,16 +32,30 @@ pub(super) enum Weight {
     Experts(Arc<[PackedWeight]>),
 }
 
-/// What an operation does with a weight.
+/// What an operation does with a weight; where two share one, the later of these decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
     Vector,
     Table,
     Matrix,
+    /// A matrix whose outputs choose experts: small, and not to be rounded.
+    Choice,
     Experts,
 }
 
-/// Loads what a rank has of every weight of `graphs`, by name. Ranks that share the host's memory take turns where it is
+impl Weight {
+    /// Memory it takes.
+    pub(super) fn size_bytes(&self) -> u64 {
+        let bytes = match self {
+            Self::Packed(weight) => weight.size_bytes(),
+            Self::Tensor(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+            Self::Experts(experts) => experts.iter().map(PackedWeight::size_bytes).sum(),
+        };
+        bytes as u64
+    }
+}
+
+/// Loads what a rank has of every weight of `graphs`, by name; matrices become what `quantize` says. Ranks that share the host's memory take turns where it is
 /// short. `progress` hears of each weight: (done, total).
 ///
 /// # Errors
@@ -48,6 +63,7 @@ enum Use {
 pub(super) fn load(
     graphs: &[&Arc<Graph>],
     (checkpoint, membership): (&Checkpoint, &Membership),
+    quantize: Option<Quantize>,
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<HashMap<String, Weight>, BackendError> {
     let wanted = uses(graphs);
@@ -58,7 +74,7 @@ pub(super) fn load(
     for (done, (spec, used_as)) in (0..).zip(wanted) {
         progress(done, total);
         let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
-        let weight = checkpoint.read(spec, membership.rank(), |part| load_weight(spec, used_as, part))?;
+        let weight = checkpoint.read(spec, membership.rank(), |part| load_weight((spec, used_as), quantize, part))?;
         weights.insert(spec.name.clone(), weight);
     }
     progress(total, total);
@@ -70,12 +86,13 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     let mut order: Vec<(&WeightSpec, Use)> = Vec::new();
     let mut indices: HashMap<&str, usize> = HashMap::new();
     for graph in graphs {
-        for node in graph.nodes() {
+        for (index_of_node, node) in graph.nodes().iter().enumerate() {
             for (position, operand) in node.operands.iter().enumerate() {
                 let Op::Weight(spec) = &graph.node(*operand).op else {
                     continue;
                 };
                 let used_as = match (&node.op, position) {
+                    (Op::Linear, 1) if chooses(graph, index_of_node) => Use::Choice,
                     (Op::Linear, 1) => Use::Matrix,
                     (Op::Embedding, 0) => Use::Table,
                     (Op::Experts(_), 2..) => Use::Experts,
@@ -92,7 +109,17 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     order
 }
 
-fn load_weight(spec: &WeightSpec, used_as: Use, part: &TensorPart<'_>) -> Result<Weight, BackendError> {
+/// Whether the node's value chooses experts.
+fn chooses(graph: &Graph, node: usize) -> bool {
+    let reads = |other: &Node| other.operands.iter().any(|operand| operand.index() == node);
+    graph.nodes().iter().any(|other| matches!(other.op, Op::Route(_)) && reads(other))
+}
+
+fn load_weight(
+    (spec, used_as): (&WeightSpec, Use),
+    quantize: Option<Quantize>,
+    part: &TensorPart<'_>,
+) -> Result<Weight, BackendError> {
     let shape = spec.local_shape();
     Ok(match used_as {
         Use::Vector => Weight::Tensor(host::shaped(vector(spec, part), shape)?),
@@ -103,20 +130,21 @@ fn load_weight(spec: &WeightSpec, used_as: Use, part: &TensorPart<'_>) -> Result
                 host::shaped(table(part, shape[0], floats::read_f32), shape)?
             }
         }),
-        Use::Matrix => {
+        Use::Matrix | Use::Choice => {
             let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
-            let (stored, packed) = (float_type(part.dtype), float_type(spec.dtype));
-            Weight::Packed(Arc::new(PackedWeight::pack_stored([shape[0], shape[1]], stored, packed, &rows)))
+            let quantize = quantize.filter(|_| used_as == Use::Matrix);
+            let (stored, packed) = (float_type(part.dtype), weight_type(spec.dtype, quantize));
+            Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], stored, packed, &rows)))
         }
         Use::Experts => {
-            let (stored, packed) = (float_type(part.dtype), float_type(spec.dtype));
+            let (stored, packed) = (float_type(part.dtype), weight_type(spec.dtype, quantize));
             let row_bytes = shape[2] * part.dtype.size_bytes() as usize;
             let expert = |index: usize| {
                 let matrix = part.rows(index..index + 1);
                 let rows = |rows: std::ops::Range<usize>, take: &mut dyn FnMut(&[u8])| {
                     take(&matrix.bytes[rows.start * row_bytes..rows.end * row_bytes]);
                 };
-                PackedWeight::pack_stored([shape[1], shape[2]], stored, packed, &rows)
+                PackedWeight::pack([shape[1], shape[2]], stored, packed, &rows)
             };
             Weight::Experts((0..shape[0]).map(expert).collect())
         }
@@ -157,6 +185,19 @@ fn table<T>(part: &TensorPart<'_>, num_rows: usize, read: impl Fn(&[u8], FloatTy
         read(&rows.bytes, float_type(part.dtype), &mut floats);
     }
     floats
+}
+
+/// What the weights of a linear layer become.
+fn weight_type(dtype: DType, quantize: Option<Quantize>) -> WeightType {
+    if let Some(Quantize::Int8) = quantize {
+        return WeightType::Int8;
+    }
+    match dtype {
+        DType::F16 => WeightType::F16,
+        DType::Bf16 => WeightType::Bf16,
+        DType::F32 => WeightType::F32,
+        DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
+    }
 }
 
 /// The kernels' name of a type of floats.

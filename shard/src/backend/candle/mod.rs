@@ -30,10 +30,12 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 
 use super::{Backend, BackendError, DevicePlace, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use crate::args::Quantize;
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
+use loader::Weight;
 pub use sampler_run::SamplerRun;
 use state::{KvShape, State};
 
@@ -49,13 +51,15 @@ pub(crate) struct CandleBackend {
     logits: Program,
     target_logprobs: Program,
     kv_shapes: Vec<KvShape>,
+    weights_bytes: u64,
     /// Of the graphs.
     fingerprint: Fingerprint,
     state: Option<State>,
 }
 
 impl CandleBackend {
-    /// Loads a rank's part of the weights of `graphs` and lays it out for the kernels. `progress` hears of each: (done, total).
+    /// Loads a rank's part of the weights of `graphs` and lays it out for the kernels, those of linear layers in the type of
+    /// `quantize` if there is one. `progress` hears of each: (done, total).
     ///
     /// # Errors
     /// When a weight is missing or malformed, no threads can be started, or another rank does not come.
@@ -63,6 +67,7 @@ impl CandleBackend {
         graphs: &ModelGraphs,
         checkpoint: &Checkpoint,
         membership: Membership,
+        quantize: Option<Quantize>,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
         let available = std::thread::available_parallelism().map_or(1, usize::from);
@@ -74,18 +79,33 @@ impl CandleBackend {
             .map_err(|source| BackendError::Threads { num_threads, source })?;
         let ModelGraphs { decoder, logits, target_logprobs } = graphs;
         let graphs = [decoder, logits, target_logprobs];
-        let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
+        let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), quantize, progress))?;
+        let weights_bytes = weights.values().map(Weight::size_bytes).sum();
         let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
         let kv_shapes = KvShape::of_layers(decoder.graph());
         let text = format!("{}{}", decoder.graph(), logits.graph());
         let fingerprint = Fingerprint::default().bytes(text.as_bytes());
-        Ok(Self { membership, threads, decoder, logits, target_logprobs, kv_shapes, fingerprint, state: None })
+        Ok(Self {
+            membership,
+            threads,
+            decoder,
+            logits,
+            target_logprobs,
+            kv_shapes,
+            weights_bytes,
+            fingerprint,
+            state: None,
+        })
     }
 }
 
 impl Backend for CandleBackend {
     fn kv_bytes_per_token(&self) -> u64 {
         self.kv_shapes.iter().map(KvShape::bytes_per_token).sum()
+    }
+
+    fn weights_bytes(&self) -> Option<u64> {
+        Some(self.weights_bytes)
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {

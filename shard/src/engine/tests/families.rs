@@ -10,7 +10,7 @@ use proto::SamplingParams;
 
 use super::ranks::{Engines, on_cpu_ranks};
 use super::references::{Reference, check_logits, check_top, token_ids};
-use super::{Rig, args, fixture, ids};
+use super::{Rig, args, fixture, ids, tolerance};
 use crate::args::{Device, Dtype, ShardArgs};
 use crate::models::{Config, architectures};
 use crate::plugins::PluginKind;
@@ -95,11 +95,13 @@ fn logits_agree_with_transformers() {
 #[test]
 fn short_floats_are_near() {
     for (name, path) in families() {
+        // A rounded score may choose another expert.
+        let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
         let mut args = args(path.to_str().unwrap(), Device::Cpu);
         args.model.dtype = Some(Dtype::Bfloat16);
         let mut rig = Rig::warm(Engines::load(&[args]).unwrap());
         for prompt in &Reference::read(&format!("families/{name}")).prompts {
-            check_logits(&mut rig, &token_ids(&prompt["prompt"]), &prompt["last_logits"], (SHORT_TOLERANCE, &name));
+            check_logits(&mut rig, &token_ids(&prompt["prompt"]), &prompt["last_logits"], (tolerance, &name));
         }
     }
 }

@@ -7,6 +7,7 @@ mod families;
 mod gguf;
 mod independence;
 mod limits;
+mod quantized;
 mod ranks;
 mod references;
 mod steps;
@@ -30,6 +31,11 @@ pub(super) const FIXTURES: [&str; 5] =
 const MAX_TOTAL_TOKENS: u32 = 128;
 const NUM_SLOTS: u32 = 8;
 
+/// `exact` where floats of 32 bits are multiplied, `rounded` where AMX multiplies weights of bf16 with what is rounded to bf16.
+pub(super) fn tolerance(is_bf16: bool, exact: f64, rounded: f64) -> f64 {
+    if is_bf16 && kernels::isa::active().name() == "amx" { rounded } else { exact }
+}
+
 pub(super) fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures").join(name)
 }
@@ -40,6 +46,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             model_id: model_id.to_owned(),
             revision: None,
             dtype: None,
+            quantize: None,
             device,
             plugin_path: None,
             program_cache: Some("none".into()),

@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::super::{Engine, EngineError, load};
-use super::{FIXTURES, Rig, args, fixture, ids};
+use super::{FIXTURES, Rig, args, fixture, ids, tolerance};
 use crate::args::{Device, ShardArgs};
 use crate::backend::StateLayout;
 use crate::batch::Batch;
@@ -226,7 +226,8 @@ fn cpu_ranks_make_the_tokens_of_one() {
         let expected = generate(&mut Rig::fixture(name), 250);
         for world_size in [2, 4] {
             let mut rig = on_cpu_ranks(fixture(name).to_str().unwrap(), world_size);
-            check(&generate(&mut rig, 250), &expected, 1e-4, &format!("{name} on {world_size} ranks"));
+            let tolerance = tolerance(name == "tiny-llama-bf16", 1e-4, 5e-2) as f32;
+            check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {world_size} ranks"));
         }
     }
 }

@@ -1,7 +1,9 @@
-//! The socket's file: made before anything else, private, and removed on every way out.
+//! Unix sockets that have a file: made where nobody listens, and removed at the end.
 //!
-//! Door: [`SocketFile::bind`]. A file left behind by a shard that was killed is replaced; one that somebody listens on, or
-//! that is no socket, is an error and stays.
+//! Door: [`SocketFile::bind`]. A file left behind by a process that was killed is replaced; one that somebody listens on, or
+//! that is no socket, is an error and stays. Shards listen for the router this way, and the router for clients.
+
+#![forbid(unsafe_code)]
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,19 +13,18 @@ use std::path::{Path, PathBuf};
 
 use proto::MAX_SOCKET_PATH_BYTES;
 
-/// Only the user who runs the server may connect.
-const MODE: u32 = 0o600;
+/// Only the user who runs the process may connect.
+const PRIVATE_MODE: u32 = 0o600;
 
 /// Why the socket cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SocketError {
-    #[error(
-        "socket path {path} has {len} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; use a shorter --uds-path"
-    )]
+#[expect(missing_docs, reason = "each message says what the variant means")]
+pub enum SocketError {
+    #[error("socket path {path} has {len} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; use a shorter one")]
     PathTooLong { path: PathBuf, len: usize },
     #[error("socket {path} is in use by another process")]
     InUse { path: PathBuf },
-    #[error("{path} exists and is not a socket; remove it or use another --uds-path")]
+    #[error("{path} exists and is not a socket; remove it or use another path")]
     NotASocket { path: PathBuf },
     #[error("listen on {path}: {source}")]
     Listen { path: PathBuf, source: io::Error },
@@ -31,16 +32,16 @@ pub(crate) enum SocketError {
 
 /// The file of a socket that this process listens on; removed when dropped.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
 }
 
 impl SocketFile {
-    /// Listens on `path`.
+    /// Listens on `path`; who may connect says the umask of the process.
     ///
     /// # Errors
     /// When the path is too long, taken, or cannot be written.
-    pub(super) fn bind(path: &Path) -> Result<(Self, UnixListener), SocketError> {
+    pub fn bind(path: &Path) -> Result<(Self, UnixListener), SocketError> {
         let len = path.as_os_str().len();
         if len > MAX_SOCKET_PATH_BYTES {
             return Err(SocketError::PathTooLong { path: path.into(), len });
@@ -56,8 +57,17 @@ impl SocketFile {
             Err(error) => return Err(listen_error(error)),
         }
         let listener = UnixListener::bind(path).map_err(listen_error)?;
-        let file = Self { path: path.into() };
-        fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(listen_error)?;
+        Ok((Self { path: path.into() }, listener))
+    }
+
+    /// Listens on `path`, for processes of the same user.
+    ///
+    /// # Errors
+    /// As [`SocketFile::bind`].
+    pub fn bind_private(path: &Path) -> Result<(Self, UnixListener), SocketError> {
+        let (file, listener) = Self::bind(path)?;
+        let listen_error = |source| SocketError::Listen { path: path.into(), source };
+        fs::set_permissions(path, Permissions::from_mode(PRIVATE_MODE)).map_err(listen_error)?;
         Ok((file, listener))
     }
 }
@@ -75,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_private_and_removed() {
+    fn a_private_file_is_private_and_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let (file, _listener) = SocketFile::bind(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        let (file, _listener) = SocketFile::bind_private(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, PRIVATE_MODE);
         assert!(matches!(SocketFile::bind(&path), Err(SocketError::InUse { .. })));
         assert!(path.exists());
         drop(file);

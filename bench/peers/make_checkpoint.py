@@ -1,0 +1,125 @@
+"""Makes a checkpoint of random bf16 weights in the shape of Llama 3.2 1B, with a tokenizer of made-up words.
+
+    python3 bench/peers/make_checkpoint.py FOLDER [--layers 16]
+
+Speed depends on shapes and types only, so a checkpoint that says nothing measures as well as one that does, and everybody can
+make the same one. It needs nothing but Python. Embedding and head share a weight; every word of a prompt is one token.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import struct
+
+HIDDEN, INTERMEDIATE, VOCAB = 2048, 8192, 128256
+HEADS, KV_HEADS, HEAD_DIM = 32, 8, 64
+# The upper byte of a bf16 number of either sign; with any lower byte its size is from 1/128 to 1/32.
+UPPER_BYTES = bytes((0x3C, 0xBC)[byte & 1] for byte in range(256))
+PIECE = 1 << 24
+
+
+def config(num_layers):
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "max_position_embeddings": 131072,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+
+
+def shapes(num_layers):
+    """Every tensor with its shape; norms have one dimension."""
+    yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
+    yield "model.norm.weight", (HIDDEN,)
+    for layer in range(num_layers):
+        name = f"model.layers.{layer}"
+        yield f"{name}.input_layernorm.weight", (HIDDEN,)
+        yield f"{name}.post_attention_layernorm.weight", (HIDDEN,)
+        yield f"{name}.self_attn.q_proj.weight", (HEADS * HEAD_DIM, HIDDEN)
+        yield f"{name}.self_attn.k_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
+        yield f"{name}.self_attn.v_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
+        yield f"{name}.self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD_DIM)
+        yield f"{name}.mlp.gate_proj.weight", (INTERMEDIATE, HIDDEN)
+        yield f"{name}.mlp.up_proj.weight", (INTERMEDIATE, HIDDEN)
+        yield f"{name}.mlp.down_proj.weight", (HIDDEN, INTERMEDIATE)
+
+
+def random_weights(num_bytes, generator):
+    """bf16 numbers of random sign and size."""
+    pair = bytearray(num_bytes)
+    pair[0::2] = generator.randbytes(num_bytes // 2)
+    pair[1::2] = generator.randbytes(num_bytes // 2).translate(UPPER_BYTES)
+    return pair
+
+
+def write_weights(path, num_layers):
+    tensors, end = {}, 0
+    for name, shape in shapes(num_layers):
+        start = end
+        end += 2 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+        tensors[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    header = json.dumps(tensors).encode()
+    header += b" " * (-len(header) % 8)
+    generator = random.Random(0)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for tensor in tensors.values():
+            start, end = tensor["data_offsets"]
+            if len(tensor["shape"]) == 1:
+                file.write(struct.pack("<H", 0x3F80) * ((end - start) // 2))
+                continue
+            for first in range(start, end, PIECE):
+                file.write(random_weights(min(PIECE, end - first), generator))
+
+
+def tokenizer():
+    words = {"<s>": 0, "</s>": 1, "<unk>": 2} | {f"w{word}": word for word in range(3, VOCAB)}
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": word, "content": text, **special} for text, word in list(words.items())[:3]],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--layers", type=int, default=16)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    (args.folder / "config.json").write_text(json.dumps(config(args.layers), indent=1))
+    (args.folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (args.folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "bos_token": "<s>"}))
+    write_weights(args.folder / "model.safetensors", args.layers)
+    print(args.folder, os.path.getsize(args.folder / "model.safetensors"), "bytes of weights")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+//! Tiles of AMX: eight registers of sixteen rows, and products of them.
+//!
+//! A value of [`Amx`] is made by [`Amx::detect`] alone. [`Amx::with_tiles`] lends the calling thread's tiles to a piece of work; a
+//! [`Tiles`] multiplies blocks. Everything but such products runs on AVX-512, which every CPU with AMX has. Compilers that are
+//! stable have no intrinsics for tiles, hence the assembly.
+
+#![expect(unsafe_code, reason = "intrinsics and assembly; the token proves that the CPU and the system have tiles")]
+
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use super::avx512::Avx512;
+use crate::lines::{Ahead, BLOCK_ROWS, Block, Line, STEP_LINES, TILE_SIZE};
+
+/// Bits of CPUID leaf 7, register EDX: bf16 products, tiles, int8 products.
+const CPUID_BITS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+/// `arch_prctl` of Linux on x86-64, asked for permission to use a part of the CPU's state.
+const SYS_ARCH_PRCTL: i64 = 158;
+const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+/// The part of the state that tiles are.
+const XFEATURE_XTILEDATA: u64 = 18;
+
+/// Proof that the CPU has AMX with bf16 and int8, and that the system lets this process use it.
+#[derive(Clone, Copy)]
+pub(crate) struct Amx(());
+
+/// The tiles of this thread, set up for blocks of so many rows.
+pub(crate) struct Tiles {
+    /// Of a block: the first rows are one tile, the last another. They are the same row where there is one only.
+    tile_rows: [usize; 2],
+    num_rows: usize,
+}
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct TileConfig {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    column_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Amx {
+    /// Asks the CPU, then the system.
+    pub(crate) fn detect() -> Option<Self> {
+        static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
+        let is_available = Avx512::detect().is_some() && *IS_PERMITTED.get_or_init(|| has_tiles() && request_tiles());
+        is_available.then_some(Self(()))
+    }
+
+    /// Lends this thread's tiles to `work`, for blocks of `num_rows` rows.
+    ///
+    /// # Panics
+    /// When `num_rows` is none or more than [`BLOCK_ROWS`], or `work` asks for tiles itself.
+    pub(crate) fn with_tiles<T>(self, num_rows: usize, work: impl FnOnce(&Tiles) -> T) -> T {
+        thread_local!(static IS_LENT: Cell<bool> = const { Cell::new(false) });
+        assert!((1..=BLOCK_ROWS).contains(&num_rows), "a block of {num_rows} rows");
+        assert!(!IS_LENT.replace(true), "the tiles of this thread are in use");
+        let tile_rows = [num_rows.div_ceil(2), (num_rows / 2).max(1)];
+        let config = TileConfig::of_rows(tile_rows);
+        // SAFETY: `self` proves that there are tiles; the configuration is valid and 64 bytes long.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        let result = work(&Tiles { tile_rows, num_rows });
+        // SAFETY: as above. Tiles that are released need not be saved when the thread is suspended.
+        unsafe { asm!("tilerelease", options(nomem, nostack)) };
+        IS_LENT.set(false);
+        result
+    }
+}
+
+impl Tiles {
+    /// Adds the product of bf16 values to `sums` `[rows, 32]`: `left` `[steps][rows][32 values]` times `right` `[steps][2][16 pairs][16 columns]`.
+    ///
+    /// Of each step the even products are summed in order, and the odd ones; both are added to the sum. Subnormal values count as zero.
+    ///
+    /// # Panics
+    /// When left and right are not equally many steps, or none.
+    #[inline(always)]
+    pub(crate) fn add_bf16_product(&self, left: &[Line], right: &[Line], ahead: Ahead, sums: &mut Block<f32>) {
+        let num_steps = self.check(left, right);
+        // SAFETY: `check` says that left and right hold so many steps.
+        unsafe { self.add_product::<f32, false>([left, right], num_steps, ahead, sums) };
+    }
+
+    /// The same with int8 values: `left` `[steps][rows][64 values]` times `right` `[steps][2][16 quads][16 columns]`, exactly.
+    ///
+    /// # Panics
+    /// As [`Tiles::add_bf16_product`].
+    #[inline(always)]
+    pub(crate) fn add_int8_product(&self, left: &[Line], right: &[Line], ahead: Ahead, sums: &mut Block<i32>) {
+        let num_steps = self.check(left, right);
+        // SAFETY: `check` says that left and right hold so many steps.
+        unsafe { self.add_product::<i32, true>([left, right], num_steps, ahead, sums) };
+    }
+
+    /// # Safety
+    /// `left` and `right` hold `num_steps` steps, at least one.
+    #[inline(always)]
+    unsafe fn add_product<T, const IS_INT8: bool>(
+        &self,
+        [left, right]: [&[Line]; 2],
+        num_steps: usize,
+        ahead: Ahead,
+        sums: &mut Block<T>,
+    ) {
+        let second_row = self.num_rows - self.tile_rows[1];
+        // SAFETY: the CPU has tiles, set up by `with_tiles` for these rows; the caller promises that left and right hold what is
+        // read, and `sums` holds more rows of 128 bytes than are written. To ask for lines that are not there is allowed.
+        unsafe {
+            asm!(
+                "tileloadd tmm0, [{sums} + 2*{stride}]",
+                "tileloadd tmm1, [{sums} + 2*{stride} + 64]",
+                "tileloadd tmm2, [{second_sums} + 2*{stride}]",
+                "tileloadd tmm3, [{second_sums} + 2*{stride} + 64]",
+                "2:",
+                "mov {asked}, {lines_per_step}",
+                "3:",
+                "prefetcht0 [{ahead}]",
+                "add {ahead}, {stride}",
+                "dec {asked}",
+                "jnz 3b",
+                "tileloadd tmm4, [{left} + {stride}]",
+                "tileloadd tmm6, [{right} + {stride}]",
+                "tileloadd tmm7, [{right} + {stride} + 1024]",
+                "tileloadd tmm5, [{second_left} + {stride}]",
+                ".if {is_int8}",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tdpbssd tmm1, tmm4, tmm7",
+                "tdpbssd tmm2, tmm5, tmm6",
+                "tdpbssd tmm3, tmm5, tmm7",
+                ".else",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                ".endif",
+                "add {left}, {left_step}",
+                "add {second_left}, {left_step}",
+                "add {right}, 2048",
+                "dec {num_steps}",
+                "jnz 2b",
+                "tilestored [{sums} + 2*{stride}], tmm0",
+                "tilestored [{sums} + 2*{stride} + 64], tmm1",
+                "tilestored [{second_sums} + 2*{stride}], tmm2",
+                "tilestored [{second_sums} + 2*{stride} + 64], tmm3",
+                sums = in(reg) sums.0.as_mut_ptr(),
+                second_sums = in(reg) sums.0.as_mut_ptr().add(second_row),
+                left = inout(reg) left.as_ptr() => _,
+                second_left = inout(reg) left.as_ptr().add(second_row) => _,
+                left_step = in(reg) self.num_rows * size_of::<Line>(),
+                right = inout(reg) right.as_ptr() => _,
+                stride = in(reg) size_of::<Line>(),
+                num_steps = inout(reg) num_steps => _,
+                ahead = inout(reg) ahead.first => _,
+                lines_per_step = in(reg) ahead.lines_per_step.max(1),
+                asked = out(reg) _,
+                is_int8 = const IS_INT8 as u8,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Steps of a product.
+    fn check(&self, left: &[Line], right: &[Line]) -> usize {
+        let num_steps = right.len() / STEP_LINES;
+        let is_whole = num_steps > 0 && right.len() == num_steps * STEP_LINES;
+        let fits = is_whole && left.len() == num_steps * self.num_rows;
+        assert!(fits, "{} lines of {} rows times {} lines", left.len(), self.num_rows, right.len());
+        num_steps
+    }
+}
+
+impl TileConfig {
+    /// Tiles 0, 1 and 4 have as many rows as the first half of a block, tiles 2, 3 and 5 as many as the second, 6 and 7 all.
+    fn of_rows([first, second]: [usize; 2]) -> Self {
+        let mut config = Self { palette: 1, start_row: 0, reserved: [0; 14], column_bytes: [0; 16], rows: [0; 16] };
+        let rows = [first, first, second, second, first, second, TILE_SIZE, TILE_SIZE];
+        for (tile, num_rows) in rows.into_iter().enumerate() {
+            config.column_bytes[tile] = size_of::<Line>() as u16;
+            config.rows[tile] = num_rows as u8;
+        }
+        config
+    }
+}
+
+fn has_tiles() -> bool {
+    let has_leaf = __cpuid_count(0, 0).eax >= 7;
+    has_leaf && __cpuid_count(7, 0).edx & CPUID_BITS == CPUID_BITS
+}
+
+/// Whether the system saves tiles, for all threads of this process from now on.
+#[cfg(target_os = "linux")]
+fn request_tiles() -> bool {
+    let answer: i64;
+    // SAFETY: this call changes nothing but what this process may use.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") SYS_ARCH_PRCTL => answer,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XFEATURE_XTILEDATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    answer == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn request_tiles() -> bool {
+    false
+}

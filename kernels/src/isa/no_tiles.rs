@@ -1,0 +1,16 @@
+//! Stands for AMX where it cannot be: tiles that nobody can have.
+
+use crate::lines::{Ahead, Block, Line};
+
+/// No value.
+pub(crate) enum Tiles {}
+
+impl Tiles {
+    pub(crate) fn add_bf16_product(&self, _left: &[Line], _right: &[Line], _ahead: Ahead, _sums: &mut Block<f32>) {
+        match *self {}
+    }
+
+    pub(crate) fn add_int8_product(&self, _left: &[Line], _right: &[Line], _ahead: Ahead, _sums: &mut Block<i32>) {
+        match *self {}
+    }
+}

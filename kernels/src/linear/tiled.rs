@@ -1,0 +1,213 @@
+//! Linear layers by products of blocks: 32 rows of x, rounded to the numbers of the weight, times panels of 32 outputs.
+//!
+//! Door: [`linear`]. The inputs come in passes whose part of x stays in the second-level cache. bf16 is multiplied by the tiles of
+//! AMX, a single row by `bf16_row`, and summed in f32 in an order that depends on nothing but the number of inputs; int8 by tiles or
+//! by `int8_tile`, exactly.
+
+use rayon::prelude::*;
+
+use super::blocks::Blocks;
+use super::packed_weight::PANEL_OUTPUTS;
+use super::parts::{self, Part};
+use super::tiled_weight::{Format, TiledWeight, scale};
+use super::{MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
+use super::{bf16_row, int8_tile};
+use crate::isa::{Isa, Kernel, Simd, Tiles};
+use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
+
+/// Blocks of a part, and steps of a pass: together 1 MiB of x, half of a second-level cache.
+const PART_BLOCKS: usize = 8;
+const PASS_STEPS: usize = 64;
+/// How far ahead of its use a line is asked for where memory is slower than arithmetic.
+const LINES_AHEAD: usize = 64;
+
+/// The product of some blocks and panels.
+struct PartProduct<'a, 'y> {
+    tiles: Option<&'a Tiles>,
+    blocks: &'a Blocks,
+    weight: &'a TiledWeight,
+    bias: Option<&'a [f32]>,
+    part: Part<'y>,
+}
+
+/// How lines are multiplied, and what becomes of the sums.
+trait Multiply {
+    type Sum: Copy + Default;
+
+    fn add_product<S: Simd>(&self, simd: S, lines: [&[Line]; 2], ahead: Ahead, sums: &mut Block<Self::Sum>);
+    /// A sum that waits in y for the next pass.
+    fn to_waiting(sum: Self::Sum) -> f32;
+    fn of_waiting(value: f32) -> Self::Sum;
+    /// The sum of an output, with the scales of its row and of itself.
+    fn finish(sum: Self::Sum, row_scale: f32, scales: &[Line], output: usize) -> f32;
+}
+
+/// Without tiles there is one row.
+struct Bf16<'a>(Option<&'a Tiles>);
+
+struct Int8<'a> {
+    tiles: Option<&'a Tiles>,
+    block_rows: usize,
+}
+
+/// `y = x · Wᵀ + bias`, with x `[m, inputs]` and y `[m, outputs]`.
+pub(super) fn linear(isa: Isa, x: &[f32], weight: &TiledWeight, bias: Option<&[f32]>, y: &mut [f32]) {
+    let [outputs, inputs] = weight.sizes();
+    let num_multiply_adds = y.len() * inputs;
+    let is_small = num_multiply_adds < MIN_PARALLEL_MULTIPLY_ADDS;
+    let num_tasks = if is_small { 1 } else { rayon::current_num_threads() * TASKS_PER_THREAD };
+    let blocks = Blocks::new(isa, weight.format(), (x, inputs), is_small);
+    let group_rows = y.chunks(PART_BLOCKS * blocks.block_rows() * outputs).map(|rows| rows.len() / outputs);
+    let group_rows: Vec<usize> = group_rows.collect();
+    let group_parts = num_tasks.div_ceil(group_rows.len().max(1));
+    let part_panels = outputs.div_ceil(PANEL_OUTPUTS).div_ceil(group_parts);
+    // A single part stays on the calling thread.
+    parts::cut(y, outputs, part_panels, group_rows).into_par_iter().for_each(|part| {
+        let blocks = &blocks;
+        let multiply = |tiles: Option<&Tiles>| isa.run(PartProduct { tiles, blocks, weight, bias, part });
+        // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do.
+        if blocks.block_rows() == 1 { multiply(None) } else { isa.with_tiles(blocks.block_rows(), multiply) }
+    });
+    blocks.recycle();
+}
+
+impl Kernel for PartProduct<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let tiles = self.tiles;
+        let block_rows = self.blocks.block_rows();
+        match self.weight.format() {
+            Format::Bf16 => self.multiply(simd, &Bf16(tiles)),
+            Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),
+        }
+    }
+}
+
+impl PartProduct<'_, '_> {
+    #[inline(always)]
+    fn multiply<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
+        let num_steps = self.weight.num_steps();
+        let num_panels = self.part.y_rows[0].len().div_ceil(PANEL_OUTPUTS);
+        for first_step in (0..num_steps).step_by(PASS_STEPS) {
+            let steps = (first_step, (first_step + PASS_STEPS).min(num_steps));
+            for panel in 0..num_panels {
+                self.multiply_panel(simd, by, panel, steps);
+            }
+        }
+    }
+
+    /// All blocks times some steps of one panel.
+    #[inline(always)]
+    fn multiply_panel<S: Simd, M: Multiply>(&mut self, simd: S, by: &M, panel: usize, (first, end): (usize, usize)) {
+        let Self { blocks, weight, bias, part, .. } = self;
+        let (scales, steps) = weight.panel(part.first_panel + panel);
+        let right = &steps[first * STEP_LINES..end * STEP_LINES];
+        let is_last = end == weight.num_steps();
+        let bias = bias.map(|bias| &bias[(part.first_panel + panel) * PANEL_OUTPUTS..]);
+        let block_rows = blocks.block_rows();
+        let num_blocks = part.y_rows.len().div_ceil(block_rows);
+        let mut sums = Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]);
+        for (idx, y_rows) in part.y_rows.chunks_mut(block_rows).enumerate() {
+            let (left, row_scales) = blocks.block(part.group * PART_BLOCKS + idx);
+            let left = &left[first * block_rows..end * block_rows];
+            for (sums, y) in sums.0.iter_mut().zip(&*y_rows) {
+                *sums = if first == 0 {
+                    [M::Sum::default(); BLOCK_COLUMNS]
+                } else {
+                    waiting::<M>(&y[panel * PANEL_OUTPUTS..])
+                };
+            }
+            by.add_product(simd, [left, right], ahead(right, idx, num_blocks), &mut sums);
+            for ((sums, y), row_scale) in sums.0.iter().zip(y_rows).zip(row_scales) {
+                let mut values = [0.0; BLOCK_COLUMNS];
+                for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
+                    *value = if is_last { M::finish(*sum, *row_scale, scales, output) } else { M::to_waiting(*sum) };
+                }
+                store(&values, bias.filter(|_| is_last), &mut y[panel * PANEL_OUTPUTS..]);
+            }
+        }
+    }
+}
+
+impl Multiply for Bf16<'_> {
+    type Sum = f32;
+
+    #[inline(always)]
+    fn add_product<S: Simd>(&self, simd: S, [left, right]: [&[Line]; 2], ahead: Ahead, sums: &mut Block<f32>) {
+        match self.0 {
+            Some(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
+            None => bf16_row::add_product(simd, left, right, &mut sums.0[0]),
+        }
+    }
+
+    #[inline(always)]
+    fn to_waiting(sum: f32) -> f32 {
+        sum
+    }
+
+    #[inline(always)]
+    fn of_waiting(value: f32) -> f32 {
+        value
+    }
+
+    #[inline(always)]
+    fn finish(sum: f32, _row_scale: f32, _scales: &[Line], _output: usize) -> f32 {
+        sum
+    }
+}
+
+impl Multiply for Int8<'_> {
+    type Sum = i32;
+
+    #[inline(always)]
+    fn add_product<S: Simd>(&self, simd: S, [left, right]: [&[Line]; 2], ahead: Ahead, sums: &mut Block<i32>) {
+        match self.tiles {
+            Some(tiles) => tiles.add_int8_product(left, right, ahead, sums),
+            None => int8_tile::add_product(simd, left, self.block_rows, right, sums),
+        }
+    }
+
+    #[inline(always)]
+    fn to_waiting(sum: i32) -> f32 {
+        f32::from_bits(sum.cast_unsigned())
+    }
+
+    #[inline(always)]
+    fn of_waiting(value: f32) -> i32 {
+        value.to_bits().cast_signed()
+    }
+
+    #[inline(always)]
+    fn finish(sum: i32, row_scale: f32, scales: &[Line], output: usize) -> f32 {
+        sum as f32 * (row_scale * scale(scales, output))
+    }
+}
+
+/// What the product of a block asks for: the next panel in equal shares or, where there is one block, lines close ahead.
+#[inline(always)]
+fn ahead(right: &[Line], block: usize, num_blocks: usize) -> Ahead {
+    let lines_per_step = STEP_LINES.div_ceil(num_blocks);
+    let share = right.len() / STEP_LINES * lines_per_step;
+    let first = if num_blocks == 1 { LINES_AHEAD } else { right.len() + block * share };
+    Ahead { first: right.as_ptr().wrapping_add(first), lines_per_step }
+}
+
+#[inline(always)]
+fn waiting<M: Multiply>(y: &[f32]) -> [M::Sum; BLOCK_COLUMNS] {
+    let mut sums = [M::Sum::default(); BLOCK_COLUMNS];
+    sums.iter_mut().zip(y).for_each(|(sum, value)| *sum = M::of_waiting(*value));
+    sums
+}
+
+#[inline(always)]
+fn store(values: &[f32; BLOCK_COLUMNS], bias: Option<&[f32]>, y: &mut [f32]) {
+    match y.first_chunk_mut() {
+        Some(y) => *y = *values,
+        None => y.copy_from_slice(&values[..y.len()]),
+    }
+    if let Some(bias) = bias {
+        y.iter_mut().zip(bias).take(BLOCK_COLUMNS).for_each(|(y, bias)| *y += bias);
+    }
+}

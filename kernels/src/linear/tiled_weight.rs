@@ -1,0 +1,173 @@
+//! A weight matrix in panels of lines for products of blocks: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
+//!
+//! Door: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a line holds the 2
+//! or 4 inputs of one output that stand side by side. A panel is read front to back. Missing outputs of the last panel, and
+//! missing inputs of the last step, are zero.
+
+use half::bf16;
+
+use super::packed_weight::{PANEL_OUTPUTS, Stored};
+use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
+
+/// What the words of a tiled weight hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Pairs of bf16.
+    Bf16,
+    /// Four integers from -127 to 127, which the scale of their output multiplies.
+    Int8,
+}
+
+/// A weight in tiles.
+#[derive(Debug)]
+pub(super) struct TiledWeight {
+    format: Format,
+    /// Outputs and inputs.
+    sizes: [usize; 2],
+    lines: Lines,
+}
+
+impl Format {
+    /// Inputs of a step.
+    pub(super) fn step_inputs(self) -> usize {
+        match self {
+            Self::Bf16 => 32,
+            Self::Int8 => 64,
+        }
+    }
+
+    /// Lines of a panel before its first step: a scale for each output.
+    fn num_scale_lines(self) -> usize {
+        match self {
+            Self::Bf16 => 0,
+            Self::Int8 => PANEL_OUTPUTS * size_of::<f32>() / size_of::<Line>(),
+        }
+    }
+
+    fn num_steps(self, num_inputs: usize) -> usize {
+        num_inputs.div_ceil(self.step_inputs())
+    }
+
+    fn panel_len(self, num_inputs: usize) -> usize {
+        self.num_scale_lines() + self.num_steps(num_inputs) * STEP_LINES
+    }
+}
+
+impl TiledWeight {
+    pub(super) fn pack(format: Format, stored: &Stored<'_>) -> Self {
+        let [num_outputs, num_inputs] = stored.sizes;
+        let panel_len = format.panel_len(num_inputs);
+        let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
+        match format {
+            Format::Bf16 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[bf16]| {
+                rows.chunks(num_inputs).enumerate().for_each(|(output, row)| pack_bf16(panel, output, row));
+            }),
+            Format::Int8 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
+                rows.chunks(num_inputs).enumerate().for_each(|(output, row)| pack_int8(panel, output, row));
+            }),
+        }
+        Self { format, sizes: stored.sizes, lines }
+    }
+
+    /// What its words hold.
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Outputs and inputs.
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        self.sizes
+    }
+
+    /// Steps of a panel.
+    pub(super) fn num_steps(&self) -> usize {
+        self.format.num_steps(self.sizes[1])
+    }
+
+    /// The scales of a panel's outputs, and the lines of its steps.
+    pub(super) fn panel(&self, idx: usize) -> (&[Line], &[Line]) {
+        let panel_len = self.format.panel_len(self.sizes[1]);
+        self.lines[idx * panel_len..][..panel_len].split_at(self.format.num_scale_lines())
+    }
+
+    pub(super) fn size_bytes(&self) -> usize {
+        size_of_val(&*self.lines)
+    }
+
+    pub(super) fn copy_row(&self, output: usize, row: &mut [f32]) {
+        let (scales, steps) = self.panel(output / PANEL_OUTPUTS);
+        let output = output % PANEL_OUTPUTS;
+        let (first_line, column) = (output / TILE_SIZE * TILE_SIZE, output % TILE_SIZE);
+        let words = steps.chunks_exact(STEP_LINES).flat_map(|step| &step[first_line..][..TILE_SIZE]);
+        let words = words.map(|line| line.0[column]);
+        match self.format {
+            Format::Bf16 => {
+                let values = words.flat_map(|word| [word << 16, word & 0xffff_0000].map(f32::from_bits));
+                row.iter_mut().zip(values).for_each(|(weight, value)| *weight = value);
+            }
+            Format::Int8 => {
+                let scale = scale(scales, output);
+                let values = words.flat_map(|word| word.to_le_bytes().map(u8::cast_signed));
+                row.iter_mut().zip(values).for_each(|(weight, value)| *weight = f32::from(value) * scale);
+            }
+        }
+    }
+}
+
+/// The scale of one of a panel's outputs.
+#[inline(always)]
+pub(super) fn scale(scales: &[Line], output: usize) -> f32 {
+    f32::from_bits(scales[output / TILE_SIZE].0[output % TILE_SIZE])
+}
+
+fn pack_bf16(panel: &mut [Line], output: usize, row: &[bf16]) {
+    let pair = |weights: &[bf16]| {
+        let second = weights.get(1).map_or(0, |weight| weight.to_bits());
+        u32::from(second) << 16 | u32::from(weights[0].to_bits())
+    };
+    let (whole, rest) = row.as_chunks::<2>();
+    let words = whole.iter().map(|weights| pair(weights)).chain((!rest.is_empty()).then(|| pair(rest)));
+    set_words(panel, output, words);
+}
+
+fn pack_int8(panel: &mut [Line], output: usize, row: &[f32]) {
+    let (scales, steps) = panel.split_at_mut(Format::Int8.num_scale_lines());
+    let (scale, inverse) = int8_scale(row);
+    scales[output / TILE_SIZE].0[output % TILE_SIZE] = scale.to_bits();
+    let mut words = [0; 4];
+    let quads = row.chunks(4).map(|weights| {
+        words = [0; 4];
+        words.iter_mut().zip(weights).for_each(|(byte, weight)| *byte = int8(*weight, inverse));
+        u32::from_le_bytes(words)
+    });
+    set_words(steps, output, quads);
+}
+
+fn set_words(steps: &mut [Line], output: usize, words: impl Iterator<Item = u32>) {
+    let (first_line, column) = (output / TILE_SIZE * TILE_SIZE, output % TILE_SIZE);
+    let mut words = words;
+    for step in steps.chunks_exact_mut(STEP_LINES) {
+        for line in &mut step[first_line..][..TILE_SIZE] {
+            let Some(word) = words.next() else { return };
+            line.0[column] = word;
+        }
+    }
+}
+
+/// What integers that stand for `values` are multiplied with, and what values are multiplied with to become integers. The first is
+/// infinite or not a number where one of the values is.
+#[inline(always)]
+pub(super) fn int8_scale(values: &[f32]) -> (f32, f32) {
+    // Compared as integers, so that what is not a number is larger than all numbers.
+    let largest = values.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7fff_ffff));
+    let largest = f32::from_bits(largest);
+    // The inverse of less would not be finite.
+    if largest < 1e-30 { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) }
+}
+
+/// The nearest integer to `value · inverse`, which is from -127 to 127.
+#[inline(always)]
+pub(super) fn int8(value: f32, inverse: f32) -> u8 {
+    // Adding 1.5 * 2^23 rounds to a whole number, whose low bits are the integer's.
+    (value * inverse + 12_582_912.0).to_bits() as u8
+}

@@ -1,0 +1,89 @@
+//! Much memory in lines of 64 bytes, on large pages where the system has them; and the blocks whose products kernels sum.
+//!
+//! Doors: [`Lines`], [`Block`]. Fewer and larger pages are faster to get, and faster to read from front to back.
+
+#![expect(unsafe_code, reason = "zeroed bytes of the system are lines of numbers")]
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+
+use memmap2::MmapMut;
+
+/// Rows of a block: two tiles of AMX.
+pub(crate) const BLOCK_ROWS: usize = 32;
+/// Columns of a block: two tiles.
+pub(crate) const BLOCK_COLUMNS: usize = 32;
+/// Rows of a tile, and its columns of sums.
+pub(crate) const TILE_SIZE: usize = 16;
+/// Lines of the right-hand side per step: two tiles.
+pub(crate) const STEP_LINES: usize = 2 * TILE_SIZE;
+
+/// Sixteen words that lie in one line of the caches: 32 bf16 or 64 int8 values.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Line(pub(crate) [u32; 16]);
+
+/// Sums of a block, `[rows, columns]`: f32 or, of int8 values, i32.
+#[derive(Debug, Clone)]
+#[repr(C, align(64))]
+pub(crate) struct Block<T>(pub(crate) [[T; BLOCK_COLUMNS]; BLOCK_ROWS]);
+
+/// Lines that will be read soon: each step of a product asks for some of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead {
+    pub(crate) first: *const Line,
+    /// Positive.
+    pub(crate) lines_per_step: usize,
+}
+/// Lines in memory of their own.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    pages: MmapMut,
+    len: usize,
+}
+
+impl Lines {
+    /// So many lines of zeros. The system gives the memory when it is first written or read.
+    pub(crate) fn zeros(len: usize) -> Self {
+        let size_bytes = len * size_of::<Line>();
+        let Ok(pages) = MmapMut::map_anon(size_bytes) else {
+            handle_alloc_error(Layout::from_size_align(size_bytes, align_of::<Line>()).unwrap_or(Layout::new::<Line>()))
+        };
+        // Memory on small pages is as good, but slower.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(memmap2::Advice::HugePage);
+        Self { pages, len }
+    }
+}
+
+impl Deref for Lines {
+    type Target = [Line];
+
+    fn deref(&self) -> &[Line] {
+        // SAFETY: the pages hold so many lines, start at a page's and so at a line's start, and every bit pattern is a line.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
+    }
+}
+
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [Line] {
+        // SAFETY: as above, and they are borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_zero_and_keep_what_is_written() {
+        for len in [0, 1, 64, 70_001] {
+            let mut lines = Lines::zeros(len);
+            assert_eq!(lines.len(), len);
+            assert!(lines.iter().all(|line| line.0 == [0; 16]), "{len}");
+            lines.iter_mut().zip(0..).for_each(|(line, i)| line.0 = [i; 16]);
+            assert!(lines.iter().zip(0..).all(|(line, i)| line.0 == [i; 16]), "{len}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `bench`: how fast a model runs on this machine's processor, without a server.
+//!
+//! Door: [`run_as_process`]. Progress goes to stderr, the table to stdout.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use shard::speed::{SpeedArgs, measure};
+
+/// Measures, prints, and ends with status 1 when nothing could be measured.
+pub(crate) fn run_as_process(args: &SpeedArgs) -> ExitCode {
+    if telemetry::init(false, "warn,shard=info").is_err() {
+        return ExitCode::FAILURE;
+    }
+    let mut progress = |phase: &str, done: u64, total: u64| {
+        let _ = write!(std::io::stderr().lock(), "\r{phase} {done}/{total} ");
+    };
+    let outcome = measure(args, &mut progress);
+    let _ = writeln!(std::io::stderr().lock());
+    match outcome {
+        Ok(table) => {
+            // A closed stdout is no failure: its reader has seen enough.
+            let _ = std::io::stdout().lock().write_all(table.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr().lock(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

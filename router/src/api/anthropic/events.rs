@@ -1,0 +1,121 @@
+//! The answer as events, each with its name: blocks that begin, grow and end one after the other.
+
+use std::task::{Context, Poll, ready};
+
+use serde_json::{Value, json};
+
+use super::reply::{Message, stop_reason, text_block, thinking_block, tool_use_block, usage};
+use crate::api::sse::{Events, write_named_event as write};
+use crate::error::{AnthropicError, ApiError};
+use crate::generation::{Finish, Generation, Piece};
+use crate::text::AnswerEvent;
+
+/// The stream.
+#[derive(Debug)]
+pub(crate) struct MessageEvents {
+    generation: Generation,
+    model: String,
+    stop_sequences: Vec<String>,
+    /// The block that grows.
+    open: Option<Block>,
+    num_blocks: usize,
+    has_begun: bool,
+    has_ended: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Thinking,
+    Text,
+    ToolUse,
+}
+
+impl MessageEvents {
+    pub(crate) fn new(generation: Generation, model: &str, stop_sequences: Vec<String>) -> Self {
+        let model = model.to_owned();
+        Self { generation, model, stop_sequences, open: None, num_blocks: 0, has_begun: false, has_ended: false }
+    }
+
+    fn event(&mut self, chunk: &mut Vec<u8>, event: AnswerEvent) {
+        match event {
+            AnswerEvent::Reasoning(text) => {
+                self.begin(chunk, Block::Thinking, || thinking_block(""));
+                self.delta(chunk, &json!({"type": "thinking_delta", "thinking": text}));
+            }
+            AnswerEvent::Content(text) => {
+                self.begin(chunk, Block::Text, || text_block(""));
+                self.delta(chunk, &json!({"type": "text_delta", "text": text}));
+            }
+            AnswerEvent::CallStarted { id, name } => {
+                self.begin(chunk, Block::ToolUse, || tool_use_block(&id, &name, &json!({})));
+            }
+            AnswerEvent::Arguments(piece) => {
+                self.delta(chunk, &json!({"type": "input_json_delta", "partial_json": piece}));
+            }
+            AnswerEvent::CallEnded => self.end_block(chunk),
+        }
+    }
+
+    fn finish(&mut self, chunk: &mut Vec<u8>, finish: &Finish) {
+        if self.num_blocks == 0 {
+            self.begin(chunk, Block::Text, || text_block(""));
+        }
+        self.end_block(chunk);
+        let stop_sequence = finish.stop_index.and_then(|index| self.stop_sequences.get(index));
+        let delta = json!({"stop_reason": stop_reason(finish), "stop_sequence": stop_sequence});
+        write(chunk, &json!({"type": "message_delta", "delta": delta, "usage": usage(finish)}));
+        write(chunk, &json!({"type": "message_stop"}));
+        self.has_ended = true;
+    }
+
+    /// Goes on with a block of this kind, which may have to begin.
+    fn begin(&mut self, chunk: &mut Vec<u8>, block: Block, content: impl FnOnce() -> Value) {
+        if self.open == Some(block) {
+            return;
+        }
+        self.end_block(chunk);
+        self.open = Some(block);
+        self.num_blocks += 1;
+        write(chunk, &json!({"type": "content_block_start", "index": self.index(), "content_block": content()}));
+    }
+
+    fn delta(&self, chunk: &mut Vec<u8>, delta: &Value) {
+        write(chunk, &json!({"type": "content_block_delta", "index": self.index(), "delta": delta}));
+    }
+
+    fn end_block(&mut self, chunk: &mut Vec<u8>) {
+        if self.open.take().is_some() {
+            write(chunk, &json!({"type": "content_block_stop", "index": self.index()}));
+        }
+    }
+
+    /// Of the last block.
+    fn index(&self) -> usize {
+        self.num_blocks.saturating_sub(1)
+    }
+}
+
+impl Events for MessageEvents {
+    fn poll_events(&mut self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> Poll<Option<()>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            write(chunk, &json!({"type": "message_start", "message": Message::empty(&self.model)}));
+        }
+        match ready!(self.generation.poll_next(cx)) {
+            None => return Poll::Ready(None),
+            Some(Ok(Piece { events, finish, .. })) => {
+                events.into_iter().for_each(|event| self.event(chunk, event));
+                if let Some(finish) = finish {
+                    self.finish(chunk, &finish);
+                }
+            }
+            Some(Err(failure)) => {
+                self.has_ended = true;
+                write(chunk, &AnthropicError::from(ApiError::of_stream(failure)).body());
+            }
+        }
+        Poll::Ready(Some(()))
+    }
+}

@@ -1,0 +1,60 @@
+//! Calls of an answer in OpenAI's form: whole, and in pieces of which only the first says what is called.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::text::ToolCall;
+
+const FUNCTION: &str = "function";
+
+/// A call of a message.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct MessageCall {
+    id: String,
+    r#type: &'static str,
+    function: Function,
+}
+
+/// A piece of a call.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct CallDelta {
+    /// Of the call in the message, from zero.
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Function {
+    name: String,
+    arguments: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<ToolCall> for MessageCall {
+    fn from(ToolCall { id, name, arguments }: ToolCall) -> Self {
+        Self { id, r#type: FUNCTION, function: Function { name, arguments } }
+    }
+}
+
+impl CallDelta {
+    /// What is called.
+    pub(super) fn first(index: usize, id: String, name: String) -> Self {
+        let function = FunctionDelta { name: Some(name), arguments: String::new() };
+        Self { index, id: Some(id), r#type: Some(FUNCTION), function }
+    }
+
+    /// More of the arguments.
+    pub(super) fn more(index: usize, arguments: String) -> Self {
+        Self { index, id: None, r#type: None, function: FunctionDelta { name: None, arguments } }
+    }
+}

@@ -1,0 +1,187 @@
+//! Tools of a request: which there are, and what the model is to do with them. All dialects say it in OpenAI's words.
+
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::grammar::calls;
+use crate::text::AnswerForm;
+use crate::validation::{GenerationOptions, ValidationError};
+
+/// Fields of a body.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ToolFields {
+    pub(crate) tools: Option<Vec<Value>>,
+    pub(crate) tool_choice: Option<Value>,
+    pub(crate) parallel_tool_calls: Option<bool>,
+}
+
+/// What the model may call.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ToolUse {
+    /// Functions in OpenAI's form, at least one. Without them there are no calls.
+    pub(crate) tools: Option<Vec<Value>>,
+    pub(crate) choice: ToolChoice,
+    pub(crate) has_one_call: bool,
+}
+
+/// Whether the model has to call something.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum ToolChoice {
+    /// As it likes.
+    #[default]
+    Auto,
+    Required,
+    /// The function of this name.
+    Function(String),
+}
+
+impl ToolFields {
+    /// Checks them.
+    ///
+    /// # Errors
+    /// When a tool is no function, or the choice is none of them.
+    pub(crate) fn into_use(self) -> Result<ToolUse, ApiError> {
+        let tools = self.tools.unwrap_or_default();
+        for (index, tool) in tools.iter().enumerate() {
+            check_tool(tool).map_err(|sentence| ApiError::BodyShape(format!("tools[{index}]{sentence}")))?;
+        }
+        let Some(choice) = choice(self.tool_choice.as_ref())? else { return Ok(ToolUse::default()) };
+        let is_known = |name: &str| tools.iter().any(|tool| tool["function"]["name"] == *name);
+        match &choice {
+            ToolChoice::Function(name) if !is_known(name) => {
+                return Err(ApiError::BodyShape(format!("tool_choice: {name:?} is none of the tools")));
+            }
+            ToolChoice::Required if tools.is_empty() => {
+                return Err(ApiError::BodyShape("tool_choice: \"required\" needs tools".to_owned()));
+            }
+            ToolChoice::Auto | ToolChoice::Required | ToolChoice::Function(_) => {}
+        }
+        // No tools are none: templates that look for `tools` would announce an empty list.
+        let has_one_call = self.parallel_tool_calls == Some(false);
+        Ok(ToolUse { tools: Some(tools).filter(|tools| !tools.is_empty()), choice, has_one_call })
+    }
+}
+
+impl ToolUse {
+    /// Makes a generation's answer be read, and its model call what it has to.
+    ///
+    /// # Errors
+    /// When the model has to call something and cannot be made to.
+    pub(crate) fn apply(&self, mut answer_form: AnswerForm, options: &mut GenerationOptions) -> Result<(), ApiError> {
+        answer_form.has_one_call = self.has_one_call;
+        if self.tools.is_some() && options.grammar.is_some() {
+            return Err(ApiError::NotSupported {
+                what: "a grammar or `response_format` together with `tools`".to_owned(),
+            });
+        }
+        let name = match &self.choice {
+            ToolChoice::Auto => {
+                options.answer_form = Some(answer_form);
+                return Ok(());
+            }
+            ToolChoice::Required => None,
+            ToolChoice::Function(name) => Some(name.as_str()),
+        };
+        let what = || "`tool_choice` other than \"auto\" and \"none\", in the format of this model's calls,".to_owned();
+        let calls =
+            calls(&answer_form, name).map_err(|error| ApiError::Generation(ValidationError::from(error).into()))?;
+        options.grammar = Some(calls.ok_or_else(|| ApiError::NotSupported { what: what() })?);
+        options.answer_form = Some(answer_form);
+        Ok(())
+    }
+}
+
+/// What is wrong with a tool, behind its path.
+fn check_tool(tool: &Value) -> Result<(), String> {
+    match tool.get("type").and_then(Value::as_str) {
+        Some("function") => {}
+        Some(kind) => return Err(format!(".type: {kind:?} is not supported; this server knows \"function\"")),
+        None => return Err(".type: must be \"function\"".to_owned()),
+    }
+    let function = &tool["function"];
+    if function["name"].as_str().is_none_or(str::is_empty) {
+        return Err(".function.name: must be a string that is not empty".to_owned());
+    }
+    match &function["parameters"] {
+        Value::Null | Value::Object(_) => Ok(()),
+        _ => Err(".function.parameters: must be a JSON schema, an object".to_owned()),
+    }
+}
+
+/// `None` where nothing is to be called. A bare name is TGI's.
+fn choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, ApiError> {
+    let named = |value: &Value| value["function"]["name"].as_str().map(|name| ToolChoice::Function(name.to_owned()));
+    match choice {
+        None | Some(Value::Null) => Ok(Some(ToolChoice::Auto)),
+        Some(Value::String(word)) => Ok(match word.as_str() {
+            "auto" => Some(ToolChoice::Auto),
+            "none" => None,
+            "required" => Some(ToolChoice::Required),
+            name => Some(ToolChoice::Function(name.to_owned())),
+        }),
+        Some(value) if value["type"] == "function" => named(value).map(Some).ok_or_else(wrong_choice),
+        Some(_) => Err(wrong_choice()),
+    }
+}
+
+fn wrong_choice() -> ApiError {
+    let sentence = "tool_choice: must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    ApiError::BodyShape(sentence.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: &Value) -> Result<ToolUse, String> {
+        let tools = body["tools"].as_array().cloned();
+        let parallel_tool_calls = body["parallel_tool_calls"].as_bool();
+        let fields = ToolFields { tools, tool_choice: body.get("tool_choice").cloned(), parallel_tool_calls };
+        fields.into_use().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_choice_has_many_forms() {
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        for (choice, expected) in [
+            (Value::Null, ToolChoice::Auto),
+            (json!("auto"), ToolChoice::Auto),
+            (json!("required"), ToolChoice::Required),
+            (json!("f"), ToolChoice::Function("f".to_owned())),
+            (json!({"type": "function", "function": {"name": "f"}}), ToolChoice::Function("f".to_owned())),
+        ] {
+            let given = read(&json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false})).unwrap();
+            assert_eq!((given.choice, given.has_one_call, given.tools.unwrap().len()), (expected, true, 1));
+        }
+        assert_eq!(read(&json!({"tools": tools, "tool_choice": "none"})), Ok(ToolUse::default()));
+        assert_eq!(read(&json!({"tools": [], "tool_choice": "auto"})), Ok(ToolUse::default()));
+    }
+
+    #[test]
+    fn errors_say_where() {
+        let tool = |function: Value| json!([{"type": "function", "function": function}]);
+        for (body, expected) in [
+            (json!({"tools": [{}]}), "tools[0].type: must be \"function\""),
+            (
+                json!({"tools": [{"type": "web_search"}]}),
+                "tools[0].type: \"web_search\" is not supported; this server knows \"function\"",
+            ),
+            (json!({"tools": tool(json!({}))}), "tools[0].function.name: must be a string that is not empty"),
+            (
+                json!({"tools": tool(json!({"name": "f", "parameters": 7}))}),
+                "tools[0].function.parameters: must be a JSON schema, an object",
+            ),
+            (
+                json!({"tools": tool(json!({"name": "f"})), "tool_choice": "g"}),
+                "tool_choice: \"g\" is none of the tools",
+            ),
+            (json!({"tool_choice": "required"}), "tool_choice: \"required\" needs tools"),
+            (json!({"tool_choice": {"type": "allowed_tools"}}), "tool_choice: must be \"auto\", \"none\""),
+        ] {
+            let error = read(&body).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

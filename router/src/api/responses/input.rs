@@ -1,0 +1,166 @@
+//! Items as messages, and flat functions as those of chat completions.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+
+/// The messages of a conversation: the instructions, then what the items say.
+///
+/// # Errors
+/// When an item is none that can be read here.
+pub(super) fn messages(instructions: Option<String>, input: Value) -> Result<Vec<Map<String, Value>>, ApiError> {
+    let wrong = |sentence: String| ApiError::BodyShape(sentence);
+    let mut messages = Vec::new();
+    messages.extend(instructions.map(|text| message(json!({"role": "system", "content": text}))));
+    let items = match input {
+        Value::String(text) => vec![json!({"role": "user", "content": text})],
+        Value::Array(items) => items,
+        _ => return Err(wrong("input: must be a string or a list of items".to_owned())),
+    };
+    let mut thought = String::new();
+    for (index, item) in items.iter().enumerate() {
+        read(item, &mut thought, &mut messages).map_err(|sentence| wrong(format!("input[{index}]{sentence}")))?;
+    }
+    Ok(messages)
+}
+
+/// Functions whose name is not in an object of its own.
+///
+/// # Errors
+/// When a tool is no function.
+pub(super) fn functions(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+    let function = |tool: Value| match tool {
+        Value::Object(mut fields)
+            if fields.get("type") == Some(&json!("function")) && !fields.contains_key("function") =>
+        {
+            fields.remove("type");
+            json!({"type": "function", "function": fields})
+        }
+        other => other,
+    };
+    Ok(tools.into_iter().map(function).collect())
+}
+
+/// The same of the choice.
+pub(super) fn tool_choice(choice: Value) -> Value {
+    match choice.get("name") {
+        Some(name) if choice["type"] == "function" => json!({"type": "function", "function": {"name": name}}),
+        _ => choice,
+    }
+}
+
+/// One item. What was thought goes to the assistant's next message, and so do calls.
+fn read(item: &Value, thought: &mut String, messages: &mut Vec<Map<String, Value>>) -> Result<(), String> {
+    let text_of =
+        |field: &str| item[field].as_str().map(str::to_owned).ok_or_else(|| format!(".{field}: must be a string"));
+    match item["type"].as_str() {
+        None | Some("message") => {
+            let role = text_of("role")?;
+            let content = content(&item["content"]).map_err(|sentence| format!(".content{sentence}"))?;
+            let mut spoken = message(json!({"role": role, "content": content}));
+            if role == "assistant" && !thought.is_empty() {
+                spoken.insert("reasoning_content".to_owned(), Value::from(std::mem::take(thought)));
+            }
+            messages.push(spoken);
+        }
+        Some("function_call") => {
+            let function = json!({"name": text_of("name")?, "arguments": text_of("arguments")?});
+            let call = json!({"id": text_of("call_id")?, "type": "function", "function": function});
+            add_call(call, thought, messages);
+        }
+        Some("function_call_output") => {
+            let content = content(&item["output"]).map_err(|sentence| format!(".output{sentence}"))?;
+            messages.push(message(json!({"role": "tool", "tool_call_id": text_of("call_id")?, "content": content})));
+        }
+        Some("reasoning") => {
+            let parts = item["content"].as_array().into_iter().flatten();
+            thought.extend(parts.filter_map(|part| part["text"].as_str()));
+        }
+        Some(kind) => {
+            let known = "\"message\", \"function_call\", \"function_call_output\" and \"reasoning\"";
+            return Err(format!(".type: {kind:?} is not supported; this server reads {known}"));
+        }
+    }
+    Ok(())
+}
+
+fn add_call(call: Value, thought: &mut String, messages: &mut Vec<Map<String, Value>>) {
+    let is_assistant = messages.last().is_some_and(|last| last.get("role") == Some(&json!("assistant")));
+    if !is_assistant {
+        messages.push(message(json!({"role": "assistant", "content": null})));
+    }
+    let Some(last) = messages.last_mut() else { return };
+    if !thought.is_empty() {
+        last.insert("reasoning_content".to_owned(), Value::from(std::mem::take(thought)));
+    }
+    if let Value::Array(calls) = last.entry("tool_calls").or_insert_with(|| json!([])) {
+        calls.push(call);
+    }
+}
+
+/// Parts of all names as texts; others stay, and are refused by those who read contents.
+fn content(content: &Value) -> Result<Value, String> {
+    let Value::Array(parts) = content else {
+        return if content.is_string() { Ok(content.clone()) } else { Err(": must be a string or a list".to_owned()) };
+    };
+    let part = |(index, part): (usize, &Value)| match part["type"].as_str() {
+        Some("input_text" | "output_text" | "text") => Ok(json!({"type": "text", "text": part["text"]})),
+        Some(kind) => Err(format!("[{index}].type: {kind:?} is not supported; this server reads \"input_text\"")),
+        None => Err(format!("[{index}].type: must be a string")),
+    };
+    parts.iter().enumerate().map(part).collect::<Result<Vec<Value>, String>>().map(Value::Array)
+}
+
+fn message(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(message) => message,
+        _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_become_messages() {
+        let items = json!([
+            {"role": "user", "content": [{"type": "input_text", "text": "Warm?"}]},
+            {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "b", "name": "g", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "21"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]},
+        ]);
+        let call =
+            |id: &str, name: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}});
+        assert_eq!(
+            json!(messages(Some("Be brief.".to_owned()), items).unwrap()),
+            json!([
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": [{"type": "text", "text": "Warm?"}]},
+                {"role": "assistant", "content": null, "tool_calls": [call("a", "f"), call("b", "g")], "reasoning_content": "Hm"},
+                {"role": "tool", "tool_call_id": "a", "content": "21"},
+                {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
+            ])
+        );
+        assert_eq!(json!(messages(None, json!("hi")).unwrap()), json!([{"role": "user", "content": "hi"}]));
+    }
+
+    #[test]
+    fn errors_say_where() {
+        for (input, expected) in [
+            (json!(7), "input: must be a string or a list"),
+            (json!([{"type": "item_reference", "id": "x"}]), "input[0].type: \"item_reference\" is not supported"),
+            (
+                json!([{"role": "user", "content": [{"type": "input_image"}]}]),
+                "input[0].content[0].type: \"input_image\" is not supported",
+            ),
+            (json!([{"type": "function_call", "name": "f"}]), "input[0].arguments: must be a string"),
+            (json!([{"content": "x"}]), "input[0].role: must be a string"),
+        ] {
+            let error = messages(None, input).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

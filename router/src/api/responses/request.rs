@@ -1,0 +1,165 @@
+//! The body of `/v1/responses`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::input::{functions, messages, tool_choice};
+use super::reply::ResponseHead;
+use crate::api::grammar::tagged;
+use crate::api::nullable::null_as_false;
+use crate::api::openai::{OpenAiSampling, ToolFields, ToolUse};
+use crate::api::{ChatRequest, RequestContext, schemas};
+use crate::error::ApiError;
+use crate::generation::GenerationRequest;
+use crate::grammar::Grammar;
+use crate::text::RenderedChat;
+use crate::validation::Prompt;
+
+/// What is particular to the route.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub(crate) struct ResponsesRequest {
+    /// A text, or a list of items.
+    #[schema(schema_with = schemas::text_or_parts)]
+    input: Value,
+    instructions: Option<String>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    text: Option<TextOptions>,
+    max_output_tokens: Option<u32>,
+    reasoning: Option<Reasoning>,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+    #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(value_type = Option<bool>)]
+    stream: bool,
+    #[schema(value_type = Option<Object>)]
+    chat_template_kwargs: Option<Map<String, Value>>,
+    // Not done here.
+    #[schema(ignore)]
+    previous_response_id: Option<Value>,
+    #[schema(ignore)]
+    conversation: Option<Value>,
+    #[schema(ignore)]
+    prompt: Option<Value>,
+    #[serde(default, deserialize_with = "null_as_false")]
+    #[schema(ignore)]
+    background: bool,
+    truncation: Option<String>,
+    top_logprobs: Option<u32>,
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+struct TextOptions {
+    #[serde(default, deserialize_with = "tagged")]
+    #[schema(schema_with = schemas::grammar)]
+    format: Option<Grammar>,
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+struct Reasoning {
+    effort: Option<String>,
+}
+
+/// What a request asks for, but for its conversation.
+#[derive(Debug)]
+pub(crate) struct ResponsesPlan {
+    pub(crate) is_stream: bool,
+    pub(crate) head: ResponseHead,
+    sampling: OpenAiSampling,
+    tools: ToolUse,
+}
+
+impl ResponsesRequest {
+    /// The conversation, and everything else.
+    ///
+    /// # Errors
+    /// When it is not of the right shape, or needs what other requests said.
+    pub(crate) fn into_plan(
+        self,
+        mut sampling: OpenAiSampling,
+        model: &str,
+    ) -> Result<(ChatRequest, ResponsesPlan), ApiError> {
+        self.check()?;
+        let head = ResponseHead::new(model, self.echo(&sampling));
+        sampling.max_completion_tokens = self.max_output_tokens.or(sampling.max_completion_tokens);
+        if let Some(format) = self.text.and_then(|text| text.format) {
+            sampling.grammar = Some(format);
+        }
+        let tools = ToolFields {
+            tools: Some(functions(self.tools.unwrap_or_default())?),
+            tool_choice: self.tool_choice.map(tool_choice),
+            parallel_tool_calls: self.parallel_tool_calls,
+        };
+        let tools = tools.into_use()?;
+        let mut variables = self.chat_template_kwargs.unwrap_or_default();
+        if let Some(effort) = self.reasoning.and_then(|reasoning| reasoning.effort) {
+            variables.entry("reasoning_effort").or_insert(Value::String(effort));
+        }
+        let chat = ChatRequest {
+            messages: messages(self.instructions, self.input)?,
+            tools: tools.tools.clone(),
+            documents: None,
+            add_generation_prompt: Some(true),
+            continue_final_message: None,
+            chat_template_kwargs: Some(variables),
+            chat_template: None,
+        };
+        Ok((chat, ResponsesPlan { is_stream: self.stream, head, sampling, tools }))
+    }
+
+    /// What would need a memory, or change the answer in a way that is not done here.
+    fn check(&self) -> Result<(), ApiError> {
+        let is_there = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
+        let asked = [
+            ("previous_response_id", is_there(&self.previous_response_id)),
+            ("conversation", is_there(&self.conversation)),
+            ("prompt", is_there(&self.prompt)),
+            ("background", self.background),
+            ("truncation", self.truncation.as_deref().is_some_and(|truncation| truncation != "disabled")),
+            ("top_logprobs", self.top_logprobs.is_some_and(|count| count > 0)),
+        ];
+        match asked.into_iter().find(|(_, is_asked)| *is_asked) {
+            Some((field, _)) => Err(ApiError::NotSupported { what: format!("`{field}`") }),
+            None => Ok(()),
+        }
+    }
+
+    /// What an answer says of its request.
+    fn echo(&self, sampling: &OpenAiSampling) -> Value {
+        let or = |value: Option<Value>, default: Value| value.unwrap_or(default);
+        serde_json::json!({
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata.clone().unwrap_or_default(),
+            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "reasoning": {"effort": self.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone()), "summary": null},
+            "store": false,
+            "temperature": sampling.temperature,
+            "tool_choice": or(self.tool_choice.clone(), "auto".into()),
+            "tools": self.tools.clone().unwrap_or_default(),
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+        })
+    }
+}
+
+impl ResponsesPlan {
+    /// The generation that goes on with the conversation.
+    ///
+    /// # Errors
+    /// When the model is to call a tool in a way that it cannot be made to.
+    pub(crate) fn request(
+        &self,
+        RenderedChat { text, answer_form }: RenderedChat,
+        context: RequestContext,
+    ) -> Result<GenerationRequest, ApiError> {
+        let mut options = self.sampling.clone().into_options(0, false);
+        self.tools.apply(answer_form, &mut options)?;
+        let RequestContext { received_at, request_id } = context;
+        Ok(GenerationRequest { prompt: Prompt::Rendered(text), options, received_at, request_id })
+    }
+}

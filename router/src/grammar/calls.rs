@@ -1,0 +1,81 @@
+//! What makes a model call tools: the calls of its own format, each with arguments that are valid under the function's schema,
+//! maybe after a thought, and nothing else.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{Grammar, GrammarError, limits, schema};
+use crate::text::AnswerForm;
+
+/// Calls in one answer; a model that cannot stop would fill it with them.
+const MAX_CALLS: usize = 16;
+
+/// The grammar of calls, of the function `name` or of any. `None` where the model's format cannot be enforced.
+///
+/// # Errors
+/// When the schema of a function is too large.
+pub(crate) fn calls(form: &AnswerForm, name: Option<&str>) -> Result<Option<Grammar>, GrammarError> {
+    let Some(syntax) = form.call_syntax() else { return Ok(None) };
+    let text = |text: &str| in_lark(form, text);
+    let mut rules = String::new();
+    let mut choices = Vec::new();
+    for (index, (function, schema)) in
+        form.functions().enumerate().filter(|(_, (of, _))| name.is_none_or(|name| name == *of))
+    {
+        let head = text(&[syntax.before_name, function, syntax.before_arguments].concat());
+        let schema = closed(schema);
+        limits::check_schema(&schema)?;
+        let schema = schema::prepare(schema);
+        let _ = writeln!(rules, "call_{index}: {head} arguments_{index} {}", text(syntax.after_arguments));
+        let _ = writeln!(rules, "arguments_{index}: %json {schema}");
+        choices.push(format!("call_{index}"));
+    }
+    let num_others = if form.has_one_call || name.is_some() { 0 } else { MAX_CALLS - 1 };
+    let others = match num_others {
+        0 => String::new(),
+        _ => format!("({} call){{0,{num_others}}}", text(syntax.separator)),
+    };
+    let thought = thought(form, &mut rules);
+    let (begin, end) = (text(syntax.begin), text(syntax.end));
+    let call = choices.join(" | ");
+    Ok(Some(Grammar::Lark(format!("start: {thought} {begin} call {others} {end}\ncall: {call}\n{rules}"))))
+}
+
+/// Arguments that the schema does not name are none, unless it says so.
+fn closed(schema: &Value) -> Value {
+    let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
+    if let Value::Object(keywords) = &mut schema {
+        keywords.entry("type").or_insert_with(|| json!("object"));
+        if !["additionalProperties", "$ref", "anyOf", "oneOf", "allOf"]
+            .iter()
+            .any(|keyword| keywords.contains_key(*keyword))
+        {
+            keywords.insert("additionalProperties".to_owned(), json!(false));
+        }
+    }
+    schema
+}
+
+/// A rule for a thought, where the model has any.
+fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
+    let Some((open, close)) = form.thought_marks() else { return "" };
+    let is_special = matches!(form.parts(close)[..], [Ok(_)]);
+    let body = match is_special {
+        true => format!("thought_text {}", in_lark(form, close)),
+        false => "thought_text".to_owned(),
+    };
+    let until = if is_special { String::new() } else { format!("[suffix={}]", Value::from(close)) };
+    let open_text = open.map(|open| in_lark(form, open)).unwrap_or_default();
+    let _ = write!(rules, "thought: {open_text} {body} /\\s{{0,4}}/\nthought_text{until}: /(?s:.*)/\n");
+    if open.is_some() { "thought?" } else { "thought" }
+}
+
+/// A text in Lark, whose special tokens are tokens.
+fn in_lark(form: &AnswerForm, text: &str) -> String {
+    let part = |part: Result<u32, &str>| match part {
+        Ok(id) => format!("<[{id}]>"),
+        Err(text) => Value::from(text).to_string(),
+    };
+    form.parts(text).into_iter().map(part).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,20 @@
+//! `GET /docs`: the OpenAPI document as a page. Three files inside the executable, as those of the playground.
+
+use axum::response::Response;
+
+use super::playground::file;
+
+/// The page.
+pub(super) async fn page() -> Response {
+    file("text/html; charset=utf-8", include_str!("../docs/index.html"))
+}
+
+/// How it looks.
+pub(super) async fn style() -> Response {
+    file("text/css; charset=utf-8", include_str!("../docs/style.css"))
+}
+
+/// What it does.
+pub(super) async fn script() -> Response {
+    file("text/javascript; charset=utf-8", include_str!("../docs/script.js"))
+}

@@ -1,0 +1,195 @@
+//! One route of the document, put together from the types that it reads and answers.
+
+use serde_json::Value;
+use utoipa::ToSchema;
+use utoipa::openapi::path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{ArrayBuilder, Ref, Schema};
+use utoipa::openapi::{
+    ContentBuilder, HttpMethod, ObjectBuilder, RefOr, Required, ResponseBuilder, SecurityRequirement, Type,
+};
+
+use crate::error::{AnthropicErrorBody, ErrorBody, OpenAiErrorBody};
+
+pub(super) const JSON: &str = "application/json";
+pub(super) const EVENTS: &str = "text/event-stream";
+pub(super) const TEXT: &str = "text/plain";
+
+/// Ways to send a key.
+pub(super) const BEARER: &str = "bearer";
+pub(super) const X_API_KEY: &str = "x-api-key";
+
+/// A status that is no success, and when it comes. `crate::error` has the whole table.
+pub(super) type Refusal = (u16, &'static str);
+
+/// What every route says that reads a body.
+const READING: [Refusal; 5] = [
+    (400, "the body is not JSON or did not arrive whole, or the chat template refuses the conversation"),
+    (408, "the body did not arrive in time"),
+    (413, "the body is larger than --payload-limit"),
+    (422, "a field is missing, of the wrong type, out of range, or asks for what this server does not do"),
+    (500, "a defect of this server"),
+];
+/// What every route says that generates.
+const GENERATING: [Refusal; 3] = [
+    (424, "the device that computes failed; another server may do it"),
+    (429, "too many requests, or too many waiting tokens; the header Retry-After says when to come back"),
+    (504, "it took longer than --request-timeout allows"),
+];
+const NO_KEY: Refusal = (401, "this server has keys, and none of them came");
+
+/// Whose API a route belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Dialect {
+    Tgi,
+    OpenAi,
+    Anthropic,
+    Server,
+}
+
+/// A row of the document.
+pub(super) struct Route {
+    pub(super) method: HttpMethod,
+    pub(super) path: &'static str,
+    /// Types by name; some come several times.
+    schemas: Vec<(String, RefOr<Schema>)>,
+    dialect: Dialect,
+    operation: OperationBuilder,
+    summary: &'static str,
+    /// None where there is never success.
+    answer: Option<ResponseBuilder>,
+    is_open: bool,
+}
+
+impl Dialect {
+    pub(super) const ALL: [Self; 4] = [Self::Tgi, Self::OpenAi, Self::Anthropic, Self::Server];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tgi => "TGI",
+            Self::OpenAi => "OpenAI",
+            Self::Anthropic => "Anthropic",
+            Self::Server => "Server",
+        }
+    }
+
+    pub(super) fn description(self) -> &'static str {
+        match self {
+            Self::Tgi => "the API of text-generation-inference, and what clouds made of it",
+            Self::OpenAi => "the API of OpenAI; its clients take `/v1` as their base URL",
+            Self::Anthropic => "the API of Anthropic",
+            Self::Server => "what this server is and how it does",
+        }
+    }
+}
+
+impl Route {
+    pub(super) fn get(dialect: Dialect, path: &'static str, summary: &'static str) -> Self {
+        Self::new(HttpMethod::Get, dialect, (path, summary))
+    }
+
+    pub(super) fn post(dialect: Dialect, path: &'static str, summary: &'static str) -> Self {
+        Self::new(HttpMethod::Post, dialect, (path, summary))
+    }
+
+    fn new(method: HttpMethod, dialect: Dialect, (path, summary): (&'static str, &'static str)) -> Self {
+        let operation = OperationBuilder::new().tag(dialect.name()).summary(Some(summary));
+        Self { method, path, schemas: Vec::new(), dialect, operation, summary, answer: None, is_open: false }
+    }
+
+    /// Reads a body; refusals included.
+    pub(super) fn reads<T: ToSchema>(mut self, example: Value) -> Self {
+        let schema = self.schema::<T>();
+        let content = ContentBuilder::new().schema(Some(schema)).example(Some(example)).build();
+        let body = RequestBodyBuilder::new().content(JSON, content).required(Some(Required::True)).build();
+        self.operation = self.operation.request_body(Some(body));
+        self.refuses(&READING)
+    }
+
+    /// Makes text; refusals included.
+    pub(super) fn generates(self) -> Self {
+        self.refuses(&GENERATING)
+    }
+
+    /// Answers with such an object, or with such events.
+    pub(super) fn answers<T: ToSchema>(mut self, media_type: &str) -> Self {
+        let schema = self.schema::<T>();
+        self.has_content(media_type, schema)
+    }
+
+    /// Answers with a list of such objects.
+    pub(super) fn answers_list<T: ToSchema>(mut self) -> Self {
+        let schema = ArrayBuilder::new().items(self.schema::<T>());
+        self.has_content(JSON, schema)
+    }
+
+    /// Answers with text of this type.
+    pub(super) fn answers_text(self, media_type: &str) -> Self {
+        self.has_content(media_type, ObjectBuilder::new().schema_type(Type::String))
+    }
+
+    /// Answers without a body.
+    pub(super) fn answers_nothing(mut self) -> Self {
+        self.answer = Some(ResponseBuilder::new().description(self.summary));
+        self
+    }
+
+    fn has_content(mut self, media_type: &str, schema: impl Into<RefOr<Schema>>) -> Self {
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let answer = self.answer.unwrap_or_else(|| ResponseBuilder::new().description(self.summary));
+        self.answer = Some(answer.content(media_type, content));
+        self
+    }
+
+    /// Has a part of the path that the client chooses.
+    pub(super) fn has_parameter(mut self, name: &str, description: &str) -> Self {
+        let schema = ObjectBuilder::new().schema_type(Type::String);
+        let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
+        let parameter = parameter.description(Some(description)).schema(Some(schema)).build();
+        self.operation = self.operation.parameter(parameter);
+        self
+    }
+
+    /// Answers with these statuses too.
+    pub(super) fn refuses(mut self, refusals: &[Refusal]) -> Self {
+        for (status, when) in refusals {
+            let schema = match self.dialect {
+                Dialect::Tgi | Dialect::Server => self.schema::<ErrorBody>(),
+                Dialect::OpenAi => self.schema::<OpenAiErrorBody>(),
+                Dialect::Anthropic => self.schema::<AnthropicErrorBody>(),
+            };
+            let content = ContentBuilder::new().schema(Some(schema)).build();
+            let response = ResponseBuilder::new().description(*when).content(JSON, content).build();
+            self.operation = self.operation.response(status.to_string(), response);
+        }
+        self
+    }
+
+    /// Never asks for a key.
+    pub(super) fn without_key(mut self) -> Self {
+        self.is_open = true;
+        self
+    }
+
+    /// The operation, and the types that it names.
+    pub(super) fn finish(mut self) -> (Operation, Vec<(String, RefOr<Schema>)>) {
+        if !self.is_open {
+            self = self.refuses(&[NO_KEY]);
+            // The first says that a server may have no keys.
+            let none = SecurityRequirement::default();
+            let keys = [BEARER, X_API_KEY].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
+            self.operation = self.operation.securities(Some([none].into_iter().chain(keys)));
+        }
+        if let Some(answer) = self.answer {
+            self.operation = self.operation.response("200", answer.build());
+        }
+        (self.operation.build(), self.schemas)
+    }
+
+    fn schema<T: ToSchema>(&mut self) -> Ref {
+        let name = T::name().into_owned();
+        T::schemas(&mut self.schemas);
+        self.schemas.push((name.clone(), T::schema()));
+        Ref::from_schema_name(name)
+    }
+}

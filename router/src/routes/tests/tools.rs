@@ -1,0 +1,287 @@
+//! Tools and thoughts: what the model reads of them, and what clients see of its calls.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use super::chat::serve_with;
+use super::openai::{chat, chunks, saying};
+use crate::testing::{FakeShard, TestServer, json as parse};
+
+const CALL: &str = "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}</tool_call>";
+
+fn weather() -> Value {
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    json!({"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": parameters}})
+}
+
+fn with_tools(changes: &Value) -> Value {
+    let mut body = chat(&json!({"tools": [weather()]}));
+    body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn a_call_is_a_message_without_text() {
+    let server = TestServer::start(saying(CALL), &[]).await;
+    let answer = server.post_ok("/v1/chat/completions", &with_tools(&json!({}))).await;
+    let mut choice = answer["choices"][0].clone();
+    let id = choice["message"]["tool_calls"][0]["id"].take();
+    assert!(id.as_str().unwrap().starts_with("call_"), "{id}");
+    let function = json!({"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"});
+    let calls = json!([{"id": null, "type": "function", "function": function}]);
+    assert_eq!(
+        choice,
+        json!({"index": 0, "logprobs": null, "finish_reason": "tool_calls",
+            "message": {"role": "assistant", "content": null, "tool_calls": calls}})
+    );
+}
+
+#[tokio::test]
+async fn calls_stream_their_name_and_then_their_arguments() {
+    let server = TestServer::start(saying(&format!("Ok. {CALL}\n{CALL}")), &[]).await;
+    let chunks = chunks(&server.post("/v1/chat/completions", &with_tools(&json!({"stream": true}))).await);
+    let choices: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]).collect();
+    assert_eq!(choices[0]["delta"], json!({"role": "assistant", "content": ""}));
+    let text: String = choices.iter().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+    assert_eq!(text, "Ok.");
+    let pieces: Vec<&Value> = choices.iter().filter_map(|choice| choice["delta"]["tool_calls"].get(0)).collect();
+    let mut ids = Vec::new();
+    for index in 0..2 {
+        let of_call: Vec<&&Value> = pieces.iter().filter(|piece| piece["index"] == index).collect();
+        let (first, others) = of_call.split_first().unwrap();
+        assert_eq!(
+            (&first["type"], &first["function"]),
+            (&json!("function"), &json!({"name": "get_weather", "arguments": ""}))
+        );
+        ids.push(first["id"].as_str().unwrap());
+        assert!(others.len() > 5, "{others:?}");
+        let keys = |piece: &Value| piece.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        for piece in others {
+            assert_eq!(
+                (keys(piece), keys(&piece["function"])),
+                (vec!["index".into(), "function".into()], vec!["arguments".into()])
+            );
+        }
+        let arguments: String = others.iter().map(|piece| piece["function"]["arguments"].as_str().unwrap()).collect();
+        assert_eq!(arguments, "{\"city\": \"Paris\"}");
+    }
+    assert!(ids[0] != ids[1] && ids.iter().all(|id| !id.is_empty()), "{ids:?}");
+    let last = choices.last().unwrap();
+    assert_eq!((&last["delta"], &last["finish_reason"]), (&json!({}), &json!("tool_calls")));
+}
+
+#[tokio::test]
+async fn calls_may_be_parallel_or_not() {
+    let server = TestServer::start(saying(&format!("{CALL}{CALL}")), &[]).await;
+    let num_tokens =
+        server.post_ok("/v1/chat/completions", &with_tools(&json!({}))).await["usage"]["completion_tokens"].as_u64();
+    for (parallel, num_calls) in [(Value::Null, 2), (json!(true), 2), (json!(false), 1)] {
+        let body = with_tools(&json!({"parallel_tool_calls": parallel}));
+        let answer = server.post_ok("/v1/chat/completions", &body).await;
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), num_calls, "{choice}");
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        assert_eq!(
+            answer["usage"]["completion_tokens"].as_u64() == num_tokens,
+            num_calls == 2,
+            "generation ends with the call"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_call_is_text() {
+    let unknown = CALL.replace("get_weather", "other");
+    let server = TestServer::start(saying(&unknown), &[]).await;
+    for changes in [json!({}), json!({"stream": true})] {
+        let body = with_tools(&changes);
+        if changes == json!({}) {
+            let choice = server.post_ok("/v1/chat/completions", &body).await["choices"][0].clone();
+            assert_eq!(
+                (&choice["message"], &choice["finish_reason"]),
+                (&json!({"role": "assistant", "content": unknown}), &json!("stop"))
+            );
+        } else {
+            let chunks = chunks(&server.post("/v1/chat/completions", &body).await);
+            let text: String =
+                chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+            assert_eq!(text, unknown);
+        }
+    }
+    let server = TestServer::start(saying(CALL), &[]).await;
+    for changes in [json!({"tools": null}), json!({"tool_choice": "none"})] {
+        let answer = server.post_ok("/v1/chat/completions", &with_tools(&changes)).await;
+        assert_eq!(answer["choices"][0]["message"]["content"], CALL, "{changes}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_off_says_so() {
+    let server = TestServer::start(saying(CALL), &[]).await;
+    let answer = server.post_ok("/v1/chat/completions", &with_tools(&json!({"max_tokens": CALL.len() - 20}))).await;
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "length");
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"");
+}
+
+#[tokio::test]
+async fn a_template_without_tools_describes_them_and_shows_calls_and_results_as_text() {
+    let server = TestServer::start(FakeShard::default(), &[]).await;
+    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"}});
+    let messages = json!([{"role": "user", "content": "Warm?"},
+        {"role": "assistant", "content": null, "tool_calls": [call("a"), call("b")]},
+        {"role": "tool", "tool_call_id": "a", "content": "21"}, {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "22"}]}]);
+    let text =
+        server.post_ok("/chat_tokenize", &json!({"messages": messages, "tools": [weather()]})).await["templated_text"]
+            .clone();
+    let (system, conversation) = text.as_str().unwrap().split_once("<|assistant|>").unwrap();
+    assert!(system.starts_with("<|bos|><|user|>Warm?\nYou may call"), "{system}");
+    assert!(system.contains(&weather()["function"].to_string()), "{system}");
+    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+    assert_eq!(
+        conversation,
+        format!(
+            "{call}\n{call}<|eos|><|user|><tool_response>\n21\n</tool_response>\n<tool_response>\n22\n</tool_response><|assistant|>"
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_template_with_tools_reads_them_and_names_results() {
+    let template = "{% for t in tools or [] %}{{ t | tojson }}<tool_call>{\"arguments\": }{% endfor %}{% for m in messages %}\
+        {{ m.role }}:{{ m.name }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}";
+    let server = serve_with(template, saying(CALL)).await;
+    let call = json!({"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"}});
+    let messages =
+        json!([{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "21"}]);
+    let text =
+        server.post_ok("/chat_tokenize", &json!({"messages": messages, "tools": [weather()]})).await["templated_text"]
+            .clone();
+    let expected = "<tool_call>{\"arguments\": }assistant::{\"city\": \"Paris\"};tool:get_weather:21;";
+    assert!(text.as_str().unwrap().ends_with(expected), "{text}");
+    let answer = server.post_ok("/v1/chat/completions", &with_tools(&json!({"messages": messages}))).await;
+    assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "get_weather");
+}
+
+#[tokio::test]
+async fn thoughts_are_not_the_answer() {
+    let template = "{{ messages[0].content }}</think>{% if opened %}<think>\n{% endif %}";
+    let thought = "Hm, so\n\nyes.";
+    for (said, opened) in
+        [(format!("<think>\n{thought}\n</think>\n\nHi <b>"), false), (format!("{thought}</think>Hi <b>"), true)]
+    {
+        let server = serve_with(template, saying(&said)).await;
+        let body = chat(&json!({"chat_template_kwargs": {"opened": opened}}));
+        let answer = server.post_ok("/v1/chat/completions", &body).await;
+        let message = json!({"role": "assistant", "content": "Hi <b>", "reasoning_content": thought});
+        assert_eq!(answer["choices"][0]["message"], message);
+        // From the last character of the first mark; behind the second there are two line breaks.
+        let num_thought = said.find("Hi").unwrap() - if opened { 0 } else { "<think".len() + 2 };
+        assert_eq!(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], num_thought, "{said}");
+        let mut body = body;
+        body["stream"] = json!(true);
+        let chunks = chunks(&server.post("/v1/chat/completions", &body).await);
+        let all = |field: &str| {
+            chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][field].as_str()).collect::<String>()
+        };
+        assert_eq!((all("reasoning_content").as_str(), all("content").as_str()), (thought, "Hi <b>"));
+    }
+}
+
+/// What any model says that has to call something: the fake one chooses among all tokens that are allowed.
+async fn check_enforced(template: Option<&str>, said_before: &str) {
+    let shard = FakeShard { max_total_tokens: 4000, ..FakeShard::default() };
+    let server = match template {
+        Some(template) => serve_with(template, shard).await,
+        None => TestServer::start(shard, &[]).await,
+    };
+    let time = json!({"type": "function", "function": {"name": "get_time"}});
+    let parameters = json!({"type": "object", "required": ["n", "unit"], "properties": {
+        "n": {"$ref": "#/$defs/n"}, "unit": {"enum": ["c", "f"]}}, "$defs": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}});
+    let weather = json!({"type": "function", "function": {"name": "get_weather", "parameters": parameters}});
+    for (choice, parallel, names) in [
+        (json!("required"), true, vec!["get_time", "get_weather"]),
+        (json!("required"), false, vec!["get_time", "get_weather"]),
+        (json!({"type": "function", "function": {"name": "get_weather"}}), true, vec!["get_weather"]),
+    ] {
+        for seed in 0..4 {
+            let body = json!({"messages": [{"role": "user", "content": "x"}], "tools": [time, weather], "tool_choice": choice,
+                "parallel_tool_calls": parallel, "seed": seed});
+            let choice = server.post_ok("/v1/chat/completions", &body).await["choices"][0].clone();
+            let message = &choice["message"];
+            assert!(message["content"].is_null(), "{said_before}: {choice}");
+            assert_eq!(choice["finish_reason"], "tool_calls");
+            let calls = message["tool_calls"].as_array().unwrap();
+            assert!(!calls.is_empty() && (calls.len() == 1 || (parallel && names.len() == 2)), "{choice}");
+            for call in calls {
+                let (name, arguments) =
+                    (call["function"]["name"].as_str().unwrap(), call["function"]["arguments"].as_str().unwrap());
+                let arguments = parse(arguments);
+                assert!(names.contains(&name), "{choice}");
+                match name {
+                    "get_time" => assert_eq!(arguments, json!({})),
+                    _ => assert!(
+                        arguments["n"].as_u64().unwrap() < 100
+                            && ["c", "f"].contains(&arguments["unit"].as_str().unwrap())
+                    ),
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_can_be_enforced_in_the_models_format() {
+    check_enforced(None, "").await;
+    for marks in [
+        "<tool_call>{\"arguments\": }",
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS][ARGS]",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        "<|tool_call|>",
+        "<|START_ACTION|>",
+        "\"parameters\": dictionary of argument name and its value",
+        "<|channel|><|message|>",
+    ] {
+        // Some of these marks are special tokens of some models; the demo's has none of them.
+        let template =
+            format!("{{% for t in tools or [] %}}{{{{ t }}}}{{% endfor %}}{}", marks.replace('{', "{{ '{' }}"));
+        check_enforced(Some(&template), marks).await;
+    }
+}
+
+#[tokio::test]
+async fn a_thought_may_come_before_enforced_calls() {
+    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\":\"Paris\"}}\n</tool_call>";
+    let template = "{% for t in tools or [] %}{{ t }}{% endfor %}<tool_call>{{ '{' }}\"arguments\": }</think>{% if opened %}<think>{% endif %}";
+    for (said, opened, thought) in [
+        (format!("<think>Hm.</think>\n{call}"), false, Some("Hm.")),
+        (call.to_owned(), false, None),
+        (format!("Hm.</think>{call}"), true, Some("Hm.")),
+        // What it is not allowed to say first, it can only think.
+        (format!("Ah.</think>{call}"), false, Some("Ah.")),
+    ] {
+        let server = serve_with(template, saying(&said)).await;
+        let body = with_tools(&json!({"tool_choice": "required", "chat_template_kwargs": {"opened": opened}}));
+        let message = server.post_ok("/v1/chat/completions", &body).await["choices"][0]["message"].clone();
+        assert_eq!(message["reasoning_content"].as_str(), thought, "{said}: {message}");
+        assert!(message["content"].is_null(), "{said}: {message}");
+        let arguments = "{\"city\":\"Paris\"}";
+        assert_eq!(message["tool_calls"][0]["function"]["arguments"], arguments, "{said}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_enforced_is_refused() {
+    let server = serve_with("{{ tools }}<start_function_call>", saying(CALL)).await;
+    for (changes, expected) in [
+        (json!({"tool_choice": "required"}), "`tool_choice`"),
+        (json!({"response_format": {"type": "json_object"}}), "`response_format` together with `tools`"),
+    ] {
+        let answer = server.post("/v1/chat/completions", &with_tools(&changes)).await;
+        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", answer.text);
+        let message = parse(&answer.text)["error"]["message"].clone();
+        assert!(message.as_str().unwrap().contains(expected), "{message}");
+    }
+}

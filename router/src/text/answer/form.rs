@@ -1,0 +1,366 @@
+//! Which form the answers of a model have: a row for each format of calls, and how a chat template shows that it is the one.
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::scan::{Cursor, Scan};
+use super::thinking::Thinking;
+use super::tools::{Tool, Tools};
+use super::{deepseek, gemma, harmony, json_calls, mistral, qwen_coder, tool_code};
+
+/// How the calls of a model are written.
+#[derive(Debug)]
+pub(in crate::text) struct Format {
+    pub(super) name: &'static str,
+    /// Texts that are in what the chat template makes of tools and calls.
+    prompt_has: &'static [&'static str],
+    /// Where a call may begin. None is the beginning of another.
+    pub(super) openers: &'static [&'static str],
+    /// Where a call may begin if nothing has been said before.
+    pub(super) first_openers: &'static [&'static str],
+    /// Further marks that may be special tokens.
+    pub(super) marks: &'static [&'static str],
+    /// What is behind an opener.
+    pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
+    /// What is behind the arguments.
+    pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
+    /// Thoughts are among what it marks.
+    pub(super) has_thoughts: bool,
+    new_id: fn() -> String,
+    /// How a model is made to call something, if it can be.
+    syntax: Option<CallSyntax>,
+}
+
+/// Calls as a model of the format writes them: names and arguments are between these texts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallSyntax {
+    pub(crate) begin: &'static str,
+    pub(crate) before_name: &'static str,
+    pub(crate) before_arguments: &'static str,
+    pub(crate) after_arguments: &'static str,
+    pub(crate) separator: &'static str,
+    pub(crate) end: &'static str,
+}
+
+/// What an opener turned out to open.
+#[derive(Debug)]
+pub(super) enum Head {
+    Call {
+        name: String,
+        arguments: Arguments,
+    },
+    /// A thought, up to one of these marks.
+    Thought(&'static [&'static str]),
+    /// Nothing that anybody should see.
+    Nothing,
+}
+
+/// How arguments are written.
+#[derive(Debug)]
+pub(super) enum Arguments {
+    /// An object of JSON follows.
+    Json,
+    /// Parameters follow one by one.
+    Parameters(ReadParameter),
+    /// They were read with the head.
+    Read(String),
+}
+
+/// A parameter's name and value, `None` behind the last.
+pub(super) type ReadParameter = fn(&mut Cursor<'_>, &Tool) -> Scan<Option<(String, Json)>>;
+
+/// What follows arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tail {
+    /// Another call, whose head is next.
+    Call,
+    Text,
+}
+
+/// Objects in a list.
+const LIST: CallSyntax = CallSyntax {
+    begin: "[",
+    before_name: "{\"name\": \"",
+    before_arguments: "\", \"arguments\": ",
+    after_arguments: "}",
+    separator: ", ",
+    end: "]",
+};
+
+/// What `tools` becomes for templates that do not know it, and for formats that are not known here.
+const GENERIC: Format = Format {
+    name: "generic",
+    prompt_has: &[],
+    openers: &["<tool_call>"],
+    first_openers: &[],
+    marks: &["</tool_call>"],
+    head: json_calls::head,
+    tail: json_calls::tail,
+    has_thoughts: false,
+    new_id: call_id,
+    syntax: Some(CallSyntax {
+        begin: "",
+        before_name: "<tool_call>\n{\"name\": \"",
+        before_arguments: "\", \"arguments\": ",
+        after_arguments: "}\n</tool_call>",
+        separator: "\n",
+        end: "",
+    }),
+};
+
+/// The first that fits is taken.
+pub(super) static FORMATS: [Format; 15] = [
+    Format {
+        name: "harmony",
+        prompt_has: &["<|channel|>", "<|message|>"],
+        openers: &harmony::OPENERS,
+        marks: &["<|message|>", "<|constrain|>"],
+        head: harmony::head,
+        tail: harmony::tail,
+        has_thoughts: true,
+        syntax: Some(harmony::SYNTAX),
+        ..GENERIC
+    },
+    Format {
+        name: "deepseek-code",
+        prompt_has: &["<｜tool▁call▁begin｜>function<｜tool▁sep｜>"],
+        openers: &[deepseek::CALLS_BEGIN, deepseek::CALL_BEGIN],
+        marks: &deepseek::MARKS,
+        head: deepseek::head,
+        tail: deepseek::tail,
+        syntax: Some(deepseek::CODE_SYNTAX),
+        ..GENERIC
+    },
+    Format {
+        name: "deepseek",
+        prompt_has: &["<｜tool▁call▁begin｜>"],
+        openers: &[deepseek::CALLS_BEGIN, deepseek::CALL_BEGIN],
+        marks: &deepseek::MARKS,
+        head: deepseek::head,
+        tail: deepseek::tail,
+        syntax: Some(deepseek::SYNTAX),
+        ..GENERIC
+    },
+    Format {
+        name: "mistral-names",
+        prompt_has: &["[TOOL_CALLS]", "[ARGS]"],
+        openers: &["[TOOL_CALLS]"],
+        marks: &["[ARGS]", "[CALL_ID]"],
+        head: mistral::head,
+        tail: mistral::tail,
+        new_id: mistral::call_id,
+        syntax: Some(mistral::SYNTAX),
+        ..GENERIC
+    },
+    Format {
+        name: "mistral",
+        prompt_has: &["[TOOL_CALLS]"],
+        openers: &["[TOOL_CALLS]"],
+        marks: &["[ARGS]", "[CALL_ID]"],
+        head: mistral::head,
+        tail: mistral::tail,
+        new_id: mistral::call_id,
+        syntax: Some(CallSyntax { begin: "[TOOL_CALLS][", ..LIST }),
+        ..GENERIC
+    },
+    Format {
+        name: "seed-oss",
+        prompt_has: &["<function=", "<parameter=", "<seed:tool_call>"],
+        openers: &["<seed:tool_call>", "<function="],
+        marks: &["</seed:tool_call>"],
+        head: qwen_coder::head,
+        tail: qwen_coder::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "qwen-coder",
+        prompt_has: &["<function=", "<parameter="],
+        openers: &["<tool_call>", "<function="],
+        head: qwen_coder::head,
+        tail: qwen_coder::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "gemma",
+        prompt_has: &["<|tool_call>call:"],
+        openers: &["<|tool_call>"],
+        marks: &["<tool_call|>", "<|\"|>"],
+        head: gemma::head,
+        tail: gemma::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "function-gemma",
+        prompt_has: &["<start_function_call>"],
+        openers: &["<start_function_call>"],
+        marks: &["<end_function_call>", "<escape>"],
+        head: gemma::head,
+        tail: gemma::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "tool-code",
+        prompt_has: &["```tool_code"],
+        openers: &["```tool_code"],
+        marks: &[],
+        head: tool_code::head,
+        tail: tool_code::tail,
+        syntax: None,
+        ..GENERIC
+    },
+    Format {
+        name: "cohere",
+        prompt_has: &["<|START_ACTION|>"],
+        openers: &["<|START_ACTION|>"],
+        marks: &["<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+        syntax: Some(CallSyntax {
+            begin: "<|START_ACTION|>[",
+            before_name: "{\"tool_call_id\": \"0\", \"tool_name\": \"",
+            before_arguments: "\", \"parameters\": ",
+            end: "]<|END_ACTION|>",
+            ..LIST
+        }),
+        ..GENERIC
+    },
+    Format {
+        name: "granite",
+        prompt_has: &["<|tool_call|>"],
+        openers: &["<|tool_call|>"],
+        marks: &["<|/tool_call|>"],
+        syntax: Some(CallSyntax { begin: "<|tool_call|>[", ..LIST }),
+        ..GENERIC
+    },
+    // Phi's template shows the tools, and leaves it to the model how to call them.
+    Format {
+        name: "phi",
+        prompt_has: &["<|tool|>", "<|/tool|>"],
+        openers: &["<|tool_call|>", "functools"],
+        marks: &["<|/tool_call|>"],
+        syntax: Some(CallSyntax { begin: "<|tool_call|>[", end: "]<|/tool_call|>", ..LIST }),
+        ..GENERIC
+    },
+    Format {
+        name: "llama",
+        prompt_has: &["\"parameters\": dictionary of argument name and its value"],
+        openers: &["<|python_tag|>"],
+        first_openers: &["{"],
+        marks: &[],
+        head: json_calls::head_of_bare_objects,
+        syntax: Some(CallSyntax {
+            begin: "",
+            before_arguments: "\", \"parameters\": ",
+            separator: "; ",
+            end: "",
+            ..LIST
+        }),
+        ..GENERIC
+    },
+    Format { name: "hermes", prompt_has: &["<tool_call>", "\"arguments\": "], ..GENERIC },
+];
+
+/// What is read out of the text of one answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnswerForm {
+    pub(super) format: Option<&'static Format>,
+    pub(super) thinking: Option<&'static Thinking>,
+    /// The prompt ends inside a thought.
+    pub(super) begins_in_thought: bool,
+    pub(super) tools: Arc<Tools>,
+    /// Marks that are special tokens, with their ids.
+    pub(super) special_marks: Vec<(&'static str, u32)>,
+    /// The answer ends with its first call.
+    pub(crate) has_one_call: bool,
+}
+
+/// The format that a chat template asks for, by what it makes of tools and calls.
+pub(in crate::text) fn format_of(prompt: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| format.prompt_has.iter().all(|text| prompt.contains(text)))
+}
+
+impl AnswerForm {
+    /// Of an answer to `prompt`. Without tools there are no calls; a format that has thoughts of its own is read nevertheless.
+    pub(in crate::text) fn new(
+        (format, thinking): (Option<&'static Format>, Option<&'static Thinking>),
+        prompt: &str,
+        tools: Tools,
+    ) -> Self {
+        static GENERIC_CALLS: Format = GENERIC;
+        let format = format.or((!tools.is_empty()).then_some(&GENERIC_CALLS));
+        let format = format.filter(|format| !tools.is_empty() || format.has_thoughts);
+        let thinking = thinking.filter(|_| !format.is_some_and(|format| format.has_thoughts));
+        let begins_in_thought = thinking.is_some_and(|thinking| prompt.trim_end().ends_with(thinking.open));
+        Self { format, thinking, begins_in_thought, tools: Arc::new(tools), ..Self::default() }
+    }
+
+    /// Finds the marks that are special tokens.
+    pub(in crate::text) fn with_special_marks(mut self, special_id: impl Fn(&str) -> Option<u32>) -> Self {
+        let of_format = self.format.map_or_else(Vec::new, |format| [format.openers, format.marks].concat());
+        let of_thinking = self.thinking.into_iter().flat_map(|thinking| thinking.close.iter().chain([&thinking.open]));
+        let marks = of_format.into_iter().chain(of_thinking.copied());
+        self.special_marks = marks.filter_map(|mark| Some((mark, special_id(mark)?))).collect();
+        self
+    }
+
+    /// How the model is made to call something, if it can be.
+    pub(crate) fn call_syntax(&self) -> Option<CallSyntax> {
+        self.format?.syntax
+    }
+
+    /// The marks of a thought that may come before calls. An end alone, if the thought has begun in the prompt.
+    pub(crate) fn thought_marks(&self) -> Option<(Option<&'static str>, &'static str)> {
+        let thinking = self.thinking?;
+        let open = (!self.begins_in_thought).then_some(thinking.open);
+        Some((open, thinking.close.first()?))
+    }
+
+    /// Names and schemas of the functions that may be called.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (&str, &Json)> {
+        self.tools.each().map(|tool| (tool.name.as_str(), &tool.parameters))
+    }
+
+    /// Parts of a text: special tokens by their ids, and what is between them.
+    pub(crate) fn parts<'t>(&self, mut text: &'t str) -> Vec<Result<u32, &'t str>> {
+        let mut parts = Vec::new();
+        let first_mark = |text: &str| {
+            let marks = self.special_marks.iter();
+            marks.filter_map(|(mark, id)| Some((text.find(mark)?, mark.len(), *id))).min()
+        };
+        while let Some((at, len, id)) = first_mark(text) {
+            parts.extend([Err(&text[..at]), Ok(id)]);
+            text = &text[at + len..];
+        }
+        parts.push(Err(text));
+        parts.retain(|part| *part != Err(""));
+        parts
+    }
+
+    /// Whether a special token is read here. All others are nothing that anybody should see.
+    pub(crate) fn has_mark(&self, token: &str) -> bool {
+        let of_format = |format: &Format| [format.openers, format.marks].concat().contains(&token);
+        self.format.is_some_and(of_format)
+            || self.thinking.is_some_and(|thinking| token == thinking.open || thinking.close.contains(&token))
+    }
+
+    pub(super) fn new_id(&self) -> String {
+        self.format.map_or_else(call_id, |format| (format.new_id)())
+    }
+}
+
+impl PartialEq for AnswerForm {
+    /// Formats are the same if their names are.
+    fn eq(&self, other: &Self) -> bool {
+        let name = |form: &Self| form.format.map(|format| format.name);
+        name(self) == name(other)
+            && (self.thinking, self.begins_in_thought, &self.tools, self.has_one_call)
+                == (other.thinking, other.begins_in_thought, &other.tools, other.has_one_call)
+    }
+}
+
+fn call_id() -> String {
+    format!("call_{:016x}{:08x}", fastrand::u64(..), fastrand::u32(..))
+}

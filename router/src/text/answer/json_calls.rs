@@ -1,0 +1,98 @@
+//! Calls that are objects with a name and arguments, alone, in a list, or one behind the other.
+//!
+//! Names of the two keys are those that models were trained on. Arguments are passed on while they grow where the name came
+//! first; otherwise the whole object has to be there.
+
+use super::form::{Arguments, Head, Tail};
+use super::scan::{Cursor, Miss, Scan};
+use super::tools::Tools;
+
+const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
+const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
+/// Keys that say nothing that is not known.
+const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
+
+/// Marks behind calls.
+const CLOSERS: [&str; 3] = ["</tool_call>", "<|/tool_call|>", "<|END_ACTION|>"];
+
+/// An object, or the first of a list.
+pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
+    cursor.skip_space();
+    if cursor.eats("[")? {
+        cursor.skip_space();
+    }
+    cursor.eat("{")?;
+    object(cursor, tools)
+}
+
+/// An object whose first bracket is the opener, or stands behind it.
+pub(super) fn head_of_bare_objects(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
+    if opener == "{" { object(cursor, tools) } else { head(opener, cursor, tools) }
+}
+
+/// What is left of the object, and marks up to the next one.
+pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
+    cursor.end_of_object()?;
+    let end = cursor.clone();
+    cursor.skip_space();
+    if !cursor.eats(",")? {
+        cursor.eats(";")?;
+    }
+    cursor.skip_space();
+    match cursor.peek() {
+        Ok('{') => return Ok(Tail::Call),
+        Ok(_) | Err(Miss::Other) => *cursor = end,
+        Err(Miss::Short) => return Err(Miss::Short),
+    }
+    cursor.skip_space();
+    if cursor.eats("]")? {
+        cursor.skip_space();
+    }
+    cursor.eats_any(&CLOSERS)?;
+    Ok(Tail::Text)
+}
+
+/// An object behind its first bracket.
+fn object(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
+    let (mut name, mut arguments) = (None, None);
+    loop {
+        cursor.skip_space();
+        let key = cursor.json_string()?;
+        cursor.skip_space();
+        cursor.eat(":")?;
+        cursor.skip_space();
+        if NAME_KEYS.contains(&key.as_str()) {
+            let given = cursor.json_string()?;
+            name = Some(tools.find(&given).ok_or(Miss::Other)?.name.clone());
+        } else if ARGUMENTS_KEYS.contains(&key.as_str()) {
+            match (&name, cursor.peek()?) {
+                (Some(name), '{') => return Ok(Head::Call { name: name.clone(), arguments: Arguments::Json }),
+                _ => arguments = Some(whole_arguments(cursor.json()?)?),
+            }
+        } else if OTHER_KEYS.contains(&key.as_str()) {
+            cursor.json()?;
+        } else {
+            return Err(Miss::Other);
+        }
+        cursor.skip_space();
+        if !cursor.eats(",")? {
+            // The end belongs to the tail.
+            cursor.clone().eat("}")?;
+            let arguments = Arguments::Read(arguments.unwrap_or_else(|| "{}".to_owned()));
+            return Ok(Head::Call { name: name.ok_or(Miss::Other)?, arguments });
+        }
+    }
+}
+
+/// An object, the JSON of one in a text, or nothing.
+fn whole_arguments(json: &str) -> Scan<String> {
+    match serde_json::from_str(json).map_err(|_| Miss::Other)? {
+        serde_json::Value::Object(_) => Ok(json.to_owned()),
+        serde_json::Value::Null => Ok("{}".to_owned()),
+        serde_json::Value::String(text) => match serde_json::from_str(&text) {
+            Ok(serde_json::Value::Object(_)) => Ok(text),
+            _ => Err(Miss::Other),
+        },
+        _ => Err(Miss::Other),
+    }
+}

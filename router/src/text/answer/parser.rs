@@ -1,0 +1,285 @@
+//! The one machine that reads answers, whatever their format: text, an opener, what it opens, text again.
+//!
+//! It decides nothing before the text that is there can only mean one thing, so it does not matter in how many pieces the
+//! text comes. What it has not decided on, it keeps.
+
+use super::AnswerEvent;
+use super::form::{AnswerForm, Arguments, Head, ReadParameter, Tail};
+use super::json_value::JsonValue;
+use super::scan::{Cursor, Miss};
+use super::tools::Tool;
+
+/// Reads one answer.
+#[derive(Debug)]
+pub(crate) struct AnswerParser {
+    form: AnswerForm,
+    /// What is not read yet.
+    text: String,
+    state: State,
+    /// A mark was before this: white space belongs to it.
+    is_behind_mark: bool,
+    has_content: bool,
+    num_calls: usize,
+}
+
+/// Where in the answer the text goes on.
+#[derive(Debug)]
+enum State {
+    Text,
+    /// Behind an opener; both become content if it opens nothing.
+    Head {
+        opener: &'static str,
+        mark: String,
+    },
+    Arguments(JsonValue),
+    Parameters {
+        read: ReadParameter,
+        tool: Tool,
+        num_read: usize,
+    },
+    Tail,
+    /// Up to one of these marks.
+    Thought(&'static [&'static str]),
+    /// Nothing counts any more.
+    End,
+}
+
+impl AnswerParser {
+    pub(crate) fn new(form: AnswerForm) -> Self {
+        let state = match form.thinking {
+            Some(thinking) if form.begins_in_thought => State::Thought(thinking.close),
+            _ => State::Text,
+        };
+        let is_behind_mark = form.begins_in_thought;
+        Self { form, text: String::new(), state, is_behind_mark, has_content: false, num_calls: 0 }
+    }
+
+    /// Reads more of the answer.
+    pub(crate) fn push(&mut self, text: &str, events: &mut Vec<AnswerEvent>) {
+        self.text.push_str(text);
+        while self.step(false, events) {}
+    }
+
+    /// There is no more.
+    pub(crate) fn finish(&mut self, events: &mut Vec<AnswerEvent>) {
+        while self.step(true, events) {}
+    }
+
+    /// Whether the text ends inside a thought.
+    pub(crate) fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Thought(_))
+    }
+
+    /// Whether the answer has all that it may have.
+    pub(crate) fn is_complete(&self) -> bool {
+        matches!(self.state, State::End)
+    }
+
+    /// Whether there may be more to read now.
+    fn step(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
+        match &mut self.state {
+            State::Text => self.read_text(is_end, events),
+            State::Head { opener, .. } => {
+                let opener = *opener;
+                self.read_head(opener, is_end, events)
+            }
+            State::Arguments(value) => {
+                let end = value.push(&self.text);
+                let piece: String = self.text.drain(..end.unwrap_or(self.text.len())).collect();
+                if !piece.is_empty() {
+                    events.push(AnswerEvent::Arguments(piece));
+                }
+                self.end_arguments(end.is_some(), is_end, events)
+            }
+            State::Parameters { .. } => self.read_parameter(is_end, events),
+            State::Tail => self.read_tail(is_end),
+            State::Thought(closers) => {
+                let closers = *closers;
+                self.read_thought(closers, is_end, events)
+            }
+            State::End => {
+                self.text.clear();
+                false
+            }
+        }
+    }
+
+    fn read_text(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
+        let is_first = !self.has_content && self.num_calls == 0;
+        let format = self.form.format.filter(|format| !self.form.tools.is_empty() || format.has_thoughts);
+        let anywhere = format.map_or(&[][..], |format| format.openers).iter();
+        let first =
+            format.map_or(&[][..], |format| format.first_openers).iter().chain(self.form.thinking.map(|t| &t.open));
+        let first = first.filter(|_| is_first);
+        let is_blank = |text: &str| text.trim().is_empty();
+        let find = |opener: &&'static str| self.text.find(*opener).map(|at| (at, *opener));
+        let found_first = first.clone().filter_map(find).filter(|(at, _)| is_blank(&self.text[..*at]));
+        if let Some((at, opener)) = anywhere.clone().filter_map(find).chain(found_first).min_by_key(|(at, _)| *at) {
+            let content_len = self.text[..at].trim_end().len();
+            let mut mark: String = self.text.drain(..at + opener.len()).collect();
+            let content: String = mark.drain(..content_len).collect();
+            self.say(content, AnswerEvent::Content, events);
+            self.state = State::Head { opener, mark };
+            return true;
+        }
+        let openers: Vec<&str> = anywhere.copied().chain(first.copied()).collect();
+        let len = if is_end { self.text.len() } else { self.text.len() - num_held_back(&self.text, &openers) };
+        let content = self.text.drain(..len).collect();
+        self.say(content, AnswerEvent::Content, events);
+        false
+    }
+
+    fn read_head(&mut self, opener: &'static str, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
+        if let Some(thinking) = self.form.thinking.filter(|thinking| thinking.open == opener) {
+            return self.begin_thought(thinking.close);
+        }
+        let mut cursor = Cursor::new(&self.text, is_end);
+        let head = match self.form.format {
+            Some(format) => (format.head)(opener, &mut cursor, &self.form.tools),
+            None => Err(Miss::Other),
+        };
+        let len = cursor.at();
+        match head {
+            Err(Miss::Short) => return false,
+            Err(Miss::Other) => {
+                if let State::Head { mark, .. } = std::mem::replace(&mut self.state, State::Text) {
+                    self.say(mark, AnswerEvent::Content, events);
+                }
+                return true;
+            }
+            Ok(Head::Nothing) => self.state = State::Text,
+            Ok(Head::Thought(closers)) => {
+                self.text.drain(..len);
+                return self.begin_thought(closers);
+            }
+            Ok(Head::Call { name, arguments }) => {
+                self.text.drain(..len);
+                return self.begin_call(name, arguments, events);
+            }
+        }
+        self.text.drain(..len);
+        self.is_behind_mark = true;
+        true
+    }
+
+    fn begin_thought(&mut self, closers: &'static [&'static str]) -> bool {
+        self.is_behind_mark = true;
+        self.state = State::Thought(closers);
+        true
+    }
+
+    fn begin_call(&mut self, name: String, arguments: Arguments, events: &mut Vec<AnswerEvent>) -> bool {
+        let tool = self.form.tools.find(&name).cloned();
+        events.push(AnswerEvent::CallStarted { id: self.form.new_id(), name });
+        self.num_calls += 1;
+        self.state = match (arguments, tool) {
+            (Arguments::Read(arguments), _) => {
+                events.extend([AnswerEvent::Arguments(arguments), AnswerEvent::CallEnded]);
+                self.behind_call()
+            }
+            (Arguments::Parameters(read), Some(tool)) => State::Parameters { read, tool, num_read: 0 },
+            (Arguments::Json | Arguments::Parameters(_), _) => State::Arguments(JsonValue::default()),
+        };
+        true
+    }
+
+    fn behind_call(&self) -> State {
+        if self.form.has_one_call { State::End } else { State::Tail }
+    }
+
+    /// Arguments that do not end here end with the answer.
+    fn end_arguments(&mut self, has_ended: bool, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
+        if has_ended || is_end {
+            events.push(AnswerEvent::CallEnded);
+            self.state = self.behind_call();
+        }
+        has_ended || is_end
+    }
+
+    fn read_parameter(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
+        let State::Parameters { read, tool, num_read } = &mut self.state else { return false };
+        let mut cursor = Cursor::new(&self.text, is_end);
+        let parameter = read(&mut cursor, tool);
+        let len = cursor.at();
+        let separator = if *num_read == 0 { "{" } else { ", " };
+        match parameter {
+            Err(Miss::Short) => return false,
+            // What is cut off, or no parameter, is left out, and the object stays open.
+            Err(Miss::Other) => return self.end_arguments(true, is_end, events),
+            Ok(Some((name, value))) => {
+                *num_read += 1;
+                let name = serde_json::Value::from(name);
+                events.push(AnswerEvent::Arguments(format!("{separator}{name}: {value}")));
+            }
+            Ok(None) => {
+                let end = if *num_read == 0 { "{}" } else { "}" };
+                events.push(AnswerEvent::Arguments(end.to_owned()));
+                self.end_arguments(true, is_end, events);
+            }
+        }
+        self.text.drain(..len);
+        true
+    }
+
+    fn read_tail(&mut self, is_end: bool) -> bool {
+        let mut cursor = Cursor::new(&self.text, is_end);
+        let tail = match self.form.format {
+            Some(format) => (format.tail)(&mut cursor),
+            None => Err(Miss::Other),
+        };
+        let len = cursor.at();
+        self.is_behind_mark = true;
+        match tail {
+            Err(Miss::Short) => return false,
+            Err(Miss::Other) => self.state = State::Text,
+            Ok(Tail::Text) => {
+                self.text.drain(..len);
+                self.state = State::Text;
+            }
+            Ok(Tail::Call) => {
+                let mark = self.text.drain(..len).collect();
+                self.state = State::Head { opener: "", mark };
+            }
+        }
+        true
+    }
+
+    fn read_thought(&mut self, closers: &'static [&'static str], is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
+        let found = closers.iter().filter_map(|closer| Some((self.text.find(closer)?, closer.len()))).min();
+        if let Some((at, closer_len)) = found {
+            let thought = self.text[..at].trim_end().to_owned();
+            self.text.drain(..at + closer_len);
+            self.say(thought, AnswerEvent::Reasoning, events);
+            self.is_behind_mark = true;
+            self.state = State::Text;
+            return true;
+        }
+        let held_back =
+            if is_end { self.text.len() - self.text.trim_end().len() } else { num_held_back(&self.text, closers) };
+        let thought = self.text.drain(..self.text.len() - held_back).collect();
+        self.say(thought, AnswerEvent::Reasoning, events);
+        false
+    }
+
+    fn say(&mut self, mut text: String, event: fn(String) -> AnswerEvent, events: &mut Vec<AnswerEvent>) {
+        if self.is_behind_mark {
+            text.drain(..text.len() - text.trim_start().len());
+        }
+        if text.is_empty() {
+            return;
+        }
+        self.is_behind_mark = false;
+        self.has_content |= matches!(event(String::new()), AnswerEvent::Content(_));
+        events.push(event(text));
+    }
+}
+
+/// Bytes at the end of `text` with which one of these marks may begin, and the white space before them.
+fn num_held_back(text: &str, marks: &[&str]) -> usize {
+    if marks.is_empty() {
+        return 0;
+    }
+    let begins = |start: &usize| marks.iter().any(|mark| mark.starts_with(&text[*start..]));
+    let start = text.char_indices().map(|(at, _)| at).rev().take_while(|at| text.len() - at < 40).filter(begins).min();
+    text.len() - text[..start.unwrap_or(text.len())].trim_end().len()
+}

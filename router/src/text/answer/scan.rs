@@ -1,0 +1,148 @@
+//! Reads text that may not be all there yet: whatever is read says whether it is there, is not there, or needs more text.
+
+use super::json_value::JsonValue;
+use super::tools::{Tool, Tools};
+
+/// Why something was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Miss {
+    /// There has to be more text before this can be known.
+    Short,
+    /// The text is another.
+    Other,
+}
+
+/// What was read.
+pub(super) type Scan<T> = Result<T, Miss>;
+
+/// A place in a text.
+#[derive(Debug, Clone)]
+pub(super) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+    /// No more text will come.
+    is_end: bool,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(text: &'a str, is_end: bool) -> Self {
+        Self { text, at: 0, is_end }
+    }
+
+    /// Bytes read.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    pub(super) fn skip_space(&mut self) {
+        self.at = self.text.len() - self.rest().trim_start().len();
+    }
+
+    /// This text.
+    pub(super) fn eat(&mut self, literal: &str) -> Scan<()> {
+        if self.rest().starts_with(literal) {
+            self.at += literal.len();
+            return Ok(());
+        }
+        Err(if literal.starts_with(self.rest()) { self.short() } else { Miss::Other })
+    }
+
+    /// This text, if it is there.
+    pub(super) fn eats(&mut self, literal: &str) -> Scan<bool> {
+        match self.eat(literal) {
+            Ok(()) => Ok(true),
+            Err(Miss::Other) => Ok(false),
+            Err(Miss::Short) => Err(Miss::Short),
+        }
+    }
+
+    /// One of these texts, if one is there.
+    pub(super) fn eats_any(&mut self, literals: &[&str]) -> Scan<bool> {
+        let found: Vec<_> = literals.iter().map(|literal| self.clone().eat(literal).map(|()| literal.len())).collect();
+        if let Some(len) = found.iter().find_map(|found| found.ok()) {
+            self.at += len;
+            return Ok(true);
+        }
+        if found.contains(&Err(Miss::Short)) { Err(Miss::Short) } else { Ok(false) }
+    }
+
+    /// Everything before this text, which is read too.
+    pub(super) fn until(&mut self, literal: &str) -> Scan<&'a str> {
+        let len = self.rest().find(literal).ok_or(self.short())?;
+        let before = &self.rest()[..len];
+        self.at += len + literal.len();
+        Ok(before)
+    }
+
+    /// The next character, which is not read.
+    pub(super) fn peek(&self) -> Scan<char> {
+        self.rest().chars().next().ok_or(self.short())
+    }
+
+    /// The next character.
+    pub(super) fn take(&mut self) -> Scan<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        Ok(c)
+    }
+
+    /// Characters up to the first that is none of these.
+    pub(super) fn while_in(&mut self, allowed: fn(char) -> bool) -> Scan<&'a str> {
+        let len = self.rest().find(|c| !allowed(c));
+        let len = if self.is_end { len.unwrap_or(self.rest().len()) } else { len.ok_or(Miss::Short)? };
+        let found = &self.rest()[..len];
+        self.at += len;
+        Ok(found)
+    }
+
+    /// The name of a tool, with one of these texts behind it, which is not read.
+    pub(super) fn tool<'t>(&mut self, tools: &'t Tools, behind: &[&str]) -> Scan<&'t Tool> {
+        let mut miss = Miss::Other;
+        for tool in tools.each() {
+            let mut ahead = self.clone();
+            match ahead.eat(&tool.name).and_then(|()| ahead.clone().eats_any(behind)) {
+                Ok(true) => {
+                    self.at = ahead.at;
+                    return Ok(tool);
+                }
+                Ok(false) | Err(Miss::Other) => {}
+                Err(Miss::Short) => miss = Miss::Short,
+            }
+        }
+        Err(miss)
+    }
+
+    /// A value of JSON, as it is written.
+    pub(super) fn json(&mut self) -> Scan<&'a str> {
+        if matches!(self.peek()?, '{' | '[' | '"') {
+            let len = JsonValue::default().push(self.rest()).ok_or(self.short())?;
+            let value = &self.rest()[..len];
+            self.at += len;
+            return Ok(value);
+        }
+        let value = self.while_in(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '+' | '.'))?;
+        if value.is_empty() { Err(Miss::Other) } else { Ok(value) }
+    }
+
+    /// A text of JSON.
+    pub(super) fn json_string(&mut self) -> Scan<String> {
+        if self.peek()? != '"' {
+            return Err(Miss::Other);
+        }
+        serde_json::from_str(self.json()?).map_err(|_| Miss::Other)
+    }
+
+    /// The end of an object that has begun.
+    pub(super) fn end_of_object(&mut self) -> Scan<()> {
+        self.at += JsonValue::inside_object().push(self.rest()).ok_or(self.short())?;
+        Ok(())
+    }
+
+    fn short(&self) -> Miss {
+        if self.is_end { Miss::Other } else { Miss::Short }
+    }
+}

@@ -1,0 +1,376 @@
+//! What each format's text means, and that it means the same in any pieces.
+
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+
+use super::form::FORMATS;
+use super::*;
+
+fn tools() -> Vec<Json> {
+    let parameters = json!({"type": "object", "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"}, "tags": {"type": "array"}}});
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
+    vec![tool("get"), tool("get_time")]
+}
+
+fn form(format: &str, thinking: &str, prompt: &str) -> AnswerForm {
+    let format = FORMATS.iter().find(|known| known.name == format);
+    AnswerForm::new((format, thinking_of(thinking)), prompt, Tools::new(&tools()))
+}
+
+/// Events that say the same, without ids; pieces of one kind in a row are one.
+fn read<'a>(form: &AnswerForm, pieces: impl IntoIterator<Item = &'a str>) -> Vec<AnswerEvent> {
+    let mut parser = AnswerParser::new(form.clone());
+    let mut events = Vec::new();
+    pieces.into_iter().for_each(|piece| parser.push(piece, &mut events));
+    parser.finish(&mut events);
+    let mut joined: Vec<AnswerEvent> = Vec::new();
+    for event in events {
+        match (joined.last_mut(), event) {
+            (Some(AnswerEvent::Content(text)), AnswerEvent::Content(more))
+            | (Some(AnswerEvent::Reasoning(text)), AnswerEvent::Reasoning(more))
+            | (Some(AnswerEvent::Arguments(text)), AnswerEvent::Arguments(more)) => text.push_str(&more),
+            (_, AnswerEvent::CallStarted { name, .. }) => {
+                joined.push(AnswerEvent::CallStarted { id: String::new(), name });
+            }
+            (_, event) => joined.push(event),
+        }
+    }
+    joined
+}
+
+/// A short way to write events: `~thought`, `text`, `name(arguments)`.
+fn shown(events: &[AnswerEvent]) -> Vec<String> {
+    let mut shown: Vec<String> = Vec::new();
+    for event in events {
+        match event {
+            AnswerEvent::Reasoning(text) => shown.push(format!("~{text}")),
+            AnswerEvent::Content(text) => shown.push(text.clone()),
+            AnswerEvent::CallStarted { name, .. } => shown.push(format!("{name}(")),
+            AnswerEvent::Arguments(text) => shown.last_mut().unwrap().push_str(text),
+            AnswerEvent::CallEnded => shown.last_mut().unwrap().push(')'),
+        }
+    }
+    shown
+}
+
+/// Whole, in characters, and in every two pieces.
+fn check_form(form: &AnswerForm, text: &str, expected: &[&str]) {
+    let whole = read(form, [text]);
+    assert_eq!(shown(&whole), expected, "{text:?}");
+    let characters: Vec<String> = text.chars().map(String::from).collect();
+    assert_eq!(read(form, characters.iter().map(String::as_str)), whole, "{text:?} in characters");
+    for at in (1..text.len()).filter(|at| text.is_char_boundary(*at)) {
+        assert_eq!(read(form, [&text[..at], &text[at..]]), whole, "{text:?} cut at {at}");
+    }
+}
+
+fn check(format: &str, text: &str, expected: &[&str]) {
+    check_form(&form(format, "", ""), text, expected);
+}
+
+#[test]
+fn objects_between_marks() {
+    let call = r#"{"name": "get", "arguments": {"city": "a\"}{b"}}"#;
+    let expected = r#"get({"city": "a\"}{b"})"#;
+    for format in ["", "hermes"] {
+        check(format, &format!("<tool_call>\n{call}\n</tool_call>"), &[expected]);
+        check(
+            format,
+            &format!("Hm. \n\n<tool_call>{call}</tool_call>\n<tool_call>{call}</tool_call>"),
+            &["Hm.", expected, expected],
+        );
+        check(format, &format!("<tool_call>{call}"), &[expected]);
+        check(format, "<tool_call>{\"name\": \"get\"}</tool_call> done", &["get({})", "done"]);
+        check(
+            format,
+            "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"get_time\"}</tool_call>",
+            &["get_time({\"a\": 1})"],
+        );
+        check(format, "<tool_call>{\"name\":\"get\",\"arguments\":\"{\\\"a\\\":1}\"}</tool_call>", &["get({\"a\":1})"]);
+        check(format, "<tool_call>{\"name\":\"get\",\"arguments\":null}</tool_call>", &["get({})"]);
+        check(
+            format,
+            "<tool_call>{\"name\":\"get\",\"arguments\":{\"a\":1},\"id\":\"x\"}</tool_call>.",
+            &["get({\"a\":1})", "."],
+        );
+    }
+    check("granite", &format!("<|tool_call|>[{call}, {call}]"), &[expected, expected]);
+    check("phi", &format!("<|tool_call|>[{call}]<|/tool_call|>"), &[expected]);
+    check("phi", &format!("functools[{call}]"), &[expected]);
+    let cohere = r#"{"tool_call_id": "0", "tool_name": "get", "parameters": {"city": "b"}}"#;
+    check("cohere", &format!("<|START_ACTION|>[\n    {cohere}\n]<|END_ACTION|>"), &[r#"get({"city": "b"})"#]);
+}
+
+#[test]
+fn what_is_no_call_is_content_to_the_byte() {
+    for text in [
+        "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>",
+        "<tool_call>\n{'name': 'get'}\n</tool_call>",
+        "<tool_call>{\"name\": \"get\", \"sum\": 1}",
+        "<tool_call>{\"name\": \"get\", \"argum",
+        " <tool_call> and\n <tool_cal",
+        "\n a < b <<tool_call ",
+        "  ",
+    ] {
+        check("hermes", text, &[text]);
+    }
+    check("hermes", "<tool_call>x<tool_call>{\"name\":\"get\"}", &["<tool_call>x", "get({})"]);
+    for text in
+        ["{\"a\": {\"name\": \"get\"}}", "{}", "{\"name\": \"Bob\", \"parameters\": {}}", "x {\"name\": \"get\"}"]
+    {
+        check("llama", text, &[text]);
+    }
+}
+
+#[test]
+fn a_call_that_has_begun_stays_one() {
+    check("hermes", "<tool_call>{\"name\":\"get\",\"arguments\":{\"city\": \"Par", &["get({\"city\": \"Par)"]);
+    check("hermes", "<tool_call>{\"name\":\"get\",\"arguments\":{city: x}}</tool_call>", &["get({city: x})"]);
+    check("qwen-coder", "<function=get>\n<parameter=city>\nPar", &["get()", "<parameter=city>\nPar"]);
+}
+
+#[test]
+fn llama_begins_with_an_object() {
+    check("llama", "{\"name\": \"get\", \"parameters\": {\"days\": 1}}", &["get({\"days\": 1})"]);
+    check("llama", " {\"type\": \"function\", \"name\": \"get\", \"parameters\": {}}", &["get({})"]);
+    check(
+        "llama",
+        "<|python_tag|>{\"name\": \"get\", \"parameters\": {}}; {\"name\": \"get_time\", \"parameters\": {\"x\": []}}",
+        &["get({})", "get_time({\"x\": []})"],
+    );
+}
+
+#[test]
+fn mistral_has_lists_and_names() {
+    check(
+        "mistral",
+        "[TOOL_CALLS] [{\"name\": \"get\", \"arguments\": {\"city\": \"a\"}}, {\"name\": \"get_time\", \"arguments\": {}}]",
+        &["get({\"city\": \"a\"})", "get_time({})"],
+    );
+    check(
+        "mistral",
+        "Ok.[TOOL_CALLS]get[ARGS]{\"days\": 1}[TOOL_CALLS]get_time[ARGS]{}",
+        &["Ok.", "get({\"days\": 1})", "get_time({})"],
+    );
+    check("mistral", "[TOOL_CALLS]get_time[CALL_ID]abc123XYZ[ARGS]{}", &["get_time({})"]);
+    check("mistral", "[TOOL_CALLS]get_time{\"a\":1} then", &["get_time({\"a\":1})", "then"]);
+    check("mistral", "[TOOL_CALLS]nothing[ARGS]{}", &["[TOOL_CALLS]nothing[ARGS]{}"]);
+    let form = form("mistral", "", "");
+    assert!(form.new_id().len() == 9 && form.new_id().chars().all(|c| c.is_ascii_alphanumeric()));
+}
+
+#[test]
+fn qwen_coder_has_parameters() {
+    let text = "Let me look.\n<tool_call>\n<function=get>\n<parameter=city>\n1\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
+         <parameter=exact>\nTrue\n</parameter>\n<parameter=tags>\n[\"a\"]\n</parameter>\n<parameter=other>\na\nb\n</parameter>\n\
+         </function>\n</tool_call>";
+    let arguments = "{\"city\": \"1\", \"days\": 2, \"exact\": true, \"tags\": [\"a\"], \"other\": \"a\\nb\"}";
+    check("qwen-coder", text, &["Let me look.", &format!("get({arguments})")]);
+    check("qwen-coder", "<function=get_time>\n</function>", &["get_time({})"]);
+    check("seed-oss", "<seed:tool_call><function=get_time></function></seed:tool_call>", &["get_time({})"]);
+}
+
+#[test]
+fn deepseek_has_marks_of_its_own() {
+    let old = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{\"city\": \"a\"}\n```<｜tool▁call▁end｜>\n\
+         <｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    check("deepseek", old, &["get({\"city\": \"a\"})", "get_time({})"]);
+    let new = "Hm<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"city\": \"a\"}<｜tool▁call▁end｜>\
+         <｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    check("deepseek", new, &["Hm", "get({\"city\": \"a\"})", "get_time({})"]);
+    let object = "<｜tool▁calls▁begin｜> <｜tool▁call▁begin｜> {\"name\": \"get\", \"parameters\": {}} <｜tool▁call▁end｜> <｜tool▁calls▁end｜>";
+    check("deepseek", object, &["get({})"]);
+}
+
+#[test]
+fn gemma_has_no_quotes() {
+    let text = "<start_function_call>call:get{city:<escape>a, \"b\"<escape>,days:2,tags:[<escape>x<escape>,{a:true}]}<end_function_call>";
+    let arguments = r#"get({"city":"a, \"b\"","days":2,"tags":["x",{"a":true}]})"#;
+    check("function-gemma", text, &[arguments]);
+    let text = "<|tool_call>call:get{city:<|\"|>a, \"b\"<|\"|>,days:2,tags:[<|\"|>x<|\"|>,{a:true}]}<tool_call|><|tool_call>call:get_time{}<tool_call|>";
+    check("gemma", text, &[arguments, "get_time({})"]);
+    check("gemma", "<|tool_call>call:get{city", &["<|tool_call>call:get{city"]);
+}
+
+#[test]
+fn gemma_3_writes_python() {
+    check(
+        "tool-code",
+        "Sure:\n```tool_code\nget(city='it\\'s \"a\"', days=2, exact=True, tags=[1, {\"a\": None}])\nprint(get_time())\n```\nDone",
+        &["Sure:", r#"get({"city":"it's \"a\"","days":2,"exact":true,"tags":[1,{"a":null}]})"#, "get_time({})", "Done"],
+    );
+    check("tool-code", "```tool_code\nlen([1])\n```", &["```tool_code\nlen([1])\n```"]);
+}
+
+#[test]
+fn harmony_has_channels() {
+    check(
+        "harmony",
+        "<|channel|>analysis<|message|>Need it.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>\
+         <|start|>assistant<|channel|>commentary to=functions.get <|constrain|>json<|message|>{\"city\":\"a\"}<|call|>",
+        &["~Need it.", "Let me look.", "get({\"city\":\"a\"})"],
+    );
+    check(
+        "harmony",
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi <b>!",
+        &["~Hm", "Hi <b>!"],
+    );
+    check(
+        "harmony",
+        "<|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{}",
+        &["get_time({})"],
+    );
+    let without_tools =
+        AnswerForm::new((FORMATS.iter().find(|format| format.name == "harmony"), None), "", Tools::default());
+    check_form(
+        &without_tools,
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
+        &["~Hm", "Hi"],
+    );
+}
+
+#[test]
+fn thoughts_come_first() {
+    let hermes = |prompt| form("hermes", "</think>", prompt);
+    check_form(&hermes(""), "<think>\nHm.\n\nSo.\n</think>\n\nHi <think>", &["~Hm.\n\nSo.", "Hi <think>"]);
+    check_form(&hermes(""), " \n<think></think>\n\nHi", &["Hi"]);
+    check_form(&hermes(""), "Hi <think>x</think>", &["Hi <think>x</think>"]);
+    check_form(
+        &hermes("…<think>\n"),
+        "Hm <tool_call>.\n</think>\n<tool_call>{\"name\":\"get\"}</tool_call>",
+        &["~Hm <tool_call>.", "get({})"],
+    );
+    check_form(&hermes("<think>"), "Hm </th", &["~Hm </th"]);
+    check_form(&hermes("<think>\n\n</think>\n\n"), " Hi", &[" Hi"]);
+    check_form(&form("mistral", "[/THINK]", ""), "[THINK]Hm[/THINK]Hi", &["~Hm", "Hi"]);
+}
+
+#[test]
+fn without_tools_nothing_is_a_call() {
+    let form = AnswerForm::new((FORMATS.iter().find(|format| format.name == "hermes"), None), "", Tools::default());
+    check_form(
+        &form,
+        " <tool_call>{\"name\":\"get\"}</tool_call>\n",
+        &[" <tool_call>{\"name\":\"get\"}</tool_call>\n"],
+    );
+}
+
+#[test]
+fn one_call_may_be_all() {
+    let form = AnswerForm { has_one_call: true, ..form("hermes", "", "") };
+    let text =
+        "a<tool_call>{\"name\":\"get\",\"arguments\":{}}</tool_call> <tool_call>{\"name\":\"get\"}</tool_call> b";
+    check_form(&form, text, &["a", "get({})"]);
+    let mut parser = AnswerParser::new(form);
+    parser.push("<tool_call>{\"name\":\"get\",\"arguments\":{}", &mut Vec::new());
+    assert!(parser.is_complete());
+}
+
+#[test]
+fn openers_are_not_parts_of_each_other() {
+    for format in &FORMATS {
+        let openers = [format.openers, format.first_openers].concat();
+        for (a, b) in openers.iter().flat_map(|a| openers.iter().map(move |b| (a, b))) {
+            assert!(a == b || !a.contains(b), "{}: {a} contains {b}", format.name);
+        }
+    }
+}
+
+/// Texts out of what formats are made of, whole and broken.
+fn texts() -> impl Strategy<Value = Vec<&'static str>> {
+    let parts = [
+        " ",
+        "\n",
+        "a",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ";",
+        ":",
+        "\"",
+        "\\",
+        "é",
+        "<",
+        "</",
+        "1",
+        "(",
+        ")",
+        "=",
+        "'",
+        "```",
+        "```tool_code\n",
+        "get",
+        "get_time",
+        "\"name\"",
+        "\"name\": \"get\"",
+        "\"arguments\": {",
+        "\"parameters\"",
+        "{\"name\": \"get\", \"arguments\": {}}",
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<|tool_call|>",
+        "<|/tool_call|>",
+        "<function=get>",
+        "<parameter=city>",
+        "</parameter>",
+        "</function>",
+        "<|python_tag|>",
+        "<|tool_call>",
+        "call:get{",
+        "<escape>",
+        "<start_function_call>",
+        "<end_function_call>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "json",
+        "function",
+        "<｜tool▁call▁end｜>",
+        "<|start|>",
+        "<|channel|>",
+        "analysis",
+        "<|message|>",
+        "<|end|>",
+        "commentary to=functions.get ",
+        "<|START_ACTION|>",
+        "functools",
+        "print(get(",
+    ];
+    prop::collection::vec(prop::sample::select(parts.to_vec()), 0..14)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn pieces_make_no_difference(parts in texts(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6), thinks in any::<bool>()) {
+        let text = parts.concat();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| text.floor_char_boundary(cut.index(text.len() + 1))).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<&str> = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect();
+        for format in FORMATS.iter().map(|format| format.name).chain(["generic"]) {
+            let form = form(format, if thinks { "</think>" } else { "" }, "");
+            let whole = read(&form, [text.as_str()]);
+            prop_assert_eq!(&read(&form, pieces.iter().copied()), &whole, "{}: {:?}", format, pieces);
+            let started = whole.iter().filter(|event| matches!(event, AnswerEvent::CallStarted { .. })).count();
+            let ended = whole.iter().filter(|event| matches!(event, AnswerEvent::CallEnded)).count();
+            prop_assert_eq!(started, ended);
+        }
+    }
+
+    #[test]
+    fn text_without_marks_is_content(text in "[ \\na-z{}\\[\\]\",:é]{0,40}") {
+        let form = form("hermes", "</think>", "");
+        let expected = if text.is_empty() { vec![] } else { vec![AnswerEvent::Content(text.clone())] };
+        prop_assert_eq!(read(&form, text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()])), expected);
+    }
+}

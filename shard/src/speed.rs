@@ -1,0 +1,229 @@
+//! How fast a model runs on this processor, beside what memory allows: the steps of a server without the server.
+//!
+//! Doors: [`SpeedArgs`], [`measure`]. A step that makes a token per row reads every weight, so the memory's bandwidth bounds
+//! it; each row of the report says how close it comes. Times are medians of steps, and the shortest.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use clap::Args;
+use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup};
+use rayon::prelude::*;
+
+use crate::args::{Device, ModelArgs, ShardArgs};
+use crate::backend::BLOCK_SIZE;
+use crate::engine::{self, Engine, EngineError, Progress};
+
+/// Words that are read to measure the memory: more than any cache holds.
+const BANDWIDTH_WORDS: usize = 1 << 25;
+/// Times that they are read.
+const BANDWIDTH_ROUNDS: usize = 5;
+
+/// What is measured.
+#[derive(Debug, Clone, Args)]
+pub struct SpeedArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Tokens of the prompts
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_tokens: u32,
+
+    /// Numbers of rows that make tokens together
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rows: Vec<u32>,
+
+    /// Prompts that are read, and tokens that each row makes
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..))]
+    pub steps: u32,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct SpeedError(#[from] EngineError);
+
+/// Sequences that run, each in a slot of the same number with blocks of its own.
+struct Sequences {
+    num_sequences: u32,
+    blocks_each: u32,
+    len: u32,
+}
+
+/// Loads the model, times its steps, and answers a table. `progress` hears of each piece of work.
+///
+/// # Errors
+/// When the model cannot be loaded, or its steps need more memory than there is.
+pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<String, SpeedError> {
+    let start = Instant::now();
+    let mut engine = engine::load(&shard_args(&args.model), progress)?;
+    let sequences = Sequences::of(args);
+    warm_up(&mut engine, args, &sequences, progress)?;
+    let mut text = format!("loaded and warm after {:.1} s\n", start.elapsed().as_secs_f64());
+    let bandwidth = read_bandwidth();
+    let weights_gb = engine.info().weights_bytes as f64 / 1e9;
+    let _ =
+        writeln!(text, "{weights_gb:.2} GB of weights as {}; memory reads {bandwidth:.1} GB/s", engine.info().dtype);
+    let seconds = prefills(&mut engine, args, &sequences)?;
+    let tokens = f64::from(args.prompt_tokens);
+    let _ = writeln!(text, "prefill {tokens:<4} {}", rates(&seconds, tokens));
+    for num_rows in &args.rows {
+        let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
+        let seconds = decodes(&mut engine, args, sequences)?;
+        let share = 100.0 * weights_gb / median(&seconds) / bandwidth.max(read_bandwidth());
+        let rates = rates(&seconds, f64::from(*num_rows));
+        let _ = writeln!(text, "decode  {num_rows:<4} {rates}, weights at {share:.0} % of the bandwidth");
+    }
+    Ok(text)
+}
+
+impl Sequences {
+    fn of(args: &SpeedArgs) -> Self {
+        let num_sequences = args.rows.iter().copied().max().unwrap_or(1);
+        let blocks_each = (args.prompt_tokens + args.steps + 1).div_ceil(BLOCK_SIZE as u32);
+        Self { num_sequences, blocks_each, len: args.prompt_tokens }
+    }
+
+    fn chunk(&self, slot: u32) -> PromptChunk {
+        let first_block = slot * self.blocks_each;
+        PromptChunk {
+            slot,
+            token_ids: (0..self.len).map(|position| 3 + (position * 7 + slot * 31) % 100).collect(),
+            new_blocks: (first_block..first_block + self.blocks_each).collect(),
+            sampling: Some(SamplingParams::greedy()),
+            samples_token: true,
+            ..PromptChunk::default()
+        }
+    }
+
+    /// The next token of each.
+    fn decode(&mut self) -> Decode {
+        let position = self.len;
+        self.len += 1;
+        let row = |slot| DecodeRow { slot, position, ..DecodeRow::default() };
+        Decode { rows: (0..self.num_sequences).map(row).collect() }
+    }
+
+    fn release(&self) -> Release {
+        Release { slots: (0..self.num_sequences).collect() }
+    }
+}
+
+fn shard_args(model: &ModelArgs) -> ShardArgs {
+    let model = ModelArgs { device: Device::Cpu, ..model.clone() };
+    ShardArgs {
+        model,
+        uds_path: std::path::PathBuf::new(),
+        rank: 0,
+        world_size: 1,
+        devices_per_shard: 1,
+        collective_path: None,
+        json_output: false,
+        log_level: String::new(),
+    }
+}
+
+fn warm_up(
+    engine: &mut Engine,
+    args: &SpeedArgs,
+    sequences: &Sequences,
+    progress: &mut Progress<'_>,
+) -> Result<(), EngineError> {
+    let total_tokens = sequences.blocks_each * BLOCK_SIZE as u32;
+    let warmup = Warmup {
+        max_total_tokens: Some(total_tokens),
+        max_batch_prefill_tokens: Some(args.prompt_tokens),
+        max_batch_total_tokens: Some(total_tokens * sequences.num_sequences),
+        max_batch_size: Some(sequences.num_sequences),
+        ..Warmup::default()
+    };
+    engine.warmup(&warmup, progress)?;
+    Ok(())
+}
+
+fn prefills(engine: &mut Engine, args: &SpeedArgs, sequences: &Sequences) -> Result<Vec<f64>, EngineError> {
+    let mut seconds = Vec::new();
+    for _ in 0..args.steps {
+        let prefill = Prefill { chunks: vec![sequences.chunk(0)], rows: Vec::new() };
+        seconds.push(seconds_of(engine, |engine| engine.prefill(&prefill))?);
+        engine.release(&Release { slots: vec![0] })?;
+    }
+    Ok(seconds)
+}
+
+fn decodes(engine: &mut Engine, args: &SpeedArgs, mut sequences: Sequences) -> Result<Vec<f64>, EngineError> {
+    for slot in 0..sequences.num_sequences {
+        engine.prefill(&Prefill { chunks: vec![sequences.chunk(slot)], rows: Vec::new() })?;
+    }
+    let mut seconds = Vec::new();
+    for _ in 0..args.steps {
+        let decode = sequences.decode();
+        seconds.push(seconds_of(engine, |engine| engine.decode(&decode))?);
+    }
+    engine.release(&sequences.release())?;
+    Ok(seconds)
+}
+
+fn seconds_of(
+    engine: &mut Engine,
+    step: impl FnOnce(&mut Engine) -> Result<StepReply, EngineError>,
+) -> Result<f64, EngineError> {
+    let start = Instant::now();
+    step(engine)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+fn rates(seconds: &[f64], tokens: f64) -> String {
+    let shortest = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+    let median = median(seconds);
+    let [usual, best] = [median, shortest].map(|seconds| tokens / seconds);
+    format!("{usual:7.1} tokens/s, best {best:7.1}; a step {:7.1} ms, best {:7.1}", median * 1e3, shortest * 1e3)
+}
+
+fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// What all threads together read from memory, in GB/s: the best of some rounds.
+fn read_bandwidth() -> f64 {
+    let words = vec![1_u64; BANDWIDTH_WORDS];
+    let mut best = 0.0_f64;
+    for _ in 0..BANDWIDTH_ROUNDS {
+        let start = Instant::now();
+        let sum: u64 = std::hint::black_box(&words).par_chunks(1 << 17).map(|words| words.iter().sum::<u64>()).sum();
+        let is_read = sum == words.len() as u64;
+        best =
+            best.max(if is_read { size_of_val(&words[..]) as f64 / 1e9 / start.elapsed().as_secs_f64() } else { 0.0 });
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        speed: SpeedArgs,
+    }
+
+    #[test]
+    fn every_number_of_rows_is_measured() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../integration-tests/fixtures/tiny-llama-bf16");
+        let args = ["bench", "--model-id", fixture, "--prompt-tokens", "20", "--rows", "1,3", "--steps", "2"];
+        let report = measure(&Command::parse_from(args).speed, &mut |_, _, _| ()).unwrap();
+        let of = |start: &str| report.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!((of("prefill 20 "), of("decode  1 "), of("decode  3 "), of("decode")), (1, 1, 1, 2), "{report}");
+    }
+
+    #[test]
+    fn half_of_the_times_are_longer_than_the_median() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert!(median(&[]).is_nan());
+    }
+}
