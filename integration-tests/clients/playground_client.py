@@ -5,12 +5,13 @@ Needs Chromium, and says that it is skipped where there is none.
     python playground_client.py URL [FOLDER_FOR_SCREENSHOTS]
 """
 
-import pathlib
+import json
 import re
-import shutil
 import sys
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
+
+from browser import open_page
 
 ANSWER = "3 + 4 is 7."
 
@@ -62,6 +63,56 @@ def check_error(page, shot) -> None:
     page.get_by_label("Temperature").fill("0")
 
 
+SCHEMA = '{"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["sum"], "additionalProperties": false}'
+TOOLS = '[{"type": "function", "function": {"name": "add", "parameters": ' + SCHEMA + "}}]"
+
+
+def check_schema(page, shot) -> None:
+    page.get_by_role("button", name="Clear").click()
+    page.get_by_label("Most new tokens").fill("60")
+    page.get_by_label("JSON schema of the answer").fill('{"type": ')
+    page.get_by_label("Message", exact=True).fill("What is 3 + 4?")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("alert")).to_contain_text("JSON schema of the answer: ")
+    expect(page.locator("#messages li")).to_have_count(0)
+    page.get_by_label("JSON schema of the answer").fill(SCHEMA)
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#stats")).to_contain_text("stop")
+    answer = json.loads(page.locator("#messages .text").last.inner_text())
+    assert 0 <= answer["sum"] <= 9, answer
+    page.get_by_role("button", name="Copy as Python").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert '"additionalProperties": False' in copied, copied
+    compile(copied, "copied", "exec")
+    shot("playground-schema")
+    page.get_by_label("JSON schema of the answer").fill("")
+
+
+def check_tools(page, shot) -> None:
+    page.get_by_role("button", name="Clear").click()
+    # It may make several calls.
+    page.get_by_label("Most new tokens").fill("300")
+    page.get_by_label("Tools, as OpenAI lists them").fill(TOOLS)
+    page.get_by_label("Choice of tools").select_option("required")
+    page.get_by_label("Message", exact=True).fill("What is 3 + 4?")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#stats")).to_contain_text("tool_calls")
+    result = page.get_by_label(re.compile(r"^add\(\{"))
+    expect(result.first).to_be_visible()
+    for field in result.all():
+        field.fill("7")
+    shot("playground-tools")
+    page.get_by_label("Choice of tools").select_option("none")
+    with page.expect_request("**/v1/chat/completions") as sent:
+        result.last.press("Enter")
+    roles = [message["role"] for message in sent.value.post_data_json["messages"]]
+    assert roles[:2] == ["user", "assistant"] and set(roles[2:]) == {"tool"}, roles
+    expect(page.locator("#messages li")).to_have_count(3)
+    expect(page.locator("#stats")).to_contain_text(re.compile("stop|length"))
+    expect(result.first).to_be_disabled()
+    page.get_by_label("Tools, as OpenAI lists them").fill("")
+
+
 def check_completion(page, shot) -> None:
     page.get_by_label("Most new tokens").fill("60")
     page.get_by_label("Completion").check()
@@ -78,37 +129,16 @@ def check_completion(page, shot) -> None:
     shot("playground-narrow", width=390)
 
 
-def main(url: str, folder: str | None) -> None:
-    executable = shutil.which("chromium") or shutil.which("google-chrome")
-    if executable is None:
-        print("playground: skipped: no Chromium")
-        return
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 1100, "height": 720}, permissions=["clipboard-read", "clipboard-write"])
-        page = context.new_page()
-        problems, asked = [], []
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-
-        def shot(name: str, width: int = 1100) -> None:
-            if folder:
-                page.set_viewport_size({"width": width, "height": 720})
-                page.screenshot(path=pathlib.Path(folder) / f"{name}.png", full_page=True)
-                page.set_viewport_size({"width": 1100, "height": 720})
-
-        page.goto(f"{url}/playground")
-        check_chat(page, shot)
-        check_parameters(page)
-        check_error(page, shot)
-        check_completion(page, shot)
-        assert all(address.startswith((url, "data:")) for address in asked), asked
-        # The browser writes down the one answer that was an error on purpose.
-        assert all("422" in problem for problem in problems) and len(problems) == 1, problems
-        browser.close()
-    print("playground: ok")
+def check(page, shot) -> None:
+    check_chat(page, shot)
+    check_parameters(page)
+    check_error(page, shot)
+    check_schema(page, shot)
+    check_tools(page, shot)
+    check_completion(page, shot)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    with open_page("playground", *sys.argv[1:]) as opened:
+        if opened:
+            check(*opened)

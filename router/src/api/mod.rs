@@ -3,6 +3,7 @@
 //! Wire types end here: handlers turn them into the words of `generation` and `validation` and back. Nothing here
 //! is checked beyond its JSON type, and nothing is computed.
 
+mod answer_events;
 pub(crate) mod anthropic;
 mod body;
 mod chat;
@@ -21,6 +22,7 @@ mod sse;
 mod stop;
 mod trace_context;
 
+pub(crate) use answer_events::AnswerEvents;
 pub(crate) use body::{JsonBody, parse as parse_body, read as read_body};
 pub(crate) use chat::{ChatRequest, ChatTokenizeResponse, SimpleToken};
 pub(crate) use context::{REQUEST_ID, RequestContext, request_id};

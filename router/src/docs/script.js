@@ -20,6 +20,8 @@ function words(schema) {
     link.href = `#type-${name}`;
     return [link];
   }
+  if (schema["x-json"]) return ["JSON of ", ...words(schema["x-json"])];
+  if (schema.properties?.data?.["x-json"]) return ["events with ", ...words(schema.properties.data)];
   const several = schema.oneOf ?? schema.anyOf ?? schema.allOf;
   if (several) {
     const between = schema.allOf ? " and " : " or ";

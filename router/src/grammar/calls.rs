@@ -1,24 +1,56 @@
 //! What makes a model call tools: the calls of its own format, each with arguments that are valid under the function's schema,
-//! maybe after a thought, and nothing else.
+//! maybe after a thought; and what makes it answer in a form, after its thought, where it may call tools as well.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Grammar, GrammarError, limits, schema};
-use crate::text::AnswerForm;
+use super::{ANSWER, Grammar, GrammarError, limits, schema};
+use crate::text::{AnswerForm, CallSyntax};
 
 /// Calls in one answer; a model that cannot stop would fill it with them.
 const MAX_CALLS: usize = 16;
 
-/// The grammar of calls, of the function `name` or of any. `None` where the model's format cannot be enforced.
+/// The grammar of calls, of the function `name` or of any.
 ///
 /// # Errors
 /// When the schema of a function is too large.
-pub(crate) fn calls(form: &AnswerForm, name: Option<&str>) -> Result<Option<Grammar>, GrammarError> {
-    let Some(syntax) = form.call_syntax() else { return Ok(None) };
-    let text = |text: &str| in_lark(form, text);
+pub(crate) fn calls(form: &AnswerForm, syntax: CallSyntax, name: Option<&str>) -> Result<Grammar, GrammarError> {
     let mut rules = String::new();
+    let calls = call_rules(form, syntax, name, &mut rules)?;
+    let thought = thought(form, &mut rules);
+    Ok(Grammar::Lark(format!("start: {thought} {calls}\n{rules}")))
+}
+
+/// The grammar of calls of any function, or of an answer.
+///
+/// # Errors
+/// When the schema of a function is too large.
+pub(crate) fn calls_or(form: &AnswerForm, syntax: CallSyntax, answer: Grammar) -> Result<Grammar, GrammarError> {
+    let mut rules = String::new();
+    let calls = call_rules(form, syntax, None, &mut rules)?;
+    let thought = thought(form, &mut rules);
+    Ok(answer.within(format!("start: {thought} (calls | @{ANSWER})\ncalls: {calls}\n{rules}")))
+}
+
+/// The grammar of an answer after the thought that may come before it. A model that may not think answers worse, and one whose
+/// prompt has begun its thought would think the answer.
+pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
+    let mut rules = String::new();
+    match thought(form, &mut rules) {
+        "" => answer,
+        thought => answer.within(format!("start: {thought} @{ANSWER}\n{rules}")),
+    }
+}
+
+/// What calls are, with the rules that it needs.
+fn call_rules(
+    form: &AnswerForm,
+    syntax: CallSyntax,
+    name: Option<&str>,
+    rules: &mut String,
+) -> Result<String, GrammarError> {
+    let text = |text: &str| in_lark(form, text);
     let mut choices = Vec::new();
     for (index, (function, schema)) in
         form.functions().enumerate().filter(|(_, (of, _))| name.is_none_or(|name| name == *of))
@@ -31,15 +63,13 @@ pub(crate) fn calls(form: &AnswerForm, name: Option<&str>) -> Result<Option<Gram
         let _ = writeln!(rules, "arguments_{index}: %json {schema}");
         choices.push(format!("call_{index}"));
     }
+    let _ = writeln!(rules, "call: {}", choices.join(" | "));
     let num_others = if form.has_one_call || name.is_some() { 0 } else { MAX_CALLS - 1 };
     let others = match num_others {
         0 => String::new(),
         _ => format!("({} call){{0,{num_others}}}", text(syntax.separator)),
     };
-    let thought = thought(form, &mut rules);
-    let (begin, end) = (text(syntax.begin), text(syntax.end));
-    let call = choices.join(" | ");
-    Ok(Some(Grammar::Lark(format!("start: {thought} {begin} call {others} {end}\ncall: {call}\n{rules}"))))
+    Ok(format!("{} call {others} {}", text(syntax.begin), text(syntax.end)))
 }
 
 /// Arguments that the schema does not name are none, unless it says so.

@@ -30,6 +30,7 @@ pub(super) fn check(grammar: &Grammar) -> Result<(), GrammarError> {
         Grammar::JsonSchema(schema) => check_schema(schema),
         Grammar::Regex(text) | Grammar::Lark(text) => bytes(text.len()),
         Grammar::Choice(choices) => bytes(choices.iter().map(String::len).sum()),
+        Grammar::Within { lark, answer } => bytes(lark.len()).and_then(|()| check(answer)),
     }
 }
 

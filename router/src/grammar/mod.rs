@@ -15,10 +15,10 @@ mod tests;
 
 use std::fmt::Write as _;
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-pub(crate) use calls::calls;
+pub(crate) use calls::{after_thought, calls, calls_or};
 pub(crate) use compiler::{CompiledGrammar, GrammarCompiler};
 pub(crate) use matcher::{GrammarMatcher, MaskError};
 
@@ -35,7 +35,12 @@ pub(crate) enum Grammar {
     Lark(String),
     /// One of these texts.
     Choice(Vec<String>),
+    /// A Lark grammar of ours, in which [`ANSWER`] is one that a client asked for.
+    Within { lark: String, answer: Box<Self> },
 }
+
+/// The name of a client's grammar within one of ours.
+const ANSWER: &str = "hilo-answer";
 
 /// Why a text cannot be made to follow a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +57,11 @@ pub(crate) enum GrammarError {
 }
 
 impl Grammar {
+    /// The grammar as a part of another.
+    fn within(self, lark: String) -> Self {
+        Self::Within { lark, answer: Box::new(self) }
+    }
+
     /// Says it to `llguidance`.
     fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
         limits::check(self)?;
@@ -61,6 +71,14 @@ impl Grammar {
             Self::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Self::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
             Self::Choice(choices) => TopLevelGrammar::from_lark(choice(choices)?),
+            Self::Within { lark, answer } => {
+                let mut source = TopLevelGrammar::from_lark(lark.clone());
+                let answer = answer.source()?.grammars;
+                source.grammars.extend(
+                    answer.into_iter().map(|grammar| GrammarWithLexer { name: Some(ANSWER.to_owned()), ..grammar }),
+                );
+                source
+            }
         })
     }
 }

@@ -15,6 +15,11 @@ fn compiler() -> (GrammarCompiler, Arc<Tokenizer>) {
     (GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![EOS]), tokenizer)
 }
 
+/// Tokens of a mask.
+fn allowed(mask: &[u8]) -> Vec<u32> {
+    (0..crate::testing::VOCAB_SIZE).filter(|&id| mask[id as usize / 8] >> (id % 8) & 1 == 1).collect()
+}
+
 /// A text made of tokens that were allowed. Ends as soon as it may, once it has `min_tokens`.
 async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
     let (compiler, tokenizer) = compiler();
@@ -23,8 +28,7 @@ async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut tokens = Vec::new();
     loop {
-        let allowed: Vec<u32> =
-            (0..crate::testing::VOCAB_SIZE).filter(|&id| mask[id as usize / 8] >> (id % 8) & 1 == 1).collect();
+        let allowed = allowed(&mask);
         if allowed == [EOS] || (allowed.contains(&EOS) && tokens.len() >= min_tokens) {
             return tokenizer.detokenize(&tokens).unwrap();
         }
@@ -151,4 +155,21 @@ async fn a_model_that_ends_nothing_follows_nothing() {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
     let compiler = GrammarCompiler::new(tokenizer, crate::testing::VOCAB_SIZE, vec![]);
     assert_eq!(compiler.compile(&Grammar::JsonObject).await.unwrap_err(), GrammarError::NoEos);
+}
+
+#[tokio::test]
+async fn a_grammar_within_another_may_name_itself() {
+    let answer = |rule: &str| Grammar::Lark(format!("start: {rule}").replace('@', &format!("@{ANSWER}")));
+    let within = |rule| answer(rule).within(format!("start: \"(\" @{ANSWER}"));
+    let error = refused(answer("\"a\" | \"b\" @")).await;
+    assert!(error.contains(ANSWER), "nothing is around it: {error}");
+    let text = walk(within("\"a\" | \"b\" @"), 1, 0).await;
+    assert!(text.starts_with('(') && text.trim_start_matches(['(', 'b']) == "a", "{text}");
+    // It begins with itself.
+    let text = walk(within("\"a\" | @ \"b\""), 1, 3).await;
+    assert!(text.starts_with("(a") && text.trim_end_matches('b') == "(a", "{text}");
+    // What never ends is found out when nothing may follow.
+    let (mut matcher, mask) = compiler().0.compile(&within("@ \"b\"")).await.unwrap().begin();
+    let [bracket] = allowed(&mask)[..] else { panic!("{:?}", allowed(&mask)) };
+    assert!(matcher.advance(bracket).is_err());
 }

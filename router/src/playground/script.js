@@ -7,7 +7,7 @@ const UNLIKELY = 0.3;
 
 const element = (id) => document.getElementById(id);
 const form = element("parameters");
-// What was said so far: {role, content}.
+// What was said so far, as messages of OpenAI's chat.
 let conversation = [];
 let running = null;
 
@@ -21,17 +21,37 @@ function parameters() {
   }
   const stop = form.stop.value.split("\n").filter((line) => line !== "");
   if (stop.length > 0) chosen.stop = stop;
+  const schema = typedJson("schema", "JSON schema of the answer");
+  if (schema !== undefined) chosen.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  const tools = mode() === "chat" ? typedJson("tools", "Tools") : undefined;
+  if (tools !== undefined) Object.assign(chosen, { tools, tool_choice: form.tool_choice.value });
   return chosen;
+}
+
+/** What a field of JSON says, if it is not left empty. */
+function typedJson(name, label) {
+  const text = form[name].value.trim();
+  if (text === "") return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${label}: ${error.message}`);
+  }
+}
+
+/** The messages that are not sent yet: what the called tools gave, and the question. */
+function news() {
+  const results = [...document.querySelectorAll("#messages input:enabled")];
+  const messages = results.map((input) => ({ role: "tool", tool_call_id: input.dataset.call, content: input.value }));
+  const question = element("question").value.trim();
+  return question ? [...messages, { role: "user", content: question }] : messages;
 }
 
 /** The body of a request, without what is only for streaming and display. */
 function body() {
   if (mode() === "completion") return { prompt: element("prompt").value, ...parameters() };
   const system = element("system").value.trim();
-  const question = element("question").value.trim();
-  const messages = [...(system ? [{ role: "system", content: system }] : []), ...conversation];
-  if (question) messages.push({ role: "user", content: question });
-  return { messages, ...parameters() };
+  return { messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation, ...news()], ...parameters() };
 }
 
 const path = () => (mode() === "chat" ? "/v1/chat/completions" : "/v1/completions");
@@ -106,25 +126,55 @@ function tokenElement({ text, probability, others }) {
   return span;
 }
 
+function div(kind) {
+  const made = document.createElement("div");
+  made.className = kind;
+  return made;
+}
+
+/** A message of the conversation on the page: where its thoughts, its text and its calls go. */
 function addMessage(role, content) {
   const item = document.createElement("li");
   const who = document.createElement("b");
   who.textContent = role;
-  const text = document.createElement("div");
-  text.className = "text";
-  text.textContent = content;
-  item.append(who, text);
+  const parts = { item, thoughts: div("thoughts"), text: div("text"), calls: div("calls") };
+  parts.text.textContent = content;
+  item.append(who, parts.thoughts, parts.text, parts.calls);
   element("messages").append(item);
-  return text;
+  return parts;
 }
 
-/** Streams an answer into an element; its text. */
+/** Adds pieces of calls to those that came before. */
+function addCalls(calls, pieces, into) {
+  for (const { index, id, function: piece } of pieces) {
+    calls[index] ??= { id, type: "function", function: { name: "", arguments: "" } };
+    calls[index].function.name += piece.name ?? "";
+    calls[index].function.arguments += piece.arguments ?? "";
+  }
+  into.textContent = calls.map((call) => `${call.function.name}(${call.function.arguments})`).join("\n");
+}
+
+/** Asks for what each called tool gave. */
+function askForResults(calls, into) {
+  into.replaceChildren();
+  for (const call of calls) {
+    const label = document.createElement("label");
+    const input = document.createElement("input");
+    input.dataset.call = call.id;
+    input.placeholder = "what it gave, then Send";
+    label.append(`${call.function.name}(${call.function.arguments})`, input);
+    into.append(label);
+  }
+}
+
+/** Streams an answer into its place on the page; the answer as a message. */
 async function stream(request, into, signal) {
   const began = performance.now();
   let first = null;
   let count = 0;
   let reason = "stopped";
-  let answer = "";
+  const answer = { role: "assistant", content: "" };
+  const calls = [];
   const showStats = () => {
     const seconds = first === null ? 0 : (performance.now() - first) / 1000;
     const rate = count > 1 && seconds > 0 ? ` · ${((count - 1) / seconds).toFixed(1)} tokens/s` : "";
@@ -134,20 +184,23 @@ async function stream(request, into, signal) {
   try {
     const response = await fetch(path(), { method: "POST", headers: headers(), body: JSON.stringify(request), signal });
     if (!response.ok) throw new Error(await sentence(response));
-    into.textContent = "";
+    into.text.textContent = "";
     for await (const event of events(response)) {
       if (event.error) throw new Error(event.error.message);
-      if (event.usage) count = event.usage.completion_tokens;
       for (const choice of event.choices) {
-        const added = choice.delta ? choice.delta.content ?? "" : choice.text;
-        answer += added;
-        const news = tokens(choice);
-        if (news.length > 0) first ??= performance.now();
-        count += news.length;
+        const { delta } = choice;
+        const added = delta ? delta.content ?? "" : choice.text;
+        answer.content += added;
+        const made = tokens(choice);
+        if (made.length > 0 || delta?.reasoning_content || delta?.tool_calls) first ??= performance.now();
+        count += made.length;
         // The text decides: a token may be markup, or the beginning of a stop string.
-        if (added) into.append(tokenElement({ ...news.at(-1), text: added }));
+        if (added) into.text.append(tokenElement({ ...made.at(-1), text: added }));
+        if (delta?.reasoning_content) into.thoughts.append(delta.reasoning_content);
+        if (delta?.tool_calls) addCalls(calls, delta.tool_calls, into.calls);
         reason = choice.finish_reason ?? "";
       }
+      if (event.usage) count = event.usage.completion_tokens;
       showStats();
     }
   } catch (error) {
@@ -155,40 +208,45 @@ async function stream(request, into, signal) {
     reason = "stopped";
   }
   showStats();
+  if (calls.length > 0) {
+    answer.tool_calls = calls;
+    askForResults(calls, into.calls);
+  }
   return answer;
 }
 
 async function send() {
   if (running) return;
   showError("");
-  const request = { ...body(), stream: true, stream_options: { include_usage: true } };
-  if (form.probabilities.checked) {
-    Object.assign(request, mode() === "chat" ? { logprobs: true, top_logprobs: CANDIDATES } : { logprobs: CANDIDATES });
-  }
+  element("stats").textContent = "";
+  const isChat = mode() === "chat";
+  const sent = isChat ? news() : [];
+  const question = element("question").value;
+  const answered = [...document.querySelectorAll("#messages input:enabled")];
+  const shown = [];
+  // Whoever clears the page meanwhile begins another.
+  const talk = conversation;
   running = new AbortController();
   element("send").disabled = true;
   element("stop").disabled = false;
-  const question = element("question").value.trim();
-  const isChat = mode() === "chat";
-  let item = null;
   try {
+    const request = { ...body(), stream: true, stream_options: { include_usage: true } };
+    if (form.probabilities.checked) {
+      Object.assign(request, isChat ? { logprobs: true, top_logprobs: CANDIDATES } : { logprobs: CANDIDATES });
+    }
     if (isChat) {
-      if (question) addMessage("user", question);
-      item = addMessage("assistant", "…");
+      for (const { role, content } of sent) if (role === "user") shown.push(addMessage(role, content));
+      shown.push(addMessage("assistant", "…"));
       element("question").value = "";
     }
-    const answer = await stream(request, isChat ? item : element("continuation"), running.signal);
-    if (isChat) {
-      if (question) conversation.push({ role: "user", content: question });
-      conversation.push({ role: "assistant", content: answer });
-    }
+    for (const input of answered) input.disabled = true;
+    const answer = await stream(request, isChat ? shown.at(-1) : { text: element("continuation") }, running.signal);
+    if (isChat) talk.push(...sent, answer);
   } catch (error) {
     showError(error.message);
-    if (isChat) {
-      item.parentElement.remove();
-      if (question) element("messages").lastElementChild.remove();
-      element("question").value = question;
-    }
+    for (const { item } of shown) item.remove();
+    for (const input of answered) input.disabled = false;
+    element("question").value = question;
   } finally {
     running = null;
     element("send").disabled = false;
@@ -212,15 +270,25 @@ function asCurl() {
   return `curl ${location.origin}${path()} -H 'Content-Type: application/json'${key} \\\n  -d ${quoted(JSON.stringify(body()))}\n`;
 }
 
+/** A value as Python writes it. */
+function python(value) {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value !== "object") return JSON.stringify(value);
+  return `{${Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${python(item)}`).join(", ")}}`;
+}
+
 function asPython() {
-  const known = new Set(["messages", "prompt", "temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "stop"]);
-  const entries = Object.entries(body());
-  const line = ([name, value]) => `    ${name}=${JSON.stringify(value)},\n`;
-  const others = Object.fromEntries(entries.filter(([name]) => !known.has(name)));
-  const extra = Object.keys(others).length > 0 ? `    extra_body=${JSON.stringify(others)},\n` : "";
   const isChat = mode() === "chat";
+  const known = new Set(["temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "stop"]);
+  for (const name of isChat ? ["messages", "response_format", "tools", "tool_choice"] : ["prompt"]) known.add(name);
+  const entries = Object.entries(body());
+  const line = ([name, value]) => `    ${name}=${python(value)},\n`;
+  const others = Object.fromEntries(entries.filter(([name]) => !known.has(name)));
+  const extra = Object.keys(others).length > 0 ? `    extra_body=${python(others)},\n` : "";
   const call = isChat ? "chat.completions" : "completions";
-  const text = isChat ? "message.content" : "text";
+  const text = isChat ? (entries.some(([name]) => name === "tools") ? "message" : "message.content") : "text";
   const key = form.key.value.trim() ? 'os.environ["API_KEY"]' : '"-"';
   const imports = form.key.value.trim() ? "import os\n\n" : "";
   const named = entries.filter(([name]) => known.has(name)).map(line).join("");
@@ -228,7 +296,15 @@ function asPython() {
     `answer = client.${call}.create(\n    model=${JSON.stringify(element("model").dataset.id ?? "demo")},\n${named}${extra})\nprint(answer.choices[0].${text})\n`;
 }
 
-async function copy(text, button) {
+async function copy(write, button) {
+  showError("");
+  let text;
+  try {
+    text = write();
+  } catch (error) {
+    showError(error.message);
+    return;
+  }
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -261,6 +337,7 @@ async function showModel() {
 function showMode() {
   element("chat").hidden = mode() !== "chat";
   element("completion").hidden = mode() === "chat";
+  element("tools").hidden = mode() !== "chat";
   showError("");
 }
 
@@ -280,7 +357,7 @@ document.addEventListener("mouseover", showCandidates);
 document.addEventListener("focusin", showCandidates);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") running?.abort();
-  const isField = event.target === element("question") || event.target === element("prompt");
+  const isField = event.target === element("question") || event.target === element("prompt") || "call" in event.target.dataset;
   const sends = event.key === "Enter" && isField && (event.ctrlKey || event.metaKey || (mode() === "chat" && !event.shiftKey));
   if (sends && !event.isComposing) {
     event.preventDefault();
@@ -290,8 +367,8 @@ document.addEventListener("keydown", (event) => {
 element("send").addEventListener("click", send);
 element("stop").addEventListener("click", () => running?.abort());
 element("clear").addEventListener("click", clear);
-element("curl").addEventListener("click", (event) => copy(asCurl(), event.target));
-element("python").addEventListener("click", (event) => copy(asPython(), event.target));
+element("curl").addEventListener("click", (event) => copy(asCurl, event.target));
+element("python").addEventListener("click", (event) => copy(asPython, event.target));
 form.addEventListener("submit", (event) => event.preventDefault());
 form.key.addEventListener("change", showModel);
 element("modes").addEventListener("change", showMode);

@@ -11,7 +11,7 @@ pub(super) async fn page() -> Response {
 
 /// How it looks.
 pub(super) async fn style() -> Response {
-    file("text/css; charset=utf-8", include_str!("../docs/style.css"))
+    file("text/css; charset=utf-8", concat!(include_str!("../page.css"), include_str!("../docs/style.css")))
 }
 
 /// What it does.

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use crate::api::anthropic::{Message, MessageEvents, MessagesRequest, TokenCount};
-use crate::api::{JsonBody, RequestContext, event_stream, generation_headers, stream_headers};
+use crate::api::{AnswerEvents, JsonBody, RequestContext, event_stream, generation_headers, stream_headers};
 use crate::error::{AnthropicError, ApiError};
 use crate::state::AppState;
 
@@ -17,14 +17,13 @@ pub(super) async fn messages(
 ) -> Result<Response, AnthropicError> {
     let JsonBody(request) = body?;
     let inputs = request.chat()?.into_inputs(jiff::Zoned::now().datetime())?;
-    let mut plan = request.into_plan()?;
-    plan.sampling = plan.sampling.or_defaults(state.sampling_defaults());
+    let plan = request.into_plan(state.sampling_defaults())?;
     let rendered = state.chat().render(inputs).await.map_err(ApiError::from)?;
     let num_characters = rendered.text.chars().count();
-    let request = plan.request(rendered, context)?;
+    let request = plan.tools.request(rendered, plan.sampling, context)?;
     if plan.is_stream {
         let generation = state.generator().stream(request).await?;
-        let events = MessageEvents::new(generation, state.model_id(), plan.stop_sequences);
+        let events = AnswerEvents::new(generation, MessageEvents::new(state.model_id(), plan.stop_sequences));
         return Ok((stream_headers(state.compute_type(), num_characters), event_stream(events)).into_response());
     }
     let outcome = state.generator().complete(request).await?;

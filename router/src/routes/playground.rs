@@ -16,7 +16,7 @@ pub(super) async fn page() -> Response {
 
 /// How it looks.
 pub(super) async fn style() -> Response {
-    file("text/css; charset=utf-8", include_str!("../playground/style.css"))
+    file("text/css; charset=utf-8", concat!(include_str!("../page.css"), include_str!("../playground/style.css")))
 }
 
 /// What it does.

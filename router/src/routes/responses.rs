@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::openai::OpenAiBody;
 use crate::api::responses::{ResponseEvents, ResponsesRequest};
-use crate::api::{RequestContext, event_stream, generation_headers, stream_headers};
+use crate::api::{AnswerEvents, RequestContext, event_stream, generation_headers, stream_headers};
 use crate::error::OpenAiError;
 use crate::state::AppState;
 
@@ -19,11 +19,13 @@ pub(super) async fn responses(
     let (chat, plan) = request.into_plan(sampling.or_defaults(state.sampling_defaults()), state.model_id())?;
     let rendered = state.chat().render(chat.into_inputs(jiff::Zoned::now().datetime())?).await?;
     let num_characters = rendered.text.chars().count();
-    let request = plan.request(rendered, context)?;
+    let request = plan.tools.request(rendered, plan.sampling, context)?;
     if plan.is_stream {
         let generation = state.generator().stream(request).await?;
         let headers = stream_headers(state.compute_type(), num_characters);
-        return Ok((headers, event_stream(ResponseEvents::new(generation, plan.head))).into_response());
+        return Ok(
+            (headers, event_stream(AnswerEvents::new(generation, ResponseEvents::new(plan.head)))).into_response()
+        );
     }
     let outcome = state.generator().complete(request).await?;
     let response = plan.head.whole(&outcome.best.finish);

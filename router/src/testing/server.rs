@@ -23,10 +23,11 @@ use crate::RouterArgs;
 use crate::batcher::BatcherError;
 use crate::config::Config;
 use crate::startup;
+use crate::state::Health;
 use crate::text::ModelText;
 
-/// Nothing in a test takes this long.
-const DEADLINE: Duration = Duration::from_secs(20);
+/// Nothing in a test takes this long, not even what waits for a deadline of the server on a clock that skips.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -38,6 +39,7 @@ struct Cli {
 pub(crate) struct TestServer {
     pub(crate) app: Router,
     pub(crate) stop_tx: watch::Sender<bool>,
+    pub(crate) health: Health,
     pub(crate) batcher: JoinHandle<Result<(), BatcherError>>,
     _directory: TempDir,
 }
@@ -81,7 +83,7 @@ impl TestServer {
     pub(crate) async fn start(shard: FakeShard, flags: &[&str]) -> Self {
         let (started, directory) = start(shard, flags).await;
         let batcher = tokio::spawn(started.batcher.run());
-        Self { app: started.app, stop_tx: started.stop_tx, batcher, _directory: directory }
+        Self { app: started.app, stop_tx: started.stop_tx, health: started.health, batcher, _directory: directory }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {

@@ -17,7 +17,7 @@ mod vocabulary;
 
 use model_files::ModelFiles;
 
-pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, ToolCall};
+pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, CallSyntax, ToolCall};
 pub(crate) use chat::{Chat, ChatError, TokenizedChat};
 pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
 pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError, RenderedChat};

@@ -1,26 +1,22 @@
 //! The answer as events, each with its name: blocks that begin, grow and end one after the other.
 
-use std::task::{Context, Poll, ready};
-
 use serde_json::{Value, json};
 
 use super::reply::{Message, stop_reason, text_block, thinking_block, tool_use_block, usage};
-use crate::api::sse::{Events, write_named_event as write};
+use crate::api::answer_events::AnswerDialect;
+use crate::api::sse::write_named_event as write;
 use crate::error::{AnthropicError, ApiError};
-use crate::generation::{Finish, Generation, Piece};
+use crate::generation::Finish;
 use crate::text::AnswerEvent;
 
-/// The stream.
+/// What was told so far.
 #[derive(Debug)]
 pub(crate) struct MessageEvents {
-    generation: Generation,
     model: String,
     stop_sequences: Vec<String>,
     /// The block that grows.
     open: Option<Block>,
     num_blocks: usize,
-    has_begun: bool,
-    has_ended: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,45 +27,12 @@ enum Block {
 }
 
 impl MessageEvents {
-    pub(crate) fn new(generation: Generation, model: &str, stop_sequences: Vec<String>) -> Self {
-        let model = model.to_owned();
-        Self { generation, model, stop_sequences, open: None, num_blocks: 0, has_begun: false, has_ended: false }
-    }
-
-    fn event(&mut self, chunk: &mut Vec<u8>, event: AnswerEvent) {
-        match event {
-            AnswerEvent::Reasoning(text) => {
-                self.begin(chunk, Block::Thinking, || thinking_block(""));
-                self.delta(chunk, &json!({"type": "thinking_delta", "thinking": text}));
-            }
-            AnswerEvent::Content(text) => {
-                self.begin(chunk, Block::Text, || text_block(""));
-                self.delta(chunk, &json!({"type": "text_delta", "text": text}));
-            }
-            AnswerEvent::CallStarted { id, name } => {
-                self.begin(chunk, Block::ToolUse, || tool_use_block(&id, &name, &json!({})));
-            }
-            AnswerEvent::Arguments(piece) => {
-                self.delta(chunk, &json!({"type": "input_json_delta", "partial_json": piece}));
-            }
-            AnswerEvent::CallEnded => self.end_block(chunk),
-        }
-    }
-
-    fn finish(&mut self, chunk: &mut Vec<u8>, finish: &Finish) {
-        if self.num_blocks == 0 {
-            self.begin(chunk, Block::Text, || text_block(""));
-        }
-        self.end_block(chunk);
-        let stop_sequence = finish.stop_index.and_then(|index| self.stop_sequences.get(index));
-        let delta = json!({"stop_reason": stop_reason(finish), "stop_sequence": stop_sequence});
-        write(chunk, &json!({"type": "message_delta", "delta": delta, "usage": usage(finish)}));
-        write(chunk, &json!({"type": "message_stop"}));
-        self.has_ended = true;
+    pub(crate) fn new(model: &str, stop_sequences: Vec<String>) -> Self {
+        Self { model: model.to_owned(), stop_sequences, open: None, num_blocks: 0 }
     }
 
     /// Goes on with a block of this kind, which may have to begin.
-    fn begin(&mut self, chunk: &mut Vec<u8>, block: Block, content: impl FnOnce() -> Value) {
+    fn begin_block(&mut self, chunk: &mut Vec<u8>, block: Block, content: impl FnOnce() -> Value) {
         if self.open == Some(block) {
             return;
         }
@@ -95,27 +58,43 @@ impl MessageEvents {
     }
 }
 
-impl Events for MessageEvents {
-    fn poll_events(&mut self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> Poll<Option<()>> {
-        if self.has_ended {
-            return Poll::Ready(None);
-        }
-        if !std::mem::replace(&mut self.has_begun, true) {
-            write(chunk, &json!({"type": "message_start", "message": Message::empty(&self.model)}));
-        }
-        match ready!(self.generation.poll_next(cx)) {
-            None => return Poll::Ready(None),
-            Some(Ok(Piece { events, finish, .. })) => {
-                events.into_iter().for_each(|event| self.event(chunk, event));
-                if let Some(finish) = finish {
-                    self.finish(chunk, &finish);
-                }
+impl AnswerDialect for MessageEvents {
+    fn begin(&mut self, chunk: &mut Vec<u8>) {
+        write(chunk, &json!({"type": "message_start", "message": Message::empty(&self.model)}));
+    }
+
+    fn event(&mut self, chunk: &mut Vec<u8>, event: AnswerEvent) {
+        match event {
+            AnswerEvent::Reasoning(text) => {
+                self.begin_block(chunk, Block::Thinking, || thinking_block(""));
+                self.delta(chunk, &json!({"type": "thinking_delta", "thinking": text}));
             }
-            Some(Err(failure)) => {
-                self.has_ended = true;
-                write(chunk, &AnthropicError::from(ApiError::of_stream(failure)).body());
+            AnswerEvent::Content(text) => {
+                self.begin_block(chunk, Block::Text, || text_block(""));
+                self.delta(chunk, &json!({"type": "text_delta", "text": text}));
             }
+            AnswerEvent::CallStarted { id, name } => {
+                self.begin_block(chunk, Block::ToolUse, || tool_use_block(&id, &name, &json!({})));
+            }
+            AnswerEvent::Arguments(piece) => {
+                self.delta(chunk, &json!({"type": "input_json_delta", "partial_json": piece}));
+            }
+            AnswerEvent::CallEnded => self.end_block(chunk),
         }
-        Poll::Ready(Some(()))
+    }
+
+    fn finish(&mut self, chunk: &mut Vec<u8>, finish: &Finish) {
+        if self.num_blocks == 0 {
+            self.begin_block(chunk, Block::Text, || text_block(""));
+        }
+        self.end_block(chunk);
+        let stop_sequence = finish.stop_index.and_then(|index| self.stop_sequences.get(index));
+        let delta = json!({"stop_reason": stop_reason(finish), "stop_sequence": stop_sequence});
+        write(chunk, &json!({"type": "message_delta", "delta": delta, "usage": usage(finish)}));
+        write(chunk, &json!({"type": "message_stop"}));
+    }
+
+    fn fail(&mut self, chunk: &mut Vec<u8>, error: ApiError) {
+        write(chunk, &AnthropicError::from(error).body());
     }
 }

@@ -1,5 +1,6 @@
 //! The body of `/v1/messages`.
 
+use proto::SamplingDefaults;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -7,11 +8,8 @@ use utoipa::ToSchema;
 use super::conversation::{messages, tool_fields};
 use crate::api::nullable::null_as_false;
 use crate::api::openai::{OpenAiSampling, ToolUse};
-use crate::api::{ChatRequest, RequestContext, schemas};
+use crate::api::{ChatRequest, schemas};
 use crate::error::ApiError;
-use crate::generation::GenerationRequest;
-use crate::text::RenderedChat;
-use crate::validation::Prompt;
 
 /// Variables by which templates ask for thoughts.
 const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
@@ -49,7 +47,7 @@ pub(crate) struct MessagesPlan {
     pub(crate) is_stream: bool,
     pub(crate) stop_sequences: Vec<String>,
     pub(crate) sampling: OpenAiSampling,
-    tools: ToolUse,
+    pub(crate) tools: ToolUse,
 }
 
 /// Answer of `POST /v1/messages/count_tokens`.
@@ -85,7 +83,7 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// When the field that Anthropic's API demands is missing.
-    pub(crate) fn into_plan(self) -> Result<MessagesPlan, ApiError> {
+    pub(crate) fn into_plan(self, defaults: &SamplingDefaults) -> Result<MessagesPlan, ApiError> {
         let max_tokens = self.max_tokens.ok_or_else(|| ApiError::BodyShape("missing field `max_tokens`".to_owned()))?;
         let tools = self.tool_use()?;
         let sampling = OpenAiSampling {
@@ -96,27 +94,11 @@ impl MessagesRequest {
             max_tokens: Some(max_tokens),
             ..OpenAiSampling::default()
         };
+        let sampling = sampling.or_defaults(defaults);
         Ok(MessagesPlan { is_stream: self.stream, stop_sequences: self.stop_sequences, sampling, tools })
     }
 
     fn tool_use(&self) -> Result<ToolUse, ApiError> {
         tool_fields(self.tools.as_deref().unwrap_or_default(), self.tool_choice.as_ref())?.into_use()
-    }
-}
-
-impl MessagesPlan {
-    /// The generation that goes on with the conversation.
-    ///
-    /// # Errors
-    /// When the model is to call a tool in a way that it cannot be made to.
-    pub(crate) fn request(
-        &self,
-        RenderedChat { text, answer_form }: RenderedChat,
-        context: RequestContext,
-    ) -> Result<GenerationRequest, ApiError> {
-        let mut options = self.sampling.clone().into_options(0, false);
-        self.tools.apply(answer_form, &mut options)?;
-        let RequestContext { received_at, request_id } = context;
-        Ok(GenerationRequest { prompt: Prompt::Rendered(text), options, received_at, request_id })
     }
 }

@@ -2,10 +2,13 @@
 
 use serde_json::Value;
 
+use super::OpenAiSampling;
+use crate::api::RequestContext;
 use crate::error::ApiError;
-use crate::grammar::calls;
-use crate::text::AnswerForm;
-use crate::validation::{GenerationOptions, ValidationError};
+use crate::generation::GenerationRequest;
+use crate::grammar::{after_thought, calls, calls_or};
+use crate::text::{AnswerForm, RenderedChat};
+use crate::validation::{GenerationOptions, Prompt, ValidationError};
 
 /// Fields of a body.
 #[derive(Debug, Clone, Default)]
@@ -63,30 +66,46 @@ impl ToolFields {
 }
 
 impl ToolUse {
-    /// Makes a generation's answer be read, and its model call what it has to.
+    /// The generation that goes on with a conversation.
     ///
     /// # Errors
     /// When the model has to call something and cannot be made to.
-    pub(crate) fn apply(&self, mut answer_form: AnswerForm, options: &mut GenerationOptions) -> Result<(), ApiError> {
-        answer_form.has_one_call = self.has_one_call;
-        if self.tools.is_some() && options.grammar.is_some() {
-            return Err(ApiError::NotSupported {
-                what: "a grammar or `response_format` together with `tools`".to_owned(),
-            });
-        }
-        let name = match &self.choice {
-            ToolChoice::Auto => {
-                options.answer_form = Some(answer_form);
-                return Ok(());
+    pub(crate) fn request(
+        &self,
+        RenderedChat { text, answer_form }: RenderedChat,
+        sampling: OpenAiSampling,
+        RequestContext { received_at, request_id }: RequestContext,
+    ) -> Result<GenerationRequest, ApiError> {
+        let mut options = sampling.into_options(0, false);
+        self.apply(answer_form, &mut options)?;
+        Ok(GenerationRequest { prompt: Prompt::Rendered(text), options, received_at, request_id })
+    }
+
+    /// Makes a generation's answer be read, and its model call what it has to, or answer in the form that is asked for.
+    ///
+    /// # Errors
+    /// When the grammar for that is too large.
+    pub(crate) fn apply(&self, mut form: AnswerForm, options: &mut GenerationOptions) -> Result<(), ApiError> {
+        form.has_one_call = self.has_one_call;
+        let grammar = match (&self.choice, options.grammar.take()) {
+            (ToolChoice::Auto, None) => Ok(None),
+            (ToolChoice::Auto, Some(answer)) if self.tools.is_none() => Ok(Some(after_thought(&form, answer))),
+            (ToolChoice::Auto, Some(answer)) => {
+                let syntax = form.make_enforceable();
+                calls_or(&form, syntax, answer).map(Some)
             }
-            ToolChoice::Required => None,
-            ToolChoice::Function(name) => Some(name.as_str()),
+            // Calls are all of the answer: there is nothing else that could have a form.
+            (ToolChoice::Required, _) => {
+                let syntax = form.make_enforceable();
+                calls(&form, syntax, None).map(Some)
+            }
+            (ToolChoice::Function(name), _) => {
+                let syntax = form.make_enforceable();
+                calls(&form, syntax, Some(name)).map(Some)
+            }
         };
-        let what = || "`tool_choice` other than \"auto\" and \"none\", in the format of this model's calls,".to_owned();
-        let calls =
-            calls(&answer_form, name).map_err(|error| ApiError::Generation(ValidationError::from(error).into()))?;
-        options.grammar = Some(calls.ok_or_else(|| ApiError::NotSupported { what: what() })?);
-        options.answer_form = Some(answer_form);
+        options.grammar = grammar.map_err(|error| ApiError::Generation(ValidationError::from(error).into()))?;
+        options.answer_form = Some(form);
         Ok(())
     }
 }

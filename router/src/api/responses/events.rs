@@ -1,58 +1,32 @@
 //! The answer as events, each with its name and a number: items that begin, grow and end one after the other.
 
-use std::task::{Context, Poll, ready};
-
 use serde_json::{Value, json};
 
 use super::item::{Item, ItemContent, Status};
 use super::reply::{ResponseHead, status};
-use crate::api::sse::{Events, write_named_event};
+use crate::api::answer_events::AnswerDialect;
+use crate::api::sse::write_named_event;
 use crate::error::ApiError;
-use crate::generation::{Finish, Generation, Piece};
+use crate::generation::Finish;
 use crate::text::{AnswerEvent, ToolCall};
 
-/// The stream.
+/// What was told so far.
 #[derive(Debug)]
 pub(crate) struct ResponseEvents {
-    generation: Generation,
     head: ResponseHead,
     /// Items that have ended.
     output: Vec<Value>,
     /// The item that grows.
     open: Option<Item>,
     num_events: u64,
-    has_ended: bool,
 }
 
 impl ResponseEvents {
-    pub(crate) fn new(generation: Generation, head: ResponseHead) -> Self {
-        Self { generation, head, output: Vec::new(), open: None, num_events: 0, has_ended: false }
+    pub(crate) fn new(head: ResponseHead) -> Self {
+        Self { head, output: Vec::new(), open: None, num_events: 0 }
     }
 
-    fn event(&mut self, chunk: &mut Vec<u8>, event: AnswerEvent) {
-        match event {
-            AnswerEvent::Reasoning(text) => {
-                if !matches!(self.open, Some(Item { content: ItemContent::Reasoning(_), .. })) {
-                    self.begin(chunk, ItemContent::Reasoning(String::new()));
-                }
-                self.grow(chunk, "response.reasoning_text.delta", &text);
-            }
-            AnswerEvent::Content(text) => {
-                if !matches!(self.open, Some(Item { content: ItemContent::Message(_), .. })) {
-                    self.begin(chunk, ItemContent::Message(String::new()));
-                }
-                self.grow(chunk, "response.output_text.delta", &text);
-            }
-            AnswerEvent::CallStarted { id, name } => {
-                self.begin(chunk, ItemContent::Call(ToolCall { id, name, arguments: String::new() }));
-            }
-            AnswerEvent::Arguments(piece) => self.grow(chunk, "response.function_call_arguments.delta", &piece),
-            // It is over when something else comes: until then it may be cut off.
-            AnswerEvent::CallEnded => {}
-        }
-    }
-
-    fn begin(&mut self, chunk: &mut Vec<u8>, content: ItemContent) {
+    fn begin_item(&mut self, chunk: &mut Vec<u8>, content: ItemContent) {
         self.end_item(chunk, Status::Completed);
         let item = Item::new(content);
         self.write(chunk, "response.output_item.added", self.at_item(&json!({"item": item.value(Status::InProgress)})));
@@ -105,27 +79,6 @@ impl ResponseEvents {
         self.output.push(value);
     }
 
-    fn finish(&mut self, chunk: &mut Vec<u8>, finish: &Finish) {
-        if self.open.is_none() && self.output.is_empty() {
-            self.begin(chunk, ItemContent::Message(String::new()));
-        }
-        self.end_item(chunk, status(finish));
-        let name = match status(finish) {
-            Status::Incomplete => "response.incomplete",
-            Status::Completed | Status::InProgress => "response.completed",
-        };
-        let response = self.head.finished(finish, std::mem::take(&mut self.output));
-        self.write(chunk, name, json!({"response": response}));
-        self.has_ended = true;
-    }
-
-    fn fail(&mut self, chunk: &mut Vec<u8>, message: &str) {
-        self.end_item(chunk, Status::Incomplete);
-        let response = self.head.failed(message, std::mem::take(&mut self.output));
-        self.write(chunk, "response.failed", json!({"response": response}));
-        self.has_ended = true;
-    }
-
     /// An event of the item that grows, or begins.
     fn at_item(&self, event: &Value) -> Value {
         let mut event = event.clone();
@@ -141,26 +94,52 @@ impl ResponseEvents {
     }
 }
 
-impl Events for ResponseEvents {
-    fn poll_events(&mut self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> Poll<Option<()>> {
-        if self.has_ended {
-            return Poll::Ready(None);
+impl AnswerDialect for ResponseEvents {
+    fn begin(&mut self, chunk: &mut Vec<u8>) {
+        for name in ["response.created", "response.in_progress"] {
+            self.write(chunk, name, json!({"response": self.head.begun()}));
         }
-        if self.num_events == 0 {
-            for name in ["response.created", "response.in_progress"] {
-                self.write(chunk, name, json!({"response": self.head.begun()}));
-            }
-        }
-        match ready!(self.generation.poll_next(cx)) {
-            None => return Poll::Ready(None),
-            Some(Ok(Piece { events, finish, .. })) => {
-                events.into_iter().for_each(|event| self.event(chunk, event));
-                if let Some(finish) = finish {
-                    self.finish(chunk, &finish);
+    }
+
+    fn event(&mut self, chunk: &mut Vec<u8>, event: AnswerEvent) {
+        match event {
+            AnswerEvent::Reasoning(text) => {
+                if !matches!(self.open, Some(Item { content: ItemContent::Reasoning(_), .. })) {
+                    self.begin_item(chunk, ItemContent::Reasoning(String::new()));
                 }
+                self.grow(chunk, "response.reasoning_text.delta", &text);
             }
-            Some(Err(failure)) => self.fail(chunk, &ApiError::of_stream(failure).to_string()),
+            AnswerEvent::Content(text) => {
+                if !matches!(self.open, Some(Item { content: ItemContent::Message(_), .. })) {
+                    self.begin_item(chunk, ItemContent::Message(String::new()));
+                }
+                self.grow(chunk, "response.output_text.delta", &text);
+            }
+            AnswerEvent::CallStarted { id, name } => {
+                self.begin_item(chunk, ItemContent::Call(ToolCall { id, name, arguments: String::new() }));
+            }
+            AnswerEvent::Arguments(piece) => self.grow(chunk, "response.function_call_arguments.delta", &piece),
+            // It is over when something else comes: until then it may be cut off.
+            AnswerEvent::CallEnded => {}
         }
-        Poll::Ready(Some(()))
+    }
+
+    fn finish(&mut self, chunk: &mut Vec<u8>, finish: &Finish) {
+        if self.open.is_none() && self.output.is_empty() {
+            self.begin_item(chunk, ItemContent::Message(String::new()));
+        }
+        self.end_item(chunk, status(finish));
+        let name = match status(finish) {
+            Status::Incomplete => "response.incomplete",
+            Status::Completed | Status::InProgress => "response.completed",
+        };
+        let response = self.head.finished(finish, std::mem::take(&mut self.output));
+        self.write(chunk, name, json!({"response": response}));
+    }
+
+    fn fail(&mut self, chunk: &mut Vec<u8>, error: ApiError) {
+        self.end_item(chunk, Status::Incomplete);
+        let response = self.head.failed(&error.to_string(), std::mem::take(&mut self.output));
+        self.write(chunk, "response.failed", json!({"response": response}));
     }
 }

@@ -9,12 +9,9 @@ use super::reply::ResponseHead;
 use crate::api::grammar::tagged;
 use crate::api::nullable::null_as_false;
 use crate::api::openai::{OpenAiSampling, ToolFields, ToolUse};
-use crate::api::{ChatRequest, RequestContext, schemas};
+use crate::api::{ChatRequest, schemas};
 use crate::error::ApiError;
-use crate::generation::GenerationRequest;
 use crate::grammar::Grammar;
-use crate::text::RenderedChat;
-use crate::validation::Prompt;
 
 /// What is particular to the route.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -68,8 +65,8 @@ struct Reasoning {
 pub(crate) struct ResponsesPlan {
     pub(crate) is_stream: bool,
     pub(crate) head: ResponseHead,
-    sampling: OpenAiSampling,
-    tools: ToolUse,
+    pub(crate) sampling: OpenAiSampling,
+    pub(crate) tools: ToolUse,
 }
 
 impl ResponsesRequest {
@@ -144,22 +141,5 @@ impl ResponsesRequest {
             "top_p": sampling.top_p,
             "truncation": "disabled",
         })
-    }
-}
-
-impl ResponsesPlan {
-    /// The generation that goes on with the conversation.
-    ///
-    /// # Errors
-    /// When the model is to call a tool in a way that it cannot be made to.
-    pub(crate) fn request(
-        &self,
-        RenderedChat { text, answer_form }: RenderedChat,
-        context: RequestContext,
-    ) -> Result<GenerationRequest, ApiError> {
-        let mut options = self.sampling.clone().into_options(0, false);
-        self.tools.apply(answer_form, &mut options)?;
-        let RequestContext { received_at, request_id } = context;
-        Ok(GenerationRequest { prompt: Prompt::Rendered(text), options, received_at, request_id })
     }
 }

@@ -1,10 +1,11 @@
 //! One route of the document, put together from the types that it reads and answers.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
+use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
-use utoipa::openapi::schema::{ArrayBuilder, Ref, Schema};
+use utoipa::openapi::schema::{ArrayBuilder, OneOfBuilder, Ref, Schema};
 use utoipa::openapi::{
     ContentBuilder, HttpMethod, ObjectBuilder, RefOr, Required, ResponseBuilder, SecurityRequirement, Type,
 };
@@ -14,6 +15,9 @@ use crate::error::{AnthropicErrorBody, ErrorBody, OpenAiErrorBody};
 pub(super) const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";
 pub(super) const TEXT: &str = "text/plain";
+
+/// What the data of an event is, as JSON.
+const EVENT_DATA: &str = "x-json";
 
 /// Ways to send a key.
 pub(super) const BEARER: &str = "bearer";
@@ -59,6 +63,7 @@ pub(super) struct Route {
     /// None where there is never success.
     answer: Option<ResponseBuilder>,
     is_open: bool,
+    has_openai_errors: bool,
 }
 
 impl Dialect {
@@ -94,7 +99,18 @@ impl Route {
 
     fn new(method: HttpMethod, dialect: Dialect, (path, summary): (&'static str, &'static str)) -> Self {
         let operation = OperationBuilder::new().tag(dialect.name()).summary(Some(summary));
-        Self { method, path, schemas: Vec::new(), dialect, operation, summary, answer: None, is_open: false }
+        let (is_open, has_openai_errors) = (false, false);
+        Self {
+            method,
+            path,
+            schemas: Vec::new(),
+            dialect,
+            operation,
+            summary,
+            answer: None,
+            is_open,
+            has_openai_errors,
+        }
     }
 
     /// Reads a body; refusals included.
@@ -111,10 +127,30 @@ impl Route {
         self.refuses(&GENERATING)
     }
 
-    /// Answers with such an object, or with such events.
-    pub(super) fn answers<T: ToSchema>(mut self, media_type: &str) -> Self {
+    /// Answers with such an object.
+    pub(super) fn answers<T: ToSchema>(mut self) -> Self {
         let schema = self.schema::<T>();
-        self.has_content(media_type, schema)
+        self.has_content(JSON, schema)
+    }
+
+    /// Answers with server-sent events, the data of each such an object.
+    pub(super) fn answers_events<T: ToSchema>(mut self) -> Self {
+        let schema = self.schema::<T>();
+        self.has_events(&json!(schema))
+    }
+
+    /// Answers with server-sent events of several kinds, each with its name.
+    pub(super) fn answers_named_events(self) -> Self {
+        self.has_events(&json!({"type": "object", "required": ["type"]}))
+    }
+
+    /// OpenAPI 3.1 has no words for what the data of an event is (3.2 has): it stands beside.
+    fn has_events(self, data: &Value) -> Self {
+        let extensions = ExtensionsBuilder::new().add(EVENT_DATA, data.clone()).build();
+        let text = || ObjectBuilder::new().schema_type(Type::String);
+        let event =
+            ObjectBuilder::new().property("event", text()).property("data", text().extensions(Some(extensions)));
+        self.has_content(EVENTS, event.description(Some("one event")))
     }
 
     /// Answers with a list of such objects.
@@ -154,14 +190,21 @@ impl Route {
     pub(super) fn refuses(mut self, refusals: &[Refusal]) -> Self {
         for (status, when) in refusals {
             let schema = match self.dialect {
-                Dialect::Tgi | Dialect::Server => self.schema::<ErrorBody>(),
-                Dialect::OpenAi => self.schema::<OpenAiErrorBody>(),
-                Dialect::Anthropic => self.schema::<AnthropicErrorBody>(),
+                Dialect::Tgi if self.has_openai_errors => RefOr::T(self.either_error()),
+                Dialect::Tgi | Dialect::Server => self.schema::<ErrorBody>().into(),
+                Dialect::OpenAi => self.schema::<OpenAiErrorBody>().into(),
+                Dialect::Anthropic => self.schema::<AnthropicErrorBody>().into(),
             };
             let content = ContentBuilder::new().schema(Some(schema)).build();
             let response = ResponseBuilder::new().description(*when).content(JSON, content).build();
             self.operation = self.operation.response(status.to_string(), response);
         }
+        self
+    }
+
+    /// Some bodies are refused in the words of OpenAI's routes. Comes before all refusals.
+    pub(super) fn may_speak_as_openai(mut self) -> Self {
+        self.has_openai_errors = true;
         self
     }
 
@@ -184,6 +227,11 @@ impl Route {
             self.operation = self.operation.response("200", answer.build());
         }
         (self.operation.build(), self.schemas)
+    }
+
+    fn either_error(&mut self) -> Schema {
+        let errors = OneOfBuilder::new().item(self.schema::<ErrorBody>()).item(self.schema::<OpenAiErrorBody>());
+        Schema::OneOf(errors.build())
     }
 
     fn schema<T: ToSchema>(&mut self) -> Ref {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::route::Dialect::{Anthropic, OpenAi, Server, Tgi};
-use super::route::{EVENTS, JSON, Route, TEXT};
+use super::route::{JSON, Route, TEXT};
 use crate::api::anthropic::{Message, MessagesRequest, TokenCount};
 use crate::api::openai::{
     ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, CompletionRequest, Model, Models, OpenAiBody,
@@ -31,29 +31,30 @@ fn tgi() -> Vec<Route> {
         post("/generate", "a generation as one JSON object")
             .reads::<GenerateRequest>(native())
             .generates()
-            .answers::<GenerateResponse>(JSON),
+            .answers::<GenerateResponse>(),
         post("/generate_stream", "a generation as server-sent events, one for each token")
             .reads::<GenerateRequest>(native())
             .generates()
-            .answers::<StreamResponse>(EVENTS),
+            .answers_events::<StreamResponse>(),
         post("/", "either, by the field `stream`")
             .reads::<CompatRequest>(native())
             .generates()
             .answers_list::<GenerateResponse>()
-            .answers::<StreamResponse>(EVENTS),
+            .answers_events::<StreamResponse>(),
         post("/tokenize", "the tokens of a prompt").reads::<GenerateRequest>(native()).answers_list::<SimpleToken>(),
         post("/chat_tokenize", "the text that the chat template makes of a conversation, and its tokens")
             .reads::<ChatRequest>(json!({"messages": messages()}))
-            .answers::<ChatTokenizeResponse>(JSON),
+            .answers::<ChatTokenizeResponse>(),
         post("/invocations", "what SageMaker calls: `/`, `/v1/chat/completions` or `/v1/completions`, by the body")
+            .may_speak_as_openai()
             .reads::<InvocationsRequest>(native())
             .generates()
-            .answers::<InvocationsResponse>(JSON)
-            .answers::<StreamResponse>(EVENTS),
+            .answers::<InvocationsResponse>()
+            .answers_events::<StreamResponse>(),
         post("/vertex", "what Vertex AI calls: several prompts or conversations, and a text for each")
             .reads::<VertexRequest>(json!({"instances": [native()]}))
             .generates()
-            .answers::<VertexResponse>(JSON),
+            .answers::<VertexResponse>(),
     ]
 }
 
@@ -64,23 +65,23 @@ fn openai() -> Vec<Route> {
         post("/v1/chat/completions", "the next message of a conversation, whole or as server-sent events")
             .reads::<ChatBody>(json!({"messages": messages(), "max_tokens": 50}))
             .generates()
-            .answers::<ChatCompletion>(JSON)
-            .answers::<ChatCompletionChunk<'static>>(EVENTS),
+            .answers::<ChatCompletion>()
+            .answers_events::<ChatCompletionChunk<'static>>(),
         post("/v1/completions", "what follows a prompt, or several, whole or as server-sent events")
             .reads::<CompletionBody>(json!({"prompt": "Once upon a time", "max_tokens": 50}))
             .generates()
-            .answers::<TextCompletion>(JSON)
-            .answers::<TextCompletionChunk<'static>>(EVENTS),
+            .answers::<TextCompletion>()
+            .answers_events::<TextCompletionChunk<'static>>(),
         post("/v1/responses", "an answer to a text or to items, whole or as server-sent events; nothing is kept")
             .reads::<OpenAiBody<ResponsesRequest>>(json!({"input": "What is 3 + 4?", "max_output_tokens": 50}))
             .generates()
-            .answers::<ResponseHead>(JSON)
-            .answers_text(EVENTS),
-        Route::get(OpenAi, "/v1/models", "the model that is served").answers::<Models>(JSON),
+            .answers::<ResponseHead>()
+            .answers_named_events(),
+        Route::get(OpenAi, "/v1/models", "the model that is served").answers::<Models>(),
         Route::get(OpenAi, "/v1/models/{id}", "the model, by its name")
             .has_parameter("id", "as `/v1/models` says it; it may have slashes")
             .refuses(&[(404, "another model is served")])
-            .answers::<Model>(JSON),
+            .answers::<Model>(),
         not_done("/v1/embeddings"),
         not_done("/v1/images/generations"),
         not_done("/v1/audio/speech"),
@@ -95,11 +96,11 @@ fn anthropic() -> Vec<Route> {
         Route::post(Anthropic, "/v1/messages", "the next message of a conversation, whole or as server-sent events")
             .reads::<MessagesRequest>(body.clone())
             .generates()
-            .answers::<Message>(JSON)
-            .answers_text(EVENTS),
+            .answers::<Message>()
+            .answers_named_events(),
         Route::post(Anthropic, "/v1/messages/count_tokens", "how many tokens a conversation has")
             .reads::<MessagesRequest>(body)
-            .answers::<TokenCount>(JSON),
+            .answers::<TokenCount>(),
     ]
 }
 
@@ -114,7 +115,7 @@ fn server() -> Vec<Route> {
         health("/health"),
         health("/ping"),
         health("/"),
-        get("/info", "facts of the server").answers::<Info>(JSON),
+        get("/info", "facts of the server").answers::<Info>(),
         get("/metrics", "metrics in the text format of Prometheus").answers_text(TEXT),
         file("/playground", "a page to try the model", "text/html"),
         file("/playground/style.css", "how it looks", "text/css"),

@@ -1,6 +1,5 @@
 //! Tools and thoughts: what the model reads of them, and what clients see of its calls.
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::chat::serve_with;
@@ -243,6 +242,10 @@ async fn calls_can_be_enforced_in_the_models_format() {
         "<|START_ACTION|>",
         "\"parameters\": dictionary of argument name and its value",
         "<|channel|><|message|>",
+        // Formats that only their models know how to write.
+        "<start_function_call>",
+        "```tool_code",
+        "<function=<parameter=",
     ] {
         // Some of these marks are special tokens of some models; the demo's has none of them.
         let template =
@@ -273,15 +276,57 @@ async fn a_thought_may_come_before_enforced_calls() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_enforced_is_refused() {
-    let server = serve_with("{{ tools }}<start_function_call>", saying(CALL)).await;
-    for (changes, expected) in [
-        (json!({"tool_choice": "required"}), "`tool_choice`"),
-        (json!({"response_format": {"type": "json_object"}}), "`response_format` together with `tools`"),
+async fn an_answer_in_a_form_may_be_a_call_instead() {
+    let template = "{% for t in tools or [] %}{{ t }}{% endfor %}<tool_call>{{ '{' }}\"arguments\": }";
+    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\":\"Paris\"}}\n</tool_call>";
+    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "maximum": 9}}, "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    for (said, choice, content) in [
+        ("{\"n\":3}", json!("auto"), Some("{\"n\":3}")),
+        ("{\"n\":3}", json!("none"), Some("{\"n\":3}")),
+        (call, json!("auto"), None),
+        (call, json!("required"), None),
     ] {
-        let answer = server.post("/v1/chat/completions", &with_tools(&changes)).await;
-        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", answer.text);
-        let message = parse(&answer.text)["error"]["message"].clone();
-        assert!(message.as_str().unwrap().contains(expected), "{message}");
+        let server = serve_with(template, saying(said)).await;
+        let body = with_tools(&json!({"tool_choice": choice, "response_format": format}));
+        let message = server.post_ok("/v1/chat/completions", &body).await["choices"][0]["message"].clone();
+        assert_eq!(message["content"].as_str(), content, "{said}: {message}");
+        assert_eq!(message["tool_calls"].is_array(), content.is_none(), "{said}: {message}");
+    }
+    // Whatever else a model would like to say, it is one of the two.
+    let server = serve_with(template, FakeShard { max_total_tokens: 4000, ..FakeShard::default() }).await;
+    for seed in 0..20 {
+        let body = with_tools(&json!({"response_format": format, "seed": seed, "max_tokens": 3000}));
+        let message = server.post_ok("/v1/chat/completions", &body).await["choices"][0]["message"].clone();
+        match message["content"].as_str() {
+            Some(content) => assert!(parse(content)["n"].as_i64().unwrap() <= 9, "{content}"),
+            None => assert_eq!(message["tool_calls"][0]["function"]["name"], "get_weather"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thought_comes_before_an_answer_in_a_form() {
+    let template = "x{% if opened %}<think>{% endif %}{# </think> #}";
+    let formats = [
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"guided_regex": "\\{\"a\": [0-9]\\}"}),
+        json!({"guided_choice": ["{\"a\": 1}", "no"]}),
+        json!({"guided_grammar": "start: \"{\" X \"}\"\nX: \"\\\"a\\\": \" /[0-9]/"}),
+    ];
+    for format in &formats {
+        for (said, opened, thought) in [
+            ("<think>Hm.</think>{\"a\": 1}", false, Some("Hm.")),
+            ("Hm.</think>{\"a\": 1}", true, Some("Hm.")),
+            ("{\"a\": 1}", false, None),
+        ] {
+            let server = serve_with(template, saying(said)).await;
+            let mut body =
+                json!({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"opened": opened}});
+            body.as_object_mut().unwrap().extend(format.as_object().unwrap().clone());
+            let message = server.post_ok("/v1/chat/completions", &body).await["choices"][0]["message"].clone();
+            assert_eq!(message["reasoning_content"].as_str(), thought, "{said}, {format}: {message}");
+            assert_eq!(message["content"], "{\"a\": 1}", "{said}, {format}: {message}");
+        }
     }
 }

@@ -4,14 +4,16 @@
 //! The fake shard's tokens depend on the prompt only, so bodies are the same in each run. Values of headers that are not
 //! are left out.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{Request, StatusCode};
 use tokio::sync::Semaphore;
 
-use crate::testing::{FakeShard, TestServer};
+use crate::testing::{Answer, FakeShard, TestServer};
 
 /// Headers whose values a run decides.
 fn is_different_each_time(name: &str) -> bool {
@@ -27,7 +29,12 @@ async fn exchange(server: &TestServer, request: &str, body: &str) -> String {
     if !body.is_empty() && body.len() < 1000 {
         let _ = writeln!(text, "> {body}");
     }
-    let _ = writeln!(text, "{}", answer.status);
+    transcript(&text, &answer)
+}
+
+/// What was sent, and what came.
+fn transcript(sent: &str, answer: &Answer) -> String {
+    let mut text = format!("{sent}{}\n", answer.status);
     let mut headers: Vec<String> = answer
         .headers
         .iter()
@@ -37,7 +44,8 @@ async fn exchange(server: &TestServer, request: &str, body: &str) -> String {
         })
         .collect();
     headers.sort();
-    text + &headers.concat() + "\n" + &answer.text + "\n\n"
+    text.extend(headers);
+    text + "\n" + &answer.text + "\n\n"
 }
 
 async fn exchanges(server: &TestServer, requests: &[(&str, &str)]) -> String {
@@ -186,4 +194,40 @@ async fn failures() {
     let body = r#"{"inputs":"Once","parameters":{"max_new_tokens":5}}"#;
     let text = exchange(&server, "POST /generate_stream", body).await;
     insta::assert_snapshot!(text);
+}
+
+#[tokio::test]
+async fn a_server_that_stops() {
+    let server = TestServer::start(FakeShard::default(), &[]).await;
+    server.health.lose();
+    insta::assert_snapshot!(exchanges(&server, &[("GET /health", ""), ("GET /ping", ""), ("GET /", "")]).await);
+}
+
+#[tokio::test]
+async fn too_late() {
+    let shard = FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
+    let steps = Arc::clone(&shard.steps);
+    let server = TestServer::start(shard, &["--request-timeout=1"]).await;
+    let body = r#"{"inputs":"Once","parameters":{"max_new_tokens":5}}"#;
+    let start = Instant::now();
+    let until_it_is_over = async {
+        while start.elapsed() <= Duration::from_secs(1) {
+            tokio::task::yield_now().await;
+        }
+        steps.add_permits(1000);
+    };
+    let whole = exchange(&server, "POST /generate", body);
+    let stream = exchange(&server, "POST /generate_stream", body);
+    let (whole, stream, ()) = tokio::join!(whole, stream, until_it_is_over);
+    insta::assert_snapshot!(whole + &stream);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come() {
+    let server = TestServer::start(FakeShard::default(), &[]).await;
+    let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
+    // Time goes on as soon as everybody waits for it.
+    tokio::time::pause();
+    let answer = server.send(Request::post("/generate").body(never).unwrap());
+    insta::assert_snapshot!(transcript("> POST /generate\n", &answer.await));
 }

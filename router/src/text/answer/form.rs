@@ -28,7 +28,8 @@ pub(in crate::text) struct Format {
     /// Thoughts are among what it marks.
     pub(super) has_thoughts: bool,
     new_id: fn() -> String,
-    /// How a model is made to call something, if it can be.
+    /// What a model is made to write when it has to call something. None where only the model knows how: it is made to write
+    /// the generic calls.
     syntax: Option<CallSyntax>,
 }
 
@@ -99,15 +100,19 @@ const GENERIC: Format = Format {
     tail: json_calls::tail,
     has_thoughts: false,
     new_id: call_id,
-    syntax: Some(CallSyntax {
-        begin: "",
-        before_name: "<tool_call>\n{\"name\": \"",
-        before_arguments: "\", \"arguments\": ",
-        after_arguments: "}\n</tool_call>",
-        separator: "\n",
-        end: "",
-    }),
+    syntax: Some(GENERIC_SYNTAX),
 };
+
+const GENERIC_SYNTAX: CallSyntax = CallSyntax {
+    begin: "",
+    before_name: "<tool_call>\n{\"name\": \"",
+    before_arguments: "\", \"arguments\": ",
+    after_arguments: "}\n</tool_call>",
+    separator: "\n",
+    end: "",
+};
+
+static GENERIC_CALLS: Format = GENERIC;
 
 /// The first that fits is taken.
 pub(super) static FORMATS: [Format; 15] = [
@@ -289,7 +294,6 @@ impl AnswerForm {
         prompt: &str,
         tools: Tools,
     ) -> Self {
-        static GENERIC_CALLS: Format = GENERIC;
         let format = format.or((!tools.is_empty()).then_some(&GENERIC_CALLS));
         let format = format.filter(|format| !tools.is_empty() || format.has_thoughts);
         let thinking = thinking.filter(|_| !format.is_some_and(|format| format.has_thoughts));
@@ -301,14 +305,19 @@ impl AnswerForm {
     pub(in crate::text) fn with_special_marks(mut self, special_id: impl Fn(&str) -> Option<u32>) -> Self {
         let of_format = self.format.map_or_else(Vec::new, |format| [format.openers, format.marks].concat());
         let of_thinking = self.thinking.into_iter().flat_map(|thinking| thinking.close.iter().chain([&thinking.open]));
-        let marks = of_format.into_iter().chain(of_thinking.copied());
+        let of_generic = [GENERIC_CALLS.openers, GENERIC_CALLS.marks].concat();
+        let marks = of_format.into_iter().chain(of_thinking.copied()).chain(of_generic);
         self.special_marks = marks.filter_map(|mark| Some((mark, special_id(mark)?))).collect();
         self
     }
 
-    /// How the model is made to call something, if it can be.
-    pub(crate) fn call_syntax(&self) -> Option<CallSyntax> {
-        self.format?.syntax
+    /// What the model is made to write to call something; the answer is read in this form from here on.
+    pub(crate) fn make_enforceable(&mut self) -> CallSyntax {
+        let syntax = self.format.and_then(|format| format.syntax);
+        syntax.unwrap_or_else(|| {
+            self.format = Some(&GENERIC_CALLS);
+            GENERIC_SYNTAX
+        })
     }
 
     /// The marks of a thought that may come before calls. An end alone, if the thought has begun in the prompt.

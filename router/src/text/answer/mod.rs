@@ -34,7 +34,7 @@ mod thinking;
 mod tool_code;
 mod tools;
 
-pub(crate) use form::AnswerForm;
+pub(crate) use form::{AnswerForm, CallSyntax};
 pub(super) use form::{Format, format_of};
 pub(super) use generic::describe_tools;
 pub(crate) use parser::AnswerParser;

@@ -1,0 +1,42 @@
+"""A page of the server in Chromium, which may ask this server only, and whose console must hold nothing but refusals made on
+purpose."""
+
+import contextlib
+import pathlib
+import shutil
+
+from playwright.sync_api import sync_playwright
+
+SIZE = {"width": 1100, "height": 720}
+
+
+@contextlib.contextmanager
+def open_page(name: str, url: str, folder: str | None = None):
+    """The page `/name`, and a function that takes a screenshot where a folder is given; None where there is no browser."""
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    if executable is None:
+        print(f"{name}: skipped: no Chromium")
+        yield None
+        return
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        context = browser.new_context(viewport=SIZE, permissions=["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        problems, asked = [], []
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+
+        def shot(name: str, width: int = SIZE["width"], is_whole: bool = True) -> None:
+            if folder:
+                page.set_viewport_size({**SIZE, "width": width})
+                page.screenshot(path=pathlib.Path(folder) / f"{name}.png", full_page=is_whole)
+                page.set_viewport_size(SIZE)
+
+        page.goto(f"{url}/{name}")
+        yield page, shot
+        assert all(address.startswith((url, "data:")) for address in asked), asked
+        # The browser writes down the one answer that was an error on purpose.
+        assert len(problems) == 1 and "the server responded with a status of 4" in problems[0], problems
+        browser.close()
+    print(f"{name}: ok")

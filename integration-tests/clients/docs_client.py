@@ -1,0 +1,43 @@
+"""The page of the OpenAPI document in a real browser: routes and types are there, and an example is sent and answered.
+
+    python docs_client.py URL [FOLDER_FOR_SCREENSHOTS]
+"""
+
+import sys
+
+from playwright.sync_api import expect
+
+from browser import open_page
+
+
+def check(page, shot) -> None:
+    expect(page.locator("#title")).to_contain_text("Hilo")
+    routes = page.locator("#routes details")
+    assert routes.count() > 25, routes.count()
+    assert page.locator("#types details").count() > 20
+    chat = routes.filter(has=page.get_by_text("/v1/chat/completions", exact=True))
+    chat.locator("summary").click()
+    expect(chat).to_contain_text("text/event-stream")
+    expect(chat).to_contain_text("events with JSON of ChatCompletionChunk")
+    chat.get_by_role("button", name="Send").click()
+    answer = chat.locator("pre")
+    expect(answer).to_contain_text("200 OK")
+    expect(answer).to_contain_text('"finish_reason":"stop"')
+    shot("docs", is_whole=False)
+    chat.get_by_role("button", name="Show as curl").click()
+    expect(answer).to_contain_text("curl http://")
+    # A link to a type opens it.
+    chat.get_by_role("link", name="ChatCompletionChunk").click()
+    expect(page.locator("#type-ChatCompletionChunk table")).to_be_visible()
+
+    wrong = routes.filter(has=page.get_by_text("/generate", exact=True))
+    wrong.locator("summary").click()
+    wrong.get_by_label("Body").fill("{")
+    wrong.get_by_role("button", name="Send").click()
+    expect(wrong.locator("pre")).to_contain_text("400 Bad Request")
+
+
+if __name__ == "__main__":
+    with open_page("docs", *sys.argv[1:]) as opened:
+        if opened:
+            check(*opened)

@@ -1,0 +1,32 @@
+# For scripts that ask a real server; source it.
+#
+#   start_server [FLAG ...]    builds and starts one with these flags, on a free port; sets `url`; it ends with the script
+#   environment FILE           a Python environment with what this list of requirements says; prints its folder
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+start_server() {
+    cargo build --locked --package launcher --manifest-path "$root/Cargo.toml"
+    local log; log=$(mktemp)
+    "${CARGO_TARGET_DIR:-$root/target}/debug/text-generation-launcher" --hostname 127.0.0.1 --port 0 --json-output "$@" > "$log" &
+    local launcher=$!
+    # shellcheck disable=SC2064 # what it is now
+    trap "kill $launcher 2> /dev/null || true; wait $launcher || true; rm -f '$log'" EXIT
+    url=''
+    for _ in $(seq 600); do
+        url=$(sed -n 's/.*"message":"ready".*"url":"\([^"]*\)".*/\1/p; s/.*"url":"\([^"]*\)".*"message":"ready".*/\1/p' "$log" | head -n 1)
+        [ -n "$url" ] && return
+        kill -0 "$launcher" || break
+        sleep 0.1
+    done
+    echo "the server did not get ready" >&2
+    cat "$log" >&2
+    exit 1
+}
+
+environment() {
+    local folder; folder=$root/target/python/$(basename "$(dirname "$(realpath "$1")")")-$(basename "$1" .txt)
+    python3 -m venv "$folder"
+    "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$1"
+    echo "$folder"
+}
