@@ -1,7 +1,7 @@
 //! Tiles of AMX: eight registers of sixteen rows, and products of them.
 //!
 //! A value of [`Amx`] is made by [`Amx::detect`] alone. [`Amx::with_tiles`] lends the calling thread's tiles to a piece of work; a
-//! [`Tiles`] multiplies blocks. Everything but such products runs on AVX-512, which every CPU with AMX has. Compilers that are
+//! [`Tiles`] multiplies blocks. Everything but such products runs on AVX-512 with BF16 and VNNI, which every CPU with AMX has. Compilers that are
 //! stable have no intrinsics for tiles, hence the assembly.
 
 #![expect(unsafe_code, reason = "intrinsics and assembly; the token proves that the CPU and the system have tiles")]
@@ -47,7 +47,8 @@ impl Amx {
     /// Asks the CPU, then the system.
     pub(crate) fn detect() -> Option<Self> {
         static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
-        let is_available = Avx512::detect().is_some() && *IS_PERMITTED.get_or_init(|| has_tiles() && request_tiles());
+        let is_available =
+            Avx512::<true>::detect().is_some() && *IS_PERMITTED.get_or_init(|| has_tiles() && request_tiles());
         is_available.then_some(Self(()))
     }
 

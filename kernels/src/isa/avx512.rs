@@ -9,31 +9,37 @@ use std::arch::x86_64::*;
 use super::avx2::sum_halves;
 use super::simd::{Kernel, LANES, Simd};
 
-/// Proof that the CPU has AVX-512 F and BW, and FMA.
+/// Proof that the CPU has AVX-512 F and BW, and FMA; and, if it `HAS_DOTS`, BF16 and VNNI.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512<const HAS_DOTS: bool>(());
 
-impl Avx512 {
+impl<const HAS_DOTS: bool> Avx512<HAS_DOTS> {
     pub(super) fn detect() -> Option<Self> {
         let is_available = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("fma");
-        is_available.then_some(Self(()))
+        let has_dots = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
+        (is_available && (has_dots || !HAS_DOTS)).then_some(Self(()))
     }
 
     /// Runs `kernel` compiled for these instructions.
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        // SAFETY: `self` proves that the CPU has the features of `run_featured`.
-        unsafe { run_featured(self, kernel) }
+        // SAFETY: `self` proves that the CPU has the features of the function.
+        unsafe { if HAS_DOTS { run_with_dots(self, kernel) } else { run_without(self, kernel) } }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,fma")]
-fn run_featured<K: Kernel>(token: Avx512, kernel: K) -> K::Output {
+fn run_without<K: Kernel, const HAS_DOTS: bool>(token: Avx512<HAS_DOTS>, kernel: K) -> K::Output {
     kernel.run(token)
 }
 
-impl Simd for Avx512 {
+#[target_feature(enable = "avx512f,avx512bw,fma,avx512bf16,avx512vnni")]
+fn run_with_dots<K: Kernel, const HAS_DOTS: bool>(token: Avx512<HAS_DOTS>, kernel: K) -> K::Output {
+    kernel.run(token)
+}
+
+impl<const HAS_DOTS: bool> Simd for Avx512<HAS_DOTS> {
     type Vector = __m512;
     type Integers = __m512i;
 
@@ -141,10 +147,25 @@ impl Simd for Avx512 {
         unsafe {
             let bytes = _mm512_loadu_si512(words.as_ptr().cast());
             let word = _mm512_set1_epi32(word.cast_signed());
-            // One factor must be without sign. Two products of at most 127 · 127 fit into 16 bits.
+            // One factor must be without sign.
             let word = _mm512_mask_sub_epi8(word, _mm512_movepi8_mask(bytes), _mm512_setzero_si512(), word);
+            if HAS_DOTS {
+                return _mm512_dpbusd_epi32(sums, _mm512_abs_epi8(bytes), word);
+            }
+            // Two products of at most 127 · 127 fit into 16 bits.
             let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(bytes), word);
             _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    fn add_bf16_dots(self, sums: __m512, words: &[u32; LANES], word: u32) -> __m512 {
+        assert!(HAS_DOTS, "weights are laid out for the instruction set");
+        // SAFETY: `self` proves that the CPU has AVX-512 with BF16; the array holds the 64 bytes that are read.
+        unsafe {
+            let pairs = _mm512_loadu_si512(words.as_ptr().cast());
+            let pair = _mm512_set1_epi32(word.cast_signed());
+            _mm512_dpbf16_ps(sums, bf16_vector(pairs), bf16_vector(pair))
         }
     }
 
@@ -166,4 +187,11 @@ unsafe fn fold(vector: __m512) -> __m256 {
         let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
         _mm256_add_ps(_mm512_castps512_ps256(vector), high)
     }
+}
+
+/// The same bits as another type.
+#[inline(always)]
+fn bf16_vector(pairs: __m512i) -> __m512bh {
+    // SAFETY: both are 64 bytes of any value.
+    unsafe { std::mem::transmute(pairs) }
 }

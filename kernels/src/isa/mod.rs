@@ -39,7 +39,10 @@ pub enum Isa {
     /// AVX-512 F and BW, and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AMX with bf16 and int8 for products of matrices that have these types, AVX-512 for everything else.
+    /// AVX-512 with BF16 and VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+    /// AMX with bf16 and int8 for products of matrices that have these types, AVX-512 with BF16 and VNNI for everything else.
     #[cfg(target_arch = "x86_64")]
     Amx,
 }
@@ -48,7 +51,7 @@ pub enum Isa {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// No such name.
-    #[error("cpu instruction set {name:?} is unknown: portable, avx2, avx512 or amx")]
+    #[error("cpu instruction set {name:?} is unknown: portable, avx2, avx512, avx512-bf16 or amx")]
     Unknown {
         /// What was asked for.
         name: String,
@@ -98,7 +101,8 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             available.extend(avx2::Avx2::detect().map(|_| Self::Avx2));
-            available.extend(avx512::Avx512::detect().map(|_| Self::Avx512));
+            available.extend(avx512::Avx512::<false>::detect().map(|_| Self::Avx512));
+            available.extend(avx512::Avx512::<true>::detect().map(|_| Self::Avx512Bf16));
             available.extend(amx::Amx::detect().map(|_| Self::Amx));
         }
         available
@@ -118,7 +122,20 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => "avx512-bf16",
+            #[cfg(target_arch = "x86_64")]
             Self::Amx => "amx",
+        }
+    }
+
+    /// Whether x is rounded to bf16 where the weight is bf16, and multiplied two values at a time.
+    pub fn rounds_to_bf16(self) -> bool {
+        match self {
+            Self::Portable => false,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 | Self::Avx512 => false,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 | Self::Amx => true,
         }
     }
 
@@ -127,7 +144,7 @@ impl Isa {
         match self {
             Self::Portable => false,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => false,
             #[cfg(target_arch = "x86_64")]
             Self::Amx => true,
         }
@@ -138,7 +155,7 @@ impl Isa {
         match self {
             Self::Portable => work(None),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 => work(None),
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => work(None),
             #[cfg(target_arch = "x86_64")]
             Self::Amx => {
                 let amx = amx::Amx::detect().expect("a chosen instruction set is available");
@@ -159,8 +176,12 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::Avx2::detect().expect("a chosen instruction set is available").run(kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 | Self::Amx => {
-                avx512::Avx512::detect().expect("a chosen instruction set is available").run(kernel)
+            Self::Avx512 => {
+                avx512::Avx512::<false>::detect().expect("a chosen instruction set is available").run(kernel)
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 | Self::Amx => {
+                avx512::Avx512::<true>::detect().expect("a chosen instruction set is available").run(kernel)
             }
         }
     }
@@ -187,7 +208,7 @@ impl FromStr for Isa {
     type Err = IsaError;
 
     fn from_str(name: &str) -> Result<Self, IsaError> {
-        if !["portable", "avx2", "avx512", "amx"].contains(&name) {
+        if !["portable", "avx2", "avx512", "avx512-bf16", "amx"].contains(&name) {
             return Err(IsaError::Unknown { name: name.into() });
         }
         let found = Self::available().into_iter().find(|isa| isa.name() == name);
@@ -206,7 +227,10 @@ mod tests {
             assert_eq!(isa.name().parse(), Ok(isa));
         }
         let error = "sse9".parse::<Isa>().unwrap_err();
-        assert_eq!(error.to_string(), "cpu instruction set \"sse9\" is unknown: portable, avx2, avx512 or amx");
+        assert_eq!(
+            error.to_string(),
+            "cpu instruction set \"sse9\" is unknown: portable, avx2, avx512, avx512-bf16 or amx"
+        );
     }
 
     #[test]

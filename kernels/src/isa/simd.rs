@@ -50,6 +50,16 @@ pub(crate) trait Simd: Copy {
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
     /// To each sum the products of the four bytes of its word of `words` and those of `word`, which are integers from -127 to 127.
     fn add_dots(self, sums: Self::Integers, words: &[u32; LANES], word: u32) -> Self::Integers;
+    /// To each sum the products of the two bf16 values of its word of `words` and those of `word`, in an order of the instruction
+    /// set's own; subnormal values count as zero. Only for instruction sets that have such an instruction.
+    ///
+    /// # Panics
+    /// On all others.
+    #[inline(always)]
+    fn add_bf16_dots(self, _sums: Self::Vector, _words: &[u32; LANES], _word: u32) -> Self::Vector {
+        unreachable!("weights are laid out for the instruction set")
+    }
+
     /// Up to sixteen values, the missing lanes set to `padding`.
     #[inline(always)]
     fn load_padded(self, values: &[f32], padding: f32) -> Self::Vector {

@@ -1,15 +1,14 @@
 //! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`, accumulated in f32.
 //!
 //! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step. `packed_weight` lays the weight out in panels of
-//! 32 outputs, `row_blocks` lays x out beside it, `tile` multiplies the two in registers, and this file cuts the work. On
-//! AMX bf16 weights go another way: `tiled_weight`, `tiled`.
+//! 32 outputs, `row_blocks` lays x out beside it, `tile` multiplies the two in registers, and this file cuts the work. Where
+//! there are instructions for bf16, bf16 weights go another way: `tiled_weight`, `tiled`.
 //!
-//! Every element of y is one chain of multiply-adds over the inputs in ascending order (of steps of 32 inputs on AMX), then the
-//! bias. How the work is cut therefore never changes a bit of the result.
+//! Every element of y is one chain of multiply-adds over the inputs in ascending order (of pairs of inputs with AVX-512 BF16, of steps
+//! of 32 on AMX), then the bias. How the work is cut therefore never changes a bit of the result.
 
 mod bf16_row;
 mod blocks;
-mod int8_tile;
 mod packed_weight;
 mod parts;
 mod row_blocks;
@@ -18,6 +17,7 @@ mod tests;
 mod tile;
 mod tiled;
 mod tiled_weight;
+mod vector_tile;
 
 pub use packed_weight::{PackedWeight, StoredRows, WeightType};
 

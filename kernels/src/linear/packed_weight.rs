@@ -1,7 +1,7 @@
 //! A weight matrix laid out for the kernels: panels of 32 outputs, and in a panel one line of 32 weights per input.
 //!
 //! Doors: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read front to back, so one row of x streams the weight
-//! through memory once. Missing outputs of the last panel are zero. int8, and what AMX multiplies, has a layout of its own: `tiled_weight`.
+//! through memory once. Missing outputs of the last panel are zero. int8, and bf16 where there are instructions for it, has a layout of its own: `tiled_weight`.
 
 use std::ops::Range;
 
@@ -129,7 +129,7 @@ impl PackedWeight {
         let stored = Stored { sizes: [num_outputs, num_inputs], dtype: stored, rows };
         let panels = match packed {
             WeightType::F32 => Panels::F32(pack_lines(&stored)),
-            WeightType::Bf16 if isa.has_tiles() => Panels::Tiled(TiledWeight::pack(Format::Bf16, &stored)),
+            WeightType::Bf16 if isa.rounds_to_bf16() => Panels::Tiled(TiledWeight::pack(Format::Bf16, &stored)),
             WeightType::Bf16 => Panels::Bf16(pack_lines(&stored)),
             WeightType::F16 => Panels::F16(pack_lines(&stored)),
             WeightType::Int8 => Panels::Tiled(TiledWeight::pack(Format::Int8, &stored)),

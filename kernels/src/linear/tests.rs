@@ -31,7 +31,7 @@ fn rounded(dtype: WeightType, value: f32) -> f32 {
 
 /// What a weight of this type is multiplied with where x is `value`.
 fn as_multiplied(isa: Isa, dtype: WeightType, value: f32) -> f32 {
-    if isa.has_tiles() && dtype == WeightType::Bf16 {
+    if isa.rounds_to_bf16() && dtype == WeightType::Bf16 {
         return bf16::from_f32(value).to_f32();
     }
     value

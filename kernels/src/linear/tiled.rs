@@ -1,17 +1,18 @@
 //! Linear layers by products of blocks: 32 rows of x, rounded to the numbers of the weight, times panels of 32 outputs.
 //!
 //! Door: [`linear`]. The inputs come in passes whose part of x stays in the second-level cache. bf16 is multiplied by the tiles of
-//! AMX, a single row by `bf16_row`, and summed in f32 in an order that depends on nothing but the number of inputs; int8 by tiles or
-//! by `int8_tile`, exactly.
+//! AMX, a single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
+//! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly.
 
 use rayon::prelude::*;
 
+use super::bf16_row;
 use super::blocks::Blocks;
 use super::packed_weight::PANEL_OUTPUTS;
 use super::parts::{self, Part};
 use super::tiled_weight::{Format, TiledWeight, scale};
+use super::vector_tile::{self, Bf16Pairs, Int8Quads};
 use super::{MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
-use super::{bf16_row, int8_tile};
 use crate::isa::{Isa, Kernel, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 
@@ -23,6 +24,7 @@ const LINES_AHEAD: usize = 64;
 
 /// The product of some blocks and panels.
 struct PartProduct<'a, 'y> {
+    isa: Isa,
     tiles: Option<&'a Tiles>,
     blocks: &'a Blocks,
     weight: &'a TiledWeight,
@@ -42,8 +44,14 @@ trait Multiply {
     fn finish(sum: Self::Sum, row_scale: f32, scales: &[Line], output: usize) -> f32;
 }
 
-/// Without tiles there is one row.
-struct Bf16<'a>(Option<&'a Tiles>);
+enum Bf16<'a> {
+    Tiles(&'a Tiles),
+    /// As tiles do.
+    Row,
+    Vectors {
+        block_rows: usize,
+    },
+}
 
 struct Int8<'a> {
     tiles: Option<&'a Tiles>,
@@ -64,7 +72,7 @@ pub(super) fn linear(isa: Isa, x: &[f32], weight: &TiledWeight, bias: Option<&[f
     // A single part stays on the calling thread.
     parts::cut(y, outputs, part_panels, group_rows).into_par_iter().for_each(|part| {
         let blocks = &blocks;
-        let multiply = |tiles: Option<&Tiles>| isa.run(PartProduct { tiles, blocks, weight, bias, part });
+        let multiply = |tiles: Option<&Tiles>| isa.run(PartProduct { isa, tiles, blocks, weight, bias, part });
         // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do.
         if blocks.block_rows() == 1 { multiply(None) } else { isa.with_tiles(blocks.block_rows(), multiply) }
     });
@@ -79,7 +87,14 @@ impl Kernel for PartProduct<'_, '_> {
         let tiles = self.tiles;
         let block_rows = self.blocks.block_rows();
         match self.weight.format() {
-            Format::Bf16 => self.multiply(simd, &Bf16(tiles)),
+            Format::Bf16 => {
+                let by = match tiles {
+                    Some(tiles) => Bf16::Tiles(tiles),
+                    None if self.isa.has_tiles() => Bf16::Row,
+                    None => Bf16::Vectors { block_rows },
+                };
+                self.multiply(simd, &by);
+            }
             Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),
         }
     }
@@ -136,9 +151,10 @@ impl Multiply for Bf16<'_> {
 
     #[inline(always)]
     fn add_product<S: Simd>(&self, simd: S, [left, right]: [&[Line]; 2], ahead: Ahead, sums: &mut Block<f32>) {
-        match self.0 {
-            Some(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
-            None => bf16_row::add_product(simd, left, right, &mut sums.0[0]),
+        match self {
+            Self::Tiles(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
+            Self::Row => bf16_row::add_product(simd, left, right, &mut sums.0[0]),
+            Self::Vectors { block_rows } => vector_tile::add_product(simd, Bf16Pairs, (left, *block_rows), right, sums),
         }
     }
 
@@ -165,7 +181,7 @@ impl Multiply for Int8<'_> {
     fn add_product<S: Simd>(&self, simd: S, [left, right]: [&[Line]; 2], ahead: Ahead, sums: &mut Block<i32>) {
         match self.tiles {
             Some(tiles) => tiles.add_int8_product(left, right, ahead, sums),
-            None => int8_tile::add_product(simd, left, self.block_rows, right, sums),
+            None => vector_tile::add_product(simd, Int8Quads, (left, self.block_rows), right, sums),
         }
     }
 

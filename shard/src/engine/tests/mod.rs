@@ -33,7 +33,7 @@ const NUM_SLOTS: u32 = 8;
 
 /// `exact` where floats of 32 bits are multiplied, `rounded` where AMX multiplies weights of bf16 with what is rounded to bf16.
 pub(super) fn tolerance(is_bf16: bool, exact: f64, rounded: f64) -> f64 {
-    if is_bf16 && kernels::isa::active().name() == "amx" { rounded } else { exact }
+    if is_bf16 && kernels::isa::active().rounds_to_bf16() { rounded } else { exact }
 }
 
 pub(super) fn fixture(name: &str) -> PathBuf {

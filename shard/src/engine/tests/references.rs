@@ -90,10 +90,29 @@ fn greedy_tokens_agree_with_transformers() {
     for name in FIXTURES {
         let mut rig = Rig::fixture(name);
         for prompt in &Reference::read(name).prompts {
-            let expected = token_ids(&prompt["greedy"]);
-            let tokens = rig.generate(3, &token_ids(&prompt["prompt"]), SamplingParams::greedy(), expected.len());
-            assert_eq!(ids(&tokens), expected, "{name}");
+            let (prompt_ids, expected) = (token_ids(&prompt["prompt"]), token_ids(&prompt["greedy"]));
+            if tolerance(name == "tiny-llama-bf16", 0.0, ROUNDED_TOLERANCE) == 0.0 {
+                let tokens = rig.generate(3, &prompt_ids, SamplingParams::greedy(), expected.len());
+                assert_eq!(ids(&tokens), expected, "{name}");
+            } else {
+                check_near_best(&mut rig, prompt, (&prompt_ids, &expected), name);
+            }
         }
+    }
+}
+
+/// Where x is rounded, tokens whose scores are almost the same may change places: each expected token is one of the best after
+/// those before it.
+fn check_near_best(rig: &mut Rig, prompt: &Value, (prompt_ids, expected): (&[u32], &[u32]), name: &str) {
+    let logits = numbers(&prompt["last_logits"]);
+    let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
+    for count in 0..expected.len() {
+        let before = [prompt_ids, &expected[..count]].concat();
+        let logprobs = logprobs(rig, &before, logits.len());
+        let best = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let difference = best - logprobs[expected[count] as usize];
+        // Both may be off, one up and the other down.
+        assert!(difference <= 2.0 * ROUNDED_TOLERANCE * largest, "{name}, token {count}: {difference} below the best");
     }
 }
 

@@ -1,0 +1,134 @@
+//! Products of blocks without tiles: a few rows times the 32 outputs of a panel, summed in registers.
+//!
+//! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits. bf16 is added pair by pair, in
+//! the order of the inputs, however many rows there are.
+
+use crate::isa::{LANES, Simd};
+use crate::lines::{BLOCK_COLUMNS, Block, Line, STEP_LINES, TILE_SIZE};
+
+/// Vectors that hold a block's columns.
+const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
+
+/// What the words of lines are, and how they are multiplied.
+pub(super) trait Dots<S: Simd>: Copy {
+    /// Of one output.
+    type Sum;
+    type Sums: Copy;
+
+    fn load(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums;
+    fn store(simd: S, sums: Self::Sums, to: &mut [Self::Sum; LANES]);
+    /// Adds the products of each of `words` and `word`.
+    fn add(simd: S, sums: Self::Sums, words: &[u32; LANES], word: u32) -> Self::Sums;
+}
+
+/// Four integers from -127 to 127 in a word.
+#[derive(Clone, Copy)]
+pub(super) struct Int8Quads;
+
+/// Two bf16 values in a word.
+#[derive(Clone, Copy)]
+pub(super) struct Bf16Pairs;
+
+impl<S: Simd> Dots<S> for Int8Quads {
+    type Sum = i32;
+    type Sums = S::Integers;
+
+    #[inline(always)]
+    fn load(simd: S, sums: &[i32; LANES]) -> S::Integers {
+        simd.load_integers(sums)
+    }
+
+    #[inline(always)]
+    fn store(simd: S, sums: S::Integers, to: &mut [i32; LANES]) {
+        simd.store_integers(sums, to);
+    }
+
+    #[inline(always)]
+    fn add(simd: S, sums: S::Integers, words: &[u32; LANES], word: u32) -> S::Integers {
+        simd.add_dots(sums, words, word)
+    }
+}
+
+impl<S: Simd> Dots<S> for Bf16Pairs {
+    type Sum = f32;
+    type Sums = S::Vector;
+
+    #[inline(always)]
+    fn load(simd: S, sums: &[f32; LANES]) -> S::Vector {
+        simd.load(sums)
+    }
+
+    #[inline(always)]
+    fn store(simd: S, sums: S::Vector, to: &mut [f32; LANES]) {
+        simd.store(sums, to);
+    }
+
+    #[inline(always)]
+    fn add(simd: S, sums: S::Vector, words: &[u32; LANES], word: u32) -> S::Vector {
+        simd.add_bf16_dots(sums, words, word)
+    }
+}
+
+/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][16 words]` and `right` `[steps][2][16 words][16 columns]`.
+#[inline(always)]
+pub(super) fn add_product<S: Simd, D: Dots<S>>(
+    simd: S,
+    _: D,
+    (left, num_rows): (&[Line], usize),
+    right: &[Line],
+    sums: &mut Block<D::Sum>,
+) {
+    let mut row = 0;
+    while row < num_rows {
+        let lines = Rows { left, num_rows, row };
+        row += match num_rows - row {
+            12.. if S::NUM_SUMS >= 24 => add_rows::<S, D, 12>(simd, lines, right, sums),
+            8.. if S::NUM_SUMS >= 16 => add_rows::<S, D, 8>(simd, lines, right, sums),
+            4.. if S::NUM_SUMS >= 8 => add_rows::<S, D, 4>(simd, lines, right, sums),
+            2.. if S::NUM_SUMS >= 4 => add_rows::<S, D, 2>(simd, lines, right, sums),
+            _ => add_rows::<S, D, 1>(simd, lines, right, sums),
+        };
+    }
+}
+
+/// Rows of a block, from one on.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    left: &'a [Line],
+    num_rows: usize,
+    row: usize,
+}
+
+#[inline(always)]
+fn add_rows<S: Simd, D: Dots<S>, const ROWS: usize>(
+    simd: S,
+    rows: Rows<'_>,
+    right: &[Line],
+    sums: &mut Block<D::Sum>,
+) -> usize {
+    let sums = &mut sums.0[rows.row..rows.row + ROWS];
+    let mut vectors =
+        [[D::load(simd, sums[0][..LANES].first_chunk().expect("a row has more columns")); NUM_VECTORS]; ROWS];
+    for (vectors, sums) in vectors.iter_mut().zip(&*sums) {
+        for (vector, sums) in vectors.iter_mut().zip(sums.as_chunks().0) {
+            *vector = D::load(simd, sums);
+        }
+    }
+    for (left, right) in rows.left.chunks_exact(rows.num_rows).zip(right.chunks_exact(STEP_LINES)) {
+        let left = &left[rows.row..rows.row + ROWS];
+        let (first, second) = right.split_at(TILE_SIZE);
+        for pair in 0..TILE_SIZE {
+            for (row, vectors) in vectors.iter_mut().enumerate() {
+                let word = left[row].0[pair];
+                vectors[0] = D::add(simd, vectors[0], &first[pair].0, word);
+                vectors[1] = D::add(simd, vectors[1], &second[pair].0, word);
+            }
+        }
+    }
+    for (vectors, sums) in vectors.into_iter().zip(sums) {
+        for (vector, sums) in vectors.into_iter().zip(sums.as_chunks_mut().0) {
+            D::store(simd, vector, sums);
+        }
+    }
+    ROWS
+}
