@@ -16,6 +16,7 @@ import time
 
 import gguf
 import llama_cpp
+import torch
 from safetensors import safe_open
 
 NAMES = {
@@ -29,6 +30,8 @@ NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+# Kept: llama.cpp calls it until the end.
+SILENT = llama_cpp.llama_log_callback(lambda level, text, data: None)
 TYPES = {"q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_k_m": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M}
 
 
@@ -61,7 +64,7 @@ def convert(folder, path):
             if values.dim() == 1:
                 writer.add_tensor(name_of(tensor), values.float().numpy())
             else:
-                bits = values.view(dtype=__import__("torch").uint8).numpy()
+                bits = values.view(torch.uint8).numpy()
                 writer.add_tensor(name_of(tensor), bits, raw_shape=bits.shape, raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -157,6 +160,7 @@ def main():
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
+    llama_cpp.llama_log_set(SILENT, None)
     llama_cpp.llama_backend_init()
     print(f"llama-cpp-python {llama_cpp.__version__}, {args.threads} threads", flush=True)
     for kind in args.types.split(","):
