@@ -8,6 +8,7 @@ mod endpoints;
 mod failures;
 mod faults;
 mod generate;
+mod health;
 mod hub;
 mod hub_faults;
 mod invariance;
