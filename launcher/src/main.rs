@@ -13,6 +13,7 @@ mod download;
 mod error;
 mod event;
 mod health;
+mod init;
 mod launch;
 mod plan;
 mod plugin;
@@ -33,6 +34,9 @@ use clap::Parser;
 use crate::args::{Ahead, Args, Part};
 
 fn main() -> ExitCode {
+    if init::is_first_process() {
+        return init::run();
+    }
     let args = Args::parse();
     match args.part {
         Some(Part::Router(args)) => router::run_as_process(&args),

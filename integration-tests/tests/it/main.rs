@@ -7,6 +7,7 @@ mod concurrency;
 mod endpoints;
 mod failures;
 mod faults;
+mod first_process;
 mod generate;
 mod health;
 mod hub;
