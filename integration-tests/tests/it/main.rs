@@ -4,6 +4,7 @@
 mod ahead;
 mod chat;
 mod concurrency;
+mod dashboard;
 mod endpoints;
 mod failures;
 mod faults;
