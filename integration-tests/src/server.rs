@@ -127,6 +127,11 @@ impl Server {
         self.directory.path()
     }
 
+    /// Process id of the launcher.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Process ids of all running descendants of the launcher.
     pub fn descendants(&self) -> Vec<i32> {
         let mut pids = vec![self.child.id() as i32];

@@ -45,6 +45,8 @@ pub(crate) enum Part {
     DownloadWeights(DownloadArgs),
     /// Says how fast a model runs on this machine's processor, beside what its memory allows
     Bench(Box<shard::speed::SpeedArgs>),
+    /// Asks a server on this machine whether it serves: exit status 0 when it does, 1 when not
+    Health(Box<crate::health::HealthArgs>),
     /// Prints the OpenAPI document of the routes
     PrintSchema,
     /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU

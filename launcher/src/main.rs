@@ -1,8 +1,8 @@
 //! `text-generation-launcher`: starts a text-generation server.
 //!
 //! One executable plays all three parts: without a subcommand it is the launcher, which runs itself again as
-//! `shard` and `router`; `plugin` shows and fetches plugins, `download-weights` fetches a model and `plan` shows what would
-//! start: none starts a server. Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments, 3 for a device that is not here.
+//! `shard` and `router`; `plugin` shows and fetches plugins, `download-weights` fetches a model, `plan` shows what would
+//! start and `health` asks a server how it is: none starts a server. Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments, 3 for a device that is not here.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,8 @@ mod banner;
 mod download;
 mod error;
 mod event;
+mod health;
+mod init;
 mod launch;
 mod plan;
 mod plugin;
@@ -32,6 +34,9 @@ use clap::Parser;
 use crate::args::{Ahead, Args, Part};
 
 fn main() -> ExitCode {
+    if init::is_first_process() {
+        return init::run();
+    }
     let args = Args::parse();
     match args.part {
         Some(Part::Router(args)) => router::run_as_process(&args),
@@ -43,6 +48,7 @@ fn main() -> ExitCode {
         Some(Part::Plan(args)) => launch::show(&args),
         Some(Part::DownloadWeights(args)) => download::run_as_process(&args),
         Some(Part::Bench(args)) => speed::run_as_process(&args),
+        Some(Part::Health(args)) => health::run_as_process(&args),
         Some(Part::PrintSchema) => router::print_schema(),
         Some(Part::Plugin(args)) => plugin::run_as_process(&args),
         None => launch::run_as_process(&args.launch),

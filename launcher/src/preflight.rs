@@ -1,12 +1,13 @@
 //! What can be found wrong before any process starts: a model that is not there, a port that is taken, no place for
 //! the sockets. Fails in milliseconds instead of after a model has been loaded.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use model_files::ModelFiles;
 use router::Endpoint;
+use tempfile::TempDir;
 
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;
@@ -15,13 +16,8 @@ use crate::error::LauncherError;
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     shard_uds_path: String,
-    _directory: Option<PrivateDirectory>,
-}
-
-/// A directory with mode 0700, removed when the launch ends.
-#[derive(Debug)]
-struct PrivateDirectory {
-    path: PathBuf,
+    /// Removed when the launch ends.
+    _directory: Option<TempDir>,
 }
 
 /// Checks model and address, and finds a place for the sockets.
@@ -47,16 +43,14 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 impl SocketPlace {
+    /// A directory that only this user may enter. Its name is drawn: in containers all launchers have the same process id, and may
+    /// have a directory in common.
     fn private(candidates: &[PathBuf]) -> Result<Self, LauncherError> {
-        let name = format!("text-generation-{}", std::process::id());
-        for candidate in candidates {
-            let path = candidate.join(&name);
-            // Left behind by a killed launch that had the same process id; sockets in it are dead with it.
-            let _ = std::fs::remove_dir_all(&path);
-            if DirBuilder::new().mode(0o700).create(&path).is_ok() {
-                let shard_uds_path = path.join("shard").display().to_string();
-                return Ok(Self { shard_uds_path, _directory: Some(PrivateDirectory { path }) });
-            }
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("text-generation-").permissions(Permissions::from_mode(0o700));
+        if let Some(directory) = candidates.iter().find_map(|candidate| builder.tempdir_in(candidate).ok()) {
+            let shard_uds_path = directory.path().join("shard").display().to_string();
+            return Ok(Self { shard_uds_path, _directory: Some(directory) });
         }
         let tried = candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         Err(LauncherError::NoRuntimeDirectory { tried })
@@ -68,17 +62,8 @@ impl SocketPlace {
     }
 }
 
-impl Drop for PrivateDirectory {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            tracing::warn!("remove {}: {error}", self.path.display());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     use super::*;
@@ -88,6 +73,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let candidates = [root.path().join("missing"), root.path().to_path_buf()];
         let place = SocketPlace::private(&candidates).unwrap();
+        let other = SocketPlace::private(&candidates).unwrap();
+        assert_ne!(place.shard_uds_path(), other.shard_uds_path());
         let directory = Path::new(place.shard_uds_path()).parent().unwrap().to_path_buf();
         assert_eq!(directory.parent(), Some(root.path()));
         assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o777, 0o700);

@@ -3,6 +3,8 @@
 //! Names that TGI and vLLM have keep their spelling, so that their dashboards work; ours begin with `hilo_`. There
 //! is no global recorder: whoever counts has a handle. No label ever comes from a request.
 
+use std::time::SystemTime;
+
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
@@ -110,6 +112,10 @@ impl Metrics {
     pub(crate) fn new(limits: &RequestLimits) -> Result<Self, BuildError> {
         let recorder = recorder(limits)?;
         let t = Table(&recorder);
+        // Changes of it are restarts, as Prometheus' own clients have it.
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        t.gauge("process_start_time_seconds", "Start of the router in seconds since 1970")
+            .set(since_1970.as_secs_f64());
         let metrics = Self {
             request_count: t.counter("tgi_request_count", "Requests received"),
             request_success: t.counter("tgi_request_success", "Requests answered in full"),

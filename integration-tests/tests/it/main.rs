@@ -4,10 +4,13 @@
 mod ahead;
 mod chat;
 mod concurrency;
+mod dashboard;
 mod endpoints;
 mod failures;
 mod faults;
+mod first_process;
 mod generate;
+mod health;
 mod hub;
 mod hub_faults;
 mod invariance;

@@ -176,7 +176,7 @@ fn disk_advice(error: &io::Error) -> &'static str {
             "; make room, or set HF_HOME or HF_HUB_CACHE to a larger disk; what was received is kept"
         }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            "; set HF_HOME or HF_HUB_CACHE to a writable folder"
+            "; set HF_HOME or HF_HUB_CACHE to a writable folder, or run as its owner (a container: --user)"
         }
         _ => "",
     }

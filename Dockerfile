@@ -1,0 +1,72 @@
+# The image: one executable, the libraries that it names, certificates; no shell, no package manager, no root.
+#
+#   docker build -t hilo .                            the CPU
+#   docker build -t hilo:tpu --target tpu .           with libtpu, under Google's terms
+#   docker build -t hilo:xla-cpu --target xla-cpu .   with XLA's CPU compiler
+#
+# docs/docker.md says how to run it, how to build it behind a proxy or a mirror, and how to pin what it is built from.
+ARG RUST_IMAGE=rust:1.95.0-slim-bookworm
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+FROM ${RUST_IMAGE} AS build
+WORKDIR /src
+# Cargo compares times, and files of another checkout may be older than what the cache has of this one: all of them are new.
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    --mount=type=secret,id=ca-certificates,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=secret,id=cargo-config,target=/usr/local/cargo/config.toml \
+    find . -path ./target -prune -o -type f -exec touch {} + \
+ && cargo build --release --locked \
+ && install -D target/release/text-generation-launcher /image/usr/local/bin/text-generation-launcher
+# What the executable needs of a system. Everybody may write to /data, whoever it is that runs the image.
+RUN ldd /image/usr/local/bin/text-generation-launcher | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory /image \
+ && cp --parents --dereference /etc/ssl/certs/ca-certificates.crt /image \
+ && echo 'hilo:x:1000:1000:Hilo:/data:/sbin/nologin' > /image/etc/passwd \
+ && echo 'hilo:x:1000:' > /image/etc/group \
+ && echo 'hosts: files dns' > /image/etc/nsswitch.conf \
+ && mkdir --mode 1777 /image/data /image/tmp
+
+FROM scratch AS runtime
+COPY --from=build /image /
+ENV PATH=/usr/local/bin \
+    HOME=/data \
+    HF_HOME=/data \
+    SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
+    PORT=80
+USER 1000:1000
+EXPOSE 80
+# Loading a large model may take long, and counts as starting until the first answer.
+HEALTHCHECK --interval=10s --timeout=6s --retries=3 --start-period=1h \
+    CMD ["text-generation-launcher", "health", "--pid", "1"]
+ENTRYPOINT ["text-generation-launcher"]
+
+# Plugins are looked for beside the executable, and so are their libraries that it has not.
+FROM ${PYTHON_IMAGE} AS plugins
+COPY --from=build /image/usr/local/bin/text-generation-launcher /usr/local/bin/
+
+FROM plugins AS tpu-plugin
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=ca-certificates,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=secret,id=pip-config,target=/etc/pip.conf \
+    text-generation-launcher plugin fetch tpu \
+ && install -D -t /image/usr/local/bin /root/.cache/hilo/plugins/*/libtpu.so \
+ && ldd /image/usr/local/bin/libtpu.so | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory /image
+
+FROM plugins AS xla-cpu-plugin
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=ca-certificates,target=/etc/ssl/certs/ca-certificates.crt \
+    --mount=type=secret,id=pip-config,target=/etc/pip.conf \
+    text-generation-launcher plugin fetch cpu \
+ && install -D -t /image/usr/local/bin /root/.cache/hilo/plugins/*/xla_cpu_pjrt.so \
+ && ldd /image/usr/local/bin/xla_cpu_pjrt.so | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory /image
+
+FROM runtime AS tpu
+COPY --from=tpu-plugin /image /
+ENV DEVICE=tpu
+
+FROM runtime AS xla-cpu
+COPY --from=xla-cpu-plugin /image /
+ENV DEVICE=xla-cpu
+
+FROM runtime AS cpu
