@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use super::avx2::sum_halves;
 use super::simd::{Kernel, LANES, Simd};
+use crate::lines::Line;
 
 /// Proof that the CPU has AVX-512 F and BW, and FMA; and, if it `HAS_DOTS`, BF16 and VNNI.
 #[derive(Clone, Copy)]
@@ -167,6 +168,12 @@ impl<const HAS_DOTS: bool> Simd for Avx512<HAS_DOTS> {
             let pair = _mm512_set1_epi32(word.cast_signed());
             _mm512_dpbf16_ps(sums, bf16_vector(pairs), bf16_vector(pair))
         }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: *const Line) {
+        // SAFETY: it reads nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 
     #[inline(always)]

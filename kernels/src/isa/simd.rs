@@ -5,6 +5,8 @@
 //! an operation's body. Every method is `#[inline(always)]`: a body must end up inside the one function that has the
 //! features switched on. Bodies therefore use plain loops, not closures.
 
+use crate::lines::Line;
+
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
@@ -59,6 +61,10 @@ pub(crate) trait Simd: Copy {
     fn add_bf16_dots(self, _sums: Self::Vector, _words: &[u32; LANES], _word: u32) -> Self::Vector {
         unreachable!("weights are laid out for the instruction set")
     }
+
+    /// Asks the caches for a line that will be read soon, if the instruction set can. It need not exist.
+    #[inline(always)]
+    fn prefetch(self, _line: *const Line) {}
 
     /// Up to sixteen values, the missing lanes set to `padding`.
     #[inline(always)]

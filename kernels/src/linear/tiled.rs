@@ -20,7 +20,7 @@ use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 const PART_BLOCKS: usize = 8;
 const PASS_STEPS: usize = 64;
 /// How far ahead of its use a line is asked for where memory is slower than arithmetic.
-const LINES_AHEAD: usize = 64;
+const LINES_AHEAD: usize = 128;
 
 /// The product of some blocks and panels.
 struct PartProduct<'a, 'y> {
@@ -154,7 +154,9 @@ impl Multiply for Bf16<'_> {
         match self {
             Self::Tiles(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
             Self::Row => bf16_row::add_product(simd, left, right, &mut sums.0[0]),
-            Self::Vectors { block_rows } => vector_tile::add_product(simd, Bf16Pairs, (left, *block_rows), right, sums),
+            Self::Vectors { block_rows } => {
+                vector_tile::add_product(simd, Bf16Pairs, (left, *block_rows), (right, ahead), sums)
+            }
         }
     }
 
@@ -181,7 +183,7 @@ impl Multiply for Int8<'_> {
     fn add_product<S: Simd>(&self, simd: S, [left, right]: [&[Line]; 2], ahead: Ahead, sums: &mut Block<i32>) {
         match self.tiles {
             Some(tiles) => tiles.add_int8_product(left, right, ahead, sums),
-            None => vector_tile::add_product(simd, Int8Quads, (left, self.block_rows), right, sums),
+            None => vector_tile::add_product(simd, Int8Quads, (left, self.block_rows), (right, ahead), sums),
         }
     }
 

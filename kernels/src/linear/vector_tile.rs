@@ -4,7 +4,7 @@
 //! the order of the inputs, however many rows there are.
 
 use crate::isa::{LANES, Simd};
-use crate::lines::{BLOCK_COLUMNS, Block, Line, STEP_LINES, TILE_SIZE};
+use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES, TILE_SIZE};
 
 /// Vectors that hold a block's columns.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
@@ -75,12 +75,13 @@ pub(super) fn add_product<S: Simd, D: Dots<S>>(
     simd: S,
     _: D,
     (left, num_rows): (&[Line], usize),
-    right: &[Line],
+    (right, ahead): (&[Line], Ahead),
     sums: &mut Block<D::Sum>,
 ) {
     let mut row = 0;
     while row < num_rows {
-        let lines = Rows { left, num_rows, row };
+        // The first rows ask for what comes next; the others find it there.
+        let lines = Rows { left, num_rows, row, ahead: (row == 0).then_some(ahead) };
         row += match num_rows - row {
             12.. if S::NUM_SUMS >= 24 => add_rows::<S, D, 12>(simd, lines, right, sums),
             8.. if S::NUM_SUMS >= 16 => add_rows::<S, D, 8>(simd, lines, right, sums),
@@ -97,6 +98,7 @@ struct Rows<'a> {
     left: &'a [Line],
     num_rows: usize,
     row: usize,
+    ahead: Option<Ahead>,
 }
 
 #[inline(always)]
@@ -114,8 +116,14 @@ fn add_rows<S: Simd, D: Dots<S>, const ROWS: usize>(
             *vector = D::load(simd, sums);
         }
     }
-    for (left, right) in rows.left.chunks_exact(rows.num_rows).zip(right.chunks_exact(STEP_LINES)) {
+    let steps = rows.left.chunks_exact(rows.num_rows).zip(right.chunks_exact(STEP_LINES));
+    for (step, (left, right)) in steps.enumerate() {
         let left = &left[rows.row..rows.row + ROWS];
+        if let Some(ahead) = rows.ahead {
+            for line in 0..ahead.lines_per_step {
+                simd.prefetch(ahead.first.wrapping_add(step * ahead.lines_per_step + line));
+            }
+        }
         let (first, second) = right.split_at(TILE_SIZE);
         for pair in 0..TILE_SIZE {
             for (row, vectors) in vectors.iter_mut().enumerate() {
