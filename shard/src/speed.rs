@@ -62,8 +62,8 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let mut text = format!("loaded and warm after {:.1} s\n", start.elapsed().as_secs_f64());
     let bandwidth = read_bandwidth();
     let weights_gb = engine.info().weights_bytes as f64 / 1e9;
-    let _ =
-        writeln!(text, "{weights_gb:.2} GB of weights as {}; memory reads {bandwidth:.1} GB/s", engine.info().dtype);
+    let stored = args.model.quantize.map_or_else(|| engine.info().dtype.clone(), |quantize| quantize.to_string());
+    let _ = writeln!(text, "{weights_gb:.2} GB of weights as {stored}; memory reads {bandwidth:.1} GB/s");
     let seconds = prefills(&mut engine, args, &sequences)?;
     let tokens = f64::from(args.prompt_tokens);
     let _ = writeln!(text, "prefill {tokens:<4} {}", rates(&seconds, tokens));
