@@ -59,13 +59,21 @@ def check_openai(client: OpenAI) -> None:
     auto = client.chat.completions.create(model="demo", messages=plain, tools=[TIME], temperature=0, max_tokens=20).choices[0]
     assert auto.finish_reason in ("stop", "length", "tool_calls"), auto
 
-    for body in (dict(tool_choice={"type": "function", "function": {"name": "nothing"}}), dict(response_format={"type": "json_object"})):
-        try:
-            client.chat.completions.create(**ask, **body)
-        except UnprocessableEntityError as error:
-            assert "tool" in error.message, error
+    # It calls, or it answers in the form.
+    form = {"type": "json_schema", "json_schema": {"name": "days", "schema": {**SCHEMA, "properties": {"city": {"const": "Oslo"}, "days": {"const": 3}}}}}
+    for seed in range(4):
+        either = client.chat.completions.create(**ask, response_format=form, seed=seed, temperature=1).choices[0].message
+        if either.tool_calls:
+            assert either.content is None and either.tool_calls[0].function.name in ("get_weather", "get_time"), either
         else:
-            raise AssertionError(f"{body} was accepted")
+            assert json.loads(either.content) == {"city": "Oslo", "days": 3}, either
+
+    try:
+        client.chat.completions.create(**ask, tool_choice={"type": "function", "function": {"name": "nothing"}})
+    except UnprocessableEntityError as error:
+        assert "nothing" in error.message, error
+    else:
+        raise AssertionError("a function that is none of the tools was accepted")
 
 
 def check_anthropic(client: Anthropic) -> None:
