@@ -30,8 +30,11 @@ const QUEUE: usize = 256;
 /// Rows whose masks are computed on one thread; more rows are spread over more threads.
 const MASKS_PER_THREAD: usize = 4;
 
-/// How long a step waits for masks, so that all rows with grammars stay in the same steps. Most masks take 0.1 ms.
-const MASK_PATIENCE: Duration = Duration::from_millis(3);
+/// How long a step waits for masks, so that all rows with grammars stay in the same steps: this share of the time that the step
+/// before it took, within bounds. Most masks take 0.1 ms; who waits for a later one misses a step, and the others do not.
+const MASK_PATIENCE: f64 = 0.25;
+const MIN_MASK_PATIENCE: Duration = Duration::from_micros(300);
+const MAX_MASK_PATIENCE: Duration = Duration::from_millis(3);
 
 /// What those are told whose generation a stopping server ends.
 const STOPPING: &str = "Server error: the server is shutting down";
@@ -357,7 +360,7 @@ impl Batcher {
         }
         self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
         let applied = self.scheduler.apply(reply).map(|events| {
-            self.compute_masks(&events);
+            self.compute_masks(&events, forward);
             self.dispatch(events);
         });
         let metrics = self.metrics.steps(phase);
@@ -371,8 +374,8 @@ impl Batcher {
         Ok(applied?)
     }
 
-    /// Begins to compute what may come behind the tokens that were made.
-    fn compute_masks(&mut self, events: &[Event]) {
+    /// Begins to compute what may come behind the tokens that a step made in `forward`.
+    fn compute_masks(&mut self, events: &[Event], forward: Duration) {
         let mut made = Vec::new();
         for Event { id, kind } in events {
             if let SequenceEvent::Token { token, finish: None } = kind
@@ -384,7 +387,8 @@ impl Batcher {
         if made.is_empty() {
             return;
         }
-        self.masks_until = Instant::now() + MASK_PATIENCE;
+        let patience = forward.mul_f64(MASK_PATIENCE).clamp(MIN_MASK_PATIENCE, MAX_MASK_PATIENCE);
+        self.masks_until = Instant::now() + patience;
         let mut made = made.into_iter().peekable();
         while made.peek().is_some() {
             let some: Vec<_> = made.by_ref().take(MASKS_PER_THREAD).collect();

@@ -12,6 +12,7 @@
 mod api;
 mod api_keys;
 mod args;
+mod aside;
 mod batcher;
 #[doc(hidden)]
 pub mod bench;

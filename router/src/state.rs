@@ -11,6 +11,7 @@ use proto::{ModelInfo, SamplingDefaults};
 use crate::api::ComputeType;
 use crate::api_keys::ApiKeys;
 use crate::args::GenerationConfig;
+use crate::aside::Aside;
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
 use crate::metrics::Metrics;
@@ -41,6 +42,7 @@ struct Shared {
     health: Health,
     compute_type: ComputeType,
     sampling_defaults: SamplingDefaults,
+    aside: Aside,
 }
 
 impl AppState {
@@ -59,7 +61,8 @@ impl AppState {
             GenerationConfig::Neutral => SamplingDefaults::default(),
             GenerationConfig::Model => info.model.sampling_defaults.unwrap_or_default(),
         };
-        Self(Arc::new(Shared { info, generator, chat, metrics, health, compute_type, sampling_defaults }))
+        let aside = Aside::new();
+        Self(Arc::new(Shared { info, generator, chat, metrics, health, compute_type, sampling_defaults, aside }))
     }
 
     pub(crate) fn info(&self) -> &ServerInfo {
@@ -98,6 +101,11 @@ impl AppState {
 
     pub(crate) fn compute_type(&self) -> &ComputeType {
         &self.0.compute_type
+    }
+
+    /// Where to do what takes long.
+    pub(crate) fn aside(&self) -> &Aside {
+        &self.0.aside
     }
 
     /// Largest request body.

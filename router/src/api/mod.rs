@@ -23,7 +23,7 @@ mod stop;
 mod trace_context;
 
 pub(crate) use answer_events::AnswerEvents;
-pub(crate) use body::{JsonBody, parse as parse_body, read as read_body};
+pub(crate) use body::{JsonBody, parse as parse_body, parse_aside, read_as};
 pub(crate) use chat::{ChatRequest, ChatTokenizeResponse, SimpleToken};
 pub(crate) use context::{REQUEST_ID, RequestContext, request_id};
 pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, StreamResponse};

@@ -8,6 +8,8 @@
 //!
 //! Every conversion destructures completely, so a field without a meaning does not compile.
 
+use std::sync::Arc;
+
 use proto::{LogitBias, SamplingParams};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -133,7 +135,7 @@ impl GenerateParameters {
             wants_watermark: watermark,
             wants_deltas: false,
             answer_form: None,
-            grammar,
+            grammar: grammar.map(Arc::new),
             adapter_id,
         }
     }
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn a_grammar_and_an_adapter_are_handed_on() {
         let options = parse(r#"{"grammar":{"type":"regex","value":"a+"},"adapter_id":"x"}"#).into_options();
-        assert_eq!(options.grammar, Some(Grammar::Regex("a+".into())));
+        assert_eq!(options.grammar.as_deref(), Some(&Grammar::Regex("a+".into())));
         assert_eq!(options.adapter_id.as_deref(), Some("x"));
     }
 }

@@ -8,28 +8,26 @@ use std::time::Duration;
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::key::{GrammarKey, GrammarKeys};
 use super::matcher::GrammarMatcher;
-use super::{Grammar, GrammarError};
+use super::{Grammar, GrammarError, limits};
+use crate::aside::{NICENESS, lower_priority, num_turns};
 use crate::text::{TokenBytes, Tokenizer};
 
 /// Compiled grammars that are kept.
 const MAX_KEPT: usize = 64;
 
-/// Grammars that are compiled at a time; the others wait for their turn.
-const MAX_COMPILING: usize = 2;
-
 /// Longest wait for a turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Most grammars are compiled by then.
-const PROMPT_TIME: Duration = Duration::from_millis(300);
+const PROMPT_TIME: Duration = Duration::from_millis(50);
 
-/// Niceness of a thread that compiles for longer: the steps of others do not wait for it.
-const LATE_NICENESS: i32 = 10;
+/// Niceness of a thread that compiles for longer: it gets what others leave.
+const LATE_NICENESS: i32 = 19;
 
 /// Stack of a thread that compiles: `llguidance` goes down once for each property of an object. Only what is used is memory.
 const STACK_BYTES: usize = 256 << 20;
@@ -62,34 +60,38 @@ struct Shared {
     /// Made when the first grammar comes: it takes a moment with a large vocabulary.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
     /// What became of grammars; the one used last is in front.
-    kept: Mutex<VecDeque<(Grammar, Compiled)>>,
+    kept: Mutex<VecDeque<(GrammarKey, Compiled)>>,
+    keys: GrammarKeys,
 }
 
 impl GrammarCompiler {
     /// For a model with `vocab_size` token ids, of which some end a sequence.
     pub(crate) fn new(tokenizer: Arc<Tokenizer>, vocab_size: u32, eos_token_ids: Vec<u32>) -> Self {
-        let (factory, kept) = (OnceLock::new(), Mutex::default());
-        let shared = Shared { tokenizer, vocab_size: vocab_size as usize, eos_token_ids, factory, kept };
-        Self { shared: Arc::new(shared), compiling: Arc::new(Semaphore::new(MAX_COMPILING)) }
+        let (factory, kept, keys) = (OnceLock::new(), Mutex::default(), GrammarKeys::default());
+        let shared = Shared { tokenizer, vocab_size: vocab_size as usize, eos_token_ids, factory, kept, keys };
+        Self { shared: Arc::new(shared), compiling: Arc::new(Semaphore::new(num_turns())) }
     }
 
     /// Makes a grammar ready to be followed.
     ///
     /// # Errors
     /// When it is wrong, too large, or allows nothing at all, or too many others are compiled.
-    pub(crate) async fn compile(&self, grammar: &Grammar) -> Compiled {
-        if let Some(compiled) = self.shared.find(grammar) {
+    pub(crate) async fn compile(&self, grammar: &Arc<Grammar>) -> Compiled {
+        limits::check(grammar)?;
+        let key = self.shared.keys.of(grammar);
+        if let Some(compiled) = self.shared.find(key) {
             return compiled;
         }
-        let (shared, compiling, grammar) = (Arc::clone(&self.shared), Arc::clone(&self.compiling), grammar.clone());
+        let (shared, compiling, grammar) = (Arc::clone(&self.shared), Arc::clone(&self.compiling), Arc::clone(grammar));
         let turn = tokio::time::timeout(TURN_TIMEOUT, compiling.acquire_owned()).await;
         let Ok(Ok(permit)) = turn else { return Err(GrammarError::Busy) };
         let (started_tx, started_rx) = oneshot::channel();
         let (compiled_tx, mut compiled_rx) = oneshot::channel();
         let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
         let work = thread.spawn(move || {
+            lower_priority(None, NICENESS);
             let _ = started_tx.send(gettid());
-            let _ = compiled_tx.send(shared.find(&grammar).unwrap_or_else(|| shared.compile(grammar)));
+            let _ = compiled_tx.send(shared.find(key).unwrap_or_else(|| shared.compile(key, &grammar)));
             // Not before: those who have stopped waiting are no reason to begin the next.
             drop(permit);
         });
@@ -98,9 +100,7 @@ impl GrammarCompiler {
         if let Ok(compiled) = tokio::time::timeout(PROMPT_TIME, &mut compiled_rx).await {
             return compiled.unwrap_or_else(|_| Err(defect()));
         }
-        if let Err(error) = setpriority_process(Some(thread_id), LATE_NICENESS) {
-            tracing::debug!("a grammar is compiled at full priority: {error}");
-        }
+        lower_priority(Some(thread_id), LATE_NICENESS);
         match tokio::time::timeout(COMPILE_TIMEOUT - PROMPT_TIME, compiled_rx).await {
             Ok(compiled) => compiled.unwrap_or_else(|_| Err(defect())),
             Err(_) => Err(GrammarError::Invalid(format!("it is not compiled after {COMPILE_TIMEOUT:?}"))),
@@ -129,20 +129,20 @@ impl PartialEq for CompiledGrammar {
 }
 
 impl Shared {
-    fn find(&self, grammar: &Grammar) -> Option<Compiled> {
+    fn find(&self, key: GrammarKey) -> Option<Compiled> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = kept.iter().position(|(other, _)| other == grammar)?;
+        let place = kept.iter().position(|(other, _)| *other == key)?;
         let found = kept.remove(place)?;
         let compiled = found.1.clone();
         kept.push_front(found);
         Some(compiled)
     }
 
-    fn compile(&self, grammar: Grammar) -> Compiled {
-        let compiled = self.compile_new(&grammar);
+    fn compile(&self, key: GrammarKey, grammar: &Grammar) -> Compiled {
+        let compiled = self.compile_new(grammar);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.truncate(MAX_KEPT - 1);
-        kept.push_front((grammar, compiled.clone()));
+        kept.push_front((key, compiled.clone()));
         compiled
     }
 

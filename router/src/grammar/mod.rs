@@ -7,6 +7,7 @@
 
 mod calls;
 mod compiler;
+mod key;
 mod limits;
 mod matcher;
 mod schema;
@@ -62,9 +63,8 @@ impl Grammar {
         Self::Within { lark, answer: Box::new(self) }
     }
 
-    /// Says it to `llguidance`.
+    /// Says it to `llguidance`, within limits.
     fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
-        limits::check(self)?;
         Ok(match self {
             Self::JsonObject => TopLevelGrammar::from_json_schema(schema::prepare(json!({ "type": "object" }))),
             Self::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema.clone())),

@@ -23,7 +23,7 @@ fn allowed(mask: &[u8]) -> Vec<u32> {
 /// A text made of tokens that were allowed. Ends as soon as it may, once it has `min_tokens`.
 async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
     let (compiler, tokenizer) = compiler();
-    let compiled = compiler.compile(&grammar).await.unwrap();
+    let compiled = compiler.compile(&Arc::new(grammar)).await.unwrap();
     let (mut matcher, mut mask) = compiled.begin();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut tokens = Vec::new();
@@ -46,7 +46,7 @@ fn properties(count: usize) -> Value {
 }
 
 async fn refused(grammar: Grammar) -> String {
-    compiler().0.compile(&grammar).await.unwrap_err().to_string()
+    compiler().0.compile(&Arc::new(grammar)).await.unwrap_err().to_string()
 }
 
 #[tokio::test]
@@ -133,19 +133,36 @@ async fn large_grammars_are_followed() {
 #[tokio::test]
 async fn a_grammar_is_compiled_once() {
     let (compiler, _) = compiler();
-    let grammar = Grammar::Regex("[a-z]+".to_owned());
+    let grammar = Arc::new(Grammar::Regex("[a-z]+".to_owned()));
     let first = compiler.compile(&grammar).await.unwrap();
     assert_eq!(compiler.compile(&grammar).await.unwrap(), first);
     for number in 0..64 {
-        compiler.compile(&Grammar::Regex(format!("{number}[a-z]+"))).await.unwrap();
+        compiler.compile(&Arc::new(Grammar::Regex(format!("{number}[a-z]+")))).await.unwrap();
     }
     assert_ne!(compiler.compile(&grammar).await.unwrap(), first, "what is kept is bounded");
 }
 
 #[tokio::test]
+async fn properties_come_in_the_order_of_each_schema() {
+    for (schema, begins) in [
+        (
+            r#"{"type":"object","properties":{"a":{"const":1},"b":{"const":2}},"required":["a","b"],"additionalProperties":false}"#,
+            "a",
+        ),
+        (
+            r#"{"type":"object","properties":{"b":{"const":2},"a":{"const":1}},"required":["a","b"],"additionalProperties":false}"#,
+            "b",
+        ),
+    ] {
+        let text = walk(Grammar::JsonSchema(serde_json::from_str(schema).unwrap()), 1, 0).await;
+        assert!(text.trim_start_matches(['{', ' ', '\n', '"']).starts_with(begins), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_token_that_was_not_allowed_ends_the_way() {
     let (compiler, tokenizer) = compiler();
-    let (mut matcher, _) = compiler.compile(&Grammar::Regex("a".to_owned())).await.unwrap().begin();
+    let (mut matcher, _) = compiler.compile(&Arc::new(Grammar::Regex("a".to_owned()))).await.unwrap().begin();
     let other = tokenizer.tokenize_bare("7").unwrap()[0];
     assert!(matches!(matcher.advance(other), Err(MaskError::Failed(_))));
 }
@@ -154,7 +171,7 @@ async fn a_token_that_was_not_allowed_ends_the_way() {
 async fn a_model_that_ends_nothing_follows_nothing() {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
     let compiler = GrammarCompiler::new(tokenizer, crate::testing::VOCAB_SIZE, vec![]);
-    assert_eq!(compiler.compile(&Grammar::JsonObject).await.unwrap_err(), GrammarError::NoEos);
+    assert_eq!(compiler.compile(&Arc::new(Grammar::JsonObject)).await.unwrap_err(), GrammarError::NoEos);
 }
 
 #[tokio::test]
@@ -169,7 +186,7 @@ async fn a_grammar_within_another_may_name_itself() {
     let text = walk(within("\"a\" | @ \"b\""), 1, 3).await;
     assert!(text.starts_with("(a") && text.trim_end_matches('b') == "(a", "{text}");
     // What never ends is found out when nothing may follow.
-    let (mut matcher, mask) = compiler().0.compile(&within("@ \"b\"")).await.unwrap().begin();
+    let (mut matcher, mask) = compiler().0.compile(&Arc::new(within("@ \"b\""))).await.unwrap().begin();
     let [bracket] = allowed(&mask)[..] else { panic!("{:?}", allowed(&mask)) };
     assert!(matcher.advance(bracket).is_err());
 }

@@ -10,7 +10,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::{chat_completions, compat, completions};
 use crate::api::openai::{ChatCompletion, ChatCompletionRequest, CompletionRequest, OpenAiBody, TextCompletion};
-use crate::api::{CompatRequest, GenerateResponse, RequestContext, parse_body, read_body};
+use crate::api::{CompatRequest, GenerateResponse, RequestContext, parse_body, read_as};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -39,25 +39,40 @@ impl PartialSchema for InvocationsResponse {
     }
 }
 
+/// A body of any of these APIs.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+enum Invocation {
+    Native(CompatRequest),
+    Chat(OpenAiBody<ChatCompletionRequest>),
+    Completion(OpenAiBody<CompletionRequest>),
+}
+
 /// The handler.
 pub(super) async fn invocations(
     State(state): State<AppState>,
     context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let bytes = read_body(request, &state).await?;
-    let keys: Map<String, Value> = parse_body(&bytes)?;
-    if keys.contains_key("inputs") {
-        return compat::answer(&state, context, parse_body(&bytes)?).await;
+    Ok(match read_as(request, &state, Invocation::parse).await? {
+        Invocation::Native(request) => compat::answer(&state, context, request).await?,
+        Invocation::Chat(body) => chat_completions::answer(&state, context, body).await.into_response(),
+        Invocation::Completion(body) => completions::answer(&state, context, body).await.into_response(),
+    })
+}
+
+impl Invocation {
+    fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
+        let keys: Map<String, Value> = parse_body(bytes)?;
+        if keys.contains_key("inputs") {
+            parse_body(bytes).map(Self::Native)
+        } else if keys.contains_key("messages") {
+            OpenAiBody::parse(bytes).map(Self::Chat)
+        } else if keys.contains_key("prompt") {
+            OpenAiBody::parse(bytes).map(Self::Completion)
+        } else {
+            Err(ApiError::NoPrompt)
+        }
     }
-    let answer = if keys.contains_key("messages") {
-        chat_completions::answer(&state, context, OpenAiBody::parse(&bytes)?).await
-    } else if keys.contains_key("prompt") {
-        completions::answer(&state, context, OpenAiBody::parse(&bytes)?).await
-    } else {
-        return Err(ApiError::NoPrompt);
-    };
-    Ok(answer.into_response())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Beyond TGI, which looks only at `max_new_tokens` and `seed`, all parameters count.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::State;
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::chat_completions;
 use crate::api::openai::OpenAiBody;
-use crate::api::{GenerateRequest, JsonBody, RequestContext, parse_body};
+use crate::api::{GenerateRequest, JsonBody, RequestContext, parse_aside, parse_body};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -43,12 +44,13 @@ pub(super) async fn vertex(
 }
 
 async fn predict(state: &AppState, context: RequestContext, instance: &Value) -> Result<String, ApiError> {
-    let bytes = instance.to_string();
+    let bytes = Bytes::from(instance.to_string());
     let request = if instance.get("messages").is_some() {
-        let requests = chat_completions::requests(state, context, OpenAiBody::parse(bytes.as_bytes())?).await?;
+        let requests =
+            chat_completions::requests(state, context, parse_aside(bytes, state, OpenAiBody::parse).await?).await?;
         requests.each.into_iter().next().ok_or(ApiError::NoInstances)?
     } else if instance.get("inputs").is_some() {
-        let request: GenerateRequest = parse_body(bytes.as_bytes())?;
+        let request: GenerateRequest = parse_aside(bytes, state, parse_body).await?;
         request.into_generation(context, state.sampling_defaults())
     } else {
         return Err(ApiError::NoInstances);

@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use proto::{MAX_HELD_BACK_TOKENS, SamplingError, SamplingParams};
 
 use crate::config::RequestLimits;
@@ -55,7 +57,7 @@ pub(crate) struct GenerationOptions {
     /// What is read out of the deltas.
     pub(crate) answer_form: Option<AnswerForm>,
     /// What the generated text must look like.
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) grammar: Option<Arc<Grammar>>,
     /// Would change the answer, and cannot be done here.
     pub(crate) adapter_id: Option<String>,
 }
@@ -226,7 +228,7 @@ impl Validator {
 
     async fn compile(
         &self,
-        grammar: &Grammar,
+        grammar: &Arc<Grammar>,
         options: &GenerationOptions,
     ) -> Result<CompiledGrammar, ValidationError> {
         let Some(grammars) = &self.grammars else { return Err(ValidationError::GrammarDisabled) };

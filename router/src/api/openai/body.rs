@@ -13,7 +13,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::sampling::OpenAiSampling;
 use super::structured_output::StructuredOutput;
-use crate::api::body::{parse, read};
+use crate::api::body::{parse, read_as};
 use crate::error::{ApiError, OpenAiError};
 use crate::state::AppState;
 
@@ -24,11 +24,11 @@ pub(crate) struct OpenAiBody<T> {
     pub(crate) sampling: OpenAiSampling,
 }
 
-impl<T: DeserializeOwned> FromRequest<AppState> for OpenAiBody<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for OpenAiBody<T> {
     type Rejection = OpenAiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, OpenAiError> {
-        Ok(Self::parse(&read(request, state).await?)?)
+        Ok(read_as(request, state, Self::parse).await?)
     }
 }
 

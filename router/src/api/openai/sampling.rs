@@ -2,6 +2,8 @@
 //!
 //! Door: [`OpenAiSampling::into_options`]. What OpenAI has no word for has those of vLLM.
 
+use std::sync::Arc;
+
 use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -108,7 +110,7 @@ impl OpenAiSampling {
             wants_watermark: false,
             wants_deltas: true,
             answer_form: None,
-            grammar,
+            grammar: grammar.map(Arc::new),
             adapter_id: None,
         }
     }

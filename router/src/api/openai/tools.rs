@@ -1,5 +1,7 @@
 //! Tools of a request: which there are, and what the model is to do with them. All dialects say it in OpenAI's words.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::OpenAiSampling;
@@ -87,7 +89,7 @@ impl ToolUse {
     /// When the grammar for that is too large.
     pub(crate) fn apply(&self, mut form: AnswerForm, options: &mut GenerationOptions) -> Result<(), ApiError> {
         form.has_one_call = self.has_one_call;
-        let grammar = match (&self.choice, options.grammar.take()) {
+        let grammar = match (&self.choice, options.grammar.take().map(Arc::unwrap_or_clone)) {
             (ToolChoice::Auto, None) => Ok(None),
             (ToolChoice::Auto, Some(answer)) if self.tools.is_none() => Ok(Some(after_thought(&form, answer))),
             (ToolChoice::Auto, Some(answer)) => {
@@ -104,7 +106,8 @@ impl ToolUse {
                 calls(&form, syntax, Some(name)).map(Some)
             }
         };
-        options.grammar = grammar.map_err(|error| ApiError::Generation(ValidationError::from(error).into()))?;
+        let grammar = grammar.map_err(|error| ApiError::Generation(ValidationError::from(error).into()))?;
+        options.grammar = grammar.map(Arc::new);
         options.answer_form = Some(form);
         Ok(())
     }
