@@ -1,6 +1,6 @@
-"""Makes a checkpoint of random bf16 weights in the shape of Llama 3.2 1B, with a tokenizer of made-up words.
+"""Makes a checkpoint of random bf16 weights in the shape of a published model, with a tokenizer of made-up words.
 
-    python3 bench/peers/make_checkpoint.py FOLDER [--layers 16]
+    python3 bench/peers/make_checkpoint.py FOLDER [--shape llama-3.2-1b|smollm2-135m]
 
 Speed depends on shapes and types only, so a checkpoint that says nothing measures as well as one that does, and everybody can
 make the same one. It needs nothing but Python. Embedding and head share a weight; every word of a prompt is one token.
@@ -13,35 +13,26 @@ import pathlib
 import random
 import struct
 
-HIDDEN, INTERMEDIATE, VOCAB = 2048, 8192, 128256
-HEADS, KV_HEADS, HEAD_DIM = 32, 8, 64
+# The sizes in the config.json of each.
+SHAPES = {
+    "llama-3.2-1b": dict(vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+                         num_attention_heads=32, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072),
+    "smollm2-135m": dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+                         num_attention_heads=9, num_key_value_heads=3, head_dim=64, max_position_embeddings=8192),
+}
 # The upper byte of a bf16 number of either sign; with any lower byte its size is from 1/128 to 1/32.
 UPPER_BYTES = bytes((0x3C, 0xBC)[byte & 1] for byte in range(256))
 PIECE = 1 << 24
 
 
-def config(num_layers):
+def config(sizes):
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": VOCAB,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
+        **sizes,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0,
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 32.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
-        "max_position_embeddings": 131072,
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": True,
@@ -51,21 +42,23 @@ def config(num_layers):
     }
 
 
-def shapes(num_layers):
+def shapes(sizes):
     """Every tensor with its shape; norms have one dimension."""
-    yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
-    yield "model.norm.weight", (HIDDEN,)
-    for layer in range(num_layers):
+    hidden, intermediate = sizes["hidden_size"], sizes["intermediate_size"]
+    queries, keys = (sizes[heads] * sizes["head_dim"] for heads in ("num_attention_heads", "num_key_value_heads"))
+    yield "model.embed_tokens.weight", (sizes["vocab_size"], hidden)
+    yield "model.norm.weight", (hidden,)
+    for layer in range(sizes["num_hidden_layers"]):
         name = f"model.layers.{layer}"
-        yield f"{name}.input_layernorm.weight", (HIDDEN,)
-        yield f"{name}.post_attention_layernorm.weight", (HIDDEN,)
-        yield f"{name}.self_attn.q_proj.weight", (HEADS * HEAD_DIM, HIDDEN)
-        yield f"{name}.self_attn.k_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
-        yield f"{name}.self_attn.v_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
-        yield f"{name}.self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD_DIM)
-        yield f"{name}.mlp.gate_proj.weight", (INTERMEDIATE, HIDDEN)
-        yield f"{name}.mlp.up_proj.weight", (INTERMEDIATE, HIDDEN)
-        yield f"{name}.mlp.down_proj.weight", (HIDDEN, INTERMEDIATE)
+        yield f"{name}.input_layernorm.weight", (hidden,)
+        yield f"{name}.post_attention_layernorm.weight", (hidden,)
+        yield f"{name}.self_attn.q_proj.weight", (queries, hidden)
+        yield f"{name}.self_attn.k_proj.weight", (keys, hidden)
+        yield f"{name}.self_attn.v_proj.weight", (keys, hidden)
+        yield f"{name}.self_attn.o_proj.weight", (hidden, queries)
+        yield f"{name}.mlp.gate_proj.weight", (intermediate, hidden)
+        yield f"{name}.mlp.up_proj.weight", (intermediate, hidden)
+        yield f"{name}.mlp.down_proj.weight", (hidden, intermediate)
 
 
 def random_weights(num_bytes, generator):
@@ -76,9 +69,9 @@ def random_weights(num_bytes, generator):
     return pair
 
 
-def write_weights(path, num_layers):
+def write_weights(path, sizes):
     tensors, end = {}, 0
-    for name, shape in shapes(num_layers):
+    for name, shape in shapes(sizes):
         start = end
         end += 2 * shape[0] * (shape[1] if len(shape) == 2 else 1)
         tensors[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
@@ -96,8 +89,8 @@ def write_weights(path, num_layers):
                 file.write(random_weights(min(PIECE, end - first), generator))
 
 
-def tokenizer():
-    words = {"<s>": 0, "</s>": 1, "<unk>": 2} | {f"w{word}": word for word in range(3, VOCAB)}
+def tokenizer(vocab_size):
+    words = {"<s>": 0, "</s>": 1, "<unk>": 2} | {f"w{word}": word for word in range(3, vocab_size)}
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
@@ -111,13 +104,14 @@ def tokenizer():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b")
     args = parser.parse_args()
+    sizes = SHAPES[args.shape]
     args.folder.mkdir(parents=True, exist_ok=True)
-    (args.folder / "config.json").write_text(json.dumps(config(args.layers), indent=1))
-    (args.folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (args.folder / "config.json").write_text(json.dumps(config(sizes), indent=1))
+    (args.folder / "tokenizer.json").write_text(json.dumps(tokenizer(sizes["vocab_size"])))
     (args.folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "bos_token": "<s>"}))
-    write_weights(args.folder / "model.safetensors", args.layers)
+    write_weights(args.folder / "model.safetensors", sizes)
     print(args.folder, os.path.getsize(args.folder / "model.safetensors"), "bytes of weights")
 
 

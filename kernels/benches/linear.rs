@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
     let bandwidth = read_bandwidth();
     writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
     writeln!(out, "y[m, {NUM_OUTPUTS}] = x[m, {NUM_INPUTS}] · Wᵀ")?;
-    for dtype in [WeightType::Int8, WeightType::Bf16, WeightType::F16, WeightType::F32] {
+    for dtype in [WeightType::Int4, WeightType::Int8, WeightType::Bf16, WeightType::F16, WeightType::F32] {
         measure(&mut out, dtype, bandwidth)?;
     }
     Ok(())

@@ -61,7 +61,8 @@ pub struct ModelArgs {
     pub dtype: Option<Dtype>,
 
     /// Smaller type that the weights of linear layers become while they are loaded, on the processor: int8 is an integer of 8 bits per
-    /// weight with a scale per output [default: none]
+    /// weight with a scale per output, int4 one of 4 bits with a factor per 32 inputs too, but for the head, which stays int8
+    /// [default: none]
     #[arg(long, env, value_enum)]
     pub quantize: Option<Quantize>,
 
@@ -104,6 +105,9 @@ pub enum Dtype {
 pub enum Quantize {
     /// Integers from -127 to 127 with a scale per output.
     Int8,
+    /// Integers of four bits with a factor per group of inputs and a scale per output; the head is [`Int8`](Self::Int8), as its
+    /// errors choose the token.
+    Int4,
 }
 
 /// What computes.

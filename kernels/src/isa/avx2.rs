@@ -6,6 +6,7 @@
 
 use std::arch::x86_64::*;
 
+use super::int4::{GROUP_LINES, GroupOfX, Int4Group};
 use super::simd::{Kernel, LANES, Simd};
 
 /// Proof that the CPU has AVX2, FMA and F16C.
@@ -174,6 +175,48 @@ impl Simd for Avx2 {
                 _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
             };
             [add(sums[0], halves[0]), add(sums[1], halves[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn add_group<const ROWS: usize>(
+        self,
+        sums: &mut [[__m256i; 2]; ROWS],
+        group: Int4Group<'_>,
+        x: &[GroupOfX<'_>; ROWS],
+    ) {
+        // SAFETY: `self` proves that the CPU has AVX2; each half of a line holds the 32 bytes that are read, and the factors 16.
+        unsafe {
+            let mut dots = [[_mm256_setzero_si256(); 2]; ROWS];
+            for (dots, x) in dots.iter_mut().zip(x) {
+                *dots = [_mm256_set1_epi32(x.start.cast_signed()); 2];
+            }
+            for (idx, line) in group.lines.iter().enumerate() {
+                let nibble = _mm256_set1_epi8(15);
+                let words: *const __m256i = line.0.as_ptr().cast();
+                let [first, second] = [_mm256_load_si256(words), _mm256_load_si256(words.add(1))];
+                let low = [_mm256_and_si256(first, nibble), _mm256_and_si256(second, nibble)];
+                let [first, second] = [_mm256_srli_epi16::<4>(first), _mm256_srli_epi16::<4>(second)];
+                let high = [_mm256_and_si256(first, nibble), _mm256_and_si256(second, nibble)];
+                for (dots, x) in dots.iter_mut().zip(x) {
+                    // The sum of 16 products of at most 8 · 127, whichever come first, fits into 16 bits.
+                    let quad = _mm256_set1_epi32(x.quads[idx].cast_signed());
+                    dots[0] = _mm256_add_epi16(dots[0], _mm256_maddubs_epi16(low[0], quad));
+                    dots[1] = _mm256_add_epi16(dots[1], _mm256_maddubs_epi16(low[1], quad));
+                    let quad = _mm256_set1_epi32(x.quads[idx + GROUP_LINES].cast_signed());
+                    dots[0] = _mm256_add_epi16(dots[0], _mm256_maddubs_epi16(high[0], quad));
+                    dots[1] = _mm256_add_epi16(dots[1], _mm256_maddubs_epi16(high[1], quad));
+                }
+            }
+            let factors = _mm_loadu_si128(group.factors.as_ptr().cast());
+            let factors = [_mm256_cvtepi8_epi32(factors), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(factors))];
+            for half in 0..2 {
+                // Once for each of the two sums of an output.
+                let factors = _mm256_blend_epi16::<0xaa>(factors[half], _mm256_slli_epi32::<16>(factors[half]));
+                for (sums, dots) in sums.iter_mut().zip(&dots) {
+                    sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(dots[half], factors));
+                }
+            }
         }
     }
 

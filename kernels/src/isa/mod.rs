@@ -10,6 +10,7 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod int4;
 #[cfg(not(target_arch = "x86_64"))]
 mod no_tiles;
 mod portable;
@@ -21,6 +22,7 @@ use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::Tiles;
+pub(crate) use int4::{GROUP_LINES, GroupOfX, Int4Group};
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use no_tiles::Tiles;
 use portable::Portable;

@@ -5,6 +5,7 @@
 //! an operation's body. Every method is `#[inline(always)]`: a body must end up inside the one function that has the
 //! features switched on. Bodies therefore use plain loops, not closures.
 
+use super::int4::{GROUP_LINES, GroupOfX, Int4Group};
 use crate::lines::Line;
 
 /// Lanes of a vector.
@@ -52,6 +53,33 @@ pub(crate) trait Simd: Copy {
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
     /// To each sum the products of the four bytes of its word of `words` and those of `word`, which are integers from -127 to 127.
     fn add_dots(self, sums: Self::Integers, words: &[u32; LANES], word: u32) -> Self::Integers;
+    /// To the sums of each row the products of its `x` and `group`.
+    #[inline(always)]
+    fn add_group<const ROWS: usize>(
+        self,
+        sums: &mut [Self::Integers; ROWS],
+        group: Int4Group<'_>,
+        x: &[GroupOfX<'_>; ROWS],
+    ) {
+        let mut dots = [self.load_integers(&[0; LANES]); ROWS];
+        for idx in 0..GROUP_LINES {
+            let [low, high] = group.centred(idx);
+            for (dots, x) in dots.iter_mut().zip(x) {
+                *dots = self.add_dots(*dots, &low, x.quads[idx]);
+                *dots = self.add_dots(*dots, &high, x.quads[idx + GROUP_LINES]);
+            }
+        }
+        for (sums, dots) in sums.iter_mut().zip(dots) {
+            let mut lanes = [[0; LANES]; 2];
+            self.store_integers(*sums, &mut lanes[0]);
+            self.store_integers(dots, &mut lanes[1]);
+            for i in 0..LANES {
+                lanes[0][i] += lanes[1][i] * i32::from(group.factor(i));
+            }
+            *sums = self.load_integers(&lanes[0]);
+        }
+    }
+
     /// To each sum the products of the two bf16 values of its word of `words` and those of `word`, in an order of the instruction
     /// set's own; subnormal values count as zero. Only for instruction sets that have such an instruction.
     ///

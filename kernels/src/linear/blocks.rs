@@ -3,9 +3,11 @@
 //! Door: [`Blocks`]. Missing rows of the last block, and missing inputs of the last step, are zero.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::int4::{self, STEP_GROUPS};
 use super::tiled_weight::{Format, int8, int8_scale};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{BLOCK_ROWS, Line};
@@ -22,6 +24,19 @@ pub(super) struct Blocks {
     block_len: usize,
     /// What the integers of each row are multiplied with; 1 for bf16.
     scales: Vec<f32>,
+    /// For weights of four bits what the sums of each group begin with, as lines.
+    starts: Vec<[u32; STEP_GROUPS]>,
+}
+
+/// A block of x, for some steps.
+#[derive(Clone, Copy)]
+pub(super) struct BlockOfX<'a> {
+    /// `[steps][rows]`
+    pub(super) lines: &'a [Line],
+    /// `[steps][rows]`, or none.
+    pub(super) starts: &'a [[u32; STEP_GROUPS]],
+    /// `[rows]`
+    pub(super) scales: &'a [f32],
 }
 
 /// Rounds the rows of a block.
@@ -49,7 +64,8 @@ impl Blocks {
         let blocks = lines.par_chunks_mut(block_len).zip(scales.par_chunks_mut(block_rows));
         let blocks = blocks.zip(x.par_chunks(block_rows * num_inputs)).with_min_len(min_blocks);
         blocks.for_each(|((lines, scales), x)| isa.run(Round { format, x, num_inputs, block_rows, lines, scales }));
-        Self { lines, block_rows, block_len, scales }
+        let starts = if format == Format::Int4 { starts(&lines) } else { Vec::new() };
+        Self { lines, block_rows, block_len, scales, starts }
     }
 
     /// Keeps the memory for the next call of this thread.
@@ -62,12 +78,13 @@ impl Blocks {
         self.block_rows
     }
 
-    /// The lines of a block, and the scales of its rows.
-    pub(super) fn block(&self, idx: usize) -> (&[Line], &[f32]) {
-        (
-            &self.lines[idx * self.block_len..][..self.block_len],
-            &self.scales[idx * self.block_rows..][..self.block_rows],
-        )
+    /// A block's part of `steps`.
+    pub(super) fn block(&self, idx: usize, steps: Range<usize>) -> BlockOfX<'_> {
+        let first = idx * self.block_len;
+        let lines = first + steps.start * self.block_rows..first + steps.end * self.block_rows;
+        let starts = if self.starts.is_empty() { &[] } else { &self.starts[lines.clone()] };
+        let scales = &self.scales[idx * self.block_rows..][..self.block_rows];
+        BlockOfX { lines: &self.lines[lines], starts, scales }
     }
 }
 
@@ -86,7 +103,7 @@ impl Kernel for Round<'_> {
                         }
                     });
                 }
-                Format::Int8 => {
+                Format::Int8 | Format::Int4 => {
                     let (scale, inverse) = int8_scale(x);
                     self.scales[row] = scale;
                     round_row::<64>(x, lines, |line, values| {
@@ -98,6 +115,14 @@ impl Kernel for Round<'_> {
             }
         }
     }
+}
+
+fn starts(lines: &[Line]) -> Vec<[u32; STEP_GROUPS]> {
+    let start = |line: &Line| {
+        let (quads, _) = line.0.as_chunks::<{ 16 / STEP_GROUPS }>();
+        std::array::from_fn(|group| int4::start(&quads[group]))
+    };
+    lines.iter().map(start).collect()
 }
 
 #[inline(always)]

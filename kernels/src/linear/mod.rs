@@ -9,6 +9,8 @@
 
 mod bf16_row;
 mod blocks;
+mod group_tile;
+mod int4;
 mod packed_weight;
 mod parts;
 mod row_blocks;

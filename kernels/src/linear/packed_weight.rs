@@ -34,6 +34,8 @@ pub enum WeightType {
     F16,
     /// Integers from -127 to 127 with a scale per output. x is rounded to such integers too, with a scale per row.
     Int8,
+    /// Integers of four bits, times an integer per 32 inputs and a scale per output; x is rounded as for `Int8`.
+    Int4,
 }
 
 /// A weight `[outputs, inputs]` as the checkpoint has it.
@@ -133,6 +135,7 @@ impl PackedWeight {
             WeightType::Bf16 => Panels::Bf16(pack_lines(&stored)),
             WeightType::F16 => Panels::F16(pack_lines(&stored)),
             WeightType::Int8 => Panels::Tiled(TiledWeight::pack(Format::Int8, &stored)),
+            WeightType::Int4 => Panels::Tiled(TiledWeight::pack(Format::Int4, &stored)),
         };
         Self { num_outputs, num_inputs, panels }
     }

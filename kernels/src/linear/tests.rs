@@ -7,11 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::floats::FloatType;
+use crate::lines::{Line, STEP_LINES};
 use crate::numbers::numbers;
 
 /// What is multiplied as it is, but for rounding to these types.
 const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
-const ALL: [WeightType; 4] = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+const ALL: [WeightType; 5] = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8, WeightType::Int4];
 
 fn pack(isa: Isa, dtype: WeightType, sizes: [usize; 2], values: &[f32]) -> PackedWeight {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -23,7 +24,7 @@ fn pack(isa: Isa, dtype: WeightType, sizes: [usize; 2], values: &[f32]) -> Packe
 
 fn rounded(dtype: WeightType, value: f32) -> f32 {
     match dtype {
-        WeightType::F32 | WeightType::Int8 => value,
+        WeightType::F32 | WeightType::Int8 | WeightType::Int4 => value,
         WeightType::Bf16 => bf16::from_f32(value).to_f32(),
         WeightType::F16 => f16::from_f32(value).to_f32(),
     }
@@ -81,11 +82,26 @@ fn int8_of(values: &[f32]) -> (f32, Vec<i64>) {
     (largest / 127.0, values.iter().map(|value| (value * (127.0 / largest)).round_ties_even() as i64).collect())
 }
 
+/// The scale of an output of four bits, and its weights as multiples of it.
+fn int4_of(weight: &PackedWeight, output: usize, values: &[f32]) -> (f32, Vec<i64>) {
+    let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let scale = largest / 120.0;
+    let mut row = vec![0.0; values.len()];
+    weight.copy_row(output, &mut row);
+    (scale, row.iter().map(|value| (value / scale).round() as i64).collect())
+}
+
 /// Sums of integers are exact, so every instruction set must answer the same bits.
-fn check_int8((rows, outputs, inputs): (usize, usize, usize), has_bias: bool) {
+fn check_integers(dtype: WeightType, (rows, outputs, inputs): (usize, usize, usize), has_bias: bool) {
     let (x, values) = (numbers(rows * inputs, 20), numbers(outputs * inputs, 21));
     let bias = has_bias.then(|| numbers(outputs, 22));
-    let weights: Vec<(f32, Vec<i64>)> = values.chunks(inputs).map(int8_of).collect();
+    let weights: Vec<(f32, Vec<i64>)> = match dtype {
+        WeightType::Int4 => {
+            let weight = pack(Isa::Portable, dtype, [outputs, inputs], &values);
+            values.chunks(inputs).enumerate().map(|(output, values)| int4_of(&weight, output, values)).collect()
+        }
+        _ => values.chunks(inputs).map(int8_of).collect(),
+    };
     let mut expected = Vec::with_capacity(rows * outputs);
     for x in x.chunks(inputs) {
         let (x_scale, x) = int8_of(x);
@@ -95,10 +111,10 @@ fn check_int8((rows, outputs, inputs): (usize, usize, usize), has_bias: bool) {
         }));
     }
     for isa in Isa::available() {
-        let weight = pack(isa, WeightType::Int8, [outputs, inputs], &values);
+        let weight = pack(isa, dtype, [outputs, inputs], &values);
         let mut y = vec![f32::NAN; rows * outputs];
         linear_on(isa, &x, &weight, bias.as_deref(), &mut y);
-        assert!(y == expected, "{isa} [{rows}, {outputs}, {inputs}]");
+        assert!(y == expected, "{isa} {dtype:?} [{rows}, {outputs}, {inputs}]");
     }
 }
 
@@ -106,16 +122,67 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn any_shape_of_int8_is_exact(
-        rows in 1_usize..70, outputs in 1_usize..100, inputs in 1_usize..200, has_bias: bool,
+    fn any_shape_of_integers_is_exact(
+        rows in 1_usize..70, outputs in 1_usize..100, inputs in 1_usize..200, has_bias: bool, is_int4: bool,
     ) {
-        check_int8((rows, outputs, inputs), has_bias);
+        let dtype = if is_int4 { WeightType::Int4 } else { WeightType::Int8 };
+        check_integers(dtype, (rows, outputs, inputs), has_bias);
     }
 }
 
 #[test]
-fn several_passes_of_int8_are_exact() {
-    check_int8((35, 45, 9000), true);
+fn several_passes_of_integers_are_exact() {
+    for dtype in [WeightType::Int8, WeightType::Int4] {
+        check_integers(dtype, (35, 45, 9000), true);
+    }
+}
+
+/// Largest error of a weight in steps of its group, and the squared error over the square of the weights.
+fn int4_errors(values: &[f32]) -> (f32, f32) {
+    let weight = pack(isa::active(), WeightType::Int4, [1, values.len()], values);
+    let mut row = vec![0.0; values.len()];
+    weight.copy_row(0, &mut row);
+    let errors = || values.iter().zip(&row).map(|(value, row)| value - row);
+    let groups = values.chunks(32).map(|group| group.iter().fold(0.0_f32, |largest, value| largest.max(value.abs())));
+    let steps = groups.flat_map(|largest| std::iter::repeat_n(largest / 8.0, 32));
+    let largest = errors().zip(steps).map(|(error, step)| error.abs() / step).fold(0.0, f32::max);
+    let squares = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>();
+    (largest, squares(&mut errors()) / squares(&mut values.iter().copied()))
+}
+
+#[test]
+fn int4_rows_are_read_back_within_a_step() {
+    // Evenly spread over [-1, 1): a step of 1 / 7.5 has a squared error of step² / 12, 0.0044 of the weights'.
+    let (largest, squared) = int4_errors(&numbers(64 * 32, 24));
+    assert!(largest <= 1.2 && squared > 0.003 && squared < 0.0055, "{largest} steps, {squared}");
+    // A group that is small beside another one of its output still has factors to choose from.
+    let uneven: Vec<f32> =
+        numbers(64 * 32, 25).iter().enumerate().map(|(i, value)| value * if i % 64 < 32 { 1.0 } else { 0.2 }).collect();
+    let (largest, squared) = int4_errors(&uneven);
+    assert!(largest <= 1.8 && squared < 0.006, "{largest} steps, {squared}");
+}
+
+#[test]
+fn unpacked_steps_are_the_integers_that_are_multiplied() {
+    let [outputs, inputs] = [32, 128];
+    let values = numbers(outputs * inputs, 26);
+    let step_lines = tiled_weight::Format::Int4.step_lines();
+    let mut steps = vec![Line([0; 16]); 2 * step_lines];
+    let scales: Vec<f32> =
+        values.chunks(inputs).enumerate().map(|(output, row)| int4::pack(&mut steps, output, row)).collect();
+    assert!(scales.iter().all(|scale| *scale > 0.0));
+    for (idx, step) in steps.chunks(step_lines).enumerate() {
+        let mut unpacked = vec![Line([0; 16]); STEP_LINES];
+        int4::unpack_step(step, &mut unpacked);
+        for output in 0..outputs {
+            let mut row = vec![0.0; inputs];
+            int4::copy_row(&steps, output, &mut row);
+            let words = unpacked[output / 16 * 16..][..16].iter().map(|line| line.0[output % 16]);
+            let bytes: Vec<f32> =
+                words.flat_map(|word| word.to_le_bytes().map(|byte| f32::from(byte.cast_signed()))).collect();
+            assert_eq!(bytes, row[idx * 64..][..64], "step {idx}, output {output}");
+        }
+    }
 }
 
 #[test]
@@ -133,14 +200,18 @@ fn int8_rows_are_read_back_within_half_a_step() {
 }
 
 #[test]
-fn zeros_and_what_is_no_number_survive_int8() {
-    for isa in Isa::available() {
-        let weight = pack(isa, WeightType::Int8, [2, 3], &[0.0, 0.0, 0.0, 1.0, -2.0, 0.5]);
+fn zeros_and_what_is_no_number_survive_integers() {
+    let types = [WeightType::Int8, WeightType::Int4];
+    for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| types.map(move |dtype| (isa, dtype))) {
+        let weight = pack(isa, dtype, [2, 3], &[0.0, 0.0, 0.0, 1.0, -2.0, 0.5]);
         let mut y = [1.0; 8];
         let x = [0.0, 0.0, 0.0, 1e-38, 0.0, 0.0, 1.0, f32::NAN, 1.0, 1.0, f32::INFINITY, 1.0];
         linear_on(isa, &x, &weight, None, &mut y);
         assert_eq!(y[..4], [0.0; 4], "{isa}");
         assert!(y[5].is_nan() && y[7].is_nan(), "{isa}: {y:?}");
+        let weight = pack(isa, dtype, [2, 3], &[1.0, f32::NAN, 1.0, f32::NEG_INFINITY, 1.0, 1.0]);
+        linear_on(isa, &[1.0; 3], &weight, None, &mut y[..2]);
+        assert!(y[..2].iter().all(|y| !y.is_finite()), "{isa} {dtype:?}: {y:?}");
     }
 }
 

@@ -4,10 +4,14 @@
 //! AMX, a single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
 //! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly.
 
+use std::cell::Cell;
+
 use rayon::prelude::*;
 
 use super::bf16_row;
-use super::blocks::Blocks;
+use super::blocks::{BlockOfX, Blocks};
+use super::group_tile::{self, GroupedRows};
+use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::PANEL_OUTPUTS;
 use super::parts::{self, Part};
 use super::tiled_weight::{Format, TiledWeight, scale};
@@ -21,6 +25,11 @@ const PART_BLOCKS: usize = 8;
 const PASS_STEPS: usize = 64;
 /// How far ahead of its use a line is asked for where memory is slower than arithmetic.
 const LINES_AHEAD: usize = 128;
+
+thread_local! {
+    /// Memory for steps that are unpacked before they are multiplied, kept.
+    static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
 
 /// The product of some blocks and panels.
 struct PartProduct<'a, 'y> {
@@ -36,7 +45,13 @@ struct PartProduct<'a, 'y> {
 trait Multiply {
     type Sum: Copy + Default;
 
-    fn add_product<S: Simd>(&self, simd: S, lines: [&[Line]; 2], ahead: Ahead, sums: &mut Block<Self::Sum>);
+    /// The steps of a panel as they are multiplied.
+    #[inline(always)]
+    fn prepare<'a>(&self, steps: &'a [Line], _scratch: &'a mut Vec<Line>) -> &'a [Line] {
+        steps
+    }
+
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: (&[Line], Ahead), sums: &mut Block<Self::Sum>);
     /// A sum that waits in y for the next pass.
     fn to_waiting(sum: Self::Sum) -> f32;
     fn of_waiting(value: f32) -> Self::Sum;
@@ -54,6 +69,12 @@ enum Bf16<'a> {
 }
 
 struct Int8<'a> {
+    tiles: Option<&'a Tiles>,
+    block_rows: usize,
+}
+
+/// Tiles multiply what becomes integers of 8 bits before.
+struct Int4<'a> {
     tiles: Option<&'a Tiles>,
     block_rows: usize,
 }
@@ -96,6 +117,7 @@ impl Kernel for PartProduct<'_, '_> {
                 self.multiply(simd, &by);
             }
             Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),
+            Format::Int4 => self.multiply(simd, &Int4 { tiles, block_rows }),
         }
     }
 }
@@ -105,28 +127,37 @@ impl PartProduct<'_, '_> {
     fn multiply<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
         let num_steps = self.weight.num_steps();
         let num_panels = self.part.y_rows[0].len().div_ceil(PANEL_OUTPUTS);
+        let mut scratch = SCRATCH.take();
         for first_step in (0..num_steps).step_by(PASS_STEPS) {
             let steps = (first_step, (first_step + PASS_STEPS).min(num_steps));
             for panel in 0..num_panels {
-                self.multiply_panel(simd, by, panel, steps);
+                self.multiply_panel(simd, by, (panel, steps), &mut scratch);
             }
         }
+        SCRATCH.set(scratch);
     }
 
     /// All blocks times some steps of one panel.
     #[inline(always)]
-    fn multiply_panel<S: Simd, M: Multiply>(&mut self, simd: S, by: &M, panel: usize, (first, end): (usize, usize)) {
+    fn multiply_panel<S: Simd, M: Multiply>(
+        &mut self,
+        simd: S,
+        by: &M,
+        (panel, (first, end)): (usize, (usize, usize)),
+        scratch: &mut Vec<Line>,
+    ) {
         let Self { blocks, weight, bias, part, .. } = self;
         let (scales, steps) = weight.panel(part.first_panel + panel);
-        let right = &steps[first * STEP_LINES..end * STEP_LINES];
+        let step_lines = weight.format().step_lines();
+        let packed = &steps[first * step_lines..end * step_lines];
+        let right = by.prepare(packed, scratch);
         let is_last = end == weight.num_steps();
         let bias = bias.map(|bias| &bias[(part.first_panel + panel) * PANEL_OUTPUTS..]);
         let block_rows = blocks.block_rows();
         let num_blocks = part.y_rows.len().div_ceil(block_rows);
         let mut sums = Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]);
         for (idx, y_rows) in part.y_rows.chunks_mut(block_rows).enumerate() {
-            let (left, row_scales) = blocks.block(part.group * PART_BLOCKS + idx);
-            let left = &left[first * block_rows..end * block_rows];
+            let x = blocks.block(part.group * PART_BLOCKS + idx, first..end);
             for (sums, y) in sums.0.iter_mut().zip(&*y_rows) {
                 *sums = if first == 0 {
                     [M::Sum::default(); BLOCK_COLUMNS]
@@ -134,8 +165,8 @@ impl PartProduct<'_, '_> {
                     waiting::<M>(&y[panel * PANEL_OUTPUTS..])
                 };
             }
-            by.add_product(simd, [left, right], ahead(right, idx, num_blocks), &mut sums);
-            for ((sums, y), row_scale) in sums.0.iter().zip(y_rows).zip(row_scales) {
+            by.add_product(simd, x, (right, ahead((packed, step_lines), idx, num_blocks)), &mut sums);
+            for ((sums, y), row_scale) in sums.0.iter().zip(y_rows).zip(x.scales) {
                 let mut values = [0.0; BLOCK_COLUMNS];
                 for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
                     *value = if is_last { M::finish(*sum, *row_scale, scales, output) } else { M::to_waiting(*sum) };
@@ -150,7 +181,8 @@ impl Multiply for Bf16<'_> {
     type Sum = f32;
 
     #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, [left, right]: [&[Line]; 2], ahead: Ahead, sums: &mut Block<f32>) {
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<f32>) {
+        let left = x.lines;
         match self {
             Self::Tiles(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
             Self::Row => bf16_row::add_product(simd, left, right, &mut sums.0[0]),
@@ -180,10 +212,10 @@ impl Multiply for Int8<'_> {
     type Sum = i32;
 
     #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, [left, right]: [&[Line]; 2], ahead: Ahead, sums: &mut Block<i32>) {
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
         match self.tiles {
-            Some(tiles) => tiles.add_int8_product(left, right, ahead, sums),
-            None => vector_tile::add_product(simd, Int8Quads, (left, self.block_rows), (right, ahead), sums),
+            Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
+            None => vector_tile::add_product(simd, Int8Quads, (x.lines, self.block_rows), (right, ahead), sums),
         }
     }
 
@@ -203,13 +235,56 @@ impl Multiply for Int8<'_> {
     }
 }
 
+impl Multiply for Int4<'_> {
+    type Sum = i32;
+
+    #[inline(always)]
+    fn prepare<'a>(&self, steps: &'a [Line], scratch: &'a mut Vec<Line>) -> &'a [Line] {
+        if self.tiles.is_none() {
+            return steps;
+        }
+        let num_steps = steps.len() / INT4_STEP_LINES;
+        scratch.resize(num_steps * STEP_LINES, Line([0; 16]));
+        for (step, to) in steps.chunks_exact(INT4_STEP_LINES).zip(scratch.chunks_exact_mut(STEP_LINES)) {
+            int4::unpack_step(step, to);
+        }
+        scratch
+    }
+
+    #[inline(always)]
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
+        match self.tiles {
+            Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
+            None => {
+                let rows = GroupedRows { lines: x.lines, starts: x.starts, num_rows: self.block_rows };
+                group_tile::add_product(simd, rows, (right, ahead), sums);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn to_waiting(sum: i32) -> f32 {
+        Int8::to_waiting(sum)
+    }
+
+    #[inline(always)]
+    fn of_waiting(value: f32) -> i32 {
+        Int8::of_waiting(value)
+    }
+
+    #[inline(always)]
+    fn finish(sum: i32, row_scale: f32, scales: &[Line], output: usize) -> f32 {
+        Int8::finish(sum, row_scale, scales, output)
+    }
+}
+
 /// What the product of a block asks for: the next panel in equal shares or, where there is one block, lines close ahead.
 #[inline(always)]
-fn ahead(right: &[Line], block: usize, num_blocks: usize) -> Ahead {
-    let lines_per_step = STEP_LINES.div_ceil(num_blocks);
-    let share = right.len() / STEP_LINES * lines_per_step;
-    let first = if num_blocks == 1 { LINES_AHEAD } else { right.len() + block * share };
-    Ahead { first: right.as_ptr().wrapping_add(first), lines_per_step }
+fn ahead((steps, step_lines): (&[Line], usize), block: usize, num_blocks: usize) -> Ahead {
+    let lines_per_step = step_lines.div_ceil(num_blocks);
+    let share = steps.len() / step_lines * lines_per_step;
+    let first = if num_blocks == 1 { LINES_AHEAD } else { steps.len() + block * share };
+    Ahead { first: steps.as_ptr().wrapping_add(first), lines_per_step }
 }
 
 #[inline(always)]

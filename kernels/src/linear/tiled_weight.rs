@@ -6,6 +6,7 @@
 
 use half::bf16;
 
+use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::{PANEL_OUTPUTS, Stored};
 use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
 
@@ -16,6 +17,8 @@ pub(super) enum Format {
     Bf16,
     /// Four integers from -127 to 127, which the scale of their output multiplies.
     Int8,
+    /// Eight integers of four bits, as `int4` says.
+    Int4,
 }
 
 /// A weight in tiles.
@@ -32,7 +35,15 @@ impl Format {
     pub(super) fn step_inputs(self) -> usize {
         match self {
             Self::Bf16 => 32,
-            Self::Int8 => 64,
+            Self::Int8 | Self::Int4 => 64,
+        }
+    }
+
+    /// Lines of a step.
+    pub(super) fn step_lines(self) -> usize {
+        match self {
+            Self::Bf16 | Self::Int8 => STEP_LINES,
+            Self::Int4 => INT4_STEP_LINES,
         }
     }
 
@@ -40,7 +51,7 @@ impl Format {
     fn num_scale_lines(self) -> usize {
         match self {
             Self::Bf16 => 0,
-            Self::Int8 => PANEL_OUTPUTS * size_of::<f32>() / size_of::<Line>(),
+            Self::Int8 | Self::Int4 => PANEL_OUTPUTS * size_of::<f32>() / size_of::<Line>(),
         }
     }
 
@@ -49,7 +60,7 @@ impl Format {
     }
 
     fn panel_len(self, num_inputs: usize) -> usize {
-        self.num_scale_lines() + self.num_steps(num_inputs) * STEP_LINES
+        self.num_scale_lines() + self.num_steps(num_inputs) * self.step_lines()
     }
 }
 
@@ -64,6 +75,12 @@ impl TiledWeight {
             }),
             Format::Int8 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
                 rows.chunks(num_inputs).enumerate().for_each(|(output, row)| pack_int8(panel, output, row));
+            }),
+            Format::Int4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
+                let (scales, steps) = panel.split_at_mut(format.num_scale_lines());
+                for (output, row) in rows.chunks(num_inputs).enumerate() {
+                    set_scale(scales, output, int4::pack(steps, output, row));
+                }
             }),
         }
         Self { format, sizes: stored.sizes, lines }
@@ -97,6 +114,11 @@ impl TiledWeight {
     pub(super) fn copy_row(&self, output: usize, row: &mut [f32]) {
         let (scales, steps) = self.panel(output / PANEL_OUTPUTS);
         let output = output % PANEL_OUTPUTS;
+        if self.format == Format::Int4 {
+            int4::copy_row(steps, output, row);
+            let scale = scale(scales, output);
+            return row.iter_mut().for_each(|weight| *weight *= scale);
+        }
         let (first_line, column) = (output / TILE_SIZE * TILE_SIZE, output % TILE_SIZE);
         let words = steps.chunks_exact(STEP_LINES).flat_map(|step| &step[first_line..][..TILE_SIZE]);
         let words = words.map(|line| line.0[column]);
@@ -105,7 +127,7 @@ impl TiledWeight {
                 let values = words.flat_map(|word| [word << 16, word & 0xffff_0000].map(f32::from_bits));
                 row.iter_mut().zip(values).for_each(|(weight, value)| *weight = value);
             }
-            Format::Int8 => {
+            Format::Int8 | Format::Int4 => {
                 let scale = scale(scales, output);
                 let values = words.flat_map(|word| word.to_le_bytes().map(u8::cast_signed));
                 row.iter_mut().zip(values).for_each(|(weight, value)| *weight = f32::from(value) * scale);
@@ -118,6 +140,10 @@ impl TiledWeight {
 #[inline(always)]
 pub(super) fn scale(scales: &[Line], output: usize) -> f32 {
     f32::from_bits(scales[output / TILE_SIZE].0[output % TILE_SIZE])
+}
+
+fn set_scale(scales: &mut [Line], output: usize, scale: f32) {
+    scales[output / TILE_SIZE].0[output % TILE_SIZE] = scale.to_bits();
 }
 
 fn pack_bf16(panel: &mut [Line], output: usize, row: &[bf16]) {
@@ -133,7 +159,7 @@ fn pack_bf16(panel: &mut [Line], output: usize, row: &[bf16]) {
 fn pack_int8(panel: &mut [Line], output: usize, row: &[f32]) {
     let (scales, steps) = panel.split_at_mut(Format::Int8.num_scale_lines());
     let (scale, inverse) = int8_scale(row);
-    scales[output / TILE_SIZE].0[output % TILE_SIZE] = scale.to_bits();
+    set_scale(scales, output, scale);
     let mut words = [0; 4];
     let quads = row.chunks(4).map(|weights| {
         words = [0; 4];

@@ -15,7 +15,7 @@ use kernels::linear::{PackedWeight, WeightType};
 use super::host;
 use crate::args::Quantize;
 use crate::backend::{BackendError, Membership, Stays};
-use crate::graph::{DType, Graph, Node, Op, WeightSpec};
+use crate::graph::{DType, Graph, Node, Op, Partition, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
 
 /// Rows of a table that are read at a time.
@@ -38,6 +38,8 @@ enum Use {
     Vector,
     Table,
     Matrix,
+    /// A matrix whose outputs are those of tokens: the head.
+    Head,
     /// A matrix whose outputs choose experts: small, and not to be rounded.
     Choice,
     Experts,
@@ -93,6 +95,7 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
                 };
                 let used_as = match (&node.op, position) {
                     (Op::Linear, 1) if chooses(graph, index_of_node) => Use::Choice,
+                    (Op::Linear, 1) if spec.partition == Partition::Vocab => Use::Head,
                     (Op::Linear, 1) => Use::Matrix,
                     (Op::Embedding, 0) => Use::Table,
                     (Op::Experts(_), 2..) => Use::Experts,
@@ -130,9 +133,13 @@ fn load_weight(
                 host::shaped(table(part, shape[0], floats::read_f32), shape)?
             }
         }),
-        Use::Matrix | Use::Choice => {
+        Use::Matrix | Use::Head | Use::Choice => {
             let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
-            let quantize = quantize.filter(|_| used_as == Use::Matrix);
+            let quantize = match used_as {
+                Use::Choice => None,
+                Use::Head => quantize.map(|_| Quantize::Int8),
+                _ => quantize,
+            };
             let (stored, packed) = (float_type(part.dtype), weight_type(spec.dtype, quantize));
             Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], stored, packed, &rows)))
         }
@@ -189,8 +196,10 @@ fn table<T>(part: &TensorPart<'_>, num_rows: usize, read: impl Fn(&[u8], FloatTy
 
 /// What the weights of a linear layer become.
 fn weight_type(dtype: DType, quantize: Option<Quantize>) -> WeightType {
-    if let Some(Quantize::Int8) = quantize {
-        return WeightType::Int8;
+    match quantize {
+        Some(Quantize::Int8) => return WeightType::Int8,
+        Some(Quantize::Int4) => return WeightType::Int4,
+        None => {}
     }
     match dtype {
         DType::F16 => WeightType::F16,

@@ -1,0 +1,61 @@
+//! Groups of weights of four bits, as instruction sets multiply them.
+//!
+//! Doors: [`Int4Group`], [`GroupOfX`]. How groups lie in memory is the business of `linear::int4`.
+
+use super::simd::LANES;
+use crate::lines::Line;
+
+/// Lines of a group: each holds eight inputs of sixteen outputs.
+pub(crate) const GROUP_LINES: usize = 4;
+
+/// The weights of 32 inputs for the outputs of a tile: `factor · (nibble - 8)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Int4Group<'a> {
+    /// Inputs 4i to 4i + 3 in the low halves of the bytes of line i, and those 16 further in the high halves.
+    pub(crate) lines: &'a [Line; GROUP_LINES],
+    /// A byte for each output, from -15 to 15.
+    pub(crate) factors: &'a [u32; LANES / 4],
+}
+
+/// A row of x for the inputs of a group.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupOfX<'a> {
+    /// Integers from -127 to 127, four in a word.
+    pub(crate) quads: &'a [u32; 2 * GROUP_LINES],
+    /// -8 times the sum of the first and second bytes of the words, in 16 bits, and -8 times that of the others.
+    pub(crate) start: u32,
+}
+
+impl Int4Group<'_> {
+    /// The integers that four inputs of one output are multiplied with.
+    #[inline(always)]
+    pub(crate) fn scaled_bytes(&self, quad: usize, column: usize) -> [i8; 4] {
+        let nibbles = self.lines[quad % GROUP_LINES].0[column] >> (quad / GROUP_LINES * 4) & 0x0f0f_0f0f;
+        let factor = self.factor(column);
+        nibbles.to_le_bytes().map(|nibble| (nibble.cast_signed() - 8) * factor)
+    }
+
+    /// The factor of one output.
+    #[inline(always)]
+    pub(crate) fn factor(&self, column: usize) -> i8 {
+        ((self.factors[column / 4] >> (column % 4 * 8)) as u8).cast_signed()
+    }
+
+    /// `nibble - 8` as bytes, for the inputs of line `idx` in the low halves, then those in the high ones.
+    #[inline(always)]
+    pub(super) fn centred(&self, idx: usize) -> [[u32; LANES]; 2] {
+        let words = &self.lines[idx].0;
+        let mut centred = [[0; LANES]; 2];
+        for i in 0..LANES {
+            centred[0][i] = minus_eight(words[i] & 0x0f0f_0f0f);
+            centred[1][i] = minus_eight(words[i] >> 4 & 0x0f0f_0f0f);
+        }
+        centred
+    }
+}
+
+/// Eight less in each byte, which is from 0 to 15: the upper bit keeps a byte from borrowing of the next.
+#[inline(always)]
+fn minus_eight(bytes: u32) -> u32 {
+    ((bytes | 0x8080_8080) - 0x0808_0808) ^ 0x8080_8080
+}

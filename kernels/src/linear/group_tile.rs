@@ -1,0 +1,78 @@
+//! Products with weights of four bits: a few rows times the 32 outputs of a panel, group by group.
+//!
+//! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits.
+
+use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
+use crate::isa::{GroupOfX, LANES, Simd};
+use crate::lines::{Ahead, Block, Line};
+
+/// Rows of x, rounded.
+#[derive(Clone, Copy)]
+pub(super) struct GroupedRows<'a> {
+    /// `[steps][rows]`
+    pub(super) lines: &'a [Line],
+    /// What the sums of each group begin with, `[steps][rows]`.
+    pub(super) starts: &'a [[u32; STEP_GROUPS]],
+    pub(super) num_rows: usize,
+}
+
+/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`, and asks for the lines `ahead`.
+#[inline(always)]
+pub(super) fn add_product<S: Simd>(
+    simd: S,
+    rows: GroupedRows<'_>,
+    (right, ahead): (&[Line], Ahead),
+    sums: &mut Block<i32>,
+) {
+    let mut row = 0;
+    while row < rows.num_rows {
+        // The first rows ask for what comes next; the others find it there.
+        let ahead = (row == 0).then_some(ahead);
+        row += match rows.num_rows - row {
+            8.. if S::NUM_SUMS >= 16 => add_rows::<S, 8>(simd, (rows, row), (right, ahead), sums),
+            4.. => add_rows::<S, 4>(simd, (rows, row), (right, ahead), sums),
+            2.. => add_rows::<S, 2>(simd, (rows, row), (right, ahead), sums),
+            _ => add_rows::<S, 1>(simd, (rows, row), (right, ahead), sums),
+        };
+    }
+}
+
+#[inline(always)]
+fn add_rows<S: Simd, const ROWS: usize>(
+    simd: S,
+    (rows, first_row): (GroupedRows<'_>, usize),
+    (right, ahead): (&[Line], Option<Ahead>),
+    sums: &mut Block<i32>,
+) -> usize {
+    let sums = &mut sums.0[first_row..first_row + ROWS];
+    let mut vectors = [[simd.load_integers(&[0; LANES]); ROWS]; PANEL_TILES];
+    for (tile, vectors) in vectors.iter_mut().enumerate() {
+        for (vector, sums) in vectors.iter_mut().zip(&*sums) {
+            *vector = simd.load_integers(&sums.as_chunks().0[tile]);
+        }
+    }
+    let lines = rows.lines.chunks_exact(rows.num_rows).zip(rows.starts.chunks_exact(rows.num_rows));
+    for (step, ((lines, starts), right)) in lines.zip(right.chunks_exact(INT4_STEP_LINES)).enumerate() {
+        if let Some(ahead) = ahead {
+            for line in 0..ahead.lines_per_step {
+                simd.prefetch(ahead.first.wrapping_add(step * ahead.lines_per_step + line));
+            }
+        }
+        let (lines, starts) = (&lines[first_row..][..ROWS], &starts[first_row..][..ROWS]);
+        for group in 0..STEP_GROUPS {
+            let mut x = [GroupOfX { quads: &lines[0].0.as_chunks().0[group], start: starts[0][group] }; ROWS];
+            for (x, (line, starts)) in x.iter_mut().zip(lines.iter().zip(starts)) {
+                *x = GroupOfX { quads: &line.0.as_chunks().0[group], start: starts[group] };
+            }
+            for (tile, vectors) in vectors.iter_mut().enumerate() {
+                simd.add_group(vectors, int4::group(right, group, tile), &x);
+            }
+        }
+    }
+    for (tile, vectors) in vectors.into_iter().enumerate() {
+        for (vector, sums) in vectors.into_iter().zip(&mut *sums) {
+            simd.store_integers(vector, &mut sums.as_chunks_mut().0[tile]);
+        }
+    }
+    ROWS
+}

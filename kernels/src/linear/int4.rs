@@ -1,0 +1,142 @@
+//! Four bits a weight: groups of 32 inputs that share a factor, and outputs that share a scale.
+//!
+//! Doors: [`pack`], [`copy_row`], [`unpack_step`], [`start`]. A weight is `scale · factor · (nibble - 8)`: the scale, an f32, belongs to its output,
+//! the factor, an integer from -15 to 15, to its group, so that `factor · (nibble - 8)` is an integer of 8 bits and sums stay
+//! exact. (Progressive group quantisation, as in QServe, arXiv 2405.04532, section 4.1.) A factor's sign is such that the largest weight of its group is -8.
+//!
+//! A step of 64 inputs and 32 outputs is a line of factors `[2 groups][2 tiles][16 outputs]`, then lines of nibbles `[2 groups][2 tiles][4][16 outputs]`:
+//! in a word's bytes, the low halves hold inputs 4i to 4i + 3 of the group for line i, the high halves those 16 further.
+
+use crate::isa::{GROUP_LINES, Int4Group};
+use crate::lines::{Line, STEP_LINES, TILE_SIZE};
+
+/// Inputs that share a factor.
+const GROUP_INPUTS: usize = 32;
+/// Words of a row of x for a group.
+const GROUP_WORDS: usize = GROUP_INPUTS / 4;
+/// Groups of a step.
+pub(super) const STEP_GROUPS: usize = 2;
+/// Tiles of a panel.
+pub(super) const PANEL_TILES: usize = 2;
+/// Lines of a step.
+pub(super) const INT4_STEP_LINES: usize = 1 + STEP_GROUPS * PANEL_TILES * GROUP_LINES;
+
+/// The largest size of a factor.
+const MAX_FACTOR: f32 = 15.0;
+
+/// The weights of one of a step's groups for one of its tiles.
+#[inline(always)]
+pub(super) fn group(step: &[Line], group: usize, tile: usize) -> Int4Group<'_> {
+    let idx = group * PANEL_TILES + tile;
+    let factors = step[0].0.as_chunks::<{ TILE_SIZE / 4 }>().0;
+    let lines = step[1 + idx * GROUP_LINES..].first_chunk().expect("a step has lines for each of its groups");
+    Int4Group { lines, factors: &factors[idx] }
+}
+
+/// What the sums of a group begin with, so that nibbles count from -8: -8 times the first and second bytes of `quads`, and in the upper half
+/// -8 times the others.
+pub(super) fn start(quads: &[u32]) -> u32 {
+    let mut sums = [0_i16; 2];
+    for quad in quads {
+        let [a, b, c, d] = quad.to_le_bytes().map(|byte| i16::from(byte.cast_signed()));
+        sums = [sums[0] + a + b, sums[1] + c + d];
+    }
+    let [low, high] = sums.map(|sum| u32::from((-8 * sum).cast_unsigned()));
+    high << 16 | low
+}
+
+/// Packs the weights of one output of a panel into its `steps`, and returns their scale. It is infinite or not a number where one of the weights is.
+pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
+    let largest = row.chunks(GROUP_INPUTS).map(|weights| extreme(weights).abs());
+    // Compared as integers, so that what is not a number is larger than all numbers.
+    let largest = f32::from_bits(largest.fold(0, |largest, value| largest.max(value.to_bits())));
+    let scale = largest / (8.0 * MAX_FACTOR);
+    // The inverse of less would not be finite.
+    let scale = if largest < 1e-30 { 0.0 } else { scale };
+    for (idx, weights) in row.chunks(GROUP_INPUTS).enumerate() {
+        let step = &mut steps[idx / STEP_GROUPS * INT4_STEP_LINES..][..INT4_STEP_LINES];
+        let mut group = [0.0; GROUP_INPUTS];
+        group[..weights.len()].copy_from_slice(weights);
+        let factor = if scale > 0.0 { best_factor(&group, scale) } else { 0.0 };
+        set_group(step, idx % STEP_GROUPS, output, factor, &nibbles(&group, factor * scale));
+    }
+    scale
+}
+
+/// The weight that is furthest from zero.
+fn extreme(weights: &[f32]) -> f32 {
+    let further = |a: f32, b: f32| if a.to_bits() << 1 < b.to_bits() << 1 { b } else { a };
+    weights.iter().copied().fold(0.0, further)
+}
+
+/// The factor with the smallest sum of squared errors, near the one that makes the largest weight -8.
+fn best_factor(weights: &[f32; GROUP_INPUTS], scale: f32) -> f32 {
+    let extreme = extreme(weights);
+    let nearest = (extreme / (-8.0 * scale)).round_ties_even();
+    let sign = if extreme > 0.0 { -1.0 } else { 1.0 };
+    let candidates = [nearest, nearest - sign, nearest + sign, -nearest].into_iter();
+    let allowed = candidates.filter(|factor| *factor != 0.0 && factor.abs() <= MAX_FACTOR);
+    let with_errors = allowed.map(|factor| (factor, squared_error(weights, factor * scale)));
+    with_errors.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0.0, |(factor, _)| factor)
+}
+
+fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
+    let mut sum = 0.0;
+    for (weight, nibble) in weights.iter().zip(nibbles(weights, step)) {
+        let error = weight - (nibble - 8.0) * step;
+        sum += error * error;
+    }
+    sum
+}
+
+/// The nearest whole numbers from 0 to 15 that stand for `weights`.
+fn nibbles(weights: &[f32; GROUP_INPUTS], step: f32) -> [f32; GROUP_INPUTS] {
+    let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
+    weights.map(|weight| {
+        // Adding 1.5 * 2^23 rounds to a whole number.
+        let rounded = weight * inverse + (12_582_912.0 + 8.0) - 12_582_912.0;
+        rounded.clamp(0.0, 15.0)
+    })
+}
+
+fn set_group(step: &mut [Line], group: usize, output: usize, factor: f32, nibbles: &[f32; GROUP_INPUTS]) {
+    let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
+    let idx = group * PANEL_TILES + tile;
+    let factor_idx = idx * TILE_SIZE + column;
+    step[0].0[factor_idx / 4] |= u32::from((factor as i8).cast_unsigned()) << (factor_idx % 4 * 8);
+    let (low, high) = nibbles.split_at(GROUP_INPUTS / 2);
+    let quads = low.as_chunks::<4>().0.iter().zip(high.as_chunks::<4>().0);
+    for (line, (low, high)) in step[1 + idx * GROUP_LINES..].iter_mut().zip(quads) {
+        let mut bytes = [0; 4];
+        for (byte, (low, high)) in bytes.iter_mut().zip(low.iter().zip(high)) {
+            *byte = *low as u8 | (*high as u8) << 4;
+        }
+        line.0[column] = u32::from_le_bytes(bytes);
+    }
+}
+
+/// Writes the integers of one output, `factor · (nibble - 8)`, to `row`: those of `steps`, as many as it holds.
+pub(super) fn copy_row(steps: &[Line], output: usize, row: &mut [f32]) {
+    let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
+    let groups =
+        steps.chunks_exact(INT4_STEP_LINES).flat_map(|step| (0..STEP_GROUPS).map(move |idx| group(step, idx, tile)));
+    for (group, row) in groups.zip(row.chunks_mut(GROUP_INPUTS)) {
+        let values = (0..GROUP_WORDS).flat_map(|quad| group.scaled_bytes(quad, column));
+        row.iter_mut().zip(values).for_each(|(to, value)| *to = f32::from(value));
+    }
+}
+
+/// Writes a step as one of int8: `[2 tiles][16 words][16 outputs]`.
+#[inline(always)]
+pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
+    for (tile, to) in to[..STEP_LINES].chunks_exact_mut(TILE_SIZE).enumerate() {
+        for (idx, to) in to.chunks_exact_mut(GROUP_WORDS).enumerate() {
+            let group = group(step, idx, tile);
+            for (quad, line) in to.iter_mut().enumerate() {
+                for (column, word) in line.0.iter_mut().enumerate() {
+                    *word = u32::from_le_bytes(group.scaled_bytes(quad, column).map(i8::cast_unsigned));
+                }
+            }
+        }
+    }
+}
