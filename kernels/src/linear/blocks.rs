@@ -6,7 +6,8 @@ use std::cell::Cell;
 
 use rayon::prelude::*;
 
-use super::tiled_weight::{Format, int8, int8_scale};
+use super::tiled_weight::Format;
+use crate::integers::{int8, int8_scale};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{BLOCK_ROWS, Line};
 

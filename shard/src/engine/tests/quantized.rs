@@ -12,11 +12,23 @@ const TEXT_LEN: usize = 100;
 const START: [u32; 3] = [5, 90, 200];
 
 /// What a model makes of some texts.
-struct Reading {
+pub(super) struct Reading {
     /// The best token after each of their prefixes.
     best: Vec<u32>,
     perplexity: f64,
     weights_bytes: u64,
+}
+
+impl Reading {
+    /// Nearly the same best tokens and the same perplexity as another's.
+    pub(super) fn check_near(&self, own: &Self, what: &str) {
+        let num_same = own.best.iter().zip(&self.best).filter(|(own, other)| own == other).count();
+        let share = num_same as f64 / own.best.len() as f64;
+        let ratio = self.perplexity / own.perplexity;
+        let perplexities = format!("perplexity {} instead of {}", self.perplexity, own.perplexity);
+        let is_near = share >= 0.98 && (0.98..=1.02).contains(&ratio);
+        assert!(is_near, "{what}: {share} of the best tokens are the same, {perplexities}");
+    }
 }
 
 fn rig(quantize: Option<Quantize>) -> Rig {
@@ -25,13 +37,14 @@ fn rig(quantize: Option<Quantize>) -> Rig {
     Rig::warm(Engines::load(&[args]).unwrap())
 }
 
-fn texts(rig: &mut Rig) -> Vec<Vec<u32>> {
+/// Drawn by the model.
+pub(super) fn texts(rig: &mut Rig) -> Vec<Vec<u32>> {
     let drawn = |seed| SamplingParams { is_greedy: false, temperature: 1.0, seed, ..SamplingParams::greedy() };
     let made = (0..NUM_TEXTS).map(|seed| ids(&rig.generate(0, &START, drawn(seed), TEXT_LEN)));
     made.map(|made| [&START[..], &made].concat()).collect()
 }
 
-fn read(rig: &mut Rig, texts: &[Vec<u32>]) -> Reading {
+pub(super) fn read(rig: &mut Rig, texts: &[Vec<u32>]) -> Reading {
     let (mut best, mut logprobs) = (Vec::new(), Vec::new());
     for text in texts {
         for len in START.len()..text.len() {
@@ -54,14 +67,7 @@ fn int8_says_nearly_the_same() {
     let texts = texts(&mut own);
     let own = read(&mut own, &texts);
     let int8 = read(&mut rig(Some(Quantize::Int8)), &texts);
-    let num_same = own.best.iter().zip(&int8.best).filter(|(own, int8)| own == int8).count();
-    let share = num_same as f64 / own.best.len() as f64;
-    let ratio = int8.perplexity / own.perplexity;
-    let what = format!(
-        "{share} of the best tokens are the same, perplexity {} instead of {}",
-        int8.perplexity, own.perplexity
-    );
-    assert!(share >= 0.98 && (0.98..=1.02).contains(&ratio), "{what}");
+    int8.check_near(&own, "int8");
     assert!(
         int8.weights_bytes * 10 < own.weights_bytes * 7,
         "{} instead of {} bytes",
