@@ -3,19 +3,19 @@
 //! Several copies of the weight are used in turn, as the layers of a model are, so that it comes from memory. Figures
 //! are the best of many calls. Compare shares of the read bandwidth measured in the same run, not absolute figures.
 
+mod measure;
+
 use std::io::{self, Write};
 use std::ops::Range;
-use std::time::Instant;
 
 use kernels::floats::FloatType;
 use kernels::isa;
 use kernels::linear::{PackedWeight, WeightType, linear};
-use rayon::prelude::*;
+use measure::{best_seconds, read_bandwidth};
 
 const NUM_OUTPUTS: usize = 8192;
 const NUM_INPUTS: usize = 2048;
 const NUM_LAYERS: usize = 6;
-const NUM_CALLS: usize = 24;
 const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
 
 fn main() -> io::Result<()> {
@@ -50,28 +50,4 @@ fn measure(out: &mut impl Write, dtype: WeightType, bandwidth: f64) -> io::Resul
         writeln!(out, "{dtype:?} m={rows:<4} {gigabytes:6.1} GB/s ({share:3.0} %) {gigaflops:7.1} GFLOP/s")?;
     }
     Ok(())
-}
-
-/// What all threads together read from memory, in GB/s.
-fn read_bandwidth() -> f64 {
-    let words = vec![1_u64; NUM_LAYERS << 22];
-    let mut parts = words.chunks(1 << 22).cycle();
-    let mut total = 0;
-    let seconds = best_seconds(|| {
-        let part = parts.next().unwrap_or(&words);
-        total += part.par_chunks(1 << 17).map(|words| words.iter().sum::<u64>()).sum::<u64>();
-    });
-    assert_eq!(total as usize, NUM_CALLS << 22, "a sum of ones");
-    (8 << 22) as f64 / 1e9 / seconds
-}
-
-/// The shortest of many calls: on a busy machine the others measure its other work.
-fn best_seconds(mut work: impl FnMut()) -> f64 {
-    let mut best = f64::INFINITY;
-    for _ in 0..NUM_CALLS {
-        let start = Instant::now();
-        work();
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    best
 }

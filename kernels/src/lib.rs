@@ -11,6 +11,7 @@
 pub mod activation;
 pub mod attention;
 pub mod floats;
+mod integers;
 pub mod isa;
 pub mod layer_norm;
 pub mod linear;

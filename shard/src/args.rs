@@ -66,6 +66,11 @@ pub struct ModelArgs {
     #[arg(long, env, value_enum)]
     pub quantize: Option<Quantize>,
 
+    /// Type of the keys and values that are kept of every token, on the processor: f32, f16, bf16, or int8, integers of 8 bits with a
+    /// scale per token and head; `auto` is the type of the weights before `--quantize`
+    #[arg(long, env, value_parser = parse_kv_cache_dtype, default_value_t = KvCacheDtype::Auto)]
+    pub kv_cache_dtype: KvCacheDtype,
+
     /// Device that computes; `auto` takes a TPU or an NVIDIA GPU if it is here with its plugin, else the CPU
     #[arg(long, env, value_enum, default_value_t = Device::Auto)]
     pub device: Device,
@@ -110,6 +115,28 @@ pub enum Quantize {
     Int4,
 }
 
+/// Type of keys and values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum KvCacheDtype {
+    /// That of the model, or what the device needs.
+    #[default]
+    Auto,
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+    /// Integers from -127 to 127 with a scale per token and head.
+    Int8,
+}
+
+/// No type of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("keys and values are kept as f32, f16, bf16 or int8, which takes the memory of fp8, or as auto chooses")]
+pub struct KvCacheDtypeError;
+
 /// What computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
@@ -150,14 +177,26 @@ impl ShardArgs {
 impl ModelArgs {
     /// The arguments that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { model_id, revision, dtype, quantize, device, plugin_path, program_cache, cpu_isa, mock_step_us } =
-            self;
+        let Self {
+            model_id,
+            revision,
+            dtype,
+            quantize,
+            kv_cache_dtype,
+            device,
+            plugin_path,
+            program_cache,
+            cpu_isa,
+            mock_step_us,
+        } = self;
         let path = |path: &Option<PathBuf>| path.as_ref().map(OsString::from);
-        let flags: [(&str, Option<OsString>); 9] = [
+        let kv_cache_dtype = Some(kv_cache_dtype).filter(|kv_cache_dtype| **kv_cache_dtype != KvCacheDtype::Auto);
+        let flags: [(&str, Option<OsString>); 10] = [
             ("--model-id", Some(model_id.into())),
             ("--revision", revision.as_ref().map(OsString::from)),
             ("--dtype", dtype.map(|dtype| name(&dtype).into())),
             ("--quantize", quantize.map(|quantize| name(&quantize).into())),
+            ("--kv-cache-dtype", kv_cache_dtype.map(|kv_cache_dtype| name(kv_cache_dtype).into())),
             ("--device", Some(name(device).into())),
             ("--plugin-path", path(plugin_path)),
             ("--program-cache", path(program_cache)),
@@ -181,10 +220,21 @@ impl std::fmt::Display for Quantize {
     }
 }
 
+impl std::fmt::Display for KvCacheDtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&name(self))
+    }
+}
+
 impl std::fmt::Display for Dtype {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&name(self))
     }
+}
+
+/// In words, because TGI has other types.
+fn parse_kv_cache_dtype(text: &str) -> Result<KvCacheDtype, KvCacheDtypeError> {
+    KvCacheDtype::from_str(text, false).map_err(|_| KvCacheDtypeError)
 }
 
 fn name(value: &impl ValueEnum) -> String {
@@ -208,6 +258,7 @@ mod tests {
                 revision: Some("main".into()),
                 dtype: Some(Dtype::Bfloat16),
                 quantize: Some(Quantize::Int8),
+                kv_cache_dtype: KvCacheDtype::Bf16,
                 device: Device::Mock,
                 plugin_path: Some("/opt/a plugin.so".into()),
                 program_cache: Some("/var/cache/hilo".into()),
@@ -226,5 +277,16 @@ mod tests {
         let default = parse(&[]);
         assert_eq!(parse(&default.to_argv()), default);
         assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Device::Auto));
+    }
+
+    #[test]
+    fn types_of_keys_and_values_that_are_not_there_are_refused_in_words() {
+        for (value, expected) in [("auto", Some(KvCacheDtype::Auto)), ("int8", Some(KvCacheDtype::Int8))] {
+            assert_eq!(parse_kv_cache_dtype(value).ok(), expected);
+        }
+        for value in ["fp8_e4m3fn", "fp8_e5m2", "BF16", ""] {
+            let error = ShardArgs::try_parse_from(["shard", "--kv-cache-dtype", value]).unwrap_err().to_string();
+            assert!(error.contains("f32, f16, bf16 or int8, which takes the memory of fp8, or as auto"), "{error}");
+        }
     }
 }

@@ -28,7 +28,7 @@ mod weights;
 
 use std::process::ExitCode;
 
-pub use args::{Device, Dtype, ModelArgs, Quantize, ShardArgs};
+pub use args::{Device, Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, Quantize, ShardArgs};
 use proto::exit_status;
 use rustix::process::{Signal, set_parent_process_death_signal};
 

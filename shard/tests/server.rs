@@ -15,7 +15,7 @@ use proto::{
     Command, Decode, DecodeRow, Fit, HEADER_BYTES, Hello, Info, Leave, PROTOCOL_VERSION, Prefill, PromptChunk, Release,
     Reply, SamplingParams, ShardError, StepReply, Warmup, WarmupReply, command, frame, reply,
 };
-use shard::{Device, ModelArgs, ShardArgs, ShardRunError};
+use shard::{Device, KvCacheDtype, ModelArgs, ShardArgs, ShardRunError};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -43,6 +43,7 @@ impl Shard {
                 plugin_path: None,
                 program_cache: None,
                 quantize: None,
+                kv_cache_dtype: KvCacheDtype::Auto,
                 cpu_isa: None,
                 mock_step_us: None,
             },

@@ -14,6 +14,7 @@ mod health;
 mod hub;
 mod hub_faults;
 mod invariance;
+mod kv_cache;
 mod lifecycle;
 mod plans;
 mod plugins;

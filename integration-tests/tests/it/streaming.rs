@@ -17,7 +17,9 @@ fn a_stream_says_what_generate_says() {
     let indices: Vec<u64> = events.iter().map(|event| event["index"].as_u64().unwrap()).collect();
     assert_eq!(indices, (1..=events.len() as u64).collect::<Vec<_>>());
 
-    let whole = client.post("/generate", &body).json();
+    let response = client.post("/generate", &body);
+    assert_eq!(response.status, 200, "{}", response.text);
+    let whole = response.json();
     assert_eq!(last["generated_text"], whole["generated_text"]);
     assert_eq!(last["details"]["generated_tokens"], events.len() as u64);
     assert_eq!(last["details"]["finish_reason"], whole["details"]["finish_reason"]);

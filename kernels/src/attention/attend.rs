@@ -6,17 +6,19 @@
 
 use std::ops::Range;
 
+use super::cache::KeysAndValues;
+use super::element::KvElement;
 use super::tile::{CHUNK_KEYS, ChunkOf, ChunkWeights, Tile, gather, score};
 use super::vectors::Vectors;
-use super::{AttentionShape, KvCache, Task};
+use super::{AttentionShape, Task};
 use crate::activation::{Function, Tanh};
 use crate::isa::{Kernel, LANES, Simd};
 
 /// Attention of one task.
-pub(super) struct Attend<'a, 'y> {
+pub(super) struct Attend<'a, 'y, E: KvElement> {
     pub(super) shape: &'a AttentionShape,
     pub(super) q: &'a [f32],
-    pub(super) cache: KvCache<'a>,
+    pub(super) cache: &'a KeysAndValues<E>,
     pub(super) task: Task<'a, 'y>,
 }
 
@@ -31,7 +33,7 @@ struct Query {
     sum: f32,
 }
 
-impl Kernel for Attend<'_, '_> {
+impl<E: KvElement> Kernel for Attend<'_, '_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -42,16 +44,16 @@ impl Kernel for Attend<'_, '_> {
         let mut gathered = Vectors::zeros(queries.len(), head_dim); // [queries, head_dim]
         let mut weights = vec![[0.0; CHUNK_KEYS]; queries.len()]; // [queries, keys of the chunk]
         let mut tiles = Vec::new();
-        let mut offsets = [0; CHUNK_KEYS];
+        let mut places = [0; CHUNK_KEYS];
         let end_key = queries.last().map_or(0, |query| query.end_key);
         let first_chunk = queries.first().map_or(0, |query| query.first_key / CHUNK_KEYS);
         for first_key in (first_chunk * CHUNK_KEYS..end_key).step_by(CHUNK_KEYS) {
-            let offsets = &mut offsets[..CHUNK_KEYS.min(end_key - first_key)];
-            self.task.row.kv_offsets(self.shape, self.task.kv_head, first_key, offsets);
+            let places = &mut places[..CHUNK_KEYS.min(end_key - first_key)];
+            self.task.row.kv_places(self.shape, self.task.kv_head, first_key, places);
             cut_tiles::<S>(&queries, first_key, &mut tiles);
             weights.fill([f32::NEG_INFINITY; CHUNK_KEYS]);
-            let keys = ChunkOf { cache: self.cache.k, offsets, head_dim };
-            let values = ChunkOf { cache: self.cache.v, offsets, head_dim };
+            let keys = ChunkOf::new(&self.cache.k, places, head_dim);
+            let values = ChunkOf::new(&self.cache.v, places, head_dim);
             for tile in &tiles {
                 score(simd, tile, &q, &keys, &mut weights);
             }
@@ -61,6 +63,9 @@ impl Kernel for Attend<'_, '_> {
                     cap(simd, soft_cap, weights);
                 }
                 let rescale = query.exponentiate(simd, weights);
+                if E::HAS_SCALES {
+                    values.scale_weights(simd, weights);
+                }
                 for line in gathered.of_mut(idx) {
                     simd.store(simd.mul(simd.load(&line.0), simd.splat(rescale)), &mut line.0);
                 }
@@ -73,7 +78,7 @@ impl Kernel for Attend<'_, '_> {
     }
 }
 
-impl Attend<'_, '_> {
+impl<E: KvElement> Attend<'_, '_, E> {
     fn queries(&self) -> Vec<Query> {
         let first_position = self.task.row.first_position() + self.task.first_token;
         let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);

@@ -1,61 +1,70 @@
 //! Paged attention: causal, grouped-query, over K and V caches kept in blocks.
 //!
-//! Doors: [`write_kv`] puts this step's keys or values into a cache, then [`paged_attention`] attends. `rows` says where
-//! a row's tokens and keys lie, `attend` is the arithmetic of one piece of work, and this file cuts the work.
+//! Doors: [`write_kv`] puts this step's keys and values into a [`KvCache`], then [`paged_attention`] attends. `rows` says where
+//! a row's tokens and keys lie, `cache` keeps them in one of several types (`element`), `attend` is the arithmetic of one piece
+//! of work, and this file cuts the work.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and sum.
 //! Neither the other rows, nor the cut of the prompt, nor the threads change a bit of its output.
 
 mod attend;
+mod cache;
+mod element;
 mod rows;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod vectors;
 
+pub use cache::{KvCache, KvType};
 pub use rows::{AttentionRow, AttentionShape};
 
 use rayon::prelude::*;
 
 use crate::isa::{self, Isa};
 use attend::Attend;
+use cache::{KeysAndValues, TypedCache};
+use element::KvElement;
 
 /// Queries (tokens × heads of a group) that share one pass over the keys.
 const TASK_QUERIES: usize = 64;
 /// Multiply-adds below which waking other threads costs more than it gives.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
-/// The caches of one layer, each `[num_blocks, num_kv_heads, block_size, head_dim]`: the keys that a head reads one after
-/// the other are neighbours in memory. (With heads inside tokens they are often 4096 bytes apart, and fall into the same
-/// few sets of the first-level cache.)
-#[derive(Debug, Clone, Copy)]
-pub struct KvCache<'a> {
-    /// Keys.
-    pub k: &'a [f32],
-    /// Values.
-    pub v: &'a [f32],
-}
-
-/// Writes this step's keys (or values) `[tokens, num_kv_heads, head_dim]` to where each token belongs in `cache`
-/// `[num_blocks, num_kv_heads, block_size, head_dim]`.
+/// Writes this step's keys and values, each `[tokens, num_kv_heads, head_dim]`, to where each token belongs in `cache`, rounded to
+/// its type.
 ///
 /// # Panics
 /// When the lengths do not fit, a block table is too short or names a block that `cache` lacks.
-pub fn write_kv(shape: &AttentionShape, rows: &[AttentionRow<'_>], tokens: &[f32], cache: &mut [f32]) {
+pub fn write_kv(shape: &AttentionShape, rows: &[AttentionRow<'_>], kv: [&[f32]; 2], cache: &mut KvCache) {
     shape.check();
+    match &mut cache.0 {
+        TypedCache::F32(cache) => write(shape, rows, kv, cache),
+        TypedCache::F16(cache) => write(shape, rows, kv, cache),
+        TypedCache::Bf16(cache) => write(shape, rows, kv, cache),
+        TypedCache::Int8(cache) => write(shape, rows, kv, cache),
+    }
+}
+
+fn write<E: KvElement>(
+    shape: &AttentionShape,
+    rows: &[AttentionRow<'_>],
+    [k, v]: [&[f32]; 2],
+    cache: &mut KeysAndValues<E>,
+) {
+    cache.check(shape);
     let (width, head_dim) = (shape.kv_width(), shape.head_dim);
-    assert_eq!(cache.len() % (shape.block_size * width), 0, "a cache of {} values is not whole blocks", cache.len());
-    let mut offsets = Vec::new();
+    let mut places = Vec::new();
     for row in rows {
         row.check(shape);
         let end = (row.first_token + row.num_tokens) * width;
-        assert!(end <= tokens.len(), "a row ends at value {end} of {} in tokens", tokens.len());
-        offsets.resize(row.num_tokens, 0);
+        assert!(end <= k.len().min(v.len()), "a row ends at value {end} of {} and {} in tokens", k.len(), v.len());
+        places.resize(row.num_tokens, 0);
         for kv_head in 0..shape.num_kv_heads {
-            row.kv_offsets(shape, kv_head, row.first_position(), &mut offsets);
-            let heads = tokens[..end].chunks_exact(head_dim).skip(row.first_token * shape.num_kv_heads + kv_head);
-            for (head, to) in heads.step_by(shape.num_kv_heads).zip(&offsets) {
-                cache[*to..*to + head_dim].copy_from_slice(head);
+            row.kv_places(shape, kv_head, row.first_position(), &mut places);
+            for (tokens, to) in [(k, &mut cache.k), (v, &mut cache.v)] {
+                let heads = tokens[..end].chunks_exact(head_dim).skip(row.first_token * shape.num_kv_heads + kv_head);
+                heads.step_by(shape.num_kv_heads).zip(&places).for_each(|(head, place)| to.write(*place, head));
             }
         }
     }
@@ -67,13 +76,7 @@ pub fn write_kv(shape: &AttentionShape, rows: &[AttentionRow<'_>], tokens: &[f32
 ///
 /// # Panics
 /// When the lengths do not fit, a block table is too short or names a block that `cache` lacks.
-pub fn paged_attention(
-    shape: &AttentionShape,
-    rows: &[AttentionRow<'_>],
-    q: &[f32],
-    cache: KvCache<'_>,
-    out: &mut [f32],
-) {
+pub fn paged_attention(shape: &AttentionShape, rows: &[AttentionRow<'_>], q: &[f32], cache: &KvCache, out: &mut [f32]) {
     let attention = Attention { isa: isa::active(), shape, rows, q, cache };
     attention.compute(out);
 }
@@ -84,7 +87,7 @@ pub(crate) struct Attention<'a> {
     pub(crate) shape: &'a AttentionShape,
     pub(crate) rows: &'a [AttentionRow<'a>],
     pub(crate) q: &'a [f32],
-    pub(crate) cache: KvCache<'a>,
+    pub(crate) cache: &'a KvCache,
 }
 
 /// Some consecutive tokens of a row and the query heads that share a key head.
@@ -131,8 +134,12 @@ impl Attention<'_> {
             self.q.len()
         );
         assert_eq!(out_len, num_tokens * width, "out holds {out_len} values, not {num_tokens} tokens of {width}");
-        let KvCache { k, v } = self.cache;
-        assert_eq!(k.len(), v.len(), "the cache holds {} values of keys but {} of values", k.len(), v.len());
+        match &self.cache.0 {
+            TypedCache::F32(cache) => cache.check(shape),
+            TypedCache::F16(cache) => cache.check(shape),
+            TypedCache::Bf16(cache) => cache.check(shape),
+            TypedCache::Int8(cache) => cache.check(shape),
+        }
     }
 
     fn cut<'y>(&self, out: &'y mut [f32]) -> Vec<Task<'_, 'y>> {
@@ -158,6 +165,12 @@ impl Attention<'_> {
     }
 
     fn run(&self, task: Task<'_, '_>) {
-        self.isa.run(Attend { shape: self.shape, q: self.q, cache: self.cache, task });
+        let (shape, q) = (self.shape, self.q);
+        match &self.cache.0 {
+            TypedCache::F32(cache) => self.isa.run(Attend { shape, q, cache, task }),
+            TypedCache::F16(cache) => self.isa.run(Attend { shape, q, cache, task }),
+            TypedCache::Bf16(cache) => self.isa.run(Attend { shape, q, cache, task }),
+            TypedCache::Int8(cache) => self.isa.run(Attend { shape, q, cache, task }),
+        }
     }
 }

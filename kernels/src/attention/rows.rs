@@ -1,7 +1,7 @@
 //! Where things lie: the dimensions of attention, and a row's tokens, positions and blocks.
 //!
 //! Doors: [`AttentionShape`], [`AttentionRow`]. They are what the caller says about a step; nothing is computed here
-//! but offsets.
+//! but places.
 
 /// The dimensions of a layer's attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,20 +71,20 @@ impl AttentionRow<'_> {
         self.context_len - self.num_tokens
     }
 
-    /// Where the keys of consecutive positions start in the cache, for one key head.
-    pub(super) fn kv_offsets(
+    /// The places in the cache of the keys of consecutive positions, for one key head.
+    pub(super) fn kv_places(
         &self,
         shape: &AttentionShape,
         kv_head: usize,
         first_position: usize,
-        offsets: &mut [usize],
+        places: &mut [usize],
     ) {
         // Counted, because a division per key would take as long as its dot products.
         let mut block_idx = first_position / shape.block_size;
         let mut in_block = first_position % shape.block_size;
-        for offset in offsets {
+        for place in places {
             let head_idx = self.block_table[block_idx] as usize * shape.num_kv_heads + kv_head;
-            *offset = (head_idx * shape.block_size + in_block) * shape.head_dim;
+            *place = head_idx * shape.block_size + in_block;
             in_block += 1;
             if in_block == shape.block_size {
                 (block_idx, in_block) = (block_idx + 1, 0);

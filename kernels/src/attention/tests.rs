@@ -1,11 +1,13 @@
-//! Paged attention against f64, and the promise that a token's output depends on its own context alone.
+//! Paged attention against f64, and the promise that a token's output depends on its own context alone, for every type of cache.
 
+use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
 use crate::numbers::numbers;
 
 const NUM_BLOCKS: usize = 64;
+const KV_TYPES: [KvType; 4] = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Int8];
 
 /// A context of some rows in scattered blocks, with the queries of every one of its tokens.
 struct Scene {
@@ -18,12 +20,11 @@ struct Scene {
     /// Of every row: `[context, num_kv_heads, head_dim]`.
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
-    k_cache: Vec<f32>,
-    v_cache: Vec<f32>,
+    cache: KvCache,
 }
 
 impl Scene {
-    fn new(shape: AttentionShape, context_lens: &[usize]) -> Self {
+    fn new(shape: AttentionShape, kv_type: KvType, context_lens: &[usize]) -> Self {
         // 37 and 64 have no common factor, so every block is taken once, in scattered order.
         let mut blocks = (0..NUM_BLOCKS).map(|block| (block * 37 % NUM_BLOCKS) as u32);
         let block_tables =
@@ -34,10 +35,8 @@ impl Scene {
             lens.map(|(row, len)| numbers(len * width, (seed + 10 * row) as u64)).collect::<Vec<_>>()
         };
         let (q, k, v) = (fill(shape.q_width(), 1), fill(shape.kv_width(), 2), fill(shape.kv_width(), 3));
-        // What is not written must not matter.
-        let cache = vec![f32::NAN; NUM_BLOCKS * shape.block_size * shape.kv_width()];
-        let context_lens = context_lens.to_vec();
-        Self { shape, context_lens, block_tables, q, k, v, k_cache: cache.clone(), v_cache: cache }
+        let cache = unwritten(kv_type, NUM_BLOCKS * shape.block_size * shape.num_kv_heads, shape.head_dim);
+        Self { shape, context_lens: context_lens.to_vec(), block_tables, q, k, v, cache }
     }
 
     /// One step with `tokens[row]` more tokens of each row after the `done[row]` tokens of earlier steps.
@@ -59,11 +58,9 @@ impl Scene {
             k.extend_from_slice(&self.k[row][start * kv_width..end * kv_width]);
             v.extend_from_slice(&self.v[row][start * kv_width..end * kv_width]);
         }
-        write_kv(&self.shape, &rows, &k, &mut self.k_cache);
-        write_kv(&self.shape, &rows, &v, &mut self.v_cache);
+        write_kv(&self.shape, &rows, [&k, &v], &mut self.cache);
         let mut out = vec![f32::NAN; q.len()];
-        let cache = KvCache { k: &self.k_cache, v: &self.v_cache };
-        Attention { isa, shape: &self.shape, rows: &rows, q: &q, cache }.compute(&mut out);
+        Attention { isa, shape: &self.shape, rows: &rows, q: &q, cache: &self.cache }.compute(&mut out);
         out
     }
 
@@ -72,31 +69,34 @@ impl Scene {
         self.step(isa, &done, &tokens)
     }
 
-    /// Every row's output, one row after the other, in f64.
-    fn exact(&self) -> Vec<f64> {
+    /// Every row's output, one row after the other, in f64, of keys and values that are kept in `kv_type`.
+    fn exact(&self, kv_type: KvType) -> Vec<f64> {
         let rows = 0..self.context_lens.len();
-        rows.flat_map(|row| (0..self.context_lens[row]).flat_map(move |token| self.exact_token(row, token))).collect()
+        let exact_row = |row: usize| {
+            let head_dim = self.shape.head_dim;
+            let kv = [&self.k, &self.v].map(|kv| kv[row].chunks(head_dim).map(|head| kept(kv_type, head)).collect());
+            (0..self.context_lens[row]).flat_map(move |token| self.exact_token(&self.q[row], &kv, token))
+        };
+        rows.flat_map(exact_row).collect()
     }
 
-    fn exact_token(&self, row: usize, token: usize) -> Vec<f64> {
+    /// Keys and values are `[context, num_kv_heads][head_dim]`.
+    fn exact_token(&self, q: &[f32], [k, v]: &[Vec<Vec<f64>>; 2], token: usize) -> Vec<f64> {
         let AttentionShape { num_heads, num_kv_heads, head_dim, block_size: _, scale, window, soft_cap } = self.shape;
-        let head_of = |values: &[f32], start: usize| -> Vec<f64> {
-            values[start * head_dim..(start + 1) * head_dim].iter().map(|value| f64::from(*value)).collect()
-        };
         let mut out = Vec::new();
         for head in 0..num_heads {
             let kv_head = head / (num_heads / num_kv_heads);
-            let q = head_of(&self.q[row], token * num_heads + head);
+            let q = &q[(token * num_heads + head) * head_dim..][..head_dim];
             let first = window.map_or(0, |window| (token + 1).saturating_sub(window));
             let capped = |score: f64| soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
             let weights: Vec<f64> = (first..=token)
-                .map(|key| head_of(&self.k[row], key * num_kv_heads + kv_head))
-                .map(|k| capped(q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * f64::from(scale)).exp())
+                .map(|key| q.iter().zip(&k[key * num_kv_heads + kv_head]).map(|(q, k)| f64::from(*q) * k).sum::<f64>())
+                .map(|product| capped(product * f64::from(scale)).exp())
                 .collect();
             let sum: f64 = weights.iter().sum();
             let mut gathered = vec![0.0; head_dim];
             for (key, weight) in (first..).zip(&weights) {
-                let v = head_of(&self.v[row], key * num_kv_heads + kv_head);
+                let v = &v[key * num_kv_heads + kv_head];
                 gathered.iter_mut().zip(v).for_each(|(to, v)| *to += weight / sum * v);
             }
             out.extend(gathered);
@@ -105,20 +105,78 @@ impl Scene {
     }
 }
 
+/// A cache in which what is not written is no number.
+fn unwritten(kv_type: KvType, num_places: usize, head_dim: usize) -> KvCache {
+    let mut cache = KvCache::zeros(kv_type, num_places, head_dim).expect("there is memory");
+    // All bits but the first are an f16, and a bf16, that is no number.
+    match &mut cache.0 {
+        TypedCache::F32(KeysAndValues { k, v }) => [k, v].map(|kv| kv.numbers.fill(f32::NAN)),
+        TypedCache::F16(KeysAndValues { k, v }) => [k, v].map(|kv| kv.numbers.fill(0x7fff)),
+        TypedCache::Bf16(KeysAndValues { k, v }) => [k, v].map(|kv| kv.numbers.fill(0x7fff)),
+        TypedCache::Int8(KeysAndValues { k, v }) => [k, v].map(|kv| kv.scales.fill(f32::NAN)),
+    };
+    cache
+}
+
+/// What a cache makes of a vector.
+fn kept(kv_type: KvType, numbers: &[f32]) -> Vec<f64> {
+    let largest = numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+    let kept = |number: f32| match kv_type {
+        KvType::F32 => f64::from(number),
+        KvType::F16 => f16::from_f32(number).to_f64(),
+        KvType::Bf16 => bf16::from_f32(number).to_f64(),
+        KvType::Int8 if largest == 0.0 => 0.0,
+        KvType::Int8 => f64::from((number * (127.0 / largest)).round_ties_even()) * f64::from(largest / 127.0),
+    };
+    numbers.iter().map(|number| kept(*number)).collect()
+}
+
+/// What a token gets that attends nothing but its own value.
+fn written_and_read(kv_type: KvType, value: &[f32]) -> Vec<f32> {
+    let shape = shape(1, 1, value.len());
+    let row = AttentionRow { first_token: 0, num_tokens: 1, context_len: 1, block_table: &[0] };
+    let mut cache = KvCache::zeros(kv_type, shape.block_size, value.len()).expect("there is memory");
+    let zeros = vec![0.0; value.len()];
+    write_kv(&shape, &[row], [&zeros, value], &mut cache);
+    let mut out = zeros.clone();
+    paged_attention(&shape, &[row], &zeros, &cache, &mut out);
+    out
+}
+
+/// Half of the distance of neighbouring numbers of the type, as a share of the largest number of a vector.
+fn half_unit(kv_type: KvType) -> f64 {
+    match kv_type {
+        KvType::F32 => 0.0,
+        KvType::F16 => 2.0_f64.powi(-11),
+        KvType::Bf16 => 2.0_f64.powi(-8),
+        KvType::Int8 => 0.5 / 127.0,
+    }
+}
+
+/// Every instruction set with every type of cache.
+fn isas_and_types() -> impl Iterator<Item = (Isa, KvType)> {
+    Isa::available().into_iter().flat_map(|isa| KV_TYPES.map(|kv_type| (isa, kv_type)))
+}
+
 fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionShape {
     // Larger than usual, so that the weights differ much.
     let scale = 2.0 / (head_dim as f32).sqrt();
     AttentionShape { num_heads, num_kv_heads, head_dim, block_size: 16, scale, window: None, soft_cap: None }
 }
 
-fn check_against_f64(isa: Isa, shape: AttentionShape, context_lens: &[usize]) {
-    let mut scene = Scene::new(shape, context_lens);
-    let out = scene.whole(isa);
+fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
     // A capped score is as large as the cap: its rounding (2^-24 of tanh, and of the product) grows with it.
     let tolerance = 2e-6 + f64::from(shape.soft_cap.unwrap_or(0.0)) * 2.0_f64.powi(-22);
-    for (idx, (value, exact)) in out.iter().zip(scene.exact()).enumerate() {
-        let error = (f64::from(*value) - exact).abs();
-        assert!(error <= tolerance, "{isa} {shape:?} {context_lens:?}: value {idx} is {value}, not {exact}");
+    for kv_type in KV_TYPES {
+        let exact = Scene::new(shape, kv_type, context_lens).exact(kv_type);
+        for isa in Isa::available() {
+            let out = Scene::new(shape, kv_type, context_lens).whole(isa);
+            for (idx, (value, exact)) in out.iter().zip(&exact).enumerate() {
+                let error = (f64::from(*value) - exact).abs();
+                let what = format!("{isa} {kv_type} {shape:?} {context_lens:?}");
+                assert!(error <= tolerance, "{what}: value {idx} is {value}, not {exact}");
+            }
+        }
     }
 }
 
@@ -136,19 +194,16 @@ proptest! {
         soft_cap in proptest::option::of(0.5_f32..30.0),
     ) {
         let plain = shape(group_size * num_kv_heads, num_kv_heads, head_dim);
-        let shape = AttentionShape { block_size, window, soft_cap, ..plain };
-        for isa in Isa::available() {
-            check_against_f64(isa, shape, &context_lens);
-        }
+        check_against_f64(AttentionShape { block_size, window, soft_cap, ..plain }, &context_lens);
     }
 
     #[test]
     fn the_cut_of_a_prompt_does_not_change_a_bit(cuts in proptest::collection::vec(1_usize..60, 1..12), group_size in 1_usize..5, window in proptest::option::of(1_usize..150)) {
         let context_len: usize = cuts.iter().sum();
         let shape = AttentionShape { window, soft_cap: window.map(|_| 3.0), ..shape(2 * group_size, 2, 48) };
-        for isa in Isa::available() {
-            let whole = Scene::new(shape, &[context_len]).whole(isa);
-            let mut scene = Scene::new(shape, &[context_len]);
+        for (isa, kv_type) in isas_and_types() {
+            let whole = Scene::new(shape, kv_type, &[context_len]).whole(isa);
+            let mut scene = Scene::new(shape, kv_type, &[context_len]);
             let mut done = 0;
             for tokens in &cuts {
                 let out = scene.step(isa, &[done], &[*tokens]);
@@ -157,21 +212,47 @@ proptest! {
             }
         }
     }
-}
 
-#[test]
-fn usual_head_sizes_agree_with_f64() {
-    for isa in Isa::available() {
-        for head_dim in [64, 80, 96, 128, 256] {
-            check_against_f64(isa, shape(4, 2, head_dim), &[150, 70]);
+    #[test]
+    fn numbers_are_rounded_to_the_nearest(numbers in proptest::collection::vec(-1e4_f32..1e4, 1..40)) {
+        let largest = numbers.iter().fold(0.0_f64, |largest, number| largest.max(f64::from(number.abs())));
+        for kv_type in KV_TYPES {
+            for (kept, number) in written_and_read(kv_type, &numbers).into_iter().zip(&numbers) {
+                // The factor of integers is rounded too.
+                let most = largest * half_unit(kv_type) * (1.0 + 1e-4);
+                let error = (f64::from(kept) - f64::from(*number)).abs();
+                prop_assert!(error <= most, "{}: {} is kept as {}", kv_type, number, kept);
+            }
         }
     }
 }
 
 #[test]
+fn usual_head_sizes_agree_with_f64() {
+    for head_dim in [64, 80, 96, 128, 256] {
+        check_against_f64(shape(4, 2, head_dim), &[150, 70]);
+    }
+}
+
+#[test]
 fn windows_longer_and_shorter_than_a_chunk_agree_with_f64() {
-    for (isa, window) in Isa::available().into_iter().flat_map(|isa| [1, 7, 63, 64, 65, 130].map(|len| (isa, len))) {
-        check_against_f64(isa, AttentionShape { window: Some(window), ..shape(4, 2, 32) }, &[300, 70]);
+    for window in [1, 7, 63, 64, 65, 130] {
+        check_against_f64(AttentionShape { window: Some(window), ..shape(4, 2, 32) }, &[300, 70]);
+    }
+}
+
+#[test]
+fn smaller_types_are_as_near_as_their_rounding() {
+    let shape = shape(4, 2, 64);
+    for (isa, kv_type) in isas_and_types() {
+        let mut scene = Scene::new(shape, kv_type, &[150, 70]);
+        // All numbers are below 1. So a score is off by no more than the sum of as many half units, one per dimension; a weight by
+        // that factor and that of the sum of weights; and what is gathered by that and the rounding of the values.
+        let score_error = half_unit(kv_type) * f64::from(shape.scale) * shape.head_dim as f64;
+        let most = (2.0 * score_error).exp_m1() + half_unit(kv_type) + 2e-6;
+        for (value, exact) in scene.whole(isa).iter().zip(scene.exact(KvType::F32)) {
+            assert!((f64::from(*value) - exact).abs() <= most, "{isa} {kv_type}: {value} instead of {exact}");
+        }
     }
 }
 
@@ -179,15 +260,15 @@ fn windows_longer_and_shorter_than_a_chunk_agree_with_f64() {
 fn a_row_is_the_same_alone_and_among_others() {
     let shape = shape(6, 2, 64);
     let context_lens = [100, 1, 65, 64, 200, 17];
-    for isa in Isa::available() {
-        let together = Scene::new(shape, &context_lens).whole(isa);
-        let mut scene = Scene::new(shape, &context_lens);
+    for (isa, kv_type) in isas_and_types() {
+        let together = Scene::new(shape, kv_type, &context_lens).whole(isa);
+        let mut scene = Scene::new(shape, kv_type, &context_lens);
         let mut start = 0;
         for (row, len) in context_lens.into_iter().enumerate() {
             let mut tokens = [0; 6];
             tokens[row] = len;
             let alone = scene.step(isa, &[0; 6], &tokens);
-            assert_eq!(alone, together[start..start + alone.len()], "{isa}: row {row}");
+            assert_eq!(alone, together[start..start + alone.len()], "{isa} {kv_type}: row {row}");
             start += alone.len();
         }
     }
@@ -197,38 +278,74 @@ fn a_row_is_the_same_alone_and_among_others() {
 fn decode_rows_ride_along_with_a_prompt() {
     let shape = shape(4, 4, 32);
     let context_lens = [90, 130];
-    for isa in Isa::available() {
-        let whole = Scene::new(shape, &context_lens).whole(isa);
-        let mut scene = Scene::new(shape, &context_lens);
+    for (isa, kv_type) in isas_and_types() {
+        let whole = Scene::new(shape, kv_type, &context_lens).whole(isa);
+        let mut scene = Scene::new(shape, kv_type, &context_lens);
         scene.step(isa, &[0, 0], &[89, 0]);
         let out = scene.step(isa, &[89, 0], &[1, 130]);
-        assert_eq!(out, whole[89 * shape.q_width()..], "{isa}");
+        assert_eq!(out, whole[89 * shape.q_width()..], "{isa} {kv_type}");
     }
 }
 
 #[test]
 fn threads_do_not_change_a_bit() {
     let shape = shape(8, 2, 64);
-    for isa in Isa::available() {
+    for (isa, kv_type) in isas_and_types() {
         let [one, two] = [1, 2].map(|num_threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build().unwrap();
-            pool.install(|| Scene::new(shape, &[150, 90]).whole(isa))
+            pool.install(|| Scene::new(shape, kv_type, &[150, 90]).whole(isa))
         });
-        assert!(one == two, "{isa}");
+        assert!(one == two, "{isa} {kv_type}");
     }
 }
 
 #[test]
 fn fused_instruction_sets_agree_bit_for_bit() {
     let shape = shape(6, 2, 72);
-    let fused = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable);
-    let results: Vec<Vec<f32>> = fused.map(|isa| Scene::new(shape, &[150]).whole(isa)).collect();
-    assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+    for kv_type in KV_TYPES {
+        let fused = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable);
+        let results: Vec<Vec<f32>> = fused.map(|isa| Scene::new(shape, kv_type, &[150]).whole(isa)).collect();
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{kv_type}");
+    }
+}
+
+#[test]
+fn what_is_no_number_is_seen_by_those_who_attend_it() {
+    let shape = shape(2, 1, 20);
+    let (num_tokens, bad_token) = (30, 17);
+    for (isa, kv_type) in isas_and_types() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut scene = Scene::new(shape, kv_type, &[num_tokens]);
+            let sound = scene.whole(isa);
+            scene.v[0][bad_token * shape.kv_width() + 3] = bad;
+            scene.k[0][bad_token * shape.kv_width() + 3] = bad;
+            let out = scene.whole(isa);
+            let (before, after) = out.split_at(bad_token * shape.q_width());
+            assert_eq!(before, &sound[..before.len()], "{isa} {kv_type} {bad}");
+            let is_seen = |token: &[f32]| token.iter().any(|value| !value.is_finite());
+            assert!(after.chunks(shape.q_width()).all(is_seen), "{isa} {kv_type} {bad}");
+        }
+    }
+}
+
+#[test]
+fn halves_out_of_range_become_the_largest() {
+    let kept = written_and_read(KvType::F16, &[7e4, -1e30, 3.0, 65504.0]);
+    assert_eq!(kept, [65504.0, -65504.0, 3.0, 65504.0]);
+}
+
+#[test]
+fn a_cache_takes_what_its_vectors_take() {
+    for (kv_type, bytes) in [(KvType::F32, 400), (KvType::F16, 200), (KvType::Bf16, 200), (KvType::Int8, 104)] {
+        assert_eq!(kv_type.bytes_per_vector(100), bytes, "{kv_type}");
+        assert_eq!(KvCache::zeros(kv_type, 48, 100).unwrap().size_bytes(), 2 * 48 * bytes, "{kv_type}");
+    }
 }
 
 #[test]
 #[should_panic(expected = "a context of 17 tokens in 1 blocks")]
 fn a_short_block_table_panics() {
     let row = AttentionRow { first_token: 0, num_tokens: 1, context_len: 17, block_table: &[0] };
-    write_kv(&shape(1, 1, 4), &[row], &[0.0; 4], &mut [0.0; 64]);
+    let mut cache = KvCache::zeros(KvType::F32, 16, 4).unwrap();
+    write_kv(&shape(1, 1, 4), &[row], [&[0.0; 4], &[0.0; 4]], &mut cache);
 }

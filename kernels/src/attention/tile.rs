@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use super::cache::Stored;
+use super::element::KvElement;
 use super::vectors::{Line, Vectors};
 use crate::isa::{LANES, Simd};
 
@@ -13,6 +15,9 @@ pub(super) const CHUNK_KEYS: usize = 64;
 
 /// The scores of a query and the keys of a chunk, then their weights.
 pub(super) type ChunkWeights = [f32; CHUNK_KEYS];
+
+/// The lines of a key that are whole, and what does not fill one.
+type KeyLines<'a, T> = (&'a [[T; LANES]], &'a [T]);
 
 /// Some queries and the keys of a chunk that all of them attend.
 pub(super) struct Tile {
@@ -23,10 +28,13 @@ pub(super) struct Tile {
 }
 
 /// The keys (or values) of a chunk for one key head.
-pub(super) struct ChunkOf<'a> {
-    pub(super) cache: &'a [f32],
-    pub(super) offsets: &'a [usize],
-    pub(super) head_dim: usize,
+pub(super) struct ChunkOf<'a, E: KvElement> {
+    stored: &'a Stored<E>,
+    /// Of each key of the chunk.
+    places: &'a [usize],
+    head_dim: usize,
+    /// Factors of the keys, where they have some.
+    scales: [f32; CHUNK_KEYS],
 }
 
 impl Tile {
@@ -36,36 +44,69 @@ impl Tile {
     }
 }
 
-impl<'a> ChunkOf<'a> {
+impl<'a, E: KvElement> ChunkOf<'a, E> {
+    #[inline(always)]
+    pub(super) fn new(stored: &'a Stored<E>, places: &'a [usize], head_dim: usize) -> Self {
+        let mut scales = [1.0; CHUNK_KEYS];
+        if E::HAS_SCALES {
+            for (scale, place) in scales.iter_mut().zip(places) {
+                *scale = stored.scales[*place];
+            }
+        }
+        Self { stored, places, head_dim, scales }
+    }
+
     /// Lines that are whole; the rest of `head_dim` does not fill one.
     fn num_whole(&self) -> usize {
         self.head_dim / LANES
     }
 
-    /// The whole lines of a key, and the rest.
     #[inline(always)]
-    fn lines_of(&self, key: usize) -> (&'a [[f32; LANES]], &'a [f32]) {
-        self.cache[self.offsets[key]..][..self.head_dim].as_chunks()
+    fn lines_of(&self, key: usize) -> KeyLines<'a, E::Stored> {
+        self.stored.numbers[self.places[key] * self.head_dim..][..self.head_dim].as_chunks()
+    }
+
+    /// What does not fill a line, followed by zeros.
+    #[inline(always)]
+    fn widen_rest<S: Simd>(simd: S, rest: &[E::Stored]) -> S::Vector {
+        let mut lanes = [E::Stored::default(); LANES];
+        lanes[..rest.len()].copy_from_slice(rest);
+        E::widen(simd, &lanes)
+    }
+
+    /// Multiplies the weights of a query with the factors of what they belong to.
+    #[inline(always)]
+    pub(super) fn scale_weights<S: Simd>(&self, simd: S, weights: &mut ChunkWeights) {
+        let (weights, _) = weights.as_chunks_mut::<LANES>();
+        for (lanes, scales) in weights.iter_mut().zip(self.scales.as_chunks::<LANES>().0) {
+            simd.store(simd.mul(simd.load(lanes), simd.load(scales)), lanes);
+        }
     }
 }
 
 /// Writes the products of `q` `[queries, head_dim]` and `keys` `[keys, head_dim]` to `scores` `[queries, keys]`.
 #[inline(always)]
-pub(super) fn score<S: Simd>(simd: S, tile: &Tile, q: &Vectors, keys: &ChunkOf<'_>, scores: &mut [ChunkWeights]) {
+pub(super) fn score<S: Simd, E: KvElement>(
+    simd: S,
+    tile: &Tile,
+    q: &Vectors,
+    keys: &ChunkOf<'_, E>,
+    scores: &mut [ChunkWeights],
+) {
     match tile.num_queries {
-        4 => score_tile::<S, 4, 4>(simd, tile, q, keys, scores),
-        2 => score_tile::<S, 2, 2>(simd, tile, q, keys, scores),
-        _ if S::NUM_SUMS >= 8 => score_tile::<S, 1, 8>(simd, tile, q, keys, scores),
-        _ => score_tile::<S, 1, 4>(simd, tile, q, keys, scores),
+        4 => score_tile::<S, E, 4, 4>(simd, tile, q, keys, scores),
+        2 => score_tile::<S, E, 2, 2>(simd, tile, q, keys, scores),
+        _ if S::NUM_SUMS >= 8 => score_tile::<S, E, 1, 8>(simd, tile, q, keys, scores),
+        _ => score_tile::<S, E, 1, 4>(simd, tile, q, keys, scores),
     }
 }
 
 #[inline(always)]
-fn score_tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
+fn score_tile<S: Simd, E: KvElement, const QUERIES: usize, const KEYS: usize>(
     simd: S,
     tile: &Tile,
     q: &Vectors,
-    keys: &ChunkOf<'_>,
+    keys: &ChunkOf<'_, E>,
     scores: &mut [ChunkWeights],
 ) {
     let num_whole = keys.num_whole();
@@ -74,7 +115,7 @@ fn score_tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
         *lines = q.of(tile.first_query + query);
     }
     for first_key in tile.keys.clone().step_by(KEYS) {
-        let mut key_lines: [(&[[f32; LANES]], &[f32]); KEYS] = [(&[], &[]); KEYS];
+        let mut key_lines: [KeyLines<'_, E::Stored>; KEYS] = [(&[], &[]); KEYS];
         for (key, lines) in key_lines.iter_mut().enumerate() {
             // Past the end the last key is scored again, and the score dropped.
             let (whole, rest) = keys.lines_of((first_key + key).min(tile.keys.end - 1));
@@ -83,7 +124,7 @@ fn score_tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
         let mut sums = [[simd.splat(0.0); KEYS]; QUERIES];
         for line in 0..num_whole {
             for (key, (lines, _)) in key_lines.iter().enumerate() {
-                let k = simd.load(&lines[line]);
+                let k = E::widen(simd, &lines[line]);
                 for (sums, lines) in sums.iter_mut().zip(&q_lines) {
                     sums[key] = simd.mul_add(simd.load(&lines[line].0), k, sums[key]);
                 }
@@ -91,7 +132,7 @@ fn score_tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
         }
         if num_whole < q.num_lines() {
             for (key, (_, rest)) in key_lines.iter().enumerate() {
-                let k = simd.load_padded(rest, 0.0);
+                let k = ChunkOf::<E>::widen_rest(simd, rest);
                 for (sums, lines) in sums.iter_mut().zip(&q_lines) {
                     sums[key] = simd.mul_add(simd.load(&lines[num_whole].0), k, sums[key]);
                 }
@@ -102,6 +143,13 @@ fn score_tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
         for (to, vectors) in sums_of_four.iter_mut().zip(sums.as_flattened().as_chunks::<4>().0) {
             *to = simd.sum_each(*vectors);
         }
+        if E::HAS_SCALES {
+            for sums in &mut sums_of {
+                for (sum, scale) in sums.iter_mut().zip(&keys.scales[first_key..]) {
+                    *sum *= scale;
+                }
+            }
+        }
         let num_keys = KEYS.min(tile.keys.end - first_key);
         for (scores, sums) in scores[tile.first_query..].iter_mut().zip(&sums_of) {
             scores[first_key..first_key + num_keys].copy_from_slice(&sums[..num_keys]);
@@ -110,23 +158,30 @@ fn score_tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
 }
 
 /// Adds `values` `[keys, head_dim]`, each times its weight of `weights` `[queries, keys]`, to `to` `[queries, head_dim]`.
+/// Factors of values are in the weights.
 #[inline(always)]
-pub(super) fn gather<S: Simd>(simd: S, tile: &Tile, weights: &[ChunkWeights], values: &ChunkOf<'_>, to: &mut Vectors) {
+pub(super) fn gather<S: Simd, E: KvElement>(
+    simd: S,
+    tile: &Tile,
+    weights: &[ChunkWeights],
+    values: &ChunkOf<'_, E>,
+    to: &mut Vectors,
+) {
     match tile.num_queries {
-        4 => gather_tile::<S, 4, 4>(simd, tile, weights, values, to),
-        2 => gather_tile::<S, 2, 2>(simd, tile, weights, values, to),
-        _ if S::NUM_SUMS >= 8 => gather_tile::<S, 1, 8>(simd, tile, weights, values, to),
-        _ => gather_tile::<S, 1, 4>(simd, tile, weights, values, to),
+        4 => gather_tile::<S, E, 4, 4>(simd, tile, weights, values, to),
+        2 => gather_tile::<S, E, 2, 2>(simd, tile, weights, values, to),
+        _ if S::NUM_SUMS >= 8 => gather_tile::<S, E, 1, 8>(simd, tile, weights, values, to),
+        _ => gather_tile::<S, E, 1, 4>(simd, tile, weights, values, to),
     }
 }
 
 /// `LINES` lines at a time, then the rest one by one.
 #[inline(always)]
-fn gather_tile<S: Simd, const QUERIES: usize, const LINES: usize>(
+fn gather_tile<S: Simd, E: KvElement, const QUERIES: usize, const LINES: usize>(
     simd: S,
     tile: &Tile,
     weights: &[ChunkWeights],
-    values: &ChunkOf<'_>,
+    values: &ChunkOf<'_, E>,
     to: &mut Vectors,
 ) {
     let num_whole = values.num_whole();
@@ -146,13 +201,13 @@ fn gather_tile<S: Simd, const QUERIES: usize, const LINES: usize>(
 }
 
 /// The values from one line on.
-struct PartOfValues<'a> {
+struct PartOfValues<'a, E: KvElement> {
     first_line: usize,
-    values: &'a ChunkOf<'a>,
+    values: &'a ChunkOf<'a, E>,
     weights: &'a [ChunkWeights],
 }
 
-impl PartOfValues<'_> {
+impl<E: KvElement> PartOfValues<'_, E> {
     #[inline(always)]
     fn gather<S: Simd, const QUERIES: usize, const LINES: usize>(&self, simd: S, tile: &Tile, to: &mut Vectors) {
         let lines = self.first_line..self.first_line + LINES;
@@ -163,11 +218,15 @@ impl PartOfValues<'_> {
             }
         }
         for key in tile.keys.clone() {
-            let values = &self.values.lines_of(key).0[lines.clone()];
-            for (query, sums) in sums.iter_mut().enumerate() {
-                let weight = simd.splat(self.weights[tile.first_query + query][key]);
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum = simd.mul_add(weight, simd.load(value), *sum);
+            let values = self.values.lines_of(key).0[lines.clone()].first_chunk::<LINES>().expect("so many lines");
+            let mut weights = [simd.splat(0.0); QUERIES];
+            for (weight, of_query) in weights.iter_mut().zip(&self.weights[tile.first_query..]) {
+                *weight = simd.splat(of_query[key]);
+            }
+            for (line, value) in values.iter().enumerate() {
+                let value = E::widen(simd, value);
+                for (sums, weight) in sums.iter_mut().zip(&weights) {
+                    sums[line] = simd.mul_add(*weight, value, sums[line]);
                 }
             }
         }
@@ -185,7 +244,7 @@ impl PartOfValues<'_> {
             let line = &mut to.of_mut(query)[self.first_line];
             let mut sum = simd.load(&line.0);
             for key in tile.keys.clone() {
-                let value = simd.load_padded(self.values.lines_of(key).1, 0.0);
+                let value = ChunkOf::<E>::widen_rest(simd, self.values.lines_of(key).1);
                 sum = simd.mul_add(simd.splat(self.weights[query][key]), value, sum);
             }
             simd.store(sum, &mut line.0);

@@ -135,6 +135,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn widen_bf16(self, halves: &[u16; LANES]) -> Pair {
+        let (low, high) = halves.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 16 bytes that are read.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(low.as_ptr().cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(high.as_ptr().cast()));
+            let words = [_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high)];
+            [_mm256_castsi256_ps(words[0]), _mm256_castsi256_ps(words[1])]
+        }
+    }
+
+    #[inline(always)]
     fn widen_f16(self, halves: &[u16; LANES]) -> Pair {
         let (low, high) = halves.split_at(LANES / 2);
         // SAFETY: `self` proves that the CPU has F16C; each half holds the 16 bytes that are read.
@@ -142,6 +154,17 @@ impl Simd for Avx2 {
             let low = _mm_loadu_si128(low.as_ptr().cast());
             let high = _mm_loadu_si128(high.as_ptr().cast());
             [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
+        }
+    }
+
+    #[inline(always)]
+    fn widen_i8(self, bytes: &[i8; LANES]) -> Pair {
+        let (low, high) = bytes.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 8 bytes that are read.
+        unsafe {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(low.as_ptr().cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(high.as_ptr().cast()));
+            [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
         }
     }
 

@@ -125,9 +125,24 @@ impl<const HAS_DOTS: bool> Simd for Avx512<HAS_DOTS> {
     }
 
     #[inline(always)]
+    fn widen_bf16(self, halves: &[u16; LANES]) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 32 bytes that are read.
+        unsafe {
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+        }
+    }
+
+    #[inline(always)]
     fn widen_f16(self, halves: &[u16; LANES]) -> __m512 {
         // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 32 bytes that are read.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn widen_i8(self, bytes: &[i8; LANES]) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 16 bytes that are read.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()))) }
     }
 
     #[inline(always)]

@@ -101,10 +101,28 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn widen_bf16(self, halves: &[u16; LANES]) -> [f32; LANES] {
+        let mut result = [0.0; LANES];
+        for i in 0..LANES {
+            result[i] = f32::from_bits(u32::from(halves[i]) << 16);
+        }
+        result
+    }
+
+    #[inline(always)]
     fn widen_f16(self, halves: &[u16; LANES]) -> [f32; LANES] {
         let mut result = [0.0; LANES];
         for i in 0..LANES {
             result[i] = f16_to_f32(halves[i]);
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn widen_i8(self, bytes: &[i8; LANES]) -> [f32; LANES] {
+        let mut result = [0.0; LANES];
+        for i in 0..LANES {
+            result[i] = f32::from(bytes[i]);
         }
         result
     }

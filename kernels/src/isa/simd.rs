@@ -47,8 +47,12 @@ pub(crate) trait Simd: Copy {
     fn power_of_two(self, exponents: Self::Vector) -> Self::Vector;
     /// The bf16 values in the low halves of the words, then those in the high halves.
     fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [Self::Vector; 2];
+    /// Sixteen values in bf16.
+    fn widen_bf16(self, halves: &[u16; LANES]) -> Self::Vector;
     /// Sixteen values in IEEE half precision.
     fn widen_f16(self, halves: &[u16; LANES]) -> Self::Vector;
+    /// Sixteen integers.
+    fn widen_i8(self, bytes: &[i8; LANES]) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
     /// To each sum the products of the four bytes of its word of `words` and those of `word`, which are integers from -127 to 127.
@@ -169,13 +173,15 @@ pub(crate) trait Simd: Copy {
 
 #[cfg(test)]
 mod tests {
-    use half::f16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::isa::Isa;
 
     struct Exp([f32; LANES]);
     struct WidenF16([u16; LANES]);
+    struct WidenBf16([u16; LANES]);
+    struct WidenI8([i8; LANES]);
 
     impl Kernel for Exp {
         type Output = [f32; LANES];
@@ -194,6 +200,28 @@ mod tests {
         fn run<S: Simd>(self, simd: S) -> [f32; LANES] {
             let mut to = [0.0; LANES];
             simd.store(simd.widen_f16(&self.0), &mut to);
+            to
+        }
+    }
+
+    impl Kernel for WidenBf16 {
+        type Output = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [f32; LANES] {
+            let mut to = [0.0; LANES];
+            simd.store(simd.widen_bf16(&self.0), &mut to);
+            to
+        }
+    }
+
+    impl Kernel for WidenI8 {
+        type Output = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [f32; LANES] {
+            let mut to = [0.0; LANES];
+            simd.store(simd.widen_i8(&self.0), &mut to);
             to
         }
     }
@@ -233,16 +261,32 @@ mod tests {
         }
     }
 
+    /// NaN may lose its payload.
+    fn check_widened(value: f32, expected: f32, what: &str) {
+        let is_equal = value.to_bits() == expected.to_bits() || (value.is_nan() && expected.is_nan());
+        assert!(is_equal, "{what} is {value} instead of {expected}");
+    }
+
     #[test]
-    fn every_half_precision_number_is_widened() {
+    fn every_short_float_is_widened() {
         let all: Vec<u16> = (0..=u16::MAX).collect();
         for isa in Isa::available() {
             for halves in all.as_chunks::<LANES>().0 {
-                for (bits, value) in halves.iter().zip(isa.run(WidenF16(*halves))) {
-                    let expected = f16::from_bits(*bits).to_f32();
-                    let is_equal = value.to_bits() == expected.to_bits() || (value.is_nan() && expected.is_nan());
-                    assert!(is_equal, "{isa}: {bits:#06x} is {value} instead of {expected}");
+                let [half, short] = [isa.run(WidenF16(*halves)), isa.run(WidenBf16(*halves))];
+                for (bits, (half, short)) in halves.iter().zip(half.into_iter().zip(short)) {
+                    check_widened(half, f16::from_bits(*bits).to_f32(), &format!("{isa}: f16 {bits:#06x}"));
+                    check_widened(short, bf16::from_bits(*bits).to_f32(), &format!("{isa}: bf16 {bits:#06x}"));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_short_integer_is_widened() {
+        let all: Vec<i8> = (i8::MIN..=i8::MAX).collect();
+        for isa in Isa::available() {
+            for bytes in all.as_chunks::<LANES>().0 {
+                assert_eq!(isa.run(WidenI8(*bytes)), bytes.map(f32::from), "{isa}");
             }
         }
     }

@@ -8,7 +8,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::int4::{self, STEP_GROUPS};
-use super::tiled_weight::{Format, int8, int8_scale};
+use super::tiled_weight::Format;
+use crate::integers::{int8, int8_scale};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{BLOCK_ROWS, Line};
 

@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::{PANEL_OUTPUTS, Stored};
+use crate::integers::{int8, int8_scale};
 use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
 
 /// What the words of a tiled weight hold.
@@ -178,22 +179,4 @@ fn set_words(steps: &mut [Line], output: usize, words: impl Iterator<Item = u32>
             line.0[column] = word;
         }
     }
-}
-
-/// What integers that stand for `values` are multiplied with, and what values are multiplied with to become integers. The first is
-/// infinite or not a number where one of the values is.
-#[inline(always)]
-pub(super) fn int8_scale(values: &[f32]) -> (f32, f32) {
-    // Compared as integers, so that what is not a number is larger than all numbers.
-    let largest = values.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7fff_ffff));
-    let largest = f32::from_bits(largest);
-    // The inverse of less would not be finite.
-    if largest < 1e-30 { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) }
-}
-
-/// The nearest integer to `value · inverse`, which is from -127 to 127.
-#[inline(always)]
-pub(super) fn int8(value: f32, inverse: f32) -> u8 {
-    // Adding 1.5 * 2^23 rounds to a whole number, whose low bits are the integer's.
-    (value * inverse + 12_582_912.0).to_bits() as u8
 }

@@ -6,7 +6,7 @@ use collectives::CollectiveError;
 use proto::shard_error::Kind;
 use proto::{MAX_HELD_BACK_TOKENS, ShardError, exit_status};
 
-use crate::args::{Device, Quantize};
+use crate::args::{Device, KvCacheDtype, Quantize};
 use crate::backend::BackendError;
 use crate::graph::GraphError;
 use crate::kv_cache::RowError;
@@ -34,6 +34,8 @@ pub(crate) enum EngineError {
     NumShards { device: Device, num_shards: u32 },
     #[error("--quantize is {quantize}, which is for --device cpu; the device is {device}")]
     Quantize { quantize: Quantize, device: Device },
+    #[error("--kv-cache-dtype is {kv_cache_dtype}, which is for --device cpu; on {device} it is auto")]
+    KvCacheDtype { kv_cache_dtype: KvCacheDtype, device: Device },
     #[error("rank {rank} is not below the world size {world_size}")]
     Rank { rank: u32, world_size: u32 },
     #[error(transparent)]
@@ -122,7 +124,10 @@ impl EngineError {
             Self::Backend(BackendError::Memory { .. } | BackendError::NotAllocated) => Kind::Internal,
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::Rank { .. } => Kind::Internal,
-            Self::DevicesPerShard { .. } | Self::NumShards { .. } | Self::Quantize { .. } => Kind::Model,
+            Self::DevicesPerShard { .. }
+            | Self::NumShards { .. }
+            | Self::Quantize { .. }
+            | Self::KvCacheDtype { .. } => Kind::Model,
         }
     }
 }

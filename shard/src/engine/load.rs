@@ -6,12 +6,13 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kernels::attention::KvType;
 use model_files::ModelFiles;
 use proto::ModelInfo;
 
 use super::{Engine, EngineError, Progress};
-use crate::args::{Device, Dtype, ModelArgs, ShardArgs};
-use crate::backend::candle::CandleBackend;
+use crate::args::{Device, Dtype, KvCacheDtype, ModelArgs, ShardArgs};
+use crate::backend::candle::{CandleBackend, CandleOptions};
 use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
 use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs};
@@ -38,6 +39,8 @@ struct Weights {
 struct Source<'a> {
     graphs: &'a ModelGraphs,
     checkpoint: &'a Checkpoint,
+    /// Of the weights.
+    dtype: DType,
 }
 
 /// Loads the model that `args` names.
@@ -55,9 +58,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         tracing::info!(%device, reason, "device");
     }
     check_ranks(device, args)?;
-    if let Some(quantize) = model.quantize.filter(|_| device != Device::Cpu) {
-        return Err(EngineError::Quantize { quantize, device });
-    }
+    check_types(device, model)?;
     let ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard);
     let files = ModelFiles::open(&model.model_id)?;
     let config_json = config_json(&files)?;
@@ -75,7 +76,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             };
             let graphs = graphs(&models::build(&config, dtype, ranks.num_ranks)?)?;
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
-            let source = Source { graphs: &graphs, checkpoint: &checkpoint };
+            let source = Source { graphs: &graphs, checkpoint: &checkpoint, dtype };
             (load_backend(args, (device, ranks), source, progress)?, weights)
         }
         Device::Mock => {
@@ -92,7 +93,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let counts = [world_size.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
     let quantize = model.quantize.map_or_else(String::new, |quantize| quantize.to_string());
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
-    let agreed = agreed.bytes(quantize.as_bytes());
+    let agreed = agreed.bytes(quantize.as_bytes()).bytes(model.kv_cache_dtype.to_string().as_bytes());
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
@@ -120,14 +121,25 @@ fn check_ranks(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
     }
 }
 
+/// Refuses types that only the CPU backend has, elsewhere.
+fn check_types(device: Device, model: &ModelArgs) -> Result<(), EngineError> {
+    let kv_cache_dtype = model.kv_cache_dtype;
+    match model.quantize {
+        _ if device == Device::Cpu => Ok(()),
+        Some(quantize) => Err(EngineError::Quantize { quantize, device }),
+        None if kv_cache_dtype != KvCacheDtype::Auto => Err(EngineError::KvCacheDtype { kv_cache_dtype, device }),
+        None => Ok(()),
+    }
+}
+
 /// Puts a model on `device`.
 fn load_backend(
     args: &ShardArgs,
     (device, ranks): (Device, LocalRanks),
-    Source { graphs, checkpoint }: Source<'_>,
+    Source { graphs, checkpoint, dtype }: Source<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<Box<dyn Backend>, EngineError> {
-    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, quantize, .. } = &args.model;
+    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, quantize, kv_cache_dtype, .. } = &args.model;
     let mut progress = |done, total| progress("load weights", done, total);
     let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
     let membership = Membership::join(shards, args.collective_path.as_deref())?;
@@ -139,10 +151,25 @@ fn load_backend(
         }
         None => {
             let isa = kernels::isa::select(cpu_isa.as_deref())?;
-            tracing::info!(%isa, "cpu kernels");
-            Box::new(CandleBackend::load(graphs, checkpoint, membership, *quantize, &mut progress)?)
+            let kv_type = kv_type(*kv_cache_dtype, dtype);
+            tracing::info!(%isa, kv_cache_dtype = %kv_type, "cpu kernels");
+            let options = CandleOptions { membership, quantize: *quantize, kv_type };
+            Box::new(CandleBackend::load(graphs, checkpoint, options, &mut progress)?)
         }
     })
+}
+
+/// The type of keys and values on the CPU: as asked for, else that of the weights.
+fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
+    match (asked, weights) {
+        (KvCacheDtype::F32, _) | (KvCacheDtype::Auto, DType::F32) => KvType::F32,
+        (KvCacheDtype::F16, _) | (KvCacheDtype::Auto, DType::F16) => KvType::F16,
+        (KvCacheDtype::Bf16, _) | (KvCacheDtype::Auto, DType::Bf16) => KvType::Bf16,
+        (KvCacheDtype::Int8, _) => KvType::Int8,
+        (KvCacheDtype::Auto, DType::I32 | DType::U32 | DType::Bool) => {
+            unreachable!("the graph builders accept floats only")
+        }
+    }
 }
 
 /// The graphs of a step: those of the model, and what joins them.

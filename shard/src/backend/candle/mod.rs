@@ -7,8 +7,8 @@
 //! Several ranks of a host share a model, each a process with its part of the weights and its share of the processor. They add
 //! up their results twice per layer ([`Membership`]) and all sample the same tokens from the same bits.
 //!
-//! Activations and the KV cache are f32 whatever the type of the weights. A row's results are the same bits whatever its
-//! neighbours, the cut of its prompt and the number of threads.
+//! Activations are f32 whatever the type of the weights; keys and values are rounded to the type of the KV cache when they are
+//! written. A row's results are the same bits whatever its neighbours, the cut of its prompt and the number of threads.
 
 mod elementwise;
 mod executor;
@@ -27,6 +27,7 @@ mod tests;
 mod threefry;
 
 use candle_core::Tensor;
+use kernels::attention::KvType;
 use rayon::prelude::*;
 
 use super::{Backend, BackendError, DevicePlace, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout};
@@ -41,6 +42,16 @@ use state::{KvShape, State};
 
 /// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.
 const TARGETS_PER_PASS: usize = 64;
+
+/// How a rank computes.
+#[derive(Debug)]
+pub(crate) struct CandleOptions {
+    pub(crate) membership: Membership,
+    /// What the weights of linear layers become, if not what they are.
+    pub(crate) quantize: Option<Quantize>,
+    /// Of keys and values.
+    pub(crate) kv_type: KvType,
+}
 
 /// A model on the CPU.
 #[derive(Debug)]
@@ -58,18 +69,17 @@ pub(crate) struct CandleBackend {
 }
 
 impl CandleBackend {
-    /// Loads a rank's part of the weights of `graphs` and lays it out for the kernels, those of linear layers in the type of
-    /// `quantize` if there is one. `progress` hears of each: (done, total).
+    /// Loads a rank's part of the weights of `graphs` and lays it out for the kernels. `progress` hears of each: (done, total).
     ///
     /// # Errors
     /// When a weight is missing or malformed, no threads can be started, or another rank does not come.
     pub(crate) fn load(
         graphs: &ModelGraphs,
         checkpoint: &Checkpoint,
-        membership: Membership,
-        quantize: Option<Quantize>,
+        options: CandleOptions,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
+        let CandleOptions { membership, quantize, kv_type } = options;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let num_threads = membership.num_threads(available);
         let threads = rayon::ThreadPoolBuilder::new()
@@ -82,7 +92,7 @@ impl CandleBackend {
         let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), quantize, progress))?;
         let weights_bytes = weights.values().map(Weight::size_bytes).sum();
         let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
-        let kv_shapes = KvShape::of_layers(decoder.graph());
+        let kv_shapes = KvShape::of_layers(decoder.graph(), kv_type);
         let text = format!("{}{}", decoder.graph(), logits.graph());
         let fingerprint = Fingerprint::default().bytes(text.as_bytes());
         Ok(Self {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use candle_core::{D, DType, Tensor};
-use kernels::attention::{AttentionRow, AttentionShape, KvCache};
+use kernels::attention::{AttentionRow, AttentionShape};
 use kernels::linear::PackedWeight;
 use kernels::rotary::RotaryTable;
 
@@ -97,10 +97,8 @@ pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, ste
     let rows: Vec<AttentionRow<'_>> = step.batch.rows.iter().map(row).collect();
     let mut out = vec![0.0; q.elem_count()]; // [tokens, heads, head_dim]
     let mut cache = step.state.layers[layer].lock().expect("no operation panics while it holds a layer");
-    kernels::attention::write_kv(&shape, &rows, View::new(k)?.f32(), &mut cache.k);
-    kernels::attention::write_kv(&shape, &rows, View::new(v)?.f32(), &mut cache.v);
-    let cache = KvCache { k: &cache.k, v: &cache.v };
-    kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), cache, &mut out);
+    kernels::attention::write_kv(&shape, &rows, [View::new(k)?.f32(), View::new(v)?.f32()], &mut cache);
+    kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), &cache, &mut out);
     host::shaped(out, q.shape())
 }
 

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
+use kernels::attention::{KvCache, KvType};
 
 use super::executor::{Program, Step};
 use super::host::{self, View};
@@ -49,21 +50,21 @@ impl Oracle {
             }
             None => HashMap::new(),
         };
-        let state = State::allocate(&KvShape::of_layers(graph), graph, layout).unwrap();
+        let state = State::allocate(&KvShape::of_layers(graph, KvType::F32), graph, layout).unwrap();
         Self { program: Program::new(graph, &weights), state, layout }
     }
 
     /// Sets keys and values of a layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
-    pub(in crate::backend) fn set_cache(&self, layer: usize, [k, v]: [Vec<f32>; 2]) {
+    pub(in crate::backend) fn set_cache(&self, layer: usize, kv: [Vec<f32>; 2]) {
         let mut cache = self.state.layers[layer].lock().unwrap();
-        assert_eq!((k.len(), v.len()), (cache.k.len(), cache.v.len()));
-        (cache.k, cache.v) = (k, v);
+        let filled = KvCache::of_f32(kv);
+        assert_eq!(filled.size_bytes(), cache.size_bytes());
+        *cache = filled;
     }
 
     /// Keys and values of a layer.
     pub(in crate::backend) fn cache(&self, layer: usize) -> [Vec<f32>; 2] {
-        let cache = self.state.layers[layer].lock().unwrap();
-        [cache.k.clone(), cache.v.clone()]
+        self.state.layers[layer].lock().unwrap().as_f32().unwrap().map(<[f32]>::to_vec)
     }
 
     /// Sets the token history `[num_slots, max_total_tokens]`.

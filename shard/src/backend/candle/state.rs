@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use kernels::attention::{KvCache, KvType};
 use kernels::rotary::RotaryTable;
 
 use crate::backend::history::TokenHistory;
@@ -13,33 +14,29 @@ use crate::graph::{AttentionSpec, Graph, Op, Pairing, RotarySpec};
 /// State of all rows.
 #[derive(Debug)]
 pub(super) struct State {
-    /// One per layer; an operation locks its layer, and nothing else does.
-    pub(super) layers: Vec<Mutex<LayerCache>>,
+    /// Keys and values, one cache per layer; an operation locks its layer, and nothing else does.
+    pub(super) layers: Vec<Mutex<KvCache>>,
     pub(super) history: TokenHistory,
     rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)>,
-}
-
-/// Keys and values of one layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
-#[derive(Debug)]
-pub(super) struct LayerCache {
-    pub(super) k: Vec<f32>,
-    pub(super) v: Vec<f32>,
 }
 
 /// What one layer keeps per token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KvShape {
-    /// kv_heads · head_dim
-    width: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+    kv_type: KvType,
 }
 
 impl KvShape {
     /// The caches that `graph` attends to, by layer.
-    pub(super) fn of_layers(graph: &Graph) -> Vec<Self> {
+    pub(super) fn of_layers(graph: &Graph, kv_type: KvType) -> Vec<Self> {
         let mut shapes = Vec::new();
         for node in graph.nodes() {
             if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
-                let shape = Self { width: graph.node(node.operands[1]).shape.fixed_len() };
+                let keys = &graph.node(node.operands[1]).shape; // [tokens, kv_heads, head_dim]
+                let head_dim = keys.last_size().expect("a head has a fixed size");
+                let shape = Self { num_kv_heads: keys.fixed_len() / head_dim, head_dim, kv_type };
                 shapes.resize(shapes.len().max(layer + 1), shape);
                 shapes[layer] = shape;
             }
@@ -49,7 +46,13 @@ impl KvShape {
 
     /// Keys and values of one token.
     pub(super) fn bytes_per_token(&self) -> u64 {
-        (2 * self.width * size_of::<f32>()) as u64
+        (2 * self.num_kv_heads * self.kv_type.bytes_per_vector(self.head_dim)) as u64
+    }
+
+    fn allocate(&self, num_tokens: usize) -> Result<KvCache, BackendError> {
+        let Self { num_kv_heads, head_dim, kv_type } = *self;
+        KvCache::zeros(kv_type, num_tokens * num_kv_heads, head_dim)
+            .map_err(|source| BackendError::Allocate { bytes: num_tokens as u64 * self.bytes_per_token(), source })
     }
 }
 
@@ -62,8 +65,7 @@ impl State {
         let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } = layout;
         let mut layers = Vec::with_capacity(kv_shapes.len());
         for shape in kv_shapes {
-            let len = num_blocks * BLOCK_SIZE * shape.width;
-            layers.push(Mutex::new(LayerCache { k: zeros(len)?, v: zeros(len)? }));
+            layers.push(Mutex::new(shape.allocate(num_blocks * BLOCK_SIZE)?));
         }
         let mut rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)> = Vec::new();
         for node in graph.nodes() {
@@ -86,13 +88,4 @@ impl State {
         let found = self.rotary_tables.iter().find(|(known, _)| Arc::ptr_eq(known, spec));
         &found.expect("the decoder's tables were all made").1
     }
-}
-
-fn zeros(len: usize) -> Result<Vec<f32>, BackendError> {
-    // Asks first, because a refusal inside of `vec!` ends the process; the zeroes of `vec!` cost nothing until touched.
-    let mut probe: Vec<f32> = Vec::new();
-    let bytes = (len * size_of::<f32>()) as u64;
-    probe.try_reserve_exact(len).map_err(|source| BackendError::Allocate { bytes, source })?;
-    drop(probe);
-    Ok(vec![0.0; len])
 }

@@ -19,8 +19,9 @@ use crate::plugins::testing::plugin_path;
 /// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-4;
 
-/// The same with weights, and what they are multiplied with, in bfloat16: rounding errors of 2^-9 add up over layers.
-const SHORT_TOLERANCE: f64 = 0.03;
+/// The same with weights, what they are multiplied with, and keys and values in bfloat16: rounding errors of 2^-9 add up over
+/// layers.
+const SHORT_TOLERANCE: f64 = 0.04;
 
 /// The checkpoints, by name.
 fn families() -> Vec<(String, PathBuf)> {

@@ -8,7 +8,7 @@ use proto::{SampledToken, SamplingParams};
 use super::ranks::on_cpu_ranks;
 use super::{FIXTURES, Rig, fixture};
 
-fn sampling(seed: u64) -> SamplingParams {
+pub(super) fn sampling(seed: u64) -> SamplingParams {
     SamplingParams {
         temperature: 1.3,
         top_k: 50,
@@ -23,13 +23,46 @@ fn sampling(seed: u64) -> SamplingParams {
     }
 }
 
-fn prompt(len: usize, salt: u32) -> Vec<u32> {
+pub(super) fn prompt(len: usize, salt: u32) -> Vec<u32> {
     (0..len as u32).map(|i| (i * 37 + salt * 101 + i * i) % 250).collect()
 }
 
-fn bits(tokens: &[SampledToken]) -> Vec<(u32, u32, Vec<u32>)> {
+pub(super) fn bits(tokens: &[SampledToken]) -> Vec<(u32, u32, Vec<u32>)> {
     let logprobs = |token: &SampledToken| token.top_logprobs.iter().map(|logprob| logprob.to_bits()).collect();
     tokens.iter().map(|token| (token.token_id, token.logprob.to_bits(), logprobs(token))).collect()
+}
+
+/// A row that runs alone, and the same row among others.
+pub(super) fn steps_among_others(rig: &mut Rig) -> [Vec<SampledToken>; 2] {
+    let observed = prompt(23, 0);
+    let alone = rig.generate(5, &observed, sampling(7), 12);
+
+    // Neighbours join before, with and after the observed row, and leave while it runs.
+    rig.start(0, &prompt(3, 1), SamplingParams::greedy());
+    rig.start(1, &prompt(40, 2), sampling(8));
+    let chunks = vec![
+        rig.chunk(2, &prompt(9, 3), Some(sampling(9)), true),
+        rig.chunk(5, &observed, Some(sampling(7)), true),
+        rig.chunk(3, &prompt(31, 4), Some(SamplingParams::greedy()), false),
+    ];
+    let rows = vec![rig.row(1), rig.row(0)];
+    let reply = rig.prefill(chunks, rows);
+    assert_eq!(reply.tokens.iter().map(|token| token.slot).collect::<Vec<_>>(), [2, 5, 1, 0]);
+    let mut together = vec![reply.tokens[1].clone()];
+    for step in 1..12 {
+        if step == 4 {
+            rig.release(1);
+        }
+        let mut rows = vec![rig.row(0), rig.row(5)];
+        rows.extend((step < 4).then(|| rig.row(1)));
+        rows.push(rig.row(2));
+        let reply = rig.engine.decode(&proto::Decode { rows }).unwrap();
+        together.push(reply.tokens[1].clone());
+    }
+    for slot in [0, 2, 3, 5] {
+        rig.release(slot);
+    }
+    [alone, together]
 }
 
 #[test]
@@ -37,31 +70,7 @@ fn a_row_alone_equals_a_row_among_others() {
     let ranks = on_cpu_ranks(fixture(FIXTURES[0]).to_str().unwrap(), 2);
     let rigs = [FIXTURES[0], FIXTURES[3]].map(|name| (name, Rig::fixture(name)));
     for (name, mut rig) in rigs.into_iter().chain([("two ranks", ranks)]) {
-        let observed = prompt(23, 0);
-        let alone = rig.generate(5, &observed, sampling(7), 12);
-
-        // Neighbours join before, with and after the observed row, and leave while it runs.
-        rig.start(0, &prompt(3, 1), SamplingParams::greedy());
-        rig.start(1, &prompt(40, 2), sampling(8));
-        let chunks = vec![
-            rig.chunk(2, &prompt(9, 3), Some(sampling(9)), true),
-            rig.chunk(5, &observed, Some(sampling(7)), true),
-            rig.chunk(3, &prompt(31, 4), Some(SamplingParams::greedy()), false),
-        ];
-        let rows = vec![rig.row(1), rig.row(0)];
-        let reply = rig.prefill(chunks, rows);
-        assert_eq!(reply.tokens.iter().map(|token| token.slot).collect::<Vec<_>>(), [2, 5, 1, 0]);
-        let mut together = vec![reply.tokens[1].clone()];
-        for step in 1..12 {
-            if step == 4 {
-                rig.release(1);
-            }
-            let mut rows = vec![rig.row(0), rig.row(5)];
-            rows.extend((step < 4).then(|| rig.row(1)));
-            rows.push(rig.row(2));
-            let reply = rig.engine.decode(&proto::Decode { rows }).unwrap();
-            together.push(reply.tokens[1].clone());
-        }
+        let [alone, together] = steps_among_others(&mut rig);
         assert_eq!(bits(&together), bits(&alone), "{name}");
     }
 }

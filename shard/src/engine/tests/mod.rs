@@ -6,6 +6,7 @@ mod corrupted;
 mod families;
 mod gguf;
 mod independence;
+mod kv_cache;
 mod limits;
 mod quantized;
 mod ranks;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, StepReply, Warmup};
 
 use super::load;
-use crate::args::{Device, ModelArgs, ShardArgs};
+use crate::args::{Device, KvCacheDtype, ModelArgs, ShardArgs};
 use crate::backend::BLOCK_SIZE;
 use crate::plugins::PluginKind;
 use crate::plugins::testing::plugin_path;
@@ -47,6 +48,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             revision: None,
             dtype: None,
             quantize: None,
+            kv_cache_dtype: KvCacheDtype::Auto,
             device,
             plugin_path: None,
             program_cache: Some("none".into()),
@@ -96,6 +98,13 @@ impl Rig {
 
     pub(super) fn fixture(name: &str) -> Self {
         Self::new(fixture(name).to_str().unwrap(), Device::Cpu)
+    }
+
+    /// With keys and values of this type.
+    pub(super) fn fixture_with(name: &str, kv_cache_dtype: KvCacheDtype) -> Self {
+        let mut args = args(fixture(name).to_str().unwrap(), Device::Cpu);
+        args.model.kv_cache_dtype = kv_cache_dtype;
+        Self::warm(Engines::load(&[args]).unwrap())
     }
 
     /// On XLA-CPU; `None`, said aloud, where there is no plugin.

@@ -12,11 +12,24 @@ const HELD_OUT: &str = include_str!("held_out.txt");
 const START: usize = 8;
 
 /// What a model makes of some texts.
-struct Reading {
+pub(super) struct Reading {
     /// The best token after each of their prefixes.
     best: Vec<u32>,
     perplexity: f64,
     weights_bytes: u64,
+}
+
+impl Reading {
+    /// At least `min_share` of the best tokens are those of another, and the perplexity differs by no more than `max_change`.
+    pub(super) fn check_near(&self, own: &Self, (min_share, max_change): (f64, f64), what: &str) {
+        let num_same = own.best.iter().zip(&self.best).filter(|(own, other)| own == other).count();
+        let share = num_same as f64 / own.best.len() as f64;
+        let change = self.perplexity / own.perplexity - 1.0;
+        let perplexities = format!("perplexity {:.4} instead of {:.4}", self.perplexity, own.perplexity);
+        println!("{what}: {share:.4} of the best tokens are the same, {perplexities}");
+        assert!(share >= min_share, "{what}: {share} of the best tokens are the same");
+        assert!(change.abs() <= max_change, "{what}: {perplexities}");
+    }
 }
 
 fn rig(quantize: Option<Quantize>) -> Rig {
@@ -25,7 +38,7 @@ fn rig(quantize: Option<Quantize>) -> Rig {
     Rig::warm(Engines::load(&[args]).unwrap())
 }
 
-fn read(rig: &mut Rig) -> Reading {
+pub(super) fn read(rig: &mut Rig) -> Reading {
     let (mut best, mut logprobs) = (Vec::new(), Vec::new());
     for line in HELD_OUT.lines() {
         let text: Vec<u32> = line.split(' ').map(|id| id.parse().expect("the file holds numbers")).collect();
@@ -43,32 +56,16 @@ fn read(rig: &mut Rig) -> Reading {
     Reading { best, perplexity, weights_bytes: rig.engine.info().weights_bytes }
 }
 
-/// The share of the best tokens that are the same, of the perplexity, and of the memory.
-fn compare(quantize: Quantize) -> [f64; 3] {
+#[test]
+fn smaller_weights_say_nearly_the_same() {
     let own = read(&mut rig(None));
-    let small = read(&mut rig(Some(quantize)));
-    let num_same = own.best.iter().zip(&small.best).filter(|(own, small)| own == small).count();
-    let shares = [
-        num_same as f64 / own.best.len() as f64,
-        small.perplexity / own.perplexity,
-        small.weights_bytes as f64 / own.weights_bytes as f64,
-    ];
-    println!("{quantize}: best tokens, perplexity, memory {shares:?}; perplexity was {}", own.perplexity);
-    shares
-}
-
-#[test]
-fn int8_says_nearly_the_same() {
-    let [best, perplexity, memory] = compare(Quantize::Int8);
-    assert!(best >= 0.98 && (0.98..=1.02).contains(&perplexity), "{best} {perplexity}");
-    assert!(memory < 0.7, "{memory}");
-}
-
-#[test]
-fn int4_says_nearly_the_same() {
-    let [best, perplexity, memory] = compare(Quantize::Int4);
-    assert!(best >= 0.93 && (0.95..=1.05).contains(&perplexity), "{best} {perplexity}");
-    assert!(memory < 0.5, "{memory}");
+    let types = [(Quantize::Int8, (0.98, 0.01), 0.7), (Quantize::Int4, (0.93, 0.05), 0.5)];
+    for (quantize, near, max_memory) in types {
+        let small = read(&mut rig(Some(quantize)));
+        small.check_near(&own, near, &quantize.to_string());
+        let memory = small.weights_bytes as f64 / own.weights_bytes as f64;
+        assert!(memory < max_memory, "{quantize}: {memory} of the memory");
+    }
 }
 
 #[test]

@@ -226,7 +226,10 @@ fn cpu_ranks_make_the_tokens_of_one() {
         let expected = generate(&mut Rig::fixture(name), 250);
         for world_size in [2, 4] {
             let mut rig = on_cpu_ranks(fixture(name).to_str().unwrap(), world_size);
-            let tolerance = tolerance(name == "tiny-llama-bf16", 1e-4, 5e-2) as f32;
+            // A sum in another order may round a key or value to its other neighbour, which in bf16 is eight times as far.
+            let exact = if name == "tiny-llama-bf16" { 1.6e-2 } else { 1e-4 };
+            let exact = if name == "tiny-llama-f16" { 2e-3 } else { exact };
+            let tolerance = tolerance(name == "tiny-llama-bf16", exact, 5e-2) as f32;
             check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {world_size} ranks"));
         }
     }

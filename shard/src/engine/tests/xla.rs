@@ -1,11 +1,13 @@
 //! The same model on XLA-CPU and on the CPU backend: the same tokens, and numbers within a stated tolerance.
 //!
+//! XLA-CPU keeps keys and values in f32, and so does the CPU backend here.
 //! Every program is compiled by the plugin as it would be for a TPU; only the size of the model differs.
 
 use proto::{DecodeRow, LogitBias, PromptChunk, SampledToken, SamplingParams};
 
 use super::independence::shared_and_resumed;
 use super::{FIXTURES, Rig, ids};
+use crate::args::KvCacheDtype;
 
 /// Largest difference of a log-probability, by fixture: f32 sums in another order; short floats round activations too, f16 with
 /// an eighth of the error of bf16.
@@ -89,7 +91,7 @@ fn tokens_are_those_of_the_cpu_backend() {
         ..greedy.clone()
     };
     for (name, tolerance) in TOLERANCES {
-        let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
+        let (mut cpu, Some(mut xla)) = (Rig::fixture_with(name, KvCacheDtype::F32), Rig::xla_fixture(name)) else {
             return;
         };
         let greedy = [(&greedy, 1), (&greedy, 40), (&penalised, 64), (&biased, 31)];
@@ -110,7 +112,7 @@ fn tokens_are_those_of_the_cpu_backend() {
 #[test]
 fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
     let name = FIXTURES[0];
-    let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
+    let (mut cpu, Some(mut xla)) = (Rig::fixture_with(name, KvCacheDtype::F32), Rig::xla_fixture(name)) else {
         return;
     };
     let prompt = prompt(90);
@@ -140,7 +142,7 @@ fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
 #[test]
 fn masked_steps_are_those_of_the_cpu_backend() {
     let name = FIXTURES[0];
-    let (mut cpu, Some(mut xla)) = (Rig::fixture(name), Rig::xla_fixture(name)) else {
+    let (mut cpu, Some(mut xla)) = (Rig::fixture_with(name, KvCacheDtype::F32), Rig::xla_fixture(name)) else {
         return;
     };
     let vocab_size = cpu.engine.info().vocab_size as usize;

@@ -1,0 +1,60 @@
+//! `--kv-cache-dtype`: the server says nearly the same in less memory, and refuses what it has not got in words.
+
+use std::process::Command;
+
+use integration_tests::{Finished, Server, executable};
+use serde_json::Value;
+
+const PROMPT: &str = "<|user|>What is 3 + 4?<|assistant|>";
+
+/// A field of the log line with this message.
+fn field(finished: &Finished, message: &str, field: &str) -> String {
+    let lines = finished.log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let values: Vec<String> = lines
+        .filter(|line| line["message"] == message)
+        .map(|line| line[field].as_str().expect("the field is text").to_owned())
+        .collect();
+    let [value] = &values[..] else { panic!("{field} of {message:?} is {values:?}") };
+    value.clone()
+}
+
+/// What a server with such a cache answers, and the type that its shard says.
+fn answer(kv_cache_dtype: &str) -> (String, String) {
+    let server = Server::builder("demo", "cpu").flag("--kv-cache-dtype", kv_cache_dtype).start();
+    let text = server.client().generate(PROMPT, 20);
+    let finished = server.stop();
+    assert_eq!(finished.status.code(), Some(0), "{:#?}", finished.log);
+    (text, field(&finished, "cpu kernels", "kv_cache_dtype"))
+}
+
+#[test]
+fn eight_bits_are_enough_for_a_sum() {
+    let (text, kept) = answer("f32");
+    assert_eq!((text.as_str(), kept.as_str()), ("3 + 4 is 7.", "f32"));
+    assert_eq!(answer("int8"), (text, "int8".to_owned()));
+}
+
+#[test]
+fn the_environment_names_it_too() {
+    let server = Server::builder("demo", "cpu").env("KV_CACHE_DTYPE", "bf16").start();
+    assert_eq!(server.client().generate(PROMPT, 20), "3 + 4 is 7.");
+    assert_eq!(field(&server.stop(), "cpu kernels", "kv_cache_dtype"), "bf16");
+}
+
+#[test]
+fn what_is_not_there_is_refused_in_words() {
+    let output = Command::new(executable()).args(["--kv-cache-dtype", "fp8_e4m3fn"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = String::from_utf8(output.stderr).expect("errors are text");
+    let sentence =
+        "keys and values are kept as f32, f16, bf16 or int8, which takes the memory of fp8, or as auto chooses";
+    assert!(text.contains("fp8_e4m3fn") && text.contains(sentence), "{text}");
+}
+
+#[test]
+fn other_devices_refuse_it() {
+    let finished = Server::mock().flag("--kv-cache-dtype", "int8").spawn().wait();
+    assert_eq!(finished.status.code(), Some(2), "{finished:?}");
+    let sentence = "--kv-cache-dtype is int8, which is for --device cpu; on mock it is auto";
+    assert!(finished.log.join("\n").contains(sentence), "{:?}", finished.log);
+}

@@ -1,0 +1,90 @@
+//! `cargo bench -p kernels --bench attention [-- portable|avx2|avx512|avx512-bf16|amx]`: attention by the type of the cache.
+//!
+//! Rows that make a token read all of their keys and values once, so the memory's bandwidth bounds them; a prompt uses each many
+//! times. Several layers are used in turn, so that they come from memory. Compare shares, not absolute figures.
+
+mod measure;
+
+use std::io::{self, Write};
+
+use kernels::attention::{AttentionRow, AttentionShape, KvCache, KvType, paged_attention, write_kv};
+use kernels::isa;
+use measure::{best_seconds, read_bandwidth};
+
+const CONTEXT_LEN: usize = 4096;
+const NUM_ROWS: usize = 4;
+const NUM_LAYERS: usize = 4;
+const PROMPT_LEN: usize = 512;
+/// Heads, key heads and head_dim of usual models.
+const HEADS: [(usize, usize, usize); 3] = [(32, 8, 64), (32, 8, 128), (16, 16, 64)];
+
+fn main() -> io::Result<()> {
+    let name = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let isa = isa::select(name.as_deref()).map_err(io::Error::other)?;
+    let mut out = io::stdout().lock();
+    let bandwidth = read_bandwidth();
+    writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
+    for (num_heads, num_kv_heads, head_dim) in HEADS {
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let shape =
+            AttentionShape { num_heads, num_kv_heads, head_dim, block_size: 16, scale, window: None, soft_cap: None };
+        writeln!(out, "{num_heads} heads, {num_kv_heads} of keys, of {head_dim}")?;
+        for kv_type in [KvType::F32, KvType::F16, KvType::Bf16, KvType::Int8] {
+            decode(&mut out, &shape, kv_type, bandwidth)?;
+            prefill(&mut out, &shape, kv_type)?;
+        }
+    }
+    Ok(())
+}
+
+/// Some rows that make a token each.
+fn decode(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType, bandwidth: f64) -> io::Result<()> {
+    let blocks_per_row = CONTEXT_LEN / shape.block_size;
+    let tables: Vec<Vec<u32>> =
+        (0..NUM_ROWS).map(|row| (0..blocks_per_row).map(|block| (block * NUM_ROWS + row) as u32).collect()).collect();
+    let row =
+        |(row, block_table)| AttentionRow { first_token: row, num_tokens: 1, context_len: CONTEXT_LEN, block_table };
+    let rows: Vec<AttentionRow<'_>> = tables.iter().map(Vec::as_slice).enumerate().map(row).collect();
+    let layers = (0..NUM_LAYERS).map(|_| filled(shape, kv_type, &tables)).collect::<io::Result<Vec<KvCache>>>()?;
+    let q = numbers(NUM_ROWS * shape.q_width());
+    let mut y = vec![0.0; q.len()];
+    let mut turns = layers.iter().cycle();
+    let seconds = best_seconds(|| paged_attention(shape, &rows, &q, turns.next().unwrap_or(&layers[0]), &mut y));
+    let gigabytes = layers[0].size_bytes() as f64 / 1e9;
+    let rate = gigabytes / seconds;
+    let share = 100.0 * rate / bandwidth;
+    writeln!(
+        out,
+        "{kv_type:<5} {NUM_ROWS} rows of {CONTEXT_LEN}: {:6.3} ms, {rate:5.1} GB/s ({share:3.0} %)",
+        seconds * 1e3
+    )
+}
+
+/// One prompt that is read in one step.
+fn prefill(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType) -> io::Result<()> {
+    let table: Vec<u32> = (0..(PROMPT_LEN / shape.block_size) as u32).collect();
+    let row = AttentionRow { first_token: 0, num_tokens: PROMPT_LEN, context_len: PROMPT_LEN, block_table: &table };
+    let cache = filled(shape, kv_type, std::slice::from_ref(&table))?;
+    let q = numbers(PROMPT_LEN * shape.q_width());
+    let mut y = vec![0.0; q.len()];
+    let seconds = best_seconds(|| paged_attention(shape, &[row], &q, &cache, &mut y));
+    // Each query attends half of the keys on average.
+    let gigaflops = (2 * PROMPT_LEN * PROMPT_LEN * shape.q_width()) as f64 / 1e9 / seconds;
+    writeln!(out, "{kv_type:<5} prompt of {PROMPT_LEN}: {:6.2} ms, {gigaflops:6.1} GFLOP/s", seconds * 1e3)
+}
+
+/// A cache whose blocks are all written.
+fn filled(shape: &AttentionShape, kv_type: KvType, tables: &[Vec<u32>]) -> io::Result<KvCache> {
+    let len = tables[0].len() * shape.block_size;
+    let mut cache = KvCache::zeros(kv_type, tables.len() * len * shape.num_kv_heads, shape.head_dim)?;
+    let kv = numbers(len * shape.kv_width());
+    for block_table in tables {
+        let row = AttentionRow { first_token: 0, num_tokens: len, context_len: len, block_table };
+        write_kv(shape, &[row], [&kv, &kv], &mut cache);
+    }
+    Ok(cache)
+}
+
+fn numbers(len: usize) -> Vec<f32> {
+    (0..len).map(|i| ((i * 7919) % 1009) as f32 / 1009.0 - 0.5).collect()
+}
