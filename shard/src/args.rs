@@ -4,6 +4,7 @@
 //! with [`ShardArgs::to_argv`], which parses back to the same values.
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -82,6 +83,10 @@ pub struct ModelArgs {
     /// Folder of compiled programs, for devices that compile; `none` keeps none [default: ~/.cache/hilo/programs]
     #[arg(long, env = "HILO_PROGRAM_CACHE")]
     pub program_cache: Option<PathBuf>,
+
+    /// Threads that compute on the processor, of all shards together; at most as many as the process may use [default: all of those]
+    #[arg(long, env = "HILO_THREADS")]
+    pub threads: Option<NonZero<usize>>,
 
     /// Instruction set of the CPU kernels: portable, avx2, avx512, avx512-bf16 or amx [default: the best there is]
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
@@ -186,12 +191,13 @@ impl ModelArgs {
             device,
             plugin_path,
             program_cache,
+            threads,
             cpu_isa,
             mock_step_us,
         } = self;
         let path = |path: &Option<PathBuf>| path.as_ref().map(OsString::from);
         let kv_cache_dtype = Some(kv_cache_dtype).filter(|kv_cache_dtype| **kv_cache_dtype != KvCacheDtype::Auto);
-        let flags: [(&str, Option<OsString>); 10] = [
+        let flags: [(&str, Option<OsString>); 11] = [
             ("--model-id", Some(model_id.into())),
             ("--revision", revision.as_ref().map(OsString::from)),
             ("--dtype", dtype.map(|dtype| name(&dtype).into())),
@@ -200,6 +206,7 @@ impl ModelArgs {
             ("--device", Some(name(device).into())),
             ("--plugin-path", path(plugin_path)),
             ("--program-cache", path(program_cache)),
+            ("--threads", threads.map(|threads| threads.to_string().into())),
             ("--cpu-isa", cpu_isa.as_ref().map(OsString::from)),
             ("--mock-step-us", mock_step_us.map(|step_us| step_us.to_string().into())),
         ];
@@ -262,6 +269,7 @@ mod tests {
                 device: Device::Mock,
                 plugin_path: Some("/opt/a plugin.so".into()),
                 program_cache: Some("/var/cache/hilo".into()),
+                threads: NonZero::new(3),
                 cpu_isa: Some("avx2".into()),
                 mock_step_us: Some(5000),
             },

@@ -1,7 +1,7 @@
 //! How fast a model runs on this processor, beside what memory allows: the steps of a server without the server.
 //!
 //! Doors: [`SpeedArgs`], [`measure`]. A step that makes a token per row reads every weight, so the memory's bandwidth bounds
-//! it; each row of the report says how close it comes. Times are medians of steps, and the shortest.
+//! it, and so does every key and value of the rows; each row of the report says how close it comes. Times are medians of steps, and the shortest.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -58,7 +58,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let start = Instant::now();
     let mut engine = engine::load(&shard_args(&args.model), progress)?;
     let sequences = Sequences::of(args);
-    warm_up(&mut engine, args, &sequences, progress)?;
+    let kv_bytes_per_token = warm_up(&mut engine, args, &sequences, progress)?;
     let mut text = format!("loaded and warm after {:.1} s\n", start.elapsed().as_secs_f64());
     let bandwidth = read_bandwidth();
     let weights_gb = engine.info().weights_bytes as f64 / 1e9;
@@ -70,9 +70,12 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
-        let share = 100.0 * weights_gb / median(&seconds) / bandwidth.max(read_bandwidth());
+        // Half of the tokens that are made lie before a step.
+        let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
+        let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
+        let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(read_bandwidth());
         let rates = rates(&seconds, f64::from(*num_rows));
-        let _ = writeln!(text, "decode  {num_rows:<4} {rates}, weights at {share:.0} % of the bandwidth");
+        let _ = writeln!(text, "decode  {num_rows:<4} {rates}, {read_gb:.2} GB at {share:.0} % of the bandwidth");
     }
     Ok(text)
 }
@@ -123,12 +126,13 @@ fn shard_args(model: &ModelArgs) -> ShardArgs {
     }
 }
 
+/// Bytes of the keys and values of a token.
 fn warm_up(
     engine: &mut Engine,
     args: &SpeedArgs,
     sequences: &Sequences,
     progress: &mut Progress<'_>,
-) -> Result<(), EngineError> {
+) -> Result<f64, EngineError> {
     let total_tokens = sequences.blocks_each * BLOCK_SIZE as u32;
     let warmup = Warmup {
         max_total_tokens: Some(total_tokens),
@@ -137,8 +141,8 @@ fn warm_up(
         max_batch_size: Some(sequences.num_sequences),
         ..Warmup::default()
     };
-    engine.warmup(&warmup, progress)?;
-    Ok(())
+    let reply = engine.warmup(&warmup, progress)?;
+    Ok(reply.kv_cache_bytes as f64 / f64::from(reply.num_blocks * BLOCK_SIZE as u32))
 }
 
 fn prefills(engine: &mut Engine, args: &SpeedArgs, sequences: &Sequences) -> Result<Vec<f64>, EngineError> {

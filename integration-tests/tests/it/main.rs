@@ -22,5 +22,6 @@ mod programs;
 mod ranks;
 mod streaming;
 mod structured_output;
+mod threads;
 mod traces;
 mod validation;

@@ -36,6 +36,10 @@ pub(crate) enum EngineError {
     Quantize { quantize: Quantize, device: Device },
     #[error("--kv-cache-dtype is {kv_cache_dtype}, which is for --device cpu; on {device} it is auto")]
     KvCacheDtype { kv_cache_dtype: KvCacheDtype, device: Device },
+    #[error(
+        "--threads is {asked}, this process may use {available} (its processors, within its control group's quota)"
+    )]
+    Threads { asked: usize, available: usize },
     #[error("rank {rank} is not below the world size {world_size}")]
     Rank { rank: u32, world_size: u32 },
     #[error(transparent)]
@@ -127,7 +131,8 @@ impl EngineError {
             Self::DevicesPerShard { .. }
             | Self::NumShards { .. }
             | Self::Quantize { .. }
-            | Self::KvCacheDtype { .. } => Kind::Model,
+            | Self::KvCacheDtype { .. }
+            | Self::Threads { .. } => Kind::Model,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Door: [`load`]. The one place where models and backends meet; neither knows the other.
 
 use std::borrow::Cow;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -139,7 +140,8 @@ fn load_backend(
     Source { graphs, checkpoint, dtype }: Source<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<Box<dyn Backend>, EngineError> {
-    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, quantize, kv_cache_dtype, .. } = &args.model;
+    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, quantize, kv_cache_dtype, threads, .. } =
+        &args.model;
     let mut progress = |done, total| progress("load weights", done, total);
     let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
     let membership = Membership::join(shards, args.collective_path.as_deref())?;
@@ -153,10 +155,20 @@ fn load_backend(
             let isa = kernels::isa::select(cpu_isa.as_deref())?;
             let kv_type = kv_type(*kv_cache_dtype, dtype);
             tracing::info!(%isa, kv_cache_dtype = %kv_type, "cpu kernels");
-            let options = CandleOptions { membership, quantize: *quantize, kv_type };
+            let num_threads = num_threads(*threads)?;
+            let options = CandleOptions { membership, num_threads, quantize: *quantize, kv_type };
             Box::new(CandleBackend::load(graphs, checkpoint, options, &mut progress)?)
         }
     })
+}
+
+/// Threads of all ranks: as many as asked for, else as many as this process may use at once.
+fn num_threads(asked: Option<NonZero<usize>>) -> Result<usize, EngineError> {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    match asked.map_or(available, usize::from) {
+        asked if asked > available => Err(EngineError::Threads { asked, available }),
+        num_threads => Ok(num_threads),
+    }
 }
 
 /// The type of keys and values on the CPU: as asked for, else that of the weights.

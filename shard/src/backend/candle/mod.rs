@@ -47,6 +47,8 @@ const TARGETS_PER_PASS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct CandleOptions {
     pub(crate) membership: Membership,
+    /// Of all ranks of the host together.
+    pub(crate) num_threads: usize,
     /// What the weights of linear layers become, if not what they are.
     pub(crate) quantize: Option<Quantize>,
     /// Of keys and values.
@@ -79,9 +81,8 @@ impl CandleBackend {
         options: CandleOptions,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
-        let CandleOptions { membership, quantize, kv_type } = options;
-        let available = std::thread::available_parallelism().map_or(1, usize::from);
-        let num_threads = membership.num_threads(available);
+        let CandleOptions { membership, num_threads, quantize, kv_type } = options;
+        let num_threads = membership.num_threads(num_threads);
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads)
             .thread_name(|index| format!("compute-{index}"))

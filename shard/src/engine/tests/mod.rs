@@ -52,6 +52,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             device,
             plugin_path: None,
             program_cache: Some("none".into()),
+            threads: None,
             cpu_isa: None,
             mock_step_us: None,
         },
