@@ -1,8 +1,8 @@
 //! `bench`: how fast a model runs on this machine's processor, without a server.
 //!
-//! Door: [`run_as_process`]. Progress goes to stderr, the table to stdout.
+//! Door: [`run_as_process`]. Progress goes to stderr where somebody looks, the table to stdout.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use shard::speed::{SpeedArgs, measure};
@@ -12,11 +12,16 @@ pub(crate) fn run_as_process(args: &SpeedArgs) -> ExitCode {
     if telemetry::init(false, "warn,shard=info").is_err() {
         return ExitCode::FAILURE;
     }
+    let is_seen = std::io::stderr().is_terminal();
     let mut progress = |phase: &str, done: u64, total: u64| {
-        let _ = write!(std::io::stderr().lock(), "\r{phase} {done}/{total} ");
+        if is_seen {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[2K{phase} {done}/{total} ");
+        }
     };
     let outcome = measure(args, &mut progress);
-    let _ = writeln!(std::io::stderr().lock());
+    if is_seen {
+        let _ = writeln!(std::io::stderr().lock());
+    }
     match outcome {
         Ok(table) => {
             // A closed stdout is no failure: its reader has seen enough.
