@@ -44,6 +44,7 @@ impl Shard {
                 program_cache: None,
                 quantize: None,
                 kv_cache_dtype: KvCacheDtype::Auto,
+                threads: None,
                 cpu_isa: None,
                 mock_step_us: None,
             },

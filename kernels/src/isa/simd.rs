@@ -74,13 +74,13 @@ pub(crate) trait Simd: Copy {
             }
         }
         for (sums, dots) in sums.iter_mut().zip(dots) {
-            let mut lanes = [[0; LANES]; 2];
-            self.store_integers(*sums, &mut lanes[0]);
-            self.store_integers(dots, &mut lanes[1]);
-            for i in 0..LANES {
-                lanes[0][i] += lanes[1][i] * i32::from(group.factor(i));
+            let (mut totals, mut lanes) = ([0; LANES], [0; LANES]);
+            self.store_integers(*sums, &mut totals);
+            self.store_integers(dots, &mut lanes);
+            for (column, (total, lane)) in totals.iter_mut().zip(lanes).enumerate() {
+                *total += lane * i32::from(group.factor(column));
             }
-            *sums = self.load_integers(&lanes[0]);
+            *sums = self.load_integers(&totals);
         }
     }
 

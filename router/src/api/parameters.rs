@@ -8,8 +8,6 @@
 //!
 //! Every conversion destructures completely, so a field without a meaning does not compile.
 
-use std::sync::Arc;
-
 use proto::{LogitBias, SamplingParams};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -135,7 +133,7 @@ impl GenerateParameters {
             wants_watermark: watermark,
             wants_deltas: false,
             answer_form: None,
-            grammar: grammar.map(Arc::new),
+            grammar: grammar.map(Into::into),
             adapter_id,
         }
     }

@@ -2,8 +2,6 @@
 //!
 //! Door: [`OpenAiSampling::into_options`]. What OpenAI has no word for has those of vLLM.
 
-use std::sync::Arc;
-
 use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -110,7 +108,7 @@ impl OpenAiSampling {
             wants_watermark: false,
             wants_deltas: true,
             answer_form: None,
-            grammar: grammar.map(Arc::new),
+            grammar: grammar.map(Into::into),
             adapter_id: None,
         }
     }
