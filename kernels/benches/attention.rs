@@ -1,4 +1,4 @@
-//! `cargo bench -p kernels --bench attention [-- portable|avx2|avx512|avx512-bf16|amx]`: attention by the type of the cache.
+//! `cargo bench -p kernels --bench attention [-- portable|avx2|avx512|avx512-vnni|avx512-bf16|amx]`: attention by the type of the cache.
 //!
 //! Rows that make a token read all of their keys and values once, so the memory's bandwidth bounds them; a prompt uses each many
 //! times. Several layers are used in turn, so that they come from memory. Compare shares, not absolute figures.

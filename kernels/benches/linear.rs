@@ -1,4 +1,4 @@
-//! `cargo bench -p kernels --bench linear [-- portable|avx2|avx512|avx512-bf16|amx]`: speed of a linear layer against the machine's limits.
+//! `cargo bench -p kernels --bench linear [-- portable|avx2|avx512|avx512-vnni|avx512-bf16|amx]`: speed of a linear layer against the machine's limits.
 //!
 //! Several copies of the weight are used in turn, as the layers of a model are, so that it comes from memory. Figures
 //! are the best of many calls. Compare shares of the read bandwidth measured in the same run, not absolute figures.

@@ -48,7 +48,7 @@ impl Amx {
     pub(crate) fn detect() -> Option<Self> {
         static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
         let is_available =
-            Avx512::<true>::detect().is_some() && *IS_PERMITTED.get_or_init(|| has_tiles() && request_tiles());
+            Avx512::<2>::detect().is_some() && *IS_PERMITTED.get_or_init(|| has_tiles() && request_tiles());
         is_available.then_some(Self(()))
     }
 

@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group};
 use super::simd::{Kernel, LANES, Simd};
+use crate::lines::Line;
 
 /// Proof that the CPU has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -241,6 +242,12 @@ impl Simd for Avx2 {
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: *const Line) {
+        // SAFETY: it reads nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 
     #[inline(always)]

@@ -7,44 +7,61 @@
 use std::arch::x86_64::*;
 
 use super::avx2::sum_halves;
+use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use super::simd::{Kernel, LANES, Simd};
 use crate::lines::Line;
 
-/// Proof that the CPU has AVX-512 F and BW, and FMA; and, if it `HAS_DOTS`, BF16 and VNNI.
+/// Proof that the CPU has AVX-512 F and BW, and FMA; with one kind of dots VNNI, for integers, with two BF16 as well.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512<const HAS_DOTS: bool>(());
+pub(super) struct Avx512<const NUM_DOTS: usize>(());
 
-impl<const HAS_DOTS: bool> Avx512<HAS_DOTS> {
+impl<const NUM_DOTS: usize> Avx512<NUM_DOTS> {
+    const HAS_VNNI: bool = NUM_DOTS >= 1;
+    const HAS_BF16: bool = NUM_DOTS >= 2;
+
     pub(super) fn detect() -> Option<Self> {
         let is_available = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("fma");
-        let has_dots = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
-        (is_available && (has_dots || !HAS_DOTS)).then_some(Self(()))
+            && is_x86_feature_detected!("fma")
+            && (!Self::HAS_VNNI || is_x86_feature_detected!("avx512vnni"))
+            && (!Self::HAS_BF16 || is_x86_feature_detected!("avx512bf16"));
+        is_available.then_some(Self(()))
     }
 
     /// Runs `kernel` compiled for these instructions.
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: `self` proves that the CPU has the features of the function.
-        unsafe { if HAS_DOTS { run_with_dots(self, kernel) } else { run_without(self, kernel) } }
+        unsafe {
+            match NUM_DOTS {
+                0 => run_plain(self, kernel),
+                1 => run_with_vnni(self, kernel),
+                _ => run_with_bf16(self, kernel),
+            }
+        }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,fma")]
-fn run_without<K: Kernel, const HAS_DOTS: bool>(token: Avx512<HAS_DOTS>, kernel: K) -> K::Output {
+fn run_plain<K: Kernel, const NUM_DOTS: usize>(token: Avx512<NUM_DOTS>, kernel: K) -> K::Output {
+    kernel.run(token)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,fma,avx512vnni")]
+fn run_with_vnni<K: Kernel, const NUM_DOTS: usize>(token: Avx512<NUM_DOTS>, kernel: K) -> K::Output {
     kernel.run(token)
 }
 
 #[target_feature(enable = "avx512f,avx512bw,fma,avx512bf16,avx512vnni")]
-fn run_with_dots<K: Kernel, const HAS_DOTS: bool>(token: Avx512<HAS_DOTS>, kernel: K) -> K::Output {
+fn run_with_bf16<K: Kernel, const NUM_DOTS: usize>(token: Avx512<NUM_DOTS>, kernel: K) -> K::Output {
     kernel.run(token)
 }
 
-impl<const HAS_DOTS: bool> Simd for Avx512<HAS_DOTS> {
+impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     type Vector = __m512;
     type Integers = __m512i;
 
     const NUM_SUMS: usize = 24;
+    const BYTE_OFFSET: i32 = if Self::HAS_VNNI { 128 } else { 0 };
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -159,15 +176,16 @@ impl<const HAS_DOTS: bool> Simd for Avx512<HAS_DOTS> {
 
     #[inline(always)]
     fn add_dots(self, sums: __m512i, words: &[u32; LANES], word: u32) -> __m512i {
-        // SAFETY: `self` proves that the CPU has AVX-512 F and BW; the array holds the 64 bytes that are read.
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used; the array holds the 64 bytes that are read.
         unsafe {
             let bytes = _mm512_loadu_si512(words.as_ptr().cast());
             let word = _mm512_set1_epi32(word.cast_signed());
             // One factor must be without sign.
-            let word = _mm512_mask_sub_epi8(word, _mm512_movepi8_mask(bytes), _mm512_setzero_si512(), word);
-            if HAS_DOTS {
-                return _mm512_dpbusd_epi32(sums, _mm512_abs_epi8(bytes), word);
+            if Self::HAS_VNNI {
+                let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
+                return _mm512_dpbusd_epi32(sums, bytes, word);
             }
+            let word = _mm512_mask_sub_epi8(word, _mm512_movepi8_mask(bytes), _mm512_setzero_si512(), word);
             // Two products of at most 127 · 127 fit into 16 bits.
             let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(bytes), word);
             _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
@@ -175,8 +193,58 @@ impl<const HAS_DOTS: bool> Simd for Avx512<HAS_DOTS> {
     }
 
     #[inline(always)]
+    fn group_start(low: i16, high: i16) -> u32 {
+        if Self::HAS_VNNI { i32::from(low + high).cast_unsigned() } else { pair(low, high) }
+    }
+
+    #[inline(always)]
+    fn add_group<const ROWS: usize>(
+        self,
+        sums: &mut [__m512i; ROWS],
+        group: Int4Group<'_>,
+        x: &[GroupOfX<'_>; ROWS],
+    ) {
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used; a line holds the 64 bytes that are
+        // read, and the factors 16.
+        unsafe {
+            let mut dots = [_mm512_setzero_si512(); ROWS];
+            for (dots, x) in dots.iter_mut().zip(x) {
+                *dots = _mm512_set1_epi32(x.start.cast_signed());
+            }
+            let nibble = _mm512_set1_epi8(15);
+            for (idx, line) in group.lines.iter().enumerate() {
+                let bytes = _mm512_load_si512(line.0.as_ptr().cast());
+                let low = _mm512_and_si512(bytes, nibble);
+                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
+                for (dots, x) in dots.iter_mut().zip(x) {
+                    for (nibbles, quad) in [(low, x.quads[idx]), (high, x.quads[idx + GROUP_LINES])] {
+                        let quad = _mm512_set1_epi32(quad.cast_signed());
+                        *dots = if Self::HAS_VNNI {
+                            _mm512_dpbusd_epi32(*dots, nibbles, quad)
+                        } else {
+                            // The sum of 16 products of at most 8 · 127, whichever come first, fits into 16 bits.
+                            _mm512_add_epi16(*dots, _mm512_maddubs_epi16(nibbles, quad))
+                        };
+                    }
+                }
+            }
+            let factors = _mm512_cvtepi8_epi32(_mm_loadu_si128(group.factors.as_ptr().cast()));
+            // Once for each of the two sums of an output. With VNNI there is one: of 32 products of at most 8 · 127, it has 16 bits too.
+            let upper = if Self::HAS_VNNI { _mm512_setzero_si512() } else { _mm512_slli_epi32::<16>(factors) };
+            let factors = _mm512_mask_blend_epi16(0xaaaa_aaaa, factors, upper);
+            for (sums, dots) in sums.iter_mut().zip(dots) {
+                *sums = if Self::HAS_VNNI {
+                    _mm512_dpwssd_epi32(*sums, dots, factors)
+                } else {
+                    _mm512_add_epi32(*sums, _mm512_madd_epi16(dots, factors))
+                };
+            }
+        }
+    }
+
+    #[inline(always)]
     fn add_bf16_dots(self, sums: __m512, words: &[u32; LANES], word: u32) -> __m512 {
-        assert!(HAS_DOTS, "weights are laid out for the instruction set");
+        assert!(Self::HAS_BF16, "weights are laid out for the instruction set");
         // SAFETY: `self` proves that the CPU has AVX-512 with BF16; the array holds the 64 bytes that are read.
         unsafe {
             let pairs = _mm512_loadu_si512(words.as_ptr().cast());

@@ -22,7 +22,9 @@ pub(crate) struct Int4Group<'a> {
 pub(crate) struct GroupOfX<'a> {
     /// Integers from -127 to 127, four in a word.
     pub(crate) quads: &'a [u32; 2 * GROUP_LINES],
-    /// -8 times the sum of the first and second bytes of the words, in 16 bits, and -8 times that of the others.
+    /// [`Simd::group_start`] of -8 times the sum of the first and second bytes of the words, and -8 times that of the others.
+    ///
+    /// [`Simd::group_start`]: super::simd::Simd::group_start
     pub(crate) start: u32,
 }
 
@@ -52,6 +54,12 @@ impl Int4Group<'_> {
         }
         centred
     }
+}
+
+/// Two sums in one word.
+#[inline(always)]
+pub(super) fn pair(low: i16, high: i16) -> u32 {
+    u32::from(high.cast_unsigned()) << 16 | u32::from(low.cast_unsigned())
 }
 
 /// Eight less in each byte, which is from 0 to 15: the upper bit keeps a byte from borrowing of the next.

@@ -41,6 +41,9 @@ pub enum Isa {
     /// AVX-512 F and BW, and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512 with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
     /// AVX-512 with BF16 and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
@@ -53,7 +56,7 @@ pub enum Isa {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// No such name.
-    #[error("cpu instruction set {name:?} is unknown: portable, avx2, avx512, avx512-bf16 or amx")]
+    #[error("cpu instruction set {name:?} is unknown: portable, avx2, avx512, avx512-vnni, avx512-bf16 or amx")]
     Unknown {
         /// What was asked for.
         name: String,
@@ -103,8 +106,9 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             available.extend(avx2::Avx2::detect().map(|_| Self::Avx2));
-            available.extend(avx512::Avx512::<false>::detect().map(|_| Self::Avx512));
-            available.extend(avx512::Avx512::<true>::detect().map(|_| Self::Avx512Bf16));
+            available.extend(avx512::Avx512::<0>::detect().map(|_| Self::Avx512));
+            available.extend(avx512::Avx512::<1>::detect().map(|_| Self::Avx512Vnni));
+            available.extend(avx512::Avx512::<2>::detect().map(|_| Self::Avx512Bf16));
             available.extend(amx::Amx::detect().map(|_| Self::Amx));
         }
         available
@@ -124,6 +128,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => "avx512-bf16",
             #[cfg(target_arch = "x86_64")]
             Self::Amx => "amx",
@@ -135,7 +141,7 @@ impl Isa {
         match self {
             Self::Portable => false,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Avx2 | Self::Avx512 | Self::Avx512Vnni => false,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 | Self::Amx => true,
         }
@@ -146,7 +152,7 @@ impl Isa {
         match self {
             Self::Portable => false,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => false,
+            Self::Avx2 | Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => false,
             #[cfg(target_arch = "x86_64")]
             Self::Amx => true,
         }
@@ -157,7 +163,7 @@ impl Isa {
         match self {
             Self::Portable => work(None),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => work(None),
+            Self::Avx2 | Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => work(None),
             #[cfg(target_arch = "x86_64")]
             Self::Amx => {
                 let amx = amx::Amx::detect().expect("a chosen instruction set is available");
@@ -178,12 +184,14 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::Avx2::detect().expect("a chosen instruction set is available").run(kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => {
-                avx512::Avx512::<false>::detect().expect("a chosen instruction set is available").run(kernel)
+            Self::Avx512 => avx512::Avx512::<0>::detect().expect("a chosen instruction set is available").run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => {
+                avx512::Avx512::<1>::detect().expect("a chosen instruction set is available").run(kernel)
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 | Self::Amx => {
-                avx512::Avx512::<true>::detect().expect("a chosen instruction set is available").run(kernel)
+                avx512::Avx512::<2>::detect().expect("a chosen instruction set is available").run(kernel)
             }
         }
     }
@@ -210,7 +218,7 @@ impl FromStr for Isa {
     type Err = IsaError;
 
     fn from_str(name: &str) -> Result<Self, IsaError> {
-        if !["portable", "avx2", "avx512", "avx512-bf16", "amx"].contains(&name) {
+        if !["portable", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"].contains(&name) {
             return Err(IsaError::Unknown { name: name.into() });
         }
         let found = Self::available().into_iter().find(|isa| isa.name() == name);
@@ -231,7 +239,7 @@ mod tests {
         let error = "sse9".parse::<Isa>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cpu instruction set \"sse9\" is unknown: portable, avx2, avx512, avx512-bf16 or amx"
+            "cpu instruction set \"sse9\" is unknown: portable, avx2, avx512, avx512-vnni, avx512-bf16 or amx"
         );
     }
 

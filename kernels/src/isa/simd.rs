@@ -5,7 +5,7 @@
 //! an operation's body. Every method is `#[inline(always)]`: a body must end up inside the one function that has the
 //! features switched on. Bodies therefore use plain loops, not closures.
 
-use super::int4::{GROUP_LINES, GroupOfX, Int4Group};
+use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use crate::lines::Line;
 
 /// Lanes of a vector.
@@ -29,6 +29,8 @@ pub(crate) trait Simd: Copy {
 
     /// Sums that stay in registers beside what is added to them.
     const NUM_SUMS: usize;
+    /// What [`Simd::add_dots`] adds to each byte of its words before it multiplies.
+    const BYTE_OFFSET: i32 = 0;
 
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
@@ -55,8 +57,15 @@ pub(crate) trait Simd: Copy {
     fn widen_i8(self, bytes: &[i8; LANES]) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
-    /// To each sum the products of the four bytes of its word of `words` and those of `word`, which are integers from -127 to 127.
+    /// To each sum the products of the four bytes of its word of `words` and those of `word`, which are integers from -127 to 127; those of
+    /// `words` larger by [`Simd::BYTE_OFFSET`]. Sums that begin with minus that times the sum of all words' bytes end as if they were not.
     fn add_dots(self, sums: Self::Integers, words: &[u32; LANES], word: u32) -> Self::Integers;
+    /// What [`Simd::add_group`] wants the sums of the products of a group to begin with, given in two parts.
+    #[inline(always)]
+    fn group_start(low: i16, high: i16) -> u32 {
+        pair(low, high)
+    }
+
     /// To the sums of each row the products of its `x` and `group`.
     #[inline(always)]
     fn add_group<const ROWS: usize>(
@@ -65,6 +74,7 @@ pub(crate) trait Simd: Copy {
         group: Int4Group<'_>,
         x: &[GroupOfX<'_>; ROWS],
     ) {
+        const { assert!(Self::BYTE_OFFSET == 0, "bytes of groups are centred") };
         let mut dots = [self.load_integers(&[0; LANES]); ROWS];
         for idx in 0..GROUP_LINES {
             let [low, high] = group.centred(idx);

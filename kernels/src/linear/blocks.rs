@@ -23,10 +23,18 @@ pub(super) struct Blocks {
     lines: Vec<Line>,
     block_rows: usize,
     block_len: usize,
-    /// What the integers of each row are multiplied with; 1 for bf16.
-    scales: Vec<f32>,
+    rows: Vec<RowNumbers>,
     /// For weights of four bits what the sums of each group begin with, as lines.
     starts: Vec<[u32; STEP_GROUPS]>,
+}
+
+/// What a row of integers stands for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowNumbers {
+    /// What they are multiplied with; 1 for bf16.
+    pub(super) scale: f32,
+    /// Their sum; 0 for bf16.
+    pub(super) sum: i32,
 }
 
 /// A block of x, for some steps.
@@ -36,8 +44,7 @@ pub(super) struct BlockOfX<'a> {
     pub(super) lines: &'a [Line],
     /// `[steps][rows]`, or none.
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
-    /// `[rows]`
-    pub(super) scales: &'a [f32],
+    pub(super) rows: &'a [RowNumbers],
 }
 
 /// Rounds the rows of a block.
@@ -47,7 +54,9 @@ struct Round<'a> {
     num_inputs: usize,
     block_rows: usize,
     lines: &'a mut [Line],
-    scales: &'a mut [f32],
+    rows: &'a mut [RowNumbers],
+    /// As lines, or none.
+    starts: &'a mut [[u32; STEP_GROUPS]],
 }
 
 impl Blocks {
@@ -60,13 +69,19 @@ impl Blocks {
         let mut lines = SCRATCH.take();
         lines.clear();
         lines.resize(num_blocks * block_len, Line([0; 16])); // [blocks][steps][rows]
-        let mut scales = vec![1.0; num_blocks * block_rows]; // [rows]
+        let mut rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
+        let num_starts = if format == Format::Int4 { lines.len() } else { 0 };
+        let mut starts = vec![[0; STEP_GROUPS]; num_starts];
+        let mut rest = starts.as_mut_slice();
+        let blocks = lines.chunks_mut(block_len).zip(rows.chunks_mut(block_rows)).zip(x.chunks(block_rows * num_inputs));
+        let blocks = blocks.map(|((lines, rows), x)| {
+            let starts = rest.split_off_mut(..block_len.min(rest.len())).unwrap_or_default();
+            Round { format, x, num_inputs, block_rows, lines, rows, starts }
+        });
+        let blocks: Vec<Round<'_>> = blocks.collect();
         let min_blocks = if is_small { num_blocks.max(1) } else { 1 };
-        let blocks = lines.par_chunks_mut(block_len).zip(scales.par_chunks_mut(block_rows));
-        let blocks = blocks.zip(x.par_chunks(block_rows * num_inputs)).with_min_len(min_blocks);
-        blocks.for_each(|((lines, scales), x)| isa.run(Round { format, x, num_inputs, block_rows, lines, scales }));
-        let starts = if format == Format::Int4 { starts(&lines) } else { Vec::new() };
-        Self { lines, block_rows, block_len, scales, starts }
+        blocks.into_par_iter().with_min_len(min_blocks).for_each(|block| isa.run(block));
+        Self { lines, block_rows, block_len, rows, starts }
     }
 
     /// Keeps the memory for the next call of this thread.
@@ -84,8 +99,8 @@ impl Blocks {
         let first = idx * self.block_len;
         let lines = first + steps.start * self.block_rows..first + steps.end * self.block_rows;
         let starts = if self.starts.is_empty() { &[] } else { &self.starts[lines.clone()] };
-        let scales = &self.scales[idx * self.block_rows..][..self.block_rows];
-        BlockOfX { lines: &self.lines[lines], starts, scales }
+        let rows = &self.rows[idx * self.block_rows..][..self.block_rows];
+        BlockOfX { lines: &self.lines[lines], starts, rows }
     }
 }
 
@@ -96,41 +111,50 @@ impl Kernel for Round<'_> {
     fn run<S: Simd>(self, _simd: S) {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.iter_mut().skip(row).step_by(self.block_rows);
-            match self.format {
-                Format::Bf16 => {
-                    round_row::<32>(x, lines, |line, values| {
-                        for (word, pair) in line.0.iter_mut().zip(values.as_chunks::<2>().0) {
-                            *word = bf16_bits(pair[1]) & 0xffff_0000 | bf16_bits(pair[0]) >> 16;
-                        }
-                    });
+            if self.format == Format::Bf16 {
+                round_row::<32>(x, lines, |line, values| {
+                    for (word, pair) in line.0.iter_mut().zip(values.as_chunks::<2>().0) {
+                        *word = bf16_bits(pair[1]) & 0xffff_0000 | bf16_bits(pair[0]) >> 16;
+                    }
+                });
+                continue;
+            }
+            let (scale, inverse) = int8_scale(x);
+            let mut sum = 0;
+            round_row::<64>(x, lines, |line, values| {
+                for (word, [a, b, c, d]) in line.0.iter_mut().zip(values.as_chunks::<4>().0) {
+                    *word = u32::from_le_bytes([a, b, c, d].map(|value| int8(*value, inverse)));
                 }
-                Format::Int8 | Format::Int4 => {
-                    let (scale, inverse) = int8_scale(x);
-                    self.scales[row] = scale;
-                    round_row::<64>(x, lines, |line, values| {
-                        for (word, [a, b, c, d]) in line.0.iter_mut().zip(values.as_chunks::<4>().0) {
-                            *word = u32::from_le_bytes([a, b, c, d].map(|value| int8(*value, inverse)));
-                        }
-                    });
-                }
+                sum += sum_of_bytes(line);
+            });
+            self.rows[row] = RowNumbers { scale, sum };
+        }
+        for (line, starts) in self.lines.iter().zip(self.starts) {
+            let (quads, _) = line.0.as_chunks::<{ 16 / STEP_GROUPS }>();
+            for (start, quads) in starts.iter_mut().zip(quads) {
+                let [low, high] = int4::group_offsets(quads);
+                *start = S::group_start(low, high);
             }
         }
     }
 }
 
-fn starts(lines: &[Line]) -> Vec<[u32; STEP_GROUPS]> {
-    let start = |line: &Line| {
-        let (quads, _) = line.0.as_chunks::<{ 16 / STEP_GROUPS }>();
-        std::array::from_fn(|group| int4::start(&quads[group]))
-    };
-    lines.iter().map(start).collect()
+#[inline(always)]
+fn sum_of_bytes(line: &Line) -> i32 {
+    let mut sum = 0;
+    for word in line.0 {
+        for byte in word.to_le_bytes() {
+            sum += i32::from(byte.cast_signed());
+        }
+    }
+    sum
 }
 
 #[inline(always)]
 fn round_row<'a, const INPUTS: usize>(
     x: &[f32],
     lines: impl Iterator<Item = &'a mut Line>,
-    round: impl Fn(&mut Line, &[f32; INPUTS]),
+    mut round: impl FnMut(&mut Line, &[f32; INPUTS]),
 ) {
     let (whole, rest) = x.as_chunks::<INPUTS>();
     let mut padded = [0.0; INPUTS];

@@ -1,6 +1,6 @@
 //! Four bits a weight: groups of 32 inputs that share a factor, and outputs that share a scale.
 //!
-//! Doors: [`pack`], [`copy_row`], [`unpack_step`], [`start`]. A weight is `scale · factor · (nibble - 8)`: the scale, an f32, belongs to its output,
+//! Doors: [`pack`], [`copy_row`], [`unpack_step`], [`group_offsets`]. A weight is `scale · factor · (nibble - 8)`: the scale, an f32, belongs to its output,
 //! the factor, an integer from -15 to 15, to its group, so that `factor · (nibble - 8)` is an integer of 8 bits and sums stay
 //! exact. (Progressive group quantisation, as in QServe, arXiv 2405.04532, section 4.1.) A factor's sign is such that the largest weight of its group is -8.
 //!
@@ -33,19 +33,19 @@ pub(super) fn group(step: &[Line], group: usize, tile: usize) -> Int4Group<'_> {
     Int4Group { lines, factors: &factors[idx] }
 }
 
-/// What the sums of a group begin with, so that nibbles count from -8: -8 times the first and second bytes of `quads`, and in the upper half
-/// -8 times the others.
-pub(super) fn start(quads: &[u32]) -> u32 {
+/// What nibbles count from, -8, times the sum of the first and second bytes of `quads`, and times that of the others.
+#[inline(always)]
+pub(super) fn group_offsets(quads: &[u32; GROUP_WORDS]) -> [i16; 2] {
     let mut sums = [0_i16; 2];
     for quad in quads {
         let [a, b, c, d] = quad.to_le_bytes().map(|byte| i16::from(byte.cast_signed()));
         sums = [sums[0] + a + b, sums[1] + c + d];
     }
-    let [low, high] = sums.map(|sum| u32::from((-8 * sum).cast_unsigned()));
-    high << 16 | low
+    sums.map(|sum| -8 * sum)
 }
 
 /// Packs the weights of one output of a panel into its `steps`, and returns their scale. It is infinite or not a number where one of the weights is.
+#[inline(always)]
 pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
     let largest = row.chunks(GROUP_INPUTS).map(|weights| extreme(weights).abs());
     // Compared as integers, so that what is not a number is larger than all numbers.
@@ -64,12 +64,14 @@ pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
 }
 
 /// The weight that is furthest from zero.
+#[inline(always)]
 fn extreme(weights: &[f32]) -> f32 {
     let further = |a: f32, b: f32| if a.to_bits() << 1 < b.to_bits() << 1 { b } else { a };
     weights.iter().copied().fold(0.0, further)
 }
 
 /// The factor with the smallest sum of squared errors, near the one that makes the largest weight -8.
+#[inline(always)]
 fn best_factor(weights: &[f32; GROUP_INPUTS], scale: f32) -> f32 {
     let extreme = extreme(weights);
     let nearest = (extreme / (-8.0 * scale)).round_ties_even();
@@ -80,6 +82,7 @@ fn best_factor(weights: &[f32; GROUP_INPUTS], scale: f32) -> f32 {
     with_errors.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0.0, |(factor, _)| factor)
 }
 
+#[inline(always)]
 fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
     let mut sum = 0.0;
     for (weight, nibble) in weights.iter().zip(nibbles(weights, step)) {
@@ -90,6 +93,7 @@ fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
 }
 
 /// The nearest whole numbers from 0 to 15 that stand for `weights`.
+#[inline(always)]
 fn nibbles(weights: &[f32; GROUP_INPUTS], step: f32) -> [f32; GROUP_INPUTS] {
     let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
     weights.map(|weight| {
@@ -99,6 +103,7 @@ fn nibbles(weights: &[f32; GROUP_INPUTS], step: f32) -> [f32; GROUP_INPUTS] {
     })
 }
 
+#[inline(always)]
 fn set_group(step: &mut [Line], group: usize, output: usize, factor: f32, nibbles: &[f32; GROUP_INPUTS]) {
     let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
     let idx = group * PANEL_TILES + tile;

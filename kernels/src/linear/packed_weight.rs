@@ -131,11 +131,11 @@ impl PackedWeight {
         let stored = Stored { sizes: [num_outputs, num_inputs], dtype: stored, rows };
         let panels = match packed {
             WeightType::F32 => Panels::F32(pack_lines(&stored)),
-            WeightType::Bf16 if isa.rounds_to_bf16() => Panels::Tiled(TiledWeight::pack(Format::Bf16, &stored)),
+            WeightType::Bf16 if isa.rounds_to_bf16() => Panels::Tiled(TiledWeight::pack(isa, Format::Bf16, &stored)),
             WeightType::Bf16 => Panels::Bf16(pack_lines(&stored)),
             WeightType::F16 => Panels::F16(pack_lines(&stored)),
-            WeightType::Int8 => Panels::Tiled(TiledWeight::pack(Format::Int8, &stored)),
-            WeightType::Int4 => Panels::Tiled(TiledWeight::pack(Format::Int4, &stored)),
+            WeightType::Int8 => Panels::Tiled(TiledWeight::pack(isa, Format::Int8, &stored)),
+            WeightType::Int4 => Panels::Tiled(TiledWeight::pack(isa, Format::Int4, &stored)),
         };
         Self { num_outputs, num_inputs, panels }
     }

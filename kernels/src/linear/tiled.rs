@@ -9,7 +9,7 @@ use std::cell::Cell;
 use rayon::prelude::*;
 
 use super::bf16_row;
-use super::blocks::{BlockOfX, Blocks};
+use super::blocks::{BlockOfX, Blocks, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::PANEL_OUTPUTS;
@@ -49,6 +49,12 @@ trait Multiply {
     #[inline(always)]
     fn prepare<'a>(&self, steps: &'a [Line], _scratch: &'a mut Vec<Line>) -> &'a [Line] {
         steps
+    }
+
+    /// What the sums of a row begin with.
+    #[inline(always)]
+    fn start<S: Simd>(&self, _row: RowNumbers) -> Self::Sum {
+        Self::Sum::default()
     }
 
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: (&[Line], Ahead), sums: &mut Block<Self::Sum>);
@@ -158,18 +164,18 @@ impl PartProduct<'_, '_> {
         let mut sums = Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]);
         for (idx, y_rows) in part.y_rows.chunks_mut(block_rows).enumerate() {
             let x = blocks.block(part.group * PART_BLOCKS + idx, first..end);
-            for (sums, y) in sums.0.iter_mut().zip(&*y_rows) {
+            for ((sums, y), row) in sums.0.iter_mut().zip(&*y_rows).zip(x.rows) {
                 *sums = if first == 0 {
-                    [M::Sum::default(); BLOCK_COLUMNS]
+                    [by.start::<S>(*row); BLOCK_COLUMNS]
                 } else {
                     waiting::<M>(&y[panel * PANEL_OUTPUTS..])
                 };
             }
             by.add_product(simd, x, (right, ahead((packed, step_lines), idx, num_blocks)), &mut sums);
-            for ((sums, y), row_scale) in sums.0.iter().zip(y_rows).zip(x.scales) {
+            for ((sums, y), row) in sums.0.iter().zip(y_rows).zip(x.rows) {
                 let mut values = [0.0; BLOCK_COLUMNS];
                 for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
-                    *value = if is_last { M::finish(*sum, *row_scale, scales, output) } else { M::to_waiting(*sum) };
+                    *value = if is_last { M::finish(*sum, row.scale, scales, output) } else { M::to_waiting(*sum) };
                 }
                 store(&values, bias.filter(|_| is_last), &mut y[panel * PANEL_OUTPUTS..]);
             }
@@ -210,6 +216,11 @@ impl Multiply for Bf16<'_> {
 
 impl Multiply for Int8<'_> {
     type Sum = i32;
+
+    #[inline(always)]
+    fn start<S: Simd>(&self, row: RowNumbers) -> i32 {
+        if self.tiles.is_some() { 0 } else { -S::BYTE_OFFSET * row.sum }
+    }
 
     #[inline(always)]
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {

@@ -4,11 +4,14 @@
 //! or 4 inputs of one output that stand side by side. A panel is read front to back. Missing outputs of the last panel, and
 //! missing inputs of the last step, are zero.
 
+use std::slice::Chunks;
+
 use half::bf16;
 
 use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::{PANEL_OUTPUTS, Stored};
 use crate::integers::{int8, int8_scale};
+use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
 
 /// What the words of a tiled weight hold.
@@ -66,7 +69,7 @@ impl Format {
 }
 
 impl TiledWeight {
-    pub(super) fn pack(format: Format, stored: &Stored<'_>) -> Self {
+    pub(super) fn pack(isa: Isa, format: Format, stored: &Stored<'_>) -> Self {
         let [num_outputs, num_inputs] = stored.sizes;
         let panel_len = format.panel_len(num_inputs);
         let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
@@ -74,14 +77,8 @@ impl TiledWeight {
             Format::Bf16 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[bf16]| {
                 rows.chunks(num_inputs).enumerate().for_each(|(output, row)| pack_bf16(panel, output, row));
             }),
-            Format::Int8 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
-                rows.chunks(num_inputs).enumerate().for_each(|(output, row)| pack_int8(panel, output, row));
-            }),
-            Format::Int4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
-                let (scales, steps) = panel.split_at_mut(format.num_scale_lines());
-                for (output, row) in rows.chunks(num_inputs).enumerate() {
-                    set_scale(scales, output, int4::pack(steps, output, row));
-                }
+            Format::Int8 | Format::Int4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
+                isa.run(PackIntegers { format, panel, rows: rows.chunks(num_inputs) });
             }),
         }
         Self { format, sizes: stored.sizes, lines }
@@ -143,10 +140,6 @@ pub(super) fn scale(scales: &[Line], output: usize) -> f32 {
     f32::from_bits(scales[output / TILE_SIZE].0[output % TILE_SIZE])
 }
 
-fn set_scale(scales: &mut [Line], output: usize, scale: f32) {
-    scales[output / TILE_SIZE].0[output % TILE_SIZE] = scale.to_bits();
-}
-
 fn pack_bf16(panel: &mut [Line], output: usize, row: &[bf16]) {
     let pair = |weights: &[bf16]| {
         let second = weights.get(1).map_or(0, |weight| weight.to_bits());
@@ -157,19 +150,43 @@ fn pack_bf16(panel: &mut [Line], output: usize, row: &[bf16]) {
     set_words(panel, output, words);
 }
 
-fn pack_int8(panel: &mut [Line], output: usize, row: &[f32]) {
-    let (scales, steps) = panel.split_at_mut(Format::Int8.num_scale_lines());
-    let (scale, inverse) = int8_scale(row);
-    set_scale(scales, output, scale);
-    let mut words = [0; 4];
-    let quads = row.chunks(4).map(|weights| {
-        words = [0; 4];
-        words.iter_mut().zip(weights).for_each(|(byte, weight)| *byte = int8(*weight, inverse));
-        u32::from_le_bytes(words)
-    });
-    set_words(steps, output, quads);
+/// Rounds the rows of a panel.
+struct PackIntegers<'a> {
+    format: Format,
+    panel: &'a mut [Line],
+    rows: Chunks<'a, f32>,
 }
 
+impl Kernel for PackIntegers<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let (scales, steps) = self.panel.split_at_mut(self.format.num_scale_lines());
+        for (output, row) in self.rows.enumerate() {
+            let scale = match self.format {
+                Format::Int4 => int4::pack(steps, output, row),
+                Format::Int8 | Format::Bf16 => pack_int8(steps, output, row),
+            };
+            scales[output / TILE_SIZE].0[output % TILE_SIZE] = scale.to_bits();
+        }
+    }
+}
+
+/// Returns the scale of the output.
+#[inline(always)]
+fn pack_int8(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
+    let (scale, inverse) = int8_scale(row);
+    let quads = row.chunks(4).map(|weights| {
+        let mut bytes = [0; 4];
+        bytes.iter_mut().zip(weights).for_each(|(byte, weight)| *byte = int8(*weight, inverse));
+        u32::from_le_bytes(bytes)
+    });
+    set_words(steps, output, quads);
+    scale
+}
+
+#[inline(always)]
 fn set_words(steps: &mut [Line], output: usize, words: impl Iterator<Item = u32>) {
     let (first_line, column) = (output / TILE_SIZE * TILE_SIZE, output % TILE_SIZE);
     let mut words = words;
