@@ -9,7 +9,8 @@ use std::io::{self, Write};
 
 use kernels::attention::{AttentionRow, AttentionShape, KvCache, KvType, paged_attention, write_kv};
 use kernels::isa;
-use measure::{best_seconds, read_bandwidth};
+use kernels::memory::read_bandwidth;
+use measure::best_seconds;
 
 const CONTEXT_LEN: usize = 4096;
 const NUM_ROWS: usize = 4;

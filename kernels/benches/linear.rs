@@ -11,7 +11,8 @@ use std::ops::Range;
 use kernels::floats::FloatType;
 use kernels::isa;
 use kernels::linear::{PackedWeight, WeightType, linear};
-use measure::{best_seconds, read_bandwidth};
+use kernels::memory::read_bandwidth;
+use measure::best_seconds;
 
 const NUM_OUTPUTS: usize = 8192;
 const NUM_INPUTS: usize = 2048;

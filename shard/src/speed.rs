@@ -7,17 +7,12 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use clap::Args;
+use kernels::memory::read_bandwidth;
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup};
-use rayon::prelude::*;
 
 use crate::args::{Device, ModelArgs, ShardArgs};
 use crate::backend::BLOCK_SIZE;
 use crate::engine::{self, Engine, EngineError, Progress};
-
-/// Words that are read to measure the memory: more than any cache holds.
-const BANDWIDTH_WORDS: usize = 1 << 25;
-/// Times that they are read.
-const BANDWIDTH_ROUNDS: usize = 5;
 
 /// What is measured.
 #[derive(Debug, Clone, Args)]
@@ -188,20 +183,6 @@ fn median(seconds: &[f64]) -> f64 {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// What all threads together read from memory, in GB/s: the best of some rounds.
-fn read_bandwidth() -> f64 {
-    let words = vec![1_u64; BANDWIDTH_WORDS];
-    let mut best = 0.0_f64;
-    for _ in 0..BANDWIDTH_ROUNDS {
-        let start = Instant::now();
-        let sum: u64 = std::hint::black_box(&words).par_chunks(1 << 17).map(|words| words.iter().sum::<u64>()).sum();
-        let is_read = sum == words.len() as u64;
-        best =
-            best.max(if is_read { size_of_val(&words[..]) as f64 / 1e9 / start.elapsed().as_secs_f64() } else { 0.0 });
-    }
-    best
 }
 
 #[cfg(test)]

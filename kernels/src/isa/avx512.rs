@@ -198,12 +198,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn add_group<const ROWS: usize>(
-        self,
-        sums: &mut [__m512i; ROWS],
-        group: Int4Group<'_>,
-        x: &[GroupOfX<'_>; ROWS],
-    ) {
+    fn add_group<const ROWS: usize>(self, sums: &mut [__m512i; ROWS], group: Int4Group<'_>, x: &[GroupOfX<'_>; ROWS]) {
         // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used; a line holds the 64 bytes that are
         // read, and the factors 16.
         unsafe {

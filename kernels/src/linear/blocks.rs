@@ -73,7 +73,8 @@ impl Blocks {
         let num_starts = if format == Format::Int4 { lines.len() } else { 0 };
         let mut starts = vec![[0; STEP_GROUPS]; num_starts];
         let mut rest = starts.as_mut_slice();
-        let blocks = lines.chunks_mut(block_len).zip(rows.chunks_mut(block_rows)).zip(x.chunks(block_rows * num_inputs));
+        let blocks =
+            lines.chunks_mut(block_len).zip(rows.chunks_mut(block_rows)).zip(x.chunks(block_rows * num_inputs));
         let blocks = blocks.map(|((lines, rows), x)| {
             let starts = rest.split_off_mut(..block_len.min(rest.len())).unwrap_or_default();
             Round { format, x, num_inputs, block_rows, lines, rows, starts }

@@ -23,13 +23,15 @@ mod vector_tile;
 
 pub use packed_weight::{PackedWeight, StoredRows, WeightType};
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::isa::{self, Isa, Kernel, Simd};
 use packed_weight::{PANEL_OUTPUTS, PANEL_VECTORS, Panels, WeightLine};
 use parts::Part;
 use row_blocks::{RowBlock, RowBlocks};
-use tile::TileInputs;
+use tile::{LinesAhead, TileInputs};
 
 /// Panels that share one pass over a row block.
 const GROUP_PANELS: usize = 4;
@@ -40,6 +42,8 @@ const PASS_INPUTS: usize = 1024;
 const MAX_BLOCKED_ROWS: usize = 512;
 /// Multiply-adds below which waking other threads costs more than it gives.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
+/// How far ahead of its use a line is asked for where memory is slower than arithmetic.
+const LINES_AHEAD: usize = 128;
 /// Pieces of work per thread, so that a thread which starts late takes fewer.
 const TASKS_PER_THREAD: usize = 4;
 
@@ -145,23 +149,41 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
         let num_inputs = blocks.num_inputs();
         let num_panels = part.y_rows[0].len().div_ceil(PANEL_OUTPUTS);
         let lines = &lines[part.first_panel * num_inputs..][..num_panels * num_inputs];
-        let is_one_block = blocks.block(first_block).num_rows == part.y_rows.len();
-        let pass_inputs = if is_one_block { num_inputs } else { PASS_INPUTS };
+        let num_blocks = blocks.count_of_rows(first_block, part.y_rows.len());
+        let pass_inputs = if num_blocks == 1 { num_inputs } else { PASS_INPUTS };
         for first_input in (0..num_inputs).step_by(pass_inputs) {
             let inputs = first_input..(first_input + pass_inputs).min(num_inputs);
             for (group, group_lines) in lines.chunks(GROUP_PANELS * num_inputs).enumerate() {
                 let mut y_rows = &mut part.y_rows[..];
-                let mut idx = first_block;
-                while !y_rows.is_empty() {
-                    let RowBlock { num_rows, x } = blocks.block(idx);
+                for idx in 0..num_blocks {
+                    let RowBlock { num_rows, x } = blocks.block(first_block + idx);
                     let (block_y_rows, rest) = y_rows.split_at_mut(num_rows);
                     y_rows = rest;
-                    idx += 1;
                     let x = &x[inputs.start * num_rows..inputs.end * num_rows];
-                    let tile = TileInputs { lines: group_lines, panel_lines: num_inputs, inputs: inputs.clone(), x };
+                    let ahead = ahead((group_lines, num_inputs), &inputs, (idx, num_blocks));
+                    let tile =
+                        TileInputs { lines: group_lines, panel_lines: num_inputs, inputs: inputs.clone(), x, ahead };
                     tile::multiply(simd, &tile, group * GROUP_PANELS * PANEL_OUTPUTS, block_y_rows);
                 }
             }
         }
     }
+}
+
+/// What a row block asks for: its share of the next group of panels or, where it is alone, lines close ahead.
+#[inline(always)]
+fn ahead<L>(
+    (group_lines, num_inputs): (&[L], usize),
+    inputs: &Range<usize>,
+    (block, num_blocks): (usize, usize),
+) -> Option<LinesAhead<L>> {
+    // The largest power of two that is not more than all blocks.
+    let inputs_per_line = 1 << num_blocks.ilog2();
+    let distance = if num_blocks == 1 {
+        LINES_AHEAD
+    } else {
+        GROUP_PANELS * num_inputs + block * inputs.len().div_ceil(inputs_per_line)
+    };
+    let first = group_lines.as_ptr().wrapping_add(inputs.start + distance);
+    (block < inputs_per_line).then_some(LinesAhead { first, inputs_per_line })
 }

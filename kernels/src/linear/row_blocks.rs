@@ -57,6 +57,12 @@ impl<'a> RowBlocks<'a> {
         self.rows.len()
     }
 
+    /// How many blocks hold `num_rows` rows, from block `first` on.
+    pub(super) fn count_of_rows(&self, first: usize, num_rows: usize) -> usize {
+        let end = self.rows[first].start + num_rows;
+        self.rows[first..].iter().take_while(|rows| rows.start < end).count()
+    }
+
     pub(super) fn block(&self, idx: usize) -> RowBlock<'_> {
         let Range { start, end } = self.rows[idx];
         RowBlock { num_rows: end - start, x: &self.x[start * self.num_inputs..end * self.num_inputs] }

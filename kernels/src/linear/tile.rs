@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::packed_weight::{PANEL_OUTPUTS, PANEL_VECTORS, WeightLine};
 use crate::isa::{LANES, Simd};
+use crate::lines::Line;
 
 /// A group of panels and a row block, for some inputs.
 pub(super) struct TileInputs<'a, L> {
@@ -17,6 +18,16 @@ pub(super) struct TileInputs<'a, L> {
     pub(super) inputs: Range<usize>,
     /// `[inputs of this pass, rows]`
     pub(super) x: &'a [f32],
+    pub(super) ahead: Option<LinesAhead<L>>,
+}
+
+/// Lines that will be read soon: one of each panel is asked for every so many inputs.
+#[derive(Clone, Copy)]
+pub(super) struct LinesAhead<L> {
+    /// Of the first panel.
+    pub(super) first: *const L,
+    /// A power of two.
+    pub(super) inputs_per_line: usize,
 }
 
 /// Where a tile's results go: some rows, from an output on.
@@ -84,6 +95,14 @@ fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usiz
         }
     }
     for input in 0..x.len() {
+        if let Some(LinesAhead { first, inputs_per_line }) = tile.ahead
+            && input & (inputs_per_line - 1) == 0
+        {
+            for panel in 0..PANELS {
+                let line = (first_panel + panel) * tile.panel_lines + (input >> inputs_per_line.trailing_zeros());
+                prefetch(simd, first.wrapping_add(line));
+            }
+        }
         for panel in 0..PANELS {
             let weights = panels[panel][input].widen(simd);
             for row in 0..ROWS {
@@ -98,6 +117,15 @@ fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usiz
             let first_output = y.first_output + (first_panel + panel) * PANEL_OUTPUTS;
             store_outputs(simd, sums, &mut y_row[first_output..]);
         }
+    }
+}
+
+#[inline(always)]
+fn prefetch<S: Simd, L>(simd: S, line: *const L) {
+    let line: *const Line = line.cast();
+    simd.prefetch(line);
+    if size_of::<L>() > size_of::<Line>() {
+        simd.prefetch(line.wrapping_add(1));
     }
 }
 

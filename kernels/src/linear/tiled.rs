@@ -16,15 +16,13 @@ use super::packed_weight::PANEL_OUTPUTS;
 use super::parts::{self, Part};
 use super::tiled_weight::{Format, TiledWeight, scale};
 use super::vector_tile::{self, Bf16Pairs, Int8Quads};
-use super::{MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
+use super::{LINES_AHEAD, MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
 use crate::isa::{Isa, Kernel, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 
 /// Blocks of a part, and steps of a pass: together 1 MiB of x, half of a second-level cache.
 const PART_BLOCKS: usize = 8;
 const PASS_STEPS: usize = 64;
-/// How far ahead of its use a line is asked for where memory is slower than arithmetic.
-const LINES_AHEAD: usize = 128;
 
 thread_local! {
     /// Memory for steps that are unpacked before they are multiplied, kept.

@@ -1,0 +1,77 @@
+//! How fast this machine's memory is read, which bounds steps that use each weight once.
+//!
+//! Door: [`read_bandwidth`].
+
+use std::time::Instant;
+
+use rayon::prelude::*;
+
+use crate::isa::{self, Kernel, Simd};
+use crate::lines::{Line, Lines};
+
+/// Lines that are read in turn, 256 MiB: more than caches hold.
+const NUM_LINES: usize = 1 << 22;
+/// Lines of a part, whose reading is timed: as long as a layer takes.
+const PART_LINES: usize = 1 << 19;
+/// Lines that a thread reads at a time, front to back.
+const PIECE_LINES: usize = 1 << 14;
+/// Times that all are read.
+const NUM_ROUNDS: usize = 4;
+/// How far ahead of its use a line is asked for.
+const LINES_AHEAD: usize = 128;
+/// Sums side by side, so that none is waited for.
+const NUM_SUMS: usize = 8;
+
+/// What the threads of the current pool together read from memory, in GB/s: the best of many parts, as weights are read.
+pub fn read_bandwidth() -> f64 {
+    let mut lines = Lines::zeros(NUM_LINES);
+    // Memory that was never written may be one page of zeros.
+    lines.par_chunks_mut(PIECE_LINES).for_each(|lines| lines.fill(Line([1; 16])));
+    let isa = isa::active();
+    let mut best = 0.0_f64;
+    for part in lines.chunks(PART_LINES).cycle().take(NUM_ROUNDS * NUM_LINES / PART_LINES) {
+        let start = Instant::now();
+        let sum: f32 = part.par_chunks(PIECE_LINES).map(|lines| isa.run(Sum(lines))).sum();
+        std::hint::black_box(sum);
+        best = best.max(size_of_val(part) as f64 / 1e9 / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// Adds up all numbers of bf16 in some lines.
+struct Sum<'a>(&'a [Line]);
+
+impl Kernel for Sum<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        let mut sums = [simd.splat(0.0); NUM_SUMS];
+        for lines in self.0.as_chunks::<NUM_SUMS>().0 {
+            for (sum, line) in sums.iter_mut().zip(lines) {
+                simd.prefetch(std::ptr::from_ref(line).wrapping_add(LINES_AHEAD));
+                let [even, odd] = simd.widen_bf16_pairs(&line.0);
+                *sum = simd.add(*sum, simd.add(even, odd));
+            }
+        }
+        let mut total = 0.0;
+        for sum in sums {
+            total += simd.sum(sum);
+        }
+        total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+
+    #[test]
+    fn every_line_is_read() {
+        let one_and_two = 0x4000_3f80;
+        for isa in Isa::available() {
+            assert_eq!(isa.run(Sum(&[Line([one_and_two; 16]); 24])), 24.0 * 16.0 * 3.0, "{isa}");
+        }
+    }
+}
