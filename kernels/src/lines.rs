@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "zeroed bytes of the system are lines of numbers")]
 
 use std::alloc::{Layout, handle_alloc_error};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
@@ -35,38 +36,55 @@ pub(crate) struct Ahead {
     /// Positive.
     pub(crate) lines_per_step: usize,
 }
+
+/// Numbers side by side, in one line or more.
+///
+/// # Safety
+/// Every bit pattern is a value, and the alignment is no more than a page's.
+pub(crate) unsafe trait Numbers: Copy {}
+
+// SAFETY: integers and floats of any bits, aligned as a line or less.
+unsafe impl Numbers for Line {}
+// SAFETY: as above.
+unsafe impl<const LEN: usize> Numbers for [u32; LEN] {}
+// SAFETY: as above.
+unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[u16; LEN]; COUNT] {}
+// SAFETY: as above.
+unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[f32; LEN]; COUNT] {}
+
 /// Lines in memory of their own.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct Lines<L = Line> {
     pages: MmapMut,
     len: usize,
+    lines: PhantomData<L>,
 }
 
-impl Lines {
+impl<L: Numbers> Lines<L> {
     /// So many lines of zeros. The system gives the memory when it is first written or read.
     pub(crate) fn zeros(len: usize) -> Self {
-        let size_bytes = len * size_of::<Line>();
+        let size_bytes = len * size_of::<L>();
         let Ok(pages) = MmapMut::map_anon(size_bytes) else {
-            handle_alloc_error(Layout::from_size_align(size_bytes, align_of::<Line>()).unwrap_or(Layout::new::<Line>()))
+            handle_alloc_error(Layout::from_size_align(size_bytes, align_of::<L>()).unwrap_or(Layout::new::<L>()))
         };
         // Memory on small pages is as good, but slower.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(memmap2::Advice::HugePage);
-        Self { pages, len }
+        Self { pages, len, lines: PhantomData }
     }
 }
 
-impl Deref for Lines {
-    type Target = [Line];
+impl<L: Numbers> Deref for Lines<L> {
+    type Target = [L];
 
-    fn deref(&self) -> &[Line] {
+    fn deref(&self) -> &[L] {
         // SAFETY: the pages hold so many lines, start at a page's and so at a line's start, and every bit pattern is a line.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
     }
 }
 
-impl DerefMut for Lines {
-    fn deref_mut(&mut self) -> &mut [Line] {
+impl<L: Numbers> DerefMut for Lines<L> {
+    fn deref_mut(&mut self) -> &mut [L] {
         // SAFETY: as above, and they are borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.len) }
     }
@@ -79,7 +97,7 @@ mod tests {
     #[test]
     fn lines_are_zero_and_keep_what_is_written() {
         for len in [0, 1, 64, 70_001] {
-            let mut lines = Lines::zeros(len);
+            let mut lines = Lines::<Line>::zeros(len);
             assert_eq!(lines.len(), len);
             assert!(lines.iter().all(|line| line.0 == [0; 16]), "{len}");
             lines.iter_mut().zip(0..).for_each(|(line, i)| line.0 = [i; 16]);

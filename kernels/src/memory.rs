@@ -24,7 +24,7 @@ const NUM_SUMS: usize = 8;
 
 /// What the threads of the current pool together read from memory, in GB/s: the best of many parts, as weights are read.
 pub fn read_bandwidth() -> f64 {
-    let mut lines = Lines::zeros(NUM_LINES);
+    let mut lines = Lines::<Line>::zeros(NUM_LINES);
     // Memory that was never written may be one page of zeros.
     lines.par_chunks_mut(PIECE_LINES).for_each(|lines| lines.fill(Line([1; 16])));
     let isa = isa::active();

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::tiled_weight::{Format, TiledWeight};
 use crate::floats::{self, Float, FloatType};
 use crate::isa::{Isa, LANES, Simd, active};
+use crate::lines::{Lines, Numbers};
 
 /// Vectors that hold a panel's outputs.
 pub(super) const PANEL_VECTORS: usize = 2;
@@ -56,14 +57,14 @@ pub struct PackedWeight {
 /// Lines `[panels, inputs]`, or tiles.
 #[derive(Debug)]
 pub(super) enum Panels {
-    F32(Vec<F32Line>),
-    Bf16(Vec<Bf16Line>),
-    F16(Vec<F16Line>),
+    F32(Lines<F32Line>),
+    Bf16(Lines<Bf16Line>),
+    F16(Lines<F16Line>),
     Tiled(TiledWeight),
 }
 
 /// The weights of one input for the outputs of a panel.
-pub(super) trait WeightLine: Copy + Default + Send + Sync {
+pub(super) trait WeightLine: Numbers + Send + Sync {
     /// What the checkpoint holds.
     type Element: Float;
 
@@ -73,18 +74,12 @@ pub(super) trait WeightLine: Copy + Default + Send + Sync {
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS];
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(align(64))]
-pub(super) struct F32Line([[f32; LANES]; PANEL_VECTORS]);
+pub(super) type F32Line = [[f32; LANES]; PANEL_VECTORS];
 
 /// Word i holds output i in its low half and output i + 16 in its high half: one shift or mask widens sixteen of them.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(align(64))]
-pub(super) struct Bf16Line([u32; LANES]);
+pub(super) type Bf16Line = [u32; LANES];
 
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(align(64))]
-pub(super) struct F16Line([[u16; LANES]; PANEL_VECTORS]);
+pub(super) type F16Line = [[u16; LANES]; PANEL_VECTORS];
 
 impl Stored<'_> {
     /// Fills `panels`, each `panel_len` long, with what `fill` makes of up to [`PANEL_OUTPUTS`] rows.
@@ -153,9 +148,9 @@ impl PackedWeight {
     /// Memory it takes, padding included.
     pub fn size_bytes(&self) -> usize {
         match &self.panels {
-            Panels::F32(lines) => size_of_val(lines.as_slice()),
-            Panels::Bf16(lines) => size_of_val(lines.as_slice()),
-            Panels::F16(lines) => size_of_val(lines.as_slice()),
+            Panels::F32(lines) => size_of_val(&**lines),
+            Panels::Bf16(lines) => size_of_val(&**lines),
+            Panels::F16(lines) => size_of_val(&**lines),
             Panels::Tiled(tiles) => tiles.size_bytes(),
         }
     }
@@ -185,16 +180,16 @@ impl WeightLine for F32Line {
     type Element = f32;
 
     fn set(&mut self, output: usize, weight: f32) {
-        self.0[output / LANES][output % LANES] = weight;
+        self[output / LANES][output % LANES] = weight;
     }
 
     fn get(&self, output: usize) -> f32 {
-        self.0[output / LANES][output % LANES]
+        self[output / LANES][output % LANES]
     }
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
-        [simd.load(&self.0[0]), simd.load(&self.0[1])]
+        [simd.load(&self[0]), simd.load(&self[1])]
     }
 }
 
@@ -203,18 +198,18 @@ impl WeightLine for Bf16Line {
 
     fn set(&mut self, output: usize, weight: bf16) {
         let shift = if output < LANES { 0 } else { 16 };
-        let pair = &mut self.0[output % LANES];
+        let pair = &mut self[output % LANES];
         *pair = (*pair & !(0xffff << shift)) | (u32::from(weight.to_bits()) << shift);
     }
 
     fn get(&self, output: usize) -> f32 {
-        let pair = self.0[output % LANES];
+        let pair = self[output % LANES];
         f32::from_bits(if output < LANES { pair << 16 } else { pair & 0xffff_0000 })
     }
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
-        simd.widen_bf16_pairs(&self.0)
+        simd.widen_bf16_pairs(self)
     }
 }
 
@@ -222,22 +217,22 @@ impl WeightLine for F16Line {
     type Element = f16;
 
     fn set(&mut self, output: usize, weight: f16) {
-        self.0[output / LANES][output % LANES] = weight.to_bits();
+        self[output / LANES][output % LANES] = weight.to_bits();
     }
 
     fn get(&self, output: usize) -> f32 {
-        f16::from_bits(self.0[output / LANES][output % LANES]).to_f32()
+        f16::from_bits(self[output / LANES][output % LANES]).to_f32()
     }
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
-        [simd.widen_f16(&self.0[0]), simd.widen_f16(&self.0[1])]
+        [simd.widen_f16(&self[0]), simd.widen_f16(&self[1])]
     }
 }
 
-fn pack_lines<L: WeightLine>(stored: &Stored<'_>) -> Vec<L> {
+fn pack_lines<L: WeightLine>(stored: &Stored<'_>) -> Lines<L> {
     let [num_outputs, num_inputs] = stored.sizes;
-    let mut lines = vec![L::default(); num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs]; // [panels, inputs]
+    let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs); // [panels, inputs]
     stored.fill_panels(&mut lines, num_inputs, pack_panel);
     lines
 }
