@@ -61,9 +61,9 @@ pub struct ModelArgs {
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
-    /// Smaller type that the weights of linear layers become while they are loaded, on the processor: int8 is an integer of 8 bits per
-    /// weight with a scale per output, int4 one of 4 bits with a factor per 32 inputs too, but for the head, which stays int8
-    /// [default: none]
+    /// Smaller type that the weights of linear layers become while they are loaded: int8 is an integer of 8 bits per weight with a
+    /// scale per output; on the processor also int4, one of 4 bits with a factor per 32 inputs too, but for the head, which stays
+    /// int8 [default: none]
     #[arg(long, env, value_enum)]
     pub quantize: Option<Quantize>,
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::graph::{Graph, WeightSpec};
+use crate::graph::{self, Graph, Integers, WeightSpec};
 
 /// The graphs of a model, in the order in which their results are handed on.
 #[derive(Debug, Clone)]
@@ -16,6 +16,13 @@ pub(crate) struct ModelGraphs {
 }
 
 impl ModelGraphs {
+    /// The same, with matrices of `integers`.
+    pub(crate) fn quantized(&self, integers: Integers) -> Self {
+        let Self { decoder, logits, target_logprobs } = self;
+        let [decoder, logits, target_logprobs] = graph::quantized([decoder, logits, target_logprobs], integers);
+        Self { decoder, logits, target_logprobs }
+    }
+
     /// Every weight once.
     pub(crate) fn weights(&self) -> Vec<&WeightSpec> {
         let mut weights: Vec<&WeightSpec> = self.decoder.weights().chain(self.logits.weights()).collect();

@@ -70,7 +70,7 @@ fn report(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures], counts: &[us
     let mut text = format!(
         "{} as {} on {} ({} × {}), {num_slots} sequences of {max_total_tokens} tokens, {max_batch_prefill_tokens} prompt tokens a step\n\n",
         args.model_id,
-        plan.dtype,
+        plan.types,
         args.topology,
         plan.ahead.num_devices(),
         plan.ahead.device_kind(),

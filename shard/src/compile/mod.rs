@@ -15,12 +15,11 @@ use clap::Args;
 use model_files::ModelFiles;
 use proto::Warmup;
 
-use crate::args::{Device, Dtype};
+use crate::args::{Device, Dtype, Quantize};
 use crate::backend::pjrt::{AheadOfTime, Platform, Program, ProgramFigures};
 use crate::backend::{BackendError, ModelGraphs, Progress, StateLayout};
 use crate::engine::limits::{self, Facts};
-use crate::engine::{EngineError, config_json, graphs, weight_type};
-use crate::graph::DType;
+use crate::engine::{EngineError, config_json, graphs, quantized, weight_type};
 use crate::models::{self, Config};
 pub use fit::{FitReport, run as fit};
 use topology::Slice;
@@ -50,6 +49,10 @@ pub struct PlanArgs {
     /// Type that the weights are loaded in [default: that of config.json]
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
+
+    /// int8: weights of linear layers become integers of 8 bits with a scale per output, as a server's flag does it [default: none]
+    #[arg(long, env, value_enum)]
+    pub quantize: Option<Quantize>,
 
     /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1; or xla-cpu, this machine's processor through XLA
     #[arg(long)]
@@ -108,8 +111,9 @@ pub enum CompileError {
     /// More weights than memory.
     #[error(
         "the weights take {} MiB on each of {num_devices} device(s), and of the {} MiB of a device of {topology} programs take 8 %; \
-         take a slice with more chips",
-        weights_bytes >> 20, memory_bytes >> 20
+         take a slice with more chips{}",
+        weights_bytes >> 20, memory_bytes >> 20,
+        if *is_quantized { "" } else { ", or pass --quantize int8" }
     )]
     TooLarge {
         /// Weights of one device.
@@ -120,6 +124,14 @@ pub enum CompileError {
         num_devices: usize,
         /// Its name.
         topology: String,
+        /// Whether they are integers already.
+        is_quantized: bool,
+    },
+    /// A type that only the processor's own kernels have.
+    #[error("--quantize is {quantize}, which is for --device cpu; programs take int8")]
+    Quantize {
+        /// What was asked for.
+        quantize: Quantize,
     },
     /// No type is known.
     #[error("config.json of {model_id} names no dtype; pass --dtype")]
@@ -137,7 +149,8 @@ pub(crate) struct Plan {
     pub(crate) ahead: AheadOfTime,
     pub(crate) graphs: ModelGraphs,
     pub(crate) layout: StateLayout,
-    pub(crate) dtype: DType,
+    /// Of the weights, and what their matrices became.
+    pub(crate) types: String,
 }
 
 /// Compiles, and answers the table of programs.
@@ -153,6 +166,9 @@ pub fn run(args: &CompileArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)
 impl Plan {
     /// Reads the model's configuration and chooses the limits, as a server on the slice does.
     pub(crate) fn new(args: &PlanArgs) -> Result<Self, CompileError> {
+        if let Some(quantize @ Quantize::Int4) = args.quantize {
+            return Err(CompileError::Quantize { quantize });
+        }
         let ahead = args.open()?;
         let num_devices = ahead.num_devices();
         let devices_per_shard = args.devices_per_shard;
@@ -167,11 +183,12 @@ impl Plan {
         let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype))).map_err(engine_error)?;
         let dtype = dtype.ok_or_else(|| CompileError::NoDtype { model_id: args.model_id.clone() })?;
         let model = models::build(&config, dtype, num_devices).map_err(engine_error)?;
-        let graphs = graphs(&model).map_err(engine_error)?;
+        let graphs = quantized(graphs(&model).map_err(engine_error)?, args.quantize);
         let (weights_bytes, memory_bytes) = (graphs.weights_bytes(), ahead.memory_bytes());
         if ahead.memory(&graphs).available_bytes == 0 {
             let topology = args.topology.clone();
-            return Err(CompileError::TooLarge { weights_bytes, memory_bytes, num_devices, topology });
+            let is_quantized = args.quantize.is_some();
+            return Err(CompileError::TooLarge { weights_bytes, memory_bytes, num_devices, topology, is_quantized });
         }
         let facts = Facts {
             max_position_embeddings: config.max_position_embeddings().map_err(engine_error)?,
@@ -179,8 +196,9 @@ impl Plan {
             kv_bytes_per_token: ahead.kv_bytes_per_token(&graphs),
             memory: ahead.memory(&graphs),
         };
+        let types = args.quantize.map_or_else(|| dtype.to_string(), |quantize| format!("{dtype} and {quantize}"));
         let layout = limits::choose(&args.limits(), &facts).map_err(engine_error)?.layout;
-        Ok(Self { ahead, graphs, layout, dtype })
+        Ok(Self { ahead, graphs, layout, types })
     }
 
     /// Every program that a server has.

@@ -12,11 +12,11 @@ const MIB: f64 = (1 << 20) as f64;
 
 /// The model's sizes on one device, then a line per program.
 pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) -> String {
-    let Plan { ahead, graphs, layout, dtype } = plan;
+    let Plan { ahead, graphs, layout, types } = plan;
     let cache_tokens = layout.num_blocks * BLOCK_SIZE;
     let cache_bytes = cache_tokens as u64 * ahead.kv_bytes_per_token(graphs);
     let mut text = format!(
-        "{} as {dtype} on {} ({} × {}): per device {} weights, {} KV cache of {cache_tokens} tokens, {} memory\n\n",
+        "{} as {types} on {} ({} × {}): per device {} weights, {} KV cache of {cache_tokens} tokens, {} memory\n\n",
         args.model_id,
         args.topology,
         ahead.num_devices(),

@@ -26,6 +26,7 @@ fn costs(topology: &str, plugin_path: &Path) -> Vec<(String, ProgramCost)> {
     let plan = Plan::new(&PlanArgs {
         model_id: directory.path().to_str().unwrap().to_owned(),
         dtype: None,
+        quantize: None,
         topology: topology.to_owned(),
         num_shard: None,
         devices_per_shard: 1,

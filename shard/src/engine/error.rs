@@ -32,8 +32,8 @@ pub(crate) enum EngineError {
         "--num-shard is {num_shards}: one shard drives all devices of {device}; pass --devices-per-shard {num_shards}"
     )]
     NumShards { device: Device, num_shards: u32 },
-    #[error("--quantize is {quantize}, which is for --device cpu; the device is {device}")]
-    Quantize { quantize: Quantize, device: Device },
+    #[error("--quantize is {quantize}, which is for --device {devices}; the device is {device}")]
+    Quantize { quantize: Quantize, devices: &'static str, device: Device },
     #[error("--kv-cache-dtype is {kv_cache_dtype}, which is for --device cpu; on {device} it is auto")]
     KvCacheDtype { kv_cache_dtype: KvCacheDtype, device: Device },
     #[error(

@@ -12,14 +12,14 @@ use model_files::ModelFiles;
 use proto::ModelInfo;
 
 use super::{Engine, EngineError, Progress};
-use crate::args::{Device, Dtype, KvCacheDtype, ModelArgs, ShardArgs};
+use crate::args::{Device, Dtype, KvCacheDtype, ModelArgs, Quantize, ShardArgs};
 use crate::backend::candle::{CandleBackend, CandleOptions};
 use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
 use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs};
 use crate::devices::{self, Choice};
 use crate::fingerprint::Fingerprint;
-use crate::graph::{DType, Dim, Graph, GraphError, Shape};
+use crate::graph::{DType, Dim, Graph, GraphError, Integers, Shape};
 use crate::models::{self, Config, Model};
 use crate::plugins::{self, Surroundings};
 use crate::sampling::{self, Samplers};
@@ -76,6 +76,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
                 None => checkpoint.dtype(),
             };
             let graphs = graphs(&models::build(&config, dtype, ranks.num_ranks)?)?;
+            let graphs = quantized(graphs, model.quantize);
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
             let source = Source { graphs: &graphs, checkpoint: &checkpoint, dtype };
             (load_backend(args, (device, ranks), source, progress)?, weights)
@@ -122,14 +123,18 @@ fn check_ranks(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
     }
 }
 
-/// Refuses types that only the CPU backend has, elsewhere.
+/// Refuses types that `device` does not have.
 fn check_types(device: Device, model: &ModelArgs) -> Result<(), EngineError> {
     let kv_cache_dtype = model.kv_cache_dtype;
+    let compiles = Platform::of(device).is_some();
     match model.quantize {
         _ if device == Device::Cpu => Ok(()),
-        Some(quantize) => Err(EngineError::Quantize { quantize, device }),
-        None if kv_cache_dtype != KvCacheDtype::Auto => Err(EngineError::KvCacheDtype { kv_cache_dtype, device }),
-        None => Ok(()),
+        Some(quantize @ Quantize::Int8) if !compiles => {
+            Err(EngineError::Quantize { quantize, devices: "cpu, xla-cpu, tpu and cuda", device })
+        }
+        Some(quantize @ Quantize::Int4) => Err(EngineError::Quantize { quantize, devices: "cpu", device }),
+        _ if kv_cache_dtype != KvCacheDtype::Auto => Err(EngineError::KvCacheDtype { kv_cache_dtype, device }),
+        Some(Quantize::Int8) | None => Ok(()),
     }
 }
 
@@ -140,8 +145,7 @@ fn load_backend(
     Source { graphs, checkpoint, dtype }: Source<'_>,
     progress: &mut Progress<'_>,
 ) -> Result<Box<dyn Backend>, EngineError> {
-    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, quantize, kv_cache_dtype, threads, .. } =
-        &args.model;
+    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, kv_cache_dtype, threads, .. } = &args.model;
     let mut progress = |done, total| progress("load weights", done, total);
     let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
     let membership = Membership::join(shards, args.collective_path.as_deref())?;
@@ -156,7 +160,7 @@ fn load_backend(
             let kv_type = kv_type(*kv_cache_dtype, dtype);
             tracing::info!(%isa, kv_cache_dtype = %kv_type, "cpu kernels");
             let num_threads = num_threads(*threads)?;
-            let options = CandleOptions { membership, num_threads, quantize: *quantize, kv_type };
+            let options = CandleOptions { membership, num_threads, kv_type };
             Box::new(CandleBackend::load(graphs, checkpoint, options, &mut progress)?)
         }
     })
@@ -178,7 +182,7 @@ fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
         (KvCacheDtype::F16, _) | (KvCacheDtype::Auto, DType::F16) => KvType::F16,
         (KvCacheDtype::Bf16, _) | (KvCacheDtype::Auto, DType::Bf16) => KvType::Bf16,
         (KvCacheDtype::Int8, _) => KvType::Int8,
-        (KvCacheDtype::Auto, DType::I32 | DType::U32 | DType::Bool) => {
+        (KvCacheDtype::Auto, DType::I8 | DType::I32 | DType::U32 | DType::Bool) => {
             unreachable!("the graph builders accept floats only")
         }
     }
@@ -203,6 +207,15 @@ pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
         logits: logits_graph.finish(&[output]),
         target_logprobs: target_graph.finish(&[logprobs]),
     })
+}
+
+/// The graphs with matrices as asked for.
+pub(crate) fn quantized(graphs: ModelGraphs, quantize: Option<Quantize>) -> ModelGraphs {
+    match quantize {
+        None => graphs,
+        Some(Quantize::Int8) => graphs.quantized(Integers::Int8),
+        Some(Quantize::Int4) => graphs.quantized(Integers::Int4),
+    }
 }
 
 /// The folder of compiled programs: as asked for, else beside the plugins; none where the user wants none or has no cache.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use error::EngineError;
-pub(crate) use load::{config_json, graphs, load, weight_type};
+pub(crate) use load::{config_json, graphs, load, quantized, weight_type};
 use proto::{
     Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply,
 };

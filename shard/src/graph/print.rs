@@ -25,7 +25,12 @@ impl fmt::Display for Node {
         match &self.op {
             Op::Input(input) => write!(f, " {input:?}")?,
             Op::Argument(index) => write!(f, " {index}")?,
-            Op::Weight(spec) => write!(f, " {} {:?}", spec.name, spec.partition)?,
+            Op::Weight(spec) => {
+                write!(f, " {} {:?}", spec.name, spec.partition)?;
+                if let Some(integers) = spec.integers {
+                    write!(f, " {integers:?}")?;
+                }
+            }
             Op::Constant(value) => write!(f, " {value}")?,
             Op::RmsNorm { eps, offset } | Op::LayerNorm { eps, offset } => write_norm(f, *eps, *offset)?,
             Op::Rotary(spec) => write_rotary(f, spec)?,

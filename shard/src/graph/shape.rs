@@ -24,6 +24,7 @@ pub(crate) enum DType {
     F32,
     F16,
     Bf16,
+    I8,
     I32,
     U32,
     Bool,
@@ -92,7 +93,7 @@ impl DType {
     pub(crate) fn is_float(self) -> bool {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => true,
-            Self::I32 | Self::U32 | Self::Bool => false,
+            Self::I8 | Self::I32 | Self::U32 | Self::Bool => false,
         }
     }
 
@@ -101,7 +102,7 @@ impl DType {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::Bool => 1,
+            Self::I8 | Self::Bool => 1,
         }
     }
 
@@ -111,6 +112,7 @@ impl DType {
             Self::F32 => "float32",
             Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
+            Self::I8 => "int8",
             Self::I32 => "int32",
             Self::U32 => "uint32",
             Self::Bool => "bool",

@@ -5,6 +5,9 @@
 
 use super::DType;
 
+/// Inputs that share a factor of a byte in [`Integers::Int4`].
+const INT4_GROUP_INPUTS: u64 = 32;
+
 /// A weight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct WeightSpec {
@@ -22,6 +25,17 @@ pub(crate) struct WeightSpec {
     pub(crate) num_copies: usize,
     /// What it is in the checkpoint.
     pub(crate) source: Source,
+    /// The integers that stand for its floats where it is used; floats where there are none.
+    pub(crate) integers: Option<Integers>,
+}
+
+/// Integers that stand for the floats of a matrix, or of several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Integers {
+    /// From -127 to 127, with a scale per output.
+    Int8,
+    /// Of four bits with a factor per group of inputs, and a scale per output.
+    Int4,
 }
 
 /// What a weight is in the checkpoint.
@@ -140,9 +154,29 @@ impl WeightSpec {
         shape
     }
 
-    /// Bytes of the part that one rank has.
+    /// Bytes of the part that one rank has, scales included.
     pub(crate) fn local_bytes(&self) -> u64 {
-        self.local_shape().iter().product::<usize>() as u64 * self.dtype.size_bytes()
+        let shape = self.local_shape();
+        let elements = shape.iter().product::<usize>() as u64;
+        let scales = || shape.iter().rev().skip(1).product::<usize>() as u64 * DType::F32.size_bytes();
+        match self.integers {
+            None => elements * self.dtype.size_bytes(),
+            Some(Integers::Int8) => elements + scales(),
+            Some(Integers::Int4) => elements / 2 + elements / INT4_GROUP_INPUTS + scales(),
+        }
+    }
+
+    /// Shape of the scales of the part that one rank has: one for each row of the last dimension. `None` of floats.
+    pub(crate) fn scale_shape(&self) -> Option<Vec<usize>> {
+        self.integers?;
+        let mut shape = self.local_shape();
+        shape.pop();
+        Some(shape)
+    }
+
+    /// Name of its scales, which no weight has.
+    pub(crate) fn scale_name(&self) -> String {
+        format!("{}.scale", self.name)
     }
 
     /// Shape of the part that one rank has, padding included: the same for all ranks.
@@ -168,6 +202,7 @@ mod tests {
             world_size,
             num_copies,
             source: Source::Whole,
+            integers: None,
         }
     }
 
@@ -202,5 +237,19 @@ mod tests {
         let norm = spec(&[7], Partition::Replicated, 4, 1);
         assert_eq!((norm.local_shape(), norm.local_bytes()), (vec![7], 28));
         assert_eq!(ranges(&norm), [(0, 7, 0); 4]);
+    }
+
+    #[test]
+    fn integers_have_scales() {
+        let floats = WeightSpec { dtype: DType::Bf16, ..spec(&[3, 10, 64], Partition::Column, 2, 1) };
+        let int8 = WeightSpec { integers: Some(Integers::Int8), ..floats.clone() };
+        let int4 = WeightSpec { integers: Some(Integers::Int4), ..floats.clone() };
+        let sizes = [&floats, &int8, &int4].map(|spec| (spec.local_bytes(), spec.scale_shape()));
+        let scales = Some(vec![2, 10]);
+        let elements = 2 * 10 * 64;
+        let expected =
+            [(2 * elements, None), (elements + 80, scales.clone()), (elements / 2 + elements / 32 + 80, scales)];
+        assert_eq!(sizes, expected);
+        assert_eq!(int8.scale_name(), "w.scale");
     }
 }

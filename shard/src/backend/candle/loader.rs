@@ -13,9 +13,8 @@ use kernels::floats::{self, FloatType};
 use kernels::linear::{PackedWeight, WeightType};
 
 use super::host;
-use crate::args::Quantize;
 use crate::backend::{BackendError, Membership, Stays};
-use crate::graph::{DType, Graph, Node, Op, Partition, WeightSpec};
+use crate::graph::{DType, Graph, Integers, Op, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
 
 /// Rows of a table that are read at a time.
@@ -38,10 +37,6 @@ enum Use {
     Vector,
     Table,
     Matrix,
-    /// A matrix whose outputs are those of tokens: the head.
-    Head,
-    /// A matrix whose outputs choose experts: small, and not to be rounded.
-    Choice,
     Experts,
 }
 
@@ -57,7 +52,7 @@ impl Weight {
     }
 }
 
-/// Loads what a rank has of every weight of `graphs`, by name; matrices become what `quantize` says. Ranks that share the host's memory take turns where it is
+/// Loads what a rank has of every weight of `graphs`, by name. Ranks that share the host's memory take turns where it is
 /// short. `progress` hears of each weight: (done, total).
 ///
 /// # Errors
@@ -65,7 +60,6 @@ impl Weight {
 pub(super) fn load(
     graphs: &[&Arc<Graph>],
     (checkpoint, membership): (&Checkpoint, &Membership),
-    quantize: Option<Quantize>,
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<HashMap<String, Weight>, BackendError> {
     let wanted = uses(graphs);
@@ -76,7 +70,7 @@ pub(super) fn load(
     for (done, (spec, used_as)) in (0..).zip(wanted) {
         progress(done, total);
         let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
-        let weight = checkpoint.read(spec, membership.rank(), |part| load_weight((spec, used_as), quantize, part))?;
+        let weight = checkpoint.read(spec, membership.rank(), |part| load_weight((spec, used_as), part))?;
         weights.insert(spec.name.clone(), weight);
     }
     progress(total, total);
@@ -88,14 +82,12 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     let mut order: Vec<(&WeightSpec, Use)> = Vec::new();
     let mut indices: HashMap<&str, usize> = HashMap::new();
     for graph in graphs {
-        for (index_of_node, node) in graph.nodes().iter().enumerate() {
+        for node in graph.nodes() {
             for (position, operand) in node.operands.iter().enumerate() {
                 let Op::Weight(spec) = &graph.node(*operand).op else {
                     continue;
                 };
                 let used_as = match (&node.op, position) {
-                    (Op::Linear, 1) if chooses(graph, index_of_node) => Use::Choice,
-                    (Op::Linear, 1) if spec.partition == Partition::Vocab => Use::Head,
                     (Op::Linear, 1) => Use::Matrix,
                     (Op::Embedding, 0) => Use::Table,
                     (Op::Experts(_), 2..) => Use::Experts,
@@ -112,39 +104,24 @@ fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
     order
 }
 
-/// Whether the node's value chooses experts.
-fn chooses(graph: &Graph, node: usize) -> bool {
-    let reads = |other: &Node| other.operands.iter().any(|operand| operand.index() == node);
-    graph.nodes().iter().any(|other| matches!(other.op, Op::Route(_)) && reads(other))
-}
-
-fn load_weight(
-    (spec, used_as): (&WeightSpec, Use),
-    quantize: Option<Quantize>,
-    part: &TensorPart<'_>,
-) -> Result<Weight, BackendError> {
+fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Result<Weight, BackendError> {
     let shape = spec.local_shape();
     Ok(match used_as {
         Use::Vector => Weight::Tensor(host::shaped(vector(spec, part), shape)?),
         Use::Table => Weight::Tensor(match spec.dtype {
             DType::F16 => host::shaped(table(part, shape[0], floats::read_f16), shape)?,
             DType::Bf16 => host::shaped(table(part, shape[0], floats::read_bf16), shape)?,
-            DType::F32 | DType::I32 | DType::U32 | DType::Bool => {
+            DType::F32 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
                 host::shaped(table(part, shape[0], floats::read_f32), shape)?
             }
         }),
-        Use::Matrix | Use::Head | Use::Choice => {
+        Use::Matrix => {
             let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
-            let quantize = match used_as {
-                Use::Choice => None,
-                Use::Head => quantize.map(|_| Quantize::Int8),
-                _ => quantize,
-            };
-            let (stored, packed) = (float_type(part.dtype), weight_type(spec.dtype, quantize));
+            let (stored, packed) = (float_type(part.dtype), weight_type(spec));
             Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], stored, packed, &rows)))
         }
         Use::Experts => {
-            let (stored, packed) = (float_type(part.dtype), weight_type(spec.dtype, quantize));
+            let (stored, packed) = (float_type(part.dtype), weight_type(spec));
             let row_bytes = shape[2] * part.dtype.size_bytes() as usize;
             let expert = |index: usize| {
                 let matrix = part.rows(index..index + 1);
@@ -172,7 +149,7 @@ fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
             floats::read_bf16(&rows.bytes, stored, &mut floats);
             floats.into_iter().map(bf16::to_f32).collect()
         }
-        DType::F32 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F32 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             let mut floats = Vec::new();
             floats::read_f32(&rows.bytes, stored, &mut floats);
             floats
@@ -195,17 +172,17 @@ fn table<T>(part: &TensorPart<'_>, num_rows: usize, read: impl Fn(&[u8], FloatTy
 }
 
 /// What the weights of a linear layer become.
-fn weight_type(dtype: DType, quantize: Option<Quantize>) -> WeightType {
-    match quantize {
-        Some(Quantize::Int8) => return WeightType::Int8,
-        Some(Quantize::Int4) => return WeightType::Int4,
+fn weight_type(spec: &WeightSpec) -> WeightType {
+    match spec.integers {
+        Some(Integers::Int8) => return WeightType::Int8,
+        Some(Integers::Int4) => return WeightType::Int4,
         None => {}
     }
-    match dtype {
+    match spec.dtype {
         DType::F16 => WeightType::F16,
         DType::Bf16 => WeightType::Bf16,
         DType::F32 => WeightType::F32,
-        DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
+        DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
     }
 }
 
@@ -215,6 +192,6 @@ fn float_type(dtype: DType) -> FloatType {
         DType::F16 => FloatType::F16,
         DType::Bf16 => FloatType::Bf16,
         DType::F32 => FloatType::F32,
-        DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
+        DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
     }
 }

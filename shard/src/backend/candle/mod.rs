@@ -31,7 +31,6 @@ use kernels::attention::KvType;
 use rayon::prelude::*;
 
 use super::{Backend, BackendError, DevicePlace, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout};
-use crate::args::Quantize;
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
@@ -49,8 +48,6 @@ pub(crate) struct CandleOptions {
     pub(crate) membership: Membership,
     /// Of all ranks of the host together.
     pub(crate) num_threads: usize,
-    /// What the weights of linear layers become, if not what they are.
-    pub(crate) quantize: Option<Quantize>,
     /// Of keys and values.
     pub(crate) kv_type: KvType,
 }
@@ -81,7 +78,7 @@ impl CandleBackend {
         options: CandleOptions,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
-        let CandleOptions { membership, num_threads, quantize, kv_type } = options;
+        let CandleOptions { membership, num_threads, kv_type } = options;
         let num_threads = membership.num_threads(num_threads);
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads)
@@ -90,7 +87,7 @@ impl CandleBackend {
             .map_err(|source| BackendError::Threads { num_threads, source })?;
         let ModelGraphs { decoder, logits, target_logprobs } = graphs;
         let graphs = [decoder, logits, target_logprobs];
-        let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), quantize, progress))?;
+        let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
         let weights_bytes = weights.values().map(Weight::size_bytes).sum();
         let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
         let kv_shapes = KvShape::of_layers(decoder.graph(), kv_type);

@@ -45,9 +45,7 @@ impl Oracle {
     /// The oracle of `graph`, whose weights are in `checkpoint` if it has any; all state is zero.
     pub(in crate::backend) fn new(graph: &Arc<Graph>, checkpoint: Option<&Checkpoint>, layout: StateLayout) -> Self {
         let weights = match checkpoint {
-            Some(checkpoint) => {
-                loader::load(&[graph], (checkpoint, &Membership::alone()), None, &mut |_, _| ()).unwrap()
-            }
+            Some(checkpoint) => loader::load(&[graph], (checkpoint, &Membership::alone()), &mut |_, _| ()).unwrap(),
             None => HashMap::new(),
         };
         let state = State::allocate(&KvShape::of_layers(graph, KvType::F32), graph, layout).unwrap();

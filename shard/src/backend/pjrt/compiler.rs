@@ -11,6 +11,7 @@ use ::pjrt::{Client, CompileOptions, CompiledMemoryStats, LoadedExecutable, Topo
 
 use super::cache::{self, Cached, ProgramCache, Target};
 use super::program::Program;
+use super::weights;
 use crate::backend::{BackendError, Progress};
 use crate::fingerprint::Fingerprint;
 
@@ -83,7 +84,7 @@ impl Compiler {
         };
         check_in_place(program, loaded.executable().memory_stats())?;
         log(program, is_new, start);
-        let weights = program.weights.iter().map(|spec| spec.name.clone()).collect();
+        let weights = program.weights.iter().flat_map(weights::array_names).collect();
         let fingerprint = Fingerprint::default().bytes(key.as_bytes()).value();
         Ok(Executable { loaded, weights, fingerprint, is_new, seconds: start.elapsed().as_secs_f64() })
     }

@@ -120,6 +120,10 @@ impl Backend for PjrtBackend {
         self.platform.form.kv_bytes_per_token(&self.graphs)
     }
 
+    fn weights_bytes(&self) -> Option<u64> {
+        Some(self.graphs.weights_bytes())
+    }
+
     fn memory(&self) -> Result<MemoryPlan, BackendError> {
         let limit = |local: &LocalDevice| {
             let limit = local.device.memory_stats().ok()?.bytes_limit?;

@@ -19,6 +19,7 @@ use super::stablehlo::{
 };
 use super::step_input::{SAMPLED_COLUMNS, StepShape};
 use super::token_input::{TokenInput, TokenSizes};
+use super::weights;
 use crate::backend::{BackendError, ModelGraphs, StateLayout};
 use crate::graph::{AttentionSpec, DType, Graph, GraphError, Op, WeightSpec};
 use crate::sampling::BatchSampler;
@@ -48,7 +49,7 @@ pub(super) enum ProgramKey {
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(super) text: String,
-    /// Its last arguments, in order.
+    /// Its last arguments, in order; behind one of integers are its scales.
     pub(super) weights: Vec<WeightSpec>,
     /// Bytes of the arguments whose memory results take over.
     pub(super) donated_bytes: u64,
@@ -316,13 +317,17 @@ impl Signature {
         Emitter::argument(self.parameters.len() - 1, ty)
     }
 
-    /// Arguments for the weights of `graph`, by name.
+    /// Arguments for the weights of `graph`, by name, each with its scales behind it if it has some.
     fn weights(&mut self, graph: &Graph) -> HashMap<String, Tensor> {
         self.weights = graph.weights().cloned().collect();
         let specs = self.weights.clone();
         let tensor = |spec: WeightSpec| {
-            let ty = Type::new(spec.local_shape(), spec.dtype);
-            (spec.name, self.kept(ty))
+            let weight = self.kept(weights::array_type(&spec));
+            let tensor = match weights::scale_type(&spec) {
+                Some(ty) => weight.with_scale(self.kept(ty)),
+                None => weight,
+            };
+            (spec.name, tensor)
         };
         specs.into_iter().map(tensor).collect()
     }

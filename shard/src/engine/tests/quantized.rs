@@ -5,6 +5,8 @@ use proto::SamplingParams;
 use super::ranks::Engines;
 use super::{Rig, args};
 use crate::args::{Device, Quantize};
+use crate::plugins::PluginKind;
+use crate::plugins::testing::plugin_path;
 
 /// Made by `demo/train/held_out.py`, a document a line.
 const HELD_OUT: &str = include_str!("held_out.txt");
@@ -32,8 +34,8 @@ impl Reading {
     }
 }
 
-fn rig(quantize: Option<Quantize>) -> Rig {
-    let mut args = args("demo", Device::Cpu);
+fn rig(device: Device, quantize: Option<Quantize>) -> Rig {
+    let mut args = args("demo", device);
     args.model.quantize = quantize;
     Rig::warm(Engines::load(&[args]).unwrap())
 }
@@ -58,10 +60,10 @@ pub(super) fn read(rig: &mut Rig) -> Reading {
 
 #[test]
 fn smaller_weights_say_nearly_the_same() {
-    let own = read(&mut rig(None));
+    let own = read(&mut rig(Device::Cpu, None));
     let types = [(Quantize::Int8, (0.98, 0.01), 0.7), (Quantize::Int4, (0.93, 0.05), 0.5)];
     for (quantize, near, max_memory) in types {
-        let small = read(&mut rig(Some(quantize)));
+        let small = read(&mut rig(Device::Cpu, Some(quantize)));
         small.check_near(&own, near, &quantize.to_string());
         let memory = small.weights_bytes as f64 / own.weights_bytes as f64;
         assert!(memory < max_memory, "{quantize}: {memory} of the memory");
@@ -69,9 +71,31 @@ fn smaller_weights_say_nearly_the_same() {
 }
 
 #[test]
+fn programs_of_integers_say_nearly_the_same() {
+    if plugin_path(PluginKind::Cpu).is_none() {
+        return;
+    }
+    let own = read(&mut rig(Device::Cpu, None));
+    let small = read(&mut rig(Device::XlaCpu, Some(Quantize::Int8)));
+    small.check_near(&own, (0.98, 0.01), "int8 through XLA");
+    let memory = small.weights_bytes as f64 / own.weights_bytes as f64;
+    assert!(memory < 0.7, "{memory} of the memory");
+}
+
+#[test]
 fn other_devices_refuse_it() {
-    let mut args = args("demo", Device::Mock);
-    args.model.quantize = Some(Quantize::Int8);
-    let Err(error) = Engines::load(&[args]) else { panic!("the mock took it") };
-    assert_eq!(error.to_string(), "--quantize is int8, which is for --device cpu; the device is mock");
+    let refused = [
+        (
+            Device::Mock,
+            Quantize::Int8,
+            "--quantize is int8, which is for --device cpu, xla-cpu, tpu and cuda; the device is mock",
+        ),
+        (Device::XlaCpu, Quantize::Int4, "--quantize is int4, which is for --device cpu; the device is xla-cpu"),
+    ];
+    for (device, quantize, expected) in refused {
+        let mut args = args("demo", device);
+        args.model.quantize = Some(quantize);
+        let Err(error) = Engines::load(&[args]) else { panic!("{device} took {quantize}") };
+        assert_eq!(error.to_string(), expected);
+    }
 }

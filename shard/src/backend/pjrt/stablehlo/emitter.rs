@@ -42,7 +42,7 @@ impl Emitter {
 
     /// The `index`-th argument of the function.
     pub(in crate::backend::pjrt) fn argument(index: usize, ty: Type) -> Tensor {
-        Tensor { name: format!("%arg{index}"), ty }
+        Tensor::new(format!("%arg{index}"), ty)
     }
 
     /// `op` of operands of one type, which is also the result's.
@@ -55,7 +55,7 @@ impl Emitter {
     pub(super) fn compare(&mut self, direction: &str, a: &Tensor, b: &Tensor) -> Tensor {
         let kind = match a.dtype() {
             DType::F32 | DType::F16 | DType::Bf16 => "FLOAT",
-            DType::I32 => "SIGNED",
+            DType::I8 | DType::I32 => "SIGNED",
             DType::U32 | DType::Bool => "UNSIGNED",
         };
         let ty = Type::new(a.dims(), DType::Bool);
@@ -229,7 +229,7 @@ impl Emitter {
         })
     }
 
-    /// Sums of products, accumulated and answered in f32. Factors of f32 are not rounded to anything shorter.
+    /// Sums of products, accumulated and answered in f32; of int8 in i32. Factors of f32 are not rounded to anything shorter.
     pub(super) fn dot(&mut self, a: &Tensor, b: &Tensor, dims: DotDims<'_>) -> Tensor {
         let DotDims { batch, contract } = dims;
         let free = |x: &Tensor, side: usize| {
@@ -245,7 +245,8 @@ impl Emitter {
         } else {
             format!("batching_dims = {:?} x {:?}, ", batch[0], batch[1])
         };
-        self.push(Type::new(sizes, DType::F32), |ty| {
+        let sum = if a.dtype() == DType::I8 { DType::I32 } else { DType::F32 };
+        self.push(Type::new(sizes, sum), |ty| {
             format!(
                 "stablehlo.dot_general {}, {}, {batching}contracting_dims = {:?} x {:?}, precision = [{precision}, {precision}] : ({}, {}) -> {ty}",
                 a.name, b.name, contract[0], contract[1], a.ty, b.ty
@@ -305,7 +306,7 @@ impl Emitter {
         let id = self.num_values;
         self.num_values += 1;
         let carried = |index: usize| format!("%carried{id}_{index}");
-        let values = start.iter().enumerate().map(|(index, x)| Tensor { name: carried(index), ty: x.ty.clone() });
+        let values = start.iter().enumerate().map(|(index, x)| Tensor::new(carried(index), x.ty.clone()));
         let values: Vec<Tensor> = values.collect();
         let pairs: Vec<String> =
             values.iter().zip(start).map(|(value, x)| format!("{} = {}", value.name, x.name)).collect();
@@ -323,7 +324,7 @@ impl Emitter {
         self.depth -= 1;
         self.line("}");
         let results = start.iter().enumerate();
-        results.map(|(index, x)| Tensor { name: format!("%{id}#{index}"), ty: x.ty.clone() }).collect()
+        results.map(|(index, x)| Tensor::new(format!("%{id}#{index}"), x.ty.clone())).collect()
     }
 
     /// The sum over all devices of what each has.
@@ -370,7 +371,7 @@ impl Emitter {
         let name = format!("%{}", self.num_values);
         self.num_values += 1;
         self.line(&format!("{name} = {}", operation(&ty)));
-        Tensor { name, ty }
+        Tensor::new(name, ty)
     }
 
     fn line(&mut self, line: &str) {
@@ -383,6 +384,7 @@ impl Reduction {
     fn op(self, dtype: DType) -> (&'static str, f64) {
         let (lowest, highest) = match dtype {
             DType::F32 | DType::F16 | DType::Bf16 => (f64::NEG_INFINITY, f64::INFINITY),
+            DType::I8 => (f64::from(i8::MIN), f64::from(i8::MAX)),
             DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
             DType::U32 => (0.0, f64::from(u32::MAX)),
             DType::Bool => (0.0, 1.0),
@@ -414,7 +416,7 @@ fn literal(value: f64, dtype: DType) -> String {
             let bits = match dtype {
                 DType::F16 => u32::from(half::f16::from_f64(value).to_bits()),
                 DType::Bf16 => u32::from(half::bf16::from_f64(value).to_bits()),
-                DType::F32 | DType::I32 | DType::U32 | DType::Bool => (value as f32).to_bits(),
+                DType::F32 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => (value as f32).to_bits(),
             };
             format!("0x{bits:0width$X}", width = 2 * dtype.size_bytes() as usize)
         }
@@ -425,7 +427,7 @@ fn literal(value: f64, dtype: DType) -> String {
                 _ => digits,
             }
         }
-        DType::I32 | DType::U32 => format!("{}", value as i64),
+        DType::I8 | DType::I32 | DType::U32 => format!("{}", value as i64),
         DType::Bool => (value != 0.0).to_string(),
     }
 }

@@ -81,7 +81,10 @@ impl Matrices<'_> {
         let [gate, up, down] = self.matrices.map(|stack| {
             let [outputs, inputs] = [stack.dims()[1], stack.dims()[2]];
             let matrix = emitter.dynamic_slice(stack, &[index, &zero, &zero], &[1, outputs, inputs]); // [1, out, in]
-            emitter.reshape(&matrix, &[outputs, inputs]) // [out, in]
+            let matrix = emitter.reshape(&matrix, &[outputs, inputs]); // [out, in]
+            let Some(scales) = &stack.scale else { return matrix };
+            let scale = emitter.dynamic_slice(scales, &[index, &zero], &[1, outputs]); // [1, out]
+            matrix.with_scale(emitter.reshape(&scale, &[outputs])) // [out, in], [out]
         });
         let opened = model_ops::linear(emitter, x, &gate, None); // [n, intermediate]
         let opened = activation::activate(emitter, self.spec.activation, &opened); // [n, intermediate]

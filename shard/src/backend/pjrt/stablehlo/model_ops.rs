@@ -1,17 +1,25 @@
 //! The operations of models as StableHLO.
 //!
 //! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input to
-//! the type of its weight, as the matrix units of all devices want it, and adds up in f32.
+//! the type of its weight, as the matrix units of all devices want it, and adds up in f32. One whose weight is integers rounds
+//! each row of its input to integers of its own, as the CPU's kernels do (`kernels/src/integers.rs`), and adds up exactly.
 
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use crate::graph::{DType, Pairing, RotarySpec};
 
+/// A row whose largest magnitude is less becomes zeros: the inverse of less would not be finite.
+const LEAST_MAGNITUDE: f64 = 1e-30;
+
 /// Rows of `table` `[vocab, hidden]` at ids `[tokens]` → `[tokens, hidden]`, f32.
 pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> Tensor {
     let ids = emitter.bitcast(ids, DType::I32); // [tokens]
     let rows = emitter.gather_rows(table, &ids); // [tokens, hidden]
-    emitter.convert(&rows, DType::F32) // [tokens, hidden]
+    let rows = emitter.convert(&rows, DType::F32); // [tokens, hidden]
+    let Some(scale) = &table.scale else { return rows };
+    let scale = emitter.gather_rows(scale, &ids); // [tokens]
+    let scale = emitter.broadcast(&scale, &[0], rows.dims()); // [tokens, hidden]
+    emitter.elementwise("multiply", &[&rows, &scale]) // [tokens, hidden]
 }
 
 /// As [`embedding`], of a table that is the part of the device number `rank` `[]`: ids of the others give zeros.
@@ -34,20 +42,53 @@ pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor
 
 /// x `[n, in]` · weightᵀ `[out, in]` + bias `[out]` → `[n, out]`, f32.
 pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
-    let dims = DotDims { batch: [&[], &[]], contract: [&[1], &[1]] };
-    let rounded = emitter.convert(x, weight.dtype()); // [n, in]
-    let y = if x.dims()[0] == 1 {
-        // XLA's CPU compiler multiplies one row of a short type by a loop without vectors, several by a library.
-        let twice = emitter.concatenate(&[&rounded, &rounded], 0); // [2, in]
-        let y = emitter.dot(&twice, weight, dims); // [2, out]
-        emitter.slice(&y, 0, 0..1) // [1, out]
-    } else {
-        emitter.dot(&rounded, weight, dims) // [n, out]
+    let y = match &weight.scale {
+        Some(scale) => {
+            let (rounded, row_scale) = rows_of_integers(emitter, x); // [n, in], [n]
+            let sums = product(emitter, &rounded, weight); // [n, out] i32
+            let sums = emitter.convert(&sums, DType::F32); // [n, out]
+            let row_scale = emitter.broadcast(&row_scale, &[0], sums.dims()); // [n, out]
+            let scale = emitter.broadcast(scale, &[1], sums.dims()); // [n, out]
+            let scale = emitter.elementwise("multiply", &[&row_scale, &scale]); // [n, out]
+            emitter.elementwise("multiply", &[&sums, &scale]) // [n, out]
+        }
+        None => {
+            let rounded = emitter.convert(x, weight.dtype()); // [n, in]
+            product(emitter, &rounded, weight) // [n, out]
+        }
     };
     match bias {
         Some(bias) => add_bias(emitter, &y, bias), // [n, out]
         None => y,
     }
+}
+
+/// x `[n, in]` · weightᵀ `[out, in]` of one type → `[n, out]`.
+fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) -> Tensor {
+    let dims = DotDims { batch: [&[], &[]], contract: [&[1], &[1]] };
+    if x.dims()[0] > 1 {
+        return emitter.dot(x, weight, dims); // [n, out]
+    }
+    // XLA's CPU compiler multiplies one row of a short type by a loop without vectors, several by a library.
+    let twice = emitter.concatenate(&[x, x], 0); // [2, in]
+    let y = emitter.dot(&twice, weight, dims); // [2, out]
+    emitter.slice(&y, 0, 0..1) // [1, out]
+}
+
+/// x `[n, in]` as integers from -127 to 127 `[n, in]`, rounded to the nearest, of ties to the even one, and what those of each
+/// row are multiplied with `[n]`: the largest is 127, so nothing is cut off.
+fn rows_of_integers(emitter: &mut Emitter, x: &Tensor) -> (Tensor, Tensor) {
+    let magnitudes = emitter.elementwise("abs", &[x]); // [n, in]
+    let largest = emitter.reduce(Reduction::Max, &magnitudes, &[1]); // [n]
+    let [limit, least, zero] = [127.0, LEAST_MAGNITUDE, 0.0].map(|number| emitter.splat(number, largest.ty.clone())); // [n]
+    let scale = emitter.elementwise("divide", &[&largest, &limit]); // [n]
+    let inverse = emitter.elementwise("divide", &[&limit, &largest]); // [n]
+    let is_zero = emitter.compare("LT", &largest, &least); // [n]
+    let [scale, inverse] = [scale, inverse].map(|factor| emitter.select(&is_zero, &zero, &factor)); // [n]
+    let inverse = emitter.broadcast(&inverse, &[0], x.dims()); // [n, in]
+    let scaled = emitter.elementwise("multiply", &[x, &inverse]); // [n, in]
+    let rounded = emitter.elementwise("round_nearest_even", &[&scaled]); // [n, in]
+    (emitter.convert(&rounded, DType::I8), scale)
 }
 
 /// x `[n, out]` + bias `[out]`.

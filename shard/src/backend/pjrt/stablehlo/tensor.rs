@@ -18,6 +18,8 @@ pub(in crate::backend::pjrt) struct Type {
 pub(in crate::backend::pjrt) struct Tensor {
     pub(super) name: String,
     pub(super) ty: Type,
+    /// Of integers that stand for floats: what each row of the last dimension is multiplied with, f32.
+    pub(super) scale: Option<Box<Tensor>>,
 }
 
 impl Type {
@@ -38,6 +40,16 @@ impl Type {
 }
 
 impl Tensor {
+    /// The value of this name.
+    pub(super) fn new(name: String, ty: Type) -> Self {
+        Self { name, ty, scale: None }
+    }
+
+    /// Integers that stand for floats, by a scale for each row of the last dimension. Only linear layers, experts and embeddings take them.
+    pub(in crate::backend::pjrt) fn with_scale(self, scale: Self) -> Self {
+        Self { scale: Some(Box::new(scale)), ..self }
+    }
+
     /// Its type.
     pub(in crate::backend::pjrt) fn ty(&self) -> &Type {
         &self.ty
@@ -70,6 +82,7 @@ fn element(dtype: DType) -> &'static str {
         DType::F32 => "f32",
         DType::F16 => "f16",
         DType::Bf16 => "bf16",
+        DType::I8 => "i8",
         DType::I32 => "i32",
         DType::U32 => "ui32",
         DType::Bool => "i1",

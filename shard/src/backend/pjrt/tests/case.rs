@@ -253,8 +253,14 @@ impl Case {
             .weights
             .iter()
             .map(|(spec, values)| {
-                let ty = Type::new(spec.local_shape(), spec.dtype);
-                (spec.name.clone(), add(Upload::floats(&part(spec, values, rank), ty)))
+                let (dims, values) = (spec.local_shape(), part(spec, values, rank));
+                let weight = if spec.integers.is_some() {
+                    let [integers, scales] = Upload::int8(&values, &dims).map(&mut add);
+                    integers.with_scale(scales)
+                } else {
+                    add(Upload::floats(&values, Type::new(dims, spec.dtype)))
+                };
+                (spec.name.clone(), weight)
             })
             .collect();
         let mut emitter = Emitter::default();
@@ -410,7 +416,7 @@ fn checkpoint(weights: &[(WeightSpec, Vec<f32>)], directory: &std::path::Path) -
             DType::F16 => safetensors::Dtype::F16,
             DType::Bf16 => safetensors::Dtype::BF16,
             DType::F32 => safetensors::Dtype::F32,
-            DType::I32 | DType::U32 | DType::Bool => unreachable!("weights are floats"),
+            DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("weights are floats"),
         };
         (spec.name.as_str(), TensorView::new(dtype, spec.shape.clone(), bytes).unwrap())
     });

@@ -97,6 +97,30 @@ proptest! {
         check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[Tolerance::Exact]);
     }
 
+    /// Each device has the scales of its outputs, and rounds all of x as one device does.
+    #[test]
+    fn parts_of_integers_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+        let build = |world_size: usize| {
+            let mut graph = Graph::default();
+            let specs = vec![integers_of(shared("head", [vocab_size, size], Partition::Vocab, world_size))];
+            let (head, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
+            let summand = graph.embedding(head, ids).unwrap();
+            let hidden = if world_size == 1 { summand } else { graph.all_reduce(summand).unwrap() };
+            let part = graph.linear(hidden, head, None).unwrap();
+            if world_size == 1 {
+                return (graph.finish(&[hidden, part]), specs);
+            }
+            let padded = graph.all_gather(part, world_size).unwrap();
+            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            (graph.finish(&[hidden, joined]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let ids = numbers.indices(n, vocab_size);
+        let batch = || rows_of_one_token(n, &ids);
+        let logits = Tolerance::Close { relative: 1e-6, absolute: 2e-6 * size as f32 };
+        check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact, logits]);
+    }
+
     #[test]
     fn each_id_is_in_one_part_of_a_table(n in 1..20usize, [vocab_size, size] in prop::array::uniform2(1..30usize), seed in any::<u64>()) {
         let build = |world_size: usize| {

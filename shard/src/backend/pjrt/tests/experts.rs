@@ -38,6 +38,7 @@ proptest! {
     fn experts_of_two_devices(
         [num_rows, num_experts] in [1..6usize, 2..24usize],
         [hidden_size, intermediate_size] in prop::array::uniform2(1..20usize),
+        integers in prop::sample::select(vec![None, Some(Integers::Int8)]),
         seed in any::<u64>(),
     ) {
         let num_chosen = num_experts.min(2);
@@ -45,6 +46,7 @@ proptest! {
             let spec = |name: &str, shape: [usize; 3]| WeightSpec {
                 partition: Partition::Column,
                 world_size,
+                integers,
                 ..weight(name, &shape, DType::F32)
             };
             let specs = vec![

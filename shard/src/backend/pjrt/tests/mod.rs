@@ -23,8 +23,8 @@ use proptest::test_runner::Config;
 
 use crate::backend::candle::oracle::{Array, Elements};
 use crate::graph::{
-    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Op, Partition, RouterSpec, Shape, Source, TokenScope,
-    Unary, Value, WeightSpec,
+    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Integers, Op, Partition, RouterSpec, Shape, Source,
+    TokenScope, Unary, Value, WeightSpec,
 };
 use case::Case;
 use compare::Tolerance;
@@ -102,6 +102,11 @@ fn tests_of_operations_exist() {
     }
 }
 
+/// The weight as integers of 8 bits.
+fn integers_of(spec: WeightSpec) -> WeightSpec {
+    WeightSpec { integers: Some(Integers::Int8), ..spec }
+}
+
 /// An argument of tokens, `[tokens, sizes..]`.
 fn tokens(graph: &mut Graph, index: usize, sizes: &[usize]) -> Value {
     graph.argument(index, leading(Dim::Tokens, sizes), DType::F32)
@@ -129,5 +134,5 @@ fn integers(dims: &[usize], values: Vec<i32>) -> Array {
 fn weight(name: &str, shape: &[usize], dtype: DType) -> WeightSpec {
     let partition = Partition::Replicated;
     let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source }
+    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, integers: None }
 }

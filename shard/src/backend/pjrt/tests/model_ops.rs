@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::case::layout;
+use super::collectives::rows_of_one_token;
 use super::*;
 use crate::batch::Batch;
 use crate::graph::{Pairing, RotarySpec};
@@ -16,7 +17,7 @@ fn rounding(dtype: DType) -> f32 {
     match dtype {
         DType::Bf16 => 1.0 / 256.0,
         DType::F16 => 1.0 / 2048.0,
-        DType::F32 | DType::I32 | DType::U32 | DType::Bool => 0.0,
+        DType::F32 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => 0.0,
     }
 }
 
@@ -62,6 +63,63 @@ proptest! {
         // One row alone is computed in another form.
         let case = if num_rows == 1 { case.unpadded() } else { case };
         case.check(&[Tolerance::Each(limits)]);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(6))]
+
+    /// Sums of integers are exact, so the same x and weight give the same products.
+    #[test]
+    fn linear_layers_of_integers(
+        num_rows in prop_oneof![Just(1..2usize), Just(2..20usize)].prop_flat_map(|range| range),
+        [num_inputs, num_outputs] in prop::array::uniform2(1..150usize),
+        scale in prop::sample::select(vec![1e-32_f32, 1e-3, 1.0, 1e3]),
+        has_bias in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let mut graph = Graph::default();
+        let x = tokens(&mut graph, 0, &[num_inputs]);
+        let spec = integers_of(weight("weight", &[num_outputs, num_inputs], DType::F32));
+        let bias_spec = weight("bias", &[num_outputs], DType::F32);
+        let matrix = graph.weight(&spec);
+        let bias = has_bias.then(|| graph.weight(&bias_spec));
+        let y = graph.linear(x, matrix, bias).unwrap();
+        let graph = graph.finish(&[y]);
+        let mut numbers = Numbers::new(seed);
+        let x = numbers.floats(num_rows * num_inputs, scale);
+        let matrix = numbers.floats(num_outputs * num_inputs, 2.0);
+        // Scales are quotients and products of floats; a bias may be close to the negative product.
+        let limit = |magnitude: f32| magnitude * 2e-6 + if has_bias { 1e-6 } else { 0.0 };
+        let limits = magnitudes(&x, &matrix, num_inputs).into_iter().map(limit).collect();
+        let mut case = Case::plain(graph, num_rows, vec![floats(&[num_rows, num_inputs], x)]);
+        case.weights = vec![(spec, matrix)];
+        if has_bias {
+            case.weights.push((bias_spec, numbers.short_floats(num_outputs)));
+        }
+        let case = if num_rows == 1 { case.unpadded() } else { case };
+        case.check(&[Tolerance::Each(limits)]);
+    }
+
+    /// A table that is also a head.
+    #[test]
+    fn embeddings_of_integers(
+        num_rows in 1..6usize,
+        [vocab_size, hidden_size] in prop::array::uniform2(1..40usize),
+        seed in any::<u64>(),
+    ) {
+        let mut graph = Graph::default();
+        let spec = integers_of(weight("table", &[vocab_size, hidden_size], DType::Bf16));
+        let (table, ids) = (graph.weight(&spec), graph.input(Input::TokenIds));
+        let hidden = graph.embedding(table, ids).unwrap();
+        let logits = graph.linear(hidden, table, None).unwrap();
+        let graph = graph.finish(&[hidden, logits]);
+        let mut numbers = Numbers::new(seed);
+        let ids = numbers.indices(num_rows, vocab_size);
+        let mut case = Case::new(graph, rows_of_one_token(num_rows, &ids), [num_rows + 1, 1], layout(num_rows + 1, 1, 16));
+        case.weights = vec![(spec, numbers.short_floats(vocab_size * hidden_size))];
+        let logits = Tolerance::Close { relative: 1e-6, absolute: 2e-6 * hidden_size as f32 };
+        case.check(&[Tolerance::Exact, logits]);
     }
 }
 

@@ -72,10 +72,14 @@ fn norm(graph: &mut Graph, x: Value, name: &str) -> Value {
     graph.rms_norm(x, weight, 1e-5, 0.0).unwrap()
 }
 
-fn programs() -> Programs {
+fn programs_of(model: &ModelGraphs) -> Programs {
     let layout = StateLayout { num_slots: 2, num_blocks: 4, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
     let form = ProgramForm { decode_heads: HeadForm::Split, chunk_bytes: 16 << 20, kv_dtype: Some(DType::F32) };
-    Programs::new(&model(), layout, 1, form)
+    Programs::new(model, layout, 1, form)
+}
+
+fn programs() -> Programs {
+    programs_of(&model())
 }
 
 const DECODER: ProgramKey = ProgramKey::Decoder { rows: 2, tokens_per_row: 1 };
@@ -89,6 +93,12 @@ fn the_program_of_a_decoder() {
 #[test]
 fn the_program_of_a_greedy_sampler() {
     insta::assert_snapshot!(programs().print(SAMPLER).unwrap().text);
+}
+
+#[test]
+fn the_program_of_a_decoder_of_integers() {
+    let programs = programs_of(&model().quantized(Integers::Int8));
+    insta::assert_snapshot!(programs.print(DECODER).unwrap().text);
 }
 
 /// Nothing that differs between runs, as the order of a hash map does, gets into a text.

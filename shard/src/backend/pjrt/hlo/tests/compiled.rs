@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use pjrt::{Client, CompileOptions, Plugin, Topology, Value};
+use prost::Message as _;
 
-use super::super::{Collectives, HloModule};
+use super::super::{Collectives, HloModule, proto};
 use crate::plugins::PluginKind;
 use crate::plugins::testing::{self, plugin_path};
 
@@ -19,6 +20,20 @@ const MATMUL: &str = "module @matmul { func.func @main(%a: tensor<256x512xbf16>,
     return %1 : tensor<256x128xf32> } }";
 /// Arguments of [`MATMUL`].
 const MATMUL_BYTES: u64 = 256 * 512 * 2 + 512 * 128 * 2 + 256 * 128 * 4;
+
+/// Rows of int8 times outputs of int8, as floats.
+const INT8_MATMUL: &str = "module @int8_matmul { func.func @main(%x: tensor<64x512xi8>, %w: tensor<256x512xi8>,
+      %scale: tensor<256xf32>) -> tensor<64x256xf32> {
+    %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<64x512xi8>, tensor<256x512xi8>) -> tensor<64x256xi32>
+    %1 = stablehlo.convert %0 : (tensor<64x256xi32>) -> tensor<64x256xf32>
+    %2 = stablehlo.broadcast_in_dim %scale, dims = [1] : (tensor<256xf32>) -> tensor<64x256xf32>
+    %3 = stablehlo.multiply %1, %2 : tensor<64x256xf32>
+    return %3 : tensor<64x256xf32> } }";
+/// Arguments of [`INT8_MATMUL`].
+const INT8_MATMUL_BYTES: u64 = 64 * 512 + 256 * 512 + 256 * 4;
+/// `PrimitiveType` of int8.
+const S8: i32 = 2;
 
 /// The sum of `n` times 4 blocks.
 const GATHER_LOOP: &str = "module @gather_loop { func.func @main(%cache: tensor<1024x16x128xbf16>,
@@ -95,12 +110,31 @@ fn with_libtpu(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
     testing::with_libtpu(module_path!(), test, |path| body(&Plugin::open(path).expect("the plugin opens")));
 }
 
-/// `text` as it is after the compiler of `topology`, for as many devices as there are `ids`.
-fn compiled(plugin: &Arc<Plugin>, topology: &str, ids: &[i64], text: &str) -> HloModule {
+/// What the compiler of `topology` makes of `text`, for as many devices as there are `ids`: its format and its bytes.
+fn optimised(plugin: &Arc<Plugin>, topology: &str, ids: &[i64], text: &str) -> (String, Vec<u8>) {
     let topology = Topology::new(plugin, topology, &[]).expect("a topology");
     let executable = topology.compile(text.as_bytes(), &CompileOptions::partitioned(ids)).expect("a program");
-    let (format, bytes) = executable.optimized_program().expect("a module");
+    executable.optimized_program().expect("a module")
+}
+
+fn compiled(plugin: &Arc<Plugin>, topology: &str, ids: &[i64], text: &str) -> HloModule {
+    let (format, bytes) = optimised(plugin, topology, ids, text);
     HloModule::parse(&format, &bytes).expect("readable")
+}
+
+/// Element types of the two factors of each product, inside of fusions too.
+fn factor_types(module: &proto::Module) -> Vec<[i32; 2]> {
+    let mut types = Vec::new();
+    for computation in &module.computations {
+        let of = |id: &i64| {
+            let factor = computation.instructions.iter().find(|instruction| instruction.id == *id);
+            factor.and_then(|factor| factor.shape.as_ref()).map_or(0, |shape| shape.element_type)
+        };
+        let is_product = |opcode: &str| ["convolution", "dot"].contains(&opcode);
+        let products = computation.instructions.iter().filter(|instruction| is_product(&instruction.opcode));
+        types.extend(products.map(|product| [of(&product.operand_ids[0]), of(&product.operand_ids[1])]));
+    }
+    types
 }
 
 #[test]
@@ -109,6 +143,19 @@ fn a_matmul_reads_its_arguments() {
         let module = compiled(plugin, "v5e:1x1", &[0], MATMUL);
         assert_eq!(module.reads(1), MATMUL_BYTES);
         assert_eq!(module.collectives(), Collectives::default());
+    });
+}
+
+/// Not as floats, which the compiler would make of them.
+#[test]
+fn integers_are_read_and_multiplied_as_integers() {
+    with_libtpu("integers_are_read_and_multiplied_as_integers", |plugin| {
+        for topology in ["v5e:1x1", "v6e:1x1"] {
+            let (format, bytes) = optimised(plugin, topology, &[0], INT8_MATMUL);
+            assert_eq!(HloModule::parse(&format, &bytes).expect("readable").reads(1), INT8_MATMUL_BYTES, "{topology}");
+            let module = proto::ModuleWithConfig::decode(bytes.as_slice()).expect("a module");
+            assert_eq!(factor_types(&module.hlo_module.unwrap_or_default()), [[S8; 2]], "{topology}");
+        }
     });
 }
 
