@@ -10,7 +10,7 @@ use safetensors::tensor::TensorView;
 
 use super::super::{Engine, EngineError, load};
 use super::{FIXTURES, Rig, args, fixture, ids, tolerance};
-use crate::args::{Device, ShardArgs};
+use crate::args::{Device, Quantize, ShardArgs};
 use crate::backend::StateLayout;
 use crate::batch::Batch;
 use crate::plugins::PluginKind;
@@ -213,10 +213,13 @@ fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
 
 /// On so many ranks of the CPU, each a thread.
 pub(super) fn on_cpu_ranks(model_id: &str, world_size: u32) -> Rig {
+    cpu_ranks(&args(model_id, Device::Cpu), world_size)
+}
+
+fn cpu_ranks(args: &ShardArgs, world_size: u32) -> Rig {
     let shared = tempfile::NamedTempFile::new().unwrap();
     let collective_path = Some(shared.path().to_path_buf());
-    let of_rank =
-        |rank| ShardArgs { rank, world_size, collective_path: collective_path.clone(), ..args(model_id, Device::Cpu) };
+    let of_rank = |rank| ShardArgs { rank, world_size, collective_path: collective_path.clone(), ..args.clone() };
     Rig::warm(Engines::load(&(0..world_size).map(of_rank).collect::<Vec<_>>()).unwrap())
 }
 
@@ -292,6 +295,25 @@ fn devices_make_the_tokens_of_one() {
         let alone = if is_short { on_xla_devices(path, 1) } else { Some(Rig::fixture(name)) };
         let (expected, tolerance) = (generate(&mut alone.unwrap(), 250), if is_short { 0.1 } else { 1e-4 });
         check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {num_devices} devices"));
+    }
+}
+
+/// Where inputs are split, each rounds its own part of x and of the weights, as ranks on the CPU do.
+#[test]
+fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
+    if plugin_path(PluginKind::Cpu).is_none() {
+        return;
+    }
+    for name in [FIXTURES[0], FIXTURES[1]] {
+        let of_integers = |device| {
+            let mut args = args(fixture(name).to_str().unwrap(), device);
+            args.model.quantize = Some(Quantize::Int8);
+            args
+        };
+        let devices = ShardArgs { devices_per_shard: 2, ..of_integers(Device::XlaCpu) };
+        let mut rig = Rig::warm_for(Engines::load(&[devices]).unwrap(), 2);
+        let expected = generate(&mut cpu_ranks(&of_integers(Device::Cpu), 2), 250);
+        check(&generate(&mut rig, 250), &expected, 1e-2, &format!("{name} of integers"));
     }
 }
 
