@@ -33,8 +33,29 @@ pub(crate) struct Block<T>(pub(crate) [[T; BLOCK_COLUMNS]; BLOCK_ROWS]);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) first: *const Line,
-    /// Positive.
     pub(crate) lines_per_step: usize,
+}
+
+impl Ahead {
+    /// Cut into equal shares, each of some lines per step, for `num_shares` products of `num_steps` steps.
+    #[inline(always)]
+    pub(crate) fn shares(self, num_shares: usize, num_steps: usize) -> impl Iterator<Item = Self> {
+        let lines_per_step = self.lines_per_step.div_ceil(num_shares);
+        let share = lines_per_step * num_steps;
+        (0..num_shares).map(move |idx| Self { first: self.first.wrapping_add(idx * share), lines_per_step })
+    }
+
+    /// The lines to ask for in one of `num_pieces` pieces of a step.
+    #[inline(always)]
+    pub(crate) fn of_piece(
+        self,
+        step: usize,
+        (piece, num_pieces): (usize, usize),
+    ) -> impl Iterator<Item = *const Line> {
+        let per_piece = self.lines_per_step.div_ceil(num_pieces);
+        let end = ((piece + 1) * per_piece).min(self.lines_per_step);
+        (piece * per_piece..end).map(move |line| self.first.wrapping_add(step * self.lines_per_step + line))
+    }
 }
 
 /// Numbers side by side, in one line or more.

@@ -16,7 +16,29 @@ pub(super) struct GroupedRows<'a> {
     pub(super) num_rows: usize,
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`, and asks for the lines `ahead`.
+/// How often the lines of weights are read for so many rows: once for those that fit into registers together.
+#[inline(always)]
+pub(super) fn num_sweeps<S: Simd>(mut num_rows: usize) -> usize {
+    let mut num_sweeps = 0;
+    while num_rows > 0 {
+        num_rows -= rows_together::<S>(num_rows);
+        num_sweeps += 1;
+    }
+    num_sweeps
+}
+
+/// Of so many rows, those whose sums fit into registers.
+#[inline(always)]
+fn rows_together<S: Simd>(num_rows: usize) -> usize {
+    match num_rows {
+        8.. if S::NUM_SUMS >= 16 => 8,
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
+}
+
+/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep asks for its share of the lines ahead.
 #[inline(always)]
 pub(super) fn add_product<S: Simd>(
     simd: S,
@@ -24,14 +46,14 @@ pub(super) fn add_product<S: Simd>(
     (right, ahead): (&[Line], Ahead),
     sums: &mut Block<i32>,
 ) {
+    let num_steps = right.len() / INT4_STEP_LINES;
+    let shares = ahead.shares(num_sweeps::<S>(rows.num_rows), num_steps);
     let mut row = 0;
-    while row < rows.num_rows {
-        // The first rows ask for what comes next; the others find it there.
-        let ahead = (row == 0).then_some(ahead);
-        row += match rows.num_rows - row {
-            8.. if S::NUM_SUMS >= 16 => add_rows::<S, 8>(simd, (rows, row), (right, ahead), sums),
-            4.. => add_rows::<S, 4>(simd, (rows, row), (right, ahead), sums),
-            2.. => add_rows::<S, 2>(simd, (rows, row), (right, ahead), sums),
+    for ahead in shares {
+        row += match rows_together::<S>(rows.num_rows - row) {
+            8 => add_rows::<S, 8>(simd, (rows, row), (right, ahead), sums),
+            4 => add_rows::<S, 4>(simd, (rows, row), (right, ahead), sums),
+            2 => add_rows::<S, 2>(simd, (rows, row), (right, ahead), sums),
             _ => add_rows::<S, 1>(simd, (rows, row), (right, ahead), sums),
         };
     }
@@ -41,7 +63,7 @@ pub(super) fn add_product<S: Simd>(
 fn add_rows<S: Simd, const ROWS: usize>(
     simd: S,
     (rows, first_row): (GroupedRows<'_>, usize),
-    (right, ahead): (&[Line], Option<Ahead>),
+    (right, ahead): (&[Line], Ahead),
     sums: &mut Block<i32>,
 ) -> usize {
     let sums = &mut sums.0[first_row..first_row + ROWS];
@@ -53,10 +75,8 @@ fn add_rows<S: Simd, const ROWS: usize>(
     }
     let lines = rows.lines.chunks_exact(rows.num_rows).zip(rows.starts.chunks_exact(rows.num_rows));
     for (step, ((lines, starts), right)) in lines.zip(right.chunks_exact(INT4_STEP_LINES)).enumerate() {
-        if let Some(ahead) = ahead {
-            for line in 0..ahead.lines_per_step {
-                simd.prefetch(ahead.first.wrapping_add(step * ahead.lines_per_step + line));
-            }
+        for line in ahead.of_piece(step, (0, 1)) {
+            simd.prefetch(line);
         }
         let (lines, starts) = (&lines[first_row..][..ROWS], &starts[first_row..][..ROWS]);
         for group in 0..STEP_GROUPS {

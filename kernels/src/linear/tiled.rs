@@ -55,6 +55,12 @@ trait Multiply {
         Self::Sum::default()
     }
 
+    /// How often the product of a block reads its lines of weights.
+    #[inline(always)]
+    fn num_sweeps<S: Simd>(&self) -> usize {
+        1
+    }
+
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: (&[Line], Ahead), sums: &mut Block<Self::Sum>);
     /// A sum that waits in y for the next pass.
     fn to_waiting(sum: Self::Sum) -> f32;
@@ -132,8 +138,10 @@ impl PartProduct<'_, '_> {
         let num_steps = self.weight.num_steps();
         let num_panels = self.part.y_rows[0].len().div_ceil(PANEL_OUTPUTS);
         let mut scratch = SCRATCH.take();
-        for first_step in (0..num_steps).step_by(PASS_STEPS) {
-            let steps = (first_step, (first_step + PASS_STEPS).min(num_steps));
+        // A single row is small enough to stay there whole.
+        let pass_steps = if self.blocks.block_rows() == 1 { num_steps } else { PASS_STEPS };
+        for first_step in (0..num_steps).step_by(pass_steps) {
+            let steps = (first_step, (first_step + pass_steps).min(num_steps));
             for panel in 0..num_panels {
                 self.multiply_panel(simd, by, (panel, steps), &mut scratch);
             }
@@ -159,6 +167,14 @@ impl PartProduct<'_, '_> {
         let bias = bias.map(|bias| &bias[(part.first_panel + panel) * PANEL_OUTPUTS..]);
         let block_rows = blocks.block_rows();
         let num_blocks = part.y_rows.len().div_ceil(block_rows);
+        // The next panel in equal shares or, where lines are read once, some close ahead.
+        let lines_per_step = step_lines.div_ceil(num_blocks);
+        let is_read_once = num_blocks * by.num_sweeps::<S>() == 1;
+        let distance = if is_read_once { LINES_AHEAD } else { weight.panel_len() };
+        let ahead = |block| {
+            let share = block * (end - first) * lines_per_step;
+            Ahead { first: packed.as_ptr().wrapping_add(distance + share), lines_per_step }
+        };
         let mut sums = Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]);
         for (idx, y_rows) in part.y_rows.chunks_mut(block_rows).enumerate() {
             let x = blocks.block(part.group * PART_BLOCKS + idx, first..end);
@@ -169,7 +185,7 @@ impl PartProduct<'_, '_> {
                     waiting::<M>(&y[panel * PANEL_OUTPUTS..])
                 };
             }
-            by.add_product(simd, x, (right, ahead((packed, step_lines), idx, num_blocks)), &mut sums);
+            by.add_product(simd, x, (right, ahead(idx)), &mut sums);
             for ((sums, y), row) in sums.0.iter().zip(y_rows).zip(x.rows) {
                 let mut values = [0.0; BLOCK_COLUMNS];
                 for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
@@ -183,6 +199,14 @@ impl PartProduct<'_, '_> {
 
 impl Multiply for Bf16<'_> {
     type Sum = f32;
+
+    #[inline(always)]
+    fn num_sweeps<S: Simd>(&self) -> usize {
+        match self {
+            Self::Tiles(_) | Self::Row => 1,
+            Self::Vectors { block_rows } => vector_tile::num_sweeps::<S>(*block_rows),
+        }
+    }
 
     #[inline(always)]
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<f32>) {
@@ -221,6 +245,11 @@ impl Multiply for Int8<'_> {
     }
 
     #[inline(always)]
+    fn num_sweeps<S: Simd>(&self) -> usize {
+        if self.tiles.is_some() { 1 } else { vector_tile::num_sweeps::<S>(self.block_rows) }
+    }
+
+    #[inline(always)]
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
         match self.tiles {
             Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
@@ -246,6 +275,11 @@ impl Multiply for Int8<'_> {
 
 impl Multiply for Int4<'_> {
     type Sum = i32;
+
+    #[inline(always)]
+    fn num_sweeps<S: Simd>(&self) -> usize {
+        if self.tiles.is_some() { 1 } else { group_tile::num_sweeps::<S>(self.block_rows) }
+    }
 
     #[inline(always)]
     fn prepare<'a>(&self, steps: &'a [Line], scratch: &'a mut Vec<Line>) -> &'a [Line] {
@@ -285,15 +319,6 @@ impl Multiply for Int4<'_> {
     fn finish(sum: i32, row_scale: f32, scales: &[Line], output: usize) -> f32 {
         Int8::finish(sum, row_scale, scales, output)
     }
-}
-
-/// What the product of a block asks for: the next panel in equal shares or, where there is one block, lines close ahead.
-#[inline(always)]
-fn ahead((steps, step_lines): (&[Line], usize), block: usize, num_blocks: usize) -> Ahead {
-    let lines_per_step = step_lines.div_ceil(num_blocks);
-    let share = steps.len() / step_lines * lines_per_step;
-    let first = if num_blocks == 1 { LINES_AHEAD } else { steps.len() + block * share };
-    Ahead { first: steps.as_ptr().wrapping_add(first), lines_per_step }
 }
 
 #[inline(always)]

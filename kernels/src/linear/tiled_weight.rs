@@ -99,9 +99,14 @@ impl TiledWeight {
         self.format.num_steps(self.sizes[1])
     }
 
+    /// Lines from a panel to the next.
+    pub(super) fn panel_len(&self) -> usize {
+        self.format.panel_len(self.sizes[1])
+    }
+
     /// The scales of a panel's outputs, and the lines of its steps.
     pub(super) fn panel(&self, idx: usize) -> (&[Line], &[Line]) {
-        let panel_len = self.format.panel_len(self.sizes[1]);
+        let panel_len = self.panel_len();
         self.lines[idx * panel_len..][..panel_len].split_at(self.format.num_scale_lines())
     }
 

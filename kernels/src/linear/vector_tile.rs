@@ -69,7 +69,31 @@ impl<S: Simd> Dots<S> for Bf16Pairs {
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][16 words]` and `right` `[steps][2][16 words][16 columns]`.
+/// How often the lines of weights are read for so many rows: once for those that fit into registers together.
+#[inline(always)]
+pub(super) fn num_sweeps<S: Simd>(mut num_rows: usize) -> usize {
+    let mut num_sweeps = 0;
+    while num_rows > 0 {
+        num_rows -= rows_together::<S>(num_rows);
+        num_sweeps += 1;
+    }
+    num_sweeps
+}
+
+/// Of so many rows, those whose sums fit into registers.
+#[inline(always)]
+fn rows_together<S: Simd>(num_rows: usize) -> usize {
+    match num_rows {
+        12.. if S::NUM_SUMS >= 24 => 12,
+        8.. if S::NUM_SUMS >= 16 => 8,
+        4.. if S::NUM_SUMS >= 8 => 4,
+        2.. if S::NUM_SUMS >= 4 => 2,
+        _ => 1,
+    }
+}
+
+/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][16 words]` and `right` `[steps][2][16 words][16 columns]`. Each
+/// sweep asks for its share of the lines ahead.
 #[inline(always)]
 pub(super) fn add_product<S: Simd, D: Dots<S>>(
     simd: S,
@@ -78,16 +102,17 @@ pub(super) fn add_product<S: Simd, D: Dots<S>>(
     (right, ahead): (&[Line], Ahead),
     sums: &mut Block<D::Sum>,
 ) {
+    let num_steps = right.len() / STEP_LINES;
+    let shares = ahead.shares(num_sweeps::<S>(num_rows), num_steps);
     let mut row = 0;
-    while row < num_rows {
-        // The first rows ask for what comes next; the others find it there.
-        let lines = Rows { left, num_rows, row, ahead: (row == 0).then_some(ahead) };
-        row += match num_rows - row {
-            12.. if S::NUM_SUMS >= 24 => add_rows::<S, D, 12>(simd, lines, right, sums),
-            8.. if S::NUM_SUMS >= 16 => add_rows::<S, D, 8>(simd, lines, right, sums),
-            4.. if S::NUM_SUMS >= 8 => add_rows::<S, D, 4>(simd, lines, right, sums),
-            2.. if S::NUM_SUMS >= 4 => add_rows::<S, D, 2>(simd, lines, right, sums),
-            _ => add_rows::<S, D, 1>(simd, lines, right, sums),
+    for ahead in shares {
+        let rows = Rows { left, num_rows, row, ahead };
+        row += match rows_together::<S>(num_rows - row) {
+            12 => add_rows::<S, D, 12>(simd, rows, right, sums),
+            8 => add_rows::<S, D, 8>(simd, rows, right, sums),
+            4 => add_rows::<S, D, 4>(simd, rows, right, sums),
+            2 => add_rows::<S, D, 2>(simd, rows, right, sums),
+            _ => add_rows::<S, D, 1>(simd, rows, right, sums),
         };
     }
 }
@@ -98,7 +123,7 @@ struct Rows<'a> {
     left: &'a [Line],
     num_rows: usize,
     row: usize,
-    ahead: Option<Ahead>,
+    ahead: Ahead,
 }
 
 #[inline(always)]
@@ -119,13 +144,12 @@ fn add_rows<S: Simd, D: Dots<S>, const ROWS: usize>(
     let steps = rows.left.chunks_exact(rows.num_rows).zip(right.chunks_exact(STEP_LINES));
     for (step, (left, right)) in steps.enumerate() {
         let left = &left[rows.row..rows.row + ROWS];
-        if let Some(ahead) = rows.ahead {
-            for line in 0..ahead.lines_per_step {
-                simd.prefetch(ahead.first.wrapping_add(step * ahead.lines_per_step + line));
-            }
-        }
         let (first, second) = right.split_at(TILE_SIZE);
         for pair in 0..TILE_SIZE {
+            // A few at a time: there are few places for lines that are under way.
+            for line in rows.ahead.of_piece(step, (pair, TILE_SIZE)) {
+                simd.prefetch(line);
+            }
             for (row, vectors) in vectors.iter_mut().enumerate() {
                 let word = left[row].0[pair];
                 vectors[0] = D::add(simd, vectors[0], &first[pair].0, word);
