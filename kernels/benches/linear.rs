@@ -1,6 +1,7 @@
-//! `cargo bench -p kernels --bench linear [-- portable|avx2|avx512|avx512-vnni|avx512-bf16|amx]`: speed of a linear layer against the machine's limits.
+//! `cargo bench -p kernels --bench linear [-- ISA [TYPE [ROWS]]]`: speed of a linear layer against the machine's limits.
 //!
-//! Several copies of the weight are used in turn, as the layers of a model are, so that it comes from memory. Figures
+//! ISA is a name that `HILO_CPU_ISA` knows, TYPE int4, int8, bf16, f16 or f32, ROWS a number of rows of x. Several copies of the
+//! weight, a gigabyte together, are used in turn, as the layers of a model are, so that it comes from memory. Figures
 //! are the best of many calls. Compare shares of the read bandwidth measured in the same run, not absolute figures.
 
 mod measure;
@@ -16,31 +17,44 @@ use measure::best_seconds;
 
 const NUM_OUTPUTS: usize = 8192;
 const NUM_INPUTS: usize = 2048;
-const NUM_LAYERS: usize = 6;
+/// Of all copies of the weight: more than the largest caches hold.
+const WEIGHTS_BYTES: usize = 1 << 30;
 const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
+const TYPES: [(&str, WeightType); 5] = [
+    ("int4", WeightType::Int4),
+    ("int8", WeightType::Int8),
+    ("bf16", WeightType::Bf16),
+    ("f16", WeightType::F16),
+    ("f32", WeightType::F32),
+];
 
 fn main() -> io::Result<()> {
-    let name = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let isa = isa::select(name.as_deref()).map_err(io::Error::other)?;
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
+    let isa = isa::select(arguments.next().as_deref()).map_err(io::Error::other)?;
+    let (dtype, rows) = (arguments.next(), arguments.next());
+    let rows = rows.map(|rows| rows.parse().map_err(|_| io::Error::other(format!("{rows} is no number of rows"))));
+    let rows = rows.transpose()?.map_or_else(|| ROWS.to_vec(), |rows| vec![rows]);
     let mut out = io::stdout().lock();
     let bandwidth = read_bandwidth();
     writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
     writeln!(out, "y[m, {NUM_OUTPUTS}] = x[m, {NUM_INPUTS}] · Wᵀ")?;
-    for dtype in [WeightType::Int4, WeightType::Int8, WeightType::Bf16, WeightType::F16, WeightType::F32] {
-        measure(&mut out, dtype, bandwidth)?;
+    for (_, dtype) in TYPES.iter().filter(|(name, _)| dtype.as_deref().is_none_or(|dtype| dtype == *name)) {
+        measure(&mut out, *dtype, &rows, bandwidth)?;
     }
     Ok(())
 }
 
-fn measure(out: &mut impl Write, dtype: WeightType, bandwidth: f64) -> io::Result<()> {
+fn measure(out: &mut impl Write, dtype: WeightType, rows: &[usize], bandwidth: f64) -> io::Result<()> {
     let values = (0..NUM_OUTPUTS * NUM_INPUTS).map(|i| ((i * 7919) % 1009) as f32 / 1009.0 - 0.5);
     let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
     let row_bytes = NUM_INPUTS * size_of::<f32>();
-    let rows =
+    let stored =
         |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| take(&bytes[rows.start * row_bytes..rows.end * row_bytes]);
-    let pack = || PackedWeight::pack([NUM_OUTPUTS, NUM_INPUTS], FloatType::F32, dtype, &rows);
-    let layers: Vec<PackedWeight> = (0..NUM_LAYERS).map(|_| pack()).collect();
-    for rows in ROWS {
+    let mut layers = Vec::new();
+    while layers.iter().map(PackedWeight::size_bytes).sum::<usize>() < WEIGHTS_BYTES {
+        layers.push(PackedWeight::pack([NUM_OUTPUTS, NUM_INPUTS], FloatType::F32, dtype, &stored));
+    }
+    for rows in rows.iter().copied() {
         let x: Vec<f32> = (0..rows * NUM_INPUTS).map(|i| ((i * 31) % 127) as f32 / 127.0 - 0.5).collect(); // [rows, inputs]
         let mut y = vec![0.0; rows * NUM_OUTPUTS]; // [rows, outputs]
         let mut turns = layers.iter().cycle();

@@ -25,6 +25,21 @@ pub enum Activation {
     Tanh,
 }
 
+impl Activation {
+    /// `gate = f(gate) * up`
+    #[inline(always)]
+    pub(crate) fn gate<S: Simd>(self, simd: S, gate: &mut [[f32; LANES]], up: &[[f32; LANES]]) {
+        match self {
+            Self::Silu => gate_by(simd, Silu, gate, up),
+            Self::Gelu => gate_by(simd, Gelu, gate, up),
+            Self::GeluTanh => gate_by(simd, GeluTanh, gate, up),
+            Self::SquaredRelu => gate_by(simd, SquaredRelu, gate, up),
+            Self::Sigmoid => gate_by(simd, Sigmoid, gate, up),
+            Self::Tanh => gate_by(simd, Tanh, gate, up),
+        }
+    }
+}
+
 /// `y = f(x)` for every value. Both have one length.
 ///
 /// # Panics
@@ -147,6 +162,13 @@ impl Function for Tanh {
     fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
         let exponential = simd.exp(simd.add(x, x));
         simd.sub(simd.splat(1.0), simd.div(simd.splat(2.0), simd.add(simd.splat(1.0), exponential)))
+    }
+}
+
+#[inline(always)]
+fn gate_by<S: Simd, F: Function>(simd: S, function: F, gate: &mut [[f32; LANES]], up: &[[f32; LANES]]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        simd.store(simd.mul(function.of(simd, simd.load(gate)), simd.load(up)), gate);
     }
 }
 

@@ -123,10 +123,11 @@ impl Tiles {
                 "add {ahead}, {stride}",
                 "dec {asked}",
                 "jnz 3b",
-                "tileloadd tmm4, [{left} + {stride}]",
+                // Rows pass by: the first-level cache is for what is on the right, which the next block uses again.
+                "tileloaddt1 tmm4, [{left} + {stride}]",
                 "tileloadd tmm6, [{right} + {stride}]",
                 "tileloadd tmm7, [{right} + {stride} + 1024]",
-                "tileloadd tmm5, [{second_left} + {stride}]",
+                "tileloaddt1 tmm5, [{second_left} + {stride}]",
                 ".if {is_int8}",
                 "tdpbssd tmm0, tmm4, tmm6",
                 "tdpbssd tmm1, tmm4, tmm7",

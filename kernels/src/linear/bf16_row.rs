@@ -3,20 +3,28 @@
 //! Door: [`add_product`]. It adds in the order in which tiles do, so a row has the same bits alone and among others.
 
 use crate::isa::{LANES, Simd};
-use crate::lines::{BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
+use crate::lines::{Ahead, BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
 
 /// Adds to `sums` the product of `left` `[steps][32 values]` and `right` `[steps][2][16 pairs][16 columns]`: of each step the even
 /// products are summed in order, and the odd ones; both are added to the sum.
 #[inline(always)]
-pub(super) fn add_product<S: Simd>(simd: S, left: &[Line], right: &[Line], sums: &mut [f32; BLOCK_COLUMNS]) {
+pub(super) fn add_product<S: Simd>(
+    simd: S,
+    left: &[Line],
+    (right, ahead): (&[Line], Ahead),
+    sums: &mut [f32; BLOCK_COLUMNS],
+) {
     let mut vectors = [simd.splat(0.0); BLOCK_COLUMNS / LANES];
     for (vector, sums) in vectors.iter_mut().zip(sums.as_chunks().0) {
         *vector = simd.load(sums);
     }
-    for (left, right) in left.iter().zip(right.chunks_exact(STEP_LINES)) {
-        for (vector, right) in vectors.iter_mut().zip(right.chunks_exact(TILE_SIZE)) {
+    for (step, (left, right)) in left.iter().zip(right.chunks_exact(STEP_LINES)).enumerate() {
+        for (tile, (vector, right)) in vectors.iter_mut().zip(right.chunks_exact(TILE_SIZE)).enumerate() {
             let [mut even, mut odd] = [simd.splat(0.0); 2];
-            for (word, line) in left.0.iter().zip(right) {
+            for (idx, (word, line)) in left.0.iter().zip(right).enumerate() {
+                for line in ahead.of_piece(step, (tile * TILE_SIZE + idx, STEP_LINES)) {
+                    simd.prefetch(line);
+                }
                 let weights = simd.widen_bf16_pairs(&line.0);
                 even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], even);
                 odd = simd.mul_add(simd.splat(f32::from_bits(word & 0xffff_0000)), weights[1], odd);

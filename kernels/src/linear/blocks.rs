@@ -1,6 +1,6 @@
 //! x in blocks of rows for products with tiled weights: `[blocks][steps][rows]` lines of bf16 or, with a scale per row, of int8.
 //!
-//! Door: [`Blocks`]. Missing rows of the last block, and missing inputs of the last step, are zero.
+//! Door: [`Blocks`]. Missing inputs of the last step are zero; missing rows of the last block are any numbers.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -11,16 +11,19 @@ use super::int4::{self, STEP_GROUPS};
 use super::tiled_weight::Format;
 use crate::integers::{int8, int8_scale};
 use crate::isa::{Isa, Kernel, Simd};
-use crate::lines::{BLOCK_ROWS, Line};
+use crate::lines::{BLOCK_ROWS, Line, Lines};
+
+/// Lines between blocks: where their distance is a power of two, the same steps of all of them fall into few sets of the caches.
+const GAP_LINES: usize = 128;
 
 thread_local! {
     /// Memory for x, kept: to get it from the system takes longer than to fill it.
-    static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static SCRATCH: Cell<Vec<Lines>> = const { Cell::new(Vec::new()) };
 }
 
 /// All blocks of x.
 pub(super) struct Blocks {
-    lines: Vec<Line>,
+    lines: Lines,
     block_rows: usize,
     block_len: usize,
     rows: Vec<RowNumbers>,
@@ -44,7 +47,6 @@ pub(super) struct BlockOfX<'a> {
     pub(super) lines: &'a [Line],
     /// `[steps][rows]`, or none.
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
-    pub(super) rows: &'a [RowNumbers],
 }
 
 /// Rounds the rows of a block.
@@ -62,15 +64,9 @@ struct Round<'a> {
 impl Blocks {
     /// Rounds x `[rows, num_inputs]`, on one thread if it `is_small`.
     pub(super) fn new(isa: Isa, format: Format, (x, num_inputs): (&[f32], usize), is_small: bool) -> Self {
-        let num_rows = x.len() / num_inputs;
-        let block_rows = num_rows.clamp(1, BLOCK_ROWS);
-        let block_len = block_rows * num_inputs.div_ceil(format.step_inputs());
-        let num_blocks = num_rows.div_ceil(block_rows);
-        let mut lines = SCRATCH.take();
-        lines.clear();
-        lines.resize(num_blocks * block_len, Line([0; 16])); // [blocks][steps][rows]
-        let mut rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
-        let num_starts = if format == Format::Int4 { lines.len() } else { 0 };
+        let Self { mut lines, block_rows, block_len, mut rows, .. } =
+            Self::unwritten(format, x.len() / num_inputs, num_inputs);
+        let num_starts = if format == Format::Int4 { rows.len() / block_rows * block_len } else { 0 };
         let mut starts = vec![[0; STEP_GROUPS]; num_starts];
         let mut rest = starts.as_mut_slice();
         let blocks =
@@ -80,14 +76,41 @@ impl Blocks {
             Round { format, x, num_inputs, block_rows, lines, rows, starts }
         });
         let blocks: Vec<Round<'_>> = blocks.collect();
-        let min_blocks = if is_small { num_blocks.max(1) } else { 1 };
+        let min_blocks = if is_small { blocks.len().max(1) } else { 1 };
         blocks.into_par_iter().with_min_len(min_blocks).for_each(|block| isa.run(block));
         Self { lines, block_rows, block_len, rows, starts }
     }
 
+    /// Blocks of any numbers for `num_rows` rows, not scaled.
+    pub(super) fn unwritten(format: Format, num_rows: usize, num_inputs: usize) -> Self {
+        let block_rows = Self::rows_of_blocks(num_rows);
+        let num_blocks = num_rows.div_ceil(block_rows);
+        let gap = if num_blocks > 1 { GAP_LINES } else { 0 };
+        let block_len = block_rows * num_inputs.div_ceil(format.step_inputs()) + gap;
+        let mut kept = SCRATCH.take();
+        let len = num_blocks * block_len;
+        // [blocks][steps][rows], and more.
+        let lines = kept.pop().filter(|lines| lines.len() >= len).unwrap_or_else(|| Lines::zeros(len));
+        SCRATCH.set(kept);
+        let rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
+        Self { lines, block_rows, block_len, rows, starts: Vec::new() }
+    }
+
+    /// Rows of each block where there are so many together.
+    pub(super) fn rows_of_blocks(num_rows: usize) -> usize {
+        num_rows.clamp(1, BLOCK_ROWS)
+    }
+
+    /// The lines `[blocks][steps][rows]`, and how many a block has.
+    pub(super) fn lines_mut(&mut self) -> (&mut [Line], usize) {
+        (&mut self.lines, self.block_len)
+    }
+
     /// Keeps the memory for the next call of this thread.
     pub(super) fn recycle(self) {
-        SCRATCH.set(self.lines);
+        let mut kept = SCRATCH.take();
+        kept.push(self.lines);
+        SCRATCH.set(kept);
     }
 
     /// Rows of each block.
@@ -100,8 +123,12 @@ impl Blocks {
         let first = idx * self.block_len;
         let lines = first + steps.start * self.block_rows..first + steps.end * self.block_rows;
         let starts = if self.starts.is_empty() { &[] } else { &self.starts[lines.clone()] };
-        let rows = &self.rows[idx * self.block_rows..][..self.block_rows];
-        BlockOfX { lines: &self.lines[lines], starts, rows }
+        BlockOfX { lines: &self.lines[lines], starts }
+    }
+
+    /// What the rows of a block stand for.
+    pub(super) fn rows(&self, idx: usize) -> &[RowNumbers] {
+        &self.rows[idx * self.block_rows..][..self.block_rows]
     }
 }
 
@@ -113,11 +140,7 @@ impl Kernel for Round<'_> {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.iter_mut().skip(row).step_by(self.block_rows);
             if self.format == Format::Bf16 {
-                round_row::<32>(x, lines, |line, values| {
-                    for (word, pair) in line.0.iter_mut().zip(values.as_chunks::<2>().0) {
-                        *word = bf16_bits(pair[1]) & 0xffff_0000 | bf16_bits(pair[0]) >> 16;
-                    }
-                });
+                round_row(x, lines, bf16_line);
                 continue;
             }
             let (scale, inverse) = int8_scale(x);
@@ -137,6 +160,14 @@ impl Kernel for Round<'_> {
                 *start = S::group_start(low, high);
             }
         }
+    }
+}
+
+/// The nearest numbers of bf16.
+#[inline(always)]
+pub(super) fn bf16_line(line: &mut Line, values: &[f32; 32]) {
+    for (word, pair) in line.0.iter_mut().zip(values.as_chunks::<2>().0) {
+        *word = bf16_bits(pair[1]) & 0xffff_0000 | bf16_bits(pair[0]) >> 16;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`, accumulated in f32.
 //!
-//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step. `packed_weight` lays the weight out in panels of
+//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step, and [`gated_mlp`] for the three of a feed-forward network. `packed_weight` lays the weight out in panels of
 //! 32 outputs, `row_blocks` lays x out beside it, `tile` multiplies the two in registers, and this file cuts the work. Where
 //! there are instructions for bf16, bf16 weights go another way: `tiled_weight`, `tiled`.
 //!
@@ -27,6 +27,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::activation::{self, Activation};
 use crate::isa::{self, Isa, Kernel, Simd};
 use packed_weight::{PANEL_OUTPUTS, PANEL_VECTORS, Panels, WeightLine};
 use parts::Part;
@@ -76,6 +77,46 @@ pub(crate) fn linear_on(isa: Isa, x: &[f32], weight: &PackedWeight, bias: Option
     }
 }
 
+/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, in]`, gate and up `[between, in]`, down `[out, between]` and y `[m, out]`:
+/// the same bits as [`linear`] and [`activation::gated`] give one after the other, without what lies between in memory of its own.
+///
+/// # Panics
+/// When the lengths do not fit the weights, or these one another.
+pub fn gated_mlp(x: &[f32], weights: [&PackedWeight; 3], activation: Activation, y: &mut [f32]) {
+    gated_mlp_on(isa::active(), x, weights, activation, y);
+}
+
+/// [`gated_mlp`] with a given instruction set.
+pub(crate) fn gated_mlp_on(
+    isa: Isa,
+    x: &[f32],
+    [gate, up, down]: [&PackedWeight; 3],
+    activation: Activation,
+    y: &mut [f32],
+) {
+    let [inputs, between, outputs] = [gate.num_inputs(), gate.num_outputs(), down.num_outputs()];
+    let rows = y.len() / outputs;
+    assert_eq!([up.num_inputs(), up.num_outputs()], [inputs, between], "up must be [{between}, {inputs}] as gate is");
+    assert_eq!(down.num_inputs(), between, "down must take {between} inputs, the outputs of gate");
+    assert_eq!(y.len(), rows * outputs, "y holds {} values, not rows of {outputs} outputs", y.len());
+    assert_eq!(x.len(), rows * inputs, "x holds {} values, not {rows} rows of {inputs} inputs", x.len());
+    let x_parts = x.chunks(MAX_BLOCKED_ROWS * inputs);
+    for (x, y) in x_parts.zip(y.chunks_mut(MAX_BLOCKED_ROWS * outputs)) {
+        match [gate, up, down].map(PackedWeight::panels) {
+            [Panels::Tiled(gate), Panels::Tiled(up), Panels::Tiled(down)] if gate.format() == up.format() => {
+                tiled::gated_mlp(isa, x, [gate, up, down], activation, y);
+            }
+            _ => {
+                let [mut opened, mut raised, mut gated] = [(); 3].map(|()| vec![0.0; x.len() / inputs * between]); // [m, between]
+                linear_on(isa, x, gate, None, &mut opened);
+                linear_on(isa, x, up, None, &mut raised);
+                activation::gated_on(isa, activation, [&opened, &raised], &mut gated);
+                linear_on(isa, &gated, down, None, y);
+            }
+        }
+    }
+}
+
 /// The product of some rows with a weight.
 struct Product<'a> {
     isa: Isa,
@@ -94,7 +135,9 @@ impl Product<'_> {
         let blocks: Vec<usize> = (0..self.blocks.len()).collect();
         let rows_of = |blocks: &[usize]| blocks.iter().map(|idx| self.blocks.block(*idx).num_rows).sum();
         let group_rows = blocks.chunks(task_blocks).map(rows_of);
-        let parts = parts::cut(y, self.weight.num_outputs(), part_panels, group_rows);
+        let num_outputs = self.weight.num_outputs();
+        let panels = (PANEL_OUTPUTS, num_outputs.div_ceil(PANEL_OUTPUTS), part_panels);
+        let parts = parts::cut(y, num_outputs, panels, group_rows);
         parts.into_par_iter().for_each(|part| self.run(part, task_blocks));
     }
 
@@ -110,8 +153,8 @@ impl Product<'_> {
         (num_blocks.div_ceil(num_block_parts).max(1), task_panels)
     }
 
-    fn run(&self, mut part: Part<'_>, task_blocks: usize) {
-        for y in &mut part.y_rows {
+    fn run(&self, mut part: Part<'_, f32>, task_blocks: usize) {
+        for y in &mut part.rows {
             y.fill(0.0);
         }
         let first_block = part.group * task_blocks;
@@ -123,7 +166,7 @@ impl Product<'_> {
             Panels::Tiled(_) => unreachable!("tiles are multiplied by `tiled`"),
         }
         if let Some(bias) = self.bias {
-            for y in &mut part.y_rows {
+            for y in &mut part.rows {
                 let bias = &bias[part.first_panel * PANEL_OUTPUTS..][..y.len()];
                 y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
             }
@@ -137,7 +180,7 @@ struct PartProduct<'a, 'y, L> {
     blocks: (&'a RowBlocks<'a>, usize),
     /// Of the whole weight: `[panels, inputs]`.
     lines: &'a [L],
-    part: &'a mut Part<'y>,
+    part: &'a mut Part<'y, f32>,
 }
 
 impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
@@ -147,14 +190,14 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
     fn run<S: Simd>(self, simd: S) {
         let Self { blocks: (blocks, first_block), lines, part } = self;
         let num_inputs = blocks.num_inputs();
-        let num_panels = part.y_rows[0].len().div_ceil(PANEL_OUTPUTS);
+        let num_panels = part.num_panels;
         let lines = &lines[part.first_panel * num_inputs..][..num_panels * num_inputs];
-        let num_blocks = blocks.count_of_rows(first_block, part.y_rows.len());
+        let num_blocks = blocks.count_of_rows(first_block, part.rows.len());
         let pass_inputs = if num_blocks == 1 { num_inputs } else { PASS_INPUTS };
         for first_input in (0..num_inputs).step_by(pass_inputs) {
             let inputs = first_input..(first_input + pass_inputs).min(num_inputs);
             for (group, group_lines) in lines.chunks(GROUP_PANELS * num_inputs).enumerate() {
-                let mut y_rows = &mut part.y_rows[..];
+                let mut y_rows = &mut part.rows[..];
                 for idx in 0..num_blocks {
                     let RowBlock { num_rows, x } = blocks.block(first_block + idx);
                     let (block_y_rows, rest) = y_rows.split_at_mut(num_rows);

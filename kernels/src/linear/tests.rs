@@ -327,3 +327,40 @@ fn lengths_that_do_not_fit_panic() {
     let weight = pack(isa::active(), WeightType::F32, [3, 2], &numbers(6, 14));
     linear(&[0.0; 5], &weight, None, &mut [0.0; 3]);
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn a_network_computes_what_its_layers_do(
+        rows in 1_usize..140, inputs in 1_usize..90, between in 1_usize..200, outputs in 1_usize..70, dtypes in [0..5_usize, 0..5],
+    ) {
+        for isa in Isa::available() {
+            check_network(isa, [rows, inputs, between, outputs], dtypes.map(|dtype| ALL[dtype]));
+        }
+    }
+}
+
+/// Gate and up are of the first type, down of the second.
+fn check_network(isa: Isa, [rows, inputs, between, outputs]: [usize; 4], [inward, outward]: [WeightType; 2]) {
+    let x = numbers(rows * inputs, 30);
+    let [gate, up] = [31, 32].map(|seed| pack(isa, inward, [between, inputs], &numbers(between * inputs, seed)));
+    let down = pack(isa, outward, [outputs, between], &numbers(outputs * between, 33));
+    let [mut opened, mut raised, mut gated] = [(); 3].map(|()| vec![f32::NAN; rows * between]);
+    linear_on(isa, &x, &gate, None, &mut opened);
+    linear_on(isa, &x, &up, None, &mut raised);
+    activation::gated_on(isa, Activation::Silu, [&opened, &raised], &mut gated);
+    let [mut expected, mut y] = [(); 2].map(|()| vec![f32::NAN; rows * outputs]);
+    linear_on(isa, &gated, &down, None, &mut expected);
+    gated_mlp_on(isa, &x, [&gate, &up, &down], Activation::Silu, &mut y);
+    assert!(y == expected, "{isa} {inward:?} {outward:?} [{rows}, {inputs}, {between}, {outputs}]");
+}
+
+#[test]
+fn a_large_network_computes_what_its_layers_do() {
+    for isa in Isa::available() {
+        for dtype in [WeightType::Bf16, WeightType::Int8, WeightType::Int4] {
+            check_network(isa, [530, 1100, 2400, 72], [dtype; 2]);
+        }
+    }
+}

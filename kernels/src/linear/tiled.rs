@@ -5,11 +5,13 @@
 //! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly.
 
 use std::cell::Cell;
+use std::ops::Range;
+use std::thread::LocalKey;
 
 use rayon::prelude::*;
 
 use super::bf16_row;
-use super::blocks::{BlockOfX, Blocks, RowNumbers};
+use super::blocks::{BlockOfX, Blocks, RowNumbers, bf16_line};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::PANEL_OUTPUTS;
@@ -17,31 +19,87 @@ use super::parts::{self, Part};
 use super::tiled_weight::{Format, TiledWeight, scale};
 use super::vector_tile::{self, Bf16Pairs, Int8Quads};
 use super::{LINES_AHEAD, MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
-use crate::isa::{Isa, Kernel, Simd, Tiles};
+use crate::activation::Activation;
+use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 
-/// Blocks of a part, and steps of a pass: together 1 MiB of x, half of a second-level cache.
-const PART_BLOCKS: usize = 8;
-const PASS_STEPS: usize = 64;
+/// Blocks of a part, and lines of x of a pass: 1 MiB, half of a second-level cache.
+const PART_BLOCKS: usize = 16;
+const PASS_LINES: usize = 1 << 14;
+/// Steps whose part of a panel stays in the first-level cache while all blocks use it: 32 KiB.
+const CHUNK_STEPS: usize = 16;
+/// Blocks that use a part of a panel often enough for their sums to be put aside meanwhile.
+const MIN_CHUNKED_BLOCKS: usize = 8;
+/// Panels of a part whose sums wait from pass to pass: 2 MiB.
+const MAX_WAITING_PANELS: usize = 32;
 
 thread_local! {
     /// Memory for steps that are unpacked before they are multiplied, kept.
     static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    /// Memory for what lies between two layers, kept.
+    static BETWEEN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Memory for sums, kept.
+    static F32_SUMS: Cell<Vec<Block<f32>>> = const { Cell::new(Vec::new()) };
+    static I32_SUMS: Cell<Vec<Block<i32>>> = const { Cell::new(Vec::new()) };
 }
 
-/// The product of some blocks and panels.
-struct PartProduct<'a, 'y> {
+/// A type of sums.
+trait Sum: Copy + Default + 'static {
+    /// Memory of this thread for them.
+    fn kept() -> &'static LocalKey<Cell<Vec<Block<Self>>>>;
+}
+
+impl Sum for f32 {
+    fn kept() -> &'static LocalKey<Cell<Vec<Block<f32>>>> {
+        &F32_SUMS
+    }
+}
+
+impl Sum for i32 {
+    fn kept() -> &'static LocalKey<Cell<Vec<Block<i32>>>> {
+        &I32_SUMS
+    }
+}
+
+/// Where the sums of a part go.
+trait Destination {
+    /// Blocks of the part, of so many rows each.
+    fn num_blocks(&self, block_rows: usize) -> usize;
+    /// Takes the values of a panel and a block of the part.
+    fn take<S: Simd>(&mut self, simd: S, place: (usize, usize), block_rows: usize, values: &Block<f32>);
+    /// Asks the caches for where the values of a panel and a block go.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, _simd: S, _place: (usize, usize), _block_rows: usize) {}
+}
+
+/// What becomes of the sums of a panel before they go there.
+#[derive(Clone, Copy)]
+enum Finish<'a> {
+    Bias(&'a [f32]),
+    Nothing,
+    /// Those of the second weight are multiplied by a function of those of the first.
+    Gate(Activation),
+}
+
+/// The products of some blocks and the same panels of each weight.
+struct PartProduct<'a, D, const WEIGHTS: usize> {
     isa: Isa,
     tiles: Option<&'a Tiles>,
     blocks: &'a Blocks,
-    weight: &'a TiledWeight,
-    bias: Option<&'a [f32]>,
-    part: Part<'y>,
+    weights: [&'a TiledWeight; WEIGHTS],
+    finish: Finish<'a>,
+    group: usize,
+    first_panel: usize,
+    num_panels: usize,
+    destination: D,
 }
 
 /// How lines are multiplied, and what becomes of the sums.
 trait Multiply {
-    type Sum: Copy + Default;
+    type Sum: Sum;
+
+    /// Whether [`Multiply::prepare`] makes other lines of them.
+    const IS_PREPARED: bool = false;
 
     /// The steps of a panel as they are multiplied.
     #[inline(always)]
@@ -62,11 +120,13 @@ trait Multiply {
     }
 
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: (&[Line], Ahead), sums: &mut Block<Self::Sum>);
-    /// A sum that waits in y for the next pass.
-    fn to_waiting(sum: Self::Sum) -> f32;
-    fn of_waiting(value: f32) -> Self::Sum;
-    /// The sum of an output, with the scales of its row and of itself.
-    fn finish(sum: Self::Sum, row_scale: f32, scales: &[Line], output: usize) -> f32;
+    /// The sums of a panel's outputs, times the scales of their row and of themselves.
+    fn finish<S: Simd>(
+        simd: S,
+        sums: &[Self::Sum; BLOCK_COLUMNS],
+        scales: (f32, &[Line]),
+        values: &mut [f32; BLOCK_COLUMNS],
+    );
 }
 
 enum Bf16<'a> {
@@ -92,32 +152,162 @@ struct Int4<'a> {
 /// `y = x · Wᵀ + bias`, with x `[m, inputs]` and y `[m, outputs]`.
 pub(super) fn linear(isa: Isa, x: &[f32], weight: &TiledWeight, bias: Option<&[f32]>, y: &mut [f32]) {
     let [outputs, inputs] = weight.sizes();
-    let num_multiply_adds = y.len() * inputs;
-    let is_small = num_multiply_adds < MIN_PARALLEL_MULTIPLY_ADDS;
-    let num_tasks = if is_small { 1 } else { rayon::current_num_threads() * TASKS_PER_THREAD };
-    let blocks = Blocks::new(isa, weight.format(), (x, inputs), is_small);
-    let group_rows = y.chunks(PART_BLOCKS * blocks.block_rows() * outputs).map(|rows| rows.len() / outputs);
-    let group_rows: Vec<usize> = group_rows.collect();
-    let group_parts = num_tasks.div_ceil(group_rows.len().max(1));
-    let part_panels = outputs.div_ceil(PANEL_OUTPUTS).div_ceil(group_parts);
-    // A single part stays on the calling thread.
-    parts::cut(y, outputs, part_panels, group_rows).into_par_iter().for_each(|part| {
-        let blocks = &blocks;
-        let multiply = |tiles: Option<&Tiles>| isa.run(PartProduct { isa, tiles, blocks, weight, bias, part });
-        // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do.
-        if blocks.block_rows() == 1 { multiply(None) } else { isa.with_tiles(blocks.block_rows(), multiply) }
-    });
+    let cut = Cut::new(x.len() / inputs, [weight]);
+    let blocks = Blocks::new(isa, weight.format(), (x, inputs), cut.is_small());
+    let finish = bias.map_or(Finish::Nothing, Finish::Bias);
+    let parts = parts::cut(y, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
+    multiply(isa, &blocks, [weight], finish, parts);
     blocks.recycle();
 }
 
-impl Kernel for PartProduct<'_, '_> {
+/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, inputs]` and y `[m, outputs]`; gate and up are of one format and size.
+pub(super) fn gated_mlp(
+    isa: Isa,
+    x: &[f32],
+    [gate, up, down]: [&TiledWeight; 3],
+    activation: Activation,
+    y: &mut [f32],
+) {
+    let [outputs, inputs] = gate.sizes();
+    let num_rows = x.len() / inputs;
+    let cut = Cut::new(num_rows, [gate, up]);
+    let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small());
+    let finish = Finish::Gate(activation);
+    let between = if down.format() == Format::Bf16 {
+        // The outputs of a panel are the inputs of a step.
+        let mut between = Blocks::unwritten(Format::Bf16, num_rows, outputs);
+        let block_rows = between.block_rows();
+        let (lines, block_len) = between.lines_mut();
+        let parts = parts::cut(lines, block_len, cut.panels(block_rows), cut.groups(block_rows));
+        multiply(isa, &blocks, [gate, up], finish, parts);
+        between
+    } else {
+        let mut between = BETWEEN.take();
+        between.resize(num_rows * outputs, 0.0); // [m, outputs]
+        let parts = parts::cut(&mut between, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
+        multiply(isa, &blocks, [gate, up], finish, parts);
+        let rounded = Blocks::new(isa, down.format(), (&between, outputs), cut.is_small());
+        BETWEEN.set(between);
+        rounded
+    };
+    blocks.recycle();
+    let [outputs, _] = down.sizes();
+    let cut = Cut::new(num_rows, [down]);
+    let parts = parts::cut(y, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
+    multiply(isa, &between, [down], Finish::Nothing, parts);
+    between.recycle();
+}
+
+/// How rows and panels are cut into parts.
+struct Cut {
+    num_rows: usize,
+    block_rows: usize,
+    num_tasks: usize,
+    num_panels: usize,
+    part_panels: usize,
+}
+
+impl Cut {
+    fn new<const WEIGHTS: usize>(num_rows: usize, weights: [&TiledWeight; WEIGHTS]) -> Self {
+        let [outputs, inputs] = weights[0].sizes();
+        let is_small = WEIGHTS * num_rows * outputs * inputs < MIN_PARALLEL_MULTIPLY_ADDS;
+        let num_tasks = if is_small { 1 } else { rayon::current_num_threads() * TASKS_PER_THREAD };
+        let block_rows = Blocks::rows_of_blocks(num_rows);
+        let num_groups = num_rows.div_ceil(PART_BLOCKS * block_rows).max(1);
+        let num_panels = outputs.div_ceil(PANEL_OUTPUTS);
+        let part_panels = num_panels.div_ceil(num_tasks.div_ceil(num_groups));
+        // The sums of a single block do not wait.
+        let max_panels = if num_rows > block_rows { MAX_WAITING_PANELS / WEIGHTS } else { part_panels };
+        Self { num_rows, block_rows, num_tasks, num_panels, part_panels: part_panels.min(max_panels) }
+    }
+
+    /// Whether waking other threads costs more than it gives.
+    fn is_small(&self) -> bool {
+        self.num_tasks == 1
+    }
+
+    /// Length of a panel, how many there are, and how many a part has.
+    fn panels(&self, panel_len: usize) -> (usize, usize, usize) {
+        (panel_len, self.num_panels, self.part_panels)
+    }
+
+    /// How many times `row_rows` rows each group has.
+    fn groups(&self, row_rows: usize) -> impl Iterator<Item = usize> {
+        let group_rows = PART_BLOCKS * self.block_rows;
+        let num_rows = self.num_rows;
+        (0..num_rows).step_by(group_rows).map(move |first| group_rows.min(num_rows - first).div_ceil(row_rows))
+    }
+}
+
+fn multiply<T: Send, const WEIGHTS: usize>(
+    isa: Isa,
+    blocks: &Blocks,
+    weights: [&TiledWeight; WEIGHTS],
+    finish: Finish<'_>,
+    parts: Vec<Part<'_, T>>,
+) where
+    for<'y> Rows<'y, T>: Destination,
+{
+    // A single part stays on the calling thread.
+    parts.into_par_iter().for_each(|Part { group, first_panel, num_panels, rows }| {
+        let destination = Rows(rows);
+        let multiply = |tiles: Option<&Tiles>| {
+            isa.run(PartProduct { isa, tiles, blocks, weights, finish, group, first_panel, num_panels, destination });
+        };
+        // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do.
+        if blocks.block_rows() == 1 { multiply(None) } else { isa.with_tiles(blocks.block_rows(), multiply) }
+    });
+}
+
+/// Slices of a part: `[rows][outputs]` of f32, or `[blocks][panels][rows of a block]` of lines that are bf16.
+struct Rows<'y, T>(Vec<&'y mut [T]>);
+
+impl Destination for Rows<'_, f32> {
+    fn num_blocks(&self, block_rows: usize) -> usize {
+        self.0.len().div_ceil(block_rows)
+    }
+
+    #[inline(always)]
+    fn take<S: Simd>(&mut self, simd: S, (panel, block): (usize, usize), block_rows: usize, values: &Block<f32>) {
+        for (values, y) in values.0.iter().zip(&mut self.0[block * block_rows..]).take(block_rows) {
+            let y = &mut y[panel * PANEL_OUTPUTS..];
+            match y.first_chunk_mut() {
+                Some(y) => copy(simd, values, y),
+                None => y.copy_from_slice(&values[..y.len()]),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, simd: S, (panel, block): (usize, usize), block_rows: usize) {
+        for y in self.0.iter().skip(block * block_rows).take(block_rows) {
+            let first = y.as_ptr().wrapping_add(panel * PANEL_OUTPUTS);
+            simd.prefetch(first.cast());
+            simd.prefetch(first.wrapping_add(LANES).cast());
+        }
+    }
+}
+
+impl Destination for Rows<'_, Line> {
+    fn num_blocks(&self, _block_rows: usize) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn take<S: Simd>(&mut self, _simd: S, (panel, block): (usize, usize), block_rows: usize, values: &Block<f32>) {
+        let lines = &mut self.0[block][panel * block_rows..][..block_rows];
+        lines.iter_mut().zip(&values.0).for_each(|(line, values)| bf16_line(line, values));
+    }
+}
+
+impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let tiles = self.tiles;
         let block_rows = self.blocks.block_rows();
-        match self.weight.format() {
+        match self.weights[0].format() {
             Format::Bf16 => {
                 let by = match tiles {
                     Some(tiles) => Bf16::Tiles(tiles),
@@ -132,67 +322,114 @@ impl Kernel for PartProduct<'_, '_> {
     }
 }
 
-impl PartProduct<'_, '_> {
+impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
     #[inline(always)]
     fn multiply<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
-        let num_steps = self.weight.num_steps();
-        let num_panels = self.part.y_rows[0].len().div_ceil(PANEL_OUTPUTS);
+        let num_steps = self.weights[0].num_steps();
+        let num_panels = self.num_panels;
+        let num_blocks = self.destination.num_blocks(self.blocks.block_rows());
+        // A single block is small enough to stay in the cache whole.
+        let pass_steps = if num_blocks == 1 { num_steps } else { PASS_LINES / (num_blocks * self.blocks.block_rows()) };
+        // Sums of panels wait for the next pass.
+        let num_waiting = if num_steps <= pass_steps { 1 } else { num_panels };
+        let mut kept = M::Sum::kept().take();
+        let num_sums = num_waiting * WEIGHTS * num_blocks;
+        kept.resize(num_sums.max(kept.len()), Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]));
+        let sums = &mut kept[..num_sums]; // [panels][weights][blocks]
         let mut scratch = SCRATCH.take();
-        // A single row is small enough to stay there whole.
-        let pass_steps = if self.blocks.block_rows() == 1 { num_steps } else { PASS_STEPS };
         for first_step in (0..num_steps).step_by(pass_steps) {
-            let steps = (first_step, (first_step + pass_steps).min(num_steps));
+            let steps = first_step..(first_step + pass_steps).min(num_steps);
             for panel in 0..num_panels {
-                self.multiply_panel(simd, by, (panel, steps), &mut scratch);
+                let sums = &mut sums[panel % num_waiting * WEIGHTS * num_blocks..][..WEIGHTS * num_blocks];
+                for (weight, sums) in self.weights.into_iter().zip(sums.chunks_exact_mut(num_blocks)) {
+                    if first_step == 0 {
+                        self.start::<S, M>(by, sums);
+                    }
+                    self.add_steps(simd, by, (weight, panel, steps.clone()), (sums, &mut scratch));
+                }
+                if steps.end == num_steps {
+                    self.finish::<S, M>(simd, panel, sums);
+                }
             }
         }
         SCRATCH.set(scratch);
+        M::Sum::kept().set(kept);
     }
 
-    /// All blocks times some steps of one panel.
+    /// Of all blocks, what their sums begin with.
     #[inline(always)]
-    fn multiply_panel<S: Simd, M: Multiply>(
-        &mut self,
+    fn start<S: Simd, M: Multiply>(&self, by: &M, sums: &mut [Block<M::Sum>]) {
+        for (idx, sums) in sums.iter_mut().enumerate() {
+            let rows = self.blocks.rows(self.group * PART_BLOCKS + idx);
+            for (sums, row) in sums.0.iter_mut().zip(rows) {
+                *sums = [by.start::<S>(*row); BLOCK_COLUMNS];
+            }
+        }
+    }
+
+    /// Adds the products of all blocks and some steps of a weight's panel.
+    #[inline(always)]
+    fn add_steps<S: Simd, M: Multiply>(
+        &self,
         simd: S,
         by: &M,
-        (panel, (first, end)): (usize, (usize, usize)),
-        scratch: &mut Vec<Line>,
+        (weight, panel, steps): (&TiledWeight, usize, Range<usize>),
+        (sums, scratch): (&mut [Block<M::Sum>], &mut Vec<Line>),
     ) {
-        let Self { blocks, weight, bias, part, .. } = self;
-        let (scales, steps) = weight.panel(part.first_panel + panel);
+        let (_, lines) = weight.panel(self.first_panel + panel);
         let step_lines = weight.format().step_lines();
-        let packed = &steps[first * step_lines..end * step_lines];
-        let right = by.prepare(packed, scratch);
-        let is_last = end == weight.num_steps();
-        let bias = bias.map(|bias| &bias[(part.first_panel + panel) * PANEL_OUTPUTS..]);
-        let block_rows = blocks.block_rows();
-        let num_blocks = part.y_rows.len().div_ceil(block_rows);
+        let num_blocks = sums.len();
         // The next panel in equal shares or, where lines are read once, some close ahead.
         let lines_per_step = step_lines.div_ceil(num_blocks);
         let is_read_once = num_blocks * by.num_sweeps::<S>() == 1;
         let distance = if is_read_once { LINES_AHEAD } else { weight.panel_len() };
-        let ahead = |block| {
-            let share = block * (end - first) * lines_per_step;
-            Ahead { first: packed.as_ptr().wrapping_add(distance + share), lines_per_step }
-        };
-        let mut sums = Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]);
-        for (idx, y_rows) in part.y_rows.chunks_mut(block_rows).enumerate() {
-            let x = blocks.block(part.group * PART_BLOCKS + idx, first..end);
-            for ((sums, y), row) in sums.0.iter_mut().zip(&*y_rows).zip(x.rows) {
-                *sums = if first == 0 {
-                    [by.start::<S>(*row); BLOCK_COLUMNS]
-                } else {
-                    waiting::<M>(&y[panel * PANEL_OUTPUTS..])
-                };
+        // A part of the panel that stays in the first-level cache while all blocks use it.
+        let is_chunked = num_blocks >= MIN_CHUNKED_BLOCKS || M::IS_PREPARED;
+        let chunk_steps = if is_chunked { CHUNK_STEPS } else { steps.len() };
+        for first in steps.clone().step_by(chunk_steps) {
+            let chunk = first..(first + chunk_steps).min(steps.end);
+            let packed = &lines[chunk.start * step_lines..chunk.end * step_lines];
+            let right = by.prepare(packed, scratch);
+            for (idx, sums) in sums.iter_mut().enumerate() {
+                let share = idx * chunk.len() * lines_per_step;
+                let ahead = Ahead { first: packed.as_ptr().wrapping_add(distance + share), lines_per_step };
+                let x = self.blocks.block(self.group * PART_BLOCKS + idx, chunk.clone());
+                by.add_product(simd, x, (right, ahead), sums);
             }
-            by.add_product(simd, x, (right, ahead(idx)), &mut sums);
-            for ((sums, y), row) in sums.0.iter().zip(y_rows).zip(x.rows) {
-                let mut values = [0.0; BLOCK_COLUMNS];
-                for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
-                    *value = if is_last { M::finish(*sum, row.scale, scales, output) } else { M::to_waiting(*sum) };
+        }
+    }
+
+    /// Hands on the sums `[weights][blocks]` of a panel.
+    #[inline(always)]
+    fn finish<S: Simd, M: Multiply>(&mut self, simd: S, panel: usize, sums: &[Block<M::Sum>]) {
+        let block_rows = self.blocks.block_rows();
+        let num_blocks = sums.len() / WEIGHTS;
+        let idx_of_panel = self.first_panel + panel;
+        let mut values = [const { Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]) }; WEIGHTS];
+        for block in 0..num_blocks {
+            self.destination.prefetch(simd, (panel, block + 1), block_rows);
+            let rows = self.blocks.rows(self.group * PART_BLOCKS + block);
+            for ((weight, values), sums) in self.weights.iter().zip(&mut values).zip(sums.chunks_exact(num_blocks)) {
+                let (scales, _) = weight.panel(idx_of_panel);
+                for ((values, sums), row) in values.0.iter_mut().zip(&sums[block].0).zip(rows) {
+                    M::finish(simd, sums, (row.scale, scales), values);
                 }
-                store(&values, bias.filter(|_| is_last), &mut y[panel * PANEL_OUTPUTS..]);
             }
+            match (self.finish, values.as_mut_slice()) {
+                (Finish::Gate(activation), [gate, up, ..]) => {
+                    for (gate, up) in gate.0.iter_mut().zip(&up.0).take(block_rows) {
+                        activation.gate(simd, gate.as_chunks_mut().0, up.as_chunks().0);
+                    }
+                }
+                (Finish::Bias(bias), [values, ..]) => {
+                    let bias = &bias[idx_of_panel * PANEL_OUTPUTS..];
+                    for values in values.0.iter_mut().take(block_rows) {
+                        values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+                    }
+                }
+                (Finish::Nothing | Finish::Gate(_) | Finish::Bias(_), _) => {}
+            }
+            self.destination.take(simd, (panel, block), block_rows, &values[0]);
         }
     }
 }
@@ -213,7 +450,7 @@ impl Multiply for Bf16<'_> {
         let left = x.lines;
         match self {
             Self::Tiles(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
-            Self::Row => bf16_row::add_product(simd, left, right, &mut sums.0[0]),
+            Self::Row => bf16_row::add_product(simd, left, (right, ahead), &mut sums.0[0]),
             Self::Vectors { block_rows } => {
                 vector_tile::add_product(simd, Bf16Pairs, (left, *block_rows), (right, ahead), sums)
             }
@@ -221,18 +458,8 @@ impl Multiply for Bf16<'_> {
     }
 
     #[inline(always)]
-    fn to_waiting(sum: f32) -> f32 {
-        sum
-    }
-
-    #[inline(always)]
-    fn of_waiting(value: f32) -> f32 {
-        value
-    }
-
-    #[inline(always)]
-    fn finish(sum: f32, _row_scale: f32, _scales: &[Line], _output: usize) -> f32 {
-        sum
+    fn finish<S: Simd>(simd: S, sums: &[f32; BLOCK_COLUMNS], _: (f32, &[Line]), values: &mut [f32; BLOCK_COLUMNS]) {
+        copy(simd, sums, values);
     }
 }
 
@@ -258,23 +485,22 @@ impl Multiply for Int8<'_> {
     }
 
     #[inline(always)]
-    fn to_waiting(sum: i32) -> f32 {
-        f32::from_bits(sum.cast_unsigned())
-    }
-
-    #[inline(always)]
-    fn of_waiting(value: f32) -> i32 {
-        value.to_bits().cast_signed()
-    }
-
-    #[inline(always)]
-    fn finish(sum: i32, row_scale: f32, scales: &[Line], output: usize) -> f32 {
-        sum as f32 * (row_scale * scale(scales, output))
+    fn finish<S: Simd>(
+        _simd: S,
+        sums: &[i32; BLOCK_COLUMNS],
+        (row_scale, scales): (f32, &[Line]),
+        values: &mut [f32; BLOCK_COLUMNS],
+    ) {
+        for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
+            *value = *sum as f32 * (row_scale * scale(scales, output));
+        }
     }
 }
 
 impl Multiply for Int4<'_> {
     type Sum = i32;
+
+    const IS_PREPARED: bool = true;
 
     #[inline(always)]
     fn num_sweeps<S: Simd>(&self) -> usize {
@@ -306,35 +532,19 @@ impl Multiply for Int4<'_> {
     }
 
     #[inline(always)]
-    fn to_waiting(sum: i32) -> f32 {
-        Int8::to_waiting(sum)
-    }
-
-    #[inline(always)]
-    fn of_waiting(value: f32) -> i32 {
-        Int8::of_waiting(value)
-    }
-
-    #[inline(always)]
-    fn finish(sum: i32, row_scale: f32, scales: &[Line], output: usize) -> f32 {
-        Int8::finish(sum, row_scale, scales, output)
+    fn finish<S: Simd>(
+        simd: S,
+        sums: &[i32; BLOCK_COLUMNS],
+        scales: (f32, &[Line]),
+        values: &mut [f32; BLOCK_COLUMNS],
+    ) {
+        Int8::finish(simd, sums, scales, values);
     }
 }
 
 #[inline(always)]
-fn waiting<M: Multiply>(y: &[f32]) -> [M::Sum; BLOCK_COLUMNS] {
-    let mut sums = [M::Sum::default(); BLOCK_COLUMNS];
-    sums.iter_mut().zip(y).for_each(|(sum, value)| *sum = M::of_waiting(*value));
-    sums
-}
-
-#[inline(always)]
-fn store(values: &[f32; BLOCK_COLUMNS], bias: Option<&[f32]>, y: &mut [f32]) {
-    match y.first_chunk_mut() {
-        Some(y) => *y = *values,
-        None => y.copy_from_slice(&values[..y.len()]),
-    }
-    if let Some(bias) = bias {
-        y.iter_mut().zip(bias).take(BLOCK_COLUMNS).for_each(|(y, bias)| *y += bias);
+fn copy<S: Simd>(simd: S, from: &[f32; BLOCK_COLUMNS], to: &mut [f32; BLOCK_COLUMNS]) {
+    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
+        simd.store(simd.load(from), to);
     }
 }

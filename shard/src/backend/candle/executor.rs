@@ -10,6 +10,7 @@ use candle_core::{Device, Tensor};
 use kernels::linear::PackedWeight;
 
 use super::loader::Weight;
+use super::plan::Plan;
 use super::state::State;
 use super::{elementwise, experts, host, model_ops, sampling_ops};
 use crate::backend::{BackendError, Membership};
@@ -21,6 +22,7 @@ use crate::sampling::Column;
 #[derive(Debug)]
 pub(super) struct Program {
     graph: Arc<Graph>,
+    plan: Plan,
     /// One per node; `None` where it is no weight.
     weights: Vec<Option<Weight>>,
 }
@@ -49,7 +51,7 @@ impl Program {
             if let Op::Weight(spec) = op { weights.get(&spec.name).cloned() } else { None }
         };
         let weights = graph.nodes().iter().map(|node| weight(&node.op)).collect();
-        Self { graph: Arc::clone(graph), weights }
+        Self { graph: Arc::clone(graph), plan: Plan::new(graph), weights }
     }
 
     /// The graph.
@@ -59,21 +61,35 @@ impl Program {
 
     /// Runs the graph and answers its outputs.
     pub(super) fn run(&self, step: &Step<'_>) -> Result<Vec<Tensor>, BackendError> {
-        run(&self.graph, &self.weights, step)
+        run_plan(&self.graph, &self.plan, &self.weights, step)
     }
 }
 
 /// Runs `graph` with the weights of its nodes and answers its outputs.
 pub(super) fn run(graph: &Graph, weights: &[Option<Weight>], step: &Step<'_>) -> Result<Vec<Tensor>, BackendError> {
+    run_plan(graph, &Plan::default(), weights, step)
+}
+
+fn run_plan(
+    graph: &Graph,
+    plan: &Plan,
+    weights: &[Option<Weight>],
+    step: &Step<'_>,
+) -> Result<Vec<Tensor>, BackendError> {
     let mut values = Values { held: vec![None; graph.nodes().len()] };
-    for (index, last_uses) in graph.last_uses().iter().enumerate() {
+    for index in (0..graph.nodes().len()).filter(|index| !plan.is_within(*index)) {
         let known = weights.get(index).and_then(Option::as_ref);
-        let value = match known {
-            Some(weight) => weight.clone(),
-            None => Weight::Tensor(compute(graph, index, &values, step)?),
+        let value = match (known, plan.mlp(index)) {
+            (Some(weight), _) => weight.clone(),
+            (None, Some(mlp)) => {
+                let weights = mlp.weights.map(|weight| values.packed(weight));
+                Weight::Tensor(model_ops::gated_mlp(values.tensor(mlp.x), weights, mlp.activation)?)
+            }
+            (None, None) => Weight::Tensor(compute(graph, index, &values, step)?),
         };
         values.held[index] = Some(value);
-        last_uses.iter().for_each(|value| values.held[value.index()] = None);
+        let last_uses = plan.computed_at(index).flat_map(|index| &graph.last_uses()[index]);
+        last_uses.for_each(|value| values.held[value.index()] = None);
     }
     Ok(graph.outputs().iter().map(|output| values.tensor(*output).clone()).collect())
 }

@@ -4,7 +4,7 @@
 
 use candle_core::Tensor;
 use kernels::linear::PackedWeight;
-use kernels::{activation, linear, softmax};
+use kernels::{linear, softmax};
 
 use super::host::{self, View};
 use super::model_ops::kernel;
@@ -54,12 +54,8 @@ pub(super) fn experts(
         }
         let inputs: Vec<f32> =
             tokens.iter().flat_map(|token| &x.f32()[token * hidden_size..][..hidden_size]).copied().collect();
-        let [mut opened, mut raised, mut gated] = [(); 3].map(|()| vec![0.0; tokens.len() * gate.num_outputs()]); // [its tokens, intermediate]
-        linear::linear(&inputs, gate, None, &mut opened);
-        linear::linear(&inputs, up, None, &mut raised);
-        activation::gated(kernel(function), &opened, &raised, &mut gated);
         let mut outputs = vec![0.0; tokens.len() * hidden_size]; // [its tokens, hidden]
-        linear::linear(&gated, down, None, &mut outputs);
+        linear::gated_mlp(&inputs, [gate, up, down], kernel(function), &mut outputs);
         for (token, output) in tokens.iter().zip(outputs.chunks_exact(hidden_size)) {
             let weight = weight(*token);
             let to = &mut sum[token * hidden_size..][..hidden_size];

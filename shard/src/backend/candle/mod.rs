@@ -18,6 +18,7 @@ mod loader;
 mod model_ops;
 #[cfg(test)]
 pub(super) mod oracle;
+mod plan;
 mod sampler_run;
 mod sampling_ops;
 mod selection;

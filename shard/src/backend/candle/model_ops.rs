@@ -54,6 +54,15 @@ pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -
     host::shaped(y, (num_rows, weight.num_outputs()))
 }
 
+/// `down(f(gate(x)) * up(x))` with the weights of gate, up and down.
+pub(super) fn gated_mlp(x: &Tensor, weights: [&PackedWeight; 3], activation: Activation) -> Result<Tensor> {
+    let num_rows = x.dim(0)?;
+    let num_outputs = weights[2].num_outputs();
+    let mut y = vec![0.0; num_rows * num_outputs]; // [n, out]
+    kernels::linear::gated_mlp(View::new(x)?.f32(), weights, kernel(activation), &mut y);
+    host::shaped(y, (num_rows, num_outputs))
+}
+
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, offset: f32) -> Result<Tensor> {
     let mut y = vec![0.0; x.elem_count()]; // as x
     let weight = View::new(weight)?;
