@@ -29,6 +29,22 @@ pub(crate) struct Line(pub(crate) [u32; 16]);
 #[repr(C, align(64))]
 pub(crate) struct Block<T>(pub(crate) [[T; BLOCK_COLUMNS]; BLOCK_ROWS]);
 
+/// The nearest numbers of bf16, two in a word.
+#[inline(always)]
+pub(crate) fn bf16_line(line: &mut Line, values: &[f32; 32]) {
+    for (word, pair) in line.0.iter_mut().zip(values.as_chunks::<2>().0) {
+        *word = bf16_bits(pair[1]) & 0xffff_0000 | bf16_bits(pair[0]) >> 16;
+    }
+}
+
+/// The nearest bf16 in the upper half, of two the even one; the rest is not zero.
+#[inline(always)]
+fn bf16_bits(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    if value.is_nan() { bits | 0x40_0000 } else { rounded }
+}
+
 /// Lines that will be read soon: each step of a product asks for some of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
@@ -37,6 +53,11 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
+    /// Lines that are in the caches anyway.
+    pub(crate) fn nothing(lines: &[Line]) -> Self {
+        Self { first: lines.as_ptr(), lines_per_step: 0 }
+    }
+
     /// Cut into equal shares, each of some lines per step, for `num_shares` products of `num_steps` steps.
     #[inline(always)]
     pub(crate) fn shares(self, num_shares: usize, num_steps: usize) -> impl Iterator<Item = Self> {

@@ -23,14 +23,14 @@ pub(super) struct Attend<'a, 'y, E: KvElement> {
 }
 
 /// One token's query of one head, and the state of its softmax.
-struct Query {
+pub(super) struct Query {
     /// Keys it attends.
-    first_key: usize,
-    end_key: usize,
+    pub(super) first_key: usize,
+    pub(super) end_key: usize,
     /// Largest score so far.
     max: f32,
     /// Sum of e^(score - max) so far.
-    sum: f32,
+    pub(super) sum: f32,
 }
 
 impl<E: KvElement> Kernel for Attend<'_, '_, E> {
@@ -79,7 +79,7 @@ impl<E: KvElement> Kernel for Attend<'_, '_, E> {
 }
 
 impl<E: KvElement> Attend<'_, '_, E> {
-    fn queries(&self) -> Vec<Query> {
+    pub(super) fn queries(&self) -> Vec<Query> {
         let first_position = self.task.row.first_position() + self.task.first_token;
         let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);
         num_keys_of_tokens
@@ -93,7 +93,7 @@ impl<E: KvElement> Attend<'_, '_, E> {
             .collect()
     }
 
-    fn scaled_queries(&self) -> Vectors {
+    pub(super) fn scaled_queries(&self) -> Vectors {
         let (head_dim, group_size) = (self.shape.head_dim, self.shape.group_size());
         let mut scaled = Vectors::zeros(self.task.out.len() * group_size, head_dim);
         let first_token = self.task.row.first_token + self.task.first_token;
@@ -107,9 +107,13 @@ impl<E: KvElement> Attend<'_, '_, E> {
         scaled
     }
 
+    /// Where the output of each query goes.
+    pub(super) fn outputs(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        self.task.out.iter_mut().flat_map(|token| token.chunks_mut(self.shape.head_dim))
+    }
+
     fn write(&mut self, queries: &[Query], gathered: &Vectors) {
-        let heads = self.task.out.iter_mut().flat_map(|token| token.chunks_mut(self.shape.head_dim));
-        for ((idx, query), out) in queries.iter().enumerate().zip(heads) {
+        for ((idx, query), out) in queries.iter().enumerate().zip(self.outputs()) {
             let values = gathered.of(idx).iter().flat_map(|line| &line.0);
             out.iter_mut().zip(values).for_each(|(out, value)| *out = value / query.sum);
         }
@@ -119,14 +123,14 @@ impl<E: KvElement> Attend<'_, '_, E> {
 impl Query {
     /// The keys it attends of the chunk at `first_key`, counted from there.
     #[inline(always)]
-    fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
+    pub(super) fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
         let in_chunk = |key: usize| key.saturating_sub(first_key).min(CHUNK_KEYS);
         in_chunk(self.first_key)..in_chunk(self.end_key)
     }
 
     /// Replaces scores by e^(score - max) and returns the factor by which what was gathered before shrinks.
     #[inline(always)]
-    fn exponentiate<S: Simd>(&mut self, simd: S, weights: &mut ChunkWeights) -> f32 {
+    pub(super) fn exponentiate<S: Simd>(&mut self, simd: S, weights: &mut ChunkWeights) -> f32 {
         let mut largest = simd.splat(f32::NEG_INFINITY);
         let (weights, _) = weights.as_chunks_mut::<LANES>();
         for lanes in weights.iter() {
@@ -149,7 +153,7 @@ impl Query {
 
 /// Bounds scores; those of keys that are not attended stay minus infinity.
 #[inline(always)]
-fn cap<S: Simd>(simd: S, soft_cap: f32, weights: &mut ChunkWeights) {
+pub(super) fn cap<S: Simd>(simd: S, soft_cap: f32, weights: &mut ChunkWeights) {
     let (weights, _) = weights.as_chunks_mut::<LANES>();
     for lanes in weights {
         let scores = simd.load(lanes);

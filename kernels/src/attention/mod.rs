@@ -2,12 +2,13 @@
 //!
 //! Doors: [`write_kv`] puts this step's keys and values into a [`KvCache`], then [`paged_attention`] attends. `rows` says where
 //! a row's tokens and keys lie, `cache` keeps them in one of several types (`element`), `attend` is the arithmetic of one piece
-//! of work, and this file cuts the work.
+//! of work (`by_tiles` where the CPU has tiles and the cache bf16), and this file cuts the work.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and sum.
 //! Neither the other rows, nor the cut of the prompt, nor the threads change a bit of its output.
 
 mod attend;
+mod by_tiles;
 mod cache;
 mod element;
 mod rows;
@@ -22,7 +23,9 @@ pub use rows::{AttentionRow, AttentionShape};
 use rayon::prelude::*;
 
 use crate::isa::{self, Isa};
+use crate::lines::BLOCK_ROWS;
 use attend::Attend;
+use by_tiles::AttendByTiles;
 use cache::{KeysAndValues, TypedCache};
 use element::KvElement;
 
@@ -169,7 +172,14 @@ impl Attention<'_> {
         match &self.cache.0 {
             TypedCache::F32(cache) => self.isa.run(Attend { shape, q, cache, task }),
             TypedCache::F16(cache) => self.isa.run(Attend { shape, q, cache, task }),
-            TypedCache::Bf16(cache) => self.isa.run(Attend { shape, q, cache, task }),
+            TypedCache::Bf16(cache) => {
+                let block_rows = (task.out.len() * shape.group_size()).clamp(1, BLOCK_ROWS);
+                let attend = Attend { shape, q, cache, task };
+                self.isa.with_tiles(block_rows, |tiles| match tiles {
+                    Some(tiles) => self.isa.run(AttendByTiles { attend, tiles, block_rows }),
+                    None => self.isa.run(attend),
+                });
+            }
             TypedCache::Int8(cache) => self.isa.run(Attend { shape, q, cache, task }),
         }
     }

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::avx2::sum_halves;
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use super::simd::{Kernel, LANES, Simd};
-use crate::lines::Line;
+use crate::lines::{Line, bf16_line};
 
 /// Proof that the CPU has AVX-512 F and BW, and FMA; with one kind of dots VNNI, for integers, with two BF16 as well.
 #[derive(Clone, Copy)]
@@ -249,6 +249,65 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
+    fn max_lane(self, vector: __m512) -> f32 {
+        // Of what is no number and another number, the instruction answers the other.
+        let numbers = self.max(vector, self.splat(f32::NEG_INFINITY));
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_reduce_max_ps(numbers) }
+    }
+
+    #[inline(always)]
+    fn round_to_bf16(self, values: &[f32; 2 * LANES], to: &mut Line) {
+        if !Self::HAS_BF16 {
+            return bf16_line(to, values);
+        }
+        // SAFETY: `self` proves that the CPU has AVX-512 with BF16; values and line hold the bytes that are read and written.
+        unsafe {
+            let (low, high) = (_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(LANES)));
+            _mm512_store_si512(to.0.as_mut_ptr().cast(), bits_of_bf16(_mm512_cvtne2ps_pbh(high, low)));
+        }
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &[[u32; LANES]; LANES], to: &mut [Line; LANES]) {
+        // SAFETY: `self` proves that the CPU has AVX-512; rows and lines hold the 64 bytes that are read and written.
+        unsafe {
+            let mut a = [_mm512_setzero_si512(); LANES];
+            for (a, row) in a.iter_mut().zip(rows) {
+                *a = _mm512_loadu_si512(row.as_ptr().cast());
+            }
+            // Words of two rows, then of four, in each quarter of a register.
+            let mut b = a;
+            for i in 0..LANES / 2 {
+                b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+                b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+            }
+            for i in 0..LANES / 4 {
+                a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
+                a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
+                a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
+                a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
+            }
+            // a[4 i + j] has columns j, j + 4, j + 8 and j + 12 of rows 4 i to 4 i + 3: quarters of four registers side by side.
+            for j in 0..4 {
+                let even =
+                    [_mm512_shuffle_i32x4::<0x88>(a[j], a[4 + j]), _mm512_shuffle_i32x4::<0x88>(a[8 + j], a[12 + j])];
+                let odd =
+                    [_mm512_shuffle_i32x4::<0xdd>(a[j], a[4 + j]), _mm512_shuffle_i32x4::<0xdd>(a[8 + j], a[12 + j])];
+                let columns = [
+                    _mm512_shuffle_i32x4::<0x88>(even[0], even[1]),
+                    _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]),
+                    _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]),
+                    _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]),
+                ];
+                for (i, column) in columns.into_iter().enumerate() {
+                    _mm512_store_si512(to[4 * i + j].0.as_mut_ptr().cast(), column);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(self, line: *const Line) {
         // SAFETY: it reads nothing, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
@@ -277,6 +336,13 @@ unsafe fn fold(vector: __m512) -> __m256 {
 /// The same bits as another type.
 #[inline(always)]
 fn bf16_vector(pairs: __m512i) -> __m512bh {
+    // SAFETY: both are 64 bytes of any value.
+    unsafe { std::mem::transmute(pairs) }
+}
+
+/// The same bits as another type.
+#[inline(always)]
+fn bits_of_bf16(pairs: __m512bh) -> __m512i {
     // SAFETY: both are 64 bytes of any value.
     unsafe { std::mem::transmute(pairs) }
 }

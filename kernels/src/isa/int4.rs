@@ -45,7 +45,7 @@ impl Int4Group<'_> {
 
     /// `nibble - 8` as bytes, for the inputs of line `idx` in the low halves, then those in the high ones.
     #[inline(always)]
-    pub(super) fn centred(&self, idx: usize) -> [[u32; LANES]; 2] {
+    pub(crate) fn centred(&self, idx: usize) -> [[u32; LANES]; 2] {
         let words = &self.lines[idx].0;
         let mut centred = [[0; LANES]; 2];
         for i in 0..LANES {

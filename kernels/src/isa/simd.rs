@@ -6,7 +6,7 @@
 //! features switched on. Bodies therefore use plain loops, not closures.
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
-use crate::lines::Line;
+use crate::lines::{Line, bf16_line};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
@@ -104,6 +104,22 @@ pub(crate) trait Simd: Copy {
         unreachable!("weights are laid out for the instruction set")
     }
 
+    /// The nearest numbers of bf16, two in a word; subnormal ones may become zero.
+    #[inline(always)]
+    fn round_to_bf16(self, values: &[f32; 2 * LANES], to: &mut Line) {
+        bf16_line(to, values);
+    }
+
+    /// Rows of words as columns.
+    #[inline(always)]
+    fn transpose(self, rows: &[[u32; LANES]; LANES], to: &mut [Line; LANES]) {
+        for (column, to) in to.iter_mut().enumerate() {
+            for (word, row) in to.0.iter_mut().zip(rows) {
+                *word = row[column];
+            }
+        }
+    }
+
     /// Asks the caches for a line that will be read soon, if the instruction set can. It need not exist.
     #[inline(always)]
     fn prefetch(self, _line: *const Line) {}
@@ -146,7 +162,7 @@ pub(crate) trait Simd: Copy {
         [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
     }
 
-    /// The largest lane; lanes that are NaN are passed over unless all are.
+    /// The largest lane; lanes that are NaN are passed over. Where all are, NaN or minus infinity.
     #[inline(always)]
     fn max_lane(self, vector: Self::Vector) -> f32 {
         let mut lanes = [0.0; LANES];

@@ -136,11 +136,17 @@ impl Kernel for Round<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.iter_mut().skip(row).step_by(self.block_rows);
             if self.format == Format::Bf16 {
-                round_row(x, lines, bf16_line);
+                let (whole, rest) = x.as_chunks();
+                let mut padded = [0.0; 32];
+                padded[..rest.len()].copy_from_slice(rest);
+                let padded = (!rest.is_empty()).then_some(&padded);
+                for (line, values) in lines.zip(whole.iter().chain(padded)) {
+                    simd.round_to_bf16(values, line);
+                }
                 continue;
             }
             let (scale, inverse) = int8_scale(x);
@@ -160,14 +166,6 @@ impl Kernel for Round<'_> {
                 *start = S::group_start(low, high);
             }
         }
-    }
-}
-
-/// The nearest numbers of bf16.
-#[inline(always)]
-pub(super) fn bf16_line(line: &mut Line, values: &[f32; 32]) {
-    for (word, pair) in line.0.iter_mut().zip(values.as_chunks::<2>().0) {
-        *word = bf16_bits(pair[1]) & 0xffff_0000 | bf16_bits(pair[0]) >> 16;
     }
 }
 
@@ -195,12 +193,4 @@ fn round_row<'a, const INPUTS: usize>(
     for (line, values) in lines.zip(whole.iter().chain(padded)) {
         round(line, values);
     }
-}
-
-/// The nearest bf16 in the upper half, of two the even one; the rest is not zero.
-#[inline(always)]
-fn bf16_bits(value: f32) -> u32 {
-    let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    if value.is_nan() { bits | 0x40_0000 } else { rounded }
 }

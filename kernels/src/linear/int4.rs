@@ -137,11 +137,26 @@ pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
     for (tile, to) in to[..STEP_LINES].chunks_exact_mut(TILE_SIZE).enumerate() {
         for (idx, to) in to.chunks_exact_mut(GROUP_WORDS).enumerate() {
             let group = group(step, idx, tile);
-            for (quad, line) in to.iter_mut().enumerate() {
-                for (column, word) in line.0.iter_mut().enumerate() {
-                    *word = u32::from_le_bytes(group.scaled_bytes(quad, column).map(i8::cast_unsigned));
+            let mut factors = [0; TILE_SIZE];
+            for (column, factor) in factors.iter_mut().enumerate() {
+                *factor = u32::from(group.factor(column).cast_unsigned());
+            }
+            let (low, high) = to.split_at_mut(GROUP_LINES);
+            for (line, (low, high)) in low.iter_mut().zip(high).enumerate() {
+                let [low_nibbles, high_nibbles] = group.centred(line);
+                for column in 0..TILE_SIZE {
+                    low.0[column] = times(low_nibbles[column], factors[column]);
+                    high.0[column] = times(high_nibbles[column], factors[column]);
                 }
             }
         }
     }
+}
+
+/// Each of four bytes times another, of which the lower byte is kept: two at a time, each with space for its product.
+#[inline(always)]
+fn times(bytes: u32, factor: u32) -> u32 {
+    const EVEN: u32 = 0x00ff_00ff;
+    let (even, odd) = ((bytes & EVEN) * factor, ((bytes >> 8) & EVEN) * factor);
+    (even & EVEN) | (odd & EVEN) << 8
 }

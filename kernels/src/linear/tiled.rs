@@ -11,7 +11,7 @@ use std::thread::LocalKey;
 use rayon::prelude::*;
 
 use super::bf16_row;
-use super::blocks::{BlockOfX, Blocks, RowNumbers, bf16_line};
+use super::blocks::{BlockOfX, Blocks, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::PANEL_OUTPUTS;
@@ -30,6 +30,8 @@ const PASS_LINES: usize = 1 << 14;
 const CHUNK_STEPS: usize = 16;
 /// Blocks that use a part of a panel often enough for their sums to be put aside meanwhile.
 const MIN_CHUNKED_BLOCKS: usize = 8;
+/// Rows of four bits that vectors multiply before tiles would have unpacked the weights.
+const MAX_INT4_VECTOR_ROWS: usize = 8;
 /// Panels of a part whose sums wait from pass to pass: 2 MiB.
 const MAX_WAITING_PANELS: usize = 32;
 
@@ -248,14 +250,19 @@ fn multiply<T: Send, const WEIGHTS: usize>(
 ) where
     for<'y> Rows<'y, T>: Destination,
 {
+    // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do; they want four bits unpacked before.
+    let max_vector_rows = if weights[0].format() == Format::Int4 { MAX_INT4_VECTOR_ROWS } else { 1 };
     // A single part stays on the calling thread.
     parts.into_par_iter().for_each(|Part { group, first_panel, num_panels, rows }| {
         let destination = Rows(rows);
         let multiply = |tiles: Option<&Tiles>| {
             isa.run(PartProduct { isa, tiles, blocks, weights, finish, group, first_panel, num_panels, destination });
         };
-        // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do.
-        if blocks.block_rows() == 1 { multiply(None) } else { isa.with_tiles(blocks.block_rows(), multiply) }
+        if blocks.block_rows() <= max_vector_rows {
+            multiply(None)
+        } else {
+            isa.with_tiles(blocks.block_rows(), multiply)
+        }
     });
 }
 
@@ -294,9 +301,11 @@ impl Destination for Rows<'_, Line> {
     }
 
     #[inline(always)]
-    fn take<S: Simd>(&mut self, _simd: S, (panel, block): (usize, usize), block_rows: usize, values: &Block<f32>) {
+    fn take<S: Simd>(&mut self, simd: S, (panel, block): (usize, usize), block_rows: usize, values: &Block<f32>) {
         let lines = &mut self.0[block][panel * block_rows..][..block_rows];
-        lines.iter_mut().zip(&values.0).for_each(|(line, values)| bf16_line(line, values));
+        for (line, values) in lines.iter_mut().zip(&values.0) {
+            simd.round_to_bf16(values, line);
+        }
     }
 }
 
