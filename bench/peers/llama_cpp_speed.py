@@ -158,6 +158,7 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--rows", default="1,8,32")
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--no-repack", action="store_true", help="as on processors with AMX, where repacked weights crash it")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     llama_cpp.llama_log_set(SILENT, None)
@@ -165,6 +166,7 @@ def main():
     print(f"llama-cpp-python {llama_cpp.__version__}, {args.threads} threads", flush=True)
     for kind in args.types.split(","):
         params = llama_cpp.llama_model_default_params()
+        params.use_extra_bufts = not args.no_repack
         model = llama_cpp.llama_model_load_from_file(str(file_of(args.folder, kind)).encode(), params)
         assert model, f"llama.cpp cannot load {kind}"
         measure(kind, model, args)

@@ -58,12 +58,13 @@ impl Ahead {
         Self { first: lines.as_ptr(), lines_per_step: 0 }
     }
 
-    /// Cut into equal shares, each of some lines per step, for `num_shares` products of `num_steps` steps.
+    /// Cut into shares, each of some lines per step or none, for `num_shares` products of `num_steps` steps.
     #[inline(always)]
     pub(crate) fn shares(self, num_shares: usize, num_steps: usize) -> impl Iterator<Item = Self> {
-        let lines_per_step = self.lines_per_step.div_ceil(num_shares);
-        let share = lines_per_step * num_steps;
-        (0..num_shares).map(move |idx| Self { first: self.first.wrapping_add(idx * share), lines_per_step })
+        (0..num_shares).map(move |idx| {
+            let [start, end] = [idx, idx + 1].map(|idx| self.lines_per_step * idx / num_shares);
+            Self { first: self.first.wrapping_add(start * num_steps), lines_per_step: end - start }
+        })
     }
 
     /// The lines to ask for in one of `num_pieces` pieces of a step.

@@ -31,6 +31,8 @@ use element::KvElement;
 
 /// Queries (tokens × heads of a group) that share one pass over the keys.
 const TASK_QUERIES: usize = 64;
+/// The same where keys and values are laid out for tiles before.
+const TASK_QUERIES_BY_TILES: usize = 256;
 /// Multiply-adds below which waking other threads costs more than it gives.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
@@ -148,7 +150,9 @@ impl Attention<'_> {
     fn cut<'y>(&self, out: &'y mut [f32]) -> Vec<Task<'_, 'y>> {
         let group_size = self.shape.group_size();
         let group_width = group_size * self.shape.head_dim;
-        let task_tokens = (TASK_QUERIES / group_size).max(1);
+        let is_by_tiles = self.isa.has_tiles() && matches!(self.cache.0, TypedCache::Bf16(_));
+        let task_queries = if is_by_tiles { TASK_QUERIES_BY_TILES } else { TASK_QUERIES };
+        let task_tokens = (task_queries / group_size).max(1);
         let mut tasks = Vec::new();
         let mut out_tokens = out.chunks_mut(self.shape.q_width());
         for row in self.rows {

@@ -3,6 +3,7 @@
 //! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits.
 
 use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
+use super::vector_tile;
 use crate::isa::{GroupOfX, LANES, Simd};
 use crate::lines::{Ahead, Block, Line};
 
@@ -16,15 +17,10 @@ pub(super) struct GroupedRows<'a> {
     pub(super) num_rows: usize,
 }
 
-/// How often the lines of weights are read for so many rows: once for those that fit into registers together.
+/// How often the lines of weights are read for so many rows.
 #[inline(always)]
-pub(super) fn num_sweeps<S: Simd>(mut num_rows: usize) -> usize {
-    let mut num_sweeps = 0;
-    while num_rows > 0 {
-        num_rows -= rows_together::<S>(num_rows);
-        num_sweeps += 1;
-    }
-    num_sweeps
+pub(super) fn num_sweeps<S: Simd>(num_rows: usize) -> usize {
+    vector_tile::num_sweeps(num_rows, rows_together::<S>)
 }
 
 /// Of so many rows, those whose sums fit into registers.

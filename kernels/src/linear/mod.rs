@@ -11,6 +11,7 @@ mod bf16_row;
 mod blocks;
 mod group_tile;
 mod int4;
+mod multiply;
 mod packed_weight;
 mod parts;
 mod row_blocks;

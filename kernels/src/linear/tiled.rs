@@ -1,27 +1,24 @@
 //! Linear layers by products of blocks: 32 rows of x, rounded to the numbers of the weight, times panels of 32 outputs.
 //!
-//! Door: [`linear`]. The inputs come in passes whose part of x stays in the second-level cache. bf16 is multiplied by the tiles of
-//! AMX, a single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
-//! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly.
+//! Doors: [`linear`], [`gated_mlp`]. The inputs come in passes whose part of x stays in the second-level cache, and sums wait from pass
+//! to pass; of a panel, a part stays in the first-level cache while all blocks use it. bf16 is multiplied by the tiles of AMX, a
+//! single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
+//! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly (`multiply`).
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::thread::LocalKey;
 
 use rayon::prelude::*;
 
-use super::bf16_row;
-use super::blocks::{BlockOfX, Blocks, RowNumbers};
-use super::group_tile::{self, GroupedRows};
-use super::int4::{self, INT4_STEP_LINES};
+use super::blocks::Blocks;
+use super::multiply::{Bf16, Int4, Int8, Multiply, Sum, copy};
 use super::packed_weight::PANEL_OUTPUTS;
 use super::parts::{self, Part};
-use super::tiled_weight::{Format, TiledWeight, scale};
-use super::vector_tile::{self, Bf16Pairs, Int8Quads};
+use super::tiled_weight::{Format, TiledWeight};
 use super::{LINES_AHEAD, MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
-use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
+use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line};
 
 /// Blocks of a part, and lines of x of a pass: 1 MiB, half of a second-level cache.
 const PART_BLOCKS: usize = 16;
@@ -40,27 +37,6 @@ thread_local! {
     static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     /// Memory for what lies between two layers, kept.
     static BETWEEN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// Memory for sums, kept.
-    static F32_SUMS: Cell<Vec<Block<f32>>> = const { Cell::new(Vec::new()) };
-    static I32_SUMS: Cell<Vec<Block<i32>>> = const { Cell::new(Vec::new()) };
-}
-
-/// A type of sums.
-trait Sum: Copy + Default + 'static {
-    /// Memory of this thread for them.
-    fn kept() -> &'static LocalKey<Cell<Vec<Block<Self>>>>;
-}
-
-impl Sum for f32 {
-    fn kept() -> &'static LocalKey<Cell<Vec<Block<f32>>>> {
-        &F32_SUMS
-    }
-}
-
-impl Sum for i32 {
-    fn kept() -> &'static LocalKey<Cell<Vec<Block<i32>>>> {
-        &I32_SUMS
-    }
 }
 
 /// Where the sums of a part go.
@@ -94,61 +70,6 @@ struct PartProduct<'a, D, const WEIGHTS: usize> {
     first_panel: usize,
     num_panels: usize,
     destination: D,
-}
-
-/// How lines are multiplied, and what becomes of the sums.
-trait Multiply {
-    type Sum: Sum;
-
-    /// Whether [`Multiply::prepare`] makes other lines of them.
-    const IS_PREPARED: bool = false;
-
-    /// The steps of a panel as they are multiplied.
-    #[inline(always)]
-    fn prepare<'a>(&self, steps: &'a [Line], _scratch: &'a mut Vec<Line>) -> &'a [Line] {
-        steps
-    }
-
-    /// What the sums of a row begin with.
-    #[inline(always)]
-    fn start<S: Simd>(&self, _row: RowNumbers) -> Self::Sum {
-        Self::Sum::default()
-    }
-
-    /// How often the product of a block reads its lines of weights.
-    #[inline(always)]
-    fn num_sweeps<S: Simd>(&self) -> usize {
-        1
-    }
-
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: (&[Line], Ahead), sums: &mut Block<Self::Sum>);
-    /// The sums of a panel's outputs, times the scales of their row and of themselves.
-    fn finish<S: Simd>(
-        simd: S,
-        sums: &[Self::Sum; BLOCK_COLUMNS],
-        scales: (f32, &[Line]),
-        values: &mut [f32; BLOCK_COLUMNS],
-    );
-}
-
-enum Bf16<'a> {
-    Tiles(&'a Tiles),
-    /// As tiles do.
-    Row,
-    Vectors {
-        block_rows: usize,
-    },
-}
-
-struct Int8<'a> {
-    tiles: Option<&'a Tiles>,
-    block_rows: usize,
-}
-
-/// Tiles multiply what becomes integers of 8 bits before.
-struct Int4<'a> {
-    tiles: Option<&'a Tiles>,
-    block_rows: usize,
 }
 
 /// `y = x · Wᵀ + bias`, with x `[m, inputs]` and y `[m, outputs]`.
@@ -440,120 +361,5 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
             }
             self.destination.take(simd, (panel, block), block_rows, &values[0]);
         }
-    }
-}
-
-impl Multiply for Bf16<'_> {
-    type Sum = f32;
-
-    #[inline(always)]
-    fn num_sweeps<S: Simd>(&self) -> usize {
-        match self {
-            Self::Tiles(_) | Self::Row => 1,
-            Self::Vectors { block_rows } => vector_tile::num_sweeps::<S>(*block_rows),
-        }
-    }
-
-    #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<f32>) {
-        let left = x.lines;
-        match self {
-            Self::Tiles(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
-            Self::Row => bf16_row::add_product(simd, left, (right, ahead), &mut sums.0[0]),
-            Self::Vectors { block_rows } => {
-                vector_tile::add_product(simd, Bf16Pairs, (left, *block_rows), (right, ahead), sums)
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn finish<S: Simd>(simd: S, sums: &[f32; BLOCK_COLUMNS], _: (f32, &[Line]), values: &mut [f32; BLOCK_COLUMNS]) {
-        copy(simd, sums, values);
-    }
-}
-
-impl Multiply for Int8<'_> {
-    type Sum = i32;
-
-    #[inline(always)]
-    fn start<S: Simd>(&self, row: RowNumbers) -> i32 {
-        if self.tiles.is_some() { 0 } else { -S::BYTE_OFFSET * row.sum }
-    }
-
-    #[inline(always)]
-    fn num_sweeps<S: Simd>(&self) -> usize {
-        if self.tiles.is_some() { 1 } else { vector_tile::num_sweeps::<S>(self.block_rows) }
-    }
-
-    #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
-        match self.tiles {
-            Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
-            None => vector_tile::add_product(simd, Int8Quads, (x.lines, self.block_rows), (right, ahead), sums),
-        }
-    }
-
-    #[inline(always)]
-    fn finish<S: Simd>(
-        _simd: S,
-        sums: &[i32; BLOCK_COLUMNS],
-        (row_scale, scales): (f32, &[Line]),
-        values: &mut [f32; BLOCK_COLUMNS],
-    ) {
-        for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
-            *value = *sum as f32 * (row_scale * scale(scales, output));
-        }
-    }
-}
-
-impl Multiply for Int4<'_> {
-    type Sum = i32;
-
-    const IS_PREPARED: bool = true;
-
-    #[inline(always)]
-    fn num_sweeps<S: Simd>(&self) -> usize {
-        if self.tiles.is_some() { 1 } else { group_tile::num_sweeps::<S>(self.block_rows) }
-    }
-
-    #[inline(always)]
-    fn prepare<'a>(&self, steps: &'a [Line], scratch: &'a mut Vec<Line>) -> &'a [Line] {
-        if self.tiles.is_none() {
-            return steps;
-        }
-        let num_steps = steps.len() / INT4_STEP_LINES;
-        scratch.resize(num_steps * STEP_LINES, Line([0; 16]));
-        for (step, to) in steps.chunks_exact(INT4_STEP_LINES).zip(scratch.chunks_exact_mut(STEP_LINES)) {
-            int4::unpack_step(step, to);
-        }
-        scratch
-    }
-
-    #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
-        match self.tiles {
-            Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
-            None => {
-                let rows = GroupedRows { lines: x.lines, starts: x.starts, num_rows: self.block_rows };
-                group_tile::add_product(simd, rows, (right, ahead), sums);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn finish<S: Simd>(
-        simd: S,
-        sums: &[i32; BLOCK_COLUMNS],
-        scales: (f32, &[Line]),
-        values: &mut [f32; BLOCK_COLUMNS],
-    ) {
-        Int8::finish(simd, sums, scales, values);
-    }
-}
-
-#[inline(always)]
-fn copy<S: Simd>(simd: S, from: &[f32; BLOCK_COLUMNS], to: &mut [f32; BLOCK_COLUMNS]) {
-    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
-        simd.store(simd.load(from), to);
     }
 }

@@ -69,12 +69,12 @@ impl<S: Simd> Dots<S> for Bf16Pairs {
     }
 }
 
-/// How often the lines of weights are read for so many rows: once for those that fit into registers together.
+/// How often lines are read for so many rows: once for those that come together, of which `rows_together` says how many they are.
 #[inline(always)]
-pub(super) fn num_sweeps<S: Simd>(mut num_rows: usize) -> usize {
+pub(super) fn num_sweeps(mut num_rows: usize, rows_together: impl Fn(usize) -> usize) -> usize {
     let mut num_sweeps = 0;
     while num_rows > 0 {
-        num_rows -= rows_together::<S>(num_rows);
+        num_rows -= rows_together(num_rows);
         num_sweeps += 1;
     }
     num_sweeps
@@ -82,7 +82,7 @@ pub(super) fn num_sweeps<S: Simd>(mut num_rows: usize) -> usize {
 
 /// Of so many rows, those whose sums fit into registers.
 #[inline(always)]
-fn rows_together<S: Simd>(num_rows: usize) -> usize {
+pub(super) fn rows_together<S: Simd>(num_rows: usize) -> usize {
     match num_rows {
         12.. if S::NUM_SUMS >= 24 => 12,
         8.. if S::NUM_SUMS >= 16 => 8,
@@ -103,7 +103,7 @@ pub(super) fn add_product<S: Simd, D: Dots<S>>(
     sums: &mut Block<D::Sum>,
 ) {
     let num_steps = right.len() / STEP_LINES;
-    let shares = ahead.shares(num_sweeps::<S>(num_rows), num_steps);
+    let shares = ahead.shares(num_sweeps(num_rows, rows_together::<S>), num_steps);
     let mut row = 0;
     for ahead in shares {
         let rows = Rows { left, num_rows, row, ahead };
