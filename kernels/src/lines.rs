@@ -89,8 +89,6 @@ pub(crate) unsafe trait Numbers: Copy {}
 // SAFETY: integers and floats of any bits, aligned as a line or less.
 unsafe impl Numbers for Line {}
 // SAFETY: as above.
-unsafe impl<const LEN: usize> Numbers for [u32; LEN] {}
-// SAFETY: as above.
 unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[u16; LEN]; COUNT] {}
 // SAFETY: as above.
 unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[f32; LEN]; COUNT] {}

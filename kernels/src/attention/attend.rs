@@ -44,16 +44,17 @@ impl<E: KvElement> Kernel for Attend<'_, '_, E> {
         let mut gathered = Vectors::zeros(queries.len(), head_dim); // [queries, head_dim]
         let mut weights = vec![[0.0; CHUNK_KEYS]; queries.len()]; // [queries, keys of the chunk]
         let mut tiles = Vec::new();
-        let mut places = [0; CHUNK_KEYS];
+        let mut places = [0; 2 * CHUNK_KEYS];
         let end_key = queries.last().map_or(0, |query| query.end_key);
         let first_chunk = queries.first().map_or(0, |query| query.first_key / CHUNK_KEYS);
         for first_key in (first_chunk * CHUNK_KEYS..end_key).step_by(CHUNK_KEYS) {
-            let places = &mut places[..CHUNK_KEYS.min(end_key - first_key)];
+            let places = &mut places[..(2 * CHUNK_KEYS).min(end_key - first_key)];
             self.task.row.kv_places(self.shape, self.task.kv_head, first_key, places);
+            let (places, next_places) = places.split_at(CHUNK_KEYS.min(places.len()));
             cut_tiles::<S>(&queries, first_key, &mut tiles);
             weights.fill([f32::NEG_INFINITY; CHUNK_KEYS]);
-            let keys = ChunkOf::new(&self.cache.k, places, head_dim);
-            let values = ChunkOf::new(&self.cache.v, places, head_dim);
+            let keys = ChunkOf::new(&self.cache.k, [places, next_places], head_dim);
+            let values = ChunkOf::new(&self.cache.v, [places, next_places], head_dim);
             for tile in &tiles {
                 score(simd, tile, &q, &keys, &mut weights);
             }

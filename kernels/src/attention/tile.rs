@@ -9,6 +9,7 @@ use super::cache::Stored;
 use super::element::KvElement;
 use super::vectors::{Line, Vectors};
 use crate::isa::{LANES, Simd};
+use crate::lines::Line as CacheLine;
 
 /// Keys per update of the running softmax: their keys and values stay in the caches while all queries use them.
 pub(super) const CHUNK_KEYS: usize = 64;
@@ -32,6 +33,8 @@ pub(super) struct ChunkOf<'a, E: KvElement> {
     stored: &'a Stored<E>,
     /// Of each key of the chunk.
     places: &'a [usize],
+    /// Of the next chunk's, which are asked for meanwhile.
+    next_places: &'a [usize],
     head_dim: usize,
     /// Factors of the keys, where they have some.
     scales: [f32; CHUNK_KEYS],
@@ -46,14 +49,14 @@ impl Tile {
 
 impl<'a, E: KvElement> ChunkOf<'a, E> {
     #[inline(always)]
-    pub(super) fn new(stored: &'a Stored<E>, places: &'a [usize], head_dim: usize) -> Self {
+    pub(super) fn new(stored: &'a Stored<E>, [places, next_places]: [&'a [usize]; 2], head_dim: usize) -> Self {
         let mut scales = [1.0; CHUNK_KEYS];
         if E::HAS_SCALES {
             for (scale, place) in scales.iter_mut().zip(places) {
                 *scale = stored.scales[*place];
             }
         }
-        Self { stored, places, head_dim, scales }
+        Self { stored, places, next_places, head_dim, scales }
     }
 
     /// Lines that are whole; the rest of `head_dim` does not fill one.
@@ -64,6 +67,17 @@ impl<'a, E: KvElement> ChunkOf<'a, E> {
     #[inline(always)]
     fn lines_of(&self, key: usize) -> KeyLines<'a, E::Stored> {
         self.stored.numbers[self.places[key] * self.head_dim..][..self.head_dim].as_chunks()
+    }
+
+    /// Asks for what the next chunk has in place of a key of this one.
+    #[inline(always)]
+    fn prefetch_next<S: Simd>(&self, simd: S, key: usize) {
+        if let Some(place) = self.next_places.get(key) {
+            let first: *const CacheLine = self.stored.numbers.as_ptr().wrapping_add(place * self.head_dim).cast();
+            for line in 0..(self.head_dim * size_of::<E::Stored>()).div_ceil(size_of::<CacheLine>()) {
+                simd.prefetch(first.wrapping_add(line));
+            }
+        }
     }
 
     /// What does not fill a line, followed by zeros.
@@ -93,16 +107,32 @@ pub(super) fn score<S: Simd, E: KvElement>(
     keys: &ChunkOf<'_, E>,
     scores: &mut [ChunkWeights],
 ) {
+    if keys.num_whole() < q.num_lines() {
+        score_by_lines::<S, E, true>(simd, tile, q, keys, scores);
+    } else {
+        score_by_lines::<S, E, false>(simd, tile, q, keys, scores);
+    }
+}
+
+/// `HAS_REST` says whether `head_dim` has dimensions that fill no line: registers are not kept for them where it has none.
+#[inline(always)]
+fn score_by_lines<S: Simd, E: KvElement, const HAS_REST: bool>(
+    simd: S,
+    tile: &Tile,
+    q: &Vectors,
+    keys: &ChunkOf<'_, E>,
+    scores: &mut [ChunkWeights],
+) {
     match tile.num_queries {
-        4 => score_tile::<S, E, 4, 4>(simd, tile, q, keys, scores),
-        2 => score_tile::<S, E, 2, 2>(simd, tile, q, keys, scores),
-        _ if S::NUM_SUMS >= 8 => score_tile::<S, E, 1, 8>(simd, tile, q, keys, scores),
-        _ => score_tile::<S, E, 1, 4>(simd, tile, q, keys, scores),
+        4 => score_tile::<S, E, 4, 4, HAS_REST>(simd, tile, q, keys, scores),
+        2 => score_tile::<S, E, 2, 2, HAS_REST>(simd, tile, q, keys, scores),
+        _ if S::NUM_SUMS >= 8 => score_tile::<S, E, 1, 8, HAS_REST>(simd, tile, q, keys, scores),
+        _ => score_tile::<S, E, 1, 4, HAS_REST>(simd, tile, q, keys, scores),
     }
 }
 
 #[inline(always)]
-fn score_tile<S: Simd, E: KvElement, const QUERIES: usize, const KEYS: usize>(
+fn score_tile<S: Simd, E: KvElement, const QUERIES: usize, const KEYS: usize, const HAS_REST: bool>(
     simd: S,
     tile: &Tile,
     q: &Vectors,
@@ -112,7 +142,7 @@ fn score_tile<S: Simd, E: KvElement, const QUERIES: usize, const KEYS: usize>(
     let num_whole = keys.num_whole();
     let mut q_lines: [&[Line]; QUERIES] = [&[]; QUERIES];
     for (query, lines) in q_lines.iter_mut().enumerate() {
-        *lines = q.of(tile.first_query + query);
+        *lines = &q.of(tile.first_query + query)[..num_whole + usize::from(HAS_REST)];
     }
     for first_key in tile.keys.clone().step_by(KEYS) {
         let mut key_lines: [KeyLines<'_, E::Stored>; KEYS] = [(&[], &[]); KEYS];
@@ -120,6 +150,9 @@ fn score_tile<S: Simd, E: KvElement, const QUERIES: usize, const KEYS: usize>(
             // Past the end the last key is scored again, and the score dropped.
             let (whole, rest) = keys.lines_of((first_key + key).min(tile.keys.end - 1));
             *lines = (&whole[..num_whole], rest);
+            if tile.first_query == 0 {
+                keys.prefetch_next(simd, first_key + key);
+            }
         }
         let mut sums = [[simd.splat(0.0); KEYS]; QUERIES];
         for line in 0..num_whole {
@@ -130,7 +163,7 @@ fn score_tile<S: Simd, E: KvElement, const QUERIES: usize, const KEYS: usize>(
                 }
             }
         }
-        if num_whole < q.num_lines() {
+        if HAS_REST {
             for (key, (_, rest)) in key_lines.iter().enumerate() {
                 let k = ChunkOf::<E>::widen_rest(simd, rest);
                 for (sums, lines) in sums.iter_mut().zip(&q_lines) {
@@ -217,10 +250,17 @@ impl<E: KvElement> PartOfValues<'_, E> {
                 *sum = simd.load(&line.0);
             }
         }
-        for key in tile.keys.clone() {
+        let weights_of: &[ChunkWeights; QUERIES] =
+            self.weights[tile.first_query..].first_chunk().expect("weights of all queries");
+        let is_first = tile.first_query == 0 && self.first_line == 0;
+        // The bound is said again so that it is not looked at for each query.
+        for key in tile.keys.start..tile.keys.end.min(CHUNK_KEYS) {
+            if is_first {
+                self.values.prefetch_next(simd, key);
+            }
             let values = self.values.lines_of(key).0[lines.clone()].first_chunk::<LINES>().expect("so many lines");
             let mut weights = [simd.splat(0.0); QUERIES];
-            for (weight, of_query) in weights.iter_mut().zip(&self.weights[tile.first_query..]) {
+            for (weight, of_query) in weights.iter_mut().zip(weights_of) {
                 *weight = simd.splat(of_query[key]);
             }
             for (line, value) in values.iter().enumerate() {

@@ -71,9 +71,6 @@ fn add_rows<S: Simd, const ROWS: usize>(
     }
     let lines = rows.lines.chunks_exact(rows.num_rows).zip(rows.starts.chunks_exact(rows.num_rows));
     for (step, ((lines, starts), right)) in lines.zip(right.chunks_exact(INT4_STEP_LINES)).enumerate() {
-        for line in ahead.of_piece(step, (0, 1)) {
-            simd.prefetch(line);
-        }
         let (lines, starts) = (&lines[first_row..][..ROWS], &starts[first_row..][..ROWS]);
         for group in 0..STEP_GROUPS {
             let mut x = [GroupOfX { quads: &lines[0].0.as_chunks().0[group], start: starts[0][group] }; ROWS];
@@ -81,6 +78,10 @@ fn add_rows<S: Simd, const ROWS: usize>(
                 *x = GroupOfX { quads: &line.0.as_chunks().0[group], start: starts[group] };
             }
             for (tile, vectors) in vectors.iter_mut().enumerate() {
+                // A few at a time: there are few places for lines that are under way.
+                for line in ahead.of_piece(step, (group * PANEL_TILES + tile, STEP_GROUPS * PANEL_TILES)) {
+                    simd.prefetch(line);
+                }
                 simd.add_group(vectors, int4::group(right, group, tile), &x);
             }
         }

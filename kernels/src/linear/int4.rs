@@ -7,7 +7,7 @@
 //! A step of 64 inputs and 32 outputs is a line of factors `[2 groups][2 tiles][16 outputs]`, then lines of nibbles `[2 groups][2 tiles][4][16 outputs]`:
 //! in a word's bytes, the low halves hold inputs 4i to 4i + 3 of the group for line i, the high halves those 16 further.
 
-use crate::isa::{GROUP_LINES, Int4Group};
+use crate::isa::{GROUP_LINES, Int4Group, LANES};
 use crate::lines::{Line, STEP_LINES, TILE_SIZE};
 
 /// Inputs that share a factor.
@@ -47,9 +47,7 @@ pub(super) fn group_offsets(quads: &[u32; GROUP_WORDS]) -> [i16; 2] {
 /// Packs the weights of one output of a panel into its `steps`, and returns their scale. It is infinite or not a number where one of the weights is.
 #[inline(always)]
 pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
-    let largest = row.chunks(GROUP_INPUTS).map(|weights| extreme(weights).abs());
-    // Compared as integers, so that what is not a number is larger than all numbers.
-    let largest = f32::from_bits(largest.fold(0, |largest, value| largest.max(value.to_bits())));
+    let largest = extreme(row).abs();
     let scale = largest / (8.0 * MAX_FACTOR);
     // The inverse of less would not be finite.
     let scale = if largest < 1e-30 { 0.0 } else { scale };
@@ -63,11 +61,15 @@ pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
     scale
 }
 
-/// The weight that is furthest from zero.
+/// The weight that is furthest from zero, of two the negative one; one that is not a number is further than all numbers.
 #[inline(always)]
 fn extreme(weights: &[f32]) -> f32 {
-    let further = |a: f32, b: f32| if a.to_bits() << 1 < b.to_bits() << 1 { b } else { a };
-    weights.iter().copied().fold(0.0, further)
+    let mut furthest = 0;
+    for weight in weights {
+        // The sign counts least.
+        furthest = furthest.max(weight.to_bits().rotate_left(1));
+    }
+    f32::from_bits(furthest.rotate_right(1))
 }
 
 /// The factor with the smallest sum of squared errors, near the one that makes the largest weight -8.
@@ -76,31 +78,49 @@ fn best_factor(weights: &[f32; GROUP_INPUTS], scale: f32) -> f32 {
     let extreme = extreme(weights);
     let nearest = (extreme / (-8.0 * scale)).round_ties_even();
     let sign = if extreme > 0.0 { -1.0 } else { 1.0 };
-    let candidates = [nearest, nearest - sign, nearest + sign, -nearest].into_iter();
-    let allowed = candidates.filter(|factor| *factor != 0.0 && factor.abs() <= MAX_FACTOR);
-    let with_errors = allowed.map(|factor| (factor, squared_error(weights, factor * scale)));
-    with_errors.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0.0, |(factor, _)| factor)
+    let (mut best, mut least_error) = (0.0, f32::INFINITY);
+    for factor in [nearest, nearest - sign, nearest + sign, -nearest] {
+        let is_allowed = factor != 0.0 && factor.abs() <= MAX_FACTOR;
+        let error = squared_error(weights, factor * scale);
+        if is_allowed && error < least_error {
+            (best, least_error) = (factor, error);
+        }
+    }
+    best
 }
 
 #[inline(always)]
 fn squared_error(weights: &[f32; GROUP_INPUTS], step: f32) -> f32 {
-    let mut sum = 0.0;
-    for (weight, nibble) in weights.iter().zip(nibbles(weights, step)) {
-        let error = weight - (nibble - 8.0) * step;
-        sum += error * error;
+    let mut sums = [0.0; LANES];
+    let nibbles = nibbles(weights, step);
+    for (weights, nibbles) in weights.as_chunks::<LANES>().0.iter().zip(nibbles.as_chunks::<LANES>().0) {
+        for (sum, (weight, nibble)) in sums.iter_mut().zip(weights.iter().zip(nibbles)) {
+            let error = weight - (nibble - 8.0) * step;
+            *sum += error * error;
+        }
     }
-    sum
+    // Halves are added to one another: a chain of all would be waited for.
+    let mut len = LANES;
+    while len > 1 {
+        len /= 2;
+        for lane in 0..len {
+            sums[lane] += sums[lane + len];
+        }
+    }
+    sums[0]
 }
 
 /// The nearest whole numbers from 0 to 15 that stand for `weights`.
 #[inline(always)]
 fn nibbles(weights: &[f32; GROUP_INPUTS], step: f32) -> [f32; GROUP_INPUTS] {
     let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
-    weights.map(|weight| {
+    let mut nibbles = [0.0; GROUP_INPUTS];
+    for (nibble, weight) in nibbles.iter_mut().zip(weights) {
         // Adding 1.5 * 2^23 rounds to a whole number.
         let rounded = weight * inverse + (12_582_912.0 + 8.0) - 12_582_912.0;
-        rounded.clamp(0.0, 15.0)
-    })
+        *nibble = rounded.clamp(0.0, 15.0);
+    }
+    nibbles
 }
 
 #[inline(always)]

@@ -7,6 +7,7 @@
 //! Every element of y is one chain of multiply-adds over the inputs in ascending order (of pairs of inputs with AVX-512 BF16, of steps
 //! of 32 on AMX), then the bias. How the work is cut therefore never changes a bit of the result.
 
+mod bf16_panel;
 mod bf16_row;
 mod blocks;
 mod group_tile;
@@ -139,7 +140,7 @@ impl Product<'_> {
         let num_outputs = self.weight.num_outputs();
         let panels = (PANEL_OUTPUTS, num_outputs.div_ceil(PANEL_OUTPUTS), part_panels);
         let parts = parts::cut(y, num_outputs, panels, group_rows);
-        parts.into_par_iter().for_each(|part| self.run(part, task_blocks));
+        parts.into_par_iter().with_max_len(1).for_each(|part| self.run(part, task_blocks));
     }
 
     /// Blocks and panels of each of about `num_tasks` tasks: y is cut by panels, and by row blocks where panels are too few.

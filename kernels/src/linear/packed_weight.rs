@@ -8,10 +8,11 @@ use std::ops::Range;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::bf16_panel::PackPairsOfOutputs;
 use super::tiled_weight::{Format, TiledWeight};
 use crate::floats::{self, Float, FloatType};
 use crate::isa::{Isa, LANES, Simd, active};
-use crate::lines::{Lines, Numbers};
+use crate::lines::{Line, Lines, Numbers};
 
 /// Vectors that hold a panel's outputs.
 pub(super) const PANEL_VECTORS: usize = 2;
@@ -68,7 +69,8 @@ pub(super) trait WeightLine: Numbers + Send + Sync {
     /// What the checkpoint holds.
     type Element: Float;
 
-    fn set(&mut self, output: usize, weight: Self::Element);
+    /// Packs up to [`PANEL_OUTPUTS`] rows.
+    fn pack(isa: Isa, panel: &mut [Self], rows: &[Self::Element]);
     fn get(&self, output: usize) -> f32;
     /// Outputs 0 to 15, then 16 to 31.
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS];
@@ -77,7 +79,7 @@ pub(super) trait WeightLine: Numbers + Send + Sync {
 pub(super) type F32Line = [[f32; LANES]; PANEL_VECTORS];
 
 /// Word i holds output i in its low half and output i + 16 in its high half: one shift or mask widens sixteen of them.
-pub(super) type Bf16Line = [u32; LANES];
+pub(super) type Bf16Line = Line;
 
 pub(super) type F16Line = [[u16; LANES]; PANEL_VECTORS];
 
@@ -125,10 +127,10 @@ impl PackedWeight {
         assert!(num_outputs > 0 && num_inputs > 0, "a weight is [{num_outputs}, {num_inputs}]: both must be positive");
         let stored = Stored { sizes: [num_outputs, num_inputs], dtype: stored, rows };
         let panels = match packed {
-            WeightType::F32 => Panels::F32(pack_lines(&stored)),
+            WeightType::F32 => Panels::F32(pack_lines(isa, &stored)),
             WeightType::Bf16 if isa.rounds_to_bf16() => Panels::Tiled(TiledWeight::pack(isa, Format::Bf16, &stored)),
-            WeightType::Bf16 => Panels::Bf16(pack_lines(&stored)),
-            WeightType::F16 => Panels::F16(pack_lines(&stored)),
+            WeightType::Bf16 => Panels::Bf16(pack_lines(isa, &stored)),
+            WeightType::F16 => Panels::F16(pack_lines(isa, &stored)),
             WeightType::Int8 => Panels::Tiled(TiledWeight::pack(isa, Format::Int8, &stored)),
             WeightType::Int4 => Panels::Tiled(TiledWeight::pack(isa, Format::Int4, &stored)),
         };
@@ -179,8 +181,8 @@ impl PackedWeight {
 impl WeightLine for F32Line {
     type Element = f32;
 
-    fn set(&mut self, output: usize, weight: f32) {
-        self[output / LANES][output % LANES] = weight;
+    fn pack(_isa: Isa, panel: &mut [Self], rows: &[f32]) {
+        set_outputs(panel, rows, |line, output, weight| line[output / LANES][output % LANES] = weight);
     }
 
     fn get(&self, output: usize) -> f32 {
@@ -196,28 +198,26 @@ impl WeightLine for F32Line {
 impl WeightLine for Bf16Line {
     type Element = bf16;
 
-    fn set(&mut self, output: usize, weight: bf16) {
-        let shift = if output < LANES { 0 } else { 16 };
-        let pair = &mut self[output % LANES];
-        *pair = (*pair & !(0xffff << shift)) | (u32::from(weight.to_bits()) << shift);
+    fn pack(isa: Isa, panel: &mut [Self], rows: &[bf16]) {
+        isa.run(PackPairsOfOutputs { panel, rows });
     }
 
     fn get(&self, output: usize) -> f32 {
-        let pair = self[output % LANES];
+        let pair = self.0[output % LANES];
         f32::from_bits(if output < LANES { pair << 16 } else { pair & 0xffff_0000 })
     }
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
-        simd.widen_bf16_pairs(self)
+        simd.widen_bf16_pairs(&self.0)
     }
 }
 
 impl WeightLine for F16Line {
     type Element = f16;
 
-    fn set(&mut self, output: usize, weight: f16) {
-        self[output / LANES][output % LANES] = weight.to_bits();
+    fn pack(_isa: Isa, panel: &mut [Self], rows: &[f16]) {
+        set_outputs(panel, rows, |line, output, weight| line[output / LANES][output % LANES] = weight.to_bits());
     }
 
     fn get(&self, output: usize) -> f32 {
@@ -230,19 +230,17 @@ impl WeightLine for F16Line {
     }
 }
 
-fn pack_lines<L: WeightLine>(stored: &Stored<'_>) -> Lines<L> {
+fn pack_lines<L: WeightLine>(isa: Isa, stored: &Stored<'_>) -> Lines<L> {
     let [num_outputs, num_inputs] = stored.sizes;
     let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * num_inputs); // [panels, inputs]
-    stored.fill_panels(&mut lines, num_inputs, pack_panel);
+    stored.fill_panels(&mut lines, num_inputs, |panel, rows| L::pack(isa, panel, rows));
     lines
 }
 
-/// Packs up to [`PANEL_OUTPUTS`] rows.
-fn pack_panel<L: WeightLine>(panel: &mut [L], rows: &[L::Element]) {
+/// Hands each weight of some rows to `set`, with its line and its output.
+fn set_outputs<L, E: Copy>(panel: &mut [L], rows: &[E], set: impl Fn(&mut L, usize, E)) {
     for (output, row) in rows.chunks(panel.len()).enumerate() {
-        for (line, weight) in panel.iter_mut().zip(row) {
-            line.set(output, *weight);
-        }
+        panel.iter_mut().zip(row).for_each(|(line, weight)| set(line, output, *weight));
     }
 }
 

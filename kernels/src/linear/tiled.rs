@@ -174,7 +174,7 @@ fn multiply<T: Send, const WEIGHTS: usize>(
     // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do; they want four bits unpacked before.
     let max_vector_rows = if weights[0].format() == Format::Int4 { MAX_INT4_VECTOR_ROWS } else { 1 };
     // A single part stays on the calling thread.
-    parts.into_par_iter().for_each(|Part { group, first_panel, num_panels, rows }| {
+    parts.into_par_iter().with_max_len(1).for_each(|Part { group, first_panel, num_panels, rows }| {
         let destination = Rows(rows);
         let multiply = |tiles: Option<&Tiles>| {
             isa.run(PartProduct { isa, tiles, blocks, weights, finish, group, first_panel, num_panels, destination });

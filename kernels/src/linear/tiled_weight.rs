@@ -8,6 +8,7 @@ use std::slice::Chunks;
 
 use half::bf16;
 
+use super::bf16_panel::PackPairsOfInputs;
 use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::{PANEL_OUTPUTS, Stored};
 use crate::integers::{int8, int8_scale};
@@ -75,7 +76,7 @@ impl TiledWeight {
         let mut lines = Lines::zeros(num_outputs.div_ceil(PANEL_OUTPUTS) * panel_len);
         match format {
             Format::Bf16 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[bf16]| {
-                rows.chunks(num_inputs).enumerate().for_each(|(output, row)| pack_bf16(panel, output, row));
+                isa.run(PackPairsOfInputs { panel, rows, num_inputs });
             }),
             Format::Int8 | Format::Int4 => stored.fill_panels(&mut lines, panel_len, |panel, rows: &[f32]| {
                 isa.run(PackIntegers { format, panel, rows: rows.chunks(num_inputs) });
@@ -143,16 +144,6 @@ impl TiledWeight {
 #[inline(always)]
 pub(super) fn scale(scales: &[Line], output: usize) -> f32 {
     f32::from_bits(scales[output / TILE_SIZE].0[output % TILE_SIZE])
-}
-
-fn pack_bf16(panel: &mut [Line], output: usize, row: &[bf16]) {
-    let pair = |weights: &[bf16]| {
-        let second = weights.get(1).map_or(0, |weight| weight.to_bits());
-        u32::from(second) << 16 | u32::from(weights[0].to_bits())
-    };
-    let (whole, rest) = row.as_chunks::<2>();
-    let words = whole.iter().map(|weights| pair(weights)).chain((!rest.is_empty()).then(|| pair(rest)));
-    set_words(panel, output, words);
 }
 
 /// Rounds the rows of a panel.

@@ -25,6 +25,7 @@ mod selection;
 mod state;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod threefry;
 
 use candle_core::Tensor;
@@ -39,6 +40,7 @@ use executor::{Program, Step};
 use loader::Weight;
 pub use sampler_run::SamplerRun;
 use state::{KvShape, State};
+use threads::Threads;
 
 /// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.
 const TARGETS_PER_PASS: usize = 64;
@@ -57,7 +59,7 @@ pub(crate) struct CandleOptions {
 #[derive(Debug)]
 pub(crate) struct CandleBackend {
     membership: Membership,
-    threads: rayon::ThreadPool,
+    threads: Threads,
     decoder: Program,
     logits: Program,
     target_logprobs: Program,
@@ -80,12 +82,7 @@ impl CandleBackend {
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
         let CandleOptions { membership, num_threads, kv_type } = options;
-        let num_threads = membership.num_threads(num_threads);
-        let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(num_threads)
-            .thread_name(|index| format!("compute-{index}"))
-            .build()
-            .map_err(|source| BackendError::Threads { num_threads, source })?;
+        let threads = Threads::new(membership.num_threads(num_threads))?;
         let ModelGraphs { decoder, logits, target_logprobs } = graphs;
         let graphs = [decoder, logits, target_logprobs];
         let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
@@ -147,7 +144,7 @@ impl Backend for CandleBackend {
 impl CandleBackend {
     fn run(&self, batch: &Batch) -> Result<StepOutput, BackendError> {
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
-        self.threads.install(|| {
+        self.threads.step(|| {
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_logprobs = self.prompt_logprobs(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
