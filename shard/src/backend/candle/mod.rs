@@ -144,7 +144,7 @@ impl Backend for CandleBackend {
 impl CandleBackend {
     fn run(&self, batch: &Batch) -> Result<StepOutput, BackendError> {
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
-        self.threads.step(|| {
+        self.threads.step(self.weights_bytes, || {
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_logprobs = self.prompt_logprobs(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };

@@ -10,6 +10,9 @@ use crate::backend::BackendError;
 /// Looks for work in a row that find none before the processor is offered to other threads of the machine.
 const LOOKS_BEFORE_OFFER: u32 = 1 << 10;
 
+/// Weights that a step reads, in bytes, below which it is over before other threads are awake.
+const MIN_STEP_BYTES: u64 = 32 << 20;
+
 /// A pool of threads.
 #[derive(Debug)]
 pub(super) struct Threads {
@@ -38,8 +41,11 @@ impl Threads {
         self.pool.install(work)
     }
 
-    /// [`Self::install`] of a step: the others stay awake until it ends.
-    pub(super) fn step<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+    /// [`Self::install`] of a step that reads weights of `size_bytes`: unless these are few, the others stay awake until it ends.
+    pub(super) fn step<R: Send>(&self, size_bytes: u64, work: impl FnOnce() -> R + Send) -> R {
+        if size_bytes < MIN_STEP_BYTES {
+            return self.install(work);
+        }
         let is_over = AtomicBool::new(false);
         let is_over = &is_over;
         self.pool.scope(|scope| {
@@ -93,21 +99,21 @@ mod tests {
         // Nobody passes before all three are there.
         let barrier = Barrier::new(3);
         for _ in 0..100 {
-            threads.step(|| (0..3).into_par_iter().with_max_len(1).for_each(|_| drop(barrier.wait())));
+            threads.step(u64::MAX, || (0..3).into_par_iter().with_max_len(1).for_each(|_| drop(barrier.wait())));
         }
     }
 
     #[test]
     fn a_step_that_panics_lets_the_others_go() {
         let threads = Threads::new(2).unwrap();
-        let result = catch_unwind(AssertUnwindSafe(|| threads.step(|| panic!("a step went wrong"))));
+        let result = catch_unwind(AssertUnwindSafe(|| threads.step(u64::MAX, || panic!("a step went wrong"))));
         assert!(result.is_err());
-        assert_eq!(threads.step(|| (0..10).into_par_iter().sum::<i32>()), 45);
+        assert_eq!(threads.step(u64::MAX, || (0..10).into_par_iter().sum::<i32>()), 45);
     }
 
     #[test]
     fn a_single_thread_does_all() {
         let threads = Threads::new(1).unwrap();
-        assert_eq!(threads.step(|| (0..10).into_par_iter().sum::<i32>()), 45);
+        assert_eq!(threads.step(u64::MAX, || (0..10).into_par_iter().sum::<i32>()), 45);
     }
 }
