@@ -62,7 +62,9 @@ fn wait_idle(client: &Client) {
 
 #[test]
 fn a_hundred_at_once_get_what_each_gets_alone() {
-    let server = Server::demo().start();
+    // In bf16 XLA-CPU rounds each batch in its own way on a processor with AMX: 2e-2 in a log-probability, enough for another token.
+    let server = Server::demo();
+    let server = if test_device() == "cpu" { server } else { server.flag("--dtype", "float32") }.start();
     let client = server.client();
     let bodies: Vec<Value> = (0..100).map(body).collect();
     let together = post_all_at_once(&client, &bodies);
@@ -73,18 +75,18 @@ fn a_hundred_at_once_get_what_each_gets_alone() {
 }
 
 /// The same answer to the last bit on the CPU. Elsewhere a batch of another size is another program, which may add in another
-/// order: on XLA-CPU log-probabilities differ by 6e-7 on some processors and by 2e-2 on one with AMX, where a drawn number may fall on
-/// a token's edge, so only the first tokens are compared.
+/// order: the same tokens, with log-probabilities that are almost the same.
 fn check_same(together: &Value, alone: &Value, body: &str) {
-    if test_device() != "cpu" {
-        let [left, right] = [together, alone].map(|answer| &answer["details"]["tokens"][0]["id"]);
-        assert_eq!(left, right, "{body}");
-        return;
-    }
+    // On XLA-CPU the largest difference in bf16 was 6e-7 on some processors and 2e-5 on others, where the compiler chooses wider
+    // vectors.
+    let tolerance = if test_device() == "cpu" { 0.0 } else { 1e-4 };
     let (mut together, mut alone) = (together.clone(), alone.clone());
     let [left, right] = [take_logprobs(&mut together), take_logprobs(&mut alone)];
     assert_eq!(together, alone, "{body}");
-    assert_eq!(left, right, "{body}");
+    assert_eq!(left.len(), right.len(), "{body}");
+    for (left, right) in left.iter().zip(right) {
+        assert!((left - right).abs() <= tolerance, "{body}: {left} instead of {right}");
+    }
 }
 
 /// Removes the log-probabilities of the generated tokens.

@@ -99,7 +99,11 @@ mod tests {
         // Nobody passes before all three are there.
         let barrier = Barrier::new(3);
         for _ in 0..100 {
-            threads.step(u64::MAX, || (0..3).into_par_iter().with_max_len(1).for_each(|_| drop(barrier.wait())));
+            threads.step(u64::MAX, || {
+                (0..3).into_par_iter().with_max_len(1).for_each(|_| {
+                    barrier.wait();
+                });
+            });
         }
     }
 
