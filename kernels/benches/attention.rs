@@ -1,5 +1,6 @@
-//! `cargo bench -p kernels --bench attention [-- portable|avx2|avx512|avx512-vnni|avx512-bf16|amx]`: attention by the type of the cache.
+//! `cargo bench -p kernels --bench attention [-- ISA [TYPE]]`: attention by the type of the cache.
 //!
+//! ISA is a name that `HILO_CPU_ISA` knows, TYPE f32, f16, bf16 or int8.
 //! Rows that make a token read all of their keys and values once, so the memory's bandwidth bounds them; a prompt uses each many
 //! times. Several layers are used in turn, so that they come from memory. Compare shares, not absolute figures.
 
@@ -20,8 +21,9 @@ const PROMPT_LEN: usize = 512;
 const HEADS: [(usize, usize, usize); 3] = [(32, 8, 64), (32, 8, 128), (16, 16, 64)];
 
 fn main() -> io::Result<()> {
-    let name = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let isa = isa::select(name.as_deref()).map_err(io::Error::other)?;
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
+    let isa = isa::select(arguments.next().as_deref()).map_err(io::Error::other)?;
+    let chosen = arguments.next();
     let mut out = io::stdout().lock();
     let bandwidth = read_bandwidth();
     writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
@@ -30,7 +32,8 @@ fn main() -> io::Result<()> {
         let shape =
             AttentionShape { num_heads, num_kv_heads, head_dim, block_size: 16, scale, window: None, soft_cap: None };
         writeln!(out, "{num_heads} heads, {num_kv_heads} of keys, of {head_dim}")?;
-        for kv_type in [KvType::F32, KvType::F16, KvType::Bf16, KvType::Int8] {
+        let types = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Int8];
+        for kv_type in types.into_iter().filter(|kv| chosen.as_ref().is_none_or(|name| *name == kv.to_string())) {
             decode(&mut out, &shape, kv_type, bandwidth)?;
             prefill(&mut out, &shape, kv_type)?;
         }

@@ -5,7 +5,7 @@
 //! one file per instruction set. Work is spread over the current rayon pool; small problems stay on the calling thread.
 //!
 //! A row's result is bit-identical whatever shares the batch, however a prompt is cut, and whatever the number of
-//! threads; AVX2 and AVX-512 agree bit for bit, and AMX with them but for weights, and keys and values, in bf16. Lengths that do not fit each other are programming errors and panic
+//! threads; AVX2 and AVX-512 agree bit for bit, and AMX and AVX-512 BF16 with them but for weights in bf16, and keys and values in bf16 and int8. Lengths that do not fit each other are programming errors and panic
 //! with the sizes. It knows no model, reads no environment and does no I/O.
 
 pub mod activation;
@@ -23,3 +23,4 @@ pub mod rms_norm;
 pub mod rotary;
 mod rows;
 pub mod softmax;
+mod vector_tile;

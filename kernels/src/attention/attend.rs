@@ -94,18 +94,27 @@ impl<E: KvElement> Attend<'_, '_, E> {
             .collect()
     }
 
-    pub(super) fn scaled_queries(&self) -> Vectors {
-        let (head_dim, group_size) = (self.shape.head_dim, self.shape.group_size());
-        let mut scaled = Vectors::zeros(self.task.out.len() * group_size, head_dim);
-        let first_token = self.task.row.first_token + self.task.first_token;
-        for token in 0..self.task.out.len() {
-            let start = (first_token + token) * self.shape.q_width() + self.task.kv_head * group_size * head_dim;
-            for (head, q) in self.q[start..start + group_size * head_dim].chunks(head_dim).enumerate() {
-                let to = scaled.of_mut(token * group_size + head).iter_mut().flat_map(|line| &mut line.0);
-                to.zip(q).for_each(|(to, value)| *to = value * self.shape.scale);
+    fn scaled_queries(&self) -> Vectors {
+        let mut scaled = Vectors::zeros(self.num_queries(), self.shape.head_dim);
+        for idx in 0..self.num_queries() {
+            for (line, q) in scaled.of_mut(idx).iter_mut().zip(self.query(idx).chunks(LANES)) {
+                line.0.iter_mut().zip(q).for_each(|(to, value)| *to = value * self.shape.scale);
             }
         }
         scaled
+    }
+
+    pub(super) fn num_queries(&self) -> usize {
+        self.task.out.len() * self.shape.group_size()
+    }
+
+    /// A query's numbers, not scaled.
+    #[inline(always)]
+    pub(super) fn query(&self, idx: usize) -> &[f32] {
+        let (head_dim, group_size) = (self.shape.head_dim, self.shape.group_size());
+        let token = self.task.row.first_token + self.task.first_token + idx / group_size;
+        let head = self.task.kv_head * group_size + idx % group_size;
+        &self.q[token * self.shape.q_width() + head * head_dim..][..head_dim]
     }
 
     /// Where the output of each query goes.
@@ -115,8 +124,9 @@ impl<E: KvElement> Attend<'_, '_, E> {
 
     fn write(&mut self, queries: &[Query], gathered: &Vectors) {
         for ((idx, query), out) in queries.iter().enumerate().zip(self.outputs()) {
-            let values = gathered.of(idx).iter().flat_map(|line| &line.0);
-            out.iter_mut().zip(values).for_each(|(out, value)| *out = value / query.sum);
+            for (out, line) in out.chunks_mut(LANES).zip(gathered.of(idx)) {
+                out.iter_mut().zip(&line.0).for_each(|(out, value)| *out = value / query.sum);
+            }
         }
     }
 }
@@ -144,8 +154,11 @@ impl Query {
             sums = simd.add(sums, exponentials);
             simd.store(exponentials, lanes);
         }
-        let mut rescale = [0.0; LANES];
-        simd.store(simd.exp(simd.splat(self.max - max)), &mut rescale);
+        let mut rescale = [1.0; LANES];
+        // Usually it is the same, and e^0 = 1.
+        if self.max != max {
+            simd.store(simd.exp(simd.splat(self.max - max)), &mut rescale);
+        }
         self.max = max;
         self.sum = self.sum * rescale[0] + simd.sum(sums);
         rescale[0]

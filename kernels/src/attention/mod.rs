@@ -2,15 +2,17 @@
 //!
 //! Doors: [`write_kv`] puts this step's keys and values into a [`KvCache`], then [`paged_attention`] attends. `rows` says where
 //! a row's tokens and keys lie, `cache` keeps them in one of several types (`element`), `attend` is the arithmetic of one piece
-//! of work (`by_tiles` where the CPU has tiles and the cache bf16), and this file cuts the work.
+//! of work (`by_blocks` where the CPU multiplies bf16 and the cache is exact in it), and this file cuts the work.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and sum.
 //! Neither the other rows, nor the cut of the prompt, nor the threads change a bit of its output.
 
 mod attend;
-mod by_tiles;
+mod by_blocks;
 mod cache;
+mod chunk;
 mod element;
+mod products;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -25,14 +27,15 @@ use rayon::prelude::*;
 use crate::isa::{self, Isa};
 use crate::lines::BLOCK_ROWS;
 use attend::Attend;
-use by_tiles::AttendByTiles;
+use by_blocks::AttendByBlocks;
 use cache::{KeysAndValues, TypedCache};
 use element::KvElement;
+use products::{Bf16Pairs, Products};
 
 /// Queries (tokens × heads of a group) that share one pass over the keys.
 const TASK_QUERIES: usize = 64;
-/// The same where keys and values are laid out for tiles before.
-const TASK_QUERIES_BY_TILES: usize = 256;
+/// The same where keys and values are laid out before.
+const TASK_QUERIES_BY_BLOCKS: usize = 256;
 /// Multiply-adds below which waking other threads costs more than it gives.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
@@ -150,8 +153,7 @@ impl Attention<'_> {
     fn cut<'y>(&self, out: &'y mut [f32]) -> Vec<Task<'_, 'y>> {
         let group_size = self.shape.group_size();
         let group_width = group_size * self.shape.head_dim;
-        let is_by_tiles = self.isa.has_tiles() && matches!(self.cache.0, TypedCache::Bf16(_));
-        let task_queries = if is_by_tiles { TASK_QUERIES_BY_TILES } else { TASK_QUERIES };
+        let task_queries = if self.is_by_blocks() { TASK_QUERIES_BY_BLOCKS } else { TASK_QUERIES };
         let task_tokens = (task_queries / group_size).max(1);
         let mut tasks = Vec::new();
         let mut out_tokens = out.chunks_mut(self.shape.q_width());
@@ -171,20 +173,30 @@ impl Attention<'_> {
         tasks
     }
 
+    /// Whether queries and weights are rounded to bf16, and multiplied in blocks.
+    fn is_by_blocks(&self) -> bool {
+        self.isa.rounds_to_bf16() && matches!(self.cache.0, TypedCache::Bf16(_) | TypedCache::Int8(_))
+    }
+
     fn run(&self, task: Task<'_, '_>) {
         let (shape, q) = (self.shape, self.q);
         match &self.cache.0 {
             TypedCache::F32(cache) => self.isa.run(Attend { shape, q, cache, task }),
             TypedCache::F16(cache) => self.isa.run(Attend { shape, q, cache, task }),
-            TypedCache::Bf16(cache) => {
-                let block_rows = (task.out.len() * shape.group_size()).clamp(1, BLOCK_ROWS);
-                let attend = Attend { shape, q, cache, task };
-                self.isa.with_tiles(block_rows, |tiles| match tiles {
-                    Some(tiles) => self.isa.run(AttendByTiles { attend, tiles, block_rows }),
-                    None => self.isa.run(attend),
-                });
-            }
-            TypedCache::Int8(cache) => self.isa.run(Attend { shape, q, cache, task }),
+            TypedCache::Bf16(cache) => self.attend(Attend { shape, q, cache, task }),
+            TypedCache::Int8(cache) => self.attend(Attend { shape, q, cache, task }),
         }
+    }
+
+    fn attend<E: Bf16Pairs>(&self, attend: Attend<'_, '_, E>) {
+        if !self.is_by_blocks() {
+            return self.isa.run(attend);
+        }
+        let num_queries = attend.num_queries();
+        // As few blocks as there can be, of one size.
+        let block_rows = num_queries.div_ceil(num_queries.div_ceil(BLOCK_ROWS));
+        self.isa.with_tiles(block_rows, |tiles| {
+            self.isa.run(AttendByBlocks { attend, products: Products { tiles, block_rows } });
+        });
     }
 }

@@ -79,16 +79,15 @@ impl AttentionRow<'_> {
         first_position: usize,
         places: &mut [usize],
     ) {
-        // Counted, because a division per key would take as long as its dot products.
-        let mut block_idx = first_position / shape.block_size;
-        let mut in_block = first_position % shape.block_size;
-        for place in places {
+        let mut places = places;
+        let (mut block_idx, mut in_block) = (first_position / shape.block_size, first_position % shape.block_size);
+        while !places.is_empty() {
             let head_idx = self.block_table[block_idx] as usize * shape.num_kv_heads + kv_head;
-            *place = head_idx * shape.block_size + in_block;
-            in_block += 1;
-            if in_block == shape.block_size {
-                (block_idx, in_block) = (block_idx + 1, 0);
+            let of_block = places.split_off_mut(..(shape.block_size - in_block).min(places.len())).unwrap_or_default();
+            for (place, idx) in of_block.iter_mut().zip(head_idx * shape.block_size + in_block..) {
+                *place = idx;
             }
+            (block_idx, in_block) = (block_idx + 1, 0);
         }
     }
 

@@ -131,6 +131,12 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
+    fn mul_power_of_two(self, x: __m512, exponents: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_scalef_ps(x, exponents) }
+    }
+
+    #[inline(always)]
     fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [__m512; 2] {
         // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
         unsafe {
@@ -269,41 +275,36 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn transpose(self, rows: &[[u32; LANES]; LANES], to: &mut [Line; LANES]) {
-        // SAFETY: `self` proves that the CPU has AVX-512; rows and lines hold the 64 bytes that are read and written.
+    fn pair_halves(self, low: &[u16; LANES], high: &[u16; LANES], to: &mut Line) {
+        // SAFETY: `self` proves that the CPU has AVX-512; arrays and line hold the bytes that are read and written.
         unsafe {
-            let mut a = [_mm512_setzero_si512(); LANES];
-            for (a, row) in a.iter_mut().zip(rows) {
-                *a = _mm512_loadu_si512(row.as_ptr().cast());
+            let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(low.as_ptr().cast()));
+            let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(high.as_ptr().cast()));
+            _mm512_store_si512(to.0.as_mut_ptr().cast(), _mm512_or_si512(low, _mm512_slli_epi32::<16>(high)));
+        }
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &[Line; LANES], to: &mut [Line; LANES]) {
+        // SAFETY: `self` proves that the CPU has AVX-512; rows hold the 64 bytes that are read.
+        unsafe {
+            let mut registers = [_mm512_setzero_si512(); LANES];
+            for (register, row) in registers.iter_mut().zip(rows) {
+                *register = _mm512_load_si512(row.0.as_ptr().cast());
             }
-            // Words of two rows, then of four, in each quarter of a register.
-            let mut b = a;
-            for i in 0..LANES / 2 {
-                b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
-                b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+            transpose(registers, to);
+        }
+    }
+
+    #[inline(always)]
+    fn transpose_halves(self, rows: &[&[u16; 2 * LANES]; LANES], to: &mut [Line; LANES]) {
+        // SAFETY: `self` proves that the CPU has AVX-512; rows hold the 64 bytes that are read.
+        unsafe {
+            let mut registers = [_mm512_setzero_si512(); LANES];
+            for (register, row) in registers.iter_mut().zip(rows) {
+                *register = _mm512_loadu_si512(row.as_ptr().cast());
             }
-            for i in 0..LANES / 4 {
-                a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
-                a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
-                a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
-                a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
-            }
-            // a[4 i + j] has columns j, j + 4, j + 8 and j + 12 of rows 4 i to 4 i + 3: quarters of four registers side by side.
-            for j in 0..4 {
-                let even =
-                    [_mm512_shuffle_i32x4::<0x88>(a[j], a[4 + j]), _mm512_shuffle_i32x4::<0x88>(a[8 + j], a[12 + j])];
-                let odd =
-                    [_mm512_shuffle_i32x4::<0xdd>(a[j], a[4 + j]), _mm512_shuffle_i32x4::<0xdd>(a[8 + j], a[12 + j])];
-                let columns = [
-                    _mm512_shuffle_i32x4::<0x88>(even[0], even[1]),
-                    _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]),
-                    _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]),
-                    _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]),
-                ];
-                for (i, column) in columns.into_iter().enumerate() {
-                    _mm512_store_si512(to[4 * i + j].0.as_mut_ptr().cast(), column);
-                }
-            }
+            transpose(registers, to);
         }
     }
 
@@ -314,9 +315,53 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
+    fn prefetch_second_level(self, line: *const Line) {
+        // SAFETY: it reads nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+    }
+
+    #[inline(always)]
     fn sum_each(self, [a, b, c, d]: [__m512; 4]) -> [f32; 4] {
         // SAFETY: `self` proves that the CPU has AVX-512, and so AVX.
         unsafe { sum_halves([fold(a), fold(b), fold(c), fold(d)]) }
+    }
+}
+
+/// Rows of words as columns.
+///
+/// # Safety
+/// The CPU must have AVX-512.
+#[inline(always)]
+unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
+    // SAFETY: the caller promises AVX-512; lines hold the 64 bytes that are written.
+    unsafe {
+        let (mut a, mut b) = (rows, rows);
+        // Words of two rows, then of four, in each quarter of a register.
+        for i in 0..LANES / 2 {
+            b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+            b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+        }
+        for i in 0..LANES / 4 {
+            a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
+            a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
+            a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
+            a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
+        }
+        // a[4 i + j] has columns j, j + 4, j + 8 and j + 12 of rows 4 i to 4 i + 3: quarters of four registers side by side.
+        for j in 0..4 {
+            let even =
+                [_mm512_shuffle_i32x4::<0x88>(a[j], a[4 + j]), _mm512_shuffle_i32x4::<0x88>(a[8 + j], a[12 + j])];
+            let odd = [_mm512_shuffle_i32x4::<0xdd>(a[j], a[4 + j]), _mm512_shuffle_i32x4::<0xdd>(a[8 + j], a[12 + j])];
+            let columns = [
+                _mm512_shuffle_i32x4::<0x88>(even[0], even[1]),
+                _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]),
+                _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]),
+                _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]),
+            ];
+            for (i, column) in columns.into_iter().enumerate() {
+                _mm512_store_si512(to[4 * i + j].0.as_mut_ptr().cast(), column);
+            }
+        }
     }
 }
 

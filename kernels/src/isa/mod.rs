@@ -136,7 +136,7 @@ impl Isa {
         }
     }
 
-    /// Whether x is rounded to bf16 where the weight is bf16, and multiplied two values at a time.
+    /// Whether x is rounded to bf16 where the weight, or what attention keeps, is exact in it, and multiplied two values at a time.
     pub fn rounds_to_bf16(self) -> bool {
         match self {
             Self::Portable => false,

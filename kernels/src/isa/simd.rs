@@ -110,12 +110,30 @@ pub(crate) trait Simd: Copy {
         bf16_line(to, values);
     }
 
+    /// Halves of words: the low ones, then the high ones.
+    #[inline(always)]
+    fn pair_halves(self, low: &[u16; LANES], high: &[u16; LANES], to: &mut Line) {
+        for (i, word) in to.0.iter_mut().enumerate() {
+            *word = u32::from(high[i]) << 16 | u32::from(low[i]);
+        }
+    }
+
     /// Rows of words as columns.
     #[inline(always)]
-    fn transpose(self, rows: &[[u32; LANES]; LANES], to: &mut [Line; LANES]) {
+    fn transpose(self, rows: &[Line; LANES], to: &mut [Line; LANES]) {
         for (column, to) in to.iter_mut().enumerate() {
             for (word, row) in to.0.iter_mut().zip(rows) {
-                *word = row[column];
+                *word = row.0[column];
+            }
+        }
+    }
+
+    /// Rows as columns of words, each of two neighbours.
+    #[inline(always)]
+    fn transpose_halves(self, rows: &[&[u16; 2 * LANES]; LANES], to: &mut [Line; LANES]) {
+        for (column, to) in to.iter_mut().enumerate() {
+            for (word, row) in to.0.iter_mut().zip(rows) {
+                *word = u32::from(row[2 * column + 1]) << 16 | u32::from(row[2 * column]);
             }
         }
     }
@@ -123,6 +141,10 @@ pub(crate) trait Simd: Copy {
     /// Asks the caches for a line that will be read soon, if the instruction set can. It need not exist.
     #[inline(always)]
     fn prefetch(self, _line: *const Line) {}
+
+    /// The same for the second-level cache alone: for lines that are read later, and too many for the first.
+    #[inline(always)]
+    fn prefetch_second_level(self, _line: *const Line) {}
 
     /// Up to sixteen values, the missing lanes set to `padding`.
     #[inline(always)]
@@ -190,10 +212,17 @@ pub(crate) trait Simd: Copy {
         for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
             series = self.mul_add(series, r, self.splat(coefficient));
         }
-        // In two steps, because 2^n alone overflows where the result is close to the largest or a subnormal number.
-        let first = self.sub(self.mul_add(n, self.splat(0.5), rounder), rounder);
-        let scaled = self.mul(series, self.power_of_two(first));
-        self.mul(scaled, self.power_of_two(self.sub(n, first)))
+        self.mul_power_of_two(series, n)
+    }
+
+    /// Each lane times 2 to the power of another, which is a whole number from -252 to 254.
+    #[inline(always)]
+    fn mul_power_of_two(self, x: Self::Vector, exponents: Self::Vector) -> Self::Vector {
+        // In two steps, because the power alone overflows where the result is close to the largest or a subnormal number.
+        let rounder = self.splat(12_582_912.0);
+        let first = self.sub(self.mul_add(exponents, self.splat(0.5), rounder), rounder);
+        let scaled = self.mul(x, self.power_of_two(first));
+        self.mul(scaled, self.power_of_two(self.sub(exponents, first)))
     }
 }
 

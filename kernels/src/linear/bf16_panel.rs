@@ -12,7 +12,7 @@ use crate::lines::{Line, STEP_LINES, TILE_SIZE};
 const LINE_INPUTS: usize = size_of::<Line>() / size_of::<bf16>();
 
 /// Sixteen words of each of sixteen outputs.
-type Words = [[u32; LANES]; LANES];
+type Words = [Line; LANES];
 
 /// Packs up to 32 rows `[outputs, inputs]` as `[inputs][16 words]`: word i holds output i in its low half and output i + 16 in its high half.
 pub(super) struct PackPairsOfOutputs<'a> {
@@ -34,12 +34,12 @@ impl Kernel for PackPairsOfOutputs<'_> {
     fn run<S: Simd>(self, simd: S) {
         let num_inputs = self.panel.len();
         for (idx, lines) in self.panel.chunks_mut(LINE_INPUTS).enumerate() {
-            let mut halves = [[[0; LANES]; LANES]; LINE_INPUTS / LANES];
+            let mut halves = [[Line([0; LANES]); LANES]; LINE_INPUTS / LANES];
             for (output, row) in self.rows.chunks(num_inputs).enumerate() {
                 let inputs = inputs_of_line(row, idx);
                 let shift = if output < LANES { 0 } else { 16 };
                 for (words, inputs) in halves.iter_mut().zip(inputs.as_chunks::<LANES>().0) {
-                    for (word, input) in words[output % LANES].iter_mut().zip(inputs) {
+                    for (word, input) in words[output % LANES].0.iter_mut().zip(inputs) {
                         *word |= u32::from(input.to_bits()) << shift;
                     }
                 }
@@ -57,11 +57,11 @@ impl Kernel for PackPairsOfInputs<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for (idx, step) in self.panel.chunks_mut(STEP_LINES).enumerate() {
-            let mut tiles = [[[0; LANES]; TILE_SIZE]; PANEL_OUTPUTS / TILE_SIZE];
+            let mut tiles = [[Line([0; LANES]); TILE_SIZE]; PANEL_OUTPUTS / TILE_SIZE];
             for (output, row) in self.rows.chunks(self.num_inputs).enumerate() {
                 let inputs = inputs_of_line(row, idx);
                 let words = &mut tiles[output / TILE_SIZE][output % TILE_SIZE];
-                for (word, pair) in words.iter_mut().zip(inputs.as_chunks::<2>().0) {
+                for (word, pair) in words.0.iter_mut().zip(inputs.as_chunks::<2>().0) {
                     *word = u32::from(pair[1].to_bits()) << 16 | u32::from(pair[0].to_bits());
                 }
             }

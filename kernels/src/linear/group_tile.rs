@@ -3,9 +3,9 @@
 //! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits.
 
 use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
-use super::vector_tile;
 use crate::isa::{GroupOfX, LANES, Simd};
 use crate::lines::{Ahead, Block, Line};
+use crate::vector_tile;
 
 /// Rows of x, rounded.
 #[derive(Clone, Copy)]

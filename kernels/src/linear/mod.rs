@@ -21,7 +21,6 @@ mod tests;
 mod tile;
 mod tiled;
 mod tiled_weight;
-mod vector_tile;
 
 pub use packed_weight::{PackedWeight, StoredRows, WeightType};
 

@@ -10,9 +10,9 @@ use super::blocks::{BlockOfX, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
 use super::tiled_weight::scale;
-use super::vector_tile::{self, Bf16Pairs, Int8Quads};
 use crate::isa::{Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES};
+use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
 
 thread_local! {
     /// Memory for sums, kept.

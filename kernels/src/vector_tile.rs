@@ -1,4 +1,4 @@
-//! Products of blocks without tiles: a few rows times the 32 outputs of a panel, summed in registers.
+//! Products of blocks without tiles: a few rows times 32 columns, summed in registers.
 //!
 //! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits. bf16 is added pair by pair, in
 //! the order of the inputs, however many rows there are.
@@ -10,7 +10,7 @@ use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES, TILE_SIZE};
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 
 /// What the words of lines are, and how they are multiplied.
-pub(super) trait Dots<S: Simd>: Copy {
+pub(crate) trait Dots<S: Simd>: Copy {
     /// Of one output.
     type Sum;
     type Sums: Copy;
@@ -23,11 +23,11 @@ pub(super) trait Dots<S: Simd>: Copy {
 
 /// Four integers from -127 to 127 in a word.
 #[derive(Clone, Copy)]
-pub(super) struct Int8Quads;
+pub(crate) struct Int8Quads;
 
 /// Two bf16 values in a word.
 #[derive(Clone, Copy)]
-pub(super) struct Bf16Pairs;
+pub(crate) struct Bf16Pairs;
 
 impl<S: Simd> Dots<S> for Int8Quads {
     type Sum = i32;
@@ -71,7 +71,7 @@ impl<S: Simd> Dots<S> for Bf16Pairs {
 
 /// How often lines are read for so many rows: once for those that come together, of which `rows_together` says how many they are.
 #[inline(always)]
-pub(super) fn num_sweeps(mut num_rows: usize, rows_together: impl Fn(usize) -> usize) -> usize {
+pub(crate) fn num_sweeps(mut num_rows: usize, rows_together: impl Fn(usize) -> usize) -> usize {
     let mut num_sweeps = 0;
     while num_rows > 0 {
         num_rows -= rows_together(num_rows);
@@ -82,7 +82,7 @@ pub(super) fn num_sweeps(mut num_rows: usize, rows_together: impl Fn(usize) -> u
 
 /// Of so many rows, those whose sums fit into registers.
 #[inline(always)]
-pub(super) fn rows_together<S: Simd>(num_rows: usize) -> usize {
+pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
     match num_rows {
         12.. if S::NUM_SUMS >= 24 => 12,
         8.. if S::NUM_SUMS >= 16 => 8,
@@ -95,7 +95,7 @@ pub(super) fn rows_together<S: Simd>(num_rows: usize) -> usize {
 /// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][16 words]` and `right` `[steps][2][16 words][16 columns]`. Each
 /// sweep asks for its share of the lines ahead.
 #[inline(always)]
-pub(super) fn add_product<S: Simd, D: Dots<S>>(
+pub(crate) fn add_product<S: Simd, D: Dots<S>>(
     simd: S,
     _: D,
     (left, num_rows): (&[Line], usize),
