@@ -61,6 +61,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     type Integers = __m512i;
 
     const NUM_SUMS: usize = 24;
+    const MIN_UNPACKED_ROWS: usize = if Self::HAS_VNNI { 16 } else { usize::MAX };
     const BYTE_OFFSET: i32 = if Self::HAS_VNNI { 128 } else { 0 };
 
     #[inline(always)]

@@ -29,6 +29,8 @@ pub(crate) trait Simd: Copy {
 
     /// Sums that stay in registers beside what is added to them.
     const NUM_SUMS: usize;
+    /// Rows for which weights of four bits are made integers of eight before: where [`Simd::add_dots`] is one instruction, this pays.
+    const MIN_UNPACKED_ROWS: usize = usize::MAX;
     /// What [`Simd::add_dots`] adds to each byte of its words before it multiplies.
     const BYTE_OFFSET: i32 = 0;
 

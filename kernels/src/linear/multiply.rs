@@ -87,10 +87,11 @@ pub(super) struct Int8<'a> {
     pub(super) block_rows: usize,
 }
 
-/// Tiles multiply what becomes integers of 8 bits before.
-pub(super) struct Int4<'a> {
-    pub(super) tiles: Option<&'a Tiles>,
-    pub(super) block_rows: usize,
+pub(super) enum Int4<'a> {
+    /// Group by group, by vectors.
+    Groups { block_rows: usize },
+    /// As integers of 8 bits, which they become before.
+    Unpacked(Int8<'a>),
 }
 
 impl Multiply for Bf16<'_> {
@@ -162,13 +163,24 @@ impl Multiply for Int4<'_> {
     const IS_PREPARED: bool = true;
 
     #[inline(always)]
+    fn start<S: Simd>(&self, row: RowNumbers) -> i32 {
+        match self {
+            Self::Groups { .. } => 0,
+            Self::Unpacked(int8) => int8.start::<S>(row),
+        }
+    }
+
+    #[inline(always)]
     fn num_sweeps<S: Simd>(&self) -> usize {
-        if self.tiles.is_some() { 1 } else { group_tile::num_sweeps::<S>(self.block_rows) }
+        match self {
+            Self::Groups { block_rows } => group_tile::num_sweeps::<S>(*block_rows),
+            Self::Unpacked(int8) => int8.num_sweeps::<S>(),
+        }
     }
 
     #[inline(always)]
     fn prepare<'a>(&self, steps: &'a [Line], scratch: &'a mut Vec<Line>) -> &'a [Line] {
-        if self.tiles.is_none() {
+        if matches!(self, Self::Groups { .. }) {
             return steps;
         }
         let num_steps = steps.len() / INT4_STEP_LINES;
@@ -181,12 +193,12 @@ impl Multiply for Int4<'_> {
 
     #[inline(always)]
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
-        match self.tiles {
-            Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
-            None => {
-                let rows = GroupedRows { lines: x.lines, starts: x.starts, num_rows: self.block_rows };
+        match self {
+            Self::Groups { block_rows } => {
+                let rows = GroupedRows { lines: x.lines, starts: x.starts, num_rows: *block_rows };
                 group_tile::add_product(simd, rows, (right, ahead), sums);
             }
+            Self::Unpacked(int8) => int8.add_product(simd, x, (right, ahead), sums),
         }
     }
 

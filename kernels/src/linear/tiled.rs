@@ -237,6 +237,7 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
     fn run<S: Simd>(self, simd: S) {
         let tiles = self.tiles;
         let block_rows = self.blocks.block_rows();
+        let num_rows = self.destination.num_blocks(block_rows) * block_rows;
         match self.weights[0].format() {
             Format::Bf16 => {
                 let by = match tiles {
@@ -247,7 +248,10 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
                 self.multiply(simd, &by);
             }
             Format::Int8 => self.multiply(simd, &Int8 { tiles, block_rows }),
-            Format::Int4 => self.multiply(simd, &Int4 { tiles, block_rows }),
+            Format::Int4 if tiles.is_some() || num_rows >= S::MIN_UNPACKED_ROWS => {
+                self.multiply(simd, &Int4::Unpacked(Int8 { tiles, block_rows }));
+            }
+            Format::Int4 => self.multiply(simd, &Int4::Groups { block_rows }),
         }
     }
 }
