@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "zeroed bytes of the system are lines of numbers")]
 
 use std::alloc::{Layout, handle_alloc_error};
+use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -80,7 +81,7 @@ impl Ahead {
     }
 }
 
-/// Numbers side by side, in one line or more.
+/// A number, or some side by side.
 ///
 /// # Safety
 /// Every bit pattern is a value, and the alignment is no more than a page's.
@@ -88,6 +89,12 @@ pub(crate) unsafe trait Numbers: Copy {}
 
 // SAFETY: integers and floats of any bits, aligned as a line or less.
 unsafe impl Numbers for Line {}
+// SAFETY: as above.
+unsafe impl Numbers for f32 {}
+// SAFETY: as above.
+unsafe impl Numbers for u16 {}
+// SAFETY: as above.
+unsafe impl Numbers for i8 {}
 // SAFETY: as above.
 unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[u16; LEN]; COUNT] {}
 // SAFETY: as above.
@@ -104,14 +111,23 @@ pub(crate) struct Lines<L = Line> {
 impl<L: Numbers> Lines<L> {
     /// So many lines of zeros. The system gives the memory when it is first written or read.
     pub(crate) fn zeros(len: usize) -> Self {
-        let size_bytes = len * size_of::<L>();
-        let Ok(pages) = MmapMut::map_anon(size_bytes) else {
-            handle_alloc_error(Layout::from_size_align(size_bytes, align_of::<L>()).unwrap_or(Layout::new::<L>()))
-        };
+        Self::try_zeros(len).unwrap_or_else(|_| {
+            let layout = Layout::from_size_align(len * size_of::<L>(), align_of::<L>());
+            handle_alloc_error(layout.unwrap_or(Layout::new::<L>()))
+        })
+    }
+
+    /// The same for as much memory as the system may well refuse.
+    ///
+    /// # Errors
+    /// When it does.
+    pub(crate) fn try_zeros(len: usize) -> io::Result<Self> {
+        let size_bytes = len.checked_mul(size_of::<L>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let pages = MmapMut::map_anon(size_bytes)?;
         // Memory on small pages is as good, but slower.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(memmap2::Advice::HugePage);
-        Self { pages, len, lines: PhantomData }
+        Ok(Self { pages, len, lines: PhantomData })
     }
 }
 

@@ -3,12 +3,13 @@
 //! Doors: [`KvCache`], [`KvType`]. A vector of `head_dim` numbers has a place; those of a block's head are neighbours. Factors
 //! of vectors lie apart in the same order: the sixteen of a block's head usually fill one line of the processor's caches.
 
-use std::collections::TryReserveError;
+use std::io;
 
 use half::{bf16, f16};
 
 use super::AttentionShape;
 use super::element::KvElement;
+use crate::lines::Lines;
 
 /// A type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +61,9 @@ pub(super) struct KeysAndValues<E: KvElement> {
 #[derive(Debug)]
 pub(super) struct Stored<E: KvElement> {
     /// `[places, head_dim]`
-    pub(super) numbers: Vec<E::Stored>,
+    pub(super) numbers: Lines<E::Stored>,
     /// `[places]`, or none where vectors have no factors.
-    pub(super) scales: Vec<f32>,
+    pub(super) scales: Lines<f32>,
 }
 
 impl KvType {
@@ -79,11 +80,11 @@ impl KvType {
 
 impl KvCache {
     /// A cache of zeros with `num_places` vectors of keys and as many of values. The system gives its memory page by page,
-    /// when it is first touched.
+    /// large ones where it can, when it is first touched.
     ///
     /// # Errors
     /// When the system refuses the memory.
-    pub fn zeros(kv_type: KvType, num_places: usize, head_dim: usize) -> Result<Self, TryReserveError> {
+    pub fn zeros(kv_type: KvType, num_places: usize, head_dim: usize) -> io::Result<Self> {
         Ok(Self(match kv_type {
             KvType::F32 => TypedCache::F32(KeysAndValues::zeros(num_places, head_dim)?),
             KvType::F16 => TypedCache::F16(KeysAndValues::zeros(num_places, head_dim)?),
@@ -93,10 +94,15 @@ impl KvCache {
     }
 
     /// A cache that is filled already, in single precision.
-    pub fn of_f32([k, v]: [Vec<f32>; 2]) -> Self {
+    ///
+    /// # Errors
+    /// When the system refuses the memory.
+    pub fn of_f32([k, v]: [Vec<f32>; 2]) -> io::Result<Self> {
         assert_eq!(k.len(), v.len(), "the cache holds {} numbers of keys but {} of values", k.len(), v.len());
-        let stored = |numbers| Stored { numbers, scales: Vec::new() };
-        Self(TypedCache::F32(KeysAndValues { k: stored(k), v: stored(v) }))
+        let mut cache = KeysAndValues::zeros(k.len(), 1)?;
+        cache.k.numbers.copy_from_slice(&k);
+        cache.v.numbers.copy_from_slice(&v);
+        Ok(Self(TypedCache::F32(cache)))
     }
 
     /// Keys and values where they are kept in single precision.
@@ -119,7 +125,7 @@ impl KvCache {
 }
 
 impl<E: KvElement> KeysAndValues<E> {
-    fn zeros(num_places: usize, head_dim: usize) -> Result<Self, TryReserveError> {
+    fn zeros(num_places: usize, head_dim: usize) -> io::Result<Self> {
         Ok(Self { k: Stored::zeros(num_places, head_dim)?, v: Stored::zeros(num_places, head_dim)? })
     }
 
@@ -139,9 +145,9 @@ impl<E: KvElement> KeysAndValues<E> {
 }
 
 impl<E: KvElement> Stored<E> {
-    fn zeros(num_places: usize, head_dim: usize) -> Result<Self, TryReserveError> {
+    fn zeros(num_places: usize, head_dim: usize) -> io::Result<Self> {
         let num_scales = if E::HAS_SCALES { num_places } else { 0 };
-        Ok(Self { numbers: zeros(num_places * head_dim)?, scales: zeros(num_scales)? })
+        Ok(Self { numbers: Lines::try_zeros(num_places * head_dim)?, scales: Lines::try_zeros(num_scales)? })
     }
 
     fn size_bytes(&self) -> usize {
@@ -159,12 +165,4 @@ impl<E: KvElement> Stored<E> {
 
 fn bytes_per_vector<E: KvElement>(head_dim: usize) -> usize {
     head_dim * size_of::<E::Stored>() + if E::HAS_SCALES { size_of::<f32>() } else { 0 }
-}
-
-fn zeros<T: Copy + Default>(len: usize) -> Result<Vec<T>, TryReserveError> {
-    // Asks first, because a refusal inside of `vec!` ends the process; the zeros of `vec!` cost nothing until touched.
-    let mut probe: Vec<T> = Vec::new();
-    probe.try_reserve_exact(len)?;
-    drop(probe);
-    Ok(vec![T::default(); len])
 }

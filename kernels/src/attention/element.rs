@@ -7,11 +7,12 @@ use half::{bf16, f16};
 
 use crate::integers::{int8, int8_scale};
 use crate::isa::{LANES, Simd};
+use crate::lines::Numbers;
 
 /// A type of numbers in a cache.
 pub(super) trait KvElement: Send + Sync {
     /// What lies in memory; the default is the number zero, and all its bits are.
-    type Stored: std::fmt::Debug + Copy + Default + Send + Sync;
+    type Stored: std::fmt::Debug + Default + Numbers + Send + Sync;
 
     /// Whether each vector has a factor of its own.
     const HAS_SCALES: bool;

@@ -19,7 +19,7 @@ pub(crate) enum BackendError {
     #[error("read {path}: {source}")]
     Memory { path: &'static str, source: std::io::Error },
     #[error("allocate {bytes} bytes: {source}")]
-    Allocate { bytes: u64, source: std::collections::TryReserveError },
+    Allocate { bytes: u64, source: std::io::Error },
     #[error(transparent)]
     Plugin(#[from] PluginError),
     #[error("{device}: {source}")]

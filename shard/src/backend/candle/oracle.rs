@@ -55,7 +55,7 @@ impl Oracle {
     /// Sets keys and values of a layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
     pub(in crate::backend) fn set_cache(&self, layer: usize, kv: [Vec<f32>; 2]) {
         let mut cache = self.state.layers[layer].lock().unwrap();
-        let filled = KvCache::of_f32(kv);
+        let filled = KvCache::of_f32(kv).unwrap();
         assert_eq!(filled.size_bytes(), cache.size_bytes());
         *cache = filled;
     }
