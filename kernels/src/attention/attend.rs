@@ -14,6 +14,9 @@ use super::{AttentionShape, Task};
 use crate::activation::{Function, Tanh};
 use crate::isa::{Kernel, LANES, Simd};
 
+/// Queries whose weights are computed side by side.
+pub(super) const QUERIES_TOGETHER: usize = 4;
+
 /// Attention of one task.
 pub(super) struct Attend<'a, 'y, E: KvElement> {
     pub(super) shape: &'a AttentionShape,
@@ -58,17 +61,21 @@ impl<E: KvElement> Kernel for Attend<'_, '_, E> {
             for tile in &tiles {
                 score(simd, tile, &q, &keys, &mut weights);
             }
-            let attending = |(_, (query, _)): &(usize, (&mut Query, _))| !query.keys_of_chunk(first_key).is_empty();
-            for (idx, (query, weights)) in queries.iter_mut().zip(&mut weights).enumerate().filter(attending) {
+            let together = queries.chunks_mut(QUERIES_TOGETHER).zip(weights.chunks_mut(QUERIES_TOGETHER));
+            for (group, (queries, weights)) in together.enumerate() {
                 if let Some(soft_cap) = self.shape.soft_cap {
-                    cap(simd, soft_cap, weights);
+                    for weights in &mut *weights {
+                        cap(simd, soft_cap, weights);
+                    }
                 }
-                let rescale = query.exponentiate(simd, weights);
-                if E::HAS_SCALES {
-                    values.scale_weights(simd, weights);
-                }
-                for line in gathered.of_mut(idx) {
-                    simd.store(simd.mul(simd.load(&line.0), simd.splat(rescale)), &mut line.0);
+                let rescales = Query::exponentiate(simd, queries, weights);
+                for (idx, (weights, rescale)) in weights.iter_mut().zip(rescales).enumerate() {
+                    if E::HAS_SCALES {
+                        values.scale_weights(simd, weights);
+                    }
+                    for line in gathered.of_mut(group * QUERIES_TOGETHER + idx) {
+                        simd.store(simd.mul(simd.load(&line.0), simd.splat(rescale)), &mut line.0);
+                    }
                 }
             }
             for tile in &tiles {
@@ -139,29 +146,48 @@ impl Query {
         in_chunk(self.first_key)..in_chunk(self.end_key)
     }
 
-    /// Replaces scores by e^(score - max) and returns the factor by which what was gathered before shrinks.
+    /// Replaces the scores of some queries by e^(score - max), and answers by which factors what was gathered before shrinks. A query
+    /// that attends none of the keys has scores of minus infinity, and weights of zero.
+    ///
+    /// # Panics
+    /// When they are more than [`QUERIES_TOGETHER`].
     #[inline(always)]
-    pub(super) fn exponentiate<S: Simd>(&mut self, simd: S, weights: &mut ChunkWeights) -> f32 {
-        let mut largest = simd.splat(f32::NEG_INFINITY);
-        let (weights, _) = weights.as_chunks_mut::<LANES>();
-        for lanes in weights.iter() {
-            largest = simd.max(simd.load(lanes), largest);
+    pub(super) fn exponentiate<S: Simd>(
+        simd: S,
+        queries: &mut [Self],
+        weights: &mut [ChunkWeights],
+    ) -> [f32; QUERIES_TOGETHER] {
+        // In steps that the queries take side by side, because a query alone waits for its own sums and exponentials.
+        let mut maxima = [f32::NEG_INFINITY; QUERIES_TOGETHER];
+        for (max, (query, weights)) in maxima.iter_mut().zip(queries.iter().zip(weights.iter())) {
+            let mut largest = simd.splat(f32::NEG_INFINITY);
+            for lanes in weights.as_chunks().0 {
+                largest = simd.max(simd.load(lanes), largest);
+            }
+            *max = query.max.max(simd.max_lane(largest));
         }
-        let max = self.max.max(simd.max_lane(largest));
-        let mut sums = simd.splat(0.0);
-        for lanes in weights {
-            let exponentials = simd.exp(simd.sub(simd.load(lanes), simd.splat(max)));
-            sums = simd.add(sums, exponentials);
-            simd.store(exponentials, lanes);
+        let mut sums = [simd.splat(0.0); QUERIES_TOGETHER];
+        for ((max, sums), weights) in maxima.iter().zip(&mut sums).zip(weights) {
+            let subtracted = simd.splat(if *max == f32::NEG_INFINITY { 0.0 } else { *max });
+            for lanes in weights.as_chunks_mut().0 {
+                let exponentials = simd.exp(simd.sub(simd.load(lanes), subtracted));
+                *sums = simd.add(*sums, exponentials);
+                simd.store(exponentials, lanes);
+            }
         }
-        let mut rescale = [1.0; LANES];
-        // Usually it is the same, and e^0 = 1.
-        if self.max != max {
-            simd.store(simd.exp(simd.splat(self.max - max)), &mut rescale);
+        let mut rescales = [0.0; LANES];
+        for (rescale, (query, max)) in rescales.iter_mut().zip(queries.iter().zip(maxima)) {
+            // Minus infinity less itself is no number.
+            *rescale = if query.max == max { 0.0 } else { query.max - max };
         }
-        self.max = max;
-        self.sum = self.sum * rescale[0] + simd.sum(sums);
-        rescale[0]
+        simd.store(simd.exp(simd.load(&rescales)), &mut rescales);
+        let sums = simd.sum_each(sums);
+        for (idx, query) in queries.iter_mut().enumerate() {
+            query.max = maxima[idx];
+            query.sum = query.sum * rescales[idx] + sums[idx];
+        }
+        let (rescales, _) = rescales.split_first_chunk().expect("there are more lanes");
+        *rescales
     }
 }
 

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::attend::{Attend, Query, cap};
+use super::attend::{Attend, QUERIES_TOGETHER, Query, cap};
 use super::chunk::{CHUNK_STEPS, Chunk, ChunkAhead, PART_KEYS, STEP_VALUES, are_finite};
 use super::products::{Bf16Pairs, Products};
 use super::tile::{CHUNK_KEYS, ChunkWeights};
@@ -79,17 +79,24 @@ impl<E: Bf16Pairs> Kernel for AttendByBlocks<'_, '_, '_, E> {
                 self.score(simd, block, attended.end, &mut memory);
                 ahead.ask(simd);
                 let gathered = &mut memory.gathered[block * num_steps..][..num_steps];
-                for (row, query) in queries.iter_mut().enumerate() {
+                for (group, queries) in queries.chunks_mut(QUERIES_TOGETHER).enumerate() {
                     ahead.ask(simd);
-                    let mut weights = scores_of(&memory.scores, row);
-                    let rescale = self.weigh(simd, (query, first_key), [&keys, &values], &mut weights);
-                    if rescale != 1.0 {
-                        for block in &mut *gathered {
-                            scale_row(simd, &mut block.0[row], rescale);
-                        }
+                    let first_row = group * QUERIES_TOGETHER;
+                    let mut weights = [[0.0; CHUNK_KEYS]; QUERIES_TOGETHER];
+                    for (idx, weights) in weights.iter_mut().enumerate().take(queries.len()) {
+                        *weights = scores_of(&memory.scores, first_row + idx);
                     }
-                    for (step, weights) in weights.as_chunks().0.iter().enumerate() {
-                        simd.round_to_bf16(weights, &mut memory.weights[step * block_rows + row]);
+                    let weights = &mut weights[..queries.len()];
+                    let rescales = self.weigh(simd, (queries, first_key), [&keys, &values], weights);
+                    for (row, (weights, rescale)) in (first_row..).zip(weights.iter().zip(rescales)) {
+                        if rescale != 1.0 {
+                            for block in &mut *gathered {
+                                scale_row(simd, &mut block.0[row], rescale);
+                            }
+                        }
+                        for (step, weights) in weights.as_chunks().0.iter().enumerate() {
+                            simd.round_to_bf16(weights, &mut memory.weights[step * block_rows + row]);
+                        }
                     }
                 }
                 if has_to_gather_each {
@@ -164,34 +171,34 @@ impl<E: Bf16Pairs> AttendByBlocks<'_, '_, '_, E> {
         }
     }
 
-    /// Makes weights of a query's scores, zeros of keys that it does not attend. Answers by what that which was gathered before shrinks.
+    /// Makes weights of the scores of some queries, zeros of keys that they do not attend. Answers by what that which was gathered before
+    /// shrinks.
     #[inline(always)]
     fn weigh<S: Simd>(
         &self,
         simd: S,
-        (query, first_key): (&mut Query, usize),
+        (queries, first_key): (&mut [Query], usize),
         [keys, values]: [&Chunk<'_, E>; 2],
-        weights: &mut ChunkWeights,
-    ) -> f32 {
-        let attended = query.keys_of_chunk(first_key);
-        if attended.is_empty() {
-            *weights = [0.0; CHUNK_KEYS];
-            return 1.0;
+        weights: &mut [ChunkWeights],
+    ) -> [f32; QUERIES_TOGETHER] {
+        for (query, weights) in queries.iter().zip(&mut *weights) {
+            if E::HAS_SCALES {
+                keys.scale(simd, weights);
+            }
+            fill_outside(weights, &query.keys_of_chunk(first_key), f32::NEG_INFINITY);
+            if let Some(soft_cap) = self.attend.shape.soft_cap {
+                cap(simd, soft_cap, weights);
+            }
         }
+        let rescales = Query::exponentiate(simd, queries, weights);
         if E::HAS_SCALES {
-            keys.scale(simd, weights);
+            for (query, weights) in queries.iter().zip(weights) {
+                values.scale(simd, weights);
+                // A factor may be no number.
+                fill_outside(weights, &query.keys_of_chunk(first_key), 0.0);
+            }
         }
-        fill_outside(weights, &attended, f32::NEG_INFINITY);
-        if let Some(soft_cap) = self.attend.shape.soft_cap {
-            cap(simd, soft_cap, weights);
-        }
-        let rescale = query.exponentiate(simd, weights);
-        if E::HAS_SCALES {
-            values.scale(simd, weights);
-            // A factor may be no number.
-            fill_outside(weights, &attended, 0.0);
-        }
-        rescale
+        rescales
     }
 
     /// Adds weights times the first values of a chunk to what was gathered.

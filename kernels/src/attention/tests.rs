@@ -356,6 +356,29 @@ fn what_is_no_number_is_seen_by_those_who_attend_it() {
 }
 
 #[test]
+fn what_is_no_number_is_not_seen_behind_the_window() {
+    let shape = AttentionShape { window: Some(9), ..shape(2, 1, 20) };
+    // In the same chunk as the window, and in the one before.
+    for (num_tokens, bad_token) in [(30, 17), (70, 3)] {
+        for (isa, kv_type) in isas_and_types() {
+            let mut scene = Scene::new(shape, kv_type, &[num_tokens]);
+            let mut last_token = |bad: f32| {
+                for kv in [&mut scene.k, &mut scene.v] {
+                    kv[0][bad_token * shape.kv_width() + 3] = bad;
+                }
+                scene.step(isa, &[0], &[num_tokens - 1]);
+                scene.step(isa, &[num_tokens - 1], &[1])
+            };
+            let sound = last_token(0.5);
+            assert!(sound.iter().all(|value| value.is_finite()), "{isa} {kv_type}");
+            for bad in [f32::NAN, f32::INFINITY] {
+                assert_eq!(last_token(bad), sound, "{isa} {kv_type} {bad} {num_tokens}");
+            }
+        }
+    }
+}
+
+#[test]
 fn halves_out_of_range_become_the_largest() {
     let kept = written_and_read(KvType::F16, &[7e4, -1e30, 3.0, 65504.0]);
     assert_eq!(kept, [65504.0, -65504.0, 3.0, 65504.0]);
