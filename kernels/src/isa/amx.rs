@@ -123,6 +123,10 @@ impl Tiles {
                 "add {ahead}, {stride}",
                 "dec {asked}",
                 "jnz 3b",
+                // What is on the left comes from the second-level cache, and tiles have few registers to load ahead of its use.
+                ".irp line,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+                r"prefetcht0 [{left} + {left_step} + 64*\line]",
+                ".endr",
                 // Rows pass by: the first-level cache is for what is on the right, which the next block uses again.
                 "tileloaddt1 tmm4, [{left} + {stride}]",
                 "tileloadd tmm6, [{right} + {stride}]",

@@ -23,8 +23,8 @@ use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line};
 /// Blocks of a part, and lines of x of a pass: 1 MiB, half of a second-level cache.
 const PART_BLOCKS: usize = 16;
 const PASS_LINES: usize = 1 << 14;
-/// Steps whose part of a panel stays in the first-level cache while all blocks use it: 32 KiB.
-const CHUNK_STEPS: usize = 16;
+/// Steps whose part of a panel stays in the first-level cache while all blocks use it: 16 KiB, and the same of a block.
+const CHUNK_STEPS: usize = 8;
 /// Blocks that use a part of a panel often enough for their sums to be put aside meanwhile.
 const MIN_CHUNKED_BLOCKS: usize = 8;
 /// Rows of four bits that vectors multiply before tiles would have unpacked the weights.
