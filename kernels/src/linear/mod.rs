@@ -1,7 +1,7 @@
 //! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`, accumulated in f32.
 //!
-//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step, and [`gated_mlp`] for the three of a feed-forward network. `packed_weight` lays the weight out in panels of
-//! 32 outputs, `row_blocks` lays x out beside it, `tile` multiplies the two in registers, and this file cuts the work. Where
+//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several of the same x, and [`gated_mlp`] for
+//! the three of a feed-forward network. `packed_weight` lays the weight out in panels of 32 outputs, `row_blocks` lays x out beside it, `tile` multiplies the two in registers, and this file cuts the work. Where
 //! there are instructions for bf16, bf16 weights go another way: `tiled_weight`, `tiled`.
 //!
 //! Every element of y is one chain of multiply-adds over the inputs in ascending order (of pairs of inputs with AVX-512 BF16, of steps
@@ -57,24 +57,73 @@ pub fn linear(x: &[f32], weight: &PackedWeight, bias: Option<&[f32]>, y: &mut [f
     linear_on(isa::active(), x, weight, bias, y);
 }
 
+/// One of several layers that are given the same x.
+#[derive(Debug)]
+pub struct Layer<'a> {
+    /// `[out, in]`
+    pub weight: &'a PackedWeight,
+    /// `[out]`
+    pub bias: Option<&'a [f32]>,
+    /// `[m, out]`
+    pub y: &'a mut [f32],
+}
+
+/// [`linear`] of each layer, with the same bits, but x is read and threads are woken once.
+///
+/// # Panics
+/// When the lengths do not fit a weight.
+pub fn linear_each(x: &[f32], layers: Vec<Layer<'_>>) {
+    linear_each_on(isa::active(), x, layers);
+}
+
 /// [`linear`] with a given instruction set.
 pub(crate) fn linear_on(isa: Isa, x: &[f32], weight: &PackedWeight, bias: Option<&[f32]>, y: &mut [f32]) {
-    let (inputs, outputs) = (weight.num_inputs(), weight.num_outputs());
-    let rows = y.len() / outputs;
-    assert_eq!(y.len(), rows * outputs, "y holds {} values, not rows of {outputs} outputs", y.len());
-    assert_eq!(x.len(), rows * inputs, "x holds {} values, not {rows} rows of {inputs} inputs", x.len());
-    if let Some(bias) = bias {
-        assert_eq!(bias.len(), outputs, "bias holds {} values, not {outputs} outputs", bias.len());
-    }
-    let x_parts = x.chunks(MAX_BLOCKED_ROWS * inputs);
-    for (x, y) in x_parts.zip(y.chunks_mut(MAX_BLOCKED_ROWS * outputs)) {
-        if let Panels::Tiled(weight) = weight.panels() {
-            tiled::linear(isa, x, weight, bias, y);
+    linear_each_on(isa, x, vec![Layer { weight, bias, y }]);
+}
+
+/// [`linear_each`] with a given instruction set.
+pub(crate) fn linear_each_on(isa: Isa, x: &[f32], mut layers: Vec<Layer<'_>>) {
+    let Some(inputs) = layers.first().map(|layer| layer.weight.num_inputs()) else { return };
+    layers.iter().for_each(|layer| layer.check(x.len(), inputs));
+    let formats = layers.iter().map(|layer| layer.weight.tiled_format());
+    let is_tiled = formats.clone().all(|format| format.is_some()) && formats.clone().is_sorted_by(|a, b| a == b);
+    for x in x.chunks(MAX_BLOCKED_ROWS * inputs) {
+        let parts: Vec<Layer<'_>> = layers.iter_mut().map(|layer| layer.take_rows(x.len() / inputs)).collect();
+        if is_tiled {
+            tiled::linear(isa, (x, inputs), parts);
             continue;
         }
         let blocks = RowBlocks::new(x, inputs, isa.num_sums() / PANEL_VECTORS); // [blocks][inputs, rows of the block]
-        let product = Product { isa, blocks: &blocks, weight, bias };
-        product.compute(y);
+        for Layer { weight, bias, y } in parts {
+            match weight.panels() {
+                Panels::Tiled(_) => tiled::linear(isa, (x, inputs), vec![Layer { weight, bias, y }]),
+                Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => {
+                    Product { isa, blocks: &blocks, weight, bias }.compute(y);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Layer<'a> {
+    fn check(&self, x_len: usize, inputs: usize) {
+        let Self { weight, bias, y } = self;
+        let outputs = weight.num_outputs();
+        let rows = y.len() / outputs;
+        assert_eq!(weight.num_inputs(), inputs, "a layer of {} inputs beside one of {inputs}", weight.num_inputs());
+        assert_eq!(y.len(), rows * outputs, "y holds {} values, not rows of {outputs} outputs", y.len());
+        assert_eq!(x_len, rows * inputs, "x holds {x_len} values, not {rows} rows of {inputs} inputs");
+        if let Some(bias) = bias {
+            assert_eq!(bias.len(), outputs, "bias holds {} values, not {outputs} outputs", bias.len());
+        }
+    }
+
+    /// The layer with the first rows of y, which it has no longer.
+    fn take_rows(&mut self, rows: usize) -> Self {
+        let Self { weight, bias, y } = self;
+        let (first, rest) = std::mem::take(y).split_at_mut(rows * weight.num_outputs());
+        *y = rest;
+        Self { weight, bias: *bias, y: first }
     }
 }
 

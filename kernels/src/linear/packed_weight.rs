@@ -176,6 +176,14 @@ impl PackedWeight {
     pub(super) fn panels(&self) -> &Panels {
         &self.panels
     }
+
+    /// The format of a weight that is multiplied by blocks.
+    pub(super) fn tiled_format(&self) -> Option<Format> {
+        match &self.panels {
+            Panels::Tiled(weight) => Some(weight.format()),
+            Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => None,
+        }
+    }
 }
 
 impl WeightLine for F32Line {

@@ -364,3 +364,34 @@ fn a_large_network_computes_what_its_layers_do() {
         }
     }
 }
+
+#[test]
+fn layers_of_one_x_are_as_each_alone() {
+    let inputs = 100;
+    let sizes = [70, 1, 33];
+    let mixed = [WeightType::Int8, WeightType::Bf16, WeightType::F32];
+    for isa in Isa::available() {
+        for types in ALL.map(|dtype| [dtype; 3]).into_iter().chain([mixed]) {
+            let weights: Vec<PackedWeight> = types
+                .iter()
+                .zip(sizes)
+                .map(|(dtype, outputs)| {
+                    pack(isa, *dtype, [outputs, inputs], &numbers(outputs * inputs, outputs as u64))
+                })
+                .collect();
+            for rows in [0, 1, 40, MAX_BLOCKED_ROWS + 3] {
+                let (x, bias) = (numbers(rows * inputs, 1), numbers(sizes[0], 2));
+                let bias_of = |layer: usize| (layer == 0).then_some(bias.as_slice());
+                let mut together: Vec<Vec<f32>> = sizes.iter().map(|outputs| vec![f32::NAN; rows * outputs]).collect();
+                let layers = weights.iter().zip(&mut together).enumerate();
+                let layers = layers.map(|(idx, (weight, y))| Layer { weight, bias: bias_of(idx), y });
+                linear_each_on(isa, &x, layers.collect());
+                for (idx, (weight, together)) in weights.iter().zip(&together).enumerate() {
+                    let mut alone = vec![f32::NAN; rows * sizes[idx]];
+                    linear_on(isa, &x, weight, bias_of(idx), &mut alone);
+                    assert!(*together == alone, "{isa} {types:?} layer {idx} of {rows} rows");
+                }
+            }
+        }
+    }
+}

@@ -12,10 +12,10 @@ use rayon::prelude::*;
 
 use super::blocks::Blocks;
 use super::multiply::{Bf16, Int4, Int8, Multiply, Sum, copy};
-use super::packed_weight::PANEL_OUTPUTS;
+use super::packed_weight::{PANEL_OUTPUTS, Panels};
 use super::parts::{self, Part};
 use super::tiled_weight::{Format, TiledWeight};
-use super::{LINES_AHEAD, MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
+use super::{LINES_AHEAD, Layer, MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line};
@@ -72,14 +72,27 @@ struct PartProduct<'a, D, const WEIGHTS: usize> {
     destination: D,
 }
 
-/// `y = x · Wᵀ + bias`, with x `[m, inputs]` and y `[m, outputs]`.
-pub(super) fn linear(isa: Isa, x: &[f32], weight: &TiledWeight, bias: Option<&[f32]>, y: &mut [f32]) {
-    let [outputs, inputs] = weight.sizes();
-    let cut = Cut::new(x.len() / inputs, [weight]);
-    let blocks = Blocks::new(isa, weight.format(), (x, inputs), cut.is_small());
-    let finish = bias.map_or(Finish::Nothing, Finish::Bias);
-    let parts = parts::cut(y, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
-    multiply(isa, &blocks, [weight], finish, parts);
+/// `y = x · Wᵀ + bias` for each layer, with x `[m, inputs]` and y `[m, outputs]`; weights are tiled and of one format.
+pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'_>>) {
+    let num_rows = x.len() / inputs;
+    let num_outputs = layers.iter().map(|layer| layer.weight.num_outputs()).sum();
+    let tiled = layers.into_iter().map(|Layer { weight, bias, y }| match weight.panels() {
+        Panels::Tiled(weight) => (weight, bias, y),
+        Panels::F32(_) | Panels::Bf16(_) | Panels::F16(_) => unreachable!("other weights are multiplied by `tile`"),
+    });
+    let tiled: Vec<_> = tiled.collect();
+    let Some((first, ..)) = tiled.first() else { return };
+    let is_small = Cut::new(num_rows, [first], num_outputs).is_small;
+    let blocks = Blocks::new(isa, first.format(), (x, inputs), is_small);
+    let mut work = Vec::new();
+    for (weight, bias, y) in tiled {
+        let [outputs, _] = weight.sizes();
+        let cut = Cut::new(num_rows, [weight], num_outputs);
+        let finish = bias.map_or(Finish::Nothing, Finish::Bias);
+        let parts = parts::cut(y, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
+        work.extend(parts.into_iter().map(|part| Work { weights: [weight], finish, part }));
+    }
+    multiply(isa, &blocks, work);
     blocks.recycle();
 }
 
@@ -93,31 +106,32 @@ pub(super) fn gated_mlp(
 ) {
     let [outputs, inputs] = gate.sizes();
     let num_rows = x.len() / inputs;
-    let cut = Cut::new(num_rows, [gate, up]);
-    let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small());
-    let finish = Finish::Gate(activation);
+    let cut = Cut::new(num_rows, [gate, up], outputs);
+    let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small);
+    let (weights, finish) = ([gate, up], Finish::Gate(activation));
     let between = if down.format() == Format::Bf16 {
         // The outputs of a panel are the inputs of a step.
         let mut between = Blocks::unwritten(Format::Bf16, num_rows, outputs);
         let block_rows = between.block_rows();
         let (lines, block_len) = between.lines_mut();
         let parts = parts::cut(lines, block_len, cut.panels(block_rows), cut.groups(block_rows));
-        multiply(isa, &blocks, [gate, up], finish, parts);
+        multiply(isa, &blocks, parts.into_iter().map(|part| Work { weights, finish, part }).collect());
         between
     } else {
         let mut between = BETWEEN.take();
         between.resize(num_rows * outputs, 0.0); // [m, outputs]
         let parts = parts::cut(&mut between, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
-        multiply(isa, &blocks, [gate, up], finish, parts);
-        let rounded = Blocks::new(isa, down.format(), (&between, outputs), cut.is_small());
+        multiply(isa, &blocks, parts.into_iter().map(|part| Work { weights, finish, part }).collect());
+        let rounded = Blocks::new(isa, down.format(), (&between, outputs), cut.is_small);
         BETWEEN.set(between);
         rounded
     };
     blocks.recycle();
     let [outputs, _] = down.sizes();
-    let cut = Cut::new(num_rows, [down]);
+    let cut = Cut::new(num_rows, [down], outputs);
     let parts = parts::cut(y, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
-    multiply(isa, &between, [down], Finish::Nothing, parts);
+    let (weights, finish) = ([down], Finish::Nothing);
+    multiply(isa, &between, parts.into_iter().map(|part| Work { weights, finish, part }).collect());
     between.recycle();
 }
 
@@ -125,28 +139,26 @@ pub(super) fn gated_mlp(
 struct Cut {
     num_rows: usize,
     block_rows: usize,
-    num_tasks: usize,
+    /// Whether waking other threads costs more than it gives.
+    is_small: bool,
     num_panels: usize,
     part_panels: usize,
 }
 
 impl Cut {
-    fn new<const WEIGHTS: usize>(num_rows: usize, weights: [&TiledWeight; WEIGHTS]) -> Self {
+    /// Of the rows and the outputs of `weights`, which are a part of `all_outputs` that are computed together.
+    fn new<const WEIGHTS: usize>(num_rows: usize, weights: [&TiledWeight; WEIGHTS], all_outputs: usize) -> Self {
         let [outputs, inputs] = weights[0].sizes();
-        let is_small = WEIGHTS * num_rows * outputs * inputs < MIN_PARALLEL_MULTIPLY_ADDS;
-        let num_tasks = if is_small { 1 } else { rayon::current_num_threads() * TASKS_PER_THREAD };
+        let is_small = WEIGHTS * num_rows * all_outputs * inputs < MIN_PARALLEL_MULTIPLY_ADDS;
+        let all_tasks = if is_small { 1 } else { rayon::current_num_threads() * TASKS_PER_THREAD };
+        let num_tasks = (all_tasks * outputs).div_ceil(all_outputs);
         let block_rows = Blocks::rows_of_blocks(num_rows);
         let num_groups = num_rows.div_ceil(PART_BLOCKS * block_rows).max(1);
         let num_panels = outputs.div_ceil(PANEL_OUTPUTS);
         let part_panels = num_panels.div_ceil(num_tasks.div_ceil(num_groups));
         // The sums of a single block do not wait.
         let max_panels = if num_rows > block_rows { MAX_WAITING_PANELS / WEIGHTS } else { part_panels };
-        Self { num_rows, block_rows, num_tasks, num_panels, part_panels: part_panels.min(max_panels) }
-    }
-
-    /// Whether waking other threads costs more than it gives.
-    fn is_small(&self) -> bool {
-        self.num_tasks == 1
+        Self { num_rows, block_rows, is_small, num_panels, part_panels: part_panels.min(max_panels) }
     }
 
     /// Length of a panel, how many there are, and how many a part has.
@@ -162,19 +174,24 @@ impl Cut {
     }
 }
 
-fn multiply<T: Send, const WEIGHTS: usize>(
-    isa: Isa,
-    blocks: &Blocks,
-    weights: [&TiledWeight; WEIGHTS],
-    finish: Finish<'_>,
-    parts: Vec<Part<'_, T>>,
-) where
+/// A part of the outputs of some weights, and what becomes of its sums.
+struct Work<'a, 'y, T, const WEIGHTS: usize> {
+    weights: [&'a TiledWeight; WEIGHTS],
+    finish: Finish<'a>,
+    part: Part<'y, T>,
+}
+
+/// Does work whose weights are of one format.
+fn multiply<T: Send, const WEIGHTS: usize>(isa: Isa, blocks: &Blocks, work: Vec<Work<'_, '_, T, WEIGHTS>>)
+where
     for<'y> Rows<'y, T>: Destination,
 {
+    let Some(first) = work.first() else { return };
     // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do; they want four bits unpacked before.
-    let max_vector_rows = if weights[0].format() == Format::Int4 { MAX_INT4_VECTOR_ROWS } else { 1 };
+    let max_vector_rows = if first.weights[0].format() == Format::Int4 { MAX_INT4_VECTOR_ROWS } else { 1 };
     // A single part stays on the calling thread.
-    parts.into_par_iter().with_max_len(1).for_each(|Part { group, first_panel, num_panels, rows }| {
+    work.into_par_iter().with_max_len(1).for_each(|Work { weights, finish, part }| {
+        let Part { group, first_panel, num_panels, rows } = part;
         let destination = Rows(rows);
         let multiply = |tiles: Option<&Tiles>| {
             isa.run(PartProduct { isa, tiles, blocks, weights, finish, group, first_panel, num_panels, destination });
@@ -271,6 +288,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         kept.resize(num_sums.max(kept.len()), Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]));
         let sums = &mut kept[..num_sums]; // [panels][weights][blocks]
         let mut scratch = SCRATCH.take();
+        let mut values = [const { Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]) }; WEIGHTS];
         for first_step in (0..num_steps).step_by(pass_steps) {
             let steps = first_step..(first_step + pass_steps).min(num_steps);
             for panel in 0..num_panels {
@@ -282,7 +300,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
                     self.add_steps(simd, by, (weight, panel, steps.clone()), (sums, &mut scratch));
                 }
                 if steps.end == num_steps {
-                    self.finish::<S, M>(simd, panel, sums);
+                    self.finish::<S, M>(simd, panel, sums, &mut values);
                 }
             }
         }
@@ -333,17 +351,22 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         }
     }
 
-    /// Hands on the sums `[weights][blocks]` of a panel.
+    /// Hands on the sums `[weights][blocks]` of a panel, by way of the values of a block of each weight.
     #[inline(always)]
-    fn finish<S: Simd, M: Multiply>(&mut self, simd: S, panel: usize, sums: &[Block<M::Sum>]) {
+    fn finish<S: Simd, M: Multiply>(
+        &mut self,
+        simd: S,
+        panel: usize,
+        sums: &[Block<M::Sum>],
+        values: &mut [Block<f32>; WEIGHTS],
+    ) {
         let block_rows = self.blocks.block_rows();
         let num_blocks = sums.len() / WEIGHTS;
         let idx_of_panel = self.first_panel + panel;
-        let mut values = [const { Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]) }; WEIGHTS];
         for block in 0..num_blocks {
             self.destination.prefetch(simd, (panel, block + 1), block_rows);
             let rows = self.blocks.rows(self.group * PART_BLOCKS + block);
-            for ((weight, values), sums) in self.weights.iter().zip(&mut values).zip(sums.chunks_exact(num_blocks)) {
+            for ((weight, values), sums) in self.weights.iter().zip(&mut *values).zip(sums.chunks_exact(num_blocks)) {
                 let (scales, _) = weight.panel(idx_of_panel);
                 for ((values, sums), row) in values.0.iter_mut().zip(&sums[block].0).zip(rows) {
                     M::finish(simd, sums, (row.scale, scales), values);

@@ -108,11 +108,12 @@ impl SelfAttention {
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let head_dim = self.form.head_dim;
+        // First those that a backend may compute together.
         let q = self.q.apply(graph, x)?; // [tokens, heads * head_dim]
-        let q = self.heads(graph, q, &self.q_norm)?; // [tokens, heads, head_dim]
         let k = self.k.apply(graph, x)?; // [tokens, kv_heads * head_dim]
-        let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
         let v = self.v.apply(graph, x)?; // [tokens, kv_heads * head_dim]
+        let q = self.heads(graph, q, &self.q_norm)?; // [tokens, heads, head_dim]
+        let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
         let v = graph.reshape(v, &[self.v.num_local_outputs() / head_dim, head_dim])?; // [tokens, kv_heads, head_dim]
         let AttentionForm { scale, soft_cap, .. } = self.form;
         let spec = AttentionSpec { layer: self.layer.layer, scale, window: self.layer.window, soft_cap };

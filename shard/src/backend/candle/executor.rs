@@ -79,15 +79,17 @@ fn run_plan(
     let mut values = Values { held: vec![None; graph.nodes().len()] };
     for index in (0..graph.nodes().len()).filter(|index| !plan.is_within(*index)) {
         let known = weights.get(index).and_then(Option::as_ref);
-        let value = match (known, plan.mlp(index)) {
-            (Some(weight), _) => weight.clone(),
-            (None, Some(mlp)) => {
+        let computed = match (known, plan.mlp(index), plan.siblings(index)) {
+            (Some(weight), ..) => vec![(index, weight.clone())],
+            (None, Some(mlp), _) => {
                 let weights = mlp.weights.map(|weight| values.packed(weight));
-                Weight::Tensor(model_ops::gated_mlp(values.tensor(mlp.x), weights, mlp.activation)?)
+                let y = model_ops::gated_mlp(values.tensor(mlp.x), weights, mlp.activation)?;
+                vec![(index, Weight::Tensor(y))]
             }
-            (None, None) => Weight::Tensor(compute(graph, index, &values, step)?),
+            (None, None, Some(layers)) => linear_each(graph, layers, &values)?,
+            (None, None, None) => vec![(index, Weight::Tensor(compute(graph, index, &values, step)?))],
         };
-        values.held[index] = Some(value);
+        computed.into_iter().for_each(|(index, value)| values.held[index] = Some(value));
         let last_uses = plan.computed_at(index).flat_map(|index| &graph.last_uses()[index]);
         last_uses.for_each(|value| values.held[value.index()] = None);
     }
@@ -143,6 +145,18 @@ impl<'a> Step<'a> {
             Column::U32(column) => host::tensor(column[range].to_vec()),
         }
     }
+}
+
+/// Linear layers of one x, by their indices.
+fn linear_each(graph: &Graph, layers: &[usize], values: &Values) -> Result<Vec<(usize, Weight)>, BackendError> {
+    let operands = |index: &usize| graph.nodes()[*index].operands.as_slice();
+    let x = values.tensor(operands(&layers[0])[0]);
+    let parameters = layers.iter().map(|index| {
+        let bias = operands(index).get(2).map(|bias| values.tensor(*bias));
+        (values.packed(operands(index)[1]), bias)
+    });
+    let computed = model_ops::linear_each(x, parameters)?;
+    Ok(layers.iter().copied().zip(computed.into_iter().map(Weight::Tensor)).collect())
 }
 
 fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Result<Tensor, BackendError> {

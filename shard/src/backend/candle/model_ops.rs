@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use candle_core::{D, DType, Tensor};
 use kernels::attention::{AttentionRow, AttentionShape};
-use kernels::linear::PackedWeight;
+use kernels::linear::{Layer, PackedWeight};
 use kernels::rotary::RotaryTable;
 
 use super::executor::Step;
@@ -52,6 +52,24 @@ pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -
     let bias = bias.map(View::new).transpose()?;
     kernels::linear::linear(View::new(x)?.f32(), weight, bias.as_ref().map(View::f32), &mut y);
     host::shaped(y, (num_rows, weight.num_outputs()))
+}
+
+/// [`linear`] of each weight and bias.
+pub(super) fn linear_each<'a>(
+    x: &Tensor,
+    parameters: impl Iterator<Item = (&'a PackedWeight, Option<&'a Tensor>)>,
+) -> Result<Vec<Tensor>> {
+    let num_rows = x.dim(0)?;
+    let parameters: Vec<_> =
+        parameters.map(|(weight, bias)| Ok((weight, bias.map(View::new).transpose()?))).collect::<Result<_>>()?;
+    let mut outputs: Vec<Vec<f32>> =
+        parameters.iter().map(|(weight, _)| vec![0.0; num_rows * weight.num_outputs()]).collect(); // [n, out]
+    let layers = parameters.iter().zip(&mut outputs);
+    let layers = layers.map(|((weight, bias), y)| Layer { weight, bias: bias.as_ref().map(View::f32), y });
+    kernels::linear::linear_each(View::new(x)?.f32(), layers.collect());
+    let shaped =
+        outputs.into_iter().zip(&parameters).map(|(y, (weight, _))| host::shaped(y, (num_rows, weight.num_outputs())));
+    shaped.collect()
 }
 
 /// `down(f(gate(x)) * up(x))` with the weights of gate, up and down.
