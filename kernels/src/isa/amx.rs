@@ -123,10 +123,14 @@ impl Tiles {
                 "add {ahead}, {stride}",
                 "dec {asked}",
                 "jnz 3b",
-                // What is on the left comes from the second-level cache, and tiles have few registers to load ahead of its use.
+                // What is on the left of blocks of all rows comes from the second-level cache, and tiles have few registers to load ahead
+                // of its use.
+                "cmp {left_step}, {whole_step}",
+                "jb 4f",
                 ".irp line,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
                 r"prefetcht0 [{left} + {left_step} + 64*\line]",
                 ".endr",
+                "4:",
                 // Rows pass by: the first-level cache is for what is on the right, which the next block uses again.
                 "tileloaddt1 tmm4, [{left} + {stride}]",
                 "tileloadd tmm6, [{right} + {stride}]",
@@ -157,6 +161,7 @@ impl Tiles {
                 left = inout(reg) left.as_ptr() => _,
                 second_left = inout(reg) left.as_ptr().add(second_row) => _,
                 left_step = in(reg) self.num_rows * size_of::<Line>(),
+                whole_step = const BLOCK_ROWS * size_of::<Line>(),
                 right = inout(reg) right.as_ptr() => _,
                 stride = in(reg) size_of::<Line>(),
                 num_steps = inout(reg) num_steps => _,
