@@ -83,10 +83,10 @@ pub(crate) fn linear_on(isa: Isa, x: &[f32], weight: &PackedWeight, bias: Option
 
 /// [`linear_each`] with a given instruction set.
 pub(crate) fn linear_each_on(isa: Isa, x: &[f32], mut layers: Vec<Layer<'_>>) {
-    let Some(inputs) = layers.first().map(|layer| layer.weight.num_inputs()) else { return };
+    let Some(Layer { weight: first, .. }) = layers.first() else { return };
+    let (inputs, format) = (first.num_inputs(), first.tiled_format());
     layers.iter().for_each(|layer| layer.check(x.len(), inputs));
-    let formats = layers.iter().map(|layer| layer.weight.tiled_format());
-    let is_tiled = formats.clone().all(|format| format.is_some()) && formats.clone().is_sorted_by(|a, b| a == b);
+    let is_tiled = format.is_some() && layers.iter().all(|layer| layer.weight.tiled_format() == format);
     for x in x.chunks(MAX_BLOCKED_ROWS * inputs) {
         let parts: Vec<Layer<'_>> = layers.iter_mut().map(|layer| layer.take_rows(x.len() / inputs)).collect();
         if is_tiled {
