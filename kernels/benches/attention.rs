@@ -79,8 +79,10 @@ fn prefill(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType) -> io:
 
 /// A cache whose blocks are all written.
 fn filled(shape: &AttentionShape, kv_type: KvType, tables: &[Vec<u32>]) -> io::Result<KvCache> {
-    let len = tables[0].len() * shape.block_size;
-    let mut cache = KvCache::zeros(kv_type, tables.len() * len * shape.num_kv_heads, shape.head_dim)?;
+    let AttentionShape { num_kv_heads, block_size, head_dim, .. } = *shape;
+    let num_blocks: usize = tables.iter().map(Vec::len).sum();
+    let mut cache = KvCache::zeros(kv_type, [num_blocks, num_kv_heads, block_size, head_dim])?;
+    let len = tables[0].len() * block_size;
     let kv = numbers(len * shape.kv_width());
     for block_table in tables {
         let row = AttentionRow { first_token: 0, num_tokens: len, context_len: len, block_table };

@@ -50,7 +50,7 @@ impl Kernel for Sum<'_> {
         for lines in self.0.as_chunks::<NUM_SUMS>().0 {
             for (sum, line) in sums.iter_mut().zip(lines) {
                 simd.prefetch(std::ptr::from_ref(line).wrapping_add(LINES_AHEAD));
-                let [even, odd] = simd.widen_bf16_pairs(&line.0);
+                let [even, odd] = simd.widen_bf16_pairs(simd.load_words(&line.0));
                 *sum = simd.add(*sum, simd.add(even, odd));
             }
         }

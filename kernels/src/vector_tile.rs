@@ -65,7 +65,7 @@ impl<S: Simd> Dots<S> for Bf16Pairs {
 
     #[inline(always)]
     fn add(simd: S, sums: S::Vector, words: &[u32; LANES], word: u32) -> S::Vector {
-        simd.add_bf16_dots(sums, words, word)
+        simd.add_bf16_dots(sums, simd.load_words(words), word)
     }
 }
 

@@ -1,235 +1,405 @@
 //! The arithmetic of attention for some tokens of a row and the query heads that share a key head.
 //!
-//! Door: [`Attend`]. Keys come in chunks of [`CHUNK_KEYS`] that start at multiples of it, whatever the step holds. A score
-//! is sixteen partial sums over the head's dimensions, added as a tree; the softmax keeps a running maximum and sum; the
-//! values are added key by key. `tile` does the products, for a few queries together where they see the same keys.
+//! Door: [`Attend`]. Keys come in chunks of [`CHUNK_KEYS`] that start at multiples of it, whatever the step holds: queries are multiplied
+//! with the keys, the softmax makes weights of the scores, and the values are added times their weights. `products` does that in blocks
+//! of queries, where keys and values lie; tiles, if the CPU has some, want them laid out before. A query's bits do not depend on the
+//! others of its task: a product sums each row alone, and what a query does not attend counts as zero.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use super::cache::KeysAndValues;
+use super::chunk::{CHUNK_GROUPS, CHUNK_KEYS, CHUNK_STEPS, Chunk, ChunkAhead, ChunkWeights, PART_KEYS};
 use super::element::KvElement;
-use super::tile::{CHUNK_KEYS, ChunkOf, ChunkWeights, Tile, gather, score};
-use super::vectors::Vectors;
+use super::groups::GROUP_SIZE;
+use super::products::{Dots, Keys, STEP_VALUES, Values, add_product};
+use super::query::{QUERIES_TOGETHER, Query, cap};
 use super::{AttentionShape, Task};
-use crate::activation::{Function, Tanh};
-use crate::isa::{Kernel, LANES, Simd};
+use crate::isa::{Kernel, LANES, Simd, Tiles};
+use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
+use crate::vector_tile;
 
-/// Queries whose weights are computed side by side.
-pub(super) const QUERIES_TOGETHER: usize = 4;
+/// Products that give the scores of a chunk.
+const CHUNK_PARTS: usize = CHUNK_KEYS / PART_KEYS;
 
 /// Attention of one task.
-pub(super) struct Attend<'a, 'y, E: KvElement> {
+pub(super) struct Attend<'a, 'y, E: KvElement, D> {
     pub(super) shape: &'a AttentionShape,
     pub(super) q: &'a [f32],
     pub(super) cache: &'a KeysAndValues<E>,
     pub(super) task: Task<'a, 'y>,
+    /// How it multiplies.
+    pub(super) dots: D,
+    /// Vectors multiply where there are none.
+    pub(super) tiles: Option<&'a Tiles>,
+    /// Rows of each block of queries.
+    pub(super) block_rows: usize,
+    /// Whether keys and values are laid out before they are multiplied.
+    pub(super) is_laid_out: bool,
 }
 
-/// One token's query of one head, and the state of its softmax.
-pub(super) struct Query {
-    /// Keys it attends.
-    pub(super) first_key: usize,
-    pub(super) end_key: usize,
-    /// Largest score so far.
-    max: f32,
-    /// Sum of e^(score - max) so far.
-    pub(super) sum: f32,
+thread_local! {
+    /// Kept: to get it from the system takes as long as a short task.
+    static MEMORY: Cell<Memory> = Cell::default();
 }
 
-impl<E: KvElement> Kernel for Attend<'_, '_, E> {
+/// What a task computes with.
+#[derive(Default)]
+struct Memory {
+    /// Scaled queries: `[blocks][lines][rows]`.
+    q: Vec<Line>,
+    /// Of a block: `[parts of keys]`.
+    scores: Vec<Block<f32>>,
+    /// Of a block: `[lines][rows]`.
+    weights: Vec<Line>,
+    /// Of a chunk, where it is laid out.
+    keys: Vec<Line>,
+    values: Vec<Line>,
+    /// `[blocks][steps of dimensions]`
+    gathered: Vec<Block<f32>>,
+}
+
+/// Keys and values of a chunk that cannot be used as they lie.
+struct Copied<E: KvElement> {
+    keys: Vec<E::Stored>,
+    values: Vec<E::Stored>,
+}
+
+impl<E: KvElement, D: Dots<E>> Kernel for Attend<'_, '_, E, D> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let head_dim = self.shape.head_dim;
-        let q = self.scaled_queries(); // [queries, head_dim]
         let mut queries = self.queries();
-        let mut gathered = Vectors::zeros(queries.len(), head_dim); // [queries, head_dim]
-        let mut weights = vec![[0.0; CHUNK_KEYS]; queries.len()]; // [queries, keys of the chunk]
-        let mut tiles = Vec::new();
-        let mut places = [0; 2 * CHUNK_KEYS];
+        let mut memory = self.memory(queries.len());
+        let mut copied = Copied { keys: Vec::new(), values: Vec::new() };
+        self.put_queries(simd, &mut memory.q);
         let end_key = queries.last().map_or(0, |query| query.end_key);
         let first_chunk = queries.first().map_or(0, |query| query.first_key / CHUNK_KEYS);
         for first_key in (first_chunk * CHUNK_KEYS..end_key).step_by(CHUNK_KEYS) {
-            let places = &mut places[..(2 * CHUNK_KEYS).min(end_key - first_key)];
-            self.task.row.kv_places(self.shape, self.task.kv_head, first_key, places);
-            let (places, next_places) = places.split_at(CHUNK_KEYS.min(places.len()));
-            cut_tiles::<S>(&queries, first_key, &mut tiles);
-            weights.fill([f32::NEG_INFINITY; CHUNK_KEYS]);
-            let keys = ChunkOf::new(&self.cache.k, [places, next_places], head_dim);
-            let values = ChunkOf::new(&self.cache.v, [places, next_places], head_dim);
-            for tile in &tiles {
-                score(simd, tile, &q, &keys, &mut weights);
-            }
-            let together = queries.chunks_mut(QUERIES_TOGETHER).zip(weights.chunks_mut(QUERIES_TOGETHER));
-            for (group, (queries, weights)) in together.enumerate() {
-                if let Some(soft_cap) = self.shape.soft_cap {
-                    for weights in &mut *weights {
-                        cap(simd, soft_cap, weights);
-                    }
-                }
-                let rescales = Query::exponentiate(simd, queries, weights);
-                for (idx, (weights, rescale)) in weights.iter_mut().zip(rescales).enumerate() {
-                    if E::HAS_SCALES {
-                        values.scale_weights(simd, weights);
-                    }
-                    for line in gathered.of_mut(group * QUERIES_TOGETHER + idx) {
-                        simd.store(simd.mul(simd.load(&line.0), simd.splat(rescale)), &mut line.0);
-                    }
-                }
-            }
-            for tile in &tiles {
-                gather(simd, tile, &weights, &values, &mut gathered);
-            }
+            self.attend_chunk(simd, first_key..end_key, &mut queries, (&mut memory, &mut copied));
         }
-        self.write(&queries, &gathered);
+        self.write(&queries, &memory.gathered);
+        MEMORY.set(memory);
     }
 }
 
-impl<E: KvElement> Attend<'_, '_, E> {
-    pub(super) fn queries(&self) -> Vec<Query> {
+impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
+    fn queries(&self) -> Vec<Query> {
         let first_position = self.task.row.first_position() + self.task.first_token;
         let num_keys_of_tokens = (0..self.task.out.len()).map(|token| first_position + token + 1);
         num_keys_of_tokens
             .flat_map(|num_keys| std::iter::repeat_n(num_keys, self.shape.group_size()))
-            .map(|end_key| Query {
-                first_key: self.shape.first_key(end_key),
-                end_key,
-                max: f32::NEG_INFINITY,
-                sum: 0.0,
-            })
+            .map(|end_key| Query::new(self.shape.first_key(end_key)..end_key))
             .collect()
     }
 
-    fn scaled_queries(&self) -> Vectors {
-        let mut scaled = Vectors::zeros(self.num_queries(), self.shape.head_dim);
-        for idx in 0..self.num_queries() {
-            for (line, q) in scaled.of_mut(idx).iter_mut().zip(self.query(idx).chunks(LANES)) {
-                line.0.iter_mut().zip(q).for_each(|(to, value)| *to = value * self.shape.scale);
+    /// Steps of dimensions.
+    fn num_steps(&self) -> usize {
+        self.shape.head_dim.div_ceil(STEP_VALUES)
+    }
+
+    /// Memory of this thread: nothing is gathered yet, all else is what another task has left.
+    fn memory(&self, num_queries: usize) -> Memory {
+        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let num_blocks = num_queries.div_ceil(block_rows);
+        let (no_line, no_block) = (Line([0; LANES]), Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]));
+        let mut memory = MEMORY.take();
+        memory.q.resize(num_blocks * num_steps * D::STEP_LINES * block_rows, no_line);
+        memory.scores.resize(CHUNK_PARTS, no_block.clone());
+        memory.weights.resize(CHUNK_STEPS * D::STEP_LINES * block_rows, no_line);
+        if self.is_laid_out {
+            memory.keys.resize(CHUNK_PARTS * num_steps * STEP_LINES, no_line);
+            memory.values.resize(num_steps * CHUNK_STEPS * STEP_LINES, no_line);
+        }
+        memory.gathered.resize(num_blocks * num_steps, no_block);
+        for block in &mut memory.gathered {
+            block.0[..block_rows].fill([0.0; BLOCK_COLUMNS]);
+        }
+        memory
+    }
+
+    /// Scaled queries: `[blocks][lines][rows]`.
+    #[inline(always)]
+    fn put_queries<S: Simd>(&self, simd: S, to: &mut [Line]) {
+        let (head_dim, group_size, block_rows) = (self.shape.head_dim, self.shape.group_size(), self.block_rows);
+        let block_lines = self.num_steps() * D::STEP_LINES * block_rows;
+        for idx in 0..self.task.out.len() * group_size {
+            let token = self.task.row.first_token + self.task.first_token + idx / group_size;
+            let head = self.task.kv_head * group_size + idx % group_size;
+            let q = &self.q[token * self.shape.q_width() + head * head_dim..][..head_dim];
+            for (step, q) in q.chunks(STEP_VALUES).enumerate() {
+                let mut values = [0.0; STEP_VALUES];
+                for (value, q) in values.iter_mut().zip(q) {
+                    *value = q * self.shape.scale;
+                }
+                let first = idx / block_rows * block_lines + step * D::STEP_LINES * block_rows + idx % block_rows;
+                D::put(simd, &values, &mut to[first..], block_rows);
             }
         }
-        scaled
     }
 
-    pub(super) fn num_queries(&self) -> usize {
-        self.task.out.len() * self.shape.group_size()
-    }
-
-    /// A query's numbers, not scaled.
+    /// The first chunk of `keys`, for all queries.
     #[inline(always)]
-    pub(super) fn query(&self, idx: usize) -> &[f32] {
-        let (head_dim, group_size) = (self.shape.head_dim, self.shape.group_size());
-        let token = self.task.row.first_token + self.task.first_token + idx / group_size;
-        let head = self.task.kv_head * group_size + idx % group_size;
-        &self.q[token * self.shape.q_width() + head * head_dim..][..head_dim]
-    }
-
-    /// Where the output of each query goes.
-    pub(super) fn outputs(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        self.task.out.iter_mut().flat_map(|token| token.chunks_mut(self.shape.head_dim))
-    }
-
-    fn write(&mut self, queries: &[Query], gathered: &Vectors) {
-        for ((idx, query), out) in queries.iter().enumerate().zip(self.outputs()) {
-            for (out, line) in out.chunks_mut(LANES).zip(gathered.of(idx)) {
-                out.iter_mut().zip(&line.0).for_each(|(out, value)| *out = value / query.sum);
-            }
-        }
-    }
-}
-
-impl Query {
-    /// The keys it attends of the chunk at `first_key`, counted from there.
-    #[inline(always)]
-    pub(super) fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
-        let in_chunk = |key: usize| key.saturating_sub(first_key).min(CHUNK_KEYS);
-        in_chunk(self.first_key)..in_chunk(self.end_key)
-    }
-
-    /// Replaces the scores of some queries by e^(score - max), and answers by which factors what was gathered before shrinks. A query
-    /// that attends none of the keys has scores of minus infinity, and weights of zero.
-    ///
-    /// # Panics
-    /// When they are more than [`QUERIES_TOGETHER`].
-    #[inline(always)]
-    pub(super) fn exponentiate<S: Simd>(
+    fn attend_chunk<S: Simd>(
+        &self,
         simd: S,
-        queries: &mut [Self],
-        weights: &mut [ChunkWeights],
-    ) -> [f32; QUERIES_TOGETHER] {
-        // In steps that the queries take side by side, because a query alone waits for its own sums and exponentials.
-        let mut maxima = [f32::NEG_INFINITY; QUERIES_TOGETHER];
-        for (max, (query, weights)) in maxima.iter_mut().zip(queries.iter().zip(weights.iter())) {
-            let mut largest = simd.splat(f32::NEG_INFINITY);
-            for lanes in weights.as_chunks().0 {
-                largest = simd.max(simd.load(lanes), largest);
+        keys: Range<usize>,
+        queries: &mut [Query],
+        (memory, copied): (&mut Memory, &mut Copied<E>),
+    ) {
+        let Self { shape, cache, task, dots, block_rows, .. } = self;
+        let (first_key, num_keys) = (keys.start, keys.len().min(CHUNK_KEYS));
+        let mut places = [0; 2 * CHUNK_GROUPS];
+        let (places, next_places) = self.places_of_groups(keys, &mut places);
+        let mut keys = Chunk::new(&cache.k, places, shape.head_dim);
+        let mut values = Chunk::new(&cache.v, places, shape.head_dim);
+        let mut ahead = ChunkAhead::new(cache, next_places, shape.head_dim);
+        let has_whole_lines = shape.head_dim.is_multiple_of(LANES);
+        if !has_whole_lines {
+            keys = keys.copy_keys(&mut copied.keys);
+        }
+        let mut has_to_gather_each = false;
+        let all_attend_all = attended_by_all(queries, first_key) == (0..CHUNK_KEYS);
+        if !all_attend_all || !has_whole_lines {
+            // All queries of a single token attend the same keys.
+            let is_one_token = task.out.len() == 1;
+            let some_keys = if is_one_token { queries[0].keys_of_chunk(first_key) } else { 0..num_keys };
+            values = values.copy_values(&some_keys, &mut copied.values);
+            has_to_gather_each = !all_attend_all && !is_one_token && !values.is_finite();
+        }
+        if self.is_laid_out {
+            keys.lay_out_keys(simd, *dots, &mut ahead, &mut memory.keys);
+            values.lay_out_values(simd, *dots, &mut ahead, &mut memory.values);
+        }
+        for (block, queries) in queries.chunks_mut(*block_rows).enumerate() {
+            let attended = attended(queries, first_key);
+            if attended.is_empty() {
+                continue;
             }
-            *max = query.max.max(simd.max_lane(largest));
+            self.score(simd, (block, attended.end), (&keys, &mut ahead), memory);
+            self.weigh(simd, (block, queries, first_key), [&keys, &values], memory);
+            let apart = has_to_gather_each.then_some((&*queries, first_key));
+            self.gather(simd, (block, attended.end, apart), (&values, &mut ahead), memory);
         }
-        let mut sums = [simd.splat(0.0); QUERIES_TOGETHER];
-        for ((max, sums), weights) in maxima.iter().zip(&mut sums).zip(weights) {
-            let subtracted = simd.splat(if *max == f32::NEG_INFINITY { 0.0 } else { *max });
-            for lanes in weights.as_chunks_mut().0 {
-                let exponentials = simd.exp(simd.sub(simd.load(lanes), subtracted));
-                *sums = simd.add(*sums, exponentials);
-                simd.store(exponentials, lanes);
+        ahead.ask_for_rest(simd);
+    }
+
+    /// The places of the first keys of groups: those of the first chunk of `keys`, and those of the next.
+    fn places_of_groups<'p>(
+        &self,
+        keys: Range<usize>,
+        places: &'p mut [usize; 2 * CHUNK_GROUPS],
+    ) -> (&'p [usize], &'p [usize]) {
+        let mut num_places = 0;
+        for (place, key) in places.iter_mut().zip(keys.step_by(GROUP_SIZE)) {
+            *place = self.task.row.kv_place(self.shape, self.task.kv_head, key);
+            num_places += 1;
+        }
+        places[..num_places].split_at(CHUNK_GROUPS.min(num_places))
+    }
+
+    /// Multiplies the queries of a block with the first keys of a chunk.
+    #[inline(always)]
+    fn score<S: Simd>(
+        &self,
+        simd: S,
+        (block, num_keys): (usize, usize),
+        (keys, ahead): (&Chunk<'_, E>, &mut ChunkAhead<'_, E>),
+        memory: &mut Memory,
+    ) {
+        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let block_lines = num_steps * D::STEP_LINES * block_rows;
+        let q = &memory.q[block * block_lines..][..block_lines];
+        let groups = keys.groups();
+        for (part, scores) in memory.scores.iter_mut().take(num_keys.div_ceil(PART_KEYS)).enumerate() {
+            scores.0[..block_rows].fill([0.0; BLOCK_COLUMNS]);
+            if self.is_laid_out {
+                let keys = &memory.keys[part * num_steps * STEP_LINES..][..num_steps * STEP_LINES];
+                self.add_laid_out(simd, q, keys, scores);
+            } else {
+                // Scores of keys that are missing are dropped.
+                let (first, second) = (groups[2 * part], groups.get(2 * part + 1).unwrap_or(&groups[2 * part]));
+                add_product(simd, self.dots, (q, block_rows), (&Keys([first, second]), ahead), scores);
             }
         }
-        let mut rescales = [0.0; LANES];
-        for (rescale, (query, max)) in rescales.iter_mut().zip(queries.iter().zip(maxima)) {
-            // Minus infinity less itself is no number.
-            *rescale = if query.max == max { 0.0 } else { query.max - max };
-        }
-        simd.store(simd.exp(simd.load(&rescales)), &mut rescales);
-        let sums = simd.sum_each(sums);
-        for (idx, query) in queries.iter_mut().enumerate() {
-            query.max = maxima[idx];
-            query.sum = query.sum * rescales[idx] + sums[idx];
-        }
-        let (rescales, _) = rescales.split_first_chunk().expect("there are more lanes");
-        *rescales
+        ahead.ask(simd, STEP_LINES);
     }
-}
 
-/// Bounds scores; those of keys that are not attended stay minus infinity.
-#[inline(always)]
-pub(super) fn cap<S: Simd>(simd: S, soft_cap: f32, weights: &mut ChunkWeights) {
-    let (weights, _) = weights.as_chunks_mut::<LANES>();
-    for lanes in weights {
-        let scores = simd.load(lanes);
-        let capped = simd.mul(Tanh.of(simd, simd.mul(scores, simd.splat(1.0 / soft_cap))), simd.splat(soft_cap));
-        // Added to minus infinity, a number larger than any score leaves it what it is.
-        simd.store(simd.min(simd.add(scores, simd.splat(f32::MAX)), capped), lanes);
-    }
-}
-
-/// Cuts queries × keys of the chunk at `first_key`: the keys that neighbouring queries all attend, and those of each alone.
-/// The keys of a query come in ascending order.
-#[inline(always)]
-fn cut_tiles<S: Simd>(queries: &[Query], first_key: usize, tiles: &mut Vec<Tile>) {
-    tiles.clear();
-    let tile_queries = Tile::max_queries::<S>();
-    for (tile_idx, queries) in queries.chunks(tile_queries).enumerate() {
-        let first_query = tile_idx * tile_queries;
-        let mut shared = 0..CHUNK_KEYS;
-        for query in queries {
-            let keys = query.keys_of_chunk(first_key);
-            shared = shared.start.max(keys.start)..shared.end.min(keys.end);
-        }
-        let shared = if queries.len() == tile_queries && !shared.is_empty() { shared } else { CHUNK_KEYS..CHUNK_KEYS };
-        let alone = |tiles: &mut Vec<Tile>, part: Range<usize>| {
-            for (idx, query) in queries.iter().enumerate() {
-                let keys = query.keys_of_chunk(first_key);
-                let keys = keys.start.max(part.start)..keys.end.min(part.end);
-                if !keys.is_empty() {
-                    tiles.push(Tile { first_query: first_query + idx, num_queries: 1, keys });
+    /// Makes weights of the scores of a block, and lets what was gathered before shrink.
+    #[inline(always)]
+    fn weigh<S: Simd>(
+        &self,
+        simd: S,
+        (block, queries, first_key): (usize, &mut [Query], usize),
+        chunks: [&Chunk<'_, E>; 2],
+        memory: &mut Memory,
+    ) {
+        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let gathered = &mut memory.gathered[block * num_steps..][..num_steps];
+        for (group, queries) in queries.chunks_mut(QUERIES_TOGETHER).enumerate() {
+            let first_row = group * QUERIES_TOGETHER;
+            let mut weights = [[0.0; CHUNK_KEYS]; QUERIES_TOGETHER];
+            for (idx, weights) in weights.iter_mut().enumerate().take(queries.len()) {
+                *weights = scores_of(&memory.scores, first_row + idx);
+            }
+            let weights = &mut weights[..queries.len()];
+            let rescales = self.weigh_few(simd, (queries, first_key), chunks, weights);
+            for (row, (weights, rescale)) in (first_row..).zip(weights.iter().zip(rescales)) {
+                if rescale != 1.0 {
+                    for block in &mut *gathered {
+                        scale_row(simd, &mut block.0[row], rescale);
+                    }
+                }
+                for (step, weights) in weights.as_chunks().0.iter().enumerate() {
+                    let first = step * D::STEP_LINES * block_rows + row;
+                    D::put(simd, weights, &mut memory.weights[first..], block_rows);
                 }
             }
-        };
-        alone(tiles, 0..shared.start);
-        if !shared.is_empty() {
-            tiles.push(Tile { first_query, num_queries: tile_queries, keys: shared.clone() });
         }
-        alone(tiles, shared.end..CHUNK_KEYS);
+    }
+
+    /// Makes weights of the scores of a few queries, zeros of keys that they do not attend. Answers by what that which was gathered before
+    /// shrinks.
+    #[inline(always)]
+    fn weigh_few<S: Simd>(
+        &self,
+        simd: S,
+        (queries, first_key): (&mut [Query], usize),
+        [keys, values]: [&Chunk<'_, E>; 2],
+        weights: &mut [ChunkWeights],
+    ) -> [f32; QUERIES_TOGETHER] {
+        for (query, weights) in queries.iter().zip(&mut *weights) {
+            if E::HAS_SCALES {
+                keys.scale(simd, weights);
+            }
+            fill_outside(weights, &query.keys_of_chunk(first_key), f32::NEG_INFINITY);
+            if let Some(soft_cap) = self.shape.soft_cap {
+                cap(simd, soft_cap, weights);
+            }
+        }
+        let rescales = Query::exponentiate(simd, queries, weights);
+        if E::HAS_SCALES {
+            for (query, weights) in queries.iter().zip(weights) {
+                values.scale(simd, weights);
+                // A factor may be no number.
+                fill_outside(weights, &query.keys_of_chunk(first_key), 0.0);
+            }
+        }
+        rescales
+    }
+
+    /// Adds weights times the first values of a chunk to what was gathered: for some queries each apart, because what is no number is
+    /// no number times zero either.
+    #[inline(always)]
+    fn gather<S: Simd>(
+        &self,
+        simd: S,
+        (block, num_keys, apart): (usize, usize, Option<(&[Query], usize)>),
+        (values, ahead): (&Chunk<'_, E>, &mut ChunkAhead<'_, E>),
+        memory: &mut Memory,
+    ) {
+        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let gathered = &mut memory.gathered[block * num_steps..][..num_steps];
+        let before = apart.map(|_| gathered.to_vec());
+        let (mut after, mut copied) = (before.clone(), Vec::new());
+        for query in 0..apart.map_or(1, |(queries, _)| queries.len()) {
+            let mut its_own = None;
+            if let Some((queries, first_key)) = apart {
+                let keys = queries[query].keys_of_chunk(first_key);
+                let values = its_own.insert(values.copy_values(&keys, &mut copied));
+                if self.is_laid_out {
+                    values.lay_out_values(simd, self.dots, ahead, &mut memory.values);
+                }
+            }
+            let groups = &its_own.as_ref().unwrap_or(values).groups()[..num_keys.div_ceil(GROUP_SIZE)];
+            for (step, gathered) in gathered.iter_mut().enumerate() {
+                if self.is_laid_out {
+                    let num_key_steps = num_keys.div_ceil(STEP_VALUES);
+                    let weights = &memory.weights[..num_key_steps * block_rows];
+                    let values = &memory.values[step * CHUNK_STEPS * STEP_LINES..][..num_key_steps * STEP_LINES];
+                    self.add_laid_out(simd, weights, values, gathered);
+                } else {
+                    let values = Values { groups, first_dimension: step * STEP_VALUES };
+                    add_product(simd, self.dots, (&memory.weights, block_rows), (&values, ahead), gathered);
+                }
+            }
+            if let (Some(before), Some(after)) = (&before, &mut after) {
+                after.iter_mut().zip(&*gathered).for_each(|(to, gathered)| to.0[query] = gathered.0[query]);
+                gathered.clone_from_slice(before);
+            }
+        }
+        if let Some(after) = after {
+            gathered.clone_from_slice(&after);
+        }
+    }
+
+    /// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows]` and `right` `[steps][2][16 words][16 columns]`.
+    #[inline(always)]
+    fn add_laid_out<S: Simd>(&self, simd: S, left: &[Line], right: &[Line], sums: &mut Block<f32>) {
+        let ahead = Ahead::nothing(right);
+        match self.tiles {
+            Some(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
+            None => {
+                vector_tile::add_product(simd, vector_tile::Bf16Pairs, (left, self.block_rows), (right, ahead), sums)
+            }
+        }
+    }
+
+    fn write(&mut self, queries: &[Query], gathered: &[Block<f32>]) {
+        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let outputs = self.task.out.iter_mut().flat_map(|token| token.chunks_mut(self.shape.head_dim));
+        for ((idx, query), out) in queries.iter().enumerate().zip(outputs) {
+            let gathered = &gathered[idx / block_rows * num_steps..][..num_steps];
+            for (out, block) in out.chunks_mut(STEP_VALUES).zip(gathered) {
+                out.iter_mut().zip(&block.0[idx % block_rows]).for_each(|(out, value)| *out = value / query.sum);
+            }
+        }
+    }
+}
+
+/// Keys of the chunk at `first_key` that queries, in the order of their tokens, attend: from the first to the last.
+#[inline(always)]
+fn attended(queries: &[Query], first_key: usize) -> Range<usize> {
+    match queries {
+        [first, .., last] => first.keys_of_chunk(first_key).start..last.keys_of_chunk(first_key).end,
+        [query] => query.keys_of_chunk(first_key),
+        [] => 0..0,
+    }
+}
+
+/// Keys of the chunk that each of them attends.
+#[inline(always)]
+fn attended_by_all(queries: &[Query], first_key: usize) -> Range<usize> {
+    match queries {
+        [first, .., last] => last.keys_of_chunk(first_key).start..first.keys_of_chunk(first_key).end,
+        [query] => query.keys_of_chunk(first_key),
+        [] => 0..0,
+    }
+}
+
+#[inline(always)]
+fn scores_of(scores: &[Block<f32>], row: usize) -> ChunkWeights {
+    let mut of_keys = [0.0; CHUNK_KEYS];
+    for (to, part) in of_keys.as_chunks_mut().0.iter_mut().zip(scores) {
+        *to = part.0[row];
+    }
+    of_keys
+}
+
+#[inline(always)]
+fn fill_outside(weights: &mut ChunkWeights, keys: &Range<usize>, value: f32) {
+    if keys.start > 0 {
+        weights[..keys.start].fill(value);
+    }
+    if keys.end < CHUNK_KEYS {
+        weights[keys.end..].fill(value);
+    }
+}
+
+#[inline(always)]
+fn scale_row<S: Simd>(simd: S, row: &mut [f32; BLOCK_COLUMNS], factor: f32) {
+    for lanes in row.as_chunks_mut().0 {
+        simd.store(simd.mul(simd.load(lanes), simd.splat(factor)), lanes);
     }
 }

@@ -1,7 +1,7 @@
 //! The keys and values that a layer keeps, in one of several types.
 //!
-//! Doors: [`KvCache`], [`KvType`]. A vector of `head_dim` numbers has a place; those of a block's head are neighbours. Factors
-//! of vectors lie apart in the same order: the sixteen of a block's head usually fill one line of the processor's caches.
+//! Doors: [`KvCache`], [`KvType`]. A vector of `head_dim` numbers has a place; those of a block's head are neighbours, sixteen each in a
+//! group (`groups`). Factors of vectors lie apart in the same order: the sixteen of a group fill one line of the processor's caches.
 
 use std::io;
 
@@ -9,6 +9,7 @@ use half::{bf16, f16};
 
 use super::AttentionShape;
 use super::element::KvElement;
+use super::groups::{GROUP_SIZE, numbers_of_key, numbers_of_value, padded_dim};
 use crate::lines::Lines;
 
 /// A type of keys and values.
@@ -53,6 +54,8 @@ pub(super) enum TypedCache {
 /// Keys and values of one type.
 #[derive(Debug)]
 pub(super) struct KeysAndValues<E: KvElement> {
+    /// `[num_blocks, num_kv_heads, block_size, head_dim]`
+    shape: [usize; 4],
     pub(super) k: Stored<E>,
     pub(super) v: Stored<E>,
 }
@@ -60,7 +63,7 @@ pub(super) struct KeysAndValues<E: KvElement> {
 /// Vectors by place.
 #[derive(Debug)]
 pub(super) struct Stored<E: KvElement> {
-    /// `[places, head_dim]`
+    /// `[places / 16]` groups.
     pub(super) numbers: Lines<E::Stored>,
     /// `[places]`, or none where vectors have no factors.
     pub(super) scales: Lines<f32>,
@@ -79,38 +82,54 @@ impl KvType {
 }
 
 impl KvCache {
-    /// A cache of zeros with `num_places` vectors of keys and as many of values. The system gives its memory page by page,
-    /// large ones where it can, when it is first touched.
+    /// A cache of zeros of this type and shape, `[num_blocks, num_kv_heads, block_size, head_dim]`. The system gives its memory page by
+    /// page, large ones where it can, when it is first touched.
     ///
     /// # Errors
     /// When the system refuses the memory.
-    pub fn zeros(kv_type: KvType, num_places: usize, head_dim: usize) -> io::Result<Self> {
+    pub fn zeros(kv_type: KvType, shape: [usize; 4]) -> io::Result<Self> {
         Ok(Self(match kv_type {
-            KvType::F32 => TypedCache::F32(KeysAndValues::zeros(num_places, head_dim)?),
-            KvType::F16 => TypedCache::F16(KeysAndValues::zeros(num_places, head_dim)?),
-            KvType::Bf16 => TypedCache::Bf16(KeysAndValues::zeros(num_places, head_dim)?),
-            KvType::Int8 => TypedCache::Int8(KeysAndValues::zeros(num_places, head_dim)?),
+            KvType::F32 => TypedCache::F32(KeysAndValues::zeros(shape)?),
+            KvType::F16 => TypedCache::F16(KeysAndValues::zeros(shape)?),
+            KvType::Bf16 => TypedCache::Bf16(KeysAndValues::zeros(shape)?),
+            KvType::Int8 => TypedCache::Int8(KeysAndValues::zeros(shape)?),
         }))
     }
 
-    /// A cache that is filled already, in single precision.
+    /// Fills a cache in single precision with keys and values, each of its shape.
     ///
-    /// # Errors
-    /// When the system refuses the memory.
-    pub fn of_f32([k, v]: [Vec<f32>; 2]) -> io::Result<Self> {
-        assert_eq!(k.len(), v.len(), "the cache holds {} numbers of keys but {} of values", k.len(), v.len());
-        let mut cache = KeysAndValues::zeros(k.len(), 1)?;
-        cache.k.numbers.copy_from_slice(&k);
-        cache.v.numbers.copy_from_slice(&v);
-        Ok(Self(TypedCache::F32(cache)))
+    /// # Panics
+    /// When they are not so many, or the cache has another type.
+    pub fn set_f32(&mut self, [k, v]: [&[f32]; 2]) {
+        let TypedCache::F32(cache) = &mut self.0 else { panic!("the cache is not in single precision") };
+        let head_dim = cache.shape[3];
+        let num_places = cache.num_places();
+        assert!(
+            k.len() == num_places * head_dim && v.len() == k.len(),
+            "{} keys and {} values for {num_places} places of {head_dim}",
+            k.len(),
+            v.len()
+        );
+        for (place, (k, v)) in k.chunks_exact(head_dim).zip(v.chunks_exact(head_dim)).enumerate() {
+            cache.k.write_key(place, k);
+            cache.v.write_value(place, v);
+        }
     }
 
-    /// Keys and values where they are kept in single precision.
-    pub fn as_f32(&self) -> Option<[&[f32]; 2]> {
-        match &self.0 {
-            TypedCache::F32(KeysAndValues { k, v }) => Some([&k.numbers, &v.numbers]),
-            TypedCache::F16(_) | TypedCache::Bf16(_) | TypedCache::Int8(_) => None,
+    /// Keys and values where they are kept in single precision, each of the cache's shape.
+    pub fn to_f32(&self) -> Option<[Vec<f32>; 2]> {
+        let TypedCache::F32(KeysAndValues { shape, k, v }) = &self.0 else { return None };
+        let [_, _, _, head_dim] = *shape;
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let groups = k.numbers.chunks_exact(GROUP_SIZE * padded_dim(head_dim));
+        for (k, v) in groups.zip(v.numbers.chunks_exact(GROUP_SIZE * padded_dim(head_dim))) {
+            let (mut k, mut v) = (k.to_vec(), v.to_vec());
+            for idx in 0..GROUP_SIZE {
+                keys.extend(numbers_of_key::<f32>(&mut k, idx).take(head_dim).map(|number| *number));
+                values.extend(numbers_of_value::<f32>(&mut v, idx).take(head_dim).map(|number| *number));
+            }
         }
+        Some([keys, values])
     }
 
     /// Memory it takes.
@@ -125,8 +144,15 @@ impl KvCache {
 }
 
 impl<E: KvElement> KeysAndValues<E> {
-    fn zeros(num_places: usize, head_dim: usize) -> io::Result<Self> {
-        Ok(Self { k: Stored::zeros(num_places, head_dim)?, v: Stored::zeros(num_places, head_dim)? })
+    fn zeros(shape: [usize; 4]) -> io::Result<Self> {
+        let [num_blocks, num_kv_heads, block_size, head_dim] = shape;
+        assert!(block_size.is_multiple_of(GROUP_SIZE), "blocks of {block_size} are not made of {GROUP_SIZE} each");
+        let num_places = num_blocks * num_kv_heads * block_size;
+        Ok(Self { shape, k: Stored::zeros(num_places, head_dim)?, v: Stored::zeros(num_places, head_dim)? })
+    }
+
+    fn num_places(&self) -> usize {
+        self.shape[..3].iter().product()
     }
 
     fn size_bytes(&self) -> usize {
@@ -135,34 +161,52 @@ impl<E: KvElement> KeysAndValues<E> {
 
     /// Refuses a cache that is not made of blocks of this shape.
     pub(super) fn check(&self, shape: &AttentionShape) {
-        let Self { k, v } = self;
-        let (len, head_dim) = (k.numbers.len(), shape.head_dim);
-        assert_eq!(len, v.numbers.len(), "the cache holds {len} numbers of keys but {} of values", v.numbers.len());
-        assert_eq!(len % (shape.block_size * shape.kv_width()), 0, "a cache of {len} numbers is not whole blocks");
-        let num_scales = if E::HAS_SCALES { len / head_dim } else { 0 };
-        assert_eq!(k.scales.len(), num_scales, "a cache of {} vectors has {num_scales} factors", len / head_dim);
+        let [_, num_kv_heads, block_size, head_dim] = self.shape;
+        let wanted = [shape.num_kv_heads, shape.block_size, shape.head_dim];
+        assert_eq!([num_kv_heads, block_size, head_dim], wanted, "key heads, block size and dimensions of the cache");
     }
 }
 
 impl<E: KvElement> Stored<E> {
     fn zeros(num_places: usize, head_dim: usize) -> io::Result<Self> {
         let num_scales = if E::HAS_SCALES { num_places } else { 0 };
-        Ok(Self { numbers: Lines::try_zeros(num_places * head_dim)?, scales: Lines::try_zeros(num_scales)? })
+        Ok(Self {
+            numbers: Lines::try_zeros(num_places * padded_dim(head_dim))?,
+            scales: Lines::try_zeros(num_scales)?,
+        })
     }
 
     fn size_bytes(&self) -> usize {
         size_of_val(&self.numbers[..]) + size_of_val(&self.scales[..])
     }
 
-    /// Rounds a vector of numbers to the place where it belongs.
-    pub(super) fn write(&mut self, place: usize, vector: &[f32]) {
-        let scale = E::round(vector, &mut self.numbers[place * vector.len()..][..vector.len()]);
+    /// Rounds a key to its place.
+    pub(super) fn write_key(&mut self, place: usize, key: &[f32]) {
+        let mut to = numbers_of_key::<E>(self.group_mut(place, key.len()), place % GROUP_SIZE);
+        let scale = E::round(key, to.by_ref());
+        to.for_each(|padding| *padding = E::Stored::default());
+        self.set_scale(place, scale);
+    }
+
+    /// Rounds a value to its place.
+    pub(super) fn write_value(&mut self, place: usize, value: &[f32]) {
+        let scale = E::round(value, numbers_of_value::<E>(self.group_mut(place, value.len()), place % GROUP_SIZE));
+        self.set_scale(place, scale);
+    }
+
+    fn set_scale(&mut self, place: usize, scale: f32) {
         if E::HAS_SCALES {
             self.scales[place] = scale;
         }
     }
+
+    /// The group that a place is in.
+    fn group_mut(&mut self, place: usize, head_dim: usize) -> &mut [E::Stored] {
+        let dim = padded_dim(head_dim);
+        &mut self.numbers[place / GROUP_SIZE * GROUP_SIZE * dim..][..GROUP_SIZE * dim]
+    }
 }
 
 fn bytes_per_vector<E: KvElement>(head_dim: usize) -> usize {
-    head_dim * size_of::<E::Stored>() + if E::HAS_SCALES { size_of::<f32>() } else { 0 }
+    padded_dim(head_dim) * size_of::<E::Stored>() + if E::HAS_SCALES { size_of::<f32>() } else { 0 }
 }

@@ -1,12 +1,12 @@
 //! The types of numbers that a cache can hold, and what each becomes in registers.
 //!
-//! Door: [`KvElement`]. Numbers are rounded to the nearest once, when they are written; whoever reads them, in the same step
-//! or in a later one, reads the rounded numbers. Widening is exact.
+//! Doors: [`KvElement`], [`Bf16Exact`]. Numbers are rounded to the nearest once, when they are written; whoever reads them, in the same
+//! step or in a later one, reads the rounded numbers. Widening is exact.
 
 use half::{bf16, f16};
 
 use crate::integers::{int8, int8_scale};
-use crate::isa::{LANES, Simd};
+use crate::isa::Simd;
 use crate::lines::Numbers;
 
 /// A type of numbers in a cache.
@@ -16,12 +16,28 @@ pub(super) trait KvElement: Send + Sync {
 
     /// Whether each vector has a factor of its own.
     const HAS_SCALES: bool;
+    /// Numbers that a product sums in one lane and that lie side by side, one or two.
+    const NEIGHBOURS: usize = 1;
 
     /// Rounds the numbers of a vector, and answers its factor: 1 where it has none.
-    fn round(numbers: &[f32], to: &mut [Self::Stored]) -> f32;
+    fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut Self::Stored>) -> f32
+    where
+        Self::Stored: 'a;
 
-    /// Sixteen numbers, without their vector's factor.
-    fn widen<S: Simd>(simd: S, stored: &[Self::Stored; LANES]) -> S::Vector;
+    /// Sixteen pairs of numbers, without their vectors' factors: neighbours, or those of a line and of another one `next` numbers behind it.
+    fn widen<S: Simd>(simd: S, line: &[Self::Stored], next: usize) -> [S::Vector; 2];
+
+    /// Whether it is a number. Integers are, their factors may not be.
+    fn is_finite(stored: Self::Stored) -> bool;
+}
+
+/// A type of numbers that are exact in bf16.
+pub(super) trait Bf16Exact: KvElement {
+    /// Whether they have to be converted.
+    const IS_CONVERTED: bool;
+
+    /// Sixteen pairs, as [`KvElement::widen`] has them, in bf16.
+    fn words<S: Simd>(simd: S, line: &[Self::Stored], next: usize) -> S::Integers;
 }
 
 impl KvElement for f32 {
@@ -29,14 +45,18 @@ impl KvElement for f32 {
 
     const HAS_SCALES: bool = false;
 
-    fn round(numbers: &[f32], to: &mut [f32]) -> f32 {
-        to.copy_from_slice(numbers);
+    fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut f32>) -> f32 {
+        numbers.iter().zip(to).for_each(|(number, to)| *to = *number);
         1.0
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, stored: &[f32; LANES]) -> S::Vector {
-        simd.load(stored)
+    fn widen<S: Simd>(simd: S, line: &[f32], next: usize) -> [S::Vector; 2] {
+        [simd.load(lanes(line, 0)), simd.load(lanes(line, next))]
+    }
+
+    fn is_finite(stored: f32) -> bool {
+        stored.is_finite()
     }
 }
 
@@ -46,7 +66,7 @@ impl KvElement for f16 {
     const HAS_SCALES: bool = false;
 
     /// Numbers out of range become the largest there are: activations of 32 bits may be larger than those of the model's type.
-    fn round(numbers: &[f32], to: &mut [u16]) -> f32 {
+    fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut u16>) -> f32 {
         let largest = Self::MAX.to_f32();
         for (number, to) in numbers.iter().zip(to) {
             let in_range = if number.is_finite() { number.clamp(-largest, largest) } else { *number };
@@ -56,8 +76,12 @@ impl KvElement for f16 {
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, stored: &[u16; LANES]) -> S::Vector {
-        simd.widen_f16(stored)
+    fn widen<S: Simd>(simd: S, line: &[u16], next: usize) -> [S::Vector; 2] {
+        [simd.widen_f16(lanes(line, 0)), simd.widen_f16(lanes(line, next))]
+    }
+
+    fn is_finite(stored: u16) -> bool {
+        stored & Self::INFINITY.to_bits() != Self::INFINITY.to_bits()
     }
 }
 
@@ -65,15 +89,29 @@ impl KvElement for bf16 {
     type Stored = u16;
 
     const HAS_SCALES: bool = false;
+    const NEIGHBOURS: usize = 2;
 
-    fn round(numbers: &[f32], to: &mut [u16]) -> f32 {
+    fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut u16>) -> f32 {
         numbers.iter().zip(to).for_each(|(number, to)| *to = Self::from_f32(*number).to_bits());
         1.0
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, stored: &[u16; LANES]) -> S::Vector {
-        simd.widen_bf16(stored)
+    fn widen<S: Simd>(simd: S, line: &[u16], _next: usize) -> [S::Vector; 2] {
+        simd.widen_bf16_pairs(simd.load_pairs(lanes(line, 0)))
+    }
+
+    fn is_finite(stored: u16) -> bool {
+        stored & Self::INFINITY.to_bits() != Self::INFINITY.to_bits()
+    }
+}
+
+impl Bf16Exact for bf16 {
+    const IS_CONVERTED: bool = false;
+
+    #[inline(always)]
+    fn words<S: Simd>(simd: S, line: &[u16], _next: usize) -> S::Integers {
+        simd.load_pairs(lanes(line, 0))
     }
 }
 
@@ -83,14 +121,33 @@ impl KvElement for i8 {
     const HAS_SCALES: bool = true;
 
     /// The factor is infinite or not a number where one of the numbers is.
-    fn round(numbers: &[f32], to: &mut [i8]) -> f32 {
+    fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut i8>) -> f32 {
         let (scale, inverse) = int8_scale(numbers);
         numbers.iter().zip(to).for_each(|(number, to)| *to = int8(*number, inverse).cast_signed());
         scale
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, stored: &[i8; LANES]) -> S::Vector {
-        simd.widen_i8(stored)
+    fn widen<S: Simd>(simd: S, line: &[i8], next: usize) -> [S::Vector; 2] {
+        [simd.widen_i8(lanes(line, 0)), simd.widen_i8(lanes(line, next))]
     }
+
+    fn is_finite(_stored: i8) -> bool {
+        true
+    }
+}
+
+impl Bf16Exact for i8 {
+    const IS_CONVERTED: bool = true;
+
+    #[inline(always)]
+    fn words<S: Simd>(simd: S, line: &[i8], next: usize) -> S::Integers {
+        simd.pair_bytes(lanes(line, 0), lanes(line, next))
+    }
+}
+
+/// The first numbers from one on.
+#[inline(always)]
+fn lanes<T, const LEN: usize>(numbers: &[T], first: usize) -> &[T; LEN] {
+    numbers[first..].first_chunk().expect("a line has so many numbers")
 }

@@ -2,22 +2,21 @@
 //!
 //! Doors: [`write_kv`] puts this step's keys and values into a [`KvCache`], then [`paged_attention`] attends. `rows` says where
 //! a row's tokens and keys lie, `cache` keeps them in one of several types (`element`), `attend` is the arithmetic of one piece
-//! of work (`by_blocks` where the CPU multiplies bf16 and the cache is exact in it), and this file cuts the work.
+//! of work, and this file cuts the work.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and sum.
 //! Neither the other rows, nor the cut of the prompt, nor the threads change a bit of its output.
 
 mod attend;
-mod by_blocks;
 mod cache;
 mod chunk;
 mod element;
+mod groups;
 mod products;
+mod query;
 mod rows;
 #[cfg(test)]
 mod tests;
-mod tile;
-mod vectors;
 
 pub use cache::{KvCache, KvType};
 pub use rows::{AttentionRow, AttentionShape};
@@ -27,15 +26,14 @@ use rayon::prelude::*;
 use crate::isa::{self, Isa};
 use crate::lines::BLOCK_ROWS;
 use attend::Attend;
-use by_blocks::AttendByBlocks;
 use cache::{KeysAndValues, TypedCache};
-use element::KvElement;
-use products::{Bf16Pairs, Products};
+use element::{Bf16Exact, KvElement};
+use products::{Floats, Pairs};
 
-/// Queries (tokens × heads of a group) that share one pass over the keys.
-const TASK_QUERIES: usize = 64;
-/// The same where keys and values are laid out before.
-const TASK_QUERIES_BY_BLOCKS: usize = 256;
+/// Queries (tokens × heads that share a key head) of a task, which share one pass over the keys.
+const TASK_QUERIES: usize = 256;
+/// Queries for which keys and values are converted as they are read.
+const MAX_CONVERTING_QUERIES: usize = 12;
 /// Multiply-adds below which waking other threads costs more than it gives.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
@@ -47,33 +45,37 @@ const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 pub fn write_kv(shape: &AttentionShape, rows: &[AttentionRow<'_>], kv: [&[f32]; 2], cache: &mut KvCache) {
     shape.check();
     match &mut cache.0 {
-        TypedCache::F32(cache) => write(shape, rows, kv, cache),
-        TypedCache::F16(cache) => write(shape, rows, kv, cache),
-        TypedCache::Bf16(cache) => write(shape, rows, kv, cache),
-        TypedCache::Int8(cache) => write(shape, rows, kv, cache),
+        TypedCache::F32(cache) => write_all(shape, rows, kv, cache),
+        TypedCache::F16(cache) => write_all(shape, rows, kv, cache),
+        TypedCache::Bf16(cache) => write_all(shape, rows, kv, cache),
+        TypedCache::Int8(cache) => write_all(shape, rows, kv, cache),
     }
 }
 
-fn write<E: KvElement>(
+fn write_all<E: KvElement>(
     shape: &AttentionShape,
     rows: &[AttentionRow<'_>],
     [k, v]: [&[f32]; 2],
     cache: &mut KeysAndValues<E>,
 ) {
     cache.check(shape);
+    write(shape, rows, k, |place, key| cache.k.write_key(place, key));
+    write(shape, rows, v, |place, value| cache.v.write_value(place, value));
+}
+
+/// Writes the vectors of a step's tokens, each where it belongs.
+fn write(shape: &AttentionShape, rows: &[AttentionRow<'_>], tokens: &[f32], mut write: impl FnMut(usize, &[f32])) {
     let (width, head_dim) = (shape.kv_width(), shape.head_dim);
     let mut places = Vec::new();
     for row in rows {
         row.check(shape);
         let end = (row.first_token + row.num_tokens) * width;
-        assert!(end <= k.len().min(v.len()), "a row ends at value {end} of {} and {} in tokens", k.len(), v.len());
+        assert!(end <= tokens.len(), "a row ends at value {end} of {} in tokens", tokens.len());
         places.resize(row.num_tokens, 0);
         for kv_head in 0..shape.num_kv_heads {
             row.kv_places(shape, kv_head, row.first_position(), &mut places);
-            for (tokens, to) in [(k, &mut cache.k), (v, &mut cache.v)] {
-                let heads = tokens[..end].chunks_exact(head_dim).skip(row.first_token * shape.num_kv_heads + kv_head);
-                heads.step_by(shape.num_kv_heads).zip(&places).for_each(|(head, place)| to.write(*place, head));
-            }
+            let heads = tokens[..end].chunks_exact(head_dim).skip(row.first_token * shape.num_kv_heads + kv_head);
+            heads.step_by(shape.num_kv_heads).zip(&places).for_each(|(head, place)| write(*place, head));
         }
     }
 }
@@ -153,8 +155,7 @@ impl Attention<'_> {
     fn cut<'y>(&self, out: &'y mut [f32]) -> Vec<Task<'_, 'y>> {
         let group_size = self.shape.group_size();
         let group_width = group_size * self.shape.head_dim;
-        let task_queries = if self.is_by_blocks() { TASK_QUERIES_BY_BLOCKS } else { TASK_QUERIES };
-        let task_tokens = (task_queries / group_size).max(1);
+        let task_tokens = (TASK_QUERIES / group_size).max(1);
         let mut tasks = Vec::new();
         let mut out_tokens = out.chunks_mut(self.shape.q_width());
         for row in self.rows {
@@ -173,30 +174,42 @@ impl Attention<'_> {
         tasks
     }
 
-    /// Whether queries and weights are rounded to bf16, and multiplied in blocks.
-    fn is_by_blocks(&self) -> bool {
-        self.isa.rounds_to_bf16() && matches!(self.cache.0, TypedCache::Bf16(_) | TypedCache::Int8(_))
-    }
-
     fn run(&self, task: Task<'_, '_>) {
-        let (shape, q) = (self.shape, self.q);
+        let rounds = self.isa.rounds_to_bf16();
         match &self.cache.0 {
-            TypedCache::F32(cache) => self.isa.run(Attend { shape, q, cache, task }),
-            TypedCache::F16(cache) => self.isa.run(Attend { shape, q, cache, task }),
-            TypedCache::Bf16(cache) => self.attend(Attend { shape, q, cache, task }),
-            TypedCache::Int8(cache) => self.attend(Attend { shape, q, cache, task }),
+            TypedCache::F32(cache) => self.attend_floats(cache, task),
+            TypedCache::F16(cache) => self.attend_floats(cache, task),
+            TypedCache::Bf16(cache) if rounds => self.attend_pairs(cache, task),
+            TypedCache::Bf16(cache) => self.attend_floats(cache, task),
+            TypedCache::Int8(cache) if rounds => self.attend_pairs(cache, task),
+            TypedCache::Int8(cache) => self.attend_floats(cache, task),
         }
     }
 
-    fn attend<E: Bf16Pairs>(&self, attend: Attend<'_, '_, E>) {
-        if !self.is_by_blocks() {
-            return self.isa.run(attend);
-        }
-        let num_queries = attend.num_queries();
-        // As few blocks as there can be, of one size.
-        let block_rows = num_queries.div_ceil(num_queries.div_ceil(BLOCK_ROWS));
+    fn attend_floats<E: KvElement>(&self, cache: &KeysAndValues<E>, task: Task<'_, '_>) {
+        let &Self { shape, q, .. } = self;
+        let block_rows = self.block_rows(&task);
+        let attend = Attend { shape, q, cache, task, dots: Floats, tiles: None, block_rows, is_laid_out: false };
+        self.isa.run_floats(attend);
+    }
+
+    fn attend_pairs<E: Bf16Exact>(&self, cache: &KeysAndValues<E>, task: Task<'_, '_>) {
+        let &Self { shape, q, .. } = self;
+        let block_rows = self.block_rows(&task);
+        let is_converted_often = E::IS_CONVERTED && self.num_queries(&task) > MAX_CONVERTING_QUERIES;
         self.isa.with_tiles(block_rows, |tiles| {
-            self.isa.run(AttendByBlocks { attend, products: Products { tiles, block_rows } });
+            let is_laid_out = tiles.is_some() || is_converted_often;
+            self.isa.run_pairs(Attend { shape, q, cache, task, dots: Pairs, tiles, block_rows, is_laid_out });
         });
+    }
+
+    fn num_queries(&self, task: &Task<'_, '_>) -> usize {
+        task.out.len() * self.shape.group_size()
+    }
+
+    /// Rows of as few blocks as there can be, of one size.
+    fn block_rows(&self, task: &Task<'_, '_>) -> usize {
+        let num_queries = self.num_queries(task);
+        num_queries.div_ceil(num_queries.div_ceil(BLOCK_ROWS))
     }
 }

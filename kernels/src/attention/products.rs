@@ -1,78 +1,235 @@
-//! Keys and values as bf16, two in a word, for those types of caches whose numbers are exact in it.
+//! Products of a few rows on the left with the keys, or the values, of some groups.
 //!
-//! Doors: [`Bf16Pairs`], [`Products`].
+//! Doors: [`add_product`], by vectors, where keys and values lie; [`Pairs`] and [`Floats`], the two ways to multiply. How many rows there
+//! are changes how often memory is read, never the order of additions: each sum is one chain over the words of what is on the right.
 
-use half::bf16;
+use super::chunk::ChunkAhead;
+use super::element::{Bf16Exact, KvElement};
+use super::groups::GROUP_SIZE;
+use crate::isa::{LANES, Simd};
+use crate::lines::{Block, Line};
 
-use super::element::KvElement;
-use crate::isa::{LANES, Simd, Tiles};
-use crate::lines::{Ahead, Block, Line};
-use crate::vector_tile;
+/// Values of a step on the left: two for each of sixteen words.
+pub(super) const STEP_VALUES: usize = 2 * LANES;
+/// Words of a run on the right: sixteen values for each column.
+const RUN_WORDS: usize = LANES / 2;
 
-/// A type of numbers that are exact in bf16.
-pub(super) trait Bf16Pairs: KvElement {
-    /// Rows as columns of words, each of two neighbours.
-    fn transpose<S: Simd>(simd: S, rows: &[&[Self::Stored; 2 * LANES]; LANES], to: &mut [Line; LANES]);
-    /// Numbers in the low halves of words, and others in the high ones.
-    fn pairs<S: Simd>(simd: S, low: &[Self::Stored; LANES], high: &[Self::Stored; LANES], to: &mut Line);
+/// How values on the left and a type of numbers on the right are multiplied, sixteen columns of two numbers at a time.
+pub(super) trait Dots<E: KvElement>: Copy + Send + Sync {
+    /// Lines of a step on the left.
+    const STEP_LINES: usize;
+
+    /// A line on the right.
+    type Words<S: Simd>: Copy;
+
+    /// Values on the left, rounded as it must be: lines `distance` apart.
+    fn put<S: Simd>(simd: S, values: &[f32; STEP_VALUES], to: &mut [Line], distance: usize);
+
+    /// Numbers of a line, as [`KvElement::widen`] has them.
+    fn words<S: Simd>(simd: S, line: &[E::Stored], next: usize) -> Self::Words<S>;
+
+    /// Lays them out for tiles.
+    fn lay_out<S: Simd>(simd: S, line: &[E::Stored], next: usize, to: &mut Line);
+
+    /// To each sum the products of its two numbers and the two values at `word` of a line on the left.
+    fn add<S: Simd>(simd: S, sums: S::Vector, words: Self::Words<S>, left: &Line, word: usize) -> S::Vector;
 }
 
-impl Bf16Pairs for bf16 {
-    #[inline(always)]
-    fn transpose<S: Simd>(simd: S, rows: &[&[u16; 2 * LANES]; LANES], to: &mut [Line; LANES]) {
-        simd.transpose_halves(rows, to);
-    }
-
-    #[inline(always)]
-    fn pairs<S: Simd>(simd: S, low: &[u16; LANES], high: &[u16; LANES], to: &mut Line) {
-        simd.pair_halves(low, high, to);
-    }
-}
-
-impl Bf16Pairs for i8 {
-    #[inline(always)]
-    fn transpose<S: Simd>(simd: S, rows: &[&[Self; 2 * LANES]; LANES], to: &mut [Line; LANES]) {
-        let mut lines = [Line([0; LANES]); LANES];
-        for (line, row) in lines.iter_mut().zip(rows) {
-            let mut widened = [0.0; 2 * LANES];
-            for (to, numbers) in widened.as_chunks_mut().0.iter_mut().zip(row.as_chunks().0) {
-                simd.store(simd.widen_i8(numbers), to);
-            }
-            simd.round_to_bf16(&widened, line);
-        }
-        simd.transpose(&lines, to);
-    }
-
-    #[inline(always)]
-    fn pairs<S: Simd>(simd: S, low: &[Self; LANES], high: &[Self; LANES], to: &mut Line) {
-        let mut widened = [[0.0; LANES]; 2];
-        simd.store(simd.widen_i8(low), &mut widened[0]);
-        simd.store(simd.widen_i8(high), &mut widened[1]);
-        for (i, word) in to.0.iter_mut().enumerate() {
-            *word = widened[1][i].to_bits() & 0xffff_0000 | widened[0][i].to_bits() >> 16;
-        }
-    }
-}
-
-/// How blocks are multiplied.
+/// Pairs of bf16, to which the values on the left are rounded.
 #[derive(Clone, Copy)]
-pub(super) struct Products<'a> {
-    /// Vectors multiply where there are none.
-    pub(super) tiles: Option<&'a Tiles>,
-    /// Rows of each block on the left.
-    pub(super) block_rows: usize,
+pub(super) struct Pairs;
+
+/// Floats of 32 bits: nothing is rounded.
+#[derive(Clone, Copy)]
+pub(super) struct Floats;
+
+impl<E: Bf16Exact> Dots<E> for Pairs {
+    const STEP_LINES: usize = 1;
+
+    type Words<S: Simd> = S::Integers;
+
+    #[inline(always)]
+    fn put<S: Simd>(simd: S, values: &[f32; STEP_VALUES], to: &mut [Line], _distance: usize) {
+        simd.round_to_bf16(values, &mut to[0]);
+    }
+
+    #[inline(always)]
+    fn words<S: Simd>(simd: S, line: &[E::Stored], next: usize) -> S::Integers {
+        E::words(simd, line, next)
+    }
+
+    #[inline(always)]
+    fn lay_out<S: Simd>(simd: S, line: &[E::Stored], next: usize, to: &mut Line) {
+        simd.store_words(E::words(simd, line, next), &mut to.0);
+    }
+
+    #[inline(always)]
+    fn add<S: Simd>(simd: S, sums: S::Vector, words: S::Integers, left: &Line, word: usize) -> S::Vector {
+        simd.add_bf16_dots(sums, words, left.0[word % LANES])
+    }
 }
 
-impl Products<'_> {
-    /// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][16 words]` and `right` `[steps][2][16 words][16 columns]`.
+impl<E: KvElement> Dots<E> for Floats {
+    const STEP_LINES: usize = 2;
+
+    type Words<S: Simd> = [S::Vector; 2];
+
     #[inline(always)]
-    pub(super) fn add<S: Simd>(self, simd: S, left: &[Line], right: &[Line], sums: &mut Block<f32>) {
-        let ahead = Ahead::nothing(right);
-        match self.tiles {
-            Some(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
-            None => {
-                vector_tile::add_product(simd, vector_tile::Bf16Pairs, (left, self.block_rows), (right, ahead), sums)
+    fn put<S: Simd>(_simd: S, values: &[f32; STEP_VALUES], to: &mut [Line], distance: usize) {
+        for (to, values) in to.iter_mut().step_by(distance).zip(values.as_chunks::<LANES>().0) {
+            for (to, value) in to.0.iter_mut().zip(values) {
+                *to = value.to_bits();
             }
         }
+    }
+
+    #[inline(always)]
+    fn words<S: Simd>(simd: S, line: &[E::Stored], next: usize) -> [S::Vector; 2] {
+        E::widen(simd, line, next)
+    }
+
+    fn lay_out<S: Simd>(_simd: S, _line: &[E::Stored], _next: usize, _to: &mut Line) {
+        unreachable!("tiles multiply pairs alone")
+    }
+
+    #[inline(always)]
+    fn add<S: Simd>(simd: S, sums: S::Vector, [low, high]: [S::Vector; 2], left: &Line, word: usize) -> S::Vector {
+        let [first, second] = [left.0[2 * word % LANES], left.0[(2 * word + 1) % LANES]].map(f32::from_bits);
+        let sums = simd.mul_add(simd.splat(first), low, sums);
+        simd.mul_add(simd.splat(second), high, sums)
+    }
+}
+
+/// What is on the right: up to 32 columns of words, in runs of eight.
+pub(super) trait Runs<E: KvElement> {
+    fn num_runs(&self) -> usize;
+    fn run(&self, idx: usize) -> Run<'_, E>;
+}
+
+/// Eight words of 32 columns.
+pub(super) struct Run<'a, E: KvElement> {
+    /// The first sixteen columns and the others: lines `stride` numbers apart. What is next to a line is `next` numbers behind it.
+    columns: [&'a [E::Stored]; 2],
+    stride: usize,
+    next: usize,
+}
+
+/// Keys of two groups: columns are keys, words are pairs of dimensions.
+pub(super) struct Keys<'a, E: KvElement>(pub(super) [&'a [E::Stored]; 2]);
+
+/// 32 dimensions of values: columns are dimensions, words are pairs of values.
+pub(super) struct Values<'a, E: KvElement> {
+    pub(super) groups: &'a [&'a [E::Stored]],
+    pub(super) first_dimension: usize,
+}
+
+impl<E: KvElement> Runs<E> for Keys<'_, E> {
+    #[inline(always)]
+    fn num_runs(&self) -> usize {
+        self.0[0].len() / (2 * RUN_WORDS * GROUP_SIZE)
+    }
+
+    #[inline(always)]
+    fn run(&self, idx: usize) -> Run<'_, E> {
+        let first = idx * 2 * RUN_WORDS * GROUP_SIZE;
+        let columns = [&self.0[0][first..], &self.0[1][first..]];
+        Run { columns, stride: 2 * GROUP_SIZE, next: GROUP_SIZE }
+    }
+}
+
+impl<E: KvElement> Runs<E> for Values<'_, E> {
+    #[inline(always)]
+    fn num_runs(&self) -> usize {
+        self.groups.len()
+    }
+
+    #[inline(always)]
+    fn run(&self, idx: usize) -> Run<'_, E> {
+        let (group, num_dimensions) = (self.groups[idx], self.groups[idx].len() / GROUP_SIZE);
+        // Where the last step has sixteen dimensions, it has them twice.
+        let second = (self.first_dimension + LANES).min(num_dimensions - LANES);
+        let columns = [self.first_dimension, second].map(|first| &group[first * E::NEIGHBOURS..]);
+        Run { columns, stride: 2 * num_dimensions, next: num_dimensions }
+    }
+}
+
+/// Adds to `sums` `[rows, 32]` the products of `left` `[lines][rows]` and `right`, and asks for as many lines ahead as it reads.
+#[inline(always)]
+pub(super) fn add_product<S: Simd, E: KvElement, D: Dots<E>>(
+    simd: S,
+    _: D,
+    (left, num_rows): (&[Line], usize),
+    (right, ahead): (&impl Runs<E>, &mut ChunkAhead<'_, E>),
+    sums: &mut Block<f32>,
+) {
+    let mut row = 0;
+    while row < num_rows {
+        let rows = Rows { left, num_rows, row };
+        row += match num_rows - row {
+            12.. if S::NUM_SUMS >= 24 => rows.add::<S, E, D, 12, 2>(simd, right, ahead, sums),
+            8.. if S::NUM_SUMS >= 16 => rows.add::<S, E, D, 8, 2>(simd, right, ahead, sums),
+            4.. if S::NUM_SUMS >= 8 => rows.add::<S, E, D, 4, 2>(simd, right, ahead, sums),
+            // But what few rows read comes from memory, in the order in which it lies.
+            4.. if S::HAS_LONE_COLUMNS && num_rows >= 8 => rows.add::<S, E, D, 4, 1>(simd, right, ahead, sums),
+            2.. => rows.add::<S, E, D, 2, 2>(simd, right, ahead, sums),
+            _ => rows.add::<S, E, D, 1, 2>(simd, right, ahead, sums),
+        };
+    }
+}
+
+/// Rows of a block, from one on.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    left: &'a [Line],
+    num_rows: usize,
+    row: usize,
+}
+
+impl Rows<'_> {
+    /// `COLUMNS` vectors of columns at a time.
+    #[inline(always)]
+    fn add<S: Simd, E: KvElement, D: Dots<E>, const ROWS: usize, const COLUMNS: usize>(
+        self,
+        simd: S,
+        right: &impl Runs<E>,
+        ahead: &mut ChunkAhead<'_, E>,
+        sums: &mut Block<f32>,
+    ) -> usize {
+        let sums = &mut sums.0[self.row..self.row + ROWS];
+        let runs_per_line = 2 / D::STEP_LINES;
+        for column in (0..2).step_by(COLUMNS) {
+            let mut vectors = [[simd.splat(0.0); 2]; ROWS];
+            for (vectors, sums) in vectors.iter_mut().zip(&*sums) {
+                let (sums, _) = sums.as_chunks();
+                vectors[0] = simd.load(&sums[column]);
+                if COLUMNS == 2 {
+                    vectors[1] = simd.load(&sums[1]);
+                }
+            }
+            for idx in 0..right.num_runs() {
+                ahead.ask(simd, COLUMNS * RUN_WORDS);
+                let Run { columns, stride, next } = right.run(idx);
+                let left = &self.left[idx / runs_per_line * self.num_rows + self.row..][..ROWS];
+                for word in 0..RUN_WORDS {
+                    let first = D::words(simd, &columns[column][word * stride..], next);
+                    let second = if COLUMNS == 2 { D::words(simd, &columns[1][word * stride..], next) } else { first };
+                    for (left, vectors) in left.iter().zip(&mut vectors) {
+                        let word = idx % runs_per_line * RUN_WORDS + word;
+                        vectors[0] = D::add(simd, vectors[0], first, left, word);
+                        if COLUMNS == 2 {
+                            vectors[1] = D::add(simd, vectors[1], second, left, word);
+                        }
+                    }
+                }
+            }
+            for (vectors, sums) in vectors.into_iter().zip(&mut *sums) {
+                let (sums, _) = sums.as_chunks_mut();
+                simd.store(vectors[0], &mut sums[column]);
+                if COLUMNS == 2 {
+                    simd.store(vectors[1], &mut sums[1]);
+                }
+            }
+        }
+        ROWS
     }
 }

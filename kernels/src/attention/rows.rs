@@ -12,7 +12,7 @@ pub struct AttentionShape {
     pub num_kv_heads: usize,
     /// Values per head.
     pub head_dim: usize,
-    /// Tokens per block of the cache.
+    /// Tokens per block of the cache, a multiple of 16.
     pub block_size: usize,
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
@@ -69,6 +69,12 @@ impl AttentionRow<'_> {
     /// Position of its first token of this step.
     pub(super) fn first_position(&self) -> usize {
         self.context_len - self.num_tokens
+    }
+
+    /// The place in the cache of one key.
+    pub(super) fn kv_place(&self, shape: &AttentionShape, kv_head: usize, position: usize) -> usize {
+        let head_idx = self.block_table[position / shape.block_size] as usize * shape.num_kv_heads + kv_head;
+        head_idx * shape.block_size + position % shape.block_size
     }
 
     /// The places in the cache of the keys of consecutive positions, for one key head.

@@ -41,6 +41,7 @@ impl Simd for Avx2 {
     type Integers = [__m256i; 2];
 
     const NUM_SUMS: usize = 4;
+    const HAS_LONE_COLUMNS: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Pair {
@@ -119,31 +120,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [Pair; 2] {
-        let (low, high) = pairs.split_at(LANES / 2);
-        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+    fn widen_bf16_pairs(self, [low, high]: [__m256i; 2]) -> [Pair; 2] {
+        // SAFETY: `self` proves that the CPU has AVX2.
         unsafe {
             let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
-            let low = _mm256_loadu_si256(low.as_ptr().cast());
-            let high = _mm256_loadu_si256(high.as_ptr().cast());
             let first = [_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high)];
             let second = [_mm256_and_si256(low, upper), _mm256_and_si256(high, upper)];
             [
                 [_mm256_castsi256_ps(first[0]), _mm256_castsi256_ps(first[1])],
                 [_mm256_castsi256_ps(second[0]), _mm256_castsi256_ps(second[1])],
             ]
-        }
-    }
-
-    #[inline(always)]
-    fn widen_bf16(self, halves: &[u16; LANES]) -> Pair {
-        let (low, high) = halves.split_at(LANES / 2);
-        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 16 bytes that are read.
-        unsafe {
-            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(low.as_ptr().cast()));
-            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(high.as_ptr().cast()));
-            let words = [_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high)];
-            [_mm256_castsi256_ps(words[0]), _mm256_castsi256_ps(words[1])]
         }
     }
 
@@ -172,6 +158,20 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn load_integers(self, values: &[i32; LANES]) -> [__m256i; 2] {
         let (low, high) = values.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+        unsafe { [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())] }
+    }
+
+    #[inline(always)]
+    fn load_words(self, words: &[u32; LANES]) -> [__m256i; 2] {
+        let (low, high) = words.split_at(LANES / 2);
+        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+        unsafe { [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())] }
+    }
+
+    #[inline(always)]
+    fn load_pairs(self, halves: &[u16; 2 * LANES]) -> [__m256i; 2] {
+        let (low, high) = halves.split_at(LANES);
         // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
         unsafe { [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())] }
     }

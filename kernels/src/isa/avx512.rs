@@ -138,22 +138,12 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [__m512; 2] {
-        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
+    fn widen_bf16_pairs(self, pairs: __m512i) -> [__m512; 2] {
+        // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe {
-            let pairs = _mm512_loadu_si512(pairs.as_ptr().cast());
             let low = _mm512_slli_epi32::<16>(pairs);
             let high = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
             [_mm512_castsi512_ps(low), _mm512_castsi512_ps(high)]
-        }
-    }
-
-    #[inline(always)]
-    fn widen_bf16(self, halves: &[u16; LANES]) -> __m512 {
-        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 32 bytes that are read.
-        unsafe {
-            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves.as_ptr().cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
         }
     }
 
@@ -245,13 +235,37 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn add_bf16_dots(self, sums: __m512, words: &[u32; LANES], word: u32) -> __m512 {
+    fn add_bf16_dots(self, sums: __m512, words: __m512i, word: u32) -> __m512 {
         assert!(Self::HAS_BF16, "weights are laid out for the instruction set");
-        // SAFETY: `self` proves that the CPU has AVX-512 with BF16; the array holds the 64 bytes that are read.
+        // SAFETY: `self` proves that the CPU has AVX-512 with BF16.
+        unsafe { _mm512_dpbf16_ps(sums, bf16_vector(words), bf16_vector(_mm512_set1_epi32(word.cast_signed()))) }
+    }
+
+    #[inline(always)]
+    fn load_words(self, words: &[u32; LANES]) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
+        unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store_words(self, integers: __m512i, to: &mut [u32; LANES]) {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are written.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), integers) }
+    }
+
+    #[inline(always)]
+    fn load_pairs(self, halves: &[u16; 2 * LANES]) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
+        unsafe { _mm512_loadu_si512(halves.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn pair_bytes(self, low: &[i8; LANES], high: &[i8; LANES]) -> __m512i {
+        let (low, high) = (self.widen_i8(low), self.widen_i8(high));
+        // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe {
-            let pairs = _mm512_loadu_si512(words.as_ptr().cast());
-            let pair = _mm512_set1_epi32(word.cast_signed());
-            _mm512_dpbf16_ps(sums, bf16_vector(pairs), bf16_vector(pair))
+            let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+            _mm512_or_si512(_mm512_castps_si512(high), low)
         }
     }
 
@@ -276,34 +290,12 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn pair_halves(self, low: &[u16; LANES], high: &[u16; LANES], to: &mut Line) {
-        // SAFETY: `self` proves that the CPU has AVX-512; arrays and line hold the bytes that are read and written.
-        unsafe {
-            let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(low.as_ptr().cast()));
-            let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(high.as_ptr().cast()));
-            _mm512_store_si512(to.0.as_mut_ptr().cast(), _mm512_or_si512(low, _mm512_slli_epi32::<16>(high)));
-        }
-    }
-
-    #[inline(always)]
     fn transpose(self, rows: &[Line; LANES], to: &mut [Line; LANES]) {
         // SAFETY: `self` proves that the CPU has AVX-512; rows hold the 64 bytes that are read.
         unsafe {
             let mut registers = [_mm512_setzero_si512(); LANES];
             for (register, row) in registers.iter_mut().zip(rows) {
                 *register = _mm512_load_si512(row.0.as_ptr().cast());
-            }
-            transpose(registers, to);
-        }
-    }
-
-    #[inline(always)]
-    fn transpose_halves(self, rows: &[&[u16; 2 * LANES]; LANES], to: &mut [Line; LANES]) {
-        // SAFETY: `self` proves that the CPU has AVX-512; rows hold the 64 bytes that are read.
-        unsafe {
-            let mut registers = [_mm512_setzero_si512(); LANES];
-            for (register, row) in registers.iter_mut().zip(rows) {
-                *register = _mm512_loadu_si512(row.as_ptr().cast());
             }
             transpose(registers, to);
         }

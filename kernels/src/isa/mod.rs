@@ -177,6 +177,33 @@ impl Isa {
         self.run(NumSums)
     }
 
+    /// Runs `kernel`, which computes with floats alone: all that have AVX-512 run the same code.
+    pub(crate) fn run_floats<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            Self::Portable => kernel.run(Portable),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => avx2::Avx2::detect().expect("a chosen instruction set is available").run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => {
+                avx512::Avx512::<0>::detect().expect("a chosen instruction set is available").run(kernel)
+            }
+        }
+    }
+
+    /// Runs `kernel`, which multiplies pairs of bf16.
+    ///
+    /// # Panics
+    /// When this instruction set does not: see [`Isa::rounds_to_bf16`].
+    pub(crate) fn run_pairs<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 | Self::Amx => {
+                avx512::Avx512::<2>::detect().expect("a chosen instruction set is available").run(kernel)
+            }
+            _ => unreachable!("{self} multiplies no pairs of bf16"),
+        }
+    }
+
     /// Runs `kernel` with this instruction set.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {

@@ -91,20 +91,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [[f32; LANES]; 2] {
+    fn widen_bf16_pairs(self, pairs: [i32; LANES]) -> [[f32; LANES]; 2] {
         let mut result = [[0.0; LANES]; 2];
         for i in 0..LANES {
-            result[0][i] = f32::from_bits(pairs[i] << 16);
-            result[1][i] = f32::from_bits(pairs[i] & 0xffff_0000);
-        }
-        result
-    }
-
-    #[inline(always)]
-    fn widen_bf16(self, halves: &[u16; LANES]) -> [f32; LANES] {
-        let mut result = [0.0; LANES];
-        for i in 0..LANES {
-            result[i] = f32::from_bits(u32::from(halves[i]) << 16);
+            result[0][i] = f32::from_bits(pairs[i].cast_unsigned() << 16);
+            result[1][i] = f32::from_bits(pairs[i].cast_unsigned() & 0xffff_0000);
         }
         result
     }

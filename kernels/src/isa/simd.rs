@@ -29,6 +29,8 @@ pub(crate) trait Simd: Copy {
 
     /// Sums that stay in registers beside what is added to them.
     const NUM_SUMS: usize;
+    /// Whether products of many rows go by one vector of columns at a time, so that more rows share what is loaded and widened.
+    const HAS_LONE_COLUMNS: bool = false;
     /// Rows for which weights of four bits are made integers of eight before: where [`Simd::add_dots`] is one instruction, this pays.
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
     /// What [`Simd::add_dots`] adds to each byte of its words before it multiplies.
@@ -50,9 +52,7 @@ pub(crate) trait Simd: Copy {
     /// 2 to the power of each lane, which is a whole number from -126 to 127.
     fn power_of_two(self, exponents: Self::Vector) -> Self::Vector;
     /// The bf16 values in the low halves of the words, then those in the high halves.
-    fn widen_bf16_pairs(self, pairs: &[u32; LANES]) -> [Self::Vector; 2];
-    /// Sixteen values in bf16.
-    fn widen_bf16(self, halves: &[u16; LANES]) -> Self::Vector;
+    fn widen_bf16_pairs(self, pairs: Self::Integers) -> [Self::Vector; 2];
     /// Sixteen values in IEEE half precision.
     fn widen_f16(self, halves: &[u16; LANES]) -> Self::Vector;
     /// Sixteen integers.
@@ -102,8 +102,46 @@ pub(crate) trait Simd: Copy {
     /// # Panics
     /// On all others.
     #[inline(always)]
-    fn add_bf16_dots(self, _sums: Self::Vector, _words: &[u32; LANES], _word: u32) -> Self::Vector {
+    fn add_bf16_dots(self, _sums: Self::Vector, _words: Self::Integers, _word: u32) -> Self::Vector {
         unreachable!("weights are laid out for the instruction set")
+    }
+
+    #[inline(always)]
+    fn load_words(self, words: &[u32; LANES]) -> Self::Integers {
+        let mut integers = [0; LANES];
+        for (integer, word) in integers.iter_mut().zip(words) {
+            *integer = word.cast_signed();
+        }
+        self.load_integers(&integers)
+    }
+
+    #[inline(always)]
+    fn store_words(self, integers: Self::Integers, to: &mut [u32; LANES]) {
+        let mut words = [0; LANES];
+        self.store_integers(integers, &mut words);
+        for (to, word) in to.iter_mut().zip(words) {
+            *to = word.cast_unsigned();
+        }
+    }
+
+    /// Words of two neighbours each.
+    #[inline(always)]
+    fn load_pairs(self, halves: &[u16; 2 * LANES]) -> Self::Integers {
+        let mut words = [0; LANES];
+        for (word, pair) in words.iter_mut().zip(halves.as_chunks::<2>().0) {
+            *word = u32::from(pair[1]) << 16 | u32::from(pair[0]);
+        }
+        self.load_words(&words)
+    }
+
+    /// Words of two integers in bf16, which is exact for them: the low ones, then the high ones.
+    #[inline(always)]
+    fn pair_bytes(self, low: &[i8; LANES], high: &[i8; LANES]) -> Self::Integers {
+        let mut words = [0; LANES];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = f32::from(high[i]).to_bits() | f32::from(low[i]).to_bits() >> 16;
+        }
+        self.load_words(&words)
     }
 
     /// The nearest numbers of bf16, two in a word; subnormal ones may become zero.
@@ -112,30 +150,12 @@ pub(crate) trait Simd: Copy {
         bf16_line(to, values);
     }
 
-    /// Halves of words: the low ones, then the high ones.
-    #[inline(always)]
-    fn pair_halves(self, low: &[u16; LANES], high: &[u16; LANES], to: &mut Line) {
-        for (i, word) in to.0.iter_mut().enumerate() {
-            *word = u32::from(high[i]) << 16 | u32::from(low[i]);
-        }
-    }
-
     /// Rows of words as columns.
     #[inline(always)]
     fn transpose(self, rows: &[Line; LANES], to: &mut [Line; LANES]) {
         for (column, to) in to.iter_mut().enumerate() {
             for (word, row) in to.0.iter_mut().zip(rows) {
                 *word = row.0[column];
-            }
-        }
-    }
-
-    /// Rows as columns of words, each of two neighbours.
-    #[inline(always)]
-    fn transpose_halves(self, rows: &[&[u16; 2 * LANES]; LANES], to: &mut [Line; LANES]) {
-        for (column, to) in to.iter_mut().enumerate() {
-            for (word, row) in to.0.iter_mut().zip(rows) {
-                *word = u32::from(row[2 * column + 1]) << 16 | u32::from(row[2 * column]);
             }
         }
     }
@@ -237,8 +257,9 @@ mod tests {
 
     struct Exp([f32; LANES]);
     struct WidenF16([u16; LANES]);
-    struct WidenBf16([u16; LANES]);
+    struct WidenBf16Pairs([u16; 2 * LANES]);
     struct WidenI8([i8; LANES]);
+    struct PairBytes([[i8; LANES]; 2]);
 
     impl Kernel for Exp {
         type Output = [f32; LANES];
@@ -261,13 +282,26 @@ mod tests {
         }
     }
 
-    impl Kernel for WidenBf16 {
-        type Output = [f32; LANES];
+    impl Kernel for WidenBf16Pairs {
+        type Output = [[f32; LANES]; 2];
 
         #[inline(always)]
-        fn run<S: Simd>(self, simd: S) -> [f32; LANES] {
-            let mut to = [0.0; LANES];
-            simd.store(simd.widen_bf16(&self.0), &mut to);
+        fn run<S: Simd>(self, simd: S) -> [[f32; LANES]; 2] {
+            let [low, high] = simd.widen_bf16_pairs(simd.load_pairs(&self.0));
+            let mut to = [[0.0; LANES]; 2];
+            simd.store(low, &mut to[0]);
+            simd.store(high, &mut to[1]);
+            to
+        }
+    }
+
+    impl Kernel for PairBytes {
+        type Output = [u32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [u32; LANES] {
+            let mut to = [0; LANES];
+            simd.store_words(simd.pair_bytes(&self.0[0], &self.0[1]), &mut to);
             to
         }
     }
@@ -329,10 +363,14 @@ mod tests {
         let all: Vec<u16> = (0..=u16::MAX).collect();
         for isa in Isa::available() {
             for halves in all.as_chunks::<LANES>().0 {
-                let [half, short] = [isa.run(WidenF16(*halves)), isa.run(WidenBf16(*halves))];
-                for (bits, (half, short)) in halves.iter().zip(half.into_iter().zip(short)) {
+                for (bits, half) in halves.iter().zip(isa.run(WidenF16(*halves))) {
                     check_widened(half, f16::from_bits(*bits).to_f32(), &format!("{isa}: f16 {bits:#06x}"));
-                    check_widened(short, bf16::from_bits(*bits).to_f32(), &format!("{isa}: bf16 {bits:#06x}"));
+                }
+            }
+            for pairs in all.as_chunks::<{ 2 * LANES }>().0 {
+                let [low, high] = isa.run(WidenBf16Pairs(*pairs));
+                for (bits, short) in pairs.iter().zip(low.iter().zip(&high).flat_map(|(low, high)| [low, high])) {
+                    check_widened(*short, bf16::from_bits(*bits).to_f32(), &format!("{isa}: bf16 {bits:#06x}"));
                 }
             }
         }
@@ -344,6 +382,12 @@ mod tests {
         for isa in Isa::available() {
             for bytes in all.as_chunks::<LANES>().0 {
                 assert_eq!(isa.run(WidenI8(*bytes)), bytes.map(f32::from), "{isa}");
+                let mut high = *bytes;
+                high.reverse();
+                for (word, (low, high)) in isa.run(PairBytes([*bytes, high])).into_iter().zip(bytes.iter().zip(high)) {
+                    let [low, high] = [*low, high].map(|byte| u32::from(bf16::from_f32(f32::from(byte)).to_bits()));
+                    assert_eq!(word, high << 16 | low, "{isa}");
+                }
             }
         }
     }

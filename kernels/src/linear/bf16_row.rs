@@ -25,7 +25,7 @@ pub(super) fn add_product<S: Simd>(
                 for line in ahead.of_piece(step, (tile * TILE_SIZE + idx, STEP_LINES)) {
                     simd.prefetch(line);
                 }
-                let weights = simd.widen_bf16_pairs(&line.0);
+                let weights = simd.widen_bf16_pairs(simd.load_words(&line.0));
                 even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], even);
                 odd = simd.mul_add(simd.splat(f32::from_bits(word & 0xffff_0000)), weights[1], odd);
             }

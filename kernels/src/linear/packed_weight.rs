@@ -217,7 +217,7 @@ impl WeightLine for Bf16Line {
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS] {
-        simd.widen_bf16_pairs(&self.0)
+        simd.widen_bf16_pairs(simd.load_words(&self.0))
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use kernels::attention::{KvCache, KvType};
+use kernels::attention::KvType;
 
 use super::executor::{Program, Step};
 use super::host::{self, View};
@@ -53,16 +53,14 @@ impl Oracle {
     }
 
     /// Sets keys and values of a layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
-    pub(in crate::backend) fn set_cache(&self, layer: usize, kv: [Vec<f32>; 2]) {
+    pub(in crate::backend) fn set_cache(&self, layer: usize, kv: [&[f32]; 2]) {
         let mut cache = self.state.layers[layer].lock().unwrap();
-        let filled = KvCache::of_f32(kv).unwrap();
-        assert_eq!(filled.size_bytes(), cache.size_bytes());
-        *cache = filled;
+        cache.set_f32(kv);
     }
 
     /// Keys and values of a layer.
     pub(in crate::backend) fn cache(&self, layer: usize) -> [Vec<f32>; 2] {
-        self.state.layers[layer].lock().unwrap().as_f32().unwrap().map(<[f32]>::to_vec)
+        self.state.layers[layer].lock().unwrap().to_f32().unwrap()
     }
 
     /// Sets the token history `[num_slots, max_total_tokens]`.

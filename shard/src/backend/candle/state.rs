@@ -49,10 +49,11 @@ impl KvShape {
         (2 * self.num_kv_heads * self.kv_type.bytes_per_vector(self.head_dim)) as u64
     }
 
-    fn allocate(&self, num_tokens: usize) -> Result<KvCache, BackendError> {
+    fn allocate(&self, num_blocks: usize) -> Result<KvCache, BackendError> {
         let Self { num_kv_heads, head_dim, kv_type } = *self;
-        KvCache::zeros(kv_type, num_tokens * num_kv_heads, head_dim)
-            .map_err(|source| BackendError::Allocate { bytes: num_tokens as u64 * self.bytes_per_token(), source })
+        let bytes = (num_blocks * BLOCK_SIZE) as u64 * self.bytes_per_token();
+        KvCache::zeros(kv_type, [num_blocks, num_kv_heads, BLOCK_SIZE, head_dim])
+            .map_err(|source| BackendError::Allocate { bytes, source })
     }
 }
 
@@ -65,7 +66,7 @@ impl State {
         let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } = layout;
         let mut layers = Vec::with_capacity(kv_shapes.len());
         for shape in kv_shapes {
-            layers.push(Mutex::new(shape.allocate(num_blocks * BLOCK_SIZE)?));
+            layers.push(Mutex::new(shape.allocate(num_blocks)?));
         }
         let mut rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)> = Vec::new();
         for node in graph.nodes() {

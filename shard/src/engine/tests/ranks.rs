@@ -313,7 +313,8 @@ fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
         let devices = ShardArgs { devices_per_shard: 2, ..of_integers(Device::XlaCpu) };
         let mut rig = Rig::warm_for(Engines::load(&[devices]).unwrap(), 2);
         let expected = generate(&mut cpu_ranks(&of_integers(Device::Cpu), 2), 250);
-        check(&generate(&mut rig, 250), &expected, 1e-2, &format!("{name} of integers"));
+        // A number of x between two integers may be rounded to either.
+        check(&generate(&mut rig, 250), &expected, 0.1, &format!("{name} of integers"));
     }
 }
 

@@ -166,7 +166,7 @@ impl Case {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = (!self.weights.is_empty()).then(|| checkpoint(&self.weights, directory.path()));
         let oracle = Oracle::new(&self.graph, checkpoint.as_ref(), self.layout);
-        self.caches.iter().enumerate().for_each(|(layer, cache)| oracle.set_cache(layer, cache.clone()));
+        self.caches.iter().enumerate().for_each(|(layer, [k, v])| oracle.set_cache(layer, [k, v]));
         oracle.set_history(&self.history);
         let has_rows = self.graph.nodes().iter().any(|node| node.shape.dims().contains(&Dim::Rows));
         let outputs = if has_rows && !self.runs_rows_together {
