@@ -108,7 +108,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         memory.q.resize(num_blocks * num_steps * D::STEP_LINES * block_rows, no_line);
         memory.scores.resize(CHUNK_PARTS, no_block.clone());
         memory.weights.resize(CHUNK_STEPS * D::STEP_LINES * block_rows, no_line);
-        if self.is_laid_out {
+        if self.is_laid_out() {
             memory.keys.resize(CHUNK_PARTS * num_steps * STEP_LINES, no_line);
             memory.values.resize(num_steps * CHUNK_STEPS * STEP_LINES, no_line);
         }
@@ -137,6 +137,12 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
                 D::put(simd, &values, &mut to[first..], block_rows);
             }
         }
+    }
+
+    /// What is never laid out needs no code for it.
+    #[inline(always)]
+    fn is_laid_out(&self) -> bool {
+        D::CAN_BE_LAID_OUT && self.is_laid_out
     }
 
     /// The first chunk of `keys`, for all queries.
@@ -168,7 +174,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
             values = values.copy_values(&some_keys, &mut copied.values);
             has_to_gather_each = !all_attend_all && !is_one_token && !values.is_finite();
         }
-        if self.is_laid_out {
+        if self.is_laid_out() {
             keys.lay_out_keys(simd, *dots, &mut ahead, &mut memory.keys);
             values.lay_out_values(simd, *dots, &mut ahead, &mut memory.values);
         }
@@ -214,7 +220,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         let groups = keys.groups();
         for (part, scores) in memory.scores.iter_mut().take(num_keys.div_ceil(PART_KEYS)).enumerate() {
             scores.0[..block_rows].fill([0.0; BLOCK_COLUMNS]);
-            if self.is_laid_out {
+            if self.is_laid_out() {
                 let keys = &memory.keys[part * num_steps * STEP_LINES..][..num_steps * STEP_LINES];
                 self.add_laid_out(simd, q, keys, scores);
             } else {
@@ -308,13 +314,13 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
             if let Some((queries, first_key)) = apart {
                 let keys = queries[query].keys_of_chunk(first_key);
                 let values = its_own.insert(values.copy_values(&keys, &mut copied));
-                if self.is_laid_out {
+                if self.is_laid_out() {
                     values.lay_out_values(simd, self.dots, ahead, &mut memory.values);
                 }
             }
             let groups = &its_own.as_ref().unwrap_or(values).groups()[..num_keys.div_ceil(GROUP_SIZE)];
             for (step, gathered) in gathered.iter_mut().enumerate() {
-                if self.is_laid_out {
+                if self.is_laid_out() {
                     let num_key_steps = num_keys.div_ceil(STEP_VALUES);
                     let weights = &memory.weights[..num_key_steps * block_rows];
                     let values = &memory.values[step * CHUNK_STEPS * STEP_LINES..][..num_key_steps * STEP_LINES];

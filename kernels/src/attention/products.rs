@@ -18,6 +18,8 @@ const RUN_WORDS: usize = LANES / 2;
 pub(super) trait Dots<E: KvElement>: Copy + Send + Sync {
     /// Lines of a step on the left.
     const STEP_LINES: usize;
+    /// Whether what is on the right may be laid out before.
+    const CAN_BE_LAID_OUT: bool;
 
     /// A line on the right.
     type Words<S: Simd>: Copy;
@@ -45,6 +47,7 @@ pub(super) struct Floats;
 
 impl<E: Bf16Exact> Dots<E> for Pairs {
     const STEP_LINES: usize = 1;
+    const CAN_BE_LAID_OUT: bool = true;
 
     type Words<S: Simd> = S::Integers;
 
@@ -71,6 +74,7 @@ impl<E: Bf16Exact> Dots<E> for Pairs {
 
 impl<E: KvElement> Dots<E> for Floats {
     const STEP_LINES: usize = 2;
+    const CAN_BE_LAID_OUT: bool = false;
 
     type Words<S: Simd> = [S::Vector; 2];
 
@@ -169,8 +173,7 @@ pub(super) fn add_product<S: Simd, E: KvElement, D: Dots<E>>(
             12.. if S::NUM_SUMS >= 24 => rows.add::<S, E, D, 12, 2>(simd, right, ahead, sums),
             8.. if S::NUM_SUMS >= 16 => rows.add::<S, E, D, 8, 2>(simd, right, ahead, sums),
             4.. if S::NUM_SUMS >= 8 => rows.add::<S, E, D, 4, 2>(simd, right, ahead, sums),
-            // But what few rows read comes from memory, in the order in which it lies.
-            4.. if S::HAS_LONE_COLUMNS && num_rows >= 8 => rows.add::<S, E, D, 4, 1>(simd, right, ahead, sums),
+            4.. if S::HAS_LONE_COLUMNS => rows.add::<S, E, D, 4, 1>(simd, right, ahead, sums),
             2.. => rows.add::<S, E, D, 2, 2>(simd, right, ahead, sums),
             _ => rows.add::<S, E, D, 1, 2>(simd, right, ahead, sums),
         };

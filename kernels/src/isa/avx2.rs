@@ -251,6 +251,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch_second_level(self, line: *const Line) {
+        // SAFETY: it reads nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+    }
+
+    #[inline(always)]
     fn sum_each(self, [a, b, c, d]: [Pair; 4]) -> [f32; 4] {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe {

@@ -29,7 +29,7 @@ pub(crate) trait Simd: Copy {
 
     /// Sums that stay in registers beside what is added to them.
     const NUM_SUMS: usize;
-    /// Whether products of many rows go by one vector of columns at a time, so that more rows share what is loaded and widened.
+    /// Whether products of four rows go by one vector of columns at a time, so that they share what is loaded and widened.
     const HAS_LONE_COLUMNS: bool = false;
     /// Rows for which weights of four bits are made integers of eight before: where [`Simd::add_dots`] is one instruction, this pays.
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
