@@ -7,9 +7,11 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::io;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use memmap2::MmapMut;
+
+use crate::isa::Simd;
 
 /// Rows of a block: two tiles of AMX.
 pub(crate) const BLOCK_ROWS: usize = 32;
@@ -68,16 +70,13 @@ impl Ahead {
         })
     }
 
-    /// The lines to ask for in one of `num_pieces` pieces of a step.
+    /// Asks for some of a step's lines, as many of them as it has.
     #[inline(always)]
-    pub(crate) fn of_piece(
-        self,
-        step: usize,
-        (piece, num_pieces): (usize, usize),
-    ) -> impl Iterator<Item = *const Line> {
-        let per_piece = self.lines_per_step.div_ceil(num_pieces);
-        let end = ((piece + 1) * per_piece).min(self.lines_per_step);
-        (piece * per_piece..end).map(move |line| self.first.wrapping_add(step * self.lines_per_step + line))
+    pub(crate) fn prefetch<S: Simd>(self, simd: S, step: usize, lines: Range<usize>) {
+        let first = self.first.wrapping_add(step * self.lines_per_step);
+        for line in lines.start..lines.end.min(self.lines_per_step) {
+            simd.prefetch(first.wrapping_add(line));
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits. bf16 is added pair by pair, in
 //! the order of the inputs, however many rows there are.
 
+use std::sync::atomic::{Ordering, compiler_fence};
+
 use crate::isa::{LANES, Simd};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES, TILE_SIZE};
 
@@ -17,8 +19,10 @@ pub(crate) trait Dots<S: Simd>: Copy {
 
     fn load(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums;
     fn store(simd: S, sums: Self::Sums, to: &mut [Self::Sum; LANES]);
+    /// A line of words as they are multiplied.
+    fn words(simd: S, line: &Line) -> S::Integers;
     /// Adds the products of each of `words` and `word`.
-    fn add(simd: S, sums: Self::Sums, words: &[u32; LANES], word: u32) -> Self::Sums;
+    fn add(simd: S, sums: Self::Sums, words: S::Integers, word: u32) -> Self::Sums;
 }
 
 /// Four integers from -127 to 127 in a word.
@@ -44,7 +48,12 @@ impl<S: Simd> Dots<S> for Int8Quads {
     }
 
     #[inline(always)]
-    fn add(simd: S, sums: S::Integers, words: &[u32; LANES], word: u32) -> S::Integers {
+    fn words(simd: S, line: &Line) -> S::Integers {
+        simd.load_quads(&line.0)
+    }
+
+    #[inline(always)]
+    fn add(simd: S, sums: S::Integers, words: S::Integers, word: u32) -> S::Integers {
         simd.add_dots(sums, words, word)
     }
 }
@@ -64,8 +73,13 @@ impl<S: Simd> Dots<S> for Bf16Pairs {
     }
 
     #[inline(always)]
-    fn add(simd: S, sums: S::Vector, words: &[u32; LANES], word: u32) -> S::Vector {
-        simd.add_bf16_dots(sums, simd.load_words(words), word)
+    fn words(simd: S, line: &Line) -> S::Integers {
+        simd.load_words(&line.0)
+    }
+
+    #[inline(always)]
+    fn add(simd: S, sums: S::Vector, words: S::Integers, word: u32) -> S::Vector {
+        simd.add_bf16_dots(sums, words, word)
     }
 }
 
@@ -147,13 +161,14 @@ fn add_rows<S: Simd, D: Dots<S>, const ROWS: usize>(
         let (first, second) = right.split_at(TILE_SIZE);
         for pair in 0..TILE_SIZE {
             // A few at a time: there are few places for lines that are under way.
-            for line in rows.ahead.of_piece(step, (pair, TILE_SIZE)) {
-                simd.prefetch(line);
-            }
+            rows.ahead.prefetch(simd, step, 2 * pair..2 * pair + 2);
+            let (first, second) = (D::words(simd, &first[pair]), D::words(simd, &second[pair]));
             for (row, vectors) in vectors.iter_mut().enumerate() {
+                // Words are read one by one, as they are used: all at once would take registers from the sums.
+                compiler_fence(Ordering::SeqCst);
                 let word = left[row].0[pair];
-                vectors[0] = D::add(simd, vectors[0], &first[pair].0, word);
-                vectors[1] = D::add(simd, vectors[1], &second[pair].0, word);
+                vectors[0] = D::add(simd, vectors[0], first, word);
+                vectors[1] = D::add(simd, vectors[1], second, word);
             }
         }
     }

@@ -187,18 +187,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn add_dots(self, sums: [__m256i; 2], words: &[u32; LANES], word: u32) -> [__m256i; 2] {
-        let (low, high) = words.split_at(LANES / 2);
-        // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.
+    fn add_dots(self, sums: [__m256i; 2], quads: [__m256i; 2], word: u32) -> [__m256i; 2] {
+        // SAFETY: `self` proves that the CPU has AVX2.
         unsafe {
-            let halves = [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())];
             let word = _mm256_set1_epi32(word.cast_signed());
             let add = |sums, bytes| {
                 // One factor must be without sign. Two products of at most 127 · 127 fit into 16 bits.
                 let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(bytes), _mm256_sign_epi8(word, bytes));
                 _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
             };
-            [add(sums[0], halves[0]), add(sums[1], halves[1])]
+            [add(sums[0], quads[0]), add(sums[1], quads[1])]
         }
     }
 

@@ -172,19 +172,27 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn add_dots(self, sums: __m512i, words: &[u32; LANES], word: u32) -> __m512i {
-        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used; the array holds the 64 bytes that are read.
+    fn load_quads(self, words: &[u32; LANES]) -> __m512i {
+        let bytes = self.load_words(words);
+        if !Self::HAS_VNNI {
+            return bytes;
+        }
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)) }
+    }
+
+    #[inline(always)]
+    fn add_dots(self, sums: __m512i, quads: __m512i, word: u32) -> __m512i {
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used.
         unsafe {
-            let bytes = _mm512_loadu_si512(words.as_ptr().cast());
             let word = _mm512_set1_epi32(word.cast_signed());
             // One factor must be without sign.
             if Self::HAS_VNNI {
-                let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
-                return _mm512_dpbusd_epi32(sums, bytes, word);
+                return _mm512_dpbusd_epi32(sums, quads, word);
             }
-            let word = _mm512_mask_sub_epi8(word, _mm512_movepi8_mask(bytes), _mm512_setzero_si512(), word);
+            let word = _mm512_mask_sub_epi8(word, _mm512_movepi8_mask(quads), _mm512_setzero_si512(), word);
             // Two products of at most 127 · 127 fit into 16 bits.
-            let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(bytes), word);
+            let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(quads), word);
             _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
         }
     }

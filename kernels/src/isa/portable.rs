@@ -129,11 +129,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn add_dots(self, mut sums: [i32; LANES], words: &[u32; LANES], word: u32) -> [i32; LANES] {
+    fn add_dots(self, mut sums: [i32; LANES], quads: [i32; LANES], word: u32) -> [i32; LANES] {
         for i in 0..LANES {
             for byte in 0..4 {
                 // The byte in the upper bits, brought down with its sign.
-                let [a, b] = [words[i], word].map(|word| (word << (24 - 8 * byte)).cast_signed() >> 24);
+                let [a, b] = [quads[i], word.cast_signed()].map(|word| word << (24 - 8 * byte) >> 24);
                 sums[i] += a * b;
             }
         }

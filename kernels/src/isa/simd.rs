@@ -33,7 +33,7 @@ pub(crate) trait Simd: Copy {
     const HAS_LONE_COLUMNS: bool = false;
     /// Rows for which weights of four bits are made integers of eight before: where [`Simd::add_dots`] is one instruction, this pays.
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
-    /// What [`Simd::add_dots`] adds to each byte of its words before it multiplies.
+    /// What [`Simd::load_quads`] adds to each byte.
     const BYTE_OFFSET: i32 = 0;
 
     fn splat(self, value: f32) -> Self::Vector;
@@ -59,9 +59,16 @@ pub(crate) trait Simd: Copy {
     fn widen_i8(self, bytes: &[i8; LANES]) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
-    /// To each sum the products of the four bytes of its word of `words` and those of `word`, which are integers from -127 to 127; those of
-    /// `words` larger by [`Simd::BYTE_OFFSET`]. Sums that begin with minus that times the sum of all words' bytes end as if they were not.
-    fn add_dots(self, sums: Self::Integers, words: &[u32; LANES], word: u32) -> Self::Integers;
+    /// To each sum the products of the four bytes of its word of `quads` and those of `word`, which are integers from -127 to 127; those of
+    /// `quads` larger by [`Simd::BYTE_OFFSET`]. Sums that begin with minus that times the sum of all words' bytes end as if they were not.
+    fn add_dots(self, sums: Self::Integers, quads: Self::Integers, word: u32) -> Self::Integers;
+    /// Words of four bytes as [`Simd::add_dots`] wants them.
+    #[inline(always)]
+    fn load_quads(self, words: &[u32; LANES]) -> Self::Integers {
+        const { assert!(Self::BYTE_OFFSET == 0, "bytes are as they are") };
+        self.load_words(words)
+    }
+
     /// What [`Simd::add_group`] wants the sums of the products of a group to begin with, given in two parts.
     #[inline(always)]
     fn group_start(low: i16, high: i16) -> u32 {
@@ -80,9 +87,10 @@ pub(crate) trait Simd: Copy {
         let mut dots = [self.load_integers(&[0; LANES]); ROWS];
         for idx in 0..GROUP_LINES {
             let [low, high] = group.centred(idx);
+            let [low, high] = [self.load_quads(&low), self.load_quads(&high)];
             for (dots, x) in dots.iter_mut().zip(x) {
-                *dots = self.add_dots(*dots, &low, x.quads[idx]);
-                *dots = self.add_dots(*dots, &high, x.quads[idx + GROUP_LINES]);
+                *dots = self.add_dots(*dots, low, x.quads[idx]);
+                *dots = self.add_dots(*dots, high, x.quads[idx + GROUP_LINES]);
             }
         }
         for (sums, dots) in sums.iter_mut().zip(dots) {

@@ -22,9 +22,8 @@ pub(super) fn add_product<S: Simd>(
         for (tile, (vector, right)) in vectors.iter_mut().zip(right.chunks_exact(TILE_SIZE)).enumerate() {
             let [mut even, mut odd] = [simd.splat(0.0); 2];
             for (idx, (word, line)) in left.0.iter().zip(right).enumerate() {
-                for line in ahead.of_piece(step, (tile * TILE_SIZE + idx, STEP_LINES)) {
-                    simd.prefetch(line);
-                }
+                let piece = tile * TILE_SIZE + idx;
+                ahead.prefetch(simd, step, piece..piece + 1);
                 let weights = simd.widen_bf16_pairs(simd.load_words(&line.0));
                 even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], even);
                 odd = simd.mul_add(simd.splat(f32::from_bits(word & 0xffff_0000)), weights[1], odd);

@@ -140,24 +140,10 @@ impl Kernel for Round<'_> {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
             let lines = self.lines.iter_mut().skip(row).step_by(self.block_rows);
             if self.format == Format::Bf16 {
-                let (whole, rest) = x.as_chunks();
-                let mut padded = [0.0; 32];
-                padded[..rest.len()].copy_from_slice(rest);
-                let padded = (!rest.is_empty()).then_some(&padded);
-                for (line, values) in lines.zip(whole.iter().chain(padded)) {
-                    simd.round_to_bf16(values, line);
-                }
-                continue;
+                bf16_row(simd, x, lines);
+            } else {
+                self.rows[row] = int8_row(x, lines);
             }
-            let (scale, inverse) = int8_scale(x);
-            let mut sum = 0;
-            round_row::<64>(x, lines, |line, values| {
-                for (word, [a, b, c, d]) in line.0.iter_mut().zip(values.as_chunks::<4>().0) {
-                    *word = u32::from_le_bytes([a, b, c, d].map(|value| int8(*value, inverse)));
-                }
-                sum += sum_of_bytes(line);
-            });
-            self.rows[row] = RowNumbers { scale, sum };
         }
         for (line, starts) in self.lines.iter().zip(self.starts) {
             let (quads, _) = line.0.as_chunks::<{ 16 / STEP_GROUPS }>();
@@ -170,27 +156,39 @@ impl Kernel for Round<'_> {
 }
 
 #[inline(always)]
-fn sum_of_bytes(line: &Line) -> i32 {
-    let mut sum = 0;
-    for word in line.0 {
-        for byte in word.to_le_bytes() {
-            sum += i32::from(byte.cast_signed());
-        }
+fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut Line>) {
+    let (whole, rest) = padded(x);
+    for (line, values) in lines.zip(whole.iter().chain(&rest)) {
+        simd.round_to_bf16(values, line);
     }
-    sum
 }
 
+/// In plain loops over as many values as a line has, which the compiler vectorises.
 #[inline(always)]
-fn round_row<'a, const INPUTS: usize>(
-    x: &[f32],
-    lines: impl Iterator<Item = &'a mut Line>,
-    mut round: impl FnMut(&mut Line, &[f32; INPUTS]),
-) {
-    let (whole, rest) = x.as_chunks::<INPUTS>();
+fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut Line>) -> RowNumbers {
+    let (scale, inverse) = int8_scale(x);
+    let (whole, rest) = padded::<64>(x);
+    let mut sum = 0;
+    for (line, values) in lines.zip(whole.iter().chain(&rest)) {
+        let mut bytes = [0; 64];
+        for (byte, value) in bytes.iter_mut().zip(values) {
+            *byte = int8(*value, inverse);
+        }
+        for byte in bytes {
+            sum += i32::from(byte.cast_signed());
+        }
+        for (word, bytes) in line.0.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+    }
+    RowNumbers { scale, sum }
+}
+
+/// The values of whole lines, and what is left with zeros after it.
+#[inline(always)]
+fn padded<const INPUTS: usize>(x: &[f32]) -> (&[[f32; INPUTS]], Option<[f32; INPUTS]>) {
+    let (whole, rest) = x.as_chunks();
     let mut padded = [0.0; INPUTS];
     padded[..rest.len()].copy_from_slice(rest);
-    let padded = (!rest.is_empty()).then_some(&padded);
-    for (line, values) in lines.zip(whole.iter().chain(padded)) {
-        round(line, values);
-    }
+    (whole, (!rest.is_empty()).then_some(padded))
 }

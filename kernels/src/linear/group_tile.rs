@@ -69,6 +69,7 @@ fn add_rows<S: Simd, const ROWS: usize>(
             *vector = simd.load_integers(&sums.as_chunks().0[tile]);
         }
     }
+    let piece_lines = ahead.lines_per_step.div_ceil(STEP_GROUPS * PANEL_TILES);
     let lines = rows.lines.chunks_exact(rows.num_rows).zip(rows.starts.chunks_exact(rows.num_rows));
     for (step, ((lines, starts), right)) in lines.zip(right.chunks_exact(INT4_STEP_LINES)).enumerate() {
         let (lines, starts) = (&lines[first_row..][..ROWS], &starts[first_row..][..ROWS]);
@@ -79,9 +80,8 @@ fn add_rows<S: Simd, const ROWS: usize>(
             }
             for (tile, vectors) in vectors.iter_mut().enumerate() {
                 // A few at a time: there are few places for lines that are under way.
-                for line in ahead.of_piece(step, (group * PANEL_TILES + tile, STEP_GROUPS * PANEL_TILES)) {
-                    simd.prefetch(line);
-                }
+                let first = (group * PANEL_TILES + tile) * piece_lines;
+                ahead.prefetch(simd, step, first..first + piece_lines);
                 simd.add_group(vectors, int4::group(right, group, tile), &x);
             }
         }

@@ -9,8 +9,7 @@ use super::bf16_row;
 use super::blocks::{BlockOfX, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
-use super::tiled_weight::scale;
-use crate::isa::{Simd, Tiles};
+use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
 
@@ -151,8 +150,11 @@ impl Multiply for Int8<'_> {
         (row_scale, scales): (f32, &[Line]),
         values: &mut [f32; BLOCK_COLUMNS],
     ) {
-        for (output, (value, sum)) in values.iter_mut().zip(sums).enumerate() {
-            *value = *sum as f32 * (row_scale * scale(scales, output));
+        let columns = values.as_chunks_mut::<LANES>().0.iter_mut().zip(sums.as_chunks::<LANES>().0);
+        for ((values, sums), scales) in columns.zip(scales) {
+            for i in 0..LANES {
+                values[i] = sums[i] as f32 * (row_scale * f32::from_bits(scales.0[i]));
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use rayon::prelude::*;
 
@@ -20,9 +21,8 @@ use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line};
 
-/// Blocks of a part, and lines of x of a pass: 1 MiB, half of a second-level cache.
-const PART_BLOCKS: usize = 16;
-const PASS_LINES: usize = 1 << 14;
+/// Lines of a pass for each block of a part.
+const PASS_BLOCK_LINES: usize = 1 << 10;
 /// Steps whose part of a panel stays in the first-level cache while all blocks use it: 16 KiB, and the same of a block.
 const CHUNK_STEPS: usize = 8;
 /// Blocks that use a part of a panel often enough for their sums to be put aside meanwhile.
@@ -37,6 +37,12 @@ thread_local! {
     static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     /// Memory for what lies between two layers, kept.
     static BETWEEN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Blocks of a part: their lines of a pass are half of a second-level cache, which has 2 MiB where there are tiles and often 1 MiB elsewhere.
+#[inline(always)]
+fn part_blocks(isa: Isa) -> usize {
+    if isa.has_tiles() { 16 } else { 8 }
 }
 
 /// Where the sums of a part go.
@@ -66,7 +72,7 @@ struct PartProduct<'a, D, const WEIGHTS: usize> {
     blocks: &'a Blocks,
     weights: [&'a TiledWeight; WEIGHTS],
     finish: Finish<'a>,
-    group: usize,
+    first_block: usize,
     first_panel: usize,
     num_panels: usize,
     destination: D,
@@ -82,12 +88,12 @@ pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'
     });
     let tiled: Vec<_> = tiled.collect();
     let Some((first, ..)) = tiled.first() else { return };
-    let is_small = Cut::new(num_rows, [first], num_outputs).is_small;
+    let is_small = Cut::new((isa, num_rows), [first], num_outputs).is_small;
     let blocks = Blocks::new(isa, first.format(), (x, inputs), is_small);
     let mut work = Vec::new();
     for (weight, bias, y) in tiled {
         let [outputs, _] = weight.sizes();
-        let cut = Cut::new(num_rows, [weight], num_outputs);
+        let cut = Cut::new((isa, num_rows), [weight], num_outputs);
         let finish = bias.map_or(Finish::Nothing, Finish::Bias);
         let parts = parts::cut(y, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
         work.extend(parts.into_iter().map(|part| Work { weights: [weight], finish, part }));
@@ -106,7 +112,7 @@ pub(super) fn gated_mlp(
 ) {
     let [outputs, inputs] = gate.sizes();
     let num_rows = x.len() / inputs;
-    let cut = Cut::new(num_rows, [gate, up], outputs);
+    let cut = Cut::new((isa, num_rows), [gate, up], outputs);
     let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small);
     let (weights, finish) = ([gate, up], Finish::Gate(activation));
     let between = if down.format() == Format::Bf16 {
@@ -128,7 +134,7 @@ pub(super) fn gated_mlp(
     };
     blocks.recycle();
     let [outputs, _] = down.sizes();
-    let cut = Cut::new(num_rows, [down], outputs);
+    let cut = Cut::new((isa, num_rows), [down], outputs);
     let parts = parts::cut(y, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
     let (weights, finish) = ([down], Finish::Nothing);
     multiply(isa, &between, parts.into_iter().map(|part| Work { weights, finish, part }).collect());
@@ -139,6 +145,7 @@ pub(super) fn gated_mlp(
 struct Cut {
     num_rows: usize,
     block_rows: usize,
+    part_blocks: usize,
     /// Whether waking other threads costs more than it gives.
     is_small: bool,
     num_panels: usize,
@@ -147,18 +154,22 @@ struct Cut {
 
 impl Cut {
     /// Of the rows and the outputs of `weights`, which are a part of `all_outputs` that are computed together.
-    fn new<const WEIGHTS: usize>(num_rows: usize, weights: [&TiledWeight; WEIGHTS], all_outputs: usize) -> Self {
+    fn new<const WEIGHTS: usize>(
+        (isa, num_rows): (Isa, usize),
+        weights: [&TiledWeight; WEIGHTS],
+        all_outputs: usize,
+    ) -> Self {
         let [outputs, inputs] = weights[0].sizes();
         let is_small = WEIGHTS * num_rows * all_outputs * inputs < MIN_PARALLEL_MULTIPLY_ADDS;
         let all_tasks = if is_small { 1 } else { rayon::current_num_threads() * TASKS_PER_THREAD };
         let num_tasks = (all_tasks * outputs).div_ceil(all_outputs);
-        let block_rows = Blocks::rows_of_blocks(num_rows);
-        let num_groups = num_rows.div_ceil(PART_BLOCKS * block_rows).max(1);
+        let (block_rows, part_blocks) = (Blocks::rows_of_blocks(num_rows), part_blocks(isa));
+        let num_groups = num_rows.div_ceil(part_blocks * block_rows).max(1);
         let num_panels = outputs.div_ceil(PANEL_OUTPUTS);
         let part_panels = num_panels.div_ceil(num_tasks.div_ceil(num_groups));
         // The sums of a single block do not wait.
         let max_panels = if num_rows > block_rows { MAX_WAITING_PANELS / WEIGHTS } else { part_panels };
-        Self { num_rows, block_rows, is_small, num_panels, part_panels: part_panels.min(max_panels) }
+        Self { num_rows, block_rows, part_blocks, is_small, num_panels, part_panels: part_panels.min(max_panels) }
     }
 
     /// Length of a panel, how many there are, and how many a part has.
@@ -168,7 +179,7 @@ impl Cut {
 
     /// How many times `row_rows` rows each group has.
     fn groups(&self, row_rows: usize) -> impl Iterator<Item = usize> {
-        let group_rows = PART_BLOCKS * self.block_rows;
+        let group_rows = self.part_blocks * self.block_rows;
         let num_rows = self.num_rows;
         (0..num_rows).step_by(group_rows).map(move |first| group_rows.min(num_rows - first).div_ceil(row_rows))
     }
@@ -192,9 +203,19 @@ where
     // A single part stays on the calling thread.
     work.into_par_iter().with_max_len(1).for_each(|Work { weights, finish, part }| {
         let Part { group, first_panel, num_panels, rows } = part;
-        let destination = Rows(rows);
+        let (destination, first_block) = (Rows(rows), group * part_blocks(isa));
         let multiply = |tiles: Option<&Tiles>| {
-            isa.run(PartProduct { isa, tiles, blocks, weights, finish, group, first_panel, num_panels, destination });
+            isa.run(PartProduct {
+                isa,
+                tiles,
+                blocks,
+                weights,
+                finish,
+                first_block,
+                first_panel,
+                num_panels,
+                destination,
+            });
         };
         if blocks.block_rows() <= max_vector_rows {
             multiply(None)
@@ -280,7 +301,11 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let num_panels = self.num_panels;
         let num_blocks = self.destination.num_blocks(self.blocks.block_rows());
         // A single block is small enough to stay in the cache whole.
-        let pass_steps = if num_blocks == 1 { num_steps } else { PASS_LINES / (num_blocks * self.blocks.block_rows()) };
+        let pass_steps = if num_blocks == 1 {
+            num_steps
+        } else {
+            part_blocks(self.isa) * PASS_BLOCK_LINES / (num_blocks * self.blocks.block_rows())
+        };
         // Sums of panels wait for the next pass.
         let num_waiting = if num_steps <= pass_steps { 1 } else { num_panels };
         let mut kept = M::Sum::kept().take();
@@ -312,8 +337,10 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
     #[inline(always)]
     fn start<S: Simd, M: Multiply>(&self, by: &M, sums: &mut [Block<M::Sum>]) {
         for (idx, sums) in sums.iter_mut().enumerate() {
-            let rows = self.blocks.rows(self.group * PART_BLOCKS + idx);
+            let rows = self.blocks.rows(self.first_block + idx);
             for (sums, row) in sums.0.iter_mut().zip(rows) {
+                // Row after row: rows together would be scattered column by column.
+                compiler_fence(Ordering::SeqCst);
                 *sums = [by.start::<S>(*row); BLOCK_COLUMNS];
             }
         }
@@ -345,7 +372,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
             for (idx, sums) in sums.iter_mut().enumerate() {
                 let share = idx * chunk.len() * lines_per_step;
                 let ahead = Ahead { first: packed.as_ptr().wrapping_add(distance + share), lines_per_step };
-                let x = self.blocks.block(self.group * PART_BLOCKS + idx, chunk.clone());
+                let x = self.blocks.block(self.first_block + idx, chunk.clone());
                 by.add_product(simd, x, (right, ahead), sums);
             }
         }
@@ -365,7 +392,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let idx_of_panel = self.first_panel + panel;
         for block in 0..num_blocks {
             self.destination.prefetch(simd, (panel, block + 1), block_rows);
-            let rows = self.blocks.rows(self.group * PART_BLOCKS + block);
+            let rows = self.blocks.rows(self.first_block + block);
             for ((weight, values), sums) in self.weights.iter().zip(&mut *values).zip(sums.chunks_exact(num_blocks)) {
                 let (scales, _) = weight.panel(idx_of_panel);
                 for ((values, sums), row) in values.0.iter_mut().zip(&sums[block].0).zip(rows) {
