@@ -156,6 +156,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn to_floats(self, [low, high]: [__m256i; 2]) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)] }
+    }
+
+    #[inline(always)]
     fn load_integers(self, values: &[i32; LANES]) -> [__m256i; 2] {
         let (low, high) = values.split_at(LANES / 2);
         // SAFETY: `self` proves that the CPU has AVX2; each half holds the 32 bytes that are read.

@@ -160,6 +160,12 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
+    fn to_floats(self, integers: __m512i) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_cvtepi32_ps(integers) }
+    }
+
+    #[inline(always)]
     fn load_integers(self, values: &[i32; LANES]) -> __m512i {
         // SAFETY: `self` proves that the CPU has AVX-512; the array holds the 64 bytes that are read.
         unsafe { _mm512_loadu_si512(values.as_ptr().cast()) }

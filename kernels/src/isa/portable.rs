@@ -119,6 +119,15 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn to_floats(self, integers: [i32; LANES]) -> [f32; LANES] {
+        let mut result = [0.0; LANES];
+        for i in 0..LANES {
+            result[i] = integers[i] as f32;
+        }
+        result
+    }
+
+    #[inline(always)]
     fn load_integers(self, values: &[i32; LANES]) -> [i32; LANES] {
         *values
     }

@@ -57,6 +57,8 @@ pub(crate) trait Simd: Copy {
     fn widen_f16(self, halves: &[u16; LANES]) -> Self::Vector;
     /// Sixteen integers.
     fn widen_i8(self, bytes: &[i8; LANES]) -> Self::Vector;
+    /// The nearest number to each integer.
+    fn to_floats(self, integers: Self::Integers) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
     /// To each sum the products of the four bytes of its word of `quads` and those of `word`, which are integers from -127 to 127; those of

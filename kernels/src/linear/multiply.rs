@@ -145,16 +145,19 @@ impl Multiply for Int8<'_> {
 
     #[inline(always)]
     fn finish<S: Simd>(
-        _simd: S,
+        simd: S,
         sums: &[i32; BLOCK_COLUMNS],
         (row_scale, scales): (f32, &[Line]),
         values: &mut [f32; BLOCK_COLUMNS],
     ) {
         let columns = values.as_chunks_mut::<LANES>().0.iter_mut().zip(sums.as_chunks::<LANES>().0);
         for ((values, sums), scales) in columns.zip(scales) {
-            for i in 0..LANES {
-                values[i] = sums[i] as f32 * (row_scale * f32::from_bits(scales.0[i]));
+            let mut factors = [0.0; LANES];
+            for (factor, scale) in factors.iter_mut().zip(&scales.0) {
+                *factor = f32::from_bits(*scale);
             }
+            let factors = simd.mul(simd.splat(row_scale), simd.load(&factors));
+            simd.store(simd.mul(simd.to_floats(simd.load_integers(sums)), factors), values);
         }
     }
 }
