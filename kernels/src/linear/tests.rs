@@ -243,16 +243,18 @@ fn a_row_is_the_same_alone_and_among_others() {
 }
 
 #[test]
-fn more_rows_than_are_blocked_at_a_time() {
+fn rows_of_every_part_are_as_each_alone() {
     let (rows, outputs, inputs) = (MAX_BLOCKED_ROWS + 3, 40, 24);
     let x = numbers(rows * inputs, 6);
-    for isa in Isa::available() {
-        let weight = pack(isa, WeightType::Bf16, [outputs, inputs], &numbers(outputs * inputs, 7));
+    for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| ALL.map(move |dtype| (isa, dtype))) {
+        let weight = pack(isa, dtype, [outputs, inputs], &numbers(outputs * inputs, 7));
         let mut y = vec![0.0; rows * outputs];
         linear_on(isa, &x, &weight, None, &mut y);
-        let mut last = vec![0.0; outputs];
-        linear_on(isa, &x[(rows - 1) * inputs..], &weight, None, &mut last);
-        assert_eq!(last, y[(rows - 1) * outputs..], "{isa}");
+        for row in [0, 255, 256, 300, MAX_BLOCKED_ROWS - 1, MAX_BLOCKED_ROWS, rows - 1] {
+            let mut alone = vec![0.0; outputs];
+            linear_on(isa, &x[row * inputs..][..inputs], &weight, None, &mut alone);
+            assert_eq!(alone, y[row * outputs..][..outputs], "{isa} {dtype:?}: row {row}");
+        }
     }
 }
 

@@ -142,7 +142,7 @@ impl TiledWeight {
 
 /// The scale of one of a panel's outputs.
 #[inline(always)]
-pub(super) fn scale(scales: &[Line], output: usize) -> f32 {
+fn scale(scales: &[Line], output: usize) -> f32 {
     f32::from_bits(scales[output / TILE_SIZE].0[output % TILE_SIZE])
 }
 
