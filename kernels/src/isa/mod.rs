@@ -10,6 +10,8 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod emulated_tiles;
 mod int4;
 #[cfg(not(target_arch = "x86_64"))]
 mod no_tiles;
@@ -268,6 +270,13 @@ mod tests {
             error.to_string(),
             "cpu instruction set \"sse9\" is unknown: portable, avx2, avx512, avx512-vnni, avx512-bf16 or amx"
         );
+    }
+
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[test]
+    fn tiles_are_tested_where_the_vectors_beside_them_are() {
+        let available = Isa::available();
+        assert_eq!(available.contains(&Isa::Amx), available.contains(&Isa::Avx512Bf16));
     }
 
     #[test]
