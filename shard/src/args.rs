@@ -62,7 +62,7 @@ pub struct ModelArgs {
     pub dtype: Option<Dtype>,
 
     /// Smaller type that the weights of linear layers become while they are loaded: int8 is an integer of 8 bits per weight with a
-    /// scale per output; on the processor also int4, one of 4 bits with a factor per 32 inputs too, but for the head, which stays
+    /// scale per output; int4, on all devices but cuda, one of 4 bits with a factor per 32 inputs too, but for the head, which stays
     /// int8 [default: none]
     #[arg(long, env, value_enum)]
     pub quantize: Option<Quantize>,

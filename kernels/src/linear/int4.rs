@@ -1,17 +1,19 @@
 //! Four bits a weight: groups of 32 inputs that share a factor, and outputs that share a scale.
 //!
-//! Doors: [`pack`], [`copy_row`], [`unpack_step`], [`group_offsets`]. A weight is `scale · factor · (nibble - 8)`: the scale, an f32, belongs to its output,
+//! Doors: [`pack`], [`copy_row`], [`unpack_step`], [`group_offsets`], and [`int4_row`] for devices with other layouts. A weight is `scale · factor · (nibble - 8)`: the scale, an f32, belongs to its output,
 //! the factor, an integer from -15 to 15, to its group, so that `factor · (nibble - 8)` is an integer of 8 bits and sums stay
 //! exact. (Progressive group quantisation, as in QServe, arXiv 2405.04532, section 4.1.) A factor's sign is such that the largest weight of its group is -8.
 //!
 //! A step of 64 inputs and 32 outputs is a line of factors `[2 groups][2 tiles][16 outputs]`, then lines of nibbles `[2 groups][2 tiles][4][16 outputs]`:
 //! in a word's bytes, the low halves hold inputs 4i to 4i + 3 of the group for line i, the high halves those 16 further.
 
-use crate::isa::{GROUP_LINES, Int4Group, LANES};
+use crate::isa::{self, GROUP_LINES, Int4Group, Kernel, LANES, Simd};
 use crate::lines::{Line, STEP_LINES, TILE_SIZE};
 
-/// Inputs that share a factor.
-const GROUP_INPUTS: usize = 32;
+/// Inputs that share a factor in weights of [`WeightType::Int4`](super::WeightType::Int4).
+pub const INT4_GROUP_INPUTS: usize = 32;
+/// The same.
+const GROUP_INPUTS: usize = INT4_GROUP_INPUTS;
 /// Words of a row of x for a group.
 const GROUP_WORDS: usize = GROUP_INPUTS / 4;
 /// Groups of a step.
@@ -47,18 +49,65 @@ pub(super) fn group_offsets(quads: &[u32; GROUP_WORDS]) -> [i16; 2] {
 /// Packs the weights of one output of a panel into its `steps`, and returns their scale. It is infinite or not a number where one of the weights is.
 #[inline(always)]
 pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
-    let largest = extreme(row).abs();
-    let scale = largest / (8.0 * MAX_FACTOR);
-    // The inverse of less would not be finite.
-    let scale = if largest < 1e-30 { 0.0 } else { scale };
+    let scale = scale(row);
     for (idx, weights) in row.chunks(GROUP_INPUTS).enumerate() {
         let step = &mut steps[idx / STEP_GROUPS * INT4_STEP_LINES..][..INT4_STEP_LINES];
-        let mut group = [0.0; GROUP_INPUTS];
-        group[..weights.len()].copy_from_slice(weights);
-        let factor = if scale > 0.0 { best_factor(&group, scale) } else { 0.0 };
-        set_group(step, idx % STEP_GROUPS, output, factor, &nibbles(&group, factor * scale));
+        let (factor, nibbles) = round(weights, scale);
+        set_group(step, idx % STEP_GROUPS, output, factor, &nibbles);
     }
     scale
+}
+
+/// Rounds the weights of an output as [`WeightType::Int4`](super::WeightType::Int4) does, and returns their scale: each is about its integer, from -8
+/// to 7, times the factor of its group, from -15 to 15, times the scale. Missing weights of the last group are 0.
+///
+/// # Panics
+/// When there are not as many groups of `integers`, or of `factors`, as of the row.
+pub fn int4_row(row: &[f32], integers: &mut [[i8; INT4_GROUP_INPUTS]], factors: &mut [i8]) -> f32 {
+    let num_groups = row.len().div_ceil(GROUP_INPUTS);
+    assert_eq!([integers.len(), factors.len()], [num_groups; 2], "a row of {} weights", row.len());
+    isa::active().run_floats(RoundRow { row, integers, factors })
+}
+
+struct RoundRow<'a> {
+    row: &'a [f32],
+    integers: &'a mut [[i8; GROUP_INPUTS]],
+    factors: &'a mut [i8],
+}
+
+impl Kernel for RoundRow<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) -> f32 {
+        let scale = scale(self.row);
+        let groups = self.row.chunks(GROUP_INPUTS).zip(self.integers).zip(self.factors);
+        for ((weights, integers), to) in groups {
+            let (factor, nibbles) = round(weights, scale);
+            *to = factor as i8;
+            for (integer, nibble) in integers.iter_mut().zip(nibbles) {
+                *integer = (nibble - 8.0) as i8;
+            }
+        }
+        scale
+    }
+}
+
+/// What the integers of an output, times their factors, are multiplied with.
+#[inline(always)]
+fn scale(row: &[f32]) -> f32 {
+    let largest = extreme(row).abs();
+    // The inverse of less would not be finite.
+    if largest < 1e-30 { 0.0 } else { largest / (8.0 * MAX_FACTOR) }
+}
+
+/// The factor and the nibbles of a group, or of its beginning.
+#[inline(always)]
+fn round(weights: &[f32], scale: f32) -> (f32, [f32; GROUP_INPUTS]) {
+    let mut group = [0.0; GROUP_INPUTS];
+    group[..weights.len()].copy_from_slice(weights);
+    let factor = if scale > 0.0 { best_factor(&group, scale) } else { 0.0 };
+    (factor, nibbles(&group, factor * scale))
 }
 
 /// The weight that is furthest from zero, of two the negative one; one that is not a number is further than all numbers.

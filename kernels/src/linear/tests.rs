@@ -163,6 +163,25 @@ fn int4_rows_are_read_back_within_a_step() {
 }
 
 #[test]
+fn other_layouts_have_the_same_integers() {
+    for inputs in [1, 32, 70] {
+        let row = numbers(inputs, 27);
+        let mut steps = vec![Line([0; 16]); inputs.div_ceil(64) * tiled_weight::Format::Int4.step_lines()];
+        let scale = int4::pack(&mut steps, 5, &row);
+        let mut packed = vec![0.0; inputs];
+        int4::copy_row(&steps, 5, &mut packed);
+        let num_groups = inputs.div_ceil(INT4_GROUP_INPUTS);
+        let (mut integers, mut factors) = (vec![[1; INT4_GROUP_INPUTS]; num_groups], vec![1; num_groups]);
+        assert_eq!(int4_row(&row, &mut integers, &mut factors), scale);
+        let products = integers.iter().zip(&factors).flat_map(|(group, factor)| group.map(|integer| integer * factor));
+        let (products, missing): (Vec<i8>, Vec<i8>) =
+            (products.clone().take(inputs).collect(), products.skip(inputs).collect());
+        assert_eq!(products.into_iter().map(f32::from).collect::<Vec<_>>(), packed, "{inputs} inputs");
+        assert!(missing.into_iter().all(|product| product == 0), "{inputs} inputs");
+    }
+}
+
+#[test]
 fn unpacked_steps_are_the_integers_that_are_multiplied() {
     let [outputs, inputs] = [32, 128];
     let values = numbers(outputs * inputs, 26);

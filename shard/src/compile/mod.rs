@@ -50,7 +50,7 @@ pub struct PlanArgs {
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
-    /// int8: weights of linear layers become integers of 8 bits with a scale per output, as a server's flag does it [default: none]
+    /// int8 or int4: weights of linear layers become integers of 8 or 4 bits, as a server's flag does it [default: none]
     #[arg(long, env, value_enum)]
     pub quantize: Option<Quantize>,
 
@@ -113,7 +113,7 @@ pub enum CompileError {
         "the weights take {} MiB on each of {num_devices} device(s), and of the {} MiB of a device of {topology} programs take 8 %; \
          take a slice with more chips{}",
         weights_bytes >> 20, memory_bytes >> 20,
-        if *is_quantized { "" } else { ", or pass --quantize int8" }
+        if *is_quantized { "" } else { ", or pass --quantize int8 or int4" }
     )]
     TooLarge {
         /// Weights of one device.
@@ -126,12 +126,6 @@ pub enum CompileError {
         topology: String,
         /// Whether they are integers already.
         is_quantized: bool,
-    },
-    /// A type that only the processor's own kernels have.
-    #[error("--quantize is {quantize}, which is for --device cpu; programs take int8")]
-    Quantize {
-        /// What was asked for.
-        quantize: Quantize,
     },
     /// No type is known.
     #[error("config.json of {model_id} names no dtype; pass --dtype")]
@@ -166,9 +160,6 @@ pub fn run(args: &CompileArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)
 impl Plan {
     /// Reads the model's configuration and chooses the limits, as a server on the slice does.
     pub(crate) fn new(args: &PlanArgs) -> Result<Self, CompileError> {
-        if let Some(quantize @ Quantize::Int4) = args.quantize {
-            return Err(CompileError::Quantize { quantize });
-        }
         let ahead = args.open()?;
         let num_devices = ahead.num_devices();
         let devices_per_shard = args.devices_per_shard;

@@ -132,9 +132,12 @@ fn check_types(device: Device, model: &ModelArgs) -> Result<(), EngineError> {
         Some(quantize @ Quantize::Int8) if !compiles => {
             Err(EngineError::Quantize { quantize, devices: "cpu, xla-cpu, tpu and cuda", device })
         }
-        Some(quantize @ Quantize::Int4) => Err(EngineError::Quantize { quantize, devices: "cpu", device }),
+        // No program of four bits was ever given to a GPU's compiler.
+        Some(quantize @ Quantize::Int4) if !compiles || device == Device::Cuda => {
+            Err(EngineError::Quantize { quantize, devices: "cpu, xla-cpu and tpu", device })
+        }
         _ if kv_cache_dtype != KvCacheDtype::Auto => Err(EngineError::KvCacheDtype { kv_cache_dtype, device }),
-        Some(Quantize::Int8) | None => Ok(()),
+        Some(Quantize::Int8 | Quantize::Int4) | None => Ok(()),
     }
 }
 
@@ -182,7 +185,7 @@ fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
         (KvCacheDtype::F16, _) | (KvCacheDtype::Auto, DType::F16) => KvType::F16,
         (KvCacheDtype::Bf16, _) | (KvCacheDtype::Auto, DType::Bf16) => KvType::Bf16,
         (KvCacheDtype::Int8, _) => KvType::Int8,
-        (KvCacheDtype::Auto, DType::I8 | DType::I32 | DType::U32 | DType::Bool) => {
+        (KvCacheDtype::Auto, DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool) => {
             unreachable!("the graph builders accept floats only")
         }
     }

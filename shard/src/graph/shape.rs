@@ -24,6 +24,7 @@ pub(crate) enum DType {
     F32,
     F16,
     Bf16,
+    I4,
     I8,
     I32,
     U32,
@@ -93,16 +94,16 @@ impl DType {
     pub(crate) fn is_float(self) -> bool {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => true,
-            Self::I8 | Self::I32 | Self::U32 | Self::Bool => false,
+            Self::I4 | Self::I8 | Self::I32 | Self::U32 | Self::Bool => false,
         }
     }
 
-    /// Bytes of one element.
+    /// Bytes of one element on the host; devices hold two of [`I4`](Self::I4) in one.
     pub(crate) fn size_bytes(self) -> u64 {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::I8 | Self::Bool => 1,
+            Self::I4 | Self::I8 | Self::Bool => 1,
         }
     }
 
@@ -112,6 +113,7 @@ impl DType {
             Self::F32 => "float32",
             Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
+            Self::I4 => "int4",
             Self::I8 => "int8",
             Self::I32 => "int32",
             Self::U32 => "uint32",

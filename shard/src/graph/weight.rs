@@ -3,10 +3,9 @@
 //! Doors: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same for all ranks: a spec says how large a part is, and where it lies only when it
 //! is asked for a rank. Sizes that the ranks do not divide are rounded up, and the last parts end in zeros.
 
-use super::DType;
+use kernels::linear::INT4_GROUP_INPUTS;
 
-/// Inputs that share a factor of a byte in [`Integers::Int4`].
-const INT4_GROUP_INPUTS: u64 = 32;
+use super::DType;
 
 /// A weight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,7 +33,7 @@ pub(crate) struct WeightSpec {
 pub(crate) enum Integers {
     /// From -127 to 127, with a scale per output.
     Int8,
-    /// Of four bits with a factor per group of inputs, and a scale per output.
+    /// Of four bits with a factor of a byte per [`INT4_GROUP_INPUTS`] inputs, and a scale per output.
     Int4,
 }
 
@@ -157,26 +156,13 @@ impl WeightSpec {
     /// Bytes of the part that one rank has, scales included.
     pub(crate) fn local_bytes(&self) -> u64 {
         let shape = self.local_shape();
-        let elements = shape.iter().product::<usize>() as u64;
-        let scales = || shape.iter().rev().skip(1).product::<usize>() as u64 * DType::F32.size_bytes();
-        match self.integers {
-            None => elements * self.dtype.size_bytes(),
-            Some(Integers::Int8) => elements + scales(),
-            Some(Integers::Int4) => elements / 2 + elements / INT4_GROUP_INPUTS + scales(),
-        }
-    }
-
-    /// Shape of the scales of the part that one rank has: one for each row of the last dimension. `None` of floats.
-    pub(crate) fn scale_shape(&self) -> Option<Vec<usize>> {
-        self.integers?;
-        let mut shape = self.local_shape();
-        shape.pop();
-        Some(shape)
-    }
-
-    /// Name of its scales, which no weight has.
-    pub(crate) fn scale_name(&self) -> String {
-        format!("{}.scale", self.name)
+        let (row_len, rows) = shape.split_last().map_or((1, 1), |(len, rows)| (*len, rows.iter().product::<usize>()));
+        let row_bytes = match self.integers {
+            None => return (rows * row_len) as u64 * self.dtype.size_bytes(),
+            Some(Integers::Int8) => row_len,
+            Some(Integers::Int4) => row_len.div_ceil(INT4_GROUP_INPUTS) * (INT4_GROUP_INPUTS / 2 + 1),
+        };
+        rows as u64 * (row_bytes as u64 + DType::F32.size_bytes())
     }
 
     /// Shape of the part that one rank has, padding included: the same for all ranks.
@@ -244,12 +230,10 @@ mod tests {
         let floats = WeightSpec { dtype: DType::Bf16, ..spec(&[3, 10, 64], Partition::Column, 2, 1) };
         let int8 = WeightSpec { integers: Some(Integers::Int8), ..floats.clone() };
         let int4 = WeightSpec { integers: Some(Integers::Int4), ..floats.clone() };
-        let sizes = [&floats, &int8, &int4].map(|spec| (spec.local_bytes(), spec.scale_shape()));
-        let scales = Some(vec![2, 10]);
-        let elements = 2 * 10 * 64;
-        let expected =
-            [(2 * elements, None), (elements + 80, scales.clone()), (elements / 2 + elements / 32 + 80, scales)];
-        assert_eq!(sizes, expected);
-        assert_eq!(int8.scale_name(), "w.scale");
+        let ragged = WeightSpec { shape: vec![3, 10, 65], ..int4.clone() };
+        let sizes = [&floats, &int8, &int4, &ragged].map(WeightSpec::local_bytes);
+        let (elements, scales) = (2 * 10 * 64, 2 * 10 * 4);
+        let small = elements / 2 + elements / 32 + scales;
+        assert_eq!(sizes, [2 * elements, elements + scales, small, small + 2 * 10 * 17]);
     }
 }

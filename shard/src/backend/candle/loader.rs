@@ -111,7 +111,7 @@ fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Re
         Use::Table => Weight::Tensor(match spec.dtype {
             DType::F16 => host::shaped(table(part, shape[0], floats::read_f16), shape)?,
             DType::Bf16 => host::shaped(table(part, shape[0], floats::read_bf16), shape)?,
-            DType::F32 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
                 host::shaped(table(part, shape[0], floats::read_f32), shape)?
             }
         }),
@@ -149,7 +149,7 @@ fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
             floats::read_bf16(&rows.bytes, stored, &mut floats);
             floats.into_iter().map(bf16::to_f32).collect()
         }
-        DType::F32 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             let mut floats = Vec::new();
             floats::read_f32(&rows.bytes, stored, &mut floats);
             floats
@@ -182,7 +182,9 @@ fn weight_type(spec: &WeightSpec) -> WeightType {
         DType::F16 => WeightType::F16,
         DType::Bf16 => WeightType::Bf16,
         DType::F32 => WeightType::F32,
-        DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
+        DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            unreachable!("the graph builders accept floats only")
+        }
     }
 }
 
@@ -192,6 +194,8 @@ fn float_type(dtype: DType) -> FloatType {
         DType::F16 => FloatType::F16,
         DType::Bf16 => FloatType::Bf16,
         DType::F32 => FloatType::F32,
-        DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("the graph builders accept floats only"),
+        DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            unreachable!("the graph builders accept floats only")
+        }
     }
 }

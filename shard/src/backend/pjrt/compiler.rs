@@ -84,7 +84,7 @@ impl Compiler {
         };
         check_in_place(program, loaded.executable().memory_stats())?;
         log(program, is_new, start);
-        let weights = program.weights.iter().flat_map(weights::array_names).collect();
+        let weights = program.weights.iter().flat_map(weights::arrays).map(|(name, _)| name).collect();
         let fingerprint = Fingerprint::default().bytes(key.as_bytes()).value();
         Ok(Executable { loaded, weights, fingerprint, is_new, seconds: start.elapsed().as_secs_f64() })
     }

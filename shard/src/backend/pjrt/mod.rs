@@ -12,6 +12,7 @@ mod bucket;
 mod cache;
 mod compiler;
 mod hlo;
+mod integers;
 mod launch_id;
 mod platform;
 mod program;

@@ -49,7 +49,7 @@ pub(super) enum ProgramKey {
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(super) text: String,
-    /// Its last arguments, in order; behind one of integers are its scales.
+    /// Its last arguments, in order, each of one array or several.
     pub(super) weights: Vec<WeightSpec>,
     /// Bytes of the arguments whose memory results take over.
     pub(super) donated_bytes: u64,
@@ -317,17 +317,13 @@ impl Signature {
         Emitter::argument(self.parameters.len() - 1, ty)
     }
 
-    /// Arguments for the weights of `graph`, by name, each with its scales behind it if it has some.
+    /// Arguments for the arrays of the weights of `graph`, by the weights' names.
     fn weights(&mut self, graph: &Graph) -> HashMap<String, Tensor> {
         self.weights = graph.weights().cloned().collect();
         let specs = self.weights.clone();
         let tensor = |spec: WeightSpec| {
-            let weight = self.kept(weights::array_type(&spec));
-            let tensor = match weights::scale_type(&spec) {
-                Some(ty) => weight.with_scale(self.kept(ty)),
-                None => weight,
-            };
-            (spec.name, tensor)
+            let arrays = weights::arrays(&spec).into_iter().map(|(_, ty)| self.kept(ty));
+            (spec.name, Tensor::weight(arrays))
         };
         specs.into_iter().map(tensor).collect()
     }

@@ -82,15 +82,17 @@ fn programs_of_integers_say_nearly_the_same() {
     if plugin_path(PluginKind::Cpu).is_none() {
         return;
     }
-    let [own, cpu] =
-        [None, Some(Quantize::Int8)].map(|quantize| read_first(&mut rig(Device::Cpu, quantize), NUM_THROUGH_XLA));
-    let small = read_first(&mut rig(Device::XlaCpu, Some(Quantize::Int8)), NUM_THROUGH_XLA);
-    small.check_near(&own, (0.97, 0.01), "int8 through XLA");
-    // Where the processor multiplies bf16, its attention rounds to it, and XLA orders sums by the processor: some integers fall to the
-    // other side, 0.2 % on these few tokens, and one of them may be another.
-    small.check_near(&cpu, (0.97, 0.003), "int8 through XLA beside the CPU's");
-    let memory = small.weights_bytes as f64 / own.weights_bytes as f64;
-    assert!(memory < 0.7, "{memory} of the memory");
+    let read = |device, quantize| read_first(&mut rig(device, quantize), NUM_THROUGH_XLA);
+    let own = read(Device::Cpu, None);
+    for (quantize, near, max_memory) in [(Quantize::Int8, (0.97, 0.01), 0.7), (Quantize::Int4, (0.93, 0.05), 0.5)] {
+        let [cpu, small] = [Device::Cpu, Device::XlaCpu].map(|device| read(device, Some(quantize)));
+        small.check_near(&own, near, &format!("{quantize} through XLA"));
+        // Where the processor multiplies bf16, its attention rounds to it, and XLA orders sums by the processor: some integers fall to the
+        // other side, 0.2 % on these few tokens, and one of them may be another.
+        small.check_near(&cpu, (0.97, 0.003), &format!("{quantize} through XLA beside the CPU's"));
+        let memory = small.weights_bytes as f64 / own.weights_bytes as f64;
+        assert!(memory < max_memory, "{quantize}: {memory} of the memory");
+    }
 }
 
 #[test]
@@ -101,7 +103,11 @@ fn other_devices_refuse_it() {
             Quantize::Int8,
             "--quantize is int8, which is for --device cpu, xla-cpu, tpu and cuda; the device is mock",
         ),
-        (Device::XlaCpu, Quantize::Int4, "--quantize is int4, which is for --device cpu; the device is xla-cpu"),
+        (
+            Device::Mock,
+            Quantize::Int4,
+            "--quantize is int4, which is for --device cpu, xla-cpu and tpu; the device is mock",
+        ),
     ];
     for (device, quantize, expected) in refused {
         let mut args = args("demo", device);

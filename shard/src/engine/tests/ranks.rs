@@ -304,17 +304,18 @@ fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
     if plugin_path(PluginKind::Cpu).is_none() {
         return;
     }
-    for name in [FIXTURES[0], FIXTURES[1]] {
+    let [first, second, ..] = FIXTURES;
+    for (name, quantize) in [(first, Quantize::Int8), (second, Quantize::Int8), (first, Quantize::Int4)] {
         let of_integers = |device| {
             let mut args = args(fixture(name).to_str().unwrap(), device);
-            args.model.quantize = Some(Quantize::Int8);
+            args.model.quantize = Some(quantize);
             args
         };
         let devices = ShardArgs { devices_per_shard: 2, ..of_integers(Device::XlaCpu) };
         let mut rig = Rig::warm_for(Engines::load(&[devices]).unwrap(), 2);
         let expected = generate(&mut cpu_ranks(&of_integers(Device::Cpu), 2), 250);
         // A number of x between two integers may be rounded to either.
-        check(&generate(&mut rig, 250), &expected, 0.1, &format!("{name} of integers"));
+        check(&generate(&mut rig, 250), &expected, 0.1, &format!("{name} of {quantize}"));
     }
 }
 

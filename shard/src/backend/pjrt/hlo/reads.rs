@@ -100,7 +100,7 @@ impl Reads<'_> {
             for (at, _) in places {
                 let taken = match opcode {
                     "tuple" | "get-tuple-element" => Some(0),
-                    _ if THROUGH.contains(&opcode) && *user_index != computation.root => {
+                    _ if self.is_through(user) && *user_index != computation.root => {
                         self.taken_by_users(computation, *user_index, whole)
                     }
                     _ => self.taken(computation, user, at, whole),
@@ -109,6 +109,18 @@ impl Reads<'_> {
             }
         }
         Some(total.min(whole))
+    }
+
+    /// Whether an instruction inside a fusion takes what its users take: also a fusion of nothing but such ones, which lays out anew.
+    fn is_through(&self, instruction: &Instruction) -> bool {
+        let is_through = |opcode: &str| THROUGH.contains(&opcode);
+        match (instruction.opcode.as_str(), instruction.called.as_slice()) {
+            ("fusion", &[called]) => {
+                let inside = &self.module.computations[called].instructions;
+                inside.iter().all(|inside| inside.opcode == "parameter" || is_through(&inside.opcode))
+            }
+            (opcode, _) => is_through(opcode),
+        }
     }
 }
 

@@ -79,12 +79,14 @@ impl Matrices<'_> {
     fn apply(&self, emitter: &mut Emitter, x: &Tensor, index: &Tensor) -> Tensor {
         let zero = emitter.scalar(0.0, DType::I32); // []
         let [gate, up, down] = self.matrices.map(|stack| {
-            let [outputs, inputs] = [stack.dims()[1], stack.dims()[2]];
-            let matrix = emitter.dynamic_slice(stack, &[index, &zero, &zero], &[1, outputs, inputs]); // [1, out, in]
-            let matrix = emitter.reshape(&matrix, &[outputs, inputs]); // [out, in]
-            let Some(scales) = &stack.scale else { return matrix };
-            let scale = emitter.dynamic_slice(scales, &[index, &zero], &[1, outputs]); // [1, out]
-            matrix.with_scale(emitter.reshape(&scale, &[outputs])) // [out, in], [out]
+            let arrays = [Some(stack), stack.scale.as_deref(), stack.factors.as_deref()];
+            Tensor::weight(arrays.into_iter().flatten().map(|stack| {
+                let mut start = vec![&zero; stack.dims().len()];
+                start[0] = index;
+                let own = &stack.dims()[1..];
+                let one = emitter.dynamic_slice(stack, &start, &[&[1], own].concat()); // [1, ..]
+                emitter.reshape(&one, own) // [..]
+            }))
         });
         let opened = model_ops::linear(emitter, x, &gate, None); // [n, intermediate]
         let opened = activation::activate(emitter, self.spec.activation, &opened); // [n, intermediate]

@@ -2,7 +2,8 @@
 //!
 //! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input to
 //! the type of its weight, as the matrix units of all devices want it, and adds up in f32. One whose weight is integers rounds
-//! each row of its input to integers of its own, as the CPU's kernels do (`kernels/src/integers.rs`), and adds up exactly.
+//! each row of its input to integers of its own, as the CPU's kernels do (`kernels/src/integers.rs`), and adds up exactly; those of
+//! four bits are multiplied with their factors before.
 
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
@@ -45,7 +46,10 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
     let y = match &weight.scale {
         Some(scale) => {
             let (rounded, row_scale) = rows_of_integers(emitter, x); // [n, in], [n]
-            let sums = product(emitter, &rounded, weight); // [n, out] i32
+            let sums = match &weight.factors {
+                Some(factors) => product_of_groups(emitter, &rounded, weight, factors), // [n, out] i32
+                None => product(emitter, &rounded, weight, [&[1], &[1]]),               // [n, out] i32
+            };
             let sums = emitter.convert(&sums, DType::F32); // [n, out]
             let row_scale = emitter.broadcast(&row_scale, &[0], sums.dims()); // [n, out]
             let scale = emitter.broadcast(scale, &[1], sums.dims()); // [n, out]
@@ -54,7 +58,7 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
         }
         None => {
             let rounded = emitter.convert(x, weight.dtype()); // [n, in]
-            product(emitter, &rounded, weight) // [n, out]
+            product(emitter, &rounded, weight, [&[1], &[1]]) // [n, out]
         }
     };
     match bias {
@@ -63,14 +67,34 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
     }
 }
 
-/// x `[n, in]` · weightᵀ `[out, in]` of one type → `[n, out]`.
-fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) -> Tensor {
-    let dims = DotDims { batch: [&[], &[]], contract: [&[1], &[1]] };
+/// x `[n, in]` · weights `[groups, inputs of a group, out]` of four bits, times factors `[groups, out]` → `[n, out]`, i32. Inputs that are
+/// missing in the last group are zeros.
+fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors: &Tensor) -> Tensor {
+    let ([num_rows, inputs], [groups, group_inputs]) =
+        ([0, 1].map(|dim| x.dims()[dim]), [0, 1].map(|dim| weight.dims()[dim]));
+    let num_missing = groups * group_inputs - inputs;
+    let padded = if num_missing == 0 {
+        x.clone()
+    } else {
+        let zeros = emitter.splat(0.0, Type::new([num_rows, num_missing], x.dtype())); // [n, missing]
+        emitter.concatenate(&[x, &zeros], 1) // [n, groups * inputs of a group]
+    };
+    let x = emitter.reshape(&padded, &[num_rows, groups, group_inputs]); // [n, groups, inputs of a group]
+    let weight = emitter.convert(weight, DType::I8); // [groups, inputs of a group, out]
+    let factors = emitter.broadcast(factors, &[0, 2], weight.dims()); // [groups, inputs of a group, out]
+    // From -120 to 120.
+    let weight = emitter.elementwise("multiply", &[&weight, &factors]); // [groups, inputs of a group, out]
+    product(emitter, &x, &weight, [&[1, 2], &[0, 1]]) // [n, out]
+}
+
+/// x `[n, ..]` · weight of one type, summed over some dimensions of each → `[n, out]`.
+fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, contract: [&[usize]; 2]) -> Tensor {
+    let dims = DotDims { batch: [&[], &[]], contract };
     if x.dims()[0] > 1 {
         return emitter.dot(x, weight, dims); // [n, out]
     }
     // XLA's CPU compiler multiplies one row of a short type by a loop without vectors, several by a library.
-    let twice = emitter.concatenate(&[x, x], 0); // [2, in]
+    let twice = emitter.concatenate(&[x, x], 0); // [2, ..]
     let y = emitter.dot(&twice, weight, dims); // [2, out]
     emitter.slice(&y, 0, 0..1) // [1, out]
 }

@@ -18,8 +18,10 @@ pub(in crate::backend::pjrt) struct Type {
 pub(in crate::backend::pjrt) struct Tensor {
     pub(super) name: String,
     pub(super) ty: Type,
-    /// Of integers that stand for floats: what each row of the last dimension is multiplied with, f32.
+    /// Of integers that stand for floats: what those of each output are multiplied with, f32.
     pub(super) scale: Option<Box<Tensor>>,
+    /// Of those of four bits: what each group of them is multiplied with, i8.
+    pub(super) factors: Option<Box<Tensor>>,
 }
 
 impl Type {
@@ -42,12 +44,15 @@ impl Type {
 impl Tensor {
     /// The value of this name.
     pub(super) fn new(name: String, ty: Type) -> Self {
-        Self { name, ty, scale: None }
+        Self { name, ty, scale: None, factors: None }
     }
 
-    /// Integers that stand for floats, by a scale for each row of the last dimension. Only linear layers, experts and embeddings take them.
-    pub(in crate::backend::pjrt) fn with_scale(self, scale: Self) -> Self {
-        Self { scale: Some(Box::new(scale)), ..self }
+    /// A weight of some arrays: its numbers, the scales that make floats of them if they are integers, and factors if these have four bits.
+    /// Only linear layers and experts take such weights, embeddings those without factors.
+    pub(in crate::backend::pjrt) fn weight(arrays: impl IntoIterator<Item = Self>) -> Self {
+        let mut arrays = arrays.into_iter();
+        let numbers = arrays.next().expect("a weight has numbers");
+        Self { scale: arrays.next().map(Box::new), factors: arrays.next().map(Box::new), ..numbers }
     }
 
     /// Its type.
@@ -82,6 +87,7 @@ fn element(dtype: DType) -> &'static str {
         DType::F32 => "f32",
         DType::F16 => "f16",
         DType::Bf16 => "bf16",
+        DType::I4 => "i4",
         DType::I8 => "i8",
         DType::I32 => "i32",
         DType::U32 => "ui32",

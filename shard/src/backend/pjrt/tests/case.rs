@@ -15,7 +15,7 @@ use super::rig::{self, Upload, float_bytes};
 use crate::backend::candle::oracle::{Array, Elements, Oracle};
 use crate::backend::pjrt::bucket::blocks_per_row;
 use crate::backend::pjrt::stablehlo::{
-    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type, module,
+    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, cache_type, module,
 };
 use crate::backend::pjrt::step_input::{StepShape, pack, set_rank};
 use crate::backend::pjrt::token_input::{TokenInput, TokenSizes};
@@ -253,14 +253,8 @@ impl Case {
             .weights
             .iter()
             .map(|(spec, values)| {
-                let (dims, values) = (spec.local_shape(), part(spec, values, rank));
-                let weight = if spec.integers.is_some() {
-                    let [integers, scales] = Upload::int8(&values, &dims).map(&mut add);
-                    integers.with_scale(scales)
-                } else {
-                    add(Upload::floats(&values, Type::new(dims, spec.dtype)))
-                };
-                (spec.name.clone(), weight)
+                let arrays = Upload::weight(spec, &part(spec, values, rank));
+                (spec.name.clone(), Tensor::weight(arrays.into_iter().map(&mut add)))
             })
             .collect();
         let mut emitter = Emitter::default();
@@ -416,7 +410,7 @@ fn checkpoint(weights: &[(WeightSpec, Vec<f32>)], directory: &std::path::Path) -
             DType::F16 => safetensors::Dtype::F16,
             DType::Bf16 => safetensors::Dtype::BF16,
             DType::F32 => safetensors::Dtype::F32,
-            DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("weights are floats"),
+            DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("weights are floats"),
         };
         (spec.name.as_str(), TensorView::new(dtype, spec.shape.clone(), bytes).unwrap())
     });

@@ -38,7 +38,7 @@ proptest! {
     fn experts_of_two_devices(
         [num_rows, num_experts] in [1..6usize, 2..24usize],
         [hidden_size, intermediate_size] in prop::array::uniform2(1..20usize),
-        integers in prop::sample::select(vec![None, Some(Integers::Int8)]),
+        integers in prop::option::of(any_integers()),
         seed in any::<u64>(),
     ) {
         let num_chosen = num_experts.min(2);

@@ -19,6 +19,7 @@ mod selection;
 mod text;
 mod tokens;
 
+use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 use crate::backend::candle::oracle::{Array, Elements};
@@ -105,6 +106,11 @@ fn tests_of_operations_exist() {
 /// The weight as integers of 8 bits.
 fn integers_of(spec: WeightSpec) -> WeightSpec {
     WeightSpec { integers: Some(Integers::Int8), ..spec }
+}
+
+/// Any kind of integers.
+fn any_integers() -> impl Strategy<Value = Integers> {
+    prop::sample::select(vec![Integers::Int8, Integers::Int4])
 }
 
 /// An argument of tokens, `[tokens, sizes..]`.

@@ -8,11 +8,12 @@ use ::pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, Host
 use half::{bf16, f16};
 
 use crate::backend::candle::oracle::{Array, Elements};
+use crate::backend::pjrt::integers::RoundedRows;
 use crate::backend::pjrt::launch_id;
 use crate::backend::pjrt::platform::Platform;
 use crate::backend::pjrt::stablehlo::Type;
-use crate::backend::pjrt::weights::{append_int8, element_type};
-use crate::graph::DType;
+use crate::backend::pjrt::weights::{arrays, element_type};
+use crate::graph::{DType, WeightSpec};
 use crate::plugins::PluginKind;
 use crate::plugins::testing::plugin_path;
 
@@ -84,13 +85,15 @@ impl Upload {
         Self { ty: Type::new(array.dims.clone(), dtype), bytes }
     }
 
-    /// Integers that stand for floats by rows of the last dimension, and their scales.
-    pub(super) fn int8(values: &[f32], dims: &[usize]) -> [Self; 2] {
-        let [.., row_len] = *dims else { panic!("rows have a length") };
-        let mut bytes = Vec::new();
-        let scales: Vec<f32> = values.chunks(row_len).map(|row| append_int8(row, &mut bytes)).collect();
-        let scale_type = Type::new(&dims[..dims.len() - 1], DType::F32);
-        [Self { ty: Type::new(dims, DType::I8), bytes }, Self::floats(&scales, scale_type)]
+    /// A device's part of a weight, whose floats are `values`.
+    pub(super) fn weight(spec: &WeightSpec, values: &[f32]) -> Vec<Self> {
+        if spec.integers.is_none() {
+            return vec![Self::floats(values, Type::new(spec.local_shape(), spec.dtype))];
+        }
+        let mut rounded = RoundedRows::new(spec);
+        rounded.append(values);
+        let arrays = arrays(spec).into_iter().zip(rounded.into_arrays());
+        arrays.map(|((_, ty), bytes)| Self { ty, bytes }).collect()
     }
 
     /// Floats in any of their types.
@@ -106,7 +109,7 @@ pub(super) fn float_bytes(values: &[f32], dtype: DType) -> Vec<u8> {
         DType::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
         DType::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
         DType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("the tests make floats only"),
+        DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("the tests make floats only"),
     }
 }
 

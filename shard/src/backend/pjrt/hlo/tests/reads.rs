@@ -103,6 +103,21 @@ fn fusions_in_fusions_are_followed() {
 }
 
 #[test]
+fn layouts_in_fusions_are_seen_through() {
+    let with = |opcode: &str| {
+        let laid_out = computation(1, vec![parameter(1, 0, f32s(1000)), instruction(2, opcode, f32s(1000), &[1])]);
+        let inner = calling(instruction(3, "fusion", f32s(1000), &[1]), &[1]);
+        let slice = instruction(4, "dynamic-slice", f32s(10), &[3, 2]);
+        let middle = computation(2, vec![parameter(1, 0, f32s(1000)), parameter(2, 1, f32s(8)), inner, slice]);
+        let outer = calling(instruction(3, "fusion", f32s(10), &[1, 2]), &[2]);
+        let entry = vec![parameter(1, 0, f32s(1000)), parameter(2, 1, f32s(8)), outer];
+        module(vec![laid_out, middle, computation(9, entry)]).reads(1)
+    };
+    assert_eq!(with("copy"), 40 + 32);
+    assert_eq!(with("negate"), 4000 + 32);
+}
+
+#[test]
 fn transfers_count_where_they_start() {
     let moved = in_memory(VMEM, f32s(1000));
     let start = instruction(2, "copy-start", tuple(vec![moved.clone(), f32s(1000), array(8, &[])]), &[1]);

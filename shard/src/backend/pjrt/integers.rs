@@ -1,0 +1,179 @@
+//! Integers that stand for the floats of a matrix, or of several, as devices have them.
+//!
+//! Doors: [`types`], [`RoundedRows`]. Both kinds are rounded as the CPU's kernels do it (`kernels/src/integers.rs`, `kernels/src/linear/int4.rs`), so that all
+//! devices have the same. Those of 8 bits lie as the floats did. Those of 4 bits lie with the outputs side by side,
+//! `[.., groups, inputs of a group, outputs]`, and factors `[.., groups, outputs]`: so a factor belongs to lanes of vectors, and the TPU's compiler
+//! multiplies with it on the way from memory to the product, without the product in memory.
+
+use kernels::linear::{INT4_GROUP_INPUTS, int4_row};
+
+use super::stablehlo::Type;
+use crate::graph::{DType, Integers, WeightSpec};
+
+/// A row whose largest magnitude is less becomes zeros, as in the programs.
+const LEAST_MAGNITUDE: f32 = 1e-30;
+
+/// Types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: integers, scales `[.., outputs]`, and factors where there are some.
+pub(super) fn types(integers: Integers, shape: &[usize]) -> Vec<Type> {
+    let Sizes { stack, outputs, inputs } = Sizes::of(shape);
+    let scales = Type::new([stack, &[outputs]].concat(), DType::F32);
+    match integers {
+        Integers::Int8 => vec![Type::new(shape, DType::I8), scales],
+        Integers::Int4 => {
+            let groups = inputs.div_ceil(INT4_GROUP_INPUTS);
+            let numbers = Type::new([stack, &[groups, INT4_GROUP_INPUTS, outputs]].concat(), DType::I4);
+            vec![numbers, scales, Type::new([stack, &[groups, outputs]].concat(), DType::I8)]
+        }
+    }
+}
+
+/// Rows of floats as integers.
+pub(super) struct RoundedRows {
+    integers: Integers,
+    outputs: usize,
+    inputs: usize,
+    num_rows: usize,
+    /// Bytes of the arrays that [`types`] says; one for each integer of four bits.
+    numbers: Vec<u8>,
+    scales: Vec<u8>,
+    factors: Vec<u8>,
+}
+
+/// The sizes of matrices.
+struct Sizes<'a> {
+    /// Of the dimensions before, none of a single one.
+    stack: &'a [usize],
+    outputs: usize,
+    inputs: usize,
+}
+
+impl<'a> Sizes<'a> {
+    fn of(shape: &'a [usize]) -> Self {
+        let [stack @ .., outputs, inputs] = shape else { unreachable!("only matrices become integers") };
+        Self { stack, outputs: *outputs, inputs: *inputs }
+    }
+}
+
+impl RoundedRows {
+    /// No rows of a device's part of a weight of integers yet.
+    pub(super) fn new(spec: &WeightSpec) -> Self {
+        let shape = spec.local_shape();
+        let integers = spec.integers.expect("the weight is of integers");
+        let Sizes { outputs, inputs, .. } = Sizes::of(&shape);
+        let [numbers, scales, factors] = {
+            let mut types = types(integers, &shape).into_iter();
+            [(); 3].map(|()| vec![0; types.next().map_or(0, |ty| ty.size_bytes() as usize)])
+        };
+        Self { integers, outputs, inputs, num_rows: 0, numbers, scales, factors }
+    }
+
+    /// Rounds the next rows.
+    pub(super) fn append(&mut self, rows: &[f32]) {
+        let num_groups = self.inputs.div_ceil(INT4_GROUP_INPUTS);
+        let mut groups = vec![[0; INT4_GROUP_INPUTS]; num_groups];
+        let mut factors = vec![0; num_groups];
+        for row in rows.chunks(self.inputs) {
+            let scale = match self.integers {
+                Integers::Int8 => int8_row(row, &mut self.numbers[self.num_rows * self.inputs..][..self.inputs]),
+                Integers::Int4 => {
+                    let scale = int4_row(row, &mut groups, &mut factors);
+                    self.put_column(&groups, &factors);
+                    scale
+                }
+            };
+            self.scales[self.num_rows * size_of::<f32>()..][..size_of::<f32>()].copy_from_slice(&scale.to_le_bytes());
+            self.num_rows += 1;
+        }
+    }
+
+    /// Puts the integers of the next output side by side with those of the others.
+    fn put_column(&mut self, groups: &[[i8; INT4_GROUP_INPUTS]], factors: &[i8]) {
+        let (matrix, output) = (self.num_rows / self.outputs, self.num_rows % self.outputs);
+        let first = matrix * groups.len();
+        let column = |array: &mut Vec<u8>, first: usize, values: &mut dyn Iterator<Item = i8>| {
+            let places = array[first * self.outputs + output..].iter_mut().step_by(self.outputs);
+            places.zip(values).for_each(|(place, value)| *place = value.cast_unsigned());
+        };
+        column(&mut self.numbers, first * INT4_GROUP_INPUTS, &mut groups.iter().flatten().copied());
+        column(&mut self.factors, first, &mut factors.iter().copied());
+    }
+
+    /// The bytes of each array.
+    pub(super) fn into_arrays(self) -> Vec<Vec<u8>> {
+        let Self { integers, numbers, scales, factors, .. } = self;
+        match integers {
+            Integers::Int8 => vec![numbers, scales],
+            Integers::Int4 => vec![numbers, scales, factors],
+        }
+    }
+}
+
+/// Rounds a row to integers from -127 to 127, and answers what they are multiplied with.
+fn int8_row(row: &[f32], integers: &mut [u8]) -> f32 {
+    let largest = row.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let (scale, inverse) = if largest < LEAST_MAGNITUDE { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
+    for (integer, value) in integers.iter_mut().zip(row) {
+        *integer = ((value * inverse).round_ties_even() as i8).cast_unsigned();
+    }
+    scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Partition, Source};
+
+    fn rounded(integers: Integers, shape: &[usize], rows: &[f32]) -> [Vec<i8>; 3] {
+        let (name, shape, source) = ("w".to_owned(), shape.to_vec(), Source::Whole);
+        let (dtype, partition, integers) = (DType::F32, Partition::Replicated, Some(integers));
+        let spec = WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, integers };
+        let mut rounded = RoundedRows::new(&spec);
+        let (first, rest) = rows.split_at(spec.shape[spec.shape.len() - 1]);
+        rounded.append(first);
+        rounded.append(rest);
+        let RoundedRows { numbers, scales, factors, .. } = rounded;
+        [numbers, scales, factors].map(|bytes| bytes.into_iter().map(u8::cast_signed).collect())
+    }
+
+    fn scales(bytes: &[i8]) -> Vec<f32> {
+        let word = |bytes: &[i8]| f32::from_le_bytes([0, 1, 2, 3].map(|index: usize| bytes[index].cast_unsigned()));
+        bytes.chunks(4).map(word).collect()
+    }
+
+    #[test]
+    fn rows_of_eight_bits_have_a_scale() {
+        let rows = [0.0, -127.0, 2.5, 3.5, 126.4, 1e-31, 0.0, 0.0, 0.0, 0.0, -0.5, 0.25, 0.0, 0.0, 0.0];
+        let [numbers, found, factors] = rounded(Integers::Int8, &[3, 5], &rows);
+        assert_eq!(scales(&found), [1.0, 0.0, 0.5 / 127.0]);
+        assert_eq!(numbers, [0, -127, 2, 4, 126, 0, 0, 0, 0, 0, -127, 64, 0, 0, 0]);
+        assert!(factors.is_empty());
+    }
+
+    #[test]
+    fn outputs_of_four_bits_are_columns_of_their_matrix() {
+        // Two matrices of two outputs and 33 inputs: a group, and one of a single input.
+        let row = |value: f32, last: f32| (0..33).map(move |input| if input < 32 { value } else { last });
+        let rows: Vec<f32> = [(-120.0, 8.0), (56.0, -120.0), (0.0, 0.0), (-64.0, 120.0)]
+            .into_iter()
+            .flat_map(|(value, last)| row(value, last))
+            .collect();
+        let [numbers, found, factors] = rounded(Integers::Int4, &[2, 2, 33], &rows);
+        assert_eq!(scales(&found), [1.0, 1.0, 0.0, 1.0]);
+        let number = |matrix: usize, input: usize, output: usize| numbers[(matrix * 64 + input) * 2 + output];
+        let factor = |matrix: usize, input: usize, output: usize| factors[(matrix * 2 + input / 32) * 2 + output];
+        for (index, value) in rows.iter().enumerate() {
+            let (matrix, output, input) = (index / 66, index / 33 % 2, index % 33);
+            let found = i32::from(number(matrix, input, output)) * i32::from(factor(matrix, input, output));
+            assert_eq!(found as f32, *value, "{matrix} {output} {input}");
+        }
+        assert!((33..64).all(|input| number(0, input, 0) == 0 && number(1, input, 1) == 0));
+        assert_eq!([numbers.len(), factors.len()], [2 * 64 * 2, 2 * 2 * 2]);
+    }
+
+    #[test]
+    fn types_are_those_of_the_arrays() {
+        let text = |integers| types(integers, &[3, 10, 65]).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(text(Integers::Int8), ["tensor<3x10x65xi8>", "tensor<3x10xf32>"]);
+        assert_eq!(text(Integers::Int4), ["tensor<3x3x32x10xi4>", "tensor<3x10xf32>", "tensor<3x3x10xi8>"]);
+    }
+}
