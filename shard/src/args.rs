@@ -62,8 +62,8 @@ pub struct ModelArgs {
     pub dtype: Option<Dtype>,
 
     /// Smaller type that the weights of linear layers become while they are loaded: int8 is an integer of 8 bits per weight with a
-    /// scale per output; int4, on all devices but cuda, one of 4 bits with a factor per 32 inputs too, but for the head, which stays
-    /// int8 [default: none]
+    /// scale per output; int4, not on cuda, one of 4 bits with a factor per 32 inputs too, but for the head, which stays int8; fp8, on
+    /// tpu and xla-cpu, a float of 8 bits with a scale per output [default: none]
     #[arg(long, env, value_enum)]
     pub quantize: Option<Quantize>,
 
@@ -113,11 +113,13 @@ pub enum Dtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Quantize {
-    /// Integers from -127 to 127 with a scale per output.
+    /// Rounding from -127 to 127 with a scale per output.
     Int8,
-    /// Integers of four bits with a factor per group of inputs and a scale per output; the head is [`Int8`](Self::Int8), as its
+    /// Rounding of four bits with a factor per group of inputs and a scale per output; the head is [`Int8`](Self::Int8), as its
     /// errors choose the token.
     Int4,
+    /// Floats of a byte, E4M3, with a scale per output.
+    Fp8,
 }
 
 /// Type of keys and values.
@@ -133,7 +135,7 @@ pub enum KvCacheDtype {
     F16,
     /// The upper half of single precision.
     Bf16,
-    /// Integers from -127 to 127 with a scale per token and head.
+    /// Rounding from -127 to 127 with a scale per token and head.
     Int8,
 }
 

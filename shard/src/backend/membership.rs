@@ -178,7 +178,7 @@ mod tests {
             world_size: 4,
             num_copies: 1,
             source: Source::Whole,
-            integers: None,
+            rounding: None,
         };
         let specs = [&spec, &spec];
         // 2 MiB of each tensor per rank; a turn takes 4 MiB.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::graph::{self, Graph, Integers, WeightSpec};
+use crate::graph::{self, Graph, Rounding, WeightSpec};
 
 /// The graphs of a model, in the order in which their results are handed on.
 #[derive(Debug, Clone)]
@@ -16,10 +16,10 @@ pub(crate) struct ModelGraphs {
 }
 
 impl ModelGraphs {
-    /// The same, with matrices of `integers`.
-    pub(crate) fn quantized(&self, integers: Integers) -> Self {
+    /// The same, with rounded matrices.
+    pub(crate) fn quantized(&self, rounding: Rounding) -> Self {
         let Self { decoder, logits, target_logprobs } = self;
-        let [decoder, logits, target_logprobs] = graph::quantized([decoder, logits, target_logprobs], integers);
+        let [decoder, logits, target_logprobs] = graph::quantized([decoder, logits, target_logprobs], rounding);
         Self { decoder, logits, target_logprobs }
     }
 

@@ -50,7 +50,7 @@ pub struct PlanArgs {
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
-    /// int8 or int4: weights of linear layers become integers of 8 or 4 bits, as a server's flag does it [default: none]
+    /// int8, int4 or fp8: weights of linear layers become integers of 8 or 4 bits, or floats of 8, as a server's flag does it [default: none]
     #[arg(long, env, value_enum)]
     pub quantize: Option<Quantize>,
 
@@ -113,7 +113,7 @@ pub enum CompileError {
         "the weights take {} MiB on each of {num_devices} device(s), and of the {} MiB of a device of {topology} programs take 8 %; \
          take a slice with more chips{}",
         weights_bytes >> 20, memory_bytes >> 20,
-        if *is_quantized { "" } else { ", or pass --quantize int8 or int4" }
+        if *is_quantized { "" } else { ", or pass --quantize int8, int4 or fp8" }
     )]
     TooLarge {
         /// Weights of one device.

@@ -19,7 +19,7 @@ use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
 use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs};
 use crate::devices::{self, Choice};
 use crate::fingerprint::Fingerprint;
-use crate::graph::{DType, Dim, Graph, GraphError, Integers, Shape};
+use crate::graph::{DType, Dim, Graph, GraphError, Rounding, Shape};
 use crate::models::{self, Config, Model};
 use crate::plugins::{self, Surroundings};
 use crate::sampling::{self, Samplers};
@@ -128,16 +128,19 @@ fn check_types(device: Device, model: &ModelArgs) -> Result<(), EngineError> {
     let kv_cache_dtype = model.kv_cache_dtype;
     let compiles = Platform::of(device).is_some();
     match model.quantize {
+        // No program of floats of a byte, or of four bits, was ever given to a GPU's compiler.
+        Some(quantize @ Quantize::Fp8) if !compiles || device == Device::Cuda => {
+            Err(EngineError::Quantize { quantize, devices: "xla-cpu and tpu", device })
+        }
         _ if device == Device::Cpu => Ok(()),
         Some(quantize @ Quantize::Int8) if !compiles => {
             Err(EngineError::Quantize { quantize, devices: "cpu, xla-cpu, tpu and cuda", device })
         }
-        // No program of four bits was ever given to a GPU's compiler.
         Some(quantize @ Quantize::Int4) if !compiles || device == Device::Cuda => {
             Err(EngineError::Quantize { quantize, devices: "cpu, xla-cpu and tpu", device })
         }
         _ if kv_cache_dtype != KvCacheDtype::Auto => Err(EngineError::KvCacheDtype { kv_cache_dtype, device }),
-        Some(Quantize::Int8 | Quantize::Int4) | None => Ok(()),
+        Some(Quantize::Int8 | Quantize::Int4 | Quantize::Fp8) | None => Ok(()),
     }
 }
 
@@ -185,7 +188,7 @@ fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
         (KvCacheDtype::F16, _) | (KvCacheDtype::Auto, DType::F16) => KvType::F16,
         (KvCacheDtype::Bf16, _) | (KvCacheDtype::Auto, DType::Bf16) => KvType::Bf16,
         (KvCacheDtype::Int8, _) => KvType::Int8,
-        (KvCacheDtype::Auto, DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool) => {
+        (KvCacheDtype::Auto, DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool) => {
             unreachable!("the graph builders accept floats only")
         }
     }
@@ -216,8 +219,9 @@ pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
 pub(crate) fn quantized(graphs: ModelGraphs, quantize: Option<Quantize>) -> ModelGraphs {
     match quantize {
         None => graphs,
-        Some(Quantize::Int8) => graphs.quantized(Integers::Int8),
-        Some(Quantize::Int4) => graphs.quantized(Integers::Int4),
+        Some(Quantize::Int8) => graphs.quantized(Rounding::Int8),
+        Some(Quantize::Int4) => graphs.quantized(Rounding::Int4),
+        Some(Quantize::Fp8) => graphs.quantized(Rounding::Fp8),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Doors: [`Graph`] and its builders (`model_ops` for models, `sampling_ops` for samplers), [`Value`], the handle of a
 //! node's result, and [`Op`]. Layers and models build graphs, backends execute them; a graph knows neither. To add an
 //! operation, write its variant in `op` and its builder; the compiler names each backend that must learn it. [`quantized`] says which
-//! weights of finished graphs become integers.
+//! weights of finished graphs are rounded.
 
 mod model_ops;
 mod op;
@@ -24,7 +24,7 @@ pub(crate) use op::{
 };
 pub(crate) use quantized::quantized;
 pub(crate) use shape::{DType, Dim, GraphError, Shape};
-pub(crate) use weight::{Integers, Partition, Quantization, Section, Source, WeightPart, WeightSpec};
+pub(crate) use weight::{Partition, Quantization, Rounding, Section, Source, WeightPart, WeightSpec};
 
 /// The result of a node of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

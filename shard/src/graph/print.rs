@@ -27,8 +27,8 @@ impl fmt::Display for Node {
             Op::Argument(index) => write!(f, " {index}")?,
             Op::Weight(spec) => {
                 write!(f, " {} {:?}", spec.name, spec.partition)?;
-                if let Some(integers) = spec.integers {
-                    write!(f, " {integers:?}")?;
+                if let Some(rounding) = spec.rounding {
+                    write!(f, " {rounding:?}")?;
                 }
             }
             Op::Constant(value) => write!(f, " {value}")?,

@@ -1,4 +1,4 @@
-//! Which weights become integers.
+//! Which weights are rounded.
 //!
 //! Door: [`quantized`]. Those of linear layers and of experts do, also where an embedding shares them. Those whose outputs choose
 //! experts do not: they are small, and their errors send a token to another expert. The head's are never shorter than 8 bits, as
@@ -7,23 +7,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Graph, Integers, Node, Op, Partition, WeightSpec};
+use super::{Graph, Node, Op, Partition, Rounding, WeightSpec};
 
-/// The same graphs, whose matrices are `integers`.
-pub(crate) fn quantized<const N: usize>(graphs: [&Graph; N], integers: Integers) -> [Arc<Graph>; N] {
-    let mut by_name: HashMap<String, Option<Integers>> = HashMap::new();
+/// The same graphs, whose matrices are rounded.
+pub(crate) fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Arc<Graph>; N] {
+    let mut by_name: HashMap<String, Option<Rounding>> = HashMap::new();
     for graph in graphs {
-        for (spec, wanted) in matrices(graph, integers) {
+        for (spec, wanted) in matrices(graph, rounding) {
             let known = by_name.entry(spec.name.clone()).or_insert(wanted);
             *known = known.and(wanted);
         }
     }
-    let integers = |spec: &WeightSpec| by_name.get(&spec.name).copied().flatten();
+    let of = |spec: &WeightSpec| by_name.get(&spec.name).copied().flatten();
     graphs.map(|graph| {
         let mut graph = graph.clone();
         for node in &mut graph.nodes {
             if let Op::Weight(spec) = &mut node.op {
-                spec.integers = integers(spec);
+                spec.rounding = of(spec);
             }
         }
         Arc::new(graph)
@@ -31,20 +31,28 @@ pub(crate) fn quantized<const N: usize>(graphs: [&Graph; N], integers: Integers)
 }
 
 /// The weights that x is multiplied with, and what they become; the same one as often as it is used.
-fn matrices(graph: &Graph, integers: Integers) -> Vec<(&WeightSpec, Option<Integers>)> {
+fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Rounding>)> {
     let mut matrices = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         for (position, operand) in node.operands.iter().enumerate() {
             let Op::Weight(spec) = &graph.node(*operand).op else { continue };
             match (&node.op, position) {
                 (Op::Linear, 1) if chooses(graph, index) => matrices.push((spec, None)),
-                (Op::Linear, 1) if spec.partition == Partition::Vocab => matrices.push((spec, Some(Integers::Int8))),
-                (Op::Linear, 1) | (Op::Experts(_), 2..) => matrices.push((spec, Some(integers))),
+                (Op::Linear, 1) if spec.partition == Partition::Vocab => matrices.push((spec, Some(of_head(rounding)))),
+                (Op::Linear, 1) | (Op::Experts(_), 2..) => matrices.push((spec, Some(rounding))),
                 _ => {}
             }
         }
     }
     matrices
+}
+
+/// What the head becomes where other matrices are rounded so.
+fn of_head(rounding: Rounding) -> Rounding {
+    match rounding {
+        Rounding::Int8 | Rounding::Int4 => Rounding::Int8,
+        Rounding::Fp8 => Rounding::Fp8,
+    }
 }
 
 /// Whether the node's value chooses experts.
@@ -60,8 +68,8 @@ mod tests {
 
     fn weight(graph: &mut Graph, name: &str, shape: &[usize], partition: Partition) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-        let (dtype, integers) = (DType::Bf16, None);
-        graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, integers })
+        let (dtype, rounding) = (DType::Bf16, None);
+        graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
     }
 
     /// A decoder whose table is the head, with experts.
@@ -90,25 +98,26 @@ mod tests {
     }
 
     #[test]
-    fn matrices_become_integers_wherever_they_are_used() {
+    fn matrices_are_rounded_wherever_they_are_used() {
         let [decoder, head] = &model();
-        for integers in [Integers::Int8, Integers::Int4] {
-            let [decoder, head] = quantized([decoder, head], integers);
-            let found = |graph: &Graph| -> Vec<(String, Option<Integers>)> {
-                graph.weights().map(|spec| (spec.name.clone(), spec.integers)).collect()
+        let all = [(Rounding::Int8, Rounding::Int8), (Rounding::Int4, Rounding::Int8), (Rounding::Fp8, Rounding::Fp8)];
+        for (rounding, of_head) in all {
+            let [decoder, head] = quantized([decoder, head], rounding);
+            let found = |graph: &Graph| -> Vec<(String, Option<Rounding>)> {
+                graph.weights().map(|spec| (spec.name.clone(), spec.rounding)).collect()
             };
             let expected = [
-                ("table", Some(Integers::Int8)),
+                ("table", Some(of_head)),
                 ("places", None),
-                ("matrix", Some(integers)),
+                ("matrix", Some(rounding)),
                 ("bias", None),
                 ("choice", None),
-                ("gate", Some(integers)),
-                ("up", Some(integers)),
-                ("down", Some(integers)),
+                ("gate", Some(rounding)),
+                ("up", Some(rounding)),
+                ("down", Some(rounding)),
             ];
-            assert_eq!(found(&decoder), expected.map(|(name, integers)| (name.to_owned(), integers)));
-            assert_eq!(found(&head), [("table".to_owned(), Some(Integers::Int8))]);
+            assert_eq!(found(&decoder), expected.map(|(name, rounding)| (name.to_owned(), rounding)));
+            assert_eq!(found(&head), [("table".to_owned(), Some(of_head))]);
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum DType {
     F32,
     F16,
     Bf16,
+    /// E4M3 without infinities.
+    F8,
     I4,
     I8,
     I32,
@@ -94,7 +96,7 @@ impl DType {
     pub(crate) fn is_float(self) -> bool {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => true,
-            Self::I4 | Self::I8 | Self::I32 | Self::U32 | Self::Bool => false,
+            Self::F8 | Self::I4 | Self::I8 | Self::I32 | Self::U32 | Self::Bool => false,
         }
     }
 
@@ -103,7 +105,7 @@ impl DType {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::I4 | Self::I8 | Self::Bool => 1,
+            Self::F8 | Self::I4 | Self::I8 | Self::Bool => 1,
         }
     }
 
@@ -113,6 +115,7 @@ impl DType {
             Self::F32 => "float32",
             Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
+            Self::F8 => "float8_e4m3fn",
             Self::I4 => "int4",
             Self::I8 => "int8",
             Self::I32 => "int32",

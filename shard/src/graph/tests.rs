@@ -13,7 +13,7 @@ fn weight(graph: &mut Graph, shape: &[usize]) -> Value {
         world_size: 1,
         num_copies: 1,
         source: Source::Whole,
-        integers: None,
+        rounding: None,
     };
     graph.weight(&spec)
 }

@@ -24,17 +24,19 @@ pub(crate) struct WeightSpec {
     pub(crate) num_copies: usize,
     /// What it is in the checkpoint.
     pub(crate) source: Source,
-    /// The integers that stand for its floats where it is used; floats where there are none.
-    pub(crate) integers: Option<Integers>,
+    /// What stands for its floats where it is used; they themselves where there is nothing.
+    pub(crate) rounding: Option<Rounding>,
 }
 
-/// Integers that stand for the floats of a matrix, or of several.
+/// What the floats of a matrix, or of several, are rounded to, and those of x with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Integers {
-    /// From -127 to 127, with a scale per output.
+pub(crate) enum Rounding {
+    /// Integers from -127 to 127, with a scale per output.
     Int8,
-    /// Of four bits with a factor of a byte per [`INT4_GROUP_INPUTS`] inputs, and a scale per output.
+    /// Integers of four bits with a factor of a byte per [`INT4_GROUP_INPUTS`] inputs, and a scale per output.
     Int4,
+    /// Floats of a byte from -448 to 448 (E4M3 of arXiv 2209.05433), with a scale per output.
+    Fp8,
 }
 
 /// What a weight is in the checkpoint.
@@ -58,11 +60,11 @@ pub(crate) enum Quantization {
     None,
     /// Numbers of a byte with a scale for each block of so many rows and columns; for each row or matrix where none is given.
     Scaled { block: Option<[usize; 2]> },
-    /// Integers, as GPTQ stores them; zeros are stored smaller by `zero_offset`.
+    /// Rounding, as GPTQ stores them; zeros are stored smaller by `zero_offset`.
     Gptq { num_bits: usize, zero_offset: u32 },
-    /// Integers of four bits, as AWQ stores them.
+    /// Rounding of four bits, as AWQ stores them.
     Awq,
-    /// Integers around zero, as compressed-tensors packs them.
+    /// Rounding around zero, as compressed-tensors packs them.
     Packed { num_bits: usize },
 }
 
@@ -157,10 +159,10 @@ impl WeightSpec {
     pub(crate) fn local_bytes(&self) -> u64 {
         let shape = self.local_shape();
         let (row_len, rows) = shape.split_last().map_or((1, 1), |(len, rows)| (*len, rows.iter().product::<usize>()));
-        let row_bytes = match self.integers {
+        let row_bytes = match self.rounding {
             None => return (rows * row_len) as u64 * self.dtype.size_bytes(),
-            Some(Integers::Int8) => row_len,
-            Some(Integers::Int4) => row_len.div_ceil(INT4_GROUP_INPUTS) * (INT4_GROUP_INPUTS / 2 + 1),
+            Some(Rounding::Int8 | Rounding::Fp8) => row_len,
+            Some(Rounding::Int4) => row_len.div_ceil(INT4_GROUP_INPUTS) * (INT4_GROUP_INPUTS / 2 + 1),
         };
         rows as u64 * (row_bytes as u64 + DType::F32.size_bytes())
     }
@@ -188,7 +190,7 @@ mod tests {
             world_size,
             num_copies,
             source: Source::Whole,
-            integers: None,
+            rounding: None,
         }
     }
 
@@ -226,10 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn integers_have_scales() {
+    fn rounded_floats_have_scales() {
         let floats = WeightSpec { dtype: DType::Bf16, ..spec(&[3, 10, 64], Partition::Column, 2, 1) };
-        let int8 = WeightSpec { integers: Some(Integers::Int8), ..floats.clone() };
-        let int4 = WeightSpec { integers: Some(Integers::Int4), ..floats.clone() };
+        let int8 = WeightSpec { rounding: Some(Rounding::Int8), ..floats.clone() };
+        let int4 = WeightSpec { rounding: Some(Rounding::Int4), ..floats.clone() };
         let ragged = WeightSpec { shape: vec![3, 10, 65], ..int4.clone() };
         let sizes = [&floats, &int8, &int4, &ragged].map(WeightSpec::local_bytes);
         let (elements, scales) = (2 * 10 * 64, 2 * 10 * 4);

@@ -52,7 +52,7 @@ impl WeightScope {
             None => Source::Whole,
         };
         let (shape, dtype, world_size) = (shape.to_vec(), *dtype, *world_size);
-        WeightSpec { name: weight, shape, dtype, partition, world_size, num_copies: 1, source, integers: None }
+        WeightSpec { name: weight, shape, dtype, partition, world_size, num_copies: 1, source, rounding: None }
     }
 
     /// The weights `name` of the scopes `0`, `1` … of this one, one behind the other: `[num, shape..]`.
@@ -67,7 +67,7 @@ impl WeightScope {
             world_size: *world_size,
             num_copies: 1,
             source: Source::Stack(tensors),
-            integers: None,
+            rounding: None,
         }
     }
 }

@@ -36,6 +36,6 @@ fn rounded(number: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => half::f16::from_f32(number).to_f32(),
         DType::Bf16 => half::bf16::from_f32(number).to_f32(),
-        DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => number,
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => number,
     }
 }

@@ -223,7 +223,7 @@ impl Checkpoint {
         let stored = match self.float_type(name, place)? {
             DType::F16 => FloatType::F16,
             DType::Bf16 => FloatType::Bf16,
-            DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
+            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
         };
         let mut floats = Vec::new();
         floats::read_f32(self.pages(place).bytes(), stored, &mut floats);

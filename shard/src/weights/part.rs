@@ -175,7 +175,7 @@ impl<'a> TensorPart<'a> {
         let stored = match self.dtype {
             DType::F16 => FloatType::F16,
             DType::Bf16 => FloatType::Bf16,
-            DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
+            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
         };
         if !floats::are_finite(bytes, stored) {
             let _ = self.not_finite.set(tensor);

@@ -25,7 +25,7 @@ fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
 fn spec(name: &str, shape: &[usize]) -> WeightSpec {
     let (dtype, partition) = (DType::F32, Partition::Replicated);
     let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, integers: None }
+    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }
 }
 
 /// What each rank has, the same whatever rows are read together.

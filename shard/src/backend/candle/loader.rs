@@ -14,7 +14,7 @@ use kernels::linear::{PackedWeight, WeightType};
 
 use super::host;
 use crate::backend::{BackendError, Membership, Stays};
-use crate::graph::{DType, Graph, Integers, Op, WeightSpec};
+use crate::graph::{DType, Graph, Op, Rounding, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
 
 /// Rows of a table that are read at a time.
@@ -111,7 +111,7 @@ fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Re
         Use::Table => Weight::Tensor(match spec.dtype {
             DType::F16 => host::shaped(table(part, shape[0], floats::read_f16), shape)?,
             DType::Bf16 => host::shaped(table(part, shape[0], floats::read_bf16), shape)?,
-            DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
                 host::shaped(table(part, shape[0], floats::read_f32), shape)?
             }
         }),
@@ -149,7 +149,7 @@ fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
             floats::read_bf16(&rows.bytes, stored, &mut floats);
             floats.into_iter().map(bf16::to_f32).collect()
         }
-        DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             let mut floats = Vec::new();
             floats::read_f32(&rows.bytes, stored, &mut floats);
             floats
@@ -173,16 +173,17 @@ fn table<T>(part: &TensorPart<'_>, num_rows: usize, read: impl Fn(&[u8], FloatTy
 
 /// What the weights of a linear layer become.
 fn weight_type(spec: &WeightSpec) -> WeightType {
-    match spec.integers {
-        Some(Integers::Int8) => return WeightType::Int8,
-        Some(Integers::Int4) => return WeightType::Int4,
+    match spec.rounding {
+        Some(Rounding::Int8) => return WeightType::Int8,
+        Some(Rounding::Int4) => return WeightType::Int4,
+        Some(Rounding::Fp8) => unreachable!("the engine refuses floats of a byte here"),
         None => {}
     }
     match spec.dtype {
         DType::F16 => WeightType::F16,
         DType::Bf16 => WeightType::Bf16,
         DType::F32 => WeightType::F32,
-        DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             unreachable!("the graph builders accept floats only")
         }
     }
@@ -194,7 +195,7 @@ fn float_type(dtype: DType) -> FloatType {
         DType::F16 => FloatType::F16,
         DType::Bf16 => FloatType::Bf16,
         DType::F32 => FloatType::F32,
-        DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             unreachable!("the graph builders accept floats only")
         }
     }

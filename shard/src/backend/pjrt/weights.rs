@@ -1,7 +1,7 @@
 //! Weights on the device.
 //!
 //! Doors: [`upload`]; [`arrays`] for the programs that read them. Each rank's part of a tensor goes to its device as it lies in the
-//! file, or converted if the model is loaded in another type, or as integers with what makes floats of them (`integers.rs`);
+//! file, or converted if the model is loaded in another type, or rounded (`rounded_rows`);
 //! one at a time, so that the host needs little more than the largest.
 
 use std::borrow::Cow;
@@ -11,13 +11,13 @@ use ::pjrt::{Buffer, Client, Device, ElementType, HostSlice};
 use half::{bf16, f16};
 use kernels::floats::{self, FloatType};
 
-use super::integers::{self, RoundedRows};
+use super::rounded_rows::{self, RoundedRows};
 use super::stablehlo::Type;
 use crate::backend::{BackendError, Membership, ModelGraphs, Stays};
 use crate::graph::{DType, WeightSpec};
 use crate::weights::{Checkpoint, TensorPart};
 
-/// Floats that become integers at a time, at least a row.
+/// Floats that are rounded at a time, at least a row.
 const FLOATS_AT_ONCE: usize = 1 << 20;
 
 /// Copies every weight of `graphs` to `devices`, whose ranks begin with `first_rank`: for each, its parts by name. Shards
@@ -46,14 +46,14 @@ pub(super) fn upload(
                 let failed = |source| BackendError::Program { program: format!("upload {}", spec.name), source };
                 buffer.map_err(failed)
             };
-            let uploaded = checkpoint.read(spec, rank, |stored| match spec.integers {
+            let uploaded = checkpoint.read(spec, rank, |stored| match spec.rounding {
                 None => {
                     let rows = stored.all();
                     let bytes = convert(&rows.bytes, stored.dtype, spec.dtype);
                     Ok(vec![upload(&Type::new(spec.local_shape(), spec.dtype), &bytes)?])
                 }
                 Some(_) => {
-                    let arrays = arrays(spec).into_iter().zip(integers_of_part(stored, spec));
+                    let arrays = arrays(spec).into_iter().zip(rounded_part(stored, spec));
                     arrays.map(|((_, ty), bytes)| upload(&ty, &bytes)).collect::<Result<Vec<_>, BackendError>>()
                 }
             })?;
@@ -65,17 +65,18 @@ pub(super) fn upload(
     Ok(buffers)
 }
 
-/// Name and type of each array that a device has of its part of a weight: the numbers, then what makes floats of them if they are
-/// integers. No weight has the others' names.
+/// Name and type of each array that a device has of its part of a weight: the numbers, then what makes floats of them if they
+/// were rounded. No weight has the others' names.
 pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
     let numbers = Type::new(spec.local_shape(), spec.dtype);
-    let types = spec.integers.map_or_else(|| vec![numbers], |integers| integers::types(integers, &spec.local_shape()));
+    let types =
+        spec.rounding.map_or_else(|| vec![numbers], |rounding| rounded_rows::types(rounding, &spec.local_shape()));
     let names = ["", ".scale", ".factor"].map(|suffix| format!("{}{suffix}", spec.name));
     names.into_iter().zip(types).collect()
 }
 
-/// A rank's part of a weight as integers: the bytes of its arrays. Some rows are floats at a time.
-fn integers_of_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
+/// A rank's part of a weight that is rounded: the bytes of its arrays. Some rows are floats at a time.
+fn rounded_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
     let shape = spec.local_shape();
     let row_floats: usize = shape[1..].iter().product();
     let rows_at_once = (FLOATS_AT_ONCE / row_floats.max(1)).max(1);
@@ -96,7 +97,7 @@ fn float_type(dtype: DType) -> FloatType {
         DType::F16 => FloatType::F16,
         DType::Bf16 => FloatType::Bf16,
         DType::F32 => FloatType::F32,
-        DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             unreachable!("checkpoints are read as floats only")
         }
     }
@@ -108,6 +109,7 @@ pub(super) fn element_type(dtype: DType) -> ElementType {
         DType::F32 => ElementType::F32,
         DType::F16 => ElementType::F16,
         DType::Bf16 => ElementType::Bf16,
+        DType::F8 => ElementType::F8E4M3FN,
         DType::I4 => ElementType::S4,
         DType::I8 => ElementType::S8,
         DType::I32 => ElementType::S32,
@@ -125,7 +127,7 @@ fn convert(bytes: &[u8], from: DType, to: DType) -> Cow<'_, [u8]> {
     let read = |bytes: &[u8]| match from {
         DType::F16 => f16::from_le_bytes(pair(bytes)).to_f32(),
         DType::Bf16 => bf16::from_le_bytes(pair(bytes)).to_f32(),
-        DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
         }
     };
@@ -133,7 +135,7 @@ fn convert(bytes: &[u8], from: DType, to: DType) -> Cow<'_, [u8]> {
     Cow::Owned(match to {
         DType::F16 => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
         DType::Bf16 => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
-        DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
             values.flat_map(f32::to_le_bytes).collect()
         }
     })

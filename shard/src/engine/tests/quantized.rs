@@ -78,12 +78,15 @@ fn smaller_weights_say_nearly_the_same() {
 }
 
 #[test]
-fn programs_of_integers_say_nearly_the_same() {
+fn programs_of_smaller_weights_say_nearly_the_same() {
     if plugin_path(PluginKind::Cpu).is_none() {
         return;
     }
     let read = |device, quantize| read_first(&mut rig(device, quantize), NUM_THROUGH_XLA);
     let own = read(Device::Cpu, None);
+    let fp8 = read(Device::XlaCpu, Some(Quantize::Fp8));
+    fp8.check_near(&own, (0.93, 0.02), "fp8 through XLA");
+    assert!(fp8.weights_bytes as f64 / (own.weights_bytes as f64) < 0.7, "{} bytes of fp8", fp8.weights_bytes);
     for (quantize, near, max_memory) in [(Quantize::Int8, (0.97, 0.01), 0.7), (Quantize::Int4, (0.93, 0.05), 0.5)] {
         let [cpu, small] = [Device::Cpu, Device::XlaCpu].map(|device| read(device, Some(quantize)));
         small.check_near(&own, near, &format!("{quantize} through XLA"));
@@ -103,6 +106,7 @@ fn other_devices_refuse_it() {
             Quantize::Int8,
             "--quantize is int8, which is for --device cpu, xla-cpu, tpu and cuda; the device is mock",
         ),
+        (Device::Cpu, Quantize::Fp8, "--quantize is fp8, which is for --device xla-cpu and tpu; the device is cpu"),
         (
             Device::Mock,
             Quantize::Int4,

@@ -54,7 +54,7 @@ impl Emitter {
     /// Whether `a` stands in `direction` (`LT`, `LE`, `EQ`, `GE`, `GT`) to `b`.
     pub(super) fn compare(&mut self, direction: &str, a: &Tensor, b: &Tensor) -> Tensor {
         let kind = match a.dtype() {
-            DType::F32 | DType::F16 | DType::Bf16 => "FLOAT",
+            DType::F32 | DType::F16 | DType::Bf16 | DType::F8 => "FLOAT",
             DType::I4 | DType::I8 | DType::I32 => "SIGNED",
             DType::U32 | DType::Bool => "UNSIGNED",
         };
@@ -384,6 +384,7 @@ impl Reduction {
     fn op(self, dtype: DType) -> (&'static str, f64) {
         let (lowest, highest) = match dtype {
             DType::F32 | DType::F16 | DType::Bf16 => (f64::NEG_INFINITY, f64::INFINITY),
+            DType::F8 => (-448.0, 448.0),
             DType::I4 => (-8.0, 7.0),
             DType::I8 => (f64::from(i8::MIN), f64::from(i8::MAX)),
             DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
@@ -417,11 +418,13 @@ fn literal(value: f64, dtype: DType) -> String {
             let bits = match dtype {
                 DType::F16 => u32::from(half::f16::from_f64(value).to_bits()),
                 DType::Bf16 => u32::from(half::bf16::from_f64(value).to_bits()),
-                DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => (value as f32).to_bits(),
+                DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+                    (value as f32).to_bits()
+                }
             };
             format!("0x{bits:0width$X}", width = 2 * dtype.size_bytes() as usize)
         }
-        DType::F32 | DType::F16 | DType::Bf16 => {
+        DType::F32 | DType::F16 | DType::Bf16 | DType::F8 => {
             let digits = format!("{:?}", value as f32);
             match digits.split_once('e') {
                 Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),

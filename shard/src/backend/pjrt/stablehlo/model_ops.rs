@@ -3,7 +3,7 @@
 //! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input to
 //! the type of its weight, as the matrix units of all devices want it, and adds up in f32. One whose weight is integers rounds
 //! each row of its input to integers of its own, as the CPU's kernels do (`kernels/src/integers.rs`), and adds up exactly; those of
-//! four bits are multiplied with their factors before.
+//! four bits are multiplied with their factors before. Floats of a byte are rounded row by row too, and add up in f32.
 
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
@@ -45,10 +45,10 @@ pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor
 pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
     let y = match &weight.scale {
         Some(scale) => {
-            let (rounded, row_scale) = rows_of_integers(emitter, x); // [n, in], [n]
+            let (rounded, row_scale) = rounded_rows(emitter, x, weight.dtype()); // [n, in], [n]
             let sums = match &weight.factors {
-                Some(factors) => product_of_groups(emitter, &rounded, weight, factors), // [n, out] i32
-                None => product(emitter, &rounded, weight, [&[1], &[1]]),               // [n, out] i32
+                Some(factors) => product_of_groups(emitter, &rounded, weight, factors), // [n, out]
+                None => product(emitter, &rounded, weight, [&[1], &[1]]),               // [n, out]
             };
             let sums = emitter.convert(&sums, DType::F32); // [n, out]
             let row_scale = emitter.broadcast(&row_scale, &[0], sums.dims()); // [n, out]
@@ -99,18 +99,23 @@ fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, contract: [&[usiz
     emitter.slice(&y, 0, 0..1) // [1, out]
 }
 
-/// x `[n, in]` as integers from -127 to 127 `[n, in]`, rounded to the nearest, of ties to the even one, and what those of each
-/// row are multiplied with `[n]`: the largest is 127, so nothing is cut off.
-fn rows_of_integers(emitter: &mut Emitter, x: &Tensor) -> (Tensor, Tensor) {
+/// x `[n, in]` rounded for weights of `dtype` `[n, in]`, to the nearest, of ties to the even one, and what the numbers of each row are
+/// multiplied with `[n]`: integers whose largest is 127, or floats of a byte whose largest is 448, so nothing is cut off.
+fn rounded_rows(emitter: &mut Emitter, x: &Tensor, dtype: DType) -> (Tensor, Tensor) {
+    let is_float = dtype == DType::F8;
     let magnitudes = emitter.elementwise("abs", &[x]); // [n, in]
     let largest = emitter.reduce(Reduction::Max, &magnitudes, &[1]); // [n]
-    let [limit, least, zero] = [127.0, LEAST_MAGNITUDE, 0.0].map(|number| emitter.splat(number, largest.ty.clone())); // [n]
+    let limit = if is_float { 448.0 } else { 127.0 };
+    let [limit, least, zero] = [limit, LEAST_MAGNITUDE, 0.0].map(|number| emitter.splat(number, largest.ty.clone())); // [n]
     let scale = emitter.elementwise("divide", &[&largest, &limit]); // [n]
     let inverse = emitter.elementwise("divide", &[&limit, &largest]); // [n]
     let is_zero = emitter.compare("LT", &largest, &least); // [n]
     let [scale, inverse] = [scale, inverse].map(|factor| emitter.select(&is_zero, &zero, &factor)); // [n]
     let inverse = emitter.broadcast(&inverse, &[0], x.dims()); // [n, in]
     let scaled = emitter.elementwise("multiply", &[x, &inverse]); // [n, in]
+    if is_float {
+        return (emitter.convert(&scaled, DType::F8), scale);
+    }
     let rounded = emitter.elementwise("round_nearest_even", &[&scaled]); // [n, in]
     (emitter.convert(&rounded, DType::I8), scale)
 }

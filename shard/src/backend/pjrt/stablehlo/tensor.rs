@@ -87,6 +87,7 @@ fn element(dtype: DType) -> &'static str {
         DType::F32 => "f32",
         DType::F16 => "f16",
         DType::Bf16 => "bf16",
+        DType::F8 => "f8E4M3FN",
         DType::I4 => "i4",
         DType::I8 => "i8",
         DType::I32 => "i32",

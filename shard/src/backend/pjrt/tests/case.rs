@@ -410,7 +410,9 @@ fn checkpoint(weights: &[(WeightSpec, Vec<f32>)], directory: &std::path::Path) -
             DType::F16 => safetensors::Dtype::F16,
             DType::Bf16 => safetensors::Dtype::BF16,
             DType::F32 => safetensors::Dtype::F32,
-            DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("weights are floats"),
+            DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+                unreachable!("weights are floats")
+            }
         };
         (spec.name.as_str(), TensorView::new(dtype, spec.shape.clone(), bytes).unwrap())
     });

@@ -24,13 +24,25 @@ pub(super) fn check(
     numbers: &mut Numbers,
     tolerances: &[Tolerance],
 ) {
+    let weights = &mut |spec: &WeightSpec| numbers.short_floats(spec.shape.iter().product());
+    check_with(build, (batch, bucket), arguments, weights, tolerances);
+}
+
+/// [`check`] with weights of their own.
+fn check_with(
+    build: &dyn Fn(usize) -> (Arc<Graph>, Vec<WeightSpec>),
+    (batch, bucket): (impl Fn() -> Batch, [usize; 2]),
+    arguments: &[Array],
+    weights: &mut dyn FnMut(&WeightSpec) -> Vec<f32>,
+    tolerances: &[Tolerance],
+) {
     let world_size = NUM_DEVICES as usize;
     let (whole, specs) = build(1);
     let (parts, part_specs) = build(world_size);
     let new = |graph| Case::new(graph, batch(), bucket, layout(bucket[0], 1, 16));
     let [mut whole, mut parts] = [whole, parts].map(new);
     for (spec, part_spec) in specs.into_iter().zip(part_specs) {
-        let values = numbers.short_floats(spec.shape.iter().product());
+        let values = weights(&spec);
         whole.weights.push((spec, values.clone()));
         parts.weights.push((part_spec, values));
     }
@@ -119,6 +131,33 @@ proptest! {
         let batch = || rows_of_one_token(n, &ids);
         let logits = Tolerance::Close { relative: 1e-6, absolute: 2e-6 * size as f32 };
         check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact, logits]);
+    }
+
+    /// Of floats of a byte times a power of two nothing is lost: the oracle computes with the floats themselves.
+    #[test]
+    fn parts_of_floats_of_a_byte_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+        let build = |world_size: usize| {
+            let mut graph = Graph::default();
+            let rounding = (world_size > 1).then_some(Rounding::Fp8);
+            let specs = vec![WeightSpec { rounding, ..shared("head", [vocab_size, size], Partition::Vocab, world_size) }];
+            let (head, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
+            let x = tokens(&mut graph, 0, &[size]);
+            let summand = graph.embedding(head, ids).unwrap();
+            let part = graph.linear(x, head, None).unwrap();
+            if world_size == 1 {
+                return (graph.finish(&[summand, part]), specs);
+            }
+            let hidden = graph.all_reduce(summand).unwrap();
+            let padded = graph.all_gather(part, world_size).unwrap();
+            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            (graph.finish(&[hidden, joined]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let x = floats(&[n, size], numbers.floats_of_a_byte(n, size));
+        let ids = numbers.indices(n, vocab_size);
+        let batch = || rows_of_one_token(n, &ids);
+        let weights = &mut |_: &WeightSpec| numbers.floats_of_a_byte(vocab_size, size);
+        check_with(&build, (batch, [n + 1, 1]), &[x], weights, &[Tolerance::Exact, Tolerance::Exact]);
     }
 
     #[test]

@@ -38,7 +38,7 @@ proptest! {
     fn experts_of_two_devices(
         [num_rows, num_experts] in [1..6usize, 2..24usize],
         [hidden_size, intermediate_size] in prop::array::uniform2(1..20usize),
-        integers in prop::option::of(any_integers()),
+        rounding in prop::option::of(any_rounding()),
         seed in any::<u64>(),
     ) {
         let num_chosen = num_experts.min(2);
@@ -46,7 +46,7 @@ proptest! {
             let spec = |name: &str, shape: [usize; 3]| WeightSpec {
                 partition: Partition::Column,
                 world_size,
-                integers,
+                rounding,
                 ..weight(name, &shape, DType::F32)
             };
             let specs = vec![

@@ -24,7 +24,7 @@ use proptest::test_runner::Config;
 
 use crate::backend::candle::oracle::{Array, Elements};
 use crate::graph::{
-    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Integers, Op, Partition, RouterSpec, Shape, Source,
+    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Op, Partition, Rounding, RouterSpec, Shape, Source,
     TokenScope, Unary, Value, WeightSpec,
 };
 use case::Case;
@@ -105,12 +105,12 @@ fn tests_of_operations_exist() {
 
 /// The weight as integers of 8 bits.
 fn integers_of(spec: WeightSpec) -> WeightSpec {
-    WeightSpec { integers: Some(Integers::Int8), ..spec }
+    WeightSpec { rounding: Some(Rounding::Int8), ..spec }
 }
 
-/// Any kind of integers.
-fn any_integers() -> impl Strategy<Value = Integers> {
-    prop::sample::select(vec![Integers::Int8, Integers::Int4])
+/// What the CPU rounds to as well.
+fn any_rounding() -> impl Strategy<Value = Rounding> {
+    prop::sample::select(vec![Rounding::Int8, Rounding::Int4])
 }
 
 /// An argument of tokens, `[tokens, sizes..]`.
@@ -140,5 +140,5 @@ fn integers(dims: &[usize], values: Vec<i32>) -> Array {
 fn weight(name: &str, shape: &[usize], dtype: DType) -> WeightSpec {
     let partition = Partition::Replicated;
     let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, integers: None }
+    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }
 }

@@ -17,7 +17,7 @@ fn rounding(dtype: DType) -> f32 {
     match dtype {
         DType::Bf16 => 1.0 / 256.0,
         DType::F16 => 1.0 / 2048.0,
-        DType::F32 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => 0.0,
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => 0.0,
     }
 }
 
@@ -75,13 +75,13 @@ proptest! {
         num_rows in prop_oneof![Just(1..2usize), Just(2..20usize)].prop_flat_map(|range| range),
         [num_inputs, num_outputs] in prop::array::uniform2(1..150usize),
         scale in prop::sample::select(vec![1e-32_f32, 1e-3, 1.0, 1e3]),
-        (has_bias, integers) in (any::<bool>(), any_integers()),
+        (has_bias, rounding) in (any::<bool>(), any_rounding()),
         seed in any::<u64>(),
     ) {
         let mut graph = Graph::default();
         let x = tokens(&mut graph, 0, &[num_inputs]);
         let weight_spec = weight("weight", &[num_outputs, num_inputs], DType::F32);
-        let spec = WeightSpec { integers: Some(integers), ..weight_spec };
+        let spec = WeightSpec { rounding: Some(rounding), ..weight_spec };
         let bias_spec = weight("bias", &[num_outputs], DType::F32);
         let matrix = graph.weight(&spec);
         let bias = has_bias.then(|| graph.weight(&bias_spec));

@@ -40,6 +40,16 @@ impl Numbers {
         (0..len).map(|_| (self.below(257) as f32 - 128.0) / 64.0).collect()
     }
 
+    /// Rows whose largest is 1.75: 448 times a power of two, as all others are floats of a byte times the same.
+    pub(super) fn floats_of_a_byte(&mut self, num_rows: usize, len: usize) -> Vec<f32> {
+        let mut number = |idx: usize| {
+            let magnitude = (8 + self.below(7)) as f32 / (8 << self.below(5)) as f32;
+            let magnitude = if idx.is_multiple_of(len) { 1.75 } else { magnitude };
+            if self.below(2) == 0 { magnitude } else { -magnitude }
+        };
+        (0..num_rows * len).map(&mut number).collect()
+    }
+
     /// `len` numbers below `end`.
     pub(super) fn indices(&mut self, len: usize, end: usize) -> Vec<i32> {
         (0..len).map(|_| self.below(end) as i32).collect()

@@ -8,9 +8,9 @@ use ::pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, Host
 use half::{bf16, f16};
 
 use crate::backend::candle::oracle::{Array, Elements};
-use crate::backend::pjrt::integers::RoundedRows;
 use crate::backend::pjrt::launch_id;
 use crate::backend::pjrt::platform::Platform;
+use crate::backend::pjrt::rounded_rows::RoundedRows;
 use crate::backend::pjrt::stablehlo::Type;
 use crate::backend::pjrt::weights::{arrays, element_type};
 use crate::graph::{DType, WeightSpec};
@@ -87,7 +87,7 @@ impl Upload {
 
     /// A device's part of a weight, whose floats are `values`.
     pub(super) fn weight(spec: &WeightSpec, values: &[f32]) -> Vec<Self> {
-        if spec.integers.is_none() {
+        if spec.rounding.is_none() {
             return vec![Self::floats(values, Type::new(spec.local_shape(), spec.dtype))];
         }
         let mut rounded = RoundedRows::new(spec);
@@ -109,7 +109,9 @@ pub(super) fn float_bytes(values: &[f32], dtype: DType) -> Vec<u8> {
         DType::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
         DType::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
         DType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => unreachable!("the tests make floats only"),
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            unreachable!("the tests make floats only")
+        }
     }
 }
 

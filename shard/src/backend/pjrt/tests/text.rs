@@ -97,7 +97,7 @@ fn the_program_of_a_greedy_sampler() {
 
 #[test]
 fn the_program_of_a_decoder_of_integers() {
-    let programs = programs_of(&model().quantized(Integers::Int8));
+    let programs = programs_of(&model().quantized(Rounding::Int8));
     insta::assert_snapshot!(programs.print(DECODER).unwrap().text);
 }
 

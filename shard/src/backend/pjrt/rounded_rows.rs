@@ -1,25 +1,28 @@
-//! Integers that stand for the floats of a matrix, or of several, as devices have them.
+//! The rows of a matrix, or of several, rounded as devices have them.
 //!
-//! Doors: [`types`], [`RoundedRows`]. Both kinds are rounded as the CPU's kernels do it (`kernels/src/integers.rs`, `kernels/src/linear/int4.rs`), so that all
-//! devices have the same. Those of 8 bits lie as the floats did. Those of 4 bits lie with the outputs side by side,
+//! Doors: [`types`], [`RoundedRows`]. Integers are rounded as the CPU's kernels do it (`kernels/src/integers.rs`, `kernels/src/linear/int4.rs`), so that all
+//! devices have the same. Numbers of a byte lie as the floats did. Those of 4 bits lie with the outputs side by side,
 //! `[.., groups, inputs of a group, outputs]`, and factors `[.., groups, outputs]`: so a factor belongs to lanes of vectors, and the TPU's compiler
 //! multiplies with it on the way from memory to the product, without the product in memory.
 
 use kernels::linear::{INT4_GROUP_INPUTS, int4_row};
 
 use super::stablehlo::Type;
-use crate::graph::{DType, Integers, WeightSpec};
+use crate::graph::{DType, Rounding, WeightSpec};
 
 /// A row whose largest magnitude is less becomes zeros, as in the programs.
 const LEAST_MAGNITUDE: f32 = 1e-30;
+/// The largest float of a byte.
+const MAX_FP8: f32 = 448.0;
 
-/// Types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: integers, scales `[.., outputs]`, and factors where there are some.
-pub(super) fn types(integers: Integers, shape: &[usize]) -> Vec<Type> {
+/// Types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales `[.., outputs]`, and factors where there are some.
+pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     let Sizes { stack, outputs, inputs } = Sizes::of(shape);
     let scales = Type::new([stack, &[outputs]].concat(), DType::F32);
-    match integers {
-        Integers::Int8 => vec![Type::new(shape, DType::I8), scales],
-        Integers::Int4 => {
+    match rounding {
+        Rounding::Int8 => vec![Type::new(shape, DType::I8), scales],
+        Rounding::Fp8 => vec![Type::new(shape, DType::F8), scales],
+        Rounding::Int4 => {
             let groups = inputs.div_ceil(INT4_GROUP_INPUTS);
             let numbers = Type::new([stack, &[groups, INT4_GROUP_INPUTS, outputs]].concat(), DType::I4);
             vec![numbers, scales, Type::new([stack, &[groups, outputs]].concat(), DType::I8)]
@@ -27,9 +30,9 @@ pub(super) fn types(integers: Integers, shape: &[usize]) -> Vec<Type> {
     }
 }
 
-/// Rows of floats as integers.
+/// Rows of floats that are rounded.
 pub(super) struct RoundedRows {
-    integers: Integers,
+    rounding: Rounding,
     outputs: usize,
     inputs: usize,
     num_rows: usize,
@@ -49,22 +52,22 @@ struct Sizes<'a> {
 
 impl<'a> Sizes<'a> {
     fn of(shape: &'a [usize]) -> Self {
-        let [stack @ .., outputs, inputs] = shape else { unreachable!("only matrices become integers") };
+        let [stack @ .., outputs, inputs] = shape else { unreachable!("only matrices are rounded") };
         Self { stack, outputs: *outputs, inputs: *inputs }
     }
 }
 
 impl RoundedRows {
-    /// No rows of a device's part of a weight of integers yet.
+    /// No rows of a device's part of a rounded weight yet.
     pub(super) fn new(spec: &WeightSpec) -> Self {
         let shape = spec.local_shape();
-        let integers = spec.integers.expect("the weight is of integers");
+        let rounding = spec.rounding.expect("the weight is rounded");
         let Sizes { outputs, inputs, .. } = Sizes::of(&shape);
         let [numbers, scales, factors] = {
-            let mut types = types(integers, &shape).into_iter();
+            let mut types = types(rounding, &shape).into_iter();
             [(); 3].map(|()| vec![0; types.next().map_or(0, |ty| ty.size_bytes() as usize)])
         };
-        Self { integers, outputs, inputs, num_rows: 0, numbers, scales, factors }
+        Self { rounding, outputs, inputs, num_rows: 0, numbers, scales, factors }
     }
 
     /// Rounds the next rows.
@@ -73,9 +76,11 @@ impl RoundedRows {
         let mut groups = vec![[0; INT4_GROUP_INPUTS]; num_groups];
         let mut factors = vec![0; num_groups];
         for row in rows.chunks(self.inputs) {
-            let scale = match self.integers {
-                Integers::Int8 => int8_row(row, &mut self.numbers[self.num_rows * self.inputs..][..self.inputs]),
-                Integers::Int4 => {
+            let first = self.num_rows * self.inputs;
+            let scale = match self.rounding {
+                Rounding::Int8 => int8_row(row, &mut self.numbers[first..first + self.inputs]),
+                Rounding::Fp8 => fp8_row(row, &mut self.numbers[first..first + self.inputs]),
+                Rounding::Int4 => {
                     let scale = int4_row(row, &mut groups, &mut factors);
                     self.put_column(&groups, &factors);
                     scale
@@ -100,33 +105,71 @@ impl RoundedRows {
 
     /// The bytes of each array.
     pub(super) fn into_arrays(self) -> Vec<Vec<u8>> {
-        let Self { integers, numbers, scales, factors, .. } = self;
-        match integers {
-            Integers::Int8 => vec![numbers, scales],
-            Integers::Int4 => vec![numbers, scales, factors],
+        let Self { rounding, numbers, scales, factors, .. } = self;
+        match rounding {
+            Rounding::Int8 | Rounding::Fp8 => vec![numbers, scales],
+            Rounding::Int4 => vec![numbers, scales, factors],
         }
     }
 }
 
 /// Rounds a row to integers from -127 to 127, and answers what they are multiplied with.
 fn int8_row(row: &[f32], integers: &mut [u8]) -> f32 {
-    let largest = row.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    let (scale, inverse) = if largest < LEAST_MAGNITUDE { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
+    let [scale, inverse] = scale(row, 127.0);
     for (integer, value) in integers.iter_mut().zip(row) {
         *integer = ((value * inverse).round_ties_even() as i8).cast_unsigned();
     }
     scale
 }
 
+/// Rounds a row to floats of a byte from -448 to 448, and answers what they are multiplied with.
+fn fp8_row(row: &[f32], floats: &mut [u8]) -> f32 {
+    let [scale, inverse] = scale(row, MAX_FP8);
+    for (float, value) in floats.iter_mut().zip(row) {
+        *float = fp8(value * inverse);
+    }
+    scale
+}
+
+/// What numbers up to `limit` that stand for `row` are multiplied with, and what the row is to get them.
+fn scale(row: &[f32], limit: f32) -> [f32; 2] {
+    let largest = row.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    if largest < LEAST_MAGNITUDE { [0.0; 2] } else { [largest / limit, limit / largest] }
+}
+
+/// The nearest float of a sign, four bits of exponent and three of mantissa, of two the even one; the largest for what is larger. It has no
+/// infinities (E4M3 of arXiv 2209.05433).
+fn fp8(value: f32) -> u8 {
+    const NAN: u8 = 0x7f;
+    /// Bits of the mantissa that are cut off, and the distance of the exponents.
+    const CUT_BITS: u32 = 20;
+    const EXPONENT: u32 = (127 - 7) << 3;
+    let sign = (value.to_bits() >> 31 << 7) as u8;
+    let magnitude = value.abs();
+    let bits = if magnitude.is_nan() {
+        NAN
+    } else if magnitude < 1.0 / 64.0 {
+        // Multiples of 2^-9, of which eight are the least number with an exponent.
+        (magnitude * 512.0).round_ties_even() as u8
+    } else {
+        let bits = magnitude.min(MAX_FP8).to_bits();
+        let half = (1 << (CUT_BITS - 1)) - 1 + (bits >> CUT_BITS & 1);
+        (((bits + half) >> CUT_BITS) - EXPONENT) as u8
+    };
+    sign | bits
+}
+
 #[cfg(test)]
 mod tests {
+    use candle_core::{Device, Tensor};
+
     use super::*;
     use crate::graph::{Partition, Source};
 
-    fn rounded(integers: Integers, shape: &[usize], rows: &[f32]) -> [Vec<i8>; 3] {
+    fn rounded(rounding: Rounding, shape: &[usize], rows: &[f32]) -> [Vec<i8>; 3] {
         let (name, shape, source) = ("w".to_owned(), shape.to_vec(), Source::Whole);
-        let (dtype, partition, integers) = (DType::F32, Partition::Replicated, Some(integers));
-        let spec = WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, integers };
+        let (dtype, partition, rounding) = (DType::F32, Partition::Replicated, Some(rounding));
+        let spec = WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding };
         let mut rounded = RoundedRows::new(&spec);
         let (first, rest) = rows.split_at(spec.shape[spec.shape.len() - 1]);
         rounded.append(first);
@@ -143,7 +186,7 @@ mod tests {
     #[test]
     fn rows_of_eight_bits_have_a_scale() {
         let rows = [0.0, -127.0, 2.5, 3.5, 126.4, 1e-31, 0.0, 0.0, 0.0, 0.0, -0.5, 0.25, 0.0, 0.0, 0.0];
-        let [numbers, found, factors] = rounded(Integers::Int8, &[3, 5], &rows);
+        let [numbers, found, factors] = rounded(Rounding::Int8, &[3, 5], &rows);
         assert_eq!(scales(&found), [1.0, 0.0, 0.5 / 127.0]);
         assert_eq!(numbers, [0, -127, 2, 4, 126, 0, 0, 0, 0, 0, -127, 64, 0, 0, 0]);
         assert!(factors.is_empty());
@@ -157,7 +200,7 @@ mod tests {
             .into_iter()
             .flat_map(|(value, last)| row(value, last))
             .collect();
-        let [numbers, found, factors] = rounded(Integers::Int4, &[2, 2, 33], &rows);
+        let [numbers, found, factors] = rounded(Rounding::Int4, &[2, 2, 33], &rows);
         assert_eq!(scales(&found), [1.0, 1.0, 0.0, 1.0]);
         let number = |matrix: usize, input: usize, output: usize| numbers[(matrix * 64 + input) * 2 + output];
         let factor = |matrix: usize, input: usize, output: usize| factors[(matrix * 2 + input / 32) * 2 + output];
@@ -171,9 +214,39 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_floats_of_a_byte_have_a_scale() {
+        let [numbers, found, factors] = rounded(Rounding::Fp8, &[2, 3], &[1.75, -0.5, 0.0, 0.0, 1e-31, 0.0]);
+        assert_eq!(scales(&found), [1.0 / 256.0, 0.0]);
+        assert_eq!(numbers.into_iter().map(i8::cast_unsigned).collect::<Vec<_>>(), [0x7e, 0xf0, 0, 0, 0, 0]);
+        assert!(factors.is_empty());
+    }
+
+    /// Candle rounds by tables of its own.
+    #[test]
+    fn floats_of_a_byte_are_the_nearest() {
+        let of_byte = |bits: u8| -> f32 {
+            let byte = Tensor::from_raw_buffer(&[bits], candle_core::DType::F8E4M3, &[], &Device::Cpu).unwrap();
+            byte.to_dtype(candle_core::DType::F32).unwrap().to_scalar().unwrap()
+        };
+        let neighbours = (0..0x7e_u8).flat_map(|bits| {
+            let [low, high] = [of_byte(bits), of_byte(bits + 1)];
+            let middle = f32::midpoint(low, high);
+            let [below, above] = [middle.next_down(), middle.next_up()];
+            let even = if bits % 2 == 0 { bits } else { bits + 1 };
+            [(low, bits), (below, bits), (middle, even), (above, bits + 1)]
+        });
+        for (value, expected) in neighbours.chain([(448.0, 0x7e), (1e9, 0x7e), (f32::INFINITY, 0x7e)]) {
+            assert_eq!(fp8(value), expected, "{value}");
+            assert_eq!(fp8(-value), expected | 0x80, "-{value}");
+        }
+        assert_eq!(fp8(f32::NAN) & 0x7f, 0x7f);
+    }
+
+    #[test]
     fn types_are_those_of_the_arrays() {
-        let text = |integers| types(integers, &[3, 10, 65]).iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(text(Integers::Int8), ["tensor<3x10x65xi8>", "tensor<3x10xf32>"]);
-        assert_eq!(text(Integers::Int4), ["tensor<3x3x32x10xi4>", "tensor<3x10xf32>", "tensor<3x3x10xi8>"]);
+        let text = |rounding| types(rounding, &[3, 10, 65]).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(text(Rounding::Int8), ["tensor<3x10x65xi8>", "tensor<3x10xf32>"]);
+        assert_eq!(text(Rounding::Fp8), ["tensor<3x10x65xf8E4M3FN>", "tensor<3x10xf32>"]);
+        assert_eq!(text(Rounding::Int4), ["tensor<3x3x32x10xi4>", "tensor<3x10xf32>", "tensor<3x3x10xi8>"]);
     }
 }
