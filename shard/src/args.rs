@@ -113,9 +113,9 @@ pub enum Dtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Quantize {
-    /// Rounding from -127 to 127 with a scale per output.
+    /// Integers from -127 to 127 with a scale per output.
     Int8,
-    /// Rounding of four bits with a factor per group of inputs and a scale per output; the head is [`Int8`](Self::Int8), as its
+    /// Integers of four bits with a factor per group of inputs and a scale per output; the head is [`Int8`](Self::Int8), as its
     /// errors choose the token.
     Int4,
     /// Floats of a byte, E4M3, with a scale per output.
@@ -135,7 +135,7 @@ pub enum KvCacheDtype {
     F16,
     /// The upper half of single precision.
     Bf16,
-    /// Rounding from -127 to 127 with a scale per token and head.
+    /// Integers from -127 to 127 with a scale per token and head.
     Int8,
 }
 

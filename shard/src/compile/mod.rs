@@ -124,7 +124,7 @@ pub enum CompileError {
         num_devices: usize,
         /// Its name.
         topology: String,
-        /// Whether they are integers already.
+        /// Whether they are smaller ones already.
         is_quantized: bool,
     },
     /// No type is known.

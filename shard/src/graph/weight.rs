@@ -60,11 +60,11 @@ pub(crate) enum Quantization {
     None,
     /// Numbers of a byte with a scale for each block of so many rows and columns; for each row or matrix where none is given.
     Scaled { block: Option<[usize; 2]> },
-    /// Rounding, as GPTQ stores them; zeros are stored smaller by `zero_offset`.
+    /// Integers, as GPTQ stores them; zeros are stored smaller by `zero_offset`.
     Gptq { num_bits: usize, zero_offset: u32 },
-    /// Rounding of four bits, as AWQ stores them.
+    /// Integers of four bits, as AWQ stores them.
     Awq,
-    /// Rounding around zero, as compressed-tensors packs them.
+    /// Integers around zero, as compressed-tensors packs them.
     Packed { num_bits: usize },
 }
 
