@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the kernels' tests under the address sanitizer: `kernels/sanitize.sh [TEST]`, about ten minutes on two cores.
+# Runs the kernels' tests under the address sanitizer: `kernels/sanitize.sh [TEST]`, ten minutes on two cores, fifteen where AMX is emulated.
 #
 # The sanitizer is not stable in the compiler, so unstable options are allowed for this run. Without optimisation each of the
 # intrinsics would be a call: the tests would not end.
