@@ -16,13 +16,18 @@ pub(crate) trait Dots<S: Simd>: Copy {
     /// Of one output.
     type Sum;
     type Sums: Copy;
+    /// Of a line, or a part of each.
+    type Words: Copy;
+
+    /// Parts of words that are multiplied one after the other: of each, a row on the left has a line of words of its own.
+    const PARTS: usize;
 
     fn load(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums;
     fn store(simd: S, sums: Self::Sums, to: &mut [Self::Sum; LANES]);
-    /// A line of words as they are multiplied.
-    fn words(simd: S, line: &Line) -> S::Integers;
+    /// A part of a line's words as they are multiplied.
+    fn words(simd: S, line: &Line, part: usize) -> Self::Words;
     /// Adds the products of each of `words` and `word`.
-    fn add(simd: S, sums: Self::Sums, words: S::Integers, word: u32) -> Self::Sums;
+    fn add(simd: S, sums: Self::Sums, words: Self::Words, word: u32) -> Self::Sums;
 }
 
 /// Four integers from -127 to 127 in a word.
@@ -36,6 +41,9 @@ pub(crate) struct Bf16Pairs;
 impl<S: Simd> Dots<S> for Int8Quads {
     type Sum = i32;
     type Sums = S::Integers;
+    type Words = S::Integers;
+
+    const PARTS: usize = S::DOT_PARTS;
 
     #[inline(always)]
     fn load(simd: S, sums: &[i32; LANES]) -> S::Integers {
@@ -48,8 +56,8 @@ impl<S: Simd> Dots<S> for Int8Quads {
     }
 
     #[inline(always)]
-    fn words(simd: S, line: &Line) -> S::Integers {
-        simd.load_quads(&line.0)
+    fn words(simd: S, line: &Line, part: usize) -> S::Integers {
+        simd.load_quads(&line.0, part)
     }
 
     #[inline(always)]
@@ -61,6 +69,9 @@ impl<S: Simd> Dots<S> for Int8Quads {
 impl<S: Simd> Dots<S> for Bf16Pairs {
     type Sum = f32;
     type Sums = S::Vector;
+    type Words = S::Integers;
+
+    const PARTS: usize = 1;
 
     #[inline(always)]
     fn load(simd: S, sums: &[f32; LANES]) -> S::Vector {
@@ -73,7 +84,7 @@ impl<S: Simd> Dots<S> for Bf16Pairs {
     }
 
     #[inline(always)]
-    fn words(simd: S, line: &Line) -> S::Integers {
+    fn words(simd: S, line: &Line, _part: usize) -> S::Integers {
         simd.load_words(&line.0)
     }
 
@@ -100,14 +111,16 @@ pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
     match num_rows {
         12.. if S::NUM_SUMS >= 24 => 12,
         8.. if S::NUM_SUMS >= 16 => 8,
-        4.. if S::NUM_SUMS >= 8 => 4,
+        6.. if S::HAS_LONE_COLUMNS => 6,
+        4.. if S::NUM_SUMS >= 8 || S::HAS_LONE_COLUMNS => 4,
+        3 if S::HAS_LONE_COLUMNS => 3,
         2.. if S::NUM_SUMS >= 4 => 2,
         _ => 1,
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][16 words]` and `right` `[steps][2][16 words][16 columns]`. Each
-/// sweep asks for its share of the lines ahead.
+/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][parts][16 words]` and `right` `[steps][2][16 words][16 columns]`.
+/// Each sweep asks for its share of the lines ahead.
 #[inline(always)]
 pub(crate) fn add_product<S: Simd, D: Dots<S>>(
     simd: S,
@@ -122,11 +135,14 @@ pub(crate) fn add_product<S: Simd, D: Dots<S>>(
     for ahead in shares {
         let rows = Rows { left, num_rows, row, ahead };
         row += match rows_together::<S>(num_rows - row) {
-            12 => add_rows::<S, D, 12>(simd, rows, right, sums),
-            8 => add_rows::<S, D, 8>(simd, rows, right, sums),
-            4 => add_rows::<S, D, 4>(simd, rows, right, sums),
-            2 => add_rows::<S, D, 2>(simd, rows, right, sums),
-            _ => add_rows::<S, D, 1>(simd, rows, right, sums),
+            12 => rows.add::<S, D, 12>(simd, right, sums),
+            8 => rows.add::<S, D, 8>(simd, right, sums),
+            6 => rows.add_columns::<S, D, 6>(simd, right, sums),
+            4 if S::HAS_LONE_COLUMNS => rows.add_columns::<S, D, 4>(simd, right, sums),
+            4 => rows.add::<S, D, 4>(simd, right, sums),
+            3 => rows.add_columns::<S, D, 3>(simd, right, sums),
+            2 => rows.add::<S, D, 2>(simd, right, sums),
+            _ => rows.add::<S, D, 1>(simd, right, sums),
         };
     }
 }
@@ -140,42 +156,74 @@ struct Rows<'a> {
     ahead: Ahead,
 }
 
-#[inline(always)]
-fn add_rows<S: Simd, D: Dots<S>, const ROWS: usize>(
-    simd: S,
-    rows: Rows<'_>,
-    right: &[Line],
-    sums: &mut Block<D::Sum>,
-) -> usize {
-    let sums = &mut sums.0[rows.row..rows.row + ROWS];
-    let mut vectors =
-        [[D::load(simd, sums[0][..LANES].first_chunk().expect("a row has more columns")); NUM_VECTORS]; ROWS];
-    for (vectors, sums) in vectors.iter_mut().zip(&*sums) {
-        for (vector, sums) in vectors.iter_mut().zip(sums.as_chunks().0) {
-            *vector = D::load(simd, sums);
-        }
+impl Rows<'_> {
+    /// All columns at a time.
+    #[inline(always)]
+    fn add<S: Simd, D: Dots<S>, const ROWS: usize>(self, simd: S, right: &[Line], sums: &mut Block<D::Sum>) -> usize {
+        self.add_vectors::<S, D, ROWS, NUM_VECTORS>(simd, right, 0, sums);
+        ROWS
     }
-    let steps = rows.left.chunks_exact(rows.num_rows).zip(right.chunks_exact(STEP_LINES));
-    for (step, (left, right)) in steps.enumerate() {
-        let left = &left[rows.row..rows.row + ROWS];
-        let (first, second) = right.split_at(TILE_SIZE);
-        for pair in 0..TILE_SIZE {
-            // A few at a time: there are few places for lines that are under way.
-            rows.ahead.prefetch(simd, step, 2 * pair..2 * pair + 2);
-            let (first, second) = (D::words(simd, &first[pair]), D::words(simd, &second[pair]));
-            for (row, vectors) in vectors.iter_mut().enumerate() {
-                // Words are read one by one, as they are used: all at once would take registers from the sums.
-                compiler_fence(Ordering::SeqCst);
-                let word = left[row].0[pair];
-                vectors[0] = D::add(simd, vectors[0], first, word);
-                vectors[1] = D::add(simd, vectors[1], second, word);
+
+    /// One vector of columns at a time.
+    #[inline(always)]
+    fn add_columns<S: Simd, D: Dots<S>, const ROWS: usize>(
+        self,
+        simd: S,
+        right: &[Line],
+        sums: &mut Block<D::Sum>,
+    ) -> usize {
+        for vector in 0..NUM_VECTORS {
+            self.add_vectors::<S, D, ROWS, 1>(simd, right, vector, sums);
+        }
+        ROWS
+    }
+
+    #[inline(always)]
+    fn add_vectors<S: Simd, D: Dots<S>, const ROWS: usize, const VECTORS: usize>(
+        self,
+        simd: S,
+        right: &[Line],
+        first_vector: usize,
+        sums: &mut Block<D::Sum>,
+    ) {
+        let sums = &mut sums.0[self.row..self.row + ROWS];
+        let first_sums = sums[0].first_chunk().expect("a row has more columns");
+        let mut vectors = [[D::load(simd, first_sums); VECTORS]; ROWS];
+        for (vectors, sums) in vectors.iter_mut().zip(&*sums) {
+            for (vector, sums) in vectors.iter_mut().zip(&sums.as_chunks().0[first_vector..]) {
+                *vector = D::load(simd, sums);
+            }
+        }
+        let steps = self.left.chunks_exact(self.num_rows * D::PARTS).zip(right.chunks_exact(STEP_LINES));
+        for (step, (left, right)) in steps.enumerate() {
+            let left = &left[self.row * D::PARTS..][..ROWS * D::PARTS];
+            let right = &right[first_vector * TILE_SIZE..][..VECTORS * TILE_SIZE];
+            // Part after part: words of both at once would take registers from the sums.
+            for part in 0..D::PARTS {
+                for idx in 0..TILE_SIZE {
+                    if part == 0 && first_vector == 0 {
+                        // A few at a time: there are few places for lines that are under way.
+                        self.ahead.prefetch(simd, step, 2 * idx..2 * idx + 2);
+                    }
+                    let mut words = [D::words(simd, &right[idx], part); VECTORS];
+                    for (vector, words) in words.iter_mut().enumerate() {
+                        *words = D::words(simd, &right[vector * TILE_SIZE + idx], part);
+                    }
+                    for (row, vectors) in vectors.iter_mut().enumerate() {
+                        // Words are read one by one, as they are used: all at once would take registers from the sums.
+                        compiler_fence(Ordering::SeqCst);
+                        let word = left[row * D::PARTS + part].0[idx];
+                        for (vector, words) in vectors.iter_mut().zip(words) {
+                            *vector = D::add(simd, *vector, words, word);
+                        }
+                    }
+                }
+            }
+        }
+        for (vectors, sums) in vectors.into_iter().zip(sums) {
+            for (vector, sums) in vectors.into_iter().zip(&mut sums.as_chunks_mut().0[first_vector..]) {
+                D::store(simd, vector, sums);
             }
         }
     }
-    for (vectors, sums) in vectors.into_iter().zip(sums) {
-        for (vector, sums) in vectors.into_iter().zip(sums.as_chunks_mut().0) {
-            D::store(simd, vector, sums);
-        }
-    }
-    ROWS
 }

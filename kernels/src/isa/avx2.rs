@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
 use std::arch::x86_64::*;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group};
 use super::simd::{Kernel, LANES, Simd};
@@ -40,8 +41,9 @@ impl Simd for Avx2 {
     type Vector = Pair;
     type Integers = [__m256i; 2];
 
-    const NUM_SUMS: usize = 4;
+    const NUM_SUMS: usize = 6;
     const HAS_LONE_COLUMNS: bool = true;
+    const DOT_PARTS: usize = 2;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Pair {
@@ -197,12 +199,20 @@ impl Simd for Avx2 {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe {
             let word = _mm256_set1_epi32(word.cast_signed());
-            let add = |sums, bytes| {
-                // One factor must be without sign. Two products of at most 127 · 127 fit into 16 bits.
-                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(bytes), _mm256_sign_epi8(word, bytes));
-                _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-            };
-            [add(sums[0], quads[0]), add(sums[1], quads[1])]
+            let [low, high] = [_mm256_madd_epi16(quads[0], word), _mm256_madd_epi16(quads[1], word)];
+            [_mm256_add_epi32(sums[0], low), _mm256_add_epi32(sums[1], high)]
+        }
+    }
+
+    #[inline(always)]
+    fn load_quads(self, words: &[u32; LANES], part: usize) -> [__m256i; 2] {
+        let [mut low, mut high] = self.load_words(words);
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe {
+            if part == 0 {
+                [low, high] = [_mm256_slli_epi16::<8>(low), _mm256_slli_epi16::<8>(high)];
+            }
+            [_mm256_srai_epi16::<8>(low), _mm256_srai_epi16::<8>(high)]
         }
     }
 
@@ -227,6 +237,8 @@ impl Simd for Avx2 {
                 let [first, second] = [_mm256_srli_epi16::<4>(first), _mm256_srli_epi16::<4>(second)];
                 let high = [_mm256_and_si256(first, nibble), _mm256_and_si256(second, nibble)];
                 for (dots, x) in dots.iter_mut().zip(x) {
+                    // Words are read as they are used: all at once would take registers from the sums.
+                    compiler_fence(Ordering::SeqCst);
                     // The sum of 16 products of at most 8 · 127, whichever come first, fits into 16 bits.
                     let quad = _mm256_set1_epi32(x.quads[idx].cast_signed());
                     dots[0] = _mm256_add_epi16(dots[0], _mm256_maddubs_epi16(low[0], quad));

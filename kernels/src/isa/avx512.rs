@@ -63,6 +63,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     const NUM_SUMS: usize = 24;
     const MIN_UNPACKED_ROWS: usize = if Self::HAS_VNNI { 16 } else { usize::MAX };
     const BYTE_OFFSET: i32 = if Self::HAS_VNNI { 128 } else { 0 };
+    const DOT_PARTS: usize = if Self::HAS_VNNI { 1 } else { 2 };
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -178,13 +179,16 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 
     #[inline(always)]
-    fn load_quads(self, words: &[u32; LANES]) -> __m512i {
+    fn load_quads(self, words: &[u32; LANES], part: usize) -> __m512i {
         let bytes = self.load_words(words);
-        if !Self::HAS_VNNI {
-            return bytes;
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW.
+        unsafe {
+            match part {
+                _ if Self::HAS_VNNI => _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)),
+                0 => _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes)),
+                _ => _mm512_srai_epi16::<8>(bytes),
+            }
         }
-        // SAFETY: `self` proves that the CPU has AVX-512.
-        unsafe { _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)) }
     }
 
     #[inline(always)]
@@ -192,14 +196,10 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
         // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used.
         unsafe {
             let word = _mm512_set1_epi32(word.cast_signed());
-            // One factor must be without sign.
             if Self::HAS_VNNI {
                 return _mm512_dpbusd_epi32(sums, quads, word);
             }
-            let word = _mm512_mask_sub_epi8(word, _mm512_movepi8_mask(quads), _mm512_setzero_si512(), word);
-            // Two products of at most 127 · 127 fit into 16 bits.
-            let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(quads), word);
-            _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+            _mm512_add_epi32(sums, _mm512_madd_epi16(quads, word))
         }
     }
 

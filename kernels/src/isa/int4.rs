@@ -56,9 +56,9 @@ impl Int4Group<'_> {
     }
 }
 
-/// Two sums in one word.
+/// Two integers in one word.
 #[inline(always)]
-pub(super) fn pair(low: i16, high: i16) -> u32 {
+pub(crate) fn pair(low: i16, high: i16) -> u32 {
     u32::from(high.cast_unsigned()) << 16 | u32::from(low.cast_unsigned())
 }
 

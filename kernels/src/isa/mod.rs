@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::Tiles;
-pub(crate) use int4::{GROUP_LINES, GroupOfX, Int4Group};
+pub(crate) use int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use no_tiles::Tiles;
 use portable::Portable;
@@ -174,9 +174,14 @@ impl Isa {
         }
     }
 
-    /// [`Simd::NUM_SUMS`] of this instruction set.
-    pub(crate) fn num_sums(self) -> usize {
-        self.run(NumSums)
+    /// [`Simd::MAX_ROWS`] of this instruction set.
+    pub(crate) fn max_rows(self) -> usize {
+        self.run(MaxRows)
+    }
+
+    /// [`Simd::DOT_PARTS`] of this instruction set.
+    pub(crate) fn dot_parts(self) -> usize {
+        self.run(DotParts)
     }
 
     /// Runs `kernel`, which computes with floats alone: all that have AVX-512 run the same code.
@@ -226,14 +231,25 @@ impl Isa {
     }
 }
 
-struct NumSums;
+struct DotParts;
 
-impl Kernel for NumSums {
+impl Kernel for DotParts {
     type Output = usize;
 
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) -> usize {
-        S::NUM_SUMS
+        S::DOT_PARTS
+    }
+}
+
+struct MaxRows;
+
+impl Kernel for MaxRows {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) -> usize {
+        S::MAX_ROWS
     }
 }
 

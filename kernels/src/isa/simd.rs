@@ -29,12 +29,17 @@ pub(crate) trait Simd: Copy {
 
     /// Sums that stay in registers beside what is added to them.
     const NUM_SUMS: usize;
-    /// Whether products of four rows go by one vector of columns at a time, so that they share what is loaded and widened.
+    /// Whether products of three rows or more go by one vector of columns at a time, so that they share what is loaded and widened.
     const HAS_LONE_COLUMNS: bool = false;
+    /// Rows that are multiplied together at most: where columns are lone, by one vector, otherwise by two.
+    const MAX_ROWS: usize = if Self::HAS_LONE_COLUMNS { Self::NUM_SUMS } else { Self::NUM_SUMS / 2 };
     /// Rows for which weights of four bits are made integers of eight before: where [`Simd::add_dots`] is one instruction, this pays.
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
     /// What [`Simd::load_quads`] adds to each byte.
     const BYTE_OFFSET: i32 = 0;
+    /// Parts of four bytes that [`Simd::add_dots`] multiplies: all as bytes or, in two parts, the first and third and then the second and
+    /// fourth, each two as integers of 16 bits.
+    const DOT_PARTS: usize = 1;
 
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
@@ -61,13 +66,13 @@ pub(crate) trait Simd: Copy {
     fn to_floats(self, integers: Self::Integers) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
-    /// To each sum the products of the four bytes of its word of `quads` and those of `word`, which are integers from -127 to 127; those of
-    /// `quads` larger by [`Simd::BYTE_OFFSET`]. Sums that begin with minus that times the sum of all words' bytes end as if they were not.
+    /// To each sum the products of the integers of its word of `quads` and those of `word`, which are from -127 to 127; those of `quads`
+    /// larger by [`Simd::BYTE_OFFSET`]. Sums that begin with minus that times the sum of all words' bytes end as if they were not.
     fn add_dots(self, sums: Self::Integers, quads: Self::Integers, word: u32) -> Self::Integers;
-    /// Words of four bytes as [`Simd::add_dots`] wants them.
+    /// A part of words of four bytes as [`Simd::add_dots`] wants it.
     #[inline(always)]
-    fn load_quads(self, words: &[u32; LANES]) -> Self::Integers {
-        const { assert!(Self::BYTE_OFFSET == 0, "bytes are as they are") };
+    fn load_quads(self, words: &[u32; LANES], _part: usize) -> Self::Integers {
+        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes are as they are") };
         self.load_words(words)
     }
 
@@ -85,11 +90,11 @@ pub(crate) trait Simd: Copy {
         group: Int4Group<'_>,
         x: &[GroupOfX<'_>; ROWS],
     ) {
-        const { assert!(Self::BYTE_OFFSET == 0, "bytes of groups are centred") };
+        const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes of groups are centred") };
         let mut dots = [self.load_integers(&[0; LANES]); ROWS];
         for idx in 0..GROUP_LINES {
             let [low, high] = group.centred(idx);
-            let [low, high] = [self.load_quads(&low), self.load_quads(&high)];
+            let [low, high] = [self.load_quads(&low, 0), self.load_quads(&high, 0)];
             for (dots, x) in dots.iter_mut().zip(x) {
                 *dots = self.add_dots(*dots, low, x.quads[idx]);
                 *dots = self.add_dots(*dots, high, x.quads[idx + GROUP_LINES]);

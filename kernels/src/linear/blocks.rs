@@ -1,6 +1,7 @@
-//! x in blocks of rows for products with tiled weights: `[blocks][steps][rows]` lines of bf16 or, with a scale per row, of int8.
+//! x in blocks of rows for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or, with a scale per row, of int8.
 //!
-//! Door: [`Blocks`]. Missing inputs of the last step are zero; missing rows of the last block are any numbers.
+//! Door: [`Blocks`]. A row has one line per step or, where integers are multiplied as 16 bits, one for each of two parts. Missing inputs of
+//! the last step are zero; missing rows of the last block are any numbers.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use rayon::prelude::*;
 use super::int4::{self, STEP_GROUPS};
 use super::tiled_weight::Format;
 use crate::integers::{int8, int8_scale};
-use crate::isa::{Isa, Kernel, Simd};
+use crate::isa::{Isa, Kernel, Simd, pair};
 use crate::lines::{BLOCK_ROWS, Line, Lines};
 
 /// Lines between blocks: where their distance is a power of two, the same steps of all of them fall into few sets of the caches.
@@ -24,6 +25,7 @@ thread_local! {
 /// All blocks of x.
 pub(super) struct Blocks {
     lines: Lines,
+    num_parts: usize,
     block_rows: usize,
     block_len: usize,
     rows: Vec<RowNumbers>,
@@ -43,7 +45,7 @@ pub(super) struct RowNumbers {
 /// A block of x, for some steps.
 #[derive(Clone, Copy)]
 pub(super) struct BlockOfX<'a> {
-    /// `[steps][rows]`
+    /// `[steps][rows][parts]`
     pub(super) lines: &'a [Line],
     /// `[steps][rows]`, or none.
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
@@ -54,6 +56,7 @@ struct Round<'a> {
     format: Format,
     x: &'a [f32],
     num_inputs: usize,
+    num_parts: usize,
     block_rows: usize,
     lines: &'a mut [Line],
     rows: &'a mut [RowNumbers],
@@ -64,8 +67,9 @@ struct Round<'a> {
 impl Blocks {
     /// Rounds x `[rows, num_inputs]`, on one thread if it `is_small`.
     pub(super) fn new(isa: Isa, format: Format, (x, num_inputs): (&[f32], usize), is_small: bool) -> Self {
+        let num_parts = if format == Format::Int8 { isa.dot_parts() } else { 1 };
         let Self { mut lines, block_rows, block_len, mut rows, .. } =
-            Self::unwritten(format, x.len() / num_inputs, num_inputs);
+            Self::unwritten((format, num_parts), x.len() / num_inputs, num_inputs);
         let num_starts = if format == Format::Int4 { rows.len() / block_rows * block_len } else { 0 };
         let mut starts = vec![[0; STEP_GROUPS]; num_starts];
         let mut rest = starts.as_mut_slice();
@@ -73,27 +77,27 @@ impl Blocks {
             lines.chunks_mut(block_len).zip(rows.chunks_mut(block_rows)).zip(x.chunks(block_rows * num_inputs));
         let blocks = blocks.map(|((lines, rows), x)| {
             let starts = rest.split_off_mut(..block_len.min(rest.len())).unwrap_or_default();
-            Round { format, x, num_inputs, block_rows, lines, rows, starts }
+            Round { format, x, num_inputs, num_parts, block_rows, lines, rows, starts }
         });
         let blocks: Vec<Round<'_>> = blocks.collect();
         let min_blocks = if is_small { blocks.len().max(1) } else { 1 };
         blocks.into_par_iter().with_min_len(min_blocks).for_each(|block| isa.run(block));
-        Self { lines, block_rows, block_len, rows, starts }
+        Self { lines, num_parts, block_rows, block_len, rows, starts }
     }
 
     /// Blocks of any numbers for `num_rows` rows, not scaled.
-    pub(super) fn unwritten(format: Format, num_rows: usize, num_inputs: usize) -> Self {
+    pub(super) fn unwritten((format, num_parts): (Format, usize), num_rows: usize, num_inputs: usize) -> Self {
         let block_rows = Self::rows_of_blocks(num_rows);
         let num_blocks = num_rows.div_ceil(block_rows);
         let gap = if num_blocks > 1 { GAP_LINES } else { 0 };
-        let block_len = block_rows * num_inputs.div_ceil(format.step_inputs()) + gap;
+        let block_len = block_rows * num_inputs.div_ceil(format.step_inputs()) * num_parts + gap;
         let mut kept = SCRATCH.take();
         let len = num_blocks * block_len;
-        // [blocks][steps][rows], and more.
+        // [blocks][steps][rows][parts], and more.
         let lines = kept.pop().filter(|lines| lines.len() >= len).unwrap_or_else(|| Lines::zeros(len));
         SCRATCH.set(kept);
         let rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
-        Self { lines, block_rows, block_len, rows, starts: Vec::new() }
+        Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new() }
     }
 
     /// Rows of each block where there are so many together.
@@ -101,7 +105,7 @@ impl Blocks {
         num_rows.clamp(1, BLOCK_ROWS)
     }
 
-    /// The lines `[blocks][steps][rows]`, and how many a block has.
+    /// The lines `[blocks][steps][rows][parts]`, and how many a block has.
     pub(super) fn lines_mut(&mut self) -> (&mut [Line], usize) {
         (&mut self.lines, self.block_len)
     }
@@ -113,6 +117,11 @@ impl Blocks {
         SCRATCH.set(kept);
     }
 
+    /// Lines of a row in a step.
+    pub(super) fn num_parts(&self) -> usize {
+        self.num_parts
+    }
+
     /// Rows of each block.
     pub(super) fn block_rows(&self) -> usize {
         self.block_rows
@@ -121,7 +130,8 @@ impl Blocks {
     /// A block's part of `steps`.
     pub(super) fn block(&self, idx: usize, steps: Range<usize>) -> BlockOfX<'_> {
         let first = idx * self.block_len;
-        let lines = first + steps.start * self.block_rows..first + steps.end * self.block_rows;
+        let step_len = self.block_rows * self.num_parts;
+        let lines = first + steps.start * step_len..first + steps.end * step_len;
         let starts = if self.starts.is_empty() { &[] } else { &self.starts[lines.clone()] };
         BlockOfX { lines: &self.lines[lines], starts }
     }
@@ -138,7 +148,7 @@ impl Kernel for Round<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for (row, x) in self.x.chunks_exact(self.num_inputs).enumerate() {
-            let lines = self.lines.iter_mut().skip(row).step_by(self.block_rows);
+            let lines = self.lines.chunks_exact_mut(self.num_parts).skip(row).step_by(self.block_rows);
             if self.format == Format::Bf16 {
                 bf16_row(simd, x, lines);
             } else {
@@ -156,20 +166,20 @@ impl Kernel for Round<'_> {
 }
 
 #[inline(always)]
-fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut Line>) {
+fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) {
     let (whole, rest) = padded(x);
-    for (line, values) in lines.zip(whole.iter().chain(&rest)) {
-        simd.round_to_bf16(values, line);
+    for (lines, values) in lines.zip(whole.iter().chain(&rest)) {
+        simd.round_to_bf16(values, &mut lines[0]);
     }
 }
 
 /// In plain loops over as many values as a line has, which the compiler vectorises.
 #[inline(always)]
-fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut Line>) -> RowNumbers {
+fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) -> RowNumbers {
     let (scale, inverse) = int8_scale(x);
     let (whole, rest) = padded::<64>(x);
     let mut sum = 0;
-    for (line, values) in lines.zip(whole.iter().chain(&rest)) {
+    for (lines, values) in lines.zip(whole.iter().chain(&rest)) {
         let mut bytes = [0; 64];
         for (byte, value) in bytes.iter_mut().zip(values) {
             *byte = int8(*value, inverse);
@@ -177,8 +187,18 @@ fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut Line>) -> RowNumb
         for byte in bytes {
             sum += i32::from(byte.cast_signed());
         }
-        for (word, bytes) in line.0.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u32::from_le_bytes(*bytes);
+        match lines {
+            [even, odd] => {
+                for (idx, bytes) in bytes.as_chunks().0.iter().enumerate() {
+                    let [a, b, c, d] = bytes.map(|byte| i16::from(byte.cast_signed()));
+                    [even.0[idx], odd.0[idx]] = [pair(a, c), pair(b, d)];
+                }
+            }
+            lines => {
+                for (word, bytes) in lines[0].0.iter_mut().zip(bytes.as_chunks().0) {
+                    *word = u32::from_le_bytes(*bytes);
+                }
+            }
         }
     }
     RowNumbers { scale, sum }

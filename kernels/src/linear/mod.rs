@@ -31,7 +31,7 @@ use rayon::prelude::*;
 
 use crate::activation::{self, Activation};
 use crate::isa::{self, Isa, Kernel, Simd};
-use packed_weight::{PANEL_OUTPUTS, PANEL_VECTORS, Panels, WeightLine};
+use packed_weight::{PANEL_OUTPUTS, Panels, WeightLine};
 use parts::Part;
 use row_blocks::{RowBlock, RowBlocks};
 use tile::{LinesAhead, TileInputs};
@@ -94,7 +94,7 @@ pub(crate) fn linear_each_on(isa: Isa, x: &[f32], mut layers: Vec<Layer<'_>>) {
             tiled::linear(isa, (x, inputs), parts);
             continue;
         }
-        let blocks = RowBlocks::new(x, inputs, isa.num_sums() / PANEL_VECTORS); // [blocks][inputs, rows of the block]
+        let blocks = RowBlocks::new(x, inputs, isa.max_rows()); // [blocks][inputs, rows of the block]
         for Layer { weight, bias, y } in parts {
             match weight.panels() {
                 Panels::Tiled(_) => tiled::linear(isa, (x, inputs), vec![Layer { weight, bias, y }]),

@@ -48,9 +48,12 @@ pub(super) fn multiply<S: Simd, L: WeightLine>(
     match y.rows.len() {
         1 if S::NUM_SUMS >= 8 => sweep::<S, L, 1, 4>(simd, tile, y),
         1 if S::NUM_SUMS >= 4 => sweep::<S, L, 1, 2>(simd, tile, y),
-        1 => sweep::<S, L, 1, 1>(simd, tile, y),
         2 if S::NUM_SUMS >= 8 => sweep::<S, L, 2, 2>(simd, tile, y),
+        1 => sweep::<S, L, 1, 1>(simd, tile, y),
         2 => sweep::<S, L, 2, 1>(simd, tile, y),
+        3 if S::HAS_LONE_COLUMNS => sweep_columns::<S, L, 3>(simd, tile, y),
+        4 if S::HAS_LONE_COLUMNS => sweep_columns::<S, L, 4>(simd, tile, y),
+        6 if S::HAS_LONE_COLUMNS => sweep_columns::<S, L, 6>(simd, tile, y),
         3 => sweep::<S, L, 3, 1>(simd, tile, y),
         4 => sweep::<S, L, 4, 1>(simd, tile, y),
         6 => sweep::<S, L, 6, 1>(simd, tile, y),
@@ -70,32 +73,51 @@ fn sweep<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize>(
     let num_panels = tile.lines.len() / tile.panel_lines;
     let num_together = num_panels / PANELS * PANELS;
     for panel in (0..num_together).step_by(PANELS) {
-        multiply_panels::<S, L, ROWS, PANELS>(simd, tile, panel, y);
+        multiply_panels::<S, L, ROWS, PANELS, PANEL_VECTORS>(simd, tile, (panel, 0), y);
     }
     for panel in num_together..num_panels {
-        multiply_panels::<S, L, ROWS, 1>(simd, tile, panel, y);
+        multiply_panels::<S, L, ROWS, 1, PANEL_VECTORS>(simd, tile, (panel, 0), y);
     }
 }
 
+/// One vector of a panel's outputs at a time: where registers are few, more rows share what is widened of a line.
 #[inline(always)]
-fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize>(
+fn sweep_columns<S: Simd, L: WeightLine, const ROWS: usize>(
     simd: S,
     tile: &TileInputs<'_, L>,
-    first_panel: usize,
+    y: &mut TileOutputs<'_, '_>,
+) {
+    let num_panels = tile.lines.len() / tile.panel_lines;
+    for panel in 0..num_panels {
+        multiply_panels::<S, L, ROWS, 1, 1>(simd, tile, (panel, 0), y);
+        multiply_panels::<S, L, ROWS, 1, 1>(simd, tile, (panel, 1), y);
+    }
+}
+
+/// For `PANELS` panels, `VECTORS` vectors of the outputs of each.
+#[inline(always)]
+fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize, const VECTORS: usize>(
+    simd: S,
+    tile: &TileInputs<'_, L>,
+    (first_panel, first_vector): (usize, usize),
     y: &mut TileOutputs<'_, '_>,
 ) {
     let (x, _) = tile.x.as_chunks::<ROWS>();
     let mut panels = [&tile.lines[..0]; PANELS];
-    let mut sums = [[[simd.splat(0.0); PANEL_VECTORS]; PANELS]; ROWS];
+    let mut sums = [[[simd.splat(0.0); VECTORS]; PANELS]; ROWS];
+    let output_of =
+        |panel, vector| y.first_output + (first_panel + panel) * PANEL_OUTPUTS + (first_vector + vector) * LANES;
     for panel in 0..PANELS {
         panels[panel] = &tile.lines[(first_panel + panel) * tile.panel_lines..][tile.inputs.clone()][..x.len()];
-        let first_output = y.first_output + (first_panel + panel) * PANEL_OUTPUTS;
         for (sums, y) in sums.iter_mut().zip(y.rows.iter()) {
-            sums[panel] = load_outputs(simd, &y[first_output..]);
+            for (vector, sums) in sums[panel].iter_mut().enumerate() {
+                *sums = load_outputs(simd, y, output_of(panel, vector));
+            }
         }
     }
     for input in 0..x.len() {
         if let Some(LinesAhead { first, inputs_per_line }) = tile.ahead
+            && first_vector == 0
             && input & (inputs_per_line - 1) == 0
         {
             for panel in 0..PANELS {
@@ -107,15 +129,18 @@ fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usiz
             let weights = panels[panel][input].widen(simd);
             for row in 0..ROWS {
                 let value = simd.splat(x[input][row]);
-                let [low, high] = sums[row][panel];
-                sums[row][panel] = [simd.mul_add(value, weights[0], low), simd.mul_add(value, weights[1], high)];
+                for vector in 0..VECTORS {
+                    sums[row][panel][vector] =
+                        simd.mul_add(value, weights[first_vector + vector], sums[row][panel][vector]);
+                }
             }
         }
     }
-    for (sums, y_row) in sums.into_iter().zip(y.rows.iter_mut()) {
+    for (sums, y) in sums.into_iter().zip(y.rows.iter_mut()) {
         for (panel, sums) in sums.into_iter().enumerate() {
-            let first_output = y.first_output + (first_panel + panel) * PANEL_OUTPUTS;
-            store_outputs(simd, sums, &mut y_row[first_output..]);
+            for (vector, sums) in sums.into_iter().enumerate() {
+                store_outputs(simd, sums, y, output_of(panel, vector));
+            }
         }
     }
 }
@@ -129,26 +154,22 @@ fn prefetch<S: Simd, L>(simd: S, line: *const L) {
     }
 }
 
+/// Sixteen outputs of a row, or as many as it has.
 #[inline(always)]
-fn load_outputs<S: Simd>(simd: S, y: &[f32]) -> [S::Vector; PANEL_VECTORS] {
-    match y.as_chunks::<LANES>().0 {
-        [low, high, ..] => [simd.load(low), simd.load(high)],
-        [low] => [simd.load(low), simd.load_padded(&y[LANES..], 0.0)],
-        [] => [simd.load_padded(y, 0.0), simd.splat(0.0)],
+fn load_outputs<S: Simd>(simd: S, y: &[f32], first: usize) -> S::Vector {
+    let y = &y[first.min(y.len())..];
+    match y.first_chunk() {
+        Some(y) => simd.load(y),
+        None => simd.load_padded(y, 0.0),
     }
 }
 
 #[inline(always)]
-fn store_outputs<S: Simd>(simd: S, sums: [S::Vector; PANEL_VECTORS], y: &mut [f32]) {
-    match y.as_chunks_mut::<LANES>() {
-        ([low, high, ..], _) => {
-            simd.store(sums[0], low);
-            simd.store(sums[1], high);
-        }
-        ([low], rest) => {
-            simd.store(sums[0], low);
-            simd.store_prefix(sums[1], rest);
-        }
-        ([], rest) => simd.store_prefix(sums[0], rest),
+fn store_outputs<S: Simd>(simd: S, sums: S::Vector, y: &mut [f32], first: usize) {
+    let first = first.min(y.len());
+    let y = &mut y[first..];
+    match y.first_chunk_mut() {
+        Some(y) => simd.store(sums, y),
+        None => simd.store_prefix(sums, y),
     }
 }

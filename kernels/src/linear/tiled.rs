@@ -117,7 +117,7 @@ pub(super) fn gated_mlp(
     let (weights, finish) = ([gate, up], Finish::Gate(activation));
     let between = if down.format() == Format::Bf16 {
         // The outputs of a panel are the inputs of a step.
-        let mut between = Blocks::unwritten(Format::Bf16, num_rows, outputs);
+        let mut between = Blocks::unwritten((Format::Bf16, 1), num_rows, outputs);
         let block_rows = between.block_rows();
         let (lines, block_len) = between.lines_mut();
         let parts = parts::cut(lines, block_len, cut.panels(block_rows), cut.groups(block_rows));
@@ -304,7 +304,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let pass_steps = if num_blocks == 1 {
             num_steps
         } else {
-            part_blocks(self.isa) * PASS_BLOCK_LINES / (num_blocks * self.blocks.block_rows())
+            part_blocks(self.isa) * PASS_BLOCK_LINES / (num_blocks * self.blocks.block_rows() * self.blocks.num_parts())
         };
         // Sums of panels wait for the next pass.
         let num_waiting = if num_steps <= pass_steps { 1 } else { num_panels };
@@ -363,8 +363,9 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let is_read_once = num_blocks * by.num_sweeps::<S>() == 1;
         let distance = if is_read_once { LINES_AHEAD } else { weight.panel_len() };
         // A part of the panel that stays in the first-level cache while all blocks use it.
-        let is_chunked = num_blocks >= MIN_CHUNKED_BLOCKS || M::IS_PREPARED;
-        let chunk_steps = if is_chunked { CHUNK_STEPS } else { steps.len() };
+        let has_sweeps = S::HAS_LONE_COLUMNS && by.num_sweeps::<S>() > 1;
+        let is_chunked = num_blocks >= MIN_CHUNKED_BLOCKS || has_sweeps || M::IS_PREPARED;
+        let chunk_steps = if is_chunked { CHUNK_STEPS / self.blocks.num_parts() } else { steps.len() };
         for first in steps.clone().step_by(chunk_steps) {
             let chunk = first..(first + chunk_steps).min(steps.end);
             let packed = &lines[chunk.start * step_lines..chunk.end * step_lines];
