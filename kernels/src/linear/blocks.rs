@@ -100,9 +100,9 @@ impl Blocks {
         Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new() }
     }
 
-    /// Rows of each block where there are so many together.
+    /// Rows of each block where there are so many together: about as many in each, for the last one is multiplied as if it were full.
     pub(super) fn rows_of_blocks(num_rows: usize) -> usize {
-        num_rows.clamp(1, BLOCK_ROWS)
+        num_rows.div_ceil(num_rows.div_ceil(BLOCK_ROWS).max(1)).max(1)
     }
 
     /// The lines `[blocks][steps][rows][parts]`, and how many a block has.
