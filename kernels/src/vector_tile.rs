@@ -16,8 +16,6 @@ pub(crate) trait Dots<S: Simd>: Copy {
     /// Of one output.
     type Sum;
     type Sums: Copy;
-    /// Of a line, or a part of each.
-    type Words: Copy;
 
     /// Parts of words that are multiplied one after the other: of each, a row on the left has a line of words of its own.
     const PARTS: usize;
@@ -25,9 +23,9 @@ pub(crate) trait Dots<S: Simd>: Copy {
     fn load(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums;
     fn store(simd: S, sums: Self::Sums, to: &mut [Self::Sum; LANES]);
     /// A part of a line's words as they are multiplied.
-    fn words(simd: S, line: &Line, part: usize) -> Self::Words;
+    fn words(simd: S, line: &Line, part: usize) -> S::Integers;
     /// Adds the products of each of `words` and `word`.
-    fn add(simd: S, sums: Self::Sums, words: Self::Words, word: u32) -> Self::Sums;
+    fn add(simd: S, sums: Self::Sums, words: S::Integers, word: u32) -> Self::Sums;
 }
 
 /// Four integers from -127 to 127 in a word.
@@ -41,7 +39,6 @@ pub(crate) struct Bf16Pairs;
 impl<S: Simd> Dots<S> for Int8Quads {
     type Sum = i32;
     type Sums = S::Integers;
-    type Words = S::Integers;
 
     const PARTS: usize = S::DOT_PARTS;
 
@@ -69,7 +66,6 @@ impl<S: Simd> Dots<S> for Int8Quads {
 impl<S: Simd> Dots<S> for Bf16Pairs {
     type Sum = f32;
     type Sums = S::Vector;
-    type Words = S::Integers;
 
     const PARTS: usize = 1;
 
