@@ -17,6 +17,9 @@ use crate::lines::{BLOCK_ROWS, Line, Lines};
 /// Lines between blocks: where their distance is a power of two, the same steps of all of them fall into few sets of the caches.
 const GAP_LINES: usize = 128;
 
+/// Rows that vectors multiply well together: a rest of fewer waits for its own sums, and takes as long.
+const SWEEP_ROWS: usize = 4;
+
 thread_local! {
     /// Memory for x, kept: to get it from the system takes longer than to fill it.
     static SCRATCH: Cell<Vec<Lines>> = const { Cell::new(Vec::new()) };
@@ -100,9 +103,12 @@ impl Blocks {
         Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new() }
     }
 
-    /// Rows of each block where there are so many together: about as many in each, for the last one is multiplied as if it were full.
+    /// Rows of each block where there are so many together. Several have about as many each, for the last one is multiplied as if it were full.
     pub(super) fn rows_of_blocks(num_rows: usize) -> usize {
-        num_rows.div_ceil(num_rows.div_ceil(BLOCK_ROWS).max(1)).max(1)
+        match num_rows.div_ceil(BLOCK_ROWS) {
+            0 | 1 => num_rows.max(1),
+            num_blocks => num_rows.div_ceil(num_blocks).next_multiple_of(SWEEP_ROWS),
+        }
     }
 
     /// The lines `[blocks][steps][rows][parts]`, and how many a block has.
