@@ -88,7 +88,7 @@ pub struct ModelArgs {
     #[arg(long, env = "HILO_THREADS")]
     pub threads: Option<NonZero<usize>>,
 
-    /// Instruction set of the CPU kernels: portable, avx2, avx512, avx512-vnni, avx512-bf16 or amx [default: the best there is]
+    /// Instruction set of the CPU kernels: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx [default: the best there is]
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
 

@@ -1,49 +1,59 @@
 //! Sixteen lanes in two registers of AVX2, with the fused multiply-add and half-precision instructions of the same CPUs.
 //!
-//! A value of [`Avx2`] is made by [`Avx2::detect`] alone: that is what makes its methods safe. It never falls back.
+//! A value of [`Avx2`] is made by [`Avx2::detect`] alone: that is what makes its methods safe. It never falls back. AVX-VNNI is the
+//! instructions for dot products of bytes that AVX-512 has, for processors without it.
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::int4::{GROUP_LINES, GroupOfX, Int4Group};
+use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use super::simd::{Kernel, LANES, Simd};
 use crate::lines::Line;
 
-/// Proof that the CPU has AVX2, FMA and F16C.
+/// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if it says so.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(super) struct Avx2<const HAS_VNNI: bool>(());
 
 /// Lanes 0 to 7 and lanes 8 to 15.
 type Pair = [__m256; 2];
 
-impl Avx2 {
+impl<const HAS_VNNI: bool> Avx2<HAS_VNNI> {
     pub(super) fn detect() -> Option<Self> {
-        let is_available =
-            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let is_available = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && (!HAS_VNNI || is_x86_feature_detected!("avxvnni"));
         is_available.then_some(Self(()))
     }
 
     /// Runs `kernel` compiled for these instructions.
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        // SAFETY: `self` proves that the CPU has the features of `run_featured`.
-        unsafe { run_featured(self, kernel) }
+        // SAFETY: `self` proves that the CPU has the features of the function.
+        unsafe { if HAS_VNNI { run_with_vnni(self, kernel) } else { run_plain(self, kernel) } }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn run_featured<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
+fn run_plain<K: Kernel, const HAS_VNNI: bool>(token: Avx2<HAS_VNNI>, kernel: K) -> K::Output {
     kernel.run(token)
 }
 
-impl Simd for Avx2 {
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+fn run_with_vnni<K: Kernel, const HAS_VNNI: bool>(token: Avx2<HAS_VNNI>, kernel: K) -> K::Output {
+    kernel.run(token)
+}
+
+impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     type Vector = Pair;
     type Integers = [__m256i; 2];
 
     const NUM_SUMS: usize = 6;
     const HAS_LONE_COLUMNS: bool = true;
-    const DOT_PARTS: usize = 2;
+    const MIN_UNPACKED_ROWS: usize = if HAS_VNNI { 64 } else { usize::MAX };
+    const BYTE_OFFSET: i32 = if HAS_VNNI { 128 } else { 0 };
+    const DOT_PARTS: usize = if HAS_VNNI { 1 } else { 2 };
 
     #[inline(always)]
     fn splat(self, value: f32) -> Pair {
@@ -196,9 +206,15 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn add_dots(self, sums: [__m256i; 2], quads: [__m256i; 2], word: u32) -> [__m256i; 2] {
-        // SAFETY: `self` proves that the CPU has AVX2.
+        // SAFETY: `self` proves that the CPU has AVX2, and VNNI where it is used.
         unsafe {
             let word = _mm256_set1_epi32(word.cast_signed());
+            if HAS_VNNI {
+                return [
+                    _mm256_dpbusd_avx_epi32(sums[0], quads[0], word),
+                    _mm256_dpbusd_avx_epi32(sums[1], quads[1], word),
+                ];
+            }
             let [low, high] = [_mm256_madd_epi16(quads[0], word), _mm256_madd_epi16(quads[1], word)];
             [_mm256_add_epi32(sums[0], low), _mm256_add_epi32(sums[1], high)]
         }
@@ -209,11 +225,20 @@ impl Simd for Avx2 {
         let [mut low, mut high] = self.load_words(words);
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe {
+            if HAS_VNNI {
+                let upper_bits = _mm256_set1_epi8(-128);
+                return [_mm256_xor_si256(low, upper_bits), _mm256_xor_si256(high, upper_bits)];
+            }
             if part == 0 {
                 [low, high] = [_mm256_slli_epi16::<8>(low), _mm256_slli_epi16::<8>(high)];
             }
             [_mm256_srai_epi16::<8>(low), _mm256_srai_epi16::<8>(high)]
         }
+    }
+
+    #[inline(always)]
+    fn group_start(low: i16, high: i16) -> u32 {
+        if HAS_VNNI { i32::from(low + high).cast_unsigned() } else { pair(low, high) }
     }
 
     #[inline(always)]
@@ -223,7 +248,8 @@ impl Simd for Avx2 {
         group: Int4Group<'_>,
         x: &[GroupOfX<'_>; ROWS],
     ) {
-        // SAFETY: `self` proves that the CPU has AVX2; each half of a line holds the 32 bytes that are read, and the factors 16.
+        // SAFETY: `self` proves that the CPU has AVX2, and VNNI where it is used; each half of a line holds the 32 bytes that are read,
+        // and the factors 16.
         unsafe {
             let mut dots = [[_mm256_setzero_si256(); 2]; ROWS];
             for (dots, x) in dots.iter_mut().zip(x) {
@@ -239,22 +265,27 @@ impl Simd for Avx2 {
                 for (dots, x) in dots.iter_mut().zip(x) {
                     // Words are read as they are used: all at once would take registers from the sums.
                     compiler_fence(Ordering::SeqCst);
-                    // The sum of 16 products of at most 8 · 127, whichever come first, fits into 16 bits.
-                    let quad = _mm256_set1_epi32(x.quads[idx].cast_signed());
-                    dots[0] = _mm256_add_epi16(dots[0], _mm256_maddubs_epi16(low[0], quad));
-                    dots[1] = _mm256_add_epi16(dots[1], _mm256_maddubs_epi16(low[1], quad));
-                    let quad = _mm256_set1_epi32(x.quads[idx + GROUP_LINES].cast_signed());
-                    dots[0] = _mm256_add_epi16(dots[0], _mm256_maddubs_epi16(high[0], quad));
-                    dots[1] = _mm256_add_epi16(dots[1], _mm256_maddubs_epi16(high[1], quad));
+                    for (nibbles, quad) in [(low, x.quads[idx]), (high, x.quads[idx + GROUP_LINES])] {
+                        let quad = _mm256_set1_epi32(quad.cast_signed());
+                        *dots = [
+                            add_nibbles::<HAS_VNNI>(dots[0], nibbles[0], quad),
+                            add_nibbles::<HAS_VNNI>(dots[1], nibbles[1], quad),
+                        ];
+                    }
                 }
             }
             let factors = _mm_loadu_si128(group.factors.as_ptr().cast());
             let factors = [_mm256_cvtepi8_epi32(factors), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(factors))];
             for half in 0..2 {
-                // Once for each of the two sums of an output.
-                let factors = _mm256_blend_epi16::<0xaa>(factors[half], _mm256_slli_epi32::<16>(factors[half]));
+                // Once for each of the two sums of an output. With VNNI there is one: of 32 products of at most 8 · 127, it has 16 bits too.
+                let upper = if HAS_VNNI { _mm256_setzero_si256() } else { _mm256_slli_epi32::<16>(factors[half]) };
+                let factors = _mm256_blend_epi16::<0xaa>(factors[half], upper);
                 for (sums, dots) in sums.iter_mut().zip(&dots) {
-                    sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(dots[half], factors));
+                    sums[half] = if HAS_VNNI {
+                        _mm256_dpwssd_avx_epi32(sums[half], dots[half], factors)
+                    } else {
+                        _mm256_add_epi32(sums[half], _mm256_madd_epi16(dots[half], factors))
+                    };
                 }
             }
         }
@@ -279,6 +310,23 @@ impl Simd for Avx2 {
             let [a, b] = [_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1])];
             let [c, d] = [_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1])];
             sum_halves([a, b, c, d])
+        }
+    }
+}
+
+/// Adds the products of nibbles and four integers of a row: to one sum of an output with VNNI, otherwise to two of 16 bits.
+///
+/// # Safety
+/// The CPU must have AVX2, and VNNI where it is used.
+#[inline(always)]
+unsafe fn add_nibbles<const HAS_VNNI: bool>(dots: __m256i, nibbles: __m256i, quad: __m256i) -> __m256i {
+    // SAFETY: the caller promises AVX2 and VNNI.
+    unsafe {
+        if HAS_VNNI {
+            _mm256_dpbusd_avx_epi32(dots, nibbles, quad)
+        } else {
+            // The sum of 16 products of at most 8 · 127, whichever come first, fits into 16 bits.
+            _mm256_add_epi16(dots, _mm256_maddubs_epi16(nibbles, quad))
         }
     }
 }

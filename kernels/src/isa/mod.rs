@@ -40,6 +40,9 @@ pub enum Isa {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2 with AVX-VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// AVX-512 F and BW, and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -58,7 +61,9 @@ pub enum Isa {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// No such name.
-    #[error("cpu instruction set {name:?} is unknown: portable, avx2, avx512, avx512-vnni, avx512-bf16 or amx")]
+    #[error(
+        "cpu instruction set {name:?} is unknown: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx"
+    )]
     Unknown {
         /// What was asked for.
         name: String,
@@ -107,7 +112,8 @@ impl Isa {
         let mut available = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
         {
-            available.extend(avx2::Avx2::detect().map(|_| Self::Avx2));
+            available.extend(avx2::Avx2::<false>::detect().map(|_| Self::Avx2));
+            available.extend(avx2::Avx2::<true>::detect().map(|_| Self::AvxVnni));
             available.extend(avx512::Avx512::<0>::detect().map(|_| Self::Avx512));
             available.extend(avx512::Avx512::<1>::detect().map(|_| Self::Avx512Vnni));
             available.extend(avx512::Avx512::<2>::detect().map(|_| Self::Avx512Bf16));
@@ -128,6 +134,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => "avx-vnni",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => "avx512-vnni",
@@ -143,7 +151,7 @@ impl Isa {
         match self {
             Self::Portable => false,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 | Self::Avx512Vnni => false,
+            Self::Avx2 | Self::AvxVnni | Self::Avx512 | Self::Avx512Vnni => false,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 | Self::Amx => true,
         }
@@ -154,7 +162,7 @@ impl Isa {
         match self {
             Self::Portable => false,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => false,
+            Self::Avx2 | Self::AvxVnni | Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => false,
             #[cfg(target_arch = "x86_64")]
             Self::Amx => true,
         }
@@ -165,7 +173,7 @@ impl Isa {
         match self {
             Self::Portable => work(None),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => work(None),
+            Self::Avx2 | Self::AvxVnni | Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => work(None),
             #[cfg(target_arch = "x86_64")]
             Self::Amx => {
                 let amx = amx::Amx::detect().expect("a chosen instruction set is available");
@@ -184,12 +192,14 @@ impl Isa {
         self.run(DotParts)
     }
 
-    /// Runs `kernel`, which computes with floats alone: all that have AVX-512 run the same code.
+    /// Runs `kernel`, which computes with floats alone: all that have AVX-512 run the same code, and so do both that have AVX2 alone.
     pub(crate) fn run_floats<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Self::Portable => kernel.run(Portable),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => avx2::Avx2::detect().expect("a chosen instruction set is available").run(kernel),
+            Self::Avx2 | Self::AvxVnni => {
+                avx2::Avx2::<false>::detect().expect("a chosen instruction set is available").run(kernel)
+            }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => {
                 avx512::Avx512::<0>::detect().expect("a chosen instruction set is available").run(kernel)
@@ -216,7 +226,9 @@ impl Isa {
         match self {
             Self::Portable => kernel.run(Portable),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => avx2::Avx2::detect().expect("a chosen instruction set is available").run(kernel),
+            Self::Avx2 => avx2::Avx2::<false>::detect().expect("a chosen instruction set is available").run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => avx2::Avx2::<true>::detect().expect("a chosen instruction set is available").run(kernel),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => avx512::Avx512::<0>::detect().expect("a chosen instruction set is available").run(kernel),
             #[cfg(target_arch = "x86_64")]
@@ -263,7 +275,7 @@ impl FromStr for Isa {
     type Err = IsaError;
 
     fn from_str(name: &str) -> Result<Self, IsaError> {
-        if !["portable", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"].contains(&name) {
+        if !["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"].contains(&name) {
             return Err(IsaError::Unknown { name: name.into() });
         }
         let found = Self::available().into_iter().find(|isa| isa.name() == name);
@@ -284,7 +296,7 @@ mod tests {
         let error = "sse9".parse::<Isa>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cpu instruction set \"sse9\" is unknown: portable, avx2, avx512, avx512-vnni, avx512-bf16 or amx"
+            "cpu instruction set \"sse9\" is unknown: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx"
         );
     }
 
