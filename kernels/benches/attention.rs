@@ -17,6 +17,8 @@ const CONTEXT_LEN: usize = 4096;
 const NUM_ROWS: usize = 4;
 const NUM_LAYERS: usize = 4;
 const PROMPT_LEN: usize = 512;
+/// More than the largest caches hold.
+const READ_BYTES: usize = 1 << 30;
 /// Heads, key heads and head_dim of usual models.
 const HEADS: [(usize, usize, usize); 3] = [(32, 8, 64), (32, 8, 128), (16, 16, 64)];
 
@@ -25,7 +27,7 @@ fn main() -> io::Result<()> {
     let isa = isa::select(arguments.next().as_deref()).map_err(io::Error::other)?;
     let chosen = arguments.next();
     let mut out = io::stdout().lock();
-    let bandwidth = read_bandwidth();
+    let bandwidth = read_bandwidth(READ_BYTES);
     writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
     for (num_heads, num_kv_heads, head_dim) in HEADS {
         let scale = 1.0 / (head_dim as f32).sqrt();

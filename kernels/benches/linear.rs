@@ -35,7 +35,7 @@ fn main() -> io::Result<()> {
     let rows = rows.map(|rows| rows.parse().map_err(|_| io::Error::other(format!("{rows} is no number of rows"))));
     let rows = rows.transpose()?.map_or_else(|| ROWS.to_vec(), |rows| vec![rows]);
     let mut out = io::stdout().lock();
-    let bandwidth = read_bandwidth();
+    let bandwidth = read_bandwidth(WEIGHTS_BYTES);
     writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
     writeln!(out, "y[m, {NUM_OUTPUTS}] = x[m, {NUM_INPUTS}] · Wᵀ")?;
     for (_, dtype) in TYPES.iter().filter(|(name, _)| dtype.as_deref().is_none_or(|dtype| dtype == *name)) {

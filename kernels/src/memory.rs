@@ -9,31 +9,28 @@ use rayon::prelude::*;
 use crate::isa::{self, Kernel, Simd};
 use crate::lines::{Line, Lines};
 
-/// Lines that are read in turn, 256 MiB: more than caches hold.
-const NUM_LINES: usize = 1 << 22;
-/// Lines of a part, whose reading is timed: as long as a layer takes.
-const PART_LINES: usize = 1 << 19;
 /// Lines that a thread reads at a time, front to back.
 const PIECE_LINES: usize = 1 << 14;
 /// Times that all are read.
-const NUM_ROUNDS: usize = 4;
+const NUM_ROUNDS: usize = 8;
 /// How far ahead of its use a line is asked for.
 const LINES_AHEAD: usize = 128;
 /// Sums side by side, so that none is waited for.
 const NUM_SUMS: usize = 8;
 
-/// What the threads of the current pool together read from memory, in GB/s: the best of many parts, as weights are read.
-pub fn read_bandwidth() -> f64 {
-    let mut lines = Lines::<Line>::zeros(NUM_LINES);
+/// What the threads of the current pool together read from memory, in GB/s, of `num_bytes` that are read in turn as weights are: the best
+/// of some rounds. Let it be as much as a step reads: what comes back before caches have lost it is not read from memory.
+pub fn read_bandwidth(num_bytes: usize) -> f64 {
+    let mut lines = Lines::<Line>::zeros(num_bytes.div_ceil(size_of::<Line>()).next_multiple_of(PIECE_LINES));
     // Memory that was never written may be one page of zeros.
     lines.par_chunks_mut(PIECE_LINES).for_each(|lines| lines.fill(Line([1; 16])));
     let isa = isa::active();
     let mut best = 0.0_f64;
-    for part in lines.chunks(PART_LINES).cycle().take(NUM_ROUNDS * NUM_LINES / PART_LINES) {
+    for _ in 0..NUM_ROUNDS {
         let start = Instant::now();
-        let sum: f32 = part.par_chunks(PIECE_LINES).map(|lines| isa.run(Sum(lines))).sum();
+        let sum: f32 = lines.par_chunks(PIECE_LINES).map(|lines| isa.run(Sum(lines))).sum();
         std::hint::black_box(sum);
-        best = best.max(size_of_val(part) as f64 / 1e9 / start.elapsed().as_secs_f64());
+        best = best.max(size_of_val(&*lines) as f64 / 1e9 / start.elapsed().as_secs_f64());
     }
     best
 }

@@ -14,6 +14,9 @@ use crate::args::{Device, ModelArgs, ShardArgs};
 use crate::backend::BLOCK_SIZE;
 use crate::engine::{self, Engine, EngineError, Progress};
 
+/// Of memory, what is read to measure its bandwidth: as much as of weights, but no more than this.
+const MAX_READ_BYTES: usize = 1 << 30;
+
 /// What is measured.
 #[derive(Debug, Clone, Args)]
 pub struct SpeedArgs {
@@ -55,7 +58,8 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let sequences = Sequences::of(args);
     let kv_bytes_per_token = warm_up(&mut engine, args, &sequences, progress)?;
     let mut text = format!("loaded and warm after {:.1} s\n", start.elapsed().as_secs_f64());
-    let bandwidth = read_bandwidth();
+    let read_bytes = usize::try_from(engine.info().weights_bytes).unwrap_or(MAX_READ_BYTES).min(MAX_READ_BYTES);
+    let bandwidth = read_bandwidth(read_bytes);
     let weights_gb = engine.info().weights_bytes as f64 / 1e9;
     let stored = args.model.quantize.map_or_else(|| engine.info().dtype.clone(), |quantize| quantize.to_string());
     let _ = writeln!(text, "{weights_gb:.2} GB of weights as {stored}; memory reads {bandwidth:.1} GB/s");
@@ -68,7 +72,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
         // Half of the tokens that are made lie before a step.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
         let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
-        let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(read_bandwidth());
+        let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(read_bandwidth(read_bytes));
         let rates = rates(&seconds, f64::from(*num_rows));
         let _ = writeln!(text, "decode  {num_rows:<4} {rates}, {read_gb:.2} GB at {share:.0} % of the bandwidth");
     }
