@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::cache::KeysAndValues;
-use super::chunk::{CHUNK_GROUPS, CHUNK_KEYS, CHUNK_STEPS, Chunk, ChunkAhead, ChunkWeights, PART_KEYS};
+use super::chunk::{CHUNK_GROUPS, CHUNK_KEYS, CHUNK_STEPS, Chunk, ChunkAhead, ChunkWeights, PART_KEYS, stored_lines};
 use super::element::KvElement;
 use super::groups::GROUP_SIZE;
 use super::products::{Dots, Keys, STEP_VALUES, Values, add_product};
@@ -211,25 +211,25 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         &self,
         simd: S,
         (block, num_keys): (usize, usize),
-        (keys, ahead): (&Chunk<'_, E>, &mut ChunkAhead<'_, E>),
+        (keys, ahead): (&Chunk<'_, E>, &mut ChunkAhead),
         memory: &mut Memory,
     ) {
         let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
         let block_lines = num_steps * D::STEP_LINES * block_rows;
         let q = &memory.q[block * block_lines..][..block_lines];
-        let groups = keys.groups();
-        for (part, scores) in memory.scores.iter_mut().take(num_keys.div_ceil(PART_KEYS)).enumerate() {
+        let scores = &mut memory.scores[..num_keys.div_ceil(PART_KEYS)];
+        for scores in &mut *scores {
             scores.0[..block_rows].fill([0.0; BLOCK_COLUMNS]);
-            if self.is_laid_out() {
-                let keys = &memory.keys[part * num_steps * STEP_LINES..][..num_steps * STEP_LINES];
-                self.add_laid_out(simd, q, keys, scores);
-            } else {
-                // Scores of keys that are missing are dropped.
-                let (first, second) = (groups[2 * part], groups.get(2 * part + 1).unwrap_or(&groups[2 * part]));
-                add_product(simd, self.dots, (q, block_rows), (&Keys([first, second]), ahead), scores);
-            }
         }
-        ahead.ask(simd, STEP_LINES);
+        if self.is_laid_out() {
+            for (keys, scores) in memory.keys.chunks_exact(num_steps * STEP_LINES).zip(scores) {
+                self.add_laid_out(simd, q, keys, scores);
+            }
+        } else {
+            let keys = Keys(&keys.groups()[..num_keys.div_ceil(GROUP_SIZE)]);
+            add_product(simd, self.dots, (q, block_rows), (&keys, ahead), scores);
+        }
+        ahead.ask(simd, stored_lines::<E>(STEP_LINES));
     }
 
     /// Makes weights of the scores of a block, and lets what was gathered before shrink.
@@ -302,7 +302,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         &self,
         simd: S,
         (block, num_keys, apart): (usize, usize, Option<(&[Query], usize)>),
-        (values, ahead): (&Chunk<'_, E>, &mut ChunkAhead<'_, E>),
+        (values, ahead): (&Chunk<'_, E>, &mut ChunkAhead),
         memory: &mut Memory,
     ) {
         let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
@@ -319,16 +319,14 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
                 }
             }
             let groups = &its_own.as_ref().unwrap_or(values).groups()[..num_keys.div_ceil(GROUP_SIZE)];
-            for (step, gathered) in gathered.iter_mut().enumerate() {
-                if self.is_laid_out() {
-                    let num_key_steps = num_keys.div_ceil(STEP_VALUES);
-                    let weights = &memory.weights[..num_key_steps * block_rows];
-                    let values = &memory.values[step * CHUNK_STEPS * STEP_LINES..][..num_key_steps * STEP_LINES];
-                    self.add_laid_out(simd, weights, values, gathered);
-                } else {
-                    let values = Values { groups, first_dimension: step * STEP_VALUES };
-                    add_product(simd, self.dots, (&memory.weights, block_rows), (&values, ahead), gathered);
+            if self.is_laid_out() {
+                let num_key_steps = num_keys.div_ceil(STEP_VALUES);
+                let weights = &memory.weights[..num_key_steps * block_rows];
+                for (values, gathered) in memory.values.chunks_exact(CHUNK_STEPS * STEP_LINES).zip(&mut *gathered) {
+                    self.add_laid_out(simd, weights, &values[..num_key_steps * STEP_LINES], gathered);
                 }
+            } else {
+                add_product(simd, self.dots, (&memory.weights, block_rows), (&Values(groups), ahead), gathered);
             }
             if let (Some(before), Some(after)) = (&before, &mut after) {
                 after.iter_mut().zip(&*gathered).for_each(|(to, gathered)| to.0[query] = gathered.0[query]);

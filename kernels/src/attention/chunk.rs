@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::cache::{KeysAndValues, Stored};
 use super::element::KvElement;
 use super::groups::{GROUP_SIZE, copy_keys, copy_values, numbers_of_value, padded_dim};
-use super::products::{Dots, STEP_VALUES};
+use super::products::{Dots, Keys, RUN_WORDS, Run, Runs, STEP_VALUES, Values};
 use crate::isa::{LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
 
@@ -15,6 +15,8 @@ use crate::lines::{BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
 pub(super) const CHUNK_KEYS: usize = 64;
 /// Steps of a chunk's keys.
 pub(super) const CHUNK_STEPS: usize = CHUNK_KEYS / STEP_VALUES;
+/// Runs of a step.
+const STEP_RUNS: usize = TILE_SIZE / RUN_WORDS;
 /// Groups of a chunk.
 pub(super) const CHUNK_GROUPS: usize = CHUNK_KEYS / GROUP_SIZE;
 /// Keys whose scores are one product's columns.
@@ -33,14 +35,26 @@ pub(super) struct Chunk<'a, E: KvElement> {
 
 /// The keys and values of the next chunk, which the caches are asked for a few lines at a time while this one is multiplied: there are
 /// few places for lines that are under way.
-pub(super) struct ChunkAhead<'a, E: KvElement> {
-    cache: &'a KeysAndValues<E>,
-    /// Of the first key of each group.
-    places: &'a [usize],
-    head_dim: usize,
-    /// Groups of keys, then of values, that were asked for, and lines of the next.
+pub(super) struct ChunkAhead {
+    /// First lines of groups of keys, then of values.
+    groups: [*const Line; 2 * CHUNK_GROUPS],
+    lines_per_group: usize,
     num_groups: usize,
+    /// Of what was not asked for yet.
+    next_group: usize,
+    next_line: usize,
+}
+
+/// Some lines of a chunk that the caches are asked for.
+#[derive(Clone, Copy)]
+pub(super) struct PieceAhead {
+    first: *const Line,
     num_lines: usize,
+}
+
+/// Lines in memory of numbers that would fill so many in bf16.
+pub(super) const fn stored_lines<E: KvElement>(num_lines: usize) -> usize {
+    num_lines * size_of::<E::Stored>() / size_of::<u16>()
 }
 
 impl<'a, E: KvElement> Chunk<'a, E> {
@@ -120,27 +134,22 @@ impl<'a, E: KvElement> Chunk<'a, E> {
 
     /// Keys as columns: `[parts of keys][steps of dimensions][2 tiles][16 words][16 keys]`. Keys that are missing are any numbers.
     #[inline(always)]
-    pub(super) fn lay_out_keys<S: Simd, D: Dots<E>>(
-        &self,
-        simd: S,
-        _: D,
-        ahead: &mut ChunkAhead<'_, E>,
-        to: &mut [Line],
-    ) {
-        let num_words = self.groups[0].len() / (2 * GROUP_SIZE);
-        let part_lines = num_words.div_ceil(TILE_SIZE) * STEP_LINES;
-        for (idx, group) in self.groups().iter().enumerate() {
+    pub(super) fn lay_out_keys<S: Simd, D: Dots<E>>(&self, simd: S, dots: D, ahead: &mut ChunkAhead, to: &mut [Line]) {
+        let keys = Keys::<E>(self.groups());
+        let part_lines = keys.num_runs().div_ceil(STEP_RUNS) * STEP_LINES;
+        for idx in 0..keys.num_vectors() {
             let (part, tile) = (idx * GROUP_SIZE / PART_KEYS, idx * GROUP_SIZE % PART_KEYS / TILE_SIZE);
             let part = &mut to[part * part_lines..][..part_lines];
             for (step, to) in part.chunks_exact_mut(STEP_LINES).enumerate() {
-                for (word, to) in (step * TILE_SIZE..).zip(&mut to[tile * TILE_SIZE..][..TILE_SIZE]) {
-                    if word < num_words {
-                        D::lay_out(simd, &group[word * 2 * GROUP_SIZE..], GROUP_SIZE, to);
+                let runs = to[tile * TILE_SIZE..][..TILE_SIZE].chunks_exact_mut(RUN_WORDS);
+                for (run, to) in (step * STEP_RUNS..).zip(runs) {
+                    if run < keys.num_runs() {
+                        lay_out_run(simd, dots, &keys.run(run, idx), to);
                     } else {
-                        *to = Line([0; LANES]);
+                        to.fill(Line([0; LANES]));
                     }
                 }
-                ahead.ask(simd, TILE_SIZE);
+                ahead.ask(simd, stored_lines::<E>(TILE_SIZE));
             }
         }
     }
@@ -150,64 +159,93 @@ impl<'a, E: KvElement> Chunk<'a, E> {
     pub(super) fn lay_out_values<S: Simd, D: Dots<E>>(
         &self,
         simd: S,
-        _: D,
-        ahead: &mut ChunkAhead<'_, E>,
+        dots: D,
+        ahead: &mut ChunkAhead,
         to: &mut [Line],
     ) {
-        let dim = self.groups[0].len() / GROUP_SIZE;
-        for (word, row) in (0..CHUNK_KEYS / 2).map(|word| (word, word % (GROUP_SIZE / 2) * 2 * dim)) {
-            let group = self.groups[word / (GROUP_SIZE / 2)];
-            for line in 0..dim.div_ceil(STEP_VALUES) * 2 {
-                let (step, tile) = (line / 2, line % 2);
-                let to =
-                    &mut to[(step * CHUNK_STEPS + word / TILE_SIZE) * STEP_LINES + tile * TILE_SIZE + word % TILE_SIZE];
-                if word / (GROUP_SIZE / 2) < self.num_groups && line * LANES < dim {
-                    D::lay_out(simd, &group[row + line * LANES * E::NEIGHBOURS..], dim, to);
+        let values = Values::<E>(self.groups());
+        let num_vectors = values.num_vectors();
+        for run in 0..CHUNK_GROUPS {
+            for vector in 0..num_vectors.next_multiple_of(STEP_VALUES / LANES) {
+                let (step, tile) = (vector / 2, vector % 2);
+                let first = (step * CHUNK_STEPS + run / STEP_RUNS) * STEP_LINES
+                    + tile * TILE_SIZE
+                    + run % STEP_RUNS * RUN_WORDS;
+                let to = &mut to[first..][..RUN_WORDS];
+                if run < values.num_runs() && vector < num_vectors {
+                    lay_out_run(simd, dots, &values.run(run, vector), to);
                 } else {
-                    *to = Line([0; LANES]);
+                    to.fill(Line([0; LANES]));
                 }
+                ahead.ask(simd, stored_lines::<E>(RUN_WORDS));
             }
-            ahead.ask(simd, dim / LANES);
         }
     }
 }
 
-impl<'a, E: KvElement> ChunkAhead<'a, E> {
+/// Lays out the words of a run for tiles.
+#[inline(always)]
+fn lay_out_run<S: Simd, E: KvElement, D: Dots<E>>(simd: S, _: D, run: &Run<'_, E, 1>, to: &mut [Line]) {
+    for (word, to) in to.iter_mut().enumerate() {
+        D::lay_out(simd, run.word(word, 0), to);
+    }
+}
+
+impl ChunkAhead {
     /// Groups whose first keys have these places.
-    pub(super) fn new(cache: &'a KeysAndValues<E>, places: &'a [usize], head_dim: usize) -> Self {
-        Self { cache, places, head_dim, num_groups: 0, num_lines: 0 }
+    #[inline(always)]
+    pub(super) fn new<E: KvElement>(cache: &KeysAndValues<E>, places: &[usize], head_dim: usize) -> Self {
+        let dim = padded_dim(head_dim);
+        let mut groups = [std::ptr::null(); 2 * CHUNK_GROUPS];
+        let of_keys_then_values =
+            [&cache.k, &cache.v].into_iter().flat_map(|stored| places.iter().map(move |place| (stored, place)));
+        for (group, (stored, place)) in groups.iter_mut().zip(of_keys_then_values) {
+            *group = stored.numbers.as_ptr().wrapping_add(place * dim).cast();
+        }
+        let lines_per_group = (GROUP_SIZE * dim * size_of::<E::Stored>()).div_ceil(size_of::<Line>());
+        Self { groups, lines_per_group, num_groups: 2 * places.len(), next_group: 0, next_line: 0 }
     }
 
-    /// Asks for as many numbers as fill some lines of bf16.
+    /// The next lines of a group, at most so many.
+    #[inline(always)]
+    pub(super) fn take(&mut self, num_lines: usize) -> PieceAhead {
+        if self.next_group == self.num_groups {
+            return PieceAhead { first: std::ptr::null(), num_lines: 0 };
+        }
+        let first = self.groups[self.next_group].wrapping_add(self.next_line);
+        let num_lines = num_lines.min(self.lines_per_group - self.next_line);
+        self.next_line += num_lines;
+        if self.next_line == self.lines_per_group {
+            (self.next_group, self.next_line) = (self.next_group + 1, 0);
+        }
+        PieceAhead { first, num_lines }
+    }
+
+    /// Asks for the next lines of a group, at most so many.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, simd: S, num_lines: usize) {
-        self.ask_for(simd, num_lines * size_of::<E::Stored>() / size_of::<u16>());
+        let PieceAhead { first, num_lines } = self.take(num_lines);
+        for line in 0..num_lines {
+            simd.prefetch_second_level(first.wrapping_add(line));
+        }
     }
 
     /// Asks for all that was not asked for.
     #[inline(always)]
     pub(super) fn ask_for_rest<S: Simd>(&mut self, simd: S) {
-        self.ask_for(simd, usize::MAX);
+        while self.next_group < self.num_groups {
+            self.ask(simd, self.lines_per_group);
+        }
     }
+}
 
+impl PieceAhead {
+    /// Asks for `LINES` lines from one on, if that is among them.
     #[inline(always)]
-    fn ask_for<S: Simd>(&mut self, simd: S, mut num_lines: usize) {
-        let lines_per_group =
-            (GROUP_SIZE * padded_dim(self.head_dim) * size_of::<E::Stored>()).div_ceil(size_of::<Line>());
-        let num_places = self.places.len();
-        while num_lines > 0 && self.num_groups < 2 * num_places {
-            let is_key = self.num_groups < num_places;
-            let stored = if is_key { &self.cache.k } else { &self.cache.v };
-            let place = self.places[if is_key { self.num_groups } else { self.num_groups - num_places }];
-            let first: *const Line = stored.numbers.as_ptr().wrapping_add(place * padded_dim(self.head_dim)).cast();
-            let end = lines_per_group.min(self.num_lines.saturating_add(num_lines));
-            for line in self.num_lines..end {
-                simd.prefetch_second_level(first.wrapping_add(line));
-            }
-            num_lines -= end - self.num_lines;
-            self.num_lines = end;
-            if end == lines_per_group {
-                (self.num_groups, self.num_lines) = (self.num_groups + 1, 0);
+    pub(super) fn ask<S: Simd, const LINES: usize>(self, simd: S, first: usize) {
+        if first < self.num_lines {
+            for line in first..first + LINES {
+                simd.prefetch_second_level(self.first.wrapping_add(line));
             }
         }
     }

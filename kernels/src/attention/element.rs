@@ -9,6 +9,9 @@ use crate::integers::{int8, int8_scale};
 use crate::isa::Simd;
 use crate::lines::Numbers;
 
+/// The numbers of a word for sixteen columns: pairs of neighbours, then none, or sixteen and their partners.
+pub(super) type WordNumbers<'a, E> = [&'a [<E as KvElement>::Stored]; 2];
+
 /// A type of numbers in a cache.
 pub(super) trait KvElement: Send + Sync {
     /// What lies in memory; the default is the number zero, and all its bits are.
@@ -24,8 +27,8 @@ pub(super) trait KvElement: Send + Sync {
     where
         Self::Stored: 'a;
 
-    /// Sixteen pairs of numbers, without their vectors' factors: neighbours, or those of a line and of another one `next` numbers behind it.
-    fn widen<S: Simd>(simd: S, line: &[Self::Stored], next: usize) -> [S::Vector; 2];
+    /// Sixteen pairs of numbers, without their vectors' factors.
+    fn widen<S: Simd>(simd: S, numbers: WordNumbers<'_, Self>) -> [S::Vector; 2];
 
     /// Whether it is a number. Integers are, their factors may not be.
     fn is_finite(stored: Self::Stored) -> bool;
@@ -37,7 +40,7 @@ pub(super) trait Bf16Exact: KvElement {
     const IS_CONVERTED: bool;
 
     /// Sixteen pairs, as [`KvElement::widen`] has them, in bf16.
-    fn words<S: Simd>(simd: S, line: &[Self::Stored], next: usize) -> S::Integers;
+    fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, Self>) -> S::Integers;
 }
 
 impl KvElement for f32 {
@@ -51,8 +54,8 @@ impl KvElement for f32 {
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, line: &[f32], next: usize) -> [S::Vector; 2] {
-        [simd.load(lanes(line, 0)), simd.load(lanes(line, next))]
+    fn widen<S: Simd>(simd: S, [first, second]: WordNumbers<'_, Self>) -> [S::Vector; 2] {
+        [simd.load(lanes(first)), simd.load(lanes(second))]
     }
 
     fn is_finite(stored: f32) -> bool {
@@ -76,8 +79,8 @@ impl KvElement for f16 {
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, line: &[u16], next: usize) -> [S::Vector; 2] {
-        [simd.widen_f16(lanes(line, 0)), simd.widen_f16(lanes(line, next))]
+    fn widen<S: Simd>(simd: S, [first, second]: WordNumbers<'_, Self>) -> [S::Vector; 2] {
+        [simd.widen_f16(lanes(first)), simd.widen_f16(lanes(second))]
     }
 
     fn is_finite(stored: u16) -> bool {
@@ -97,8 +100,8 @@ impl KvElement for bf16 {
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, line: &[u16], _next: usize) -> [S::Vector; 2] {
-        simd.widen_bf16_pairs(simd.load_pairs(lanes(line, 0)))
+    fn widen<S: Simd>(simd: S, [pairs, _]: WordNumbers<'_, Self>) -> [S::Vector; 2] {
+        simd.widen_bf16_pairs(simd.load_pairs(lanes(pairs)))
     }
 
     fn is_finite(stored: u16) -> bool {
@@ -110,8 +113,8 @@ impl Bf16Exact for bf16 {
     const IS_CONVERTED: bool = false;
 
     #[inline(always)]
-    fn words<S: Simd>(simd: S, line: &[u16], _next: usize) -> S::Integers {
-        simd.load_pairs(lanes(line, 0))
+    fn words<S: Simd>(simd: S, [pairs, _]: WordNumbers<'_, Self>) -> S::Integers {
+        simd.load_pairs(lanes(pairs))
     }
 }
 
@@ -128,8 +131,8 @@ impl KvElement for i8 {
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, line: &[i8], next: usize) -> [S::Vector; 2] {
-        [simd.widen_i8(lanes(line, 0)), simd.widen_i8(lanes(line, next))]
+    fn widen<S: Simd>(simd: S, [first, second]: WordNumbers<'_, Self>) -> [S::Vector; 2] {
+        [simd.widen_i8(lanes(first)), simd.widen_i8(lanes(second))]
     }
 
     fn is_finite(_stored: i8) -> bool {
@@ -141,13 +144,13 @@ impl Bf16Exact for i8 {
     const IS_CONVERTED: bool = true;
 
     #[inline(always)]
-    fn words<S: Simd>(simd: S, line: &[i8], next: usize) -> S::Integers {
-        simd.pair_bytes(lanes(line, 0), lanes(line, next))
+    fn words<S: Simd>(simd: S, [first, second]: WordNumbers<'_, Self>) -> S::Integers {
+        simd.pair_bytes(lanes(first), lanes(second))
     }
 }
 
-/// The first numbers from one on.
+/// As many of the first numbers as a vector has.
 #[inline(always)]
-fn lanes<T, const LEN: usize>(numbers: &[T], first: usize) -> &[T; LEN] {
-    numbers[first..].first_chunk().expect("a line has so many numbers")
+fn lanes<T, const LEN: usize>(numbers: &[T]) -> &[T; LEN] {
+    numbers.first_chunk().expect("a word has so many numbers")
 }

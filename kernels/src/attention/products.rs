@@ -3,8 +3,10 @@
 //! Doors: [`add_product`], by vectors, where keys and values lie; [`Pairs`] and [`Floats`], the two ways to multiply. How many rows there
 //! are changes how often memory is read, never the order of additions: each sum is one chain over the words of what is on the right.
 
-use super::chunk::ChunkAhead;
-use super::element::{Bf16Exact, KvElement};
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use super::chunk::{ChunkAhead, stored_lines};
+use super::element::{Bf16Exact, KvElement, WordNumbers};
 use super::groups::GROUP_SIZE;
 use crate::isa::{LANES, Simd};
 use crate::lines::{Block, Line};
@@ -12,7 +14,9 @@ use crate::lines::{Block, Line};
 /// Values of a step on the left: two for each of sixteen words.
 pub(super) const STEP_VALUES: usize = 2 * LANES;
 /// Words of a run on the right: sixteen values for each column.
-const RUN_WORDS: usize = LANES / 2;
+pub(super) const RUN_WORDS: usize = LANES / 2;
+/// Numbers of a word: two for each of sixteen columns.
+const WORD_NUMBERS: usize = 2 * LANES;
 
 /// How values on the left and a type of numbers on the right are multiplied, sixteen columns of two numbers at a time.
 pub(super) trait Dots<E: KvElement>: Copy + Send + Sync {
@@ -27,11 +31,11 @@ pub(super) trait Dots<E: KvElement>: Copy + Send + Sync {
     /// Values on the left, rounded as it must be: lines `distance` apart.
     fn put<S: Simd>(simd: S, values: &[f32; STEP_VALUES], to: &mut [Line], distance: usize);
 
-    /// Numbers of a line, as [`KvElement::widen`] has them.
-    fn words<S: Simd>(simd: S, line: &[E::Stored], next: usize) -> Self::Words<S>;
+    /// The numbers of a word as they are multiplied.
+    fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, E>) -> Self::Words<S>;
 
     /// Lays them out for tiles.
-    fn lay_out<S: Simd>(simd: S, line: &[E::Stored], next: usize, to: &mut Line);
+    fn lay_out<S: Simd>(simd: S, numbers: WordNumbers<'_, E>, to: &mut Line);
 
     /// To each sum the products of its two numbers and the two values at `word` of a line on the left.
     fn add<S: Simd>(simd: S, sums: S::Vector, words: Self::Words<S>, left: &Line, word: usize) -> S::Vector;
@@ -57,13 +61,13 @@ impl<E: Bf16Exact> Dots<E> for Pairs {
     }
 
     #[inline(always)]
-    fn words<S: Simd>(simd: S, line: &[E::Stored], next: usize) -> S::Integers {
-        E::words(simd, line, next)
+    fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, E>) -> S::Integers {
+        E::words(simd, numbers)
     }
 
     #[inline(always)]
-    fn lay_out<S: Simd>(simd: S, line: &[E::Stored], next: usize, to: &mut Line) {
-        simd.store_words(E::words(simd, line, next), &mut to.0);
+    fn lay_out<S: Simd>(simd: S, numbers: WordNumbers<'_, E>, to: &mut Line) {
+        simd.store_words(E::words(simd, numbers), &mut to.0);
     }
 
     #[inline(always)]
@@ -88,95 +92,150 @@ impl<E: KvElement> Dots<E> for Floats {
     }
 
     #[inline(always)]
-    fn words<S: Simd>(simd: S, line: &[E::Stored], next: usize) -> [S::Vector; 2] {
-        E::widen(simd, line, next)
+    fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, E>) -> [S::Vector; 2] {
+        E::widen(simd, numbers)
     }
 
-    fn lay_out<S: Simd>(_simd: S, _line: &[E::Stored], _next: usize, _to: &mut Line) {
+    fn lay_out<S: Simd>(_simd: S, _numbers: WordNumbers<'_, E>, _to: &mut Line) {
         unreachable!("tiles multiply pairs alone")
     }
 
     #[inline(always)]
     fn add<S: Simd>(simd: S, sums: S::Vector, [low, high]: [S::Vector; 2], left: &Line, word: usize) -> S::Vector {
-        let [first, second] = [left.0[2 * word % LANES], left.0[(2 * word + 1) % LANES]].map(f32::from_bits);
-        let sums = simd.mul_add(simd.splat(first), low, sums);
-        simd.mul_add(simd.splat(second), high, sums)
+        let first = simd.splat(f32::from_bits(left.0[2 * word % LANES]));
+        // Both would be read together, and then taken apart.
+        if S::NUM_SUMS > 4 {
+            compiler_fence(Ordering::SeqCst);
+        }
+        let second = simd.splat(f32::from_bits(left.0[(2 * word + 1) % LANES]));
+        simd.mul_add(second, high, simd.mul_add(first, low, sums))
     }
 }
 
-/// What is on the right: up to 32 columns of words, in runs of eight.
+/// What is on the right: vectors of sixteen columns of words, in runs of eight.
 pub(super) trait Runs<E: KvElement> {
+    fn num_vectors(&self) -> usize;
     fn num_runs(&self) -> usize;
-    fn run(&self, idx: usize) -> Run<'_, E>;
+    /// Some vectors of a run, from one on; those after the last are the last again.
+    fn run<const VECTORS: usize>(&self, idx: usize, first_vector: usize) -> Run<'_, E, VECTORS>;
 }
 
-/// Eight words of 32 columns.
-pub(super) struct Run<'a, E: KvElement> {
-    /// The first sixteen columns and the others: lines `stride` numbers apart. What is next to a line is `next` numbers behind it.
-    columns: [&'a [E::Stored]; 2],
-    stride: usize,
-    next: usize,
+/// Words of a run for some vectors.
+pub(super) struct Run<'a, E: KvElement, const VECTORS: usize> {
+    /// From the first number to the last. They have one length, so it is checked once.
+    vectors: [&'a [E::Stored]; VECTORS],
+    /// How far a number is behind that of the word before.
+    word_len: usize,
+    /// How far a number is behind its partner, where they are not neighbours.
+    partners: usize,
 }
 
-/// Keys of two groups: columns are keys, words are pairs of dimensions.
-pub(super) struct Keys<'a, E: KvElement>(pub(super) [&'a [E::Stored]; 2]);
+/// Keys of groups: columns are keys, words are pairs of dimensions.
+pub(super) struct Keys<'a, E: KvElement>(pub(super) &'a [&'a [E::Stored]]);
 
-/// 32 dimensions of values: columns are dimensions, words are pairs of values.
-pub(super) struct Values<'a, E: KvElement> {
-    pub(super) groups: &'a [&'a [E::Stored]],
-    pub(super) first_dimension: usize,
-}
+/// Values of groups: columns are dimensions, words are pairs of values.
+pub(super) struct Values<'a, E: KvElement>(pub(super) &'a [&'a [E::Stored]]);
 
 impl<E: KvElement> Runs<E> for Keys<'_, E> {
     #[inline(always)]
-    fn num_runs(&self) -> usize {
-        self.0[0].len() / (2 * RUN_WORDS * GROUP_SIZE)
+    fn num_vectors(&self) -> usize {
+        self.0.len()
     }
 
     #[inline(always)]
-    fn run(&self, idx: usize) -> Run<'_, E> {
-        let first = idx * 2 * RUN_WORDS * GROUP_SIZE;
-        let columns = [&self.0[0][first..], &self.0[1][first..]];
-        Run { columns, stride: 2 * GROUP_SIZE, next: GROUP_SIZE }
+    fn num_runs(&self) -> usize {
+        self.0[0].len() / (RUN_WORDS * WORD_NUMBERS)
+    }
+
+    #[inline(always)]
+    fn run<const VECTORS: usize>(&self, idx: usize, first_vector: usize) -> Run<'_, E, VECTORS> {
+        let first = idx * RUN_WORDS * WORD_NUMBERS;
+        let len = (self.0[0].len() - first).min(RUN_WORDS * WORD_NUMBERS);
+        let mut vectors = [self.0[0]; VECTORS];
+        for (vector, numbers) in vectors.iter_mut().enumerate() {
+            *numbers = &self.0[(first_vector + vector).min(self.0.len() - 1)][first..][..len];
+        }
+        Run { vectors, word_len: WORD_NUMBERS, partners: LANES }
     }
 }
 
 impl<E: KvElement> Runs<E> for Values<'_, E> {
     #[inline(always)]
-    fn num_runs(&self) -> usize {
-        self.groups.len()
+    fn num_vectors(&self) -> usize {
+        self.0[0].len() / (GROUP_SIZE * LANES)
     }
 
     #[inline(always)]
-    fn run(&self, idx: usize) -> Run<'_, E> {
-        let (group, num_dimensions) = (self.groups[idx], self.groups[idx].len() / GROUP_SIZE);
-        // Where the last step has sixteen dimensions, it has them twice.
-        let second = (self.first_dimension + LANES).min(num_dimensions - LANES);
-        let columns = [self.first_dimension, second].map(|first| &group[first * E::NEIGHBOURS..]);
-        Run { columns, stride: 2 * num_dimensions, next: num_dimensions }
+    fn num_runs(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn run<const VECTORS: usize>(&self, idx: usize, first_vector: usize) -> Run<'_, E, VECTORS> {
+        let (group, last_vector) = (self.0[idx], self.num_vectors() - 1);
+        let word_len = group.len() / RUN_WORDS;
+        let vector_len = E::NEIGHBOURS * LANES;
+        let len = group.len() - last_vector * vector_len;
+        let mut vectors = [group; VECTORS];
+        for (vector, numbers) in vectors.iter_mut().enumerate() {
+            *numbers = &group[(first_vector + vector).min(last_vector) * vector_len..][..len];
+        }
+        Run { vectors, word_len, partners: word_len / 2 }
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `left` `[lines][rows]` and `right`, and asks for as many lines ahead as it reads.
+impl<'a, E: KvElement, const VECTORS: usize> Run<'a, E, VECTORS> {
+    #[inline(always)]
+    pub(super) fn num_words(&self) -> usize {
+        self.vectors[0].len().div_ceil(self.word_len)
+    }
+
+    #[inline(always)]
+    pub(super) fn word(&self, idx: usize, vector: usize) -> WordNumbers<'a, E> {
+        let numbers = &self.vectors[vector][idx * self.word_len..];
+        if E::NEIGHBOURS == 2 {
+            return [&numbers[..WORD_NUMBERS], &[]];
+        }
+        [&numbers[..LANES], &numbers[self.partners..][..LANES]]
+    }
+}
+
+/// Adds to `sums` `[blocks of 32 columns][rows]` the products of `left` `[lines][rows]` and `right`, and asks for as many lines ahead as it
+/// reads. Where columns are more than `right` has, sums become any.
 #[inline(always)]
 pub(super) fn add_product<S: Simd, E: KvElement, D: Dots<E>>(
     simd: S,
     _: D,
     (left, num_rows): (&[Line], usize),
-    (right, ahead): (&impl Runs<E>, &mut ChunkAhead<'_, E>),
-    sums: &mut Block<f32>,
+    (right, ahead): (&impl Runs<E>, &mut ChunkAhead),
+    sums: &mut [Block<f32>],
 ) {
-    let mut row = 0;
-    while row < num_rows {
-        let rows = Rows { left, num_rows, row };
-        row += match num_rows - row {
-            12.. if S::NUM_SUMS >= 24 => rows.add::<S, E, D, 12, 2>(simd, right, ahead, sums),
-            8.. if S::NUM_SUMS >= 16 => rows.add::<S, E, D, 8, 2>(simd, right, ahead, sums),
-            4.. if S::NUM_SUMS >= 8 => rows.add::<S, E, D, 4, 2>(simd, right, ahead, sums),
-            4.. if S::HAS_LONE_COLUMNS => rows.add::<S, E, D, 4, 1>(simd, right, ahead, sums),
-            2.. => rows.add::<S, E, D, 2, 2>(simd, right, ahead, sums),
-            _ => rows.add::<S, E, D, 1, 2>(simd, right, ahead, sums),
-        };
+    let mut vector = 0;
+    while vector < right.num_vectors() {
+        let sums = &mut sums[vector / 2..];
+        // Few rows have few sums, each of which waits for itself.
+        let are_four = S::NUM_SUMS >= 24 && num_rows < 8 && right.num_vectors() - vector > 2;
+        let mut row = 0;
+        while row < num_rows {
+            let rows = Rows { left, num_rows, row };
+            row += match num_rows - row {
+                6.. if are_four => rows.add::<S, E, D, 6, 4>(simd, (right, vector), ahead, sums),
+                4.. if are_four => rows.add::<S, E, D, 4, 4>(simd, (right, vector), ahead, sums),
+                3 if are_four => rows.add::<S, E, D, 3, 4>(simd, (right, vector), ahead, sums),
+                2 if are_four => rows.add::<S, E, D, 2, 4>(simd, (right, vector), ahead, sums),
+                _ if are_four => rows.add::<S, E, D, 1, 4>(simd, (right, vector), ahead, sums),
+                12.. if S::NUM_SUMS >= 24 => rows.add::<S, E, D, 12, 2>(simd, (right, vector), ahead, sums),
+                8.. if S::NUM_SUMS >= 16 => rows.add::<S, E, D, 8, 2>(simd, (right, vector), ahead, sums),
+                4.. if S::NUM_SUMS >= 8 => rows.add::<S, E, D, 4, 2>(simd, (right, vector), ahead, sums),
+                4.. if S::HAS_LONE_COLUMNS => {
+                    rows.add::<S, E, D, 4, 1>(simd, (right, vector), ahead, sums);
+                    rows.add::<S, E, D, 4, 1>(simd, (right, vector + 1), ahead, sums)
+                }
+                2.. => rows.add::<S, E, D, 2, 2>(simd, (right, vector), ahead, sums),
+                _ => rows.add::<S, E, D, 1, 2>(simd, (right, vector), ahead, sums),
+            };
+        }
+        vector += if are_four { 4 } else { 2 };
     }
 }
 
@@ -189,48 +248,55 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// `COLUMNS` vectors of columns at a time.
+    /// `VECTORS` vectors of columns, from one on.
     #[inline(always)]
-    fn add<S: Simd, E: KvElement, D: Dots<E>, const ROWS: usize, const COLUMNS: usize>(
+    fn add<S: Simd, E: KvElement, D: Dots<E>, const ROWS: usize, const VECTORS: usize>(
         self,
         simd: S,
-        right: &impl Runs<E>,
-        ahead: &mut ChunkAhead<'_, E>,
-        sums: &mut Block<f32>,
+        (right, first_vector): (&impl Runs<E>, usize),
+        ahead: &mut ChunkAhead,
+        sums: &mut [Block<f32>],
     ) -> usize {
-        let sums = &mut sums.0[self.row..self.row + ROWS];
         let runs_per_line = 2 / D::STEP_LINES;
-        for column in (0..2).step_by(COLUMNS) {
-            let mut vectors = [[simd.splat(0.0); 2]; ROWS];
-            for (vectors, sums) in vectors.iter_mut().zip(&*sums) {
-                let (sums, _) = sums.as_chunks();
-                vectors[0] = simd.load(&sums[column]);
-                if COLUMNS == 2 {
-                    vectors[1] = simd.load(&sums[1]);
-                }
+        // Where there are many sums, the compiler is kept from unrolling the loop of words, and from reading those on the left before they
+        // are used: both take registers from the sums.
+        let are_pairs = S::NUM_SUMS >= 24 && D::STEP_LINES == 1;
+        let mut vectors = [[simd.splat(0.0); VECTORS]; ROWS];
+        for (row, vectors) in (self.row..).zip(&mut vectors) {
+            for (vector, to) in (first_vector % 2..).zip(vectors) {
+                *to = simd.load(&sums[vector / 2].0[row].as_chunks().0[vector % 2]);
             }
-            for idx in 0..right.num_runs() {
-                ahead.ask(simd, COLUMNS * RUN_WORDS);
-                let Run { columns, stride, next } = right.run(idx);
-                let left = &self.left[idx / runs_per_line * self.num_rows + self.row..][..ROWS];
-                for word in 0..RUN_WORDS {
-                    let first = D::words(simd, &columns[column][word * stride..], next);
-                    let second = if COLUMNS == 2 { D::words(simd, &columns[1][word * stride..], next) } else { first };
-                    for (left, vectors) in left.iter().zip(&mut vectors) {
-                        let word = idx % runs_per_line * RUN_WORDS + word;
-                        vectors[0] = D::add(simd, vectors[0], first, left, word);
-                        if COLUMNS == 2 {
-                            vectors[1] = D::add(simd, vectors[1], second, left, word);
-                        }
+        }
+        for idx in 0..right.num_runs() {
+            let run = right.run::<VECTORS>(idx, first_vector);
+            let ahead = ahead.take(stored_lines::<E>(VECTORS * RUN_WORDS));
+            let left = &self.left[idx / runs_per_line * self.num_rows + self.row..][..ROWS];
+            let num_words = if VECTORS > 2 || are_pairs { run.num_words() } else { RUN_WORDS };
+            for word in 0..num_words {
+                match stored_lines::<E>(VECTORS) {
+                    8 => ahead.ask::<S, 8>(simd, 8 * word),
+                    4 => ahead.ask::<S, 4>(simd, 4 * word),
+                    2 => ahead.ask::<S, 2>(simd, 2 * word),
+                    _ => ahead.ask::<S, 1>(simd, word),
+                }
+                let mut words = [D::words(simd, run.word(word, 0)); VECTORS];
+                for (vector, words) in words.iter_mut().enumerate().skip(1) {
+                    *words = D::words(simd, run.word(word, vector));
+                }
+                let word = idx % runs_per_line * RUN_WORDS + word;
+                for (left, vectors) in left.iter().zip(&mut vectors) {
+                    if are_pairs {
+                        compiler_fence(Ordering::SeqCst);
+                    }
+                    for (sums, words) in vectors.iter_mut().zip(words) {
+                        *sums = D::add(simd, *sums, words, left, word);
                     }
                 }
             }
-            for (vectors, sums) in vectors.into_iter().zip(&mut *sums) {
-                let (sums, _) = sums.as_chunks_mut();
-                simd.store(vectors[0], &mut sums[column]);
-                if COLUMNS == 2 {
-                    simd.store(vectors[1], &mut sums[1]);
-                }
+        }
+        for (row, vectors) in (self.row..).zip(vectors) {
+            for (vector, from) in (first_vector % 2..).zip(vectors) {
+                simd.store(from, &mut sums[vector / 2].0[row].as_chunks_mut().0[vector % 2]);
             }
         }
         ROWS
