@@ -1,37 +1,49 @@
 //! The product of one row of bf16 without tiles, which a single row leaves almost empty: vectors wait less for memory.
 //!
-//! Door: [`add_product`]. It adds in the order in which tiles do, so a row has the same bits alone and among others.
+//! Door: [`add_products`]. It adds in the order in which tiles do, so a row has the same bits alone and among others.
 
 use crate::isa::{LANES, Simd};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
 
-/// Adds to `sums` the product of `left` `[steps][32 values]` and `right` `[steps][2][16 pairs][16 columns]`: of each step the even
-/// products are summed in order, and the odd ones; both are added to the sum.
+/// Vectors that hold a panel's columns.
+const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
+
+/// Adds to `sums` the products of `left` `[steps][32 values]` and several `rights` `[steps][2][16 pairs][16 columns]`, side by side: of
+/// each step the even products are summed in order, and the odd ones; both are added to the sum.
 #[inline(always)]
-pub(super) fn add_product<S: Simd>(
+pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     simd: S,
     left: &[Line],
-    (right, ahead): (&[Line], Ahead),
-    sums: &mut [f32; BLOCK_COLUMNS],
+    rights: [(&[Line], Ahead); RIGHTS],
+    sums: [&mut [f32; BLOCK_COLUMNS]; RIGHTS],
 ) {
-    let mut vectors = [simd.splat(0.0); BLOCK_COLUMNS / LANES];
-    for (vector, sums) in vectors.iter_mut().zip(sums.as_chunks().0) {
-        *vector = simd.load(sums);
-    }
-    for (step, (left, right)) in left.iter().zip(right.chunks_exact(STEP_LINES)).enumerate() {
-        for (tile, (vector, right)) in vectors.iter_mut().zip(right.chunks_exact(TILE_SIZE)).enumerate() {
-            let [mut even, mut odd] = [simd.splat(0.0); 2];
-            for (idx, (word, line)) in left.0.iter().zip(right).enumerate() {
-                let piece = tile * TILE_SIZE + idx;
-                ahead.prefetch(simd, step, piece..piece + 1);
-                let weights = simd.widen_bf16_pairs(simd.load_words(&line.0));
-                even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], even);
-                odd = simd.mul_add(simd.splat(f32::from_bits(word & 0xffff_0000)), weights[1], odd);
-            }
-            *vector = simd.add(*vector, simd.add(even, odd));
+    let mut vectors = [[simd.splat(0.0); RIGHTS]; NUM_VECTORS];
+    for (right, sums) in sums.iter().enumerate() {
+        for (vectors, sums) in vectors.iter_mut().zip(sums.as_chunks().0) {
+            vectors[right] = simd.load(sums);
         }
     }
-    for (vector, sums) in vectors.into_iter().zip(sums.as_chunks_mut().0) {
-        simd.store(vector, sums);
+    for (step, left) in left.iter().enumerate() {
+        let rights = rights.map(|(right, ahead)| (&right[step * STEP_LINES..][..STEP_LINES], ahead));
+        for (tile, vectors) in vectors.iter_mut().enumerate() {
+            let [mut even, mut odd] = [[simd.splat(0.0); RIGHTS]; 2];
+            for (idx, word) in left.0.iter().enumerate() {
+                let line = tile * TILE_SIZE + idx;
+                for ((right, ahead), (even, odd)) in rights.into_iter().zip(even.iter_mut().zip(&mut odd)) {
+                    ahead.prefetch(simd, step, line..line + 1);
+                    let weights = simd.widen_bf16_pairs(simd.load_words(&right[line].0));
+                    *even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], *even);
+                    *odd = simd.mul_add(simd.splat(f32::from_bits(word & 0xffff_0000)), weights[1], *odd);
+                }
+            }
+            for (vector, (even, odd)) in vectors.iter_mut().zip(even.into_iter().zip(odd)) {
+                *vector = simd.add(*vector, simd.add(even, odd));
+            }
+        }
+    }
+    for (right, sums) in sums.into_iter().enumerate() {
+        for (vectors, sums) in vectors.iter().zip(sums.as_chunks_mut().0) {
+            simd.store(vectors[right], sums);
+        }
     }
 }

@@ -47,48 +47,65 @@ pub(super) fn add_product<S: Simd>(
     let mut row = 0;
     for ahead in shares {
         row += match rows_together::<S>(rows.num_rows - row) {
-            8 => add_rows::<S, 8>(simd, (rows, row), (right, ahead), sums),
-            4 => add_rows::<S, 4>(simd, (rows, row), (right, ahead), sums),
-            2 => add_rows::<S, 2>(simd, (rows, row), (right, ahead), sums),
-            _ => add_rows::<S, 1>(simd, (rows, row), (right, ahead), sums),
+            8 => add_rows::<S, 8, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+            4 => add_rows::<S, 4, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+            2 => add_rows::<S, 2, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+            _ => add_rows::<S, 1, 1>(simd, (rows, row), [(right, ahead)], [sums]),
         };
     }
 }
 
+/// Adds to `sums` the products of a single row and several `rights`, side by side, as `vector_tile` does.
 #[inline(always)]
-fn add_rows<S: Simd, const ROWS: usize>(
+pub(super) fn add_products_of_row<S: Simd, const RIGHTS: usize>(
+    simd: S,
+    row: GroupedRows<'_>,
+    rights: [(&[Line], Ahead); RIGHTS],
+    sums: [&mut Block<i32>; RIGHTS],
+) {
+    add_rows::<S, 1, RIGHTS>(simd, (row, 0), rights, sums);
+}
+
+#[inline(always)]
+fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
     simd: S,
     (rows, first_row): (GroupedRows<'_>, usize),
-    (right, ahead): (&[Line], Ahead),
-    sums: &mut Block<i32>,
+    rights: [(&[Line], Ahead); RIGHTS],
+    sums: [&mut Block<i32>; RIGHTS],
 ) -> usize {
-    let sums = &mut sums.0[first_row..first_row + ROWS];
-    let mut vectors = [[simd.load_integers(&[0; LANES]); ROWS]; PANEL_TILES];
-    for (tile, vectors) in vectors.iter_mut().enumerate() {
-        for (vector, sums) in vectors.iter_mut().zip(&*sums) {
-            *vector = simd.load_integers(&sums.as_chunks().0[tile]);
+    let mut vectors = [[[simd.load_integers(&[0; LANES]); ROWS]; PANEL_TILES]; RIGHTS];
+    for (vectors, sums) in vectors.iter_mut().zip(&sums) {
+        for (tile, vectors) in vectors.iter_mut().enumerate() {
+            for (vector, sums) in vectors.iter_mut().zip(&sums.0[first_row..]) {
+                *vector = simd.load_integers(&sums.as_chunks().0[tile]);
+            }
         }
     }
-    let piece_lines = ahead.lines_per_step.div_ceil(STEP_GROUPS * PANEL_TILES);
     let lines = rows.lines.chunks_exact(rows.num_rows).zip(rows.starts.chunks_exact(rows.num_rows));
-    for (step, ((lines, starts), right)) in lines.zip(right.chunks_exact(INT4_STEP_LINES)).enumerate() {
+    for (step, (lines, starts)) in lines.enumerate() {
         let (lines, starts) = (&lines[first_row..][..ROWS], &starts[first_row..][..ROWS]);
+        let rights = rights.map(|(right, ahead)| (&right[step * INT4_STEP_LINES..][..INT4_STEP_LINES], ahead));
         for group in 0..STEP_GROUPS {
             let mut x = [GroupOfX { quads: &lines[0].0.as_chunks().0[group], start: starts[0][group] }; ROWS];
             for (x, (line, starts)) in x.iter_mut().zip(lines.iter().zip(starts)) {
                 *x = GroupOfX { quads: &line.0.as_chunks().0[group], start: starts[group] };
             }
-            for (tile, vectors) in vectors.iter_mut().enumerate() {
-                // A few at a time: there are few places for lines that are under way.
-                let first = (group * PANEL_TILES + tile) * piece_lines;
-                ahead.prefetch(simd, step, first..first + piece_lines);
-                simd.add_group(vectors, int4::group(right, group, tile), &x);
+            for tile in 0..PANEL_TILES {
+                for (vectors, (right, ahead)) in vectors.iter_mut().zip(rights) {
+                    // A few at a time: there are few places for lines that are under way.
+                    let piece_lines = ahead.lines_per_step.div_ceil(STEP_GROUPS * PANEL_TILES);
+                    let first = (group * PANEL_TILES + tile) * piece_lines;
+                    ahead.prefetch(simd, step, first..first + piece_lines);
+                    simd.add_group(&mut vectors[tile], int4::group(right, group, tile), &x);
+                }
             }
         }
     }
-    for (tile, vectors) in vectors.into_iter().enumerate() {
-        for (vector, sums) in vectors.into_iter().zip(&mut *sums) {
-            simd.store_integers(vector, &mut sums.as_chunks_mut().0[tile]);
+    for (vectors, sums) in vectors.into_iter().zip(sums) {
+        for (tile, vectors) in vectors.into_iter().enumerate() {
+            for (vector, sums) in vectors.into_iter().zip(&mut sums.0[first_row..]) {
+                simd.store_integers(vector, &mut sums.as_chunks_mut().0[tile]);
+            }
         }
     }
     ROWS

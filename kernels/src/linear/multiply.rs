@@ -13,6 +13,9 @@ use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
 
+/// Why a single row is not multiplied by tiles, nor by what is unpacked for them.
+const ROW_BY_TILES: &str = "a single row goes by vectors";
+
 thread_local! {
     /// Memory for sums, kept.
     static F32_SUMS: Cell<Vec<Block<f32>>> = const { Cell::new(Vec::new()) };
@@ -21,17 +24,23 @@ thread_local! {
 
 /// A type of sums.
 pub(super) trait Sum: Copy + Default + 'static {
+    const ZERO: Self;
+
     /// Memory of this thread for them.
     fn kept() -> &'static LocalKey<Cell<Vec<Block<Self>>>>;
 }
 
 impl Sum for f32 {
+    const ZERO: f32 = 0.0;
+
     fn kept() -> &'static LocalKey<Cell<Vec<Block<f32>>>> {
         &F32_SUMS
     }
 }
 
 impl Sum for i32 {
+    const ZERO: i32 = 0;
+
     fn kept() -> &'static LocalKey<Cell<Vec<Block<i32>>>> {
         &I32_SUMS
     }
@@ -63,6 +72,14 @@ pub(super) trait Multiply {
     }
 
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: (&[Line], Ahead), sums: &mut Block<Self::Sum>);
+    /// [`Multiply::add_product`] of a single row and two panels, side by side.
+    fn add_products_of_row<S: Simd>(
+        &self,
+        simd: S,
+        x: BlockOfX<'_>,
+        rights: [(&[Line], Ahead); 2],
+        sums: [&mut Block<Self::Sum>; 2],
+    );
     /// The sums of a panel's outputs, times the scales of their row and of themselves.
     fn finish<S: Simd>(
         simd: S,
@@ -109,10 +126,25 @@ impl Multiply for Bf16<'_> {
         let left = x.lines;
         match self {
             Self::Tiles(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
-            Self::Row => bf16_row::add_product(simd, left, (right, ahead), &mut sums.0[0]),
+            Self::Row => bf16_row::add_products(simd, left, [(right, ahead)], [&mut sums.0[0]]),
             Self::Vectors { block_rows } => {
                 vector_tile::add_product(simd, Bf16Pairs, (left, *block_rows), (right, ahead), sums)
             }
+        }
+    }
+
+    #[inline(always)]
+    fn add_products_of_row<S: Simd>(
+        &self,
+        simd: S,
+        x: BlockOfX<'_>,
+        rights: [(&[Line], Ahead); 2],
+        sums: [&mut Block<f32>; 2],
+    ) {
+        match self {
+            Self::Tiles(_) => unreachable!("{ROW_BY_TILES}"),
+            Self::Row => bf16_row::add_products(simd, x.lines, rights, sums.map(|sums| &mut sums.0[0])),
+            Self::Vectors { .. } => vector_tile::add_products_of_row(simd, Bf16Pairs, x.lines, rights, sums),
         }
     }
 
@@ -141,6 +173,18 @@ impl Multiply for Int8<'_> {
             Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
             None => vector_tile::add_product(simd, Int8Quads, (x.lines, self.block_rows), (right, ahead), sums),
         }
+    }
+
+    #[inline(always)]
+    fn add_products_of_row<S: Simd>(
+        &self,
+        simd: S,
+        x: BlockOfX<'_>,
+        rights: [(&[Line], Ahead); 2],
+        sums: [&mut Block<i32>; 2],
+    ) {
+        assert!(self.tiles.is_none(), "{ROW_BY_TILES}");
+        vector_tile::add_products_of_row(simd, Int8Quads, x.lines, rights, sums);
     }
 
     #[inline(always)]
@@ -204,6 +248,23 @@ impl Multiply for Int4<'_> {
                 group_tile::add_product(simd, rows, (right, ahead), sums);
             }
             Self::Unpacked(int8) => int8.add_product(simd, x, (right, ahead), sums),
+        }
+    }
+
+    #[inline(always)]
+    fn add_products_of_row<S: Simd>(
+        &self,
+        simd: S,
+        x: BlockOfX<'_>,
+        rights: [(&[Line], Ahead); 2],
+        sums: [&mut Block<i32>; 2],
+    ) {
+        match self {
+            Self::Groups { .. } => {
+                let row = GroupedRows { lines: x.lines, starts: x.starts, num_rows: 1 };
+                group_tile::add_products_of_row(simd, row, rights, sums);
+            }
+            Self::Unpacked(_) => unreachable!("{ROW_BY_TILES}"),
         }
     }
 

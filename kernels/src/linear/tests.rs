@@ -130,6 +130,21 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Panels of a single row go by twos.
+    #[test]
+    fn any_shape_of_a_single_row_is_right(outputs in 1_usize..400, inputs in 1_usize..200, has_bias: bool) {
+        for dtype in [WeightType::Int8, WeightType::Int4] {
+            check_integers(dtype, (1, outputs, inputs), has_bias);
+        }
+        for isa in Isa::available() {
+            check_against_f64(isa, WeightType::Bf16, (1, outputs, inputs), has_bias);
+        }
+    }
+}
+
 #[test]
 fn several_passes_of_integers_are_exact() {
     for dtype in [WeightType::Int8, WeightType::Int4] {

@@ -3,7 +3,7 @@
 //! Doors: [`linear`], [`gated_mlp`]. The inputs come in passes whose part of x stays in the second-level cache, and sums wait from pass
 //! to pass; of a panel, a part stays in the first-level cache while all blocks use it. bf16 is multiplied by the tiles of AMX, a
 //! single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
-//! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly (`multiply`).
+//! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly (`multiply`). A single row takes two panels at a time.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -297,6 +297,9 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
 impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
     #[inline(always)]
     fn multiply<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
+        if self.blocks.block_rows() == 1 {
+            return self.multiply_row(simd, by);
+        }
         let num_steps = self.weights[0].num_steps();
         let num_panels = self.num_panels;
         let num_blocks = self.destination.num_blocks(self.blocks.block_rows());
@@ -331,6 +334,41 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         }
         SCRATCH.set(scratch);
         M::Sum::kept().set(kept);
+    }
+
+    /// A single row, by two panels side by side, which memory answers faster than one: of both weights, or of both halves of the part.
+    #[inline(always)]
+    fn multiply_row<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
+        let [first_weight, second_weight] = [self.weights[0], self.weights[WEIGHTS - 1]];
+        let first_panels = if WEIGHTS == 1 { self.num_panels.div_ceil(2) } else { self.num_panels };
+        let x = self.blocks.block(self.first_block, 0..first_weight.num_steps());
+        let mut sums = [const { Block([[M::Sum::ZERO; BLOCK_COLUMNS]; BLOCK_ROWS]) }; 2];
+        let mut values = [const { Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]) }; WEIGHTS];
+        for panel in 0..first_panels {
+            for sums in &mut sums {
+                self.start::<S, M>(by, std::slice::from_mut(sums));
+            }
+            let first = self.lines_of_row(first_weight, panel);
+            let other = if WEIGHTS == 1 { first_panels + panel } else { panel };
+            if other == self.num_panels {
+                by.add_product(simd, x, first, &mut sums[0]);
+                self.finish::<S, M>(simd, panel, &sums[..1], &mut values);
+                continue;
+            }
+            let second = self.lines_of_row(second_weight, other);
+            by.add_products_of_row(simd, x, [first, second], sums.each_mut());
+            for (panel, sums) in [panel, other].into_iter().zip(sums.chunks_exact(WEIGHTS)) {
+                self.finish::<S, M>(simd, panel, sums, &mut values);
+            }
+        }
+    }
+
+    /// The steps of a weight's panel, of which each line is read once.
+    #[inline(always)]
+    fn lines_of_row<'w>(&self, weight: &'w TiledWeight, panel: usize) -> (&'w [Line], Ahead) {
+        let (_, lines) = weight.panel(self.first_panel + panel);
+        let first = lines.as_ptr().wrapping_add(LINES_AHEAD);
+        (lines, Ahead { first, lines_per_step: weight.format().step_lines() })
     }
 
     /// Of all blocks, what their sums begin with.
