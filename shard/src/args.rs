@@ -84,7 +84,7 @@ pub struct ModelArgs {
     #[arg(long, env = "HILO_PROGRAM_CACHE")]
     pub program_cache: Option<PathBuf>,
 
-    /// Threads that compute on the processor, of all shards together; at most as many as the process may use [default: all of those]
+    /// Threads that compute on the processor, of all shards together; at most as many as the process may use [default: one for each core]
     #[arg(long, env = "HILO_THREADS")]
     pub threads: Option<NonZero<usize>>,
 

@@ -9,9 +9,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use collectives::{CollectiveError, Group, Turn};
+use rustix::thread::CpuSet;
 
 use super::memory::available_host_bytes;
-use super::{BackendError, LocalRanks};
+use super::{BackendError, LocalRanks, Processors};
 use crate::graph::WeightSpec;
 
 /// How long a rank that loads waits for the others, which may have started later and have as much to read.
@@ -74,6 +75,11 @@ impl Membership {
     pub(super) fn num_threads(&self, available: usize) -> usize {
         let is_first = self.rank() < available % self.num_ranks();
         (available / self.num_ranks() + usize::from(is_first)).max(1)
+    }
+
+    /// Where this rank's threads should run: [`Processors::near_rank`].
+    pub(super) fn near(&self, processors: &Processors) -> Option<CpuSet> {
+        processors.near_rank(self.rank(), self.num_ranks())
     }
 
     /// Replaces each value by the sum of what all ranks have there, the same bits on each.

@@ -20,6 +20,7 @@ mod memory;
 pub(crate) mod mock;
 mod model_graphs;
 pub(crate) mod pjrt;
+mod processors;
 mod ranks;
 
 use crate::batch::{Batch, StepOutput};
@@ -27,6 +28,7 @@ pub(crate) use error::BackendError;
 pub(crate) use membership::Membership;
 use membership::Stays;
 pub(crate) use model_graphs::ModelGraphs;
+pub(crate) use processors::Processors;
 pub(crate) use ranks::LocalRanks;
 
 /// Hears how far a piece of work is: what is going on, pieces done, pieces in all.

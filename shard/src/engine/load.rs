@@ -16,7 +16,7 @@ use crate::args::{Device, Dtype, KvCacheDtype, ModelArgs, Quantize, ShardArgs};
 use crate::backend::candle::{CandleBackend, CandleOptions};
 use crate::backend::mock::MockBackend;
 use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
-use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs};
+use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Processors};
 use crate::devices::{self, Choice};
 use crate::fingerprint::Fingerprint;
 use crate::graph::{DType, Dim, Graph, GraphError, Rounding, Shape};
@@ -164,18 +164,19 @@ fn load_backend(
         None => {
             let isa = kernels::isa::select(cpu_isa.as_deref())?;
             let kv_type = kv_type(*kv_cache_dtype, dtype);
-            tracing::info!(%isa, kv_cache_dtype = %kv_type, "cpu kernels");
-            let num_threads = num_threads(*threads)?;
-            let options = CandleOptions { membership, num_threads, kv_type };
+            let processors = Processors::of_process();
+            let num_threads = num_threads(*threads, &processors)?;
+            tracing::info!(%isa, num_threads, kv_cache_dtype = %kv_type, "cpu kernels");
+            let options = CandleOptions { membership, num_threads, processors, kv_type };
             Box::new(CandleBackend::load(graphs, checkpoint, options, &mut progress)?)
         }
     })
 }
 
-/// Threads of all ranks: as many as asked for, else as many as this process may use at once.
-fn num_threads(asked: Option<NonZero<usize>>) -> Result<usize, EngineError> {
+/// Threads of all ranks: as many as asked for, else one for each core, within what this process may use at once.
+fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors) -> Result<usize, EngineError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    match asked.map_or(available, usize::from) {
+    match asked.map_or(available.min(processors.num_cores().max(1)), usize::from) {
         asked if asked > available => Err(EngineError::Threads { asked, available }),
         num_threads => Ok(num_threads),
     }

@@ -32,7 +32,9 @@ use candle_core::Tensor;
 use kernels::attention::KvType;
 use rayon::prelude::*;
 
-use super::{Backend, BackendError, DevicePlace, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use super::{
+    Backend, BackendError, DevicePlace, Membership, MemoryPlan, ModelGraphs, Processors, Progress, StateLayout,
+};
 use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
@@ -51,6 +53,7 @@ pub(crate) struct CandleOptions {
     pub(crate) membership: Membership,
     /// Of all ranks of the host together.
     pub(crate) num_threads: usize,
+    pub(crate) processors: Processors,
     /// Of keys and values.
     pub(crate) kv_type: KvType,
 }
@@ -81,8 +84,8 @@ impl CandleBackend {
         options: CandleOptions,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, BackendError> {
-        let CandleOptions { membership, num_threads, kv_type } = options;
-        let threads = Threads::new(membership.num_threads(num_threads))?;
+        let CandleOptions { membership, num_threads, processors, kv_type } = options;
+        let threads = Threads::new(membership.num_threads(num_threads), membership.near(&processors))?;
         let ModelGraphs { decoder, logits, target_logprobs } = graphs;
         let graphs = [decoder, logits, target_logprobs];
         let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;

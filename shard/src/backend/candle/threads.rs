@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::thread::{CpuSet, sched_setaffinity};
+
 use crate::backend::BackendError;
 
 /// Looks for work in a row that find none before the processor is offered to other threads of the machine.
@@ -23,14 +25,20 @@ pub(super) struct Threads {
 struct OnEnd<'a>(&'a AtomicBool);
 
 impl Threads {
-    /// So many of them.
+    /// So many of them, on processors of `near`.
     ///
     /// # Errors
     /// When the system refuses them.
-    pub(super) fn new(num_threads: usize) -> Result<Self, BackendError> {
+    pub(super) fn new(num_threads: usize, near: Option<CpuSet>) -> Result<Self, BackendError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads)
             .thread_name(|index| format!("compute-{index}"))
+            .start_handler(move |_| {
+                if let Some(near) = &near {
+                    // Elsewhere they compute the same, only more slowly.
+                    let _ = sched_setaffinity(None, near);
+                }
+            })
             .build()
             .map_err(|source| BackendError::Threads { num_threads, source })?;
         Ok(Self { pool })
@@ -95,7 +103,7 @@ mod tests {
 
     #[test]
     fn others_take_pieces_of_a_step() {
-        let threads = Threads::new(3).unwrap();
+        let threads = Threads::new(3, None).unwrap();
         // Nobody passes before all three are there.
         let barrier = Barrier::new(3);
         for _ in 0..100 {
@@ -109,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_step_that_panics_lets_the_others_go() {
-        let threads = Threads::new(2).unwrap();
+        let threads = Threads::new(2, None).unwrap();
         let result = catch_unwind(AssertUnwindSafe(|| threads.step(u64::MAX, || panic!("a step went wrong"))));
         assert!(result.is_err());
         assert_eq!(threads.step(u64::MAX, || (0..10).into_par_iter().sum::<i32>()), 45);
@@ -117,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_single_thread_does_all() {
-        let threads = Threads::new(1).unwrap();
+        let threads = Threads::new(1, None).unwrap();
         assert_eq!(threads.step(u64::MAX, || (0..10).into_par_iter().sum::<i32>()), 45);
     }
 }
