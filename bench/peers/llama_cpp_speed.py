@@ -44,7 +44,7 @@ def name_of(tensor):
 
 
 def convert(folder, path):
-    """Speed does not depend on the order of rotated dimensions, nor on words: there is no vocabulary."""
+    """Speed does not depend on the order of rotated dimensions. Words are those of the checkpoint, each found whole."""
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config["max_position_embeddings"])
@@ -57,7 +57,17 @@ def convert(folder, path):
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    special = list(words)[:3]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list([word if word in special else f"\u0120{word}" for word in words])
+    writer.add_token_types([gguf.TokenType.CONTROL if word in special else gguf.TokenType.NORMAL for word in words])
+    # Not used: words that are in the vocabulary are not merged. But there has to be one.
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(words["<s>"])
+    writer.add_eos_token_id(words["</s>"])
+    writer.add_add_bos_token(False)
     with safe_open(folder / "model.safetensors", "pt") as tensors:
         for tensor in tensors.keys():
             values = tensors.get_tensor(tensor)

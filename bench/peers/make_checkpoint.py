@@ -89,8 +89,13 @@ def write_weights(path, sizes):
                 file.write(random_weights(min(PIECE, end - first), generator))
 
 
+def word_of(token):
+    """Four letters: no tokenizer cuts a word of letters, and no two are alike."""
+    return "".join(chr(ord("a") + token // 26**place % 26) for place in (3, 2, 1, 0))
+
+
 def tokenizer(vocab_size):
-    words = {"<s>": 0, "</s>": 1, "<unk>": 2} | {f"w{word}": word for word in range(3, vocab_size)}
+    words = {"<s>": 0, "</s>": 1, "<unk>": 2} | {word_of(token): token for token in range(3, vocab_size)}
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",

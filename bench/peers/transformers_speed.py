@@ -57,7 +57,9 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--rows", default="1,8,32")
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=getattr(torch, args.dtype)).eval()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.dtype}", flush=True)
     with torch.inference_mode():
