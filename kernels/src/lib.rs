@@ -1,7 +1,7 @@
 //! CPU kernels for the hot operations of a language model, on slices of f32.
 //!
 //! Doors: [`linear`], [`attention`], [`rms_norm`], [`layer_norm`], [`rotary`], [`activation`], [`softmax`], [`floats`] for what is read from
-//! checkpoints, [`memory`] for what bounds them all, and [`isa`], which chooses the instruction set once per process. Each operation is written once over sixteen lanes (`isa::simd`); `isa` has
+//! checkpoints, [`memory`] and [`arithmetic`] for what bounds them all, and [`isa`], which chooses the instruction set once per process. Each operation is written once over sixteen lanes (`isa::simd`); `isa` has
 //! one file per instruction set. Work is spread over the current rayon pool; small problems stay on the calling thread.
 //!
 //! A row's result is bit-identical whatever shares the batch, however a prompt is cut, and whatever the number of
@@ -9,6 +9,7 @@
 //! with the sizes. It knows no model, reads no environment and does no I/O.
 
 pub mod activation;
+pub mod arithmetic;
 pub mod attention;
 pub mod floats;
 mod integers;
@@ -22,5 +23,6 @@ mod numbers;
 pub mod rms_norm;
 pub mod rotary;
 mod rows;
+mod scratch;
 pub mod softmax;
 mod vector_tile;

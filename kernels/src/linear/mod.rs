@@ -31,6 +31,7 @@ use rayon::prelude::*;
 
 use crate::activation::{self, Activation};
 use crate::isa::{self, Isa, Kernel, Simd};
+use crate::scratch::Scratch;
 use packed_weight::{PANEL_OUTPUTS, Panels, WeightLine};
 use parts::Part;
 use row_blocks::{RowBlock, RowBlocks};
@@ -158,9 +159,10 @@ pub(crate) fn gated_mlp_on(
                 tiled::gated_mlp(isa, x, [gate, up, down], activation, y);
             }
             _ => {
-                let [mut opened, mut raised, mut gated] = [(); 3].map(|()| vec![0.0; x.len() / inputs * between]); // [m, between]
-                linear_on(isa, x, gate, None, &mut opened);
-                linear_on(isa, x, up, None, &mut raised);
+                let [mut opened, mut raised, mut gated] = [(); 3].map(|()| Scratch::of(x.len() / inputs * between)); // [m, between]
+                let layers = [(gate, &mut opened), (up, &mut raised)];
+                let layers = layers.map(|(weight, y)| Layer { weight, bias: None, y });
+                linear_each_on(isa, x, layers.into());
                 activation::gated_on(isa, activation, [&opened, &raised], &mut gated);
                 linear_on(isa, &gated, down, None, y);
             }

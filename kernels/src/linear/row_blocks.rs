@@ -2,10 +2,11 @@
 //!
 //! Door: [`RowBlocks`]. A tile reads its block front to back, as it does the weight. A single row is used as it is.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use rayon::prelude::*;
+
+use crate::scratch::Scratch;
 
 /// Rows of a block, largest first. Each has a tile in `tile::multiply`.
 const BLOCK_ROWS: [usize; 7] = [12, 8, 6, 4, 3, 2, 1];
@@ -18,7 +19,13 @@ pub(super) struct RowBlocks<'a> {
     num_inputs: usize,
     rows: Vec<Range<usize>>,
     /// Block after block, each `[inputs, rows of the block]`.
-    x: Cow<'a, [f32]>,
+    x: Values<'a>,
+}
+
+/// x as it is, or laid out.
+enum Values<'a> {
+    Given(&'a [f32]),
+    LaidOut(Scratch),
 }
 
 /// A block of rows.
@@ -33,10 +40,10 @@ impl<'a> RowBlocks<'a> {
     pub(super) fn new(x: &'a [f32], num_inputs: usize, max_rows: usize) -> Self {
         let rows = cut(x.len() / num_inputs, max_rows);
         if rows.iter().all(|rows| rows.len() == 1) {
-            return Self { num_inputs, rows, x: Cow::Borrowed(x) };
+            return Self { num_inputs, rows, x: Values::Given(x) };
         }
-        let mut blocked = vec![0.0; x.len()]; // [blocks][inputs, rows of the block]
-        let mut rest = blocked.as_mut_slice();
+        let mut blocked = Scratch::of(x.len()); // [blocks][inputs, rows of the block]
+        let mut rest = &mut *blocked;
         let mut blocks = Vec::with_capacity(rows.len());
         for rows in &rows {
             let (block, after) = rest.split_at_mut(rows.len() * num_inputs);
@@ -46,7 +53,7 @@ impl<'a> RowBlocks<'a> {
         let is_small = x.len() < MIN_PARALLEL_VALUES;
         let min_blocks = if is_small { blocks.len() } else { 1 };
         blocks.into_par_iter().with_min_len(min_blocks).for_each(|(x, block)| transpose(x, num_inputs, block));
-        Self { num_inputs, rows, x: Cow::Owned(blocked) }
+        Self { num_inputs, rows, x: Values::LaidOut(blocked) }
     }
 
     pub(super) fn num_inputs(&self) -> usize {
@@ -65,7 +72,11 @@ impl<'a> RowBlocks<'a> {
 
     pub(super) fn block(&self, idx: usize) -> RowBlock<'_> {
         let Range { start, end } = self.rows[idx];
-        RowBlock { num_rows: end - start, x: &self.x[start * self.num_inputs..end * self.num_inputs] }
+        let x = match &self.x {
+            Values::Given(x) => x,
+            Values::LaidOut(x) => &**x,
+        };
+        RowBlock { num_rows: end - start, x: &x[start * self.num_inputs..end * self.num_inputs] }
     }
 }
 

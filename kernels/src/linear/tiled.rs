@@ -20,6 +20,7 @@ use super::{LINES_AHEAD, Layer, MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line};
+use crate::scratch::Scratch;
 
 /// Lines of a pass for each block of a part.
 const PASS_BLOCK_LINES: usize = 1 << 10;
@@ -35,8 +36,6 @@ const MAX_WAITING_PANELS: usize = 32;
 thread_local! {
     /// Memory for steps that are unpacked before they are multiplied, kept.
     static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
-    /// Memory for what lies between two layers, kept.
-    static BETWEEN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// Blocks of a part: their lines of a pass are half of a second-level cache, which has 2 MiB where there are tiles and often 1 MiB elsewhere.
@@ -124,13 +123,10 @@ pub(super) fn gated_mlp(
         multiply(isa, &blocks, parts.into_iter().map(|part| Work { weights, finish, part }).collect());
         between
     } else {
-        let mut between = BETWEEN.take();
-        between.resize(num_rows * outputs, 0.0); // [m, outputs]
+        let mut between = Scratch::of(num_rows * outputs); // [m, outputs]
         let parts = parts::cut(&mut between, outputs, cut.panels(PANEL_OUTPUTS), cut.groups(1));
         multiply(isa, &blocks, parts.into_iter().map(|part| Work { weights, finish, part }).collect());
-        let rounded = Blocks::new(isa, down.format(), (&between, outputs), cut.is_small);
-        BETWEEN.set(between);
-        rounded
+        Blocks::new(isa, down.format(), (&between, outputs), cut.is_small)
     };
     blocks.recycle();
     let [outputs, _] = down.sizes();

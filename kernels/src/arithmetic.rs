@@ -1,0 +1,213 @@
+//! How fast this machine multiplies, which bounds prompts and steps of many rows.
+//!
+//! Door: [`multiply_adds_per_second`]. Vectors multiply what is in registers, tiles what is in the first-level cache; with weights of four
+//! bits goes what makes integers of them. What layers lose to caches, memory and each other is not in it.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use crate::isa::{self, GroupOfX, Int4Group, Isa, Kernel, LANES, Simd};
+use crate::linear::{INT4_GROUP_INPUTS, WeightType};
+use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
+
+/// How long a thread multiplies at least.
+const LEAST_TIME: Duration = Duration::from_millis(20);
+/// Times that all threads do, of which the best counts.
+const NUM_ROUNDS: usize = 5;
+/// Words of x, which are multiplied so many times between two looks at the clock.
+const NUM_WORDS: usize = 16;
+const NUM_REPEATS: usize = 256;
+/// Steps of a product of tiles: two operands of 16 KiB.
+const NUM_STEPS: usize = 8;
+
+/// What the threads of the current pool together multiply and add per second where weights are of such a type, and rows many.
+pub fn multiply_adds_per_second(weights: WeightType) -> f64 {
+    let isa = isa::active();
+    let of_round = |_| rayon::broadcast(|_| of_thread(isa, weights)).into_iter().sum();
+    (0..NUM_ROUNDS).map(of_round).fold(0.0, f64::max)
+}
+
+fn of_thread(isa: Isa, weights: WeightType) -> f64 {
+    let mut rate = 0.0;
+    isa.with_tiles(BLOCK_ROWS, |tiles| {
+        rate = match (tiles, weights) {
+            (Some(tiles), WeightType::Bf16) => by_tiles(0.0_f32, 32, |[left, right], sums| {
+                tiles.add_bf16_product(left, right, Ahead::nothing(right), sums);
+            }),
+            (Some(tiles), WeightType::Int8 | WeightType::Int4) => by_tiles(0_i32, 64, |[left, right], sums| {
+                tiles.add_int8_product(left, right, Ahead::nothing(right), sums);
+            }),
+            (Some(_), WeightType::F32 | WeightType::F16) | (None, _) => isa.run(ByVectors { isa, weights }),
+        };
+    });
+    rate
+}
+
+/// Of blocks whose steps have so many inputs.
+fn by_tiles<T: Copy>(zero: T, step_inputs: usize, mut multiply: impl FnMut([&[Line]; 2], &mut Block<T>)) -> f64 {
+    let [left, right] = [vec![Line([0; 16]); NUM_STEPS * BLOCK_ROWS], vec![Line([0; 16]); NUM_STEPS * STEP_LINES]];
+    let mut sums = Block([[zero; BLOCK_COLUMNS]; BLOCK_ROWS]);
+    let mut count = Count::default();
+    loop {
+        multiply([&left, &right], &mut sums);
+        if let Some(rate) = count.add(BLOCK_ROWS * BLOCK_COLUMNS * NUM_STEPS * step_inputs) {
+            return rate;
+        }
+    }
+}
+
+/// Multiply-adds since it began.
+struct Count {
+    start: Instant,
+    num_done: usize,
+}
+
+impl Default for Count {
+    fn default() -> Self {
+        Self { start: Instant::now(), num_done: 0 }
+    }
+}
+
+impl Count {
+    /// Their rate, once enough time is over.
+    fn add(&mut self, num_done: usize) -> Option<f64> {
+        self.num_done += num_done;
+        let time = self.start.elapsed();
+        (time >= LEAST_TIME).then(|| self.num_done as f64 / time.as_secs_f64())
+    }
+}
+
+struct ByVectors {
+    isa: Isa,
+    weights: WeightType,
+}
+
+impl Kernel for ByVectors {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f64 {
+        let mut count = Count::default();
+        loop {
+            let num_done = if S::NUM_SUMS >= 12 { self.repeat::<S, 12>(simd) } else { self.repeat::<S, 6>(simd) };
+            if let Some(rate) = count.add(num_done) {
+                return rate;
+            }
+        }
+    }
+}
+
+impl ByVectors {
+    /// For so many rows, whose sums stay in registers.
+    #[inline(always)]
+    fn repeat<S: Simd, const ROWS: usize>(&self, simd: S) -> usize {
+        match self.weights {
+            WeightType::Bf16 if self.isa.rounds_to_bf16() => pairs::<S, ROWS>(simd),
+            WeightType::F32 | WeightType::Bf16 | WeightType::F16 => floats::<S, ROWS>(simd),
+            WeightType::Int4 if S::MIN_UNPACKED_ROWS == usize::MAX => groups(simd),
+            WeightType::Int8 | WeightType::Int4 => bytes::<S, ROWS>(simd),
+        }
+    }
+}
+
+/// How many multiply-adds there were, of so many for each sum and word.
+const fn num_multiply_adds(num_rows: usize, per_word: usize) -> usize {
+    NUM_REPEATS * NUM_WORDS * num_rows * LANES * per_word
+}
+
+#[inline(always)]
+fn floats<S: Simd, const ROWS: usize>(simd: S) -> usize {
+    let x = [[1.0_f32; NUM_WORDS]; ROWS];
+    let weights = simd.load(&black_box([0.5; LANES]));
+    let mut sums = [simd.splat(0.0); ROWS];
+    for _ in 0..NUM_REPEATS {
+        // Words that may be others each time: what is done with them is done each time.
+        let x = black_box(&x);
+        for word in 0..NUM_WORDS {
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = simd.mul_add(simd.splat(x[word]), weights, *sum);
+            }
+        }
+    }
+    for sum in sums {
+        black_box(simd.sum(sum));
+    }
+    num_multiply_adds(ROWS, 1)
+}
+
+#[inline(always)]
+fn pairs<S: Simd, const ROWS: usize>(simd: S) -> usize {
+    let x = [[0x3f80_3f80; NUM_WORDS]; ROWS];
+    let weights = simd.load_words(&black_box([0x3f00_3f00; LANES]));
+    let mut sums = [simd.splat(0.0); ROWS];
+    for _ in 0..NUM_REPEATS {
+        let x: &[[u32; NUM_WORDS]; ROWS] = black_box(&x);
+        for word in 0..NUM_WORDS {
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = simd.add_bf16_dots(*sum, weights, x[word]);
+            }
+        }
+    }
+    for sum in sums {
+        black_box(simd.sum(sum));
+    }
+    num_multiply_adds(ROWS, 2)
+}
+
+#[inline(always)]
+fn bytes<S: Simd, const ROWS: usize>(simd: S) -> usize {
+    let x = [[0x0101_0101; NUM_WORDS]; ROWS];
+    let weights = simd.load_quads(&black_box([0x0101_0101; LANES]), 0);
+    let mut sums = [simd.load_integers(&[0; LANES]); ROWS];
+    for _ in 0..NUM_REPEATS {
+        let x: &[[u32; NUM_WORDS]; ROWS] = black_box(&x);
+        for word in 0..NUM_WORDS {
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = simd.add_dots(*sum, weights, x[word]);
+            }
+        }
+    }
+    for sum in sums {
+        let mut lanes = [0; LANES];
+        simd.store_integers(sum, &mut lanes);
+        black_box(lanes);
+    }
+    num_multiply_adds(ROWS, 4 / S::DOT_PARTS)
+}
+
+/// Groups of four bits, of four rows.
+#[inline(always)]
+fn groups<S: Simd>(simd: S) -> usize {
+    let (lines, factors) = ([Line([0x1111_1111; 16]); 4], [0x0101_0101; LANES / 4]);
+    let quads = [[0x0101_0101; 8]; 4];
+    let mut sums = [simd.load_integers(&[0; LANES]); 4];
+    for _ in 0..NUM_REPEATS {
+        let (lines, quads) = (black_box(&lines), black_box(&quads));
+        let mut x = [GroupOfX { quads: &quads[0], start: 0 }; 4];
+        for (x, quads) in x.iter_mut().zip(quads) {
+            x.quads = quads;
+        }
+        simd.add_group(&mut sums, Int4Group { lines, factors: &factors }, &x);
+    }
+    for sum in sums {
+        let mut lanes = [0; LANES];
+        simd.store_integers(sum, &mut lanes);
+        black_box(lanes);
+    }
+    NUM_REPEATS * 4 * LANES * INT4_GROUP_INPUTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_multiplies_every_type() {
+        for isa in Isa::available() {
+            for weights in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8, WeightType::Int4] {
+                let rate = of_thread(isa, weights);
+                assert!(rate.is_finite() && rate > 0.0, "{isa} {weights:?}: {rate}");
+            }
+        }
+    }
+}
