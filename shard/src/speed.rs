@@ -1,18 +1,21 @@
 //! How fast a model runs on this processor, beside what memory allows: the steps of a server without the server.
 //!
 //! Doors: [`SpeedArgs`], [`measure`]. A step that makes a token per row reads every weight, so the memory's bandwidth bounds
-//! it, and so does every key and value of the rows; each row of the report says how close it comes. Times are medians of steps, and the shortest.
+//! it, and so does every key and value of the rows; a prompt is bound by what the processor multiplies. Each row of the report says how
+//! close it comes to its bound. Times are medians of steps, and the shortest.
 
 use std::fmt::Write as _;
 use std::time::Instant;
 
 use clap::Args;
+use kernels::arithmetic::multiply_adds_per_second;
+use kernels::linear::WeightType;
 use kernels::memory::read_bandwidth;
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup};
 
-use crate::args::{Device, ModelArgs, ShardArgs};
-use crate::backend::BLOCK_SIZE;
-use crate::engine::{self, Engine, EngineError, Progress};
+use crate::args::{Device, ModelArgs, Quantize, ShardArgs};
+use crate::backend::{BLOCK_SIZE, BackendError, Processors};
+use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 
 /// Of memory, what is read to measure its bandwidth: as much as of weights, but no more than this.
 const MAX_READ_BYTES: usize = 1 << 30;
@@ -48,6 +51,13 @@ struct Sequences {
     len: u32,
 }
 
+/// What bounds steps: memory, and what threads multiply.
+struct Machine {
+    pool: rayon::ThreadPool,
+    read_bytes: usize,
+    weights: WeightType,
+}
+
 /// Loads the model, times its steps, and answers a table. `progress` hears of each piece of work.
 ///
 /// # Errors
@@ -58,25 +68,59 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     let sequences = Sequences::of(args);
     let kv_bytes_per_token = warm_up(&mut engine, args, &sequences, progress)?;
     let mut text = format!("loaded and warm after {:.1} s\n", start.elapsed().as_secs_f64());
-    let read_bytes = usize::try_from(engine.info().weights_bytes).unwrap_or(MAX_READ_BYTES).min(MAX_READ_BYTES);
-    let bandwidth = read_bandwidth(read_bytes);
+    let machine = Machine::of(args, &engine)?;
+    let bandwidth = machine.bandwidth();
+    let peak = machine.peak();
     let weights_gb = engine.info().weights_bytes as f64 / 1e9;
     let stored = args.model.quantize.map_or_else(|| engine.info().dtype.clone(), |quantize| quantize.to_string());
     let _ = writeln!(text, "{weights_gb:.2} GB of weights as {stored}; memory reads {bandwidth:.1} GB/s");
     let seconds = prefills(&mut engine, args, &sequences)?;
     let tokens = f64::from(args.prompt_tokens);
-    let _ = writeln!(text, "prefill {tokens:<4} {}", rates(&seconds, tokens));
+    let Work { per_token, per_logits } = engine.work();
+    let multiply_adds = tokens * per_token as f64 + per_logits as f64;
+    let share = 100.0 * multiply_adds / median(&seconds) / peak;
+    let (rates_of_prompts, peak) = (rates(&seconds, tokens), 2e-9 * peak);
+    let _ =
+        writeln!(text, "prefill {tokens:<4} {rates_of_prompts}, linear layers at {share:.0} % of {peak:.0} GFLOP/s");
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
         // Half of the tokens that are made lie before a step.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
         let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
-        let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(read_bandwidth(read_bytes));
+        let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
         let rates = rates(&seconds, f64::from(*num_rows));
         let _ = writeln!(text, "decode  {num_rows:<4} {rates}, {read_gb:.2} GB at {share:.0} % of the bandwidth");
     }
     Ok(text)
+}
+
+impl Machine {
+    /// With as many threads as the model has.
+    fn of(args: &SpeedArgs, engine: &Engine) -> Result<Self, SpeedError> {
+        let num_threads = num_threads(args.model.threads, &Processors::of_process())?;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build();
+        let pool = pool.map_err(|source| EngineError::from(BackendError::Threads { num_threads, source }))?;
+        let read_bytes = usize::try_from(engine.info().weights_bytes).unwrap_or(MAX_READ_BYTES).min(MAX_READ_BYTES);
+        let weights = match (args.model.quantize, engine.info().dtype.as_str()) {
+            (Some(Quantize::Int4), _) => WeightType::Int4,
+            (Some(Quantize::Int8 | Quantize::Fp8), _) => WeightType::Int8,
+            (None, "bfloat16") => WeightType::Bf16,
+            (None, "float16") => WeightType::F16,
+            (None, _) => WeightType::F32,
+        };
+        Ok(Self { pool, read_bytes, weights })
+    }
+
+    /// Bytes that it reads, in GB/s.
+    fn bandwidth(&self) -> f64 {
+        self.pool.install(|| read_bandwidth(self.read_bytes))
+    }
+
+    /// Multiply-adds per second.
+    fn peak(&self) -> f64 {
+        self.pool.install(|| multiply_adds_per_second(self.weights))
+    }
 }
 
 impl Sequences {

@@ -11,7 +11,7 @@ use kernels::attention::KvType;
 use model_files::ModelFiles;
 use proto::ModelInfo;
 
-use super::{Engine, EngineError, Progress};
+use super::{Engine, EngineError, Progress, Work};
 use crate::args::{Device, Dtype, KvCacheDtype, ModelArgs, Quantize, ShardArgs};
 use crate::backend::candle::{CandleBackend, CandleOptions};
 use crate::backend::mock::MockBackend;
@@ -33,6 +33,7 @@ const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 struct Weights {
     dtype: DType,
     num_parameters: u64,
+    work: Work,
 }
 
 /// What a backend is made of.
@@ -77,7 +78,9 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             };
             let graphs = graphs(&models::build(&config, dtype, ranks.num_ranks)?)?;
             let graphs = quantized(graphs, model.quantize);
-            let weights = Weights { dtype, num_parameters: num_parameters(&graphs) };
+            let [per_token, per_logits] = [&graphs.decoder, &graphs.logits].map(|graph| graph.multiply_adds());
+            let work = Work { per_token, per_logits };
+            let weights = Weights { dtype, num_parameters: num_parameters(&graphs), work };
             let source = Source { graphs: &graphs, checkpoint: &checkpoint, dtype };
             (load_backend(args, (device, ranks), source, progress)?, weights)
         }
@@ -85,7 +88,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
                 .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
-            (Box::new(mock), Weights { dtype, num_parameters: 0 })
+            (Box::new(mock), Weights { dtype, num_parameters: 0, work: Work::default() })
         }
     };
     let weights_bytes = backend.weights_bytes();
@@ -99,7 +102,16 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let mut samplers = Samplers::new(config.vocab_size()?);
     samplers.graph(&proto::SamplingParams::greedy())?;
     let eos_token_ids = info.eos_token_ids.iter().map(|id| *id as i32).collect();
-    Ok(Engine { info, config_hash: agreed.value(), eos_token_ids, backend, samplers, rows: None, idle_since: None })
+    Ok(Engine {
+        info,
+        work: weights.work,
+        config_hash: agreed.value(),
+        eos_token_ids,
+        backend,
+        samplers,
+        rows: None,
+        idle_since: None,
+    })
 }
 
 /// config.json, or what stands for it.
@@ -174,7 +186,7 @@ fn load_backend(
 }
 
 /// Threads of all ranks: as many as asked for, else one for each core, within what this process may use at once.
-fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors) -> Result<usize, EngineError> {
+pub(crate) fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors) -> Result<usize, EngineError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     match asked.map_or(available.min(processors.num_cores().max(1)), usize::from) {
         asked if asked > available => Err(EngineError::Threads { asked, available }),
@@ -240,7 +252,7 @@ fn num_parameters(graphs: &ModelGraphs) -> u64 {
 }
 
 fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u32>) -> Result<ModelInfo, EngineError> {
-    let Weights { dtype, num_parameters } = weights;
+    let Weights { dtype, num_parameters, work: _ } = weights;
     Ok(ModelInfo {
         architecture: config.architecture()?.to_owned(),
         dtype: dtype.name().to_owned(),

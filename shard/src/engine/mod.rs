@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use error::EngineError;
-pub(crate) use load::{config_json, graphs, load, quantized, weight_type};
+pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};
 use proto::{
     Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply,
 };
@@ -30,6 +30,7 @@ use crate::sampling::{self, Samplers, TokenMask};
 /// A loaded model.
 pub(crate) struct Engine {
     info: ModelInfo,
+    work: Work,
     config_hash: u64,
     eos_token_ids: Arc<[i32]>,
     backend: Box<dyn Backend>,
@@ -38,6 +39,15 @@ pub(crate) struct Engine {
     rows: Option<RowTable>,
     /// When the backend was last done with a step.
     idle_since: Option<Instant>,
+}
+
+/// Multiply-adds of a rank's linear layers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Work {
+    /// For each token.
+    pub(crate) per_token: u64,
+    /// For the logits of a row that samples, beside that.
+    pub(crate) per_logits: u64,
 }
 
 /// A step on its way to the backend, and what its reply needs to know.
@@ -60,6 +70,11 @@ impl Engine {
     /// Facts of the model.
     pub(crate) fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What there is to compute.
+    pub(crate) fn work(&self) -> Work {
+        self.work
     }
 
     /// Hash of what all ranks of the model must agree on.

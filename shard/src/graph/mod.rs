@@ -5,6 +5,7 @@
 //! operation, write its variant in `op` and its builder; the compiler names each backend that must learn it. [`quantized`] says which
 //! weights of finished graphs are rounded.
 
+mod arithmetic;
 mod model_ops;
 mod op;
 mod print;
