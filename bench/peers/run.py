@@ -59,7 +59,7 @@ def binary(name):
 
 
 def contenders(args, python, checkpoint):
-    """Who runs in process: (name, format, command, flag of row counts)."""
+    """Who runs in process: (name, format, command)."""
     for name, (quantize, gguf) in FORMATS.items():
         flags = ["--quantize", quantize] if quantize else []
         threads = ["--threads", args.threads]
@@ -91,21 +91,24 @@ def in_process(args, python, checkpoint, raw):
 
 
 def servers(args, python, checkpoint):
-    """Who serves bf16: (name, command without the port, path that answers when it is ready, flags of the load client)."""
+    """Who serves bf16: (whose it is, name, command without the port, path that answers when it is ready, flags of the load client)."""
     completions = ["--api", "completions", "--model"]
     yield (
+        "hilo",
         "hilo",
         [binary("text-generation-launcher"), "--model-id", checkpoint, "--threads", args.threads, "--max-batch-size", STREAMS],
         "/health",
         [*completions, args.shape],
     )
     yield (
+        "torch",
         "transformers serve",
         [python.parent / "transformers", "serve", checkpoint, "--continuous-batching", "--dtype", "bfloat16", "--device", "cpu"],
         "/health",
         [*completions, checkpoint],
     )
     yield (
+        "llama.cpp",
         "llama-cpp-python's server",
         [python, "-m", "llama_cpp.server", "--model", checkpoint / "bf16.gguf", "--n_threads", args.threads, "--n_threads_batch",
          args.threads, "--n_ctx", 2048, "--interrupt_requests", "false"],
@@ -139,8 +142,8 @@ def through_http(args, python, checkpoint, raw):
     load = ["--prompts", prompts, "--output-tokens", STREAM_TOKENS, "--read-timeout", 900, "--request-timeout", 900, "--json"]
     found = defaultdict(list)
     for index in range(args.rounds):
-        for name, command, path, flags in servers(args, python, checkpoint):
-            if not any(name.startswith(peer.split(".")[0].replace("torch", "transformers")) for peer in args.only):
+        for peer, name, command, path, flags in servers(args, python, checkpoint):
+            if peer not in args.only:
                 continue
             port = free_port()
             command = [str(part) for part in [*command, "--port", port]]
@@ -154,10 +157,15 @@ def through_http(args, python, checkpoint, raw):
                     many = ["--concurrency", STREAMS, "--num-requests", STREAMS]
                     output = sh(*client, *many, stdout=subprocess.PIPE).stdout
                 finally:
-                    os.killpg(process.pid, signal.SIGTERM)
-                    process.wait(timeout=60)
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGTERM)
+                        process.wait(timeout=60)
             raw.append(f"# round {index + 1}, {name} through HTTP\n{output}")
-            found[name].append(json.loads(output))
+            report = json.loads(output)
+            # Rates of other work are no comparison.
+            made = report["num_output_tokens"]
+            assert made == STREAMS * STREAM_TOKENS, f"{name} made {made} tokens: {report['failures']}"
+            found[name].append(report)
             print(name, output[:300], flush=True)
     return found
 
