@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::isa::{self, GroupOfX, Int4Group, Isa, Kernel, LANES, Simd};
 use crate::linear::{INT4_GROUP_INPUTS, WeightType};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
+use crate::vector_tile::{Bf16Pairs, Dots, Int8Quads};
 
 /// How long a thread multiplies at least.
 const LEAST_TIME: Duration = Duration::from_millis(20);
@@ -102,10 +103,10 @@ impl ByVectors {
     #[inline(always)]
     fn repeat<S: Simd, const ROWS: usize>(&self, simd: S) -> usize {
         match self.weights {
-            WeightType::Bf16 if self.isa.rounds_to_bf16() => pairs::<S, ROWS>(simd),
+            WeightType::Bf16 if self.isa.rounds_to_bf16() => dots::<S, _, ROWS>(simd, Bf16Pairs, [0.0; LANES], 2),
             WeightType::F32 | WeightType::Bf16 | WeightType::F16 => floats::<S, ROWS>(simd),
             WeightType::Int4 if S::MIN_UNPACKED_ROWS == usize::MAX => groups(simd),
-            WeightType::Int8 | WeightType::Int4 => bytes::<S, ROWS>(simd),
+            WeightType::Int8 | WeightType::Int4 => dots::<S, _, ROWS>(simd, Int8Quads, [0; LANES], 4 / S::DOT_PARTS),
         }
     }
 }
@@ -135,44 +136,26 @@ fn floats<S: Simd, const ROWS: usize>(simd: S) -> usize {
     num_multiply_adds(ROWS, 1)
 }
 
+/// Words of several integers or values of bf16, of which each sum takes `per_word` at a time.
 #[inline(always)]
-fn pairs<S: Simd, const ROWS: usize>(simd: S) -> usize {
-    let x = [[0x3f80_3f80; NUM_WORDS]; ROWS];
-    let weights = simd.load_words(&black_box([0x3f00_3f00; LANES]));
-    let mut sums = [simd.splat(0.0); ROWS];
+fn dots<S: Simd, D: Dots<S>, const ROWS: usize>(simd: S, _: D, zeros: [D::Sum; LANES], per_word: usize) -> usize {
+    let x = [[0; NUM_WORDS]; ROWS];
+    let weights = D::words(simd, &black_box(Line([0; LANES])), 0);
+    let mut sums = [D::load(simd, &zeros); ROWS];
     for _ in 0..NUM_REPEATS {
         let x: &[[u32; NUM_WORDS]; ROWS] = black_box(&x);
         for word in 0..NUM_WORDS {
             for (sum, x) in sums.iter_mut().zip(x) {
-                *sum = simd.add_bf16_dots(*sum, weights, x[word]);
+                *sum = D::add(simd, *sum, weights, x[word]);
             }
         }
     }
     for sum in sums {
-        black_box(simd.sum(sum));
+        let mut lanes = zeros;
+        D::store(simd, sum, &mut lanes);
+        black_box(&lanes);
     }
-    num_multiply_adds(ROWS, 2)
-}
-
-#[inline(always)]
-fn bytes<S: Simd, const ROWS: usize>(simd: S) -> usize {
-    let x = [[0x0101_0101; NUM_WORDS]; ROWS];
-    let weights = simd.load_quads(&black_box([0x0101_0101; LANES]), 0);
-    let mut sums = [simd.load_integers(&[0; LANES]); ROWS];
-    for _ in 0..NUM_REPEATS {
-        let x: &[[u32; NUM_WORDS]; ROWS] = black_box(&x);
-        for word in 0..NUM_WORDS {
-            for (sum, x) in sums.iter_mut().zip(x) {
-                *sum = simd.add_dots(*sum, weights, x[word]);
-            }
-        }
-    }
-    for sum in sums {
-        let mut lanes = [0; LANES];
-        simd.store_integers(sum, &mut lanes);
-        black_box(lanes);
-    }
-    num_multiply_adds(ROWS, 4 / S::DOT_PARTS)
+    num_multiply_adds(ROWS, per_word)
 }
 
 /// Groups of four bits, of four rows.

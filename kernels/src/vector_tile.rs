@@ -14,7 +14,7 @@ const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 /// What the words of lines are, and how they are multiplied.
 pub(crate) trait Dots<S: Simd>: Copy {
     /// Of one output.
-    type Sum;
+    type Sum: Copy;
     type Sums: Copy;
 
     /// Parts of words that are multiplied one after the other: of each, a row on the left has a line of words of its own.

@@ -24,23 +24,17 @@ thread_local! {
 
 /// A type of sums.
 pub(super) trait Sum: Copy + Default + 'static {
-    const ZERO: Self;
-
     /// Memory of this thread for them.
     fn kept() -> &'static LocalKey<Cell<Vec<Block<Self>>>>;
 }
 
 impl Sum for f32 {
-    const ZERO: f32 = 0.0;
-
     fn kept() -> &'static LocalKey<Cell<Vec<Block<f32>>>> {
         &F32_SUMS
     }
 }
 
 impl Sum for i32 {
-    const ZERO: i32 = 0;
-
     fn kept() -> &'static LocalKey<Cell<Vec<Block<i32>>>> {
         &I32_SUMS
     }

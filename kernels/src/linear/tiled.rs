@@ -338,7 +338,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let [first_weight, second_weight] = [self.weights[0], self.weights[WEIGHTS - 1]];
         let first_panels = if WEIGHTS == 1 { self.num_panels.div_ceil(2) } else { self.num_panels };
         let x = self.blocks.block(self.first_block, 0..first_weight.num_steps());
-        let mut sums = [const { Block([[M::Sum::ZERO; BLOCK_COLUMNS]; BLOCK_ROWS]) }; 2];
+        let mut sums = [(); 2].map(|()| Block([[M::Sum::default(); BLOCK_COLUMNS]; BLOCK_ROWS]));
         let mut values = [const { Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]) }; WEIGHTS];
         for panel in 0..first_panels {
             for sums in &mut sums {
