@@ -104,7 +104,8 @@ impl Machine {
         let read_bytes = usize::try_from(engine.info().weights_bytes).unwrap_or(MAX_READ_BYTES).min(MAX_READ_BYTES);
         let weights = match (args.model.quantize, engine.info().dtype.as_str()) {
             (Some(Quantize::Int4), _) => WeightType::Int4,
-            (Some(Quantize::Int8 | Quantize::Fp8), _) => WeightType::Int8,
+            (Some(Quantize::Int8), _) => WeightType::Int8,
+            (Some(Quantize::Fp8), _) => unreachable!("no model was loaded so"),
             (None, "bfloat16") => WeightType::Bf16,
             (None, "float16") => WeightType::F16,
             (None, _) => WeightType::F32,

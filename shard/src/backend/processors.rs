@@ -48,9 +48,9 @@ impl Processors {
         Self { cores }
     }
 
-    /// How many cores.
-    pub(crate) fn num_cores(&self) -> usize {
-        self.cores.len()
+    /// Threads that compute, of which `available` may run at once: one for each core, or all where the system does not tell of cores.
+    pub(crate) fn num_threads(&self, available: usize) -> usize {
+        if self.cores.is_empty() { available } else { available.min(self.cores.len()) }
     }
 
     /// Where the threads of a rank should run: next to the memories of its share of the cores. `None` where it does not matter, because there
@@ -100,18 +100,20 @@ mod tests {
     #[test]
     fn threads_of_a_core_count_once() {
         let system = two_memories();
-        let num_cores = |allowed: &[usize]| Processors::read(system.path(), allowed.to_vec()).num_cores();
-        assert_eq!(num_cores(&[0, 1, 2, 3, 4, 5, 6, 7]), 4);
-        assert_eq!(num_cores(&[0, 4]), 1, "both of one core");
-        assert_eq!(num_cores(&[1, 4, 6]), 3, "one of each");
-        assert_eq!(num_cores(&[]), 0, "the system does not tell");
+        let num_threads =
+            |allowed: &[usize], available| Processors::read(system.path(), allowed.to_vec()).num_threads(available);
+        assert_eq!(num_threads(&[0, 1, 2, 3, 4, 5, 6, 7], 8), 4);
+        assert_eq!(num_threads(&[0, 1, 2, 3, 4, 5, 6, 7], 3), 3, "its control group's quota is less");
+        assert_eq!(num_threads(&[0, 4], 2), 1, "both of one core");
+        assert_eq!(num_threads(&[1, 4, 6], 3), 3, "one of each");
+        assert_eq!(num_threads(&[], 2), 2, "the system does not tell");
     }
 
     #[test]
     fn what_is_not_described_is_a_core_of_its_own() {
         let system = tempfile::tempdir().unwrap();
         let processors = Processors::read(system.path(), vec![0, 1, 2]);
-        assert_eq!(processors.num_cores(), 3);
+        assert_eq!(processors.num_threads(8), 3);
         assert!(processors.near_rank(0, 2).is_none(), "one memory");
     }
 
@@ -131,6 +133,6 @@ mod tests {
 
     #[test]
     fn this_process_has_some() {
-        assert!(Processors::of_process().num_cores() > 0);
+        assert!(!Processors::of_process().cores.is_empty());
     }
 }

@@ -188,7 +188,7 @@ fn load_backend(
 /// Threads of all ranks: as many as asked for, else one for each core, within what this process may use at once.
 pub(crate) fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors) -> Result<usize, EngineError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    match asked.map_or(available.min(processors.num_cores().max(1)), usize::from) {
+    match asked.map_or_else(|| processors.num_threads(available), usize::from) {
         asked if asked > available => Err(EngineError::Threads { asked, available }),
         num_threads => Ok(num_threads),
     }
