@@ -217,6 +217,13 @@ impl Rows<'_> {
             // Part after part: words of both at once would take registers from the sums.
             for part in 0..D::PARTS {
                 for idx in 0..TILE_SIZE {
+                    if VECTORS < NUM_VECTORS && part == 0 {
+                        // Of the next step: every other tile, and few rows of a block, are no sequence that caches recognise.
+                        simd.prefetch(rights[0].0.as_ptr().wrapping_add(STEP_LINES + idx));
+                        if idx < ROWS * D::PARTS {
+                            simd.prefetch(left.as_ptr().wrapping_add(self.num_rows * D::PARTS + idx));
+                        }
+                    }
                     for (vectors, (right, ahead)) in vectors.iter_mut().zip(rights) {
                         if part == 0 && first_vector == 0 {
                             // A few at a time: there are few places for lines that are under way.

@@ -29,7 +29,8 @@ pub(crate) trait Simd: Copy {
 
     /// Sums that stay in registers beside what is added to them.
     const NUM_SUMS: usize;
-    /// Whether products of three rows or more go by one vector of columns at a time, so that they share what is loaded and widened.
+    /// Whether products of three rows or more go by one vector of columns at a time, so that they share what is loaded and widened, and
+    /// products of rows ask for what the next step reads.
     const HAS_LONE_COLUMNS: bool = false;
     /// Rows that are multiplied together at most: where columns are lone, by one vector, otherwise by two.
     const MAX_ROWS: usize = if Self::HAS_LONE_COLUMNS { Self::NUM_SUMS } else { Self::NUM_SUMS / 2 };

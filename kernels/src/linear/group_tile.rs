@@ -86,6 +86,12 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
         let (lines, starts) = (&lines[first_row..][..ROWS], &starts[first_row..][..ROWS]);
         let rights = rights.map(|(right, ahead)| (&right[step * INT4_STEP_LINES..][..INT4_STEP_LINES], ahead));
         for group in 0..STEP_GROUPS {
+            if S::HAS_LONE_COLUMNS && ROWS > 1 {
+                // Of the next step, as in `vector_tile`.
+                for idx in group * ROWS / STEP_GROUPS..(group + 1) * ROWS / STEP_GROUPS {
+                    simd.prefetch(lines.as_ptr().wrapping_add(rows.num_rows + idx));
+                }
+            }
             let mut x = [GroupOfX { quads: &lines[0].0.as_chunks().0[group], start: starts[0][group] }; ROWS];
             for (x, (line, starts)) in x.iter_mut().zip(lines.iter().zip(starts)) {
                 *x = GroupOfX { quads: &line.0.as_chunks().0[group], start: starts[group] };

@@ -45,7 +45,10 @@ pub(super) trait Multiply {
     type Sum: Sum;
 
     /// Whether [`Multiply::prepare`] makes other lines of them.
-    const IS_PREPARED: bool = false;
+    #[inline(always)]
+    fn unpacks(&self) -> bool {
+        false
+    }
 
     /// The steps of a panel as they are multiplied.
     #[inline(always)]
@@ -203,7 +206,10 @@ impl Multiply for Int8<'_> {
 impl Multiply for Int4<'_> {
     type Sum = i32;
 
-    const IS_PREPARED: bool = true;
+    #[inline(always)]
+    fn unpacks(&self) -> bool {
+        matches!(self, Self::Unpacked(_))
+    }
 
     #[inline(always)]
     fn start<S: Simd>(&self, row: RowNumbers) -> i32 {

@@ -1,7 +1,8 @@
 //! Linear layers by products of blocks: 32 rows of x, rounded to the numbers of the weight, times panels of 32 outputs.
 //!
 //! Doors: [`linear`], [`gated_mlp`]. The inputs come in passes whose part of x stays in the second-level cache, and sums wait from pass
-//! to pass; of a panel, a part stays in the first-level cache while all blocks use it. bf16 is multiplied by the tiles of AMX, a
+//! to pass; of a panel, a part stays in the first-level cache while all blocks use it. AVX2 has few registers, so more arithmetic for each line:
+//! there products ask for lines one step before, and passes are longer and parts whole. bf16 is multiplied by the tiles of AMX, a
 //! single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
 //! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly (`multiply`). A single row takes two panels at a time.
 
@@ -24,6 +25,8 @@ use crate::scratch::Scratch;
 
 /// Lines of a pass for each block of a part.
 const PASS_BLOCK_LINES: usize = 1 << 10;
+/// The same where products ask for what the next step reads: the third-level cache answers them in time.
+const ASKED_PASS_BLOCK_LINES: usize = 1 << 12;
 /// Steps whose part of a panel stays in the first-level cache while all blocks use it: 16 KiB, and the same of a block.
 const CHUNK_STEPS: usize = 8;
 /// Blocks that use a part of a panel often enough for their sums to be put aside meanwhile.
@@ -303,7 +306,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let pass_steps = if num_blocks == 1 {
             num_steps
         } else {
-            part_blocks(self.isa) * PASS_BLOCK_LINES / (num_blocks * self.blocks.block_rows() * self.blocks.num_parts())
+            let block_lines = if S::HAS_LONE_COLUMNS { ASKED_PASS_BLOCK_LINES } else { PASS_BLOCK_LINES };
+            part_blocks(self.isa) * block_lines / (num_blocks * self.blocks.block_rows() * self.blocks.num_parts())
         };
         // Sums of panels wait for the next pass.
         let num_waiting = if num_steps <= pass_steps { 1 } else { num_panels };
@@ -396,9 +400,13 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let lines_per_step = step_lines.div_ceil(num_blocks);
         let is_read_once = num_blocks * by.num_sweeps::<S>() == 1;
         let distance = if is_read_once { LINES_AHEAD } else { weight.panel_len() };
-        // A part of the panel that stays in the first-level cache while all blocks use it.
-        let has_sweeps = S::HAS_LONE_COLUMNS && by.num_sweeps::<S>() > 1;
-        let is_chunked = num_blocks >= MIN_CHUNKED_BLOCKS || has_sweeps || M::IS_PREPARED;
+        // A part of the panel that stays in the first-level cache while all blocks use it. Where products ask for what the next step reads, to
+        // put sums aside takes longer than that saves, but for lines that are unpacked.
+        let is_chunked = if S::HAS_LONE_COLUMNS {
+            by.unpacks()
+        } else {
+            num_blocks >= MIN_CHUNKED_BLOCKS || weight.format() == Format::Int4
+        };
         let chunk_steps = if is_chunked { CHUNK_STEPS / self.blocks.num_parts() } else { steps.len() };
         for first in steps.clone().step_by(chunk_steps) {
             let chunk = first..(first + chunk_steps).min(steps.end);
