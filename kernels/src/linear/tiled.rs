@@ -1,8 +1,8 @@
 //! Linear layers by products of blocks: 32 rows of x, rounded to the numbers of the weight, times panels of 32 outputs.
 //!
 //! Doors: [`linear`], [`gated_mlp`]. The inputs come in passes whose part of x stays in the second-level cache, and sums wait from pass
-//! to pass; of a panel, a part stays in the first-level cache while all blocks use it. AVX2 has few registers, so more arithmetic for each line:
-//! there products ask for lines one step before, and passes are longer and parts whole. bf16 is multiplied by the tiles of AMX, a
+//! to pass; of a panel, a part stays in the first-level cache while all blocks use it. With AVX2, whose products
+//! of rows ask for what the next step reads, passes are longer and parts whole. bf16 is multiplied by the tiles of AMX, a
 //! single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
 //! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly (`multiply`). A single row takes two panels at a time.
 
