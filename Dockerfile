@@ -18,10 +18,13 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=secret,id=cargo-config,target=/usr/local/cargo/config.toml \
     find . -path ./target -prune -o -type f -exec touch {} + \
  && cargo build --release --locked \
- && install -D target/release/text-generation-launcher /image/usr/local/bin/text-generation-launcher
-# What the executable needs of a system. Everybody may write to /data, whoever it is that runs the image.
+ && install -D target/release/text-generation-launcher /image/usr/local/bin/text-generation-launcher \
+ && install -D -t /image/usr/share/doc/hilo LICENSE \
+ && docker/notices.sh > /image/usr/share/doc/hilo/THIRD_PARTY_NOTICES
+# What the executable needs of a system, with its licences. Everybody may write to /data, whoever it is that runs the image.
 RUN ldd /image/usr/local/bin/text-generation-launcher | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory /image \
  && cp --parents --dereference /etc/ssl/certs/ca-certificates.crt /image \
+ && cp --parents --dereference /usr/share/doc/libc6/copyright /usr/share/doc/libgcc-s1/copyright /usr/share/doc/ca-certificates/copyright /image \
  && echo 'hilo:x:1000:1000:Hilo:/data:/sbin/nologin' > /image/etc/passwd \
  && echo 'hilo:x:1000:' > /image/etc/group \
  && echo 'hosts: files dns' > /image/etc/nsswitch.conf \

@@ -62,7 +62,7 @@ import() {
     local image=$1
     shift
     make_root
-    tar --create --exclude='./proc/*' --exclude='./sys/*' --exclude='./var/cache/apt/*' --exclude='./var/lib/apt/lists/*' --exclude='share/doc' \
+    tar --create --exclude='./proc/*' --exclude='./sys/*' --exclude='./var/cache/apt/*' --exclude='./var/lib/apt/lists/*' \
         --directory "$work/root" . "$@" | docker import --change "LABEL stand-in=true" --change "ENV CARGO_HOME=/usr/local/cargo PATH=/usr/local/cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" - "$image" > /dev/null
     say "made a stand-in for $image"
 }
@@ -91,6 +91,17 @@ for target in cpu xla-cpu tpu; do
     [ "$target" != cpu ] || [ "$bytes" -le "$MAX_CPU_IMAGE_BYTES" ] || fail "the image is larger than $MAX_CPU_IMAGE_BYTES bytes"
 done
 [ "$(docker image inspect --format '{{.Config.User}}' hilo:cpu)" = 1000:1000 ] || fail "the image runs as root"
+
+# Licences go with what is under them: those of crates, and of Debian's libraries.
+id=$(docker create --label "$run" hilo:cpu)
+docker cp "$id:/usr/share/doc" "$work/licences" > /dev/null
+docker rm "$id" > /dev/null
+for text in '^tokio 1[0-9.]*: MIT' '^ring 0[0-9.]*: ' 'Permission is hereby granted' 'TERMS AND CONDITIONS FOR USE'; do
+    grep --quiet "$text" "$work/licences/hilo/THIRD_PARTY_NOTICES" || fail "the notices of the image lack $text"
+done
+for text in hilo/LICENSE libc6/copyright libgcc-s1/copyright ca-certificates/copyright; do
+    [ -s "$work/licences/$text" ] || fail "the image lacks $text"
+done
 
 # ---------------------------------------------------------------------------------------------------------------------- helpers
 
