@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::api_keys::ApiKey;
-use crate::kv_cache_memory::KvCacheMemory;
+use crate::memory_size::MemorySize;
 
 /// Everything the router takes.
 #[derive(Debug, Clone, PartialEq, Args)]
@@ -86,6 +86,10 @@ pub struct HttpArgs {
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,
+
+    /// Most memory of the process that serves HTTP, such as `1GiB`, or a share of the machine's or the container's, such as `25%`; what does not fit is answered with status 429 [default: 25%, at least 512MiB and at most 4GiB]
+    #[arg(long, env)]
+    pub memory_budget: Option<MemorySize>,
 
     /// Key with which clients may call; repeat it, or separate them by commas, for several [default: everybody may]
     #[arg(long, env, value_delimiter = ',', hide_env_values = true)]
@@ -216,7 +220,7 @@ pub struct BatchingArgs {
 
     /// Memory of the KV cache on each device, such as `8GiB`, or as a share of what is free, such as `60%` [default: what all running sequences can use, at most all of a device's free memory or half of the host's]
     #[arg(long, env, conflicts_with = "max_batch_total_tokens")]
-    pub kv_cache_memory: Option<KvCacheMemory>,
+    pub kv_cache_memory: Option<MemorySize>,
 
     /// Prompts that begin alike, and the turns of a conversation, share what was computed for them: true or false
     #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
@@ -262,6 +266,7 @@ impl HttpArgs {
             tls_certfile,
             tls_keyfile,
             payload_limit,
+            memory_budget,
             api_key: _,
             api_key_file,
             cors_allow_origin,
@@ -274,6 +279,7 @@ impl HttpArgs {
         argv.optional("--tls-certfile", tls_certfile.as_ref().map(|path| path.display()));
         argv.optional("--tls-keyfile", tls_keyfile.as_ref().map(|path| path.display()));
         argv.flag("--payload-limit", payload_limit);
+        argv.optional("--memory-budget", memory_budget.as_ref());
         argv.optional("--api-key-file", api_key_file.as_ref().map(|path| path.display()));
         for origin in cors_allow_origin {
             argv.flag("--cors-allow-origin", origin);
@@ -454,6 +460,7 @@ mod tests {
             "--revision=main",
             "--shard-uds-path=/s",
             "--world-size=2",
+            "--memory-budget=10%",
             "--json-output",
         ]);
         check_round_trip(&["--hostname=::1", "-p", "0", "--payload-limit=7", "--compute-type=1-x", "--log-level=-x"]);

@@ -11,6 +11,7 @@ use proto::{ModelInfo, WarmupReply};
 use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, LimitArgs, RouterArgs};
 use crate::endpoint::Endpoint;
+use crate::memory;
 use crate::scheduler;
 use crate::text::ChatOverrides;
 
@@ -32,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) shutdown_timeout: Duration,
     pub(crate) endpoint: Endpoint,
     pub(crate) payload_limit_bytes: usize,
+    /// Most memory of this process.
+    pub(crate) memory_budget_bytes: usize,
     pub(crate) generation_config: GenerationConfig,
     pub(crate) api_keys: ApiKeys,
     pub(crate) cors_allow_origin: Vec<String>,
@@ -89,8 +92,10 @@ impl Config {
         }
         let keys = ApiKeys::load(&args.http.api_key, args.http.api_key_file.as_deref());
         let keys = keys.map_err(|error| errors.push(error.to_string()));
-        match (endpoint, keys) {
-            (Ok(endpoint), Ok(api_keys)) if errors.is_empty() => Ok(Self {
+        let budget = memory::budget_bytes(args.http.memory_budget, args.http.payload_limit);
+        let budget = budget.map_err(|error| errors.push(error.to_string()));
+        match (endpoint, keys, budget) {
+            (Ok(endpoint), Ok(api_keys), Ok(memory_budget_bytes)) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
                 model_path: args.model_path.clone(),
                 revision: args.revision.clone(),
@@ -99,6 +104,7 @@ impl Config {
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
                 endpoint,
                 payload_limit_bytes: args.http.payload_limit,
+                memory_budget_bytes,
                 generation_config: args.chat.generation_config,
                 api_keys,
                 cors_allow_origin: origins,

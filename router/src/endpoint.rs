@@ -4,10 +4,13 @@
 //! `server`'s.
 
 use std::fmt;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::task::{Context, Poll};
 
 use socket_file::{SocketError, SocketFile};
+use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::args::HttpArgs;
@@ -43,11 +46,11 @@ enum Reason {
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ListenError {
     #[error("listen on {address}")]
-    Address { address: SocketAddr, source: std::io::Error },
+    Address { address: SocketAddr, source: io::Error },
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error("listen on {path}")]
-    Path { path: PathBuf, source: std::io::Error },
+    Path { path: PathBuf, source: io::Error },
 }
 
 /// An endpoint that is open. A socket's file is removed when it is dropped.
@@ -118,7 +121,7 @@ impl Listener {
     ///
     /// # Errors
     /// When that one ended before it began, or the system has no room for it.
-    pub(crate) async fn accept(&self) -> std::io::Result<ClientStream> {
+    pub(crate) async fn accept(&self) -> io::Result<ClientStream> {
         match self {
             Self::Tcp { listener, .. } => listener.accept().await.map(|(stream, _)| ClientStream::Tcp(stream)),
             Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| ClientStream::Unix(stream)),
@@ -131,6 +134,54 @@ impl Listener {
             Self::Tcp { tls, .. } => tls.as_ref(),
             Self::Unix { .. } => None,
         }
+    }
+}
+
+impl ClientStream {
+    /// Waits until it is ready for one of these.
+    pub(crate) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        match self {
+            Self::Tcp(stream) => stream.ready(interest).await,
+            Self::Unix(stream) => stream.ready(interest).await,
+        }
+    }
+
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx),
+            Self::Unix(stream) => stream.poll_read_ready(cx),
+        }
+    }
+
+    pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_write_ready(cx),
+            Self::Unix(stream) => stream.poll_write_ready(cx),
+        }
+    }
+
+    pub(crate) fn try_read(&self, buffer: &mut ReadBuf<'_>) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read_buf(buffer),
+            Self::Unix(stream) => stream.try_read_buf(buffer),
+        }
+    }
+
+    pub(crate) fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write_vectored(slices),
+            Self::Unix(stream) => stream.try_write_vectored(slices),
+        }
+    }
+
+    /// Says that nothing more will be written.
+    pub(crate) fn shut_down_writing(&self) -> io::Result<()> {
+        let shutdown = rustix::net::Shutdown::Write;
+        let outcome = match self {
+            Self::Tcp(stream) => rustix::net::shutdown(stream, shutdown),
+            Self::Unix(stream) => rustix::net::shutdown(stream, shutdown),
+        };
+        Ok(outcome?)
     }
 }
 

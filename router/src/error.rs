@@ -6,11 +6,12 @@
 //! | 400 | `template_error` | the chat template refuses the conversation, in its own words, or there is none | correct the messages |
 //! | 401 | `unauthorized` | there are API keys, and none of them came | send one |
 //! | 404, 405 | `not_found`, `method_not_allowed` | no such route | correct the URL |
-//! | 408 | `request_timeout` | the body took too long | send faster |
-//! | 413 | `payload_too_large` | the body is over `--payload-limit` | send less |
+//! | 408 | `request_timeout` | the body came too slowly | send faster |
+//! | 413 | `payload_too_large` | the body is over `--payload-limit`, or takes more than `--memory-budget` has for bodies | send less |
+//! | 415 | `unsupported_media_type` | the body is compressed, or a page sent it without calling it JSON | send plain JSON |
 //! | 422 | `validation` | a field is missing, of the wrong type or out of range | correct the field named |
 //! | 424 | `generation` | the shards failed | try another server |
-//! | 429 | `overloaded` | `--max-concurrent-requests` are being served, or `--max-queued-tokens` wait | try again after a second |
+//! | 429 | `overloaded` | `--max-concurrent-requests` are being served, `--max-queued-tokens` wait, or `--memory-budget` is taken | try again after a second |
 //! | 500 | `incomplete_generation`, `internal`, … | a defect | report it |
 //! | 501 | `not_implemented` | a route of OpenAI's that is for something else than text | use another server |
 //! | 503 | `healthcheck` | stopping, or the shards failed | try another server |
@@ -42,6 +43,18 @@ pub(crate) enum ApiError {
     BodyTooLarge { limit_bytes: usize },
     #[error("Failed to buffer the request body: it did not arrive within {} seconds", .0.as_secs())]
     BodyTimeout(Duration),
+    #[error("Failed to buffer the request body: less than {least} bytes of it came within {} seconds", .time.as_secs())]
+    BodyStalled { least: usize, time: Duration },
+    #[error("Failed to buffer the request body: `--memory-budget` leaves less memory for bodies than this one takes")]
+    BodyTooCostly,
+    #[error("Model is overloaded: other requests take the memory that `--memory-budget` leaves for bodies")]
+    NoRoomForBody,
+    #[error("Model is overloaded: unread answers take the memory that `--memory-budget` leaves for them")]
+    NoRoomForAnswer,
+    #[error("the body has Content-Encoding {0:?}; send it without one")]
+    BodyEncoding(String),
+    #[error("a request with an Origin needs Content-Type: application/json. Given: {0:?}")]
+    BodyOfPage(String),
     #[error("{}: send one of this server's keys as `Authorization: Bearer <key>`", if *.has_key { "the API key is not known" } else { "an API key is needed" })]
     Unauthorized { has_key: bool },
     #[error("{what} is not supported by this server")]
@@ -85,8 +98,12 @@ impl ApiError {
             Self::NoSuchModel { .. } => (StatusCode::NOT_FOUND, "not_found"),
             Self::NotDone(_) => (StatusCode::NOT_IMPLEMENTED, "not_implemented"),
             Self::TooManyPrompts { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "batch size exceeded"),
-            Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
-            Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+            Self::BodyTooLarge { .. } | Self::BodyTooCostly => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Self::BodyTimeout(_) | Self::BodyStalled { .. } => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+            Self::NoRoomForBody | Self::NoRoomForAnswer => (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
+            Self::BodyEncoding(_) | Self::BodyOfPage(_) => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
+            }
             Self::Unauthorized { .. } => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Self::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
@@ -102,6 +119,21 @@ impl ApiError {
             Self::Unhealthy => (StatusCode::SERVICE_UNAVAILABLE, "healthcheck"),
             Self::Panic => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
         }
+    }
+
+    /// Whether some of the body may not have been read.
+    fn leaves_body(&self) -> bool {
+        matches!(
+            self,
+            Self::BodyTooLarge { .. }
+                | Self::BodyTooCostly
+                | Self::NoRoomForBody
+                | Self::BodyTimeout(_)
+                | Self::BodyStalled { .. }
+                | Self::BodyRead(_)
+                | Self::BodyEncoding(_)
+                | Self::BodyOfPage(_)
+        )
     }
 
     /// What a stream that has begun ends with.
@@ -140,7 +172,7 @@ impl IntoResponse for ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         // What is left of a body that was not read would be taken for the next request.
-        if matches!(self, Self::BodyTooLarge { .. } | Self::BodyTimeout(_) | Self::BodyRead(_)) {
+        if self.leaves_body() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answering;
 mod api;
 mod api_keys;
 mod args;
@@ -21,13 +22,15 @@ mod endpoint;
 mod error;
 mod generation;
 mod grammar;
-mod kv_cache_memory;
 mod lifecycle;
+mod memory;
+mod memory_size;
 mod metrics;
 mod routes;
 mod scheduler;
 mod server;
 mod shard_client;
+mod socket;
 mod startup;
 mod state;
 mod take_deadline;
@@ -49,7 +52,7 @@ pub use args::{BatchingArgs, ChatArgs, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
 pub use endpoint::{Endpoint, EndpointError, ListenError};
-pub use kv_cache_memory::{KvCacheMemory, KvCacheMemoryError};
+pub use memory_size::{MemorySize, MemorySizeError};
 pub use scheduler::ReplyMismatch;
 pub use shard_client::ShardClientError;
 pub use text::TextError;

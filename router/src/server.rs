@@ -4,53 +4,73 @@
 //! knows nothing of routes.
 
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
+use crate::answering::Answering;
 use crate::endpoint::{ClientStream, Listener};
-use crate::take_deadline::TakeDeadline;
+use crate::memory::{Held, Part};
+use crate::socket::Socket;
+use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
 
-/// Connections at a time; more wait to be accepted.
-const MAX_CONNECTIONS: usize = 8192;
+/// Memory of a connection: what is read ahead, what waits to be written, and TLS. As many connections as their part of the budget holds
+/// are open at a time; more wait to be accepted.
+const CONNECTION_BYTES: usize = 64 << 10;
+
+/// Longest head of a request, and what waits to be written before no more is asked for.
+const BUFFER_BYTES: usize = 32 << 10;
 
 /// A client that shakes hands or sends its headers slower than this, or is silent for longer between two requests, is
 /// cut off.
 const HEADER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A client that takes nothing of what was sent to it for this long is cut off (`TCP_USER_TIMEOUT` of `tcp(7)`, or a timer).
-const TAKE_DEADLINE: Duration = Duration::from_secs(30);
+/// A client for which nothing could be written for this long is cut off. The kernel takes more when a third of its buffer is free, so
+/// with this buffer, which it doubles, a client must read about 1.5 KB a second.
+const TAKE_DEADLINE: Duration = Duration::from_secs(60);
+const SEND_BUFFER_BYTES: usize = 128 << 10;
+
+/// A client whose machine does not answer for this long is gone (`TCP_USER_TIMEOUT` of `tcp(7)`). A window that stays too small
+/// counts as well there, so it is longer than the time above.
+const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
 
 /// After an accept that failed for lack of file descriptors, the next one is tried this much later.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What is served.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) app: Router,
+    /// What connections may take, all together.
+    pub(crate) connections: Part,
+    /// Time that a request may take in all.
+    pub(crate) request_timeout: Option<Duration>,
+}
+
 /// What a connection needs beside its stream.
 struct Connection {
-    app: Router,
+    site: Site,
     watcher: Watcher,
     stop_rx: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
+    _held: Held,
 }
 
 /// Serves until `stop_rx` says true, then accepts no more and returns when every running request is answered.
-pub(crate) async fn serve(listener: Listener, app: Router, stop_rx: watch::Receiver<bool>) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+pub(crate) async fn serve(listener: Listener, site: Site, stop_rx: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
     let mut stops = stop_rx.clone();
     loop {
         tokio::select! {
-            (stream, permit) = accept(&listener, &connections) => {
-                let (app, watcher, stop_rx) = (app.clone(), graceful.watcher(), stop_rx.clone());
-                let connection = Connection { app, watcher, stop_rx, _permit: permit };
+            (stream, held) = accept(&listener, &site.connections) => {
+                let (site, watcher, stop_rx) = (site.clone(), graceful.watcher(), stop_rx.clone());
+                let connection = Connection { site, watcher, stop_rx, _held: held };
                 tokio::spawn(connection.serve(stream, listener.tls().cloned()));
             }
             _ = stops.wait_for(|&stops| stops) => break,
@@ -60,11 +80,11 @@ pub(crate) async fn serve(listener: Listener, app: Router, stop_rx: watch::Recei
     graceful.shutdown().await;
 }
 
-async fn accept(listener: &Listener, connections: &Arc<Semaphore>) -> (ClientStream, OwnedSemaphorePermit) {
-    let permit = Arc::clone(connections).acquire_owned().await.expect("this semaphore is never closed");
+async fn accept(listener: &Listener, connections: &Part) -> (ClientStream, Held) {
+    let held = connections.take(CONNECTION_BYTES, Duration::MAX).await.expect("there is room for one connection");
     loop {
         match listener.accept().await {
-            Ok(stream) => return (stream, permit),
+            Ok(stream) => return (stream, held),
             // This one connection ended before it began.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
@@ -77,30 +97,34 @@ async fn accept(listener: &Listener, connections: &Arc<Semaphore>) -> (ClientStr
 
 impl Connection {
     async fn serve(mut self, stream: ClientStream, tls: Option<Tls>) {
-        let stream = match stream {
-            ClientStream::Tcp(stream) => stream,
-            ClientStream::Unix(stream) => return self.serve_http(TakeDeadline::new(stream, TAKE_DEADLINE)).await,
-        };
-        if let Err(error) = set_options(&stream) {
+        if let ClientStream::Tcp(stream) = &stream
+            && let Err(error) = set_options(stream)
+        {
             tracing::debug!("set the options of a connection: {error}");
         }
-        let Some(tls) = tls else { return self.serve_http(stream).await };
+        let socket = Socket::new(stream);
+        let deadline = AnswerDeadline::new(self.site.request_timeout);
+        let stream = TakeDeadline::new(socket.clone(), TAKE_DEADLINE, deadline.clone());
+        let answering = Answering { app: self.site.app.clone(), socket, deadline };
+        let Some(tls) = tls else { return self.serve_http(stream, answering).await };
         let handshake = tokio::select! {
             handshake = tokio::time::timeout(HEADER_DEADLINE, tls.accept(stream)) => handshake,
             // Who has not asked for anything gets no answer.
             _ = self.stop_rx.wait_for(|&stops| stops) => return,
         };
         match handshake {
-            Ok(Ok(stream)) => self.serve_http(stream).await,
+            Ok(Ok(stream)) => self.serve_http(stream, answering).await,
             Ok(Err(error)) => tracing::debug!("shake hands with a client: {error}"),
             Err(_) => tracing::debug!("a client did not shake hands within {} s", HEADER_DEADLINE.as_secs()),
         }
     }
 
-    async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, answering: Answering) {
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE);
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.app));
+        http.timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE).max_buf_size(BUFFER_BYTES);
+        // Whether the client has left is what `answering` asks, so who only stops sending gets what is there at once.
+        http.half_close(true);
+        let connection = http.serve_connection(TokioIo::new(stream), answering);
         if let Err(error) = self.watcher.watch(connection).await {
             tracing::debug!("serve a connection: {error}");
         }
@@ -110,7 +134,8 @@ impl Connection {
 fn set_options(stream: &TcpStream) -> std::io::Result<()> {
     // A token is a small packet: it must not wait for the next one.
     stream.set_nodelay(true)?;
-    let millis = u32::try_from(TAKE_DEADLINE.as_millis()).unwrap_or(u32::MAX);
+    rustix::net::sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES)?;
+    let millis = u32::try_from(SILENCE_DEADLINE.as_millis()).unwrap_or(u32::MAX);
     Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, millis)?)
 }
 
@@ -123,6 +148,10 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
     use crate::testing::args;
+
+    fn site(app: Router) -> Site {
+        Site { app, connections: Part::new(1 << 20), request_timeout: None }
+    }
 
     /// A server with TLS and without routes; `true` stops it.
     async fn start() -> (SocketAddr, watch::Sender<bool>, tokio::task::JoinHandle<()>) {
@@ -137,7 +166,46 @@ mod tests {
         let listener = Endpoint::resolve(&args.http).unwrap().listen().await.unwrap();
         let address = listener.to_string().strip_prefix("https://").unwrap().parse().unwrap();
         let (stop_tx, stop_rx) = watch::channel(false);
-        (address, stop_tx, tokio::spawn(serve(listener, Router::new(), stop_rx)))
+        (address, stop_tx, tokio::spawn(serve(listener, site(Router::new()), stop_rx)))
+    }
+
+    /// A client that reads `bytes` of a megabyte every second, and how much of it there was in the end.
+    async fn read_slowly(bytes: usize) -> usize {
+        let app = Router::new().route("/", axum::routing::get(|| async { vec![0_u8; 1 << 20] }));
+        let args = args(&["--hostname=127.0.0.1", "--port=0"]);
+        let listener = Endpoint::resolve(&args.http).unwrap().listen().await.unwrap();
+        let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
+        let (_stop_tx, stop_rx) = watch::channel(false);
+        let _server = tokio::spawn(serve(listener, site(app), stop_rx));
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(8 << 10).unwrap();
+        let mut client = socket.connect(address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let (mut buffer, mut num_read) = (vec![0; bytes], 0);
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            match client.read(&mut buffer).await {
+                Ok(0) | Err(_) => return num_read,
+                Ok(num_bytes) => num_read += num_bytes,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_slowly_gets_everything_and_who_hardly_reads_does_not() {
+        assert!(read_slowly(4 << 10).await > 1 << 20);
+        assert!(read_slowly(100).await < 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn the_kernel_waits_longer_than_this_process() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        set_options(&stream).unwrap();
+        let millis = rustix::net::sockopt::tcp_user_timeout(&stream).unwrap();
+        assert!(Duration::from_millis(millis.into()) >= 2 * TAKE_DEADLINE);
+        assert_eq!(rustix::net::sockopt::socket_send_buffer_size(&stream).unwrap(), 2 * SEND_BUFFER_BYTES);
+        assert!(stream.nodelay().unwrap());
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,8 @@ use crate::batcher::{self, Batcher};
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
 use crate::grammar::GrammarCompiler;
-use crate::kv_cache_memory::KvCacheMemory;
+use crate::memory::{self, MemoryBudget};
+use crate::memory_size::MemorySize;
 use crate::metrics::Metrics;
 use crate::routes;
 use crate::shard_client::ShardGroup;
@@ -31,6 +32,7 @@ pub(crate) struct Started {
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: ServingLimits,
+    pub(crate) memory: MemoryBudget,
 }
 
 /// Connects to the shards, warms them up and wires the rooms together.
@@ -56,6 +58,9 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
         "KV cache"
     );
 
+    let memory = MemoryBudget::new(config.memory_budget_bytes, memory::resident_bytes());
+    memory.announce();
+
     let metrics = Arc::new(Metrics::new(&limits.request)?);
     metrics.programs_compiled.warmup.increment(u64::from(warmup.num_programs_compiled));
     metrics.batch_max_total_tokens.set(limits.max_batch_total_tokens);
@@ -76,16 +81,16 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let validator = Validator::new(limits.request.clone(), tokenizer_pool, grammars);
     let generator = Generator::new(&limits.request, tokenizer, validator, handle, Arc::clone(&metrics));
     let health = Health::new();
-    let info = ServerInfo { config, limits: limits.clone(), model };
+    let info = ServerInfo { config, limits: limits.clone(), model, memory: memory.clone() };
     let app = routes::router(AppState::new(info, generator, chat, Arc::clone(&metrics), health.clone()));
-    Ok(Started { app, batcher, stop_tx, health, metrics, limits })
+    Ok(Started { app, batcher, stop_tx, health, metrics, limits, memory })
 }
 
 /// What the user asked for; the shards choose the rest.
 fn wanted_limits(config: &Config) -> Warmup {
     let (kv_cache_bytes, kv_cache_percent) = match config.batching.kv_cache_memory {
-        Some(KvCacheMemory::Bytes(bytes)) => (Some(bytes), None),
-        Some(KvCacheMemory::Percent(percent)) => (None, Some(percent)),
+        Some(MemorySize::Bytes(bytes)) => (Some(bytes), None),
+        Some(MemorySize::Percent(percent)) => (None, Some(percent)),
         None => (None, None),
     };
     Warmup {

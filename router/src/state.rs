@@ -14,6 +14,7 @@ use crate::args::GenerationConfig;
 use crate::aside::Aside;
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
+use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::text::Chat;
 
@@ -27,6 +28,7 @@ pub(crate) struct ServerInfo {
     pub(crate) config: Config,
     pub(crate) limits: ServingLimits,
     pub(crate) model: ModelInfo,
+    pub(crate) memory: MemoryBudget,
 }
 
 /// Whether requests can be served; shared with those who know.
@@ -106,6 +108,11 @@ impl AppState {
     /// Where to do what takes long.
     pub(crate) fn aside(&self) -> &Aside {
         &self.0.aside
+    }
+
+    /// Bytes that requests may hold.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.0.info.memory
     }
 
     /// Largest request body.

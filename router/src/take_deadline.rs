@@ -1,24 +1,57 @@
-//! A stream whose other end must take what is sent to it within a time, for kinds of streams that have no such option.
+//! A stream whose other end must take what is sent to it: something within a time, and the whole answer to a request until its
+//! deadline.
+//!
+//! Doors: [`TakeDeadline`], [`AnswerDeadline`]. What counts is what the kernel takes. It asks for more only when a third of its buffer is free,
+//! so with a buffer of known size the time is a minimum rate too.
 
 use std::io::{Error, ErrorKind, IoSlice};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The stream. Writing fails with [`ErrorKind::TimedOut`] when nothing could be written for the time.
+/// What is left of an answer after `--request-timeout` may be read for so long.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Until when the answer that is under way must be taken. All clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerDeadline {
+    time: Option<Duration>,
+    until: Arc<Mutex<Option<Instant>>>,
+}
+
+/// The stream. Writing fails with [`ErrorKind::TimedOut`] when nothing could be written for the time, or after the deadline.
 pub(crate) struct TakeDeadline<S> {
     stream: S,
     time: Duration,
+    deadline: AnswerDeadline,
     /// Runs while somebody waits.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
+impl AnswerDeadline {
+    /// For requests that may take so long, in all.
+    pub(crate) fn new(request_timeout: Option<Duration>) -> Self {
+        Self { time: request_timeout.map(|time| time.saturating_add(GRACE)), until: Arc::default() }
+    }
+
+    /// A request begins.
+    pub(crate) fn begin(&self) {
+        let until = self.time.and_then(|time| Instant::now().checked_add(time));
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+
+    fn until(&self) -> Option<Instant> {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<S> TakeDeadline<S> {
-    pub(crate) fn new(stream: S, time: Duration) -> Self {
-        Self { stream, time, timer: None }
+    pub(crate) fn new(stream: S, time: Duration, deadline: AnswerDeadline) -> Self {
+        Self { stream, time, deadline, timer: None }
     }
 
     /// What the stream says of a write, or that it took too long.
@@ -27,9 +60,12 @@ impl<S> TakeDeadline<S> {
             self.timer = None;
             return outcome;
         }
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(self.time)));
+        let timer = self.timer.get_or_insert_with(|| {
+            let until = Instant::now() + self.time;
+            Box::pin(sleep_until(self.deadline.until().map_or(until, |deadline| deadline.min(until))))
+        });
         ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client takes nothing")))
+        Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client does not take its answer")))
     }
 }
 
@@ -70,7 +106,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TakeDeadline<S> {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -79,7 +114,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_takes_nothing_is_given_up() {
         let (stream, _other_end) = duplex(4);
-        let (mut stream, start) = (TakeDeadline::new(stream, TIME), Instant::now());
+        let (mut stream, start) = (TakeDeadline::new(stream, TIME, AnswerDeadline::new(None)), Instant::now());
         let error = stream.write_all(b"12345").await.unwrap_err();
         assert_eq!((error.kind(), start.elapsed()), (ErrorKind::TimedOut, TIME));
     }
@@ -87,7 +122,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_takes_a_little_now_and_then_gets_everything() {
         let (stream, mut other_end) = duplex(1);
-        let mut stream = TakeDeadline::new(stream, TIME);
+        let mut stream = TakeDeadline::new(stream, TIME, AnswerDeadline::new(None));
         let reader = tokio::spawn(async move {
             let mut taken = [0; 3];
             for byte in &mut taken {
@@ -98,5 +133,27 @@ mod tests {
         });
         stream.write_all(b"123").await.unwrap();
         assert_eq!(&reader.await.unwrap(), b"123");
+    }
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_taken_too_slowly_ends_at_its_deadline() {
+        let (stream, mut other_end) = duplex(1);
+        let (request_timeout, start) = (Duration::from_secs(100), Instant::now());
+        let deadline = AnswerDeadline::new(Some(request_timeout));
+        deadline.begin();
+        let mut stream = TakeDeadline::new(stream, TIME, deadline);
+        let reader = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(TIME * 2 / 3).await;
+                let _ = other_end.read_u8().await;
+            }
+        });
+        let error = stream.write_all(&[0; 100]).await.unwrap_err();
+        assert_eq!((error.kind(), start.elapsed()), (ErrorKind::TimedOut, request_timeout + GRACE));
+        reader.abort();
+    }
+
+    #[test]
+    fn any_time_is_a_deadline() {
+        AnswerDeadline::new(Some(Duration::MAX)).begin();
     }
 }

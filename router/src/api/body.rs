@@ -1,20 +1,14 @@
-//! Reads a JSON body: any content type, a size limit, a deadline, and errors that say where the body is wrong.
+//! Reads a JSON body, with errors that say where it is wrong. How its bytes come is `incoming`'s.
 //!
-//! Nothing over the limit is kept in memory, whatever `Content-Length` says. The sentences begin as axum's, which
-//! TGI sends as plain text; ours come as JSON like every other error.
-
-use std::time::Duration;
+//! The sentences begin as axum's, which TGI sends as plain text; ours come as JSON like every other error.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
+use super::incoming::IncomingBody;
 use crate::error::ApiError;
 use crate::state::AppState;
-
-/// A client that sends slower than this is not sending.
-const BODY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Bodies from this size on are parsed aside: JSON of many small values takes 50 ns a byte.
 const MIN_ASIDE_BYTES: usize = 32 << 10;
@@ -34,14 +28,16 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for JsonBody<T>
 /// What `parse` makes of the whole body.
 ///
 /// # Errors
-/// As [`read`], and those of `parse`.
+/// As [`IncomingBody::read`], and those of `parse`.
 pub(crate) async fn read_as<T: Send + 'static>(
     request: Request,
     state: &AppState,
     parse: fn(&[u8]) -> Result<T, ApiError>,
 ) -> Result<T, ApiError> {
-    let bytes = read(request, state).await?;
-    parse_aside(bytes, state, parse).await
+    let body = IncomingBody::read(request, state).await?;
+    let parsed = parse_aside(body.bytes.clone(), state, parse).await?;
+    body.parsed();
+    Ok(parsed)
 }
 
 /// What `parse` makes of `bytes`, without others waiting for it.
@@ -58,21 +54,6 @@ pub(crate) async fn parse_aside<T: Send + 'static>(
     }
     let parsed = state.aside().run(move || parse(&bytes)).await;
     parsed.unwrap_or_else(|| Err(ApiError::BodyRead("there is no thread for it".to_owned())))
-}
-
-/// The whole body.
-///
-/// # Errors
-/// When it is too large, or does not come.
-pub(crate) async fn read(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
-    let limit_bytes = state.payload_limit_bytes();
-    let body = Limited::new(request.into_body(), limit_bytes).collect();
-    let body = tokio::time::timeout(BODY_DEADLINE, body).await.map_err(|_| ApiError::BodyTimeout(BODY_DEADLINE))?;
-    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-        Some(_) => ApiError::BodyTooLarge { limit_bytes },
-        None => ApiError::BodyRead(error.to_string()),
-    })?;
-    Ok(body.to_bytes())
 }
 
 /// # Errors

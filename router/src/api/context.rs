@@ -12,6 +12,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::body_memory::RequestMemory;
 use super::trace_context::trace;
 use crate::generation::RequestId;
 use crate::state::AppState;
@@ -43,7 +44,7 @@ impl FromRequestParts<AppState> for RequestContext {
     }
 }
 
-/// Names the request, and the answer after it.
+/// Names the request, and the answer after it. What the body holds is kept until the answer begins.
 pub(crate) async fn request_id(mut request: Request, next: Next) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|id| id.to_str().ok());
     let request_id = match given.filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES) {
@@ -52,8 +53,11 @@ pub(crate) async fn request_id(mut request: Request, next: Next) -> Response {
     };
     let header = HeaderValue::from_str(&request_id);
     let request_id = RequestId { id: request_id.into(), trace: trace(request.headers()) };
+    let memory = RequestMemory::default();
+    request.extensions_mut().insert(memory.clone());
     request.extensions_mut().insert(RequestContext::new(request_id));
     let mut response = next.run(request).await;
+    drop(memory);
     if let Ok(header) = header {
         response.headers_mut().insert(REQUEST_ID, header);
     }

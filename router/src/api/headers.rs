@@ -7,6 +7,21 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::generation::Outcome;
 
+/// All of them.
+pub(crate) const GENERATION_HEADERS: [HeaderName; 11] = [
+    HeaderName::from_static("x-compute-type"),
+    HeaderName::from_static("x-compute-characters"),
+    HeaderName::from_static("x-compute-time"),
+    HeaderName::from_static("x-total-time"),
+    HeaderName::from_static("x-validation-time"),
+    HeaderName::from_static("x-queue-time"),
+    HeaderName::from_static("x-inference-time"),
+    HeaderName::from_static("x-time-per-token"),
+    HeaderName::from_static("x-prompt-tokens"),
+    HeaderName::from_static("x-generated-tokens"),
+    HeaderName::from_static("x-cached-tokens"),
+];
+
 /// Value of `x-compute-type`: how many devices of which kind.
 #[derive(Debug, Clone)]
 pub(crate) struct ComputeType(HeaderValue);

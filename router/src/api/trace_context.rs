@@ -8,9 +8,7 @@ use axum::http::{HeaderMap, HeaderName};
 use crate::generation::Trace;
 
 /// The header.
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What comes with it, and says nothing to us.
-pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Version, trace id, parent id and flags in hexadecimal, with dashes between.
 const LEN: usize = 55;

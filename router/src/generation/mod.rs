@@ -182,7 +182,7 @@ impl Generator {
             max_new_tokens: *max_new_tokens,
             ignores_eos: *ignores_eos,
             is_masked: grammar.is_some(),
-            deadline: self.request_timeout.map(|timeout| request.received_at + timeout),
+            deadline: self.request_timeout.and_then(|timeout| request.received_at.checked_add(timeout)),
         };
         let events = self.batcher.submit(spec, grammar.as_ref()).await?;
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)

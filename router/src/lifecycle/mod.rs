@@ -21,7 +21,7 @@ use crate::RouterError;
 use crate::batcher::BatcherError;
 use crate::endpoint::Listener;
 use crate::metrics::Metrics;
-use crate::server;
+use crate::server::{self, Site};
 use crate::startup::Started;
 use crate::state::Health;
 
@@ -95,10 +95,11 @@ pub(crate) async fn serve(
     mut stops: StopRequests,
     shutdown_timeout: Duration,
 ) -> Result<(), RouterError> {
-    let Started { app, batcher, stop_tx, health, metrics, limits: _ } = started;
+    let Started { app, batcher, stop_tx, health, metrics, limits, memory } = started;
     let (close_tx, close_rx) = watch::channel(false);
     let upkeep = tokio::spawn(upkeep(metrics));
-    let http = tokio::spawn(server::serve(listener, app, close_rx));
+    let site = Site { app, connections: memory.connections, request_timeout: limits.request.request_timeout };
+    let http = tokio::spawn(server::serve(listener, site, close_rx));
     let mut tasks = Tasks { http, batcher: tokio::spawn(batcher.run()), close_tx, stop_tx, health };
     let result = tokio::select! {
         reason = stops.next() => {

@@ -41,6 +41,13 @@ async fn serve_with(shard: FakeShard, shutdown_timeout: Duration) -> Served {
 }
 
 impl Served {
+    /// Sends a request for `num_tokens` tokens, and something behind it.
+    async fn post_with(&self, path: &str, num_tokens: u32, behind: &str) -> TcpStream {
+        let mut stream = self.post(path, num_tokens).await;
+        stream.write_all(behind.as_bytes()).await.unwrap();
+        stream
+    }
+
     /// Sends a request for `num_tokens` tokens.
     async fn post(&self, path: &str, num_tokens: u32) -> TcpStream {
         let body = format!(r#"{{"inputs":"a","parameters":{{"max_new_tokens":{num_tokens}}}}}"#);
@@ -148,6 +155,38 @@ async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
     steps.add_permits(STEP_WINDOW);
     served.wait_for_metric("hilo_slots_used 0").await;
     served.wait_for_metric("hilo_kv_blocks_used 0").await;
+}
+
+#[tokio::test]
+async fn what_is_sent_behind_a_body_hides_no_hang_up() {
+    let (shard, steps) = shard_with_steps(0);
+    let stats = Arc::clone(&shard.stats);
+    let served = serve_with(shard, DEADLINE).await;
+    let more = "POST /generate HTTP/1.1\r\nhost: x\r\n".to_owned() + &"x".repeat(50_000);
+    let mut clients = Vec::new();
+    for behind in ["\n", "x", &more] {
+        clients.push(served.post_with("/generate", 400, behind).await);
+        clients.push(served.post_with("/generate_stream", 400, behind).await);
+    }
+    served.wait_for_metric("tgi_request_max_new_tokens_count 6").await;
+    // All prompts, and a token of each.
+    steps.add_permits(10);
+    while stats.num_opened.load(Ordering::Relaxed) < 6 {
+        tokio::task::yield_now().await;
+    }
+    drop(clients);
+    served.wait_for_metric("tgi_request_failure{err=\"dropped\"} 6").await;
+    steps.add_permits(STEP_WINDOW);
+    served.wait_for_metric("hilo_slots_used 0").await;
+}
+
+#[tokio::test]
+async fn who_only_stops_sending_gets_what_is_there_at_once() {
+    let served = serve_with(FakeShard::default(), DEADLINE).await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert!(read_all(&mut stream).await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,7 @@ const OPEN: [&str; 10] = [
 pub(super) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let keys = state.api_keys();
     let path = request.uri().path();
-    let is_open = request.method() == Method::GET && OPEN.contains(&path);
+    let is_open = matches!(*request.method(), Method::GET | Method::HEAD) && OPEN.contains(&path);
     if keys.is_empty() || is_open {
         return next.run(request).await;
     }
@@ -37,7 +37,11 @@ pub(super) async fn check_key(State(state): State<AppState>, request: Request, n
     if given.is_some_and(|key| keys.accept(key)) {
         return next.run(request).await;
     }
-    let error = ApiError::Unauthorized { has_key: given.is_some() };
+    error_response(path, ApiError::Unauthorized { has_key: given.is_some() })
+}
+
+/// An error in the shape that clients of this path read.
+pub(super) fn error_response(path: &str, error: ApiError) -> Response {
     match path {
         path if path.starts_with("/v1/messages") => AnthropicError::from(error).into_response(),
         path if path.starts_with("/v1/") => OpenAiError::from(error).into_response(),
@@ -71,7 +75,9 @@ mod tests {
         let server = TestServer::start(FakeShard::default(), &["--api-key=one,two"]).await;
         for path in ["/health", "/ping", "/"] {
             assert_eq!(status(&server, Request::get(path)).await, StatusCode::OK, "{path}");
+            assert_eq!(status(&server, Request::head(path)).await, StatusCode::OK, "HEAD {path}");
         }
+        assert_eq!(status(&server, Request::head("/info")).await, StatusCode::UNAUTHORIZED);
         for path in ["/info", "/metrics", "/v1/models", "/nowhere"] {
             let without = server.get(path).await;
             assert_eq!(without.status, StatusCode::UNAUTHORIZED, "{path}");

@@ -25,6 +25,7 @@
 //! | `info` | GET | `/info` | facts of the server |
 //! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
 //! | `access` | any | any | asks for a key, if there are keys |
+//! | `whole_answers` | POST | any | counts an answer until the client has taken it |
 //! | `fallback` | any | any other | 404 or 405 that name what was asked |
 
 mod access;
@@ -50,16 +51,17 @@ mod responses;
 mod tests;
 mod tokenize;
 mod vertex;
+mod whole_answers;
 
 use axum::Router;
-use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use crate::api::{REQUEST_ID, TRACEPARENT, TRACESTATE, request_id};
+use crate::api::{GENERATION_HEADERS, REQUEST_ID, request_id};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -99,6 +101,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/metrics", get(metrics::metrics))
         .fallback(fallback::not_found)
         .method_not_allowed_fallback(fallback::method_not_allowed)
+        .layer(from_fn_with_state(state.clone(), whole_answers::count))
         .layer(from_fn_with_state(state.clone(), access::check_key))
         .with_state(state)
         .layer(CatchPanicLayer::custom(panicked))
@@ -111,16 +114,20 @@ fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     ApiError::Panic.into_response()
 }
 
-/// Browsers may call from these origins, any when there are none, with the headers that clients of ours and OpenAI's
-/// send.
+/// Pages of these origins may call, of any when there are none: with whatever headers they like, as SDKs send many of their own, and
+/// they may read those of the answers.
 fn cors(origins: &[String]) -> CorsLayer {
     let allows_any = origins.is_empty() || origins.iter().any(|origin| origin == "*");
     let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
     let allow_origin = if allows_any { AllowOrigin::any() } else { AllowOrigin::list(origins) };
-    let api_key = HeaderName::from_static("x-api-key");
     CorsLayer::new()
         .allow_methods([Method::GET, Method::POST])
-        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, REQUEST_ID, TRACEPARENT, TRACESTATE, api_key])
-        .expose_headers([REQUEST_ID])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(
+            GENERATION_HEADERS
+                .into_iter()
+                .chain([REQUEST_ID, header::RETRY_AFTER, header::WWW_AUTHENTICATE])
+                .collect::<Vec<_>>(),
+        )
         .allow_origin(allow_origin)
 }

@@ -27,17 +27,21 @@ pub(super) const X_API_KEY: &str = "x-api-key";
 pub(super) type Refusal = (u16, &'static str);
 
 /// What every route says that reads a body.
-const READING: [Refusal; 5] = [
+const READING: [Refusal; 7] = [
     (400, "the body is not JSON or did not arrive whole, or the chat template refuses the conversation"),
-    (408, "the body did not arrive in time"),
-    (413, "the body is larger than --payload-limit"),
+    (408, "the body came too slowly"),
+    (413, "the body is larger than --payload-limit, or takes more than --memory-budget has for bodies"),
+    (415, "the body is compressed, or a page in a browser sent it without calling it JSON"),
     (422, "a field is missing, of the wrong type, out of range, or asks for what this server does not do"),
+    (
+        429,
+        "too many requests, too many waiting tokens, or no memory left; the header Retry-After says when to come back",
+    ),
     (500, "a defect of this server"),
 ];
 /// What every route says that generates.
-const GENERATING: [Refusal; 3] = [
+const GENERATING: [Refusal; 2] = [
     (424, "the device that computes failed; another server may do it"),
-    (429, "too many requests, or too many waiting tokens; the header Retry-After says when to come back"),
     (504, "it took longer than --request-timeout allows"),
 ];
 const NO_KEY: Refusal = (401, "this server has keys, and none of them came");

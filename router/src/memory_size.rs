@@ -1,4 +1,4 @@
-//! How much memory the KV cache is to have: a size, or a share of what is free.
+//! How much memory something is to have: a size, or a share of what there is.
 //!
 //! Written as `8GiB`, `8GB`, `512MiB`, a number of bytes, or `60%`.
 
@@ -18,32 +18,32 @@ const UNITS: [(&str, u64); 9] = [
     ("tib", 1 << 40),
 ];
 
-/// Memory of the KV cache on each device.
+/// Memory that the user grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KvCacheMemory {
+pub enum MemorySize {
     /// A size in bytes.
     Bytes(u64),
-    /// A share of what is free beside the weights, 1 to 100.
+    /// A share, 1 to 100: of what is free beside the weights for the KV cache, of all for the router.
     Percent(u32),
 }
 
 /// Neither a size nor a share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a size, such as 8GiB, 512MiB or a number of bytes, nor a share from 1% to 100%")]
-pub struct KvCacheMemoryError(String);
+pub struct MemorySizeError(String);
 
-impl FromStr for KvCacheMemory {
-    type Err = KvCacheMemoryError;
+impl FromStr for MemorySize {
+    type Err = MemorySizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text.trim()).ok_or_else(|| KvCacheMemoryError(text.to_owned()))
+        parse(text.trim()).ok_or_else(|| MemorySizeError(text.to_owned()))
     }
 }
 
-fn parse(text: &str) -> Option<KvCacheMemory> {
+fn parse(text: &str) -> Option<MemorySize> {
     if let Some(percent) = text.strip_suffix('%') {
         let percent = percent.trim().parse().ok()?;
-        return (1..=100).contains(&percent).then_some(KvCacheMemory::Percent(percent));
+        return (1..=100).contains(&percent).then_some(MemorySize::Percent(percent));
     }
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -54,10 +54,10 @@ fn parse(text: &str) -> Option<KvCacheMemory> {
         // Halves of a gibibyte are exact in a double, and so is everything that anybody types.
         Err(_) => (number.parse::<f64>().ok()? * *factor as f64) as u64,
     };
-    (bytes > 0).then_some(KvCacheMemory::Bytes(bytes))
+    (bytes > 0).then_some(MemorySize::Bytes(bytes))
 }
 
-impl fmt::Display for KvCacheMemory {
+impl fmt::Display for MemorySize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(bytes) => write!(f, "{bytes}"),
@@ -73,19 +73,19 @@ mod tests {
     #[test]
     fn sizes_and_shares() {
         let cases = [
-            ("8GiB", KvCacheMemory::Bytes(8 << 30)),
-            ("1.5 gib", KvCacheMemory::Bytes(3 << 29)),
-            ("512MiB", KvCacheMemory::Bytes(512 << 20)),
-            ("2GB", KvCacheMemory::Bytes(2_000_000_000)),
-            ("4096", KvCacheMemory::Bytes(4096)),
-            ("60%", KvCacheMemory::Percent(60)),
+            ("8GiB", MemorySize::Bytes(8 << 30)),
+            ("1.5 gib", MemorySize::Bytes(3 << 29)),
+            ("512MiB", MemorySize::Bytes(512 << 20)),
+            ("2GB", MemorySize::Bytes(2_000_000_000)),
+            ("4096", MemorySize::Bytes(4096)),
+            ("60%", MemorySize::Percent(60)),
         ];
         for (text, expected) in cases {
             assert_eq!(text.parse(), Ok(expected));
             assert_eq!(expected.to_string().parse(), Ok(expected));
         }
         for text in ["", "0", "0%", "101%", "-1", "8 parsecs", "GiB", "99999999999999TiB", "1e3"] {
-            assert!(text.parse::<KvCacheMemory>().is_err(), "{text}");
+            assert!(text.parse::<MemorySize>().is_err(), "{text}");
         }
     }
 }

@@ -1,0 +1,321 @@
+//! How many bytes requests may hold, all together: one budget in parts, of which work takes before it begins.
+//!
+//! Doors: [`budget_bytes`], what the user wants; [`MemoryBudget`], made once at the start, and its [`Part`]s. What is taken is a [`Held`], and is given back when that is
+//! dropped. A part is never lent to another, so what fills one (bodies that are half sent, answers that nobody reads) leaves the
+//! others as they are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::memory_size::MemorySize;
+
+/// The semaphores count KiB, because they count in 32 bits.
+const UNIT_BYTES: usize = 1 << 10;
+
+/// An account takes so many bytes at a time.
+const STEP_BYTES: usize = 16 << 10;
+
+/// Shares of what requests may hold, in percent: connections, small bodies, bodies, text, answers, grammars. What is missing to a hundred is the
+/// allocator's, which gives back late and in pages.
+const SHARES: [usize; 6] = [16, 4, 16, 12, 16, 16];
+
+/// By default the budget is this share of the machine's memory, or of the container's, within bounds.
+const DEFAULT_PERCENT: u32 = 25;
+const MIN_DEFAULT_BYTES: u64 = 512 << 20;
+const MAX_DEFAULT_BYTES: u64 = 4 << 30;
+
+/// Requests get at least so much.
+const MIN_BYTES: u64 = 64 << 20;
+/// The largest body, what is parsed from it, and a third one, fit into the bodies' share of a budget that is so many times larger.
+const BODIES_PER_BUDGET: u64 = 20;
+
+/// The user wants a budget in which requests do not fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`memory_budget` must be >= {least} bytes with a `payload_limit` of {payload_limit_bytes} bytes, at least {} MiB and \
+     {BODIES_PER_BUDGET} times the `payload_limit`. Given: {bytes}",
+    MIN_BYTES >> 20
+)]
+pub(crate) struct MemoryError {
+    least: u64,
+    payload_limit_bytes: usize,
+    bytes: u64,
+}
+
+/// Bytes that the router may hold.
+#[derive(Debug, Clone)]
+pub(crate) struct MemoryBudget {
+    total_bytes: usize,
+    /// What the process took before the first request.
+    resting_bytes: usize,
+    /// What each connection takes while nothing is asked over it.
+    pub(crate) connections: Part,
+    /// The beginnings of bodies, and what is parsed from them, until the handler of the request is done.
+    pub(crate) small_bodies: Part,
+    /// The rest of large ones.
+    pub(crate) bodies: Part,
+    /// Text that is tokenized or put into a template, and what comes out of it.
+    pub(crate) text: Part,
+    /// What was generated and is not yet taken by the client.
+    pub(crate) answers: Part,
+    /// Grammars while they are compiled, those that are kept, and where sequences are in them.
+    pub(crate) grammars: Part,
+}
+
+/// A part of the budget. Cloning is cheap, and both are the same part.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    units: Arc<Semaphore>,
+    limit_bytes: usize,
+}
+
+/// Bytes of a part, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held(OwnedSemaphorePermit);
+
+/// Bytes of a part that one piece of work holds, more and more.
+#[derive(Debug)]
+pub(crate) struct Account {
+    part: Part,
+    held: Option<Held>,
+}
+
+impl MemoryBudget {
+    /// Divides `total_bytes` of which the process has taken `resting_bytes` already. Where these are nearly all, the total grows.
+    pub(crate) fn new(total_bytes: usize, resting_bytes: usize) -> Self {
+        let rest = total_bytes.saturating_sub(resting_bytes).max(MIN_BYTES as usize);
+        let total_bytes = rest.saturating_add(resting_bytes);
+        let [connections, small_bodies, bodies, text, answers, grammars] =
+            SHARES.map(|share| Part::new(rest / 100 * share));
+        Self { total_bytes, resting_bytes, connections, small_bodies, bodies, text, answers, grammars }
+    }
+
+    /// Writes the line of the start.
+    pub(crate) fn announce(&self) {
+        let Self { total_bytes, resting_bytes, connections, small_bodies, bodies, text, answers, grammars } = self;
+        tracing::info!(
+            total = mib(*total_bytes),
+            at_rest = mib(*resting_bytes),
+            connections = mib(connections.limit_bytes),
+            bodies = mib(small_bodies.limit_bytes + bodies.limit_bytes),
+            text = mib(text.limit_bytes),
+            answers = mib(answers.limit_bytes),
+            grammars = mib(grammars.limit_bytes),
+            "memory budget of the router"
+        );
+    }
+}
+
+impl Part {
+    /// A part of this size.
+    pub(crate) fn new(limit_bytes: usize) -> Self {
+        let limit_bytes = limit_bytes.min(u32::MAX as usize * UNIT_BYTES);
+        Self { units: Arc::new(Semaphore::new(limit_bytes / UNIT_BYTES)), limit_bytes }
+    }
+
+    /// An account that holds nothing yet.
+    pub(crate) fn open(&self) -> Account {
+        Account { part: self.clone(), held: None }
+    }
+
+    /// All of it. Whoever needs more can never have it.
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
+    /// Takes bytes that are free now; `None` where there are not as many.
+    pub(crate) fn try_take(&self, bytes: usize) -> Option<Held> {
+        Arc::clone(&self.units).try_acquire_many_owned(units(bytes)?).ok().map(Held)
+    }
+
+    /// Takes bytes, and waits for them at most so long; `None` where they did not become free, or there can never be as many. Who
+    /// waits is served in the order of coming.
+    pub(crate) async fn take(&self, bytes: usize, patience: Duration) -> Option<Held> {
+        let needed = units(bytes).filter(|_| bytes <= self.limit_bytes)?;
+        if let Some(held) = self.try_take(bytes) {
+            return Some(held);
+        }
+        let taken = Arc::clone(&self.units).acquire_many_owned(needed);
+        tokio::time::timeout(patience, taken).await.ok()?.ok().map(Held)
+    }
+}
+
+impl Held {
+    /// Bytes, in whole KiB.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.num_permits() * UNIT_BYTES
+    }
+
+    /// Gives back what is above `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let kept = units(bytes).map_or(usize::MAX, |units| units as usize);
+        drop(self.0.split(self.0.num_permits().saturating_sub(kept)));
+    }
+
+    /// Holds what another one of the same part held too.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.0.merge(other.0);
+    }
+}
+
+impl Account {
+    /// Holds at least so many bytes; waits for them at most so long. False, and no change, where they did not become free.
+    pub(crate) async fn grow_to(&mut self, bytes: usize, patience: Duration) -> bool {
+        let missing = bytes.saturating_sub(self.held.as_ref().map_or(0, Held::bytes));
+        if missing == 0 {
+            return true;
+        }
+        let Some(more) = self.part.take(missing.next_multiple_of(STEP_BYTES), patience).await else { return false };
+        match &mut self.held {
+            Some(held) => held.add(more),
+            None => self.held = Some(more),
+        }
+        true
+    }
+
+    /// Gives back what is above `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        if let Some(held) = &mut self.held {
+            held.shrink_to(bytes);
+        }
+    }
+}
+
+/// Units that hold so many bytes; `None` where they cannot be counted.
+fn units(bytes: usize) -> Option<u32> {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok()
+}
+
+fn mib(bytes: usize) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// The budget that the user wants, or the default.
+///
+/// # Errors
+/// When it is too small, also for the largest body.
+pub(crate) fn budget_bytes(wanted: Option<MemorySize>, payload_limit_bytes: usize) -> Result<usize, MemoryError> {
+    let machine_bytes = machine_bytes().unwrap_or(0);
+    let share = |percent: u32| machine_bytes / 100 * u64::from(percent);
+    let least = MIN_BYTES.max((payload_limit_bytes as u64).saturating_mul(BODIES_PER_BUDGET));
+    let bytes = match wanted {
+        Some(MemorySize::Bytes(bytes)) => bytes,
+        Some(MemorySize::Percent(percent)) => share(percent),
+        None => share(DEFAULT_PERCENT).clamp(MIN_DEFAULT_BYTES, MAX_DEFAULT_BYTES).max(least),
+    };
+    if bytes < least {
+        return Err(MemoryError { least, payload_limit_bytes, bytes });
+    }
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Memory of the machine, or of the container where that has less.
+fn machine_bytes() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = kib_of(&read("/proc/meminfo")?, "MemTotal:")?;
+    let container = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .into_iter()
+        .find_map(|path| read(path)?.trim().parse().ok());
+    Some(container.map_or(machine, |limit: u64| limit.min(machine)))
+}
+
+/// What this process has in memory now.
+pub(crate) fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kib_of(&status, "VmRSS:").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
+}
+
+/// A line of the kernel's tables, in bytes.
+fn kib_of(table: &str, name: &str) -> Option<u64> {
+    let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_missing_until_it_is_given_back() {
+        let part = Part::new(10 << 10);
+        let mut held = part.try_take(6 << 10).unwrap();
+        assert!(part.try_take(5 << 10).is_none());
+        held.shrink_to(5 << 10);
+        held.add(part.try_take((4 << 10) + 1).unwrap());
+        assert_eq!(held.bytes(), 10 << 10);
+        assert!(part.try_take(1).is_none(), "a byte takes a whole unit");
+        held.shrink_to(usize::MAX);
+        assert_eq!(held.bytes(), 10 << 10);
+        drop(held);
+        assert!(part.try_take(10 << 10).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_served_or_told_in_time() {
+        let (part, patience) = (Part::new(4 << 10), Duration::from_secs(2));
+        let held = part.try_take(4 << 10).unwrap();
+        assert!(part.take(1, patience).await.is_none());
+        let start = tokio::time::Instant::now();
+        for impossible in [(4 << 10) + 1, usize::MAX] {
+            assert!(part.take(impossible, patience).await.is_none());
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO, "nobody waits for what can never be");
+        let waiting = tokio::spawn(async move { part.take(4 << 10, patience).await.is_some() });
+        tokio::task::yield_now().await;
+        drop(held);
+        assert!(waiting.await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_grows_step_by_step() {
+        let part = Part::new(2 * STEP_BYTES);
+        let (mut one, mut other) = (part.open(), part.open());
+        for bytes in [0, 1, STEP_BYTES] {
+            assert!(one.grow_to(bytes, Duration::ZERO).await);
+        }
+        assert!(other.grow_to(1, Duration::ZERO).await);
+        assert!(!one.grow_to(STEP_BYTES + 1, Duration::from_secs(2)).await);
+        other.shrink_to(0);
+        assert!(one.grow_to(STEP_BYTES + 1, Duration::ZERO).await);
+        drop(one);
+        assert!(other.grow_to(2 * STEP_BYTES, Duration::ZERO).await);
+    }
+
+    #[test]
+    fn the_parts_and_what_is_there_already_fit_into_the_whole() {
+        for (total, resting) in [(1 << 30, 50 << 20), (500 << 20, 600 << 20), (usize::MAX, 1 << 20)] {
+            let budget = MemoryBudget::new(total, resting);
+            let MemoryBudget { connections, small_bodies, bodies, text, answers, grammars, .. } = &budget;
+            let parts = [connections, small_bodies, bodies, text, answers, grammars];
+            let sum: usize = parts.iter().map(|part| part.limit_bytes()).sum();
+            assert!(sum <= (budget.total_bytes - resting) / 5 * 4, "{sum}");
+            assert!(budget.total_bytes >= resting + (64 << 20));
+        }
+    }
+
+    #[test]
+    fn the_kernel_says_what_there_is() {
+        assert_eq!(kib_of("MemFree: 1 kB\nMemTotal:       16000 kB\n", "MemTotal:"), Some(16_000 << 10));
+        assert_eq!(kib_of("VmRSS: many kB\n", "VmRSS:"), None);
+        assert!(resident_bytes() > 1 << 20);
+        assert!(machine_bytes().unwrap() > resident_bytes() as u64);
+    }
+
+    #[test]
+    fn the_largest_body_fits_into_the_budget() {
+        let default = budget_bytes(None, 2_000_000).unwrap() as u64;
+        assert!((MIN_DEFAULT_BYTES..=MAX_DEFAULT_BYTES).contains(&default), "{default}");
+        assert_eq!(budget_bytes(None, 1 << 30), Ok(20 << 30), "the default grows with the body");
+        assert_eq!(budget_bytes(Some(MemorySize::Bytes(64 << 20)), 1000), Ok(64 << 20));
+        let error = |size, payload_limit| budget_bytes(Some(size), payload_limit).unwrap_err().to_string();
+        let small = error(MemorySize::Bytes(64 << 20), 10 << 20);
+        assert!(
+            small.starts_with("`memory_budget` must be >= 209715200 bytes with a `payload_limit` of 10485760"),
+            "{small}"
+        );
+        assert!(error(MemorySize::Bytes(1), 0).ends_with("Given: 1"));
+        assert!(error(MemorySize::Percent(1), usize::MAX).contains("`payload_limit`"));
+    }
+}
