@@ -77,6 +77,8 @@ pub(crate) struct PromptTargets {
     /// Index in the batch of the token before each target.
     pub(crate) token_indices: Vec<i32>,
     pub(crate) token_ids: Vec<i32>,
+    /// How many of the best tokens to report in the place of each.
+    pub(crate) top_n: Vec<i32>,
 }
 
 /// What a step made.
@@ -85,7 +87,7 @@ pub(crate) struct StepOutput {
     /// One per [`Batch::sampled`].
     pub(crate) tokens: Vec<SampledToken>,
     /// One per target.
-    pub(crate) prompt_logprobs: Vec<f32>,
+    pub(crate) prompt_tokens: Vec<PromptToken>,
     /// Of what was run: the programs and their input. The same on all ranks that did the same, and other otherwise.
     pub(crate) fingerprint: u64,
 }
@@ -97,6 +99,14 @@ pub(crate) struct SampledToken {
     /// NaN when the row's logits were not finite.
     pub(crate) logprob: f32,
     /// Best first, as many as asked for, ties included.
+    pub(crate) top_tokens: Vec<(u32, f32)>,
+}
+
+/// What a step tells of a target.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct PromptToken {
+    pub(crate) logprob: f32,
+    /// Best first, as many as asked for or more, where the last ones are equal.
     pub(crate) top_tokens: Vec<(u32, f32)>,
 }
 
@@ -154,10 +164,11 @@ impl Batch {
         sampled.batch_sampler = BatchSampler::Everything;
     }
 
-    /// Asks for the log-probability of `token_id`, which follows the token at `token_index`.
-    pub(crate) fn push_target(&mut self, token_index: usize, token_id: i32) {
+    /// Asks for the log-probability of `token_id`, which follows the token at `token_index`, and for the `top_n` best tokens there.
+    pub(crate) fn push_target(&mut self, token_index: usize, token_id: i32, top_n: u32) {
         self.targets.token_indices.push(token_index as i32);
         self.targets.token_ids.push(token_id);
+        self.targets.top_n.push(i32::try_from(top_n).unwrap_or(i32::MAX));
     }
 
     /// The blocks of a row's context, in order of position.
@@ -187,6 +198,7 @@ impl Batch {
         let fingerprint = fingerprint.numbers(sizes(lens)).numbers(signed(token_ids)).numbers(unsigned(positions));
         let fingerprint = fingerprint.numbers(rows).numbers(unsigned(block_tables)).numbers(sampled);
         let fingerprint = fingerprint.numbers(signed(&targets.token_indices)).numbers(signed(&targets.token_ids));
+        let fingerprint = fingerprint.numbers(signed(&targets.top_n));
         let fingerprint = cached_tokens.iter().fold(fingerprint, |fingerprint, cached| {
             let CachedTokens { slot, token_ids } = cached;
             fingerprint.numbers([*slot as u64, token_ids.len() as u64]).numbers(signed(token_ids))
@@ -265,7 +277,9 @@ mod tests {
         let biases = [(4, 0.5), (5, 0.5), (4, -0.5)]
             .map(|(token_id, bias)| of(&|_, params| params.logit_bias = vec![LogitBias { token_id, bias }]));
         assert!(!biases.contains(&known) && biases[0] != biases[1] && biases[0] != biases[2]);
-        assert_ne!(known, of(&|batch, _| batch.push_target(0, 6)));
+        let target = of(&|batch, _| batch.push_target(0, 6, 0));
+        assert_ne!(known, target);
+        assert_ne!(target, of(&|batch, _| batch.push_target(0, 6, 1)));
         assert_ne!(known, of(&|batch, _| _ = batch.push_row(0, 0, &[1], &[])));
         assert_ne!(known, of(&|batch, _| batch.push_cached_tokens(0, &[1])));
     }

@@ -180,7 +180,7 @@ impl From<Token> for WireToken {
 }
 
 impl From<PromptToken> for PrefillToken {
-    fn from(PromptToken { id, text, logprob }: PromptToken) -> Self {
+    fn from(PromptToken { id, text, logprob, top_tokens: _ }: PromptToken) -> Self {
         Self { id, text, logprob }
     }
 }

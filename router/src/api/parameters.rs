@@ -110,6 +110,7 @@ impl GenerateParameters {
             is_greedy: false,
             top_n_tokens: top_n_tokens.unwrap_or(neutral.top_n_tokens),
             wants_prompt_logprobs: decoder_input_details,
+            prompt_top_n_tokens: neutral.prompt_top_n_tokens,
             logit_bias,
             // What a watermark is, is the server's business.
             watermark_gamma: neutral.watermark_gamma,

@@ -130,6 +130,17 @@ impl Generator {
         }
     }
 
+    /// The text of a prompt; of token ids, which must be known to be in the vocabulary, what they stand for.
+    ///
+    /// # Errors
+    /// When the tokenizer's decoder fails.
+    pub(crate) fn text_of(&self, prompt: Prompt) -> Result<String, GenerationError> {
+        match prompt {
+            Prompt::Text(text) | Prompt::Rendered(text) => Ok(text),
+            Prompt::TokenIds(token_ids) => Ok(self.tokenizer.detokenize(&token_ids)?),
+        }
+    }
+
     async fn begin_stream(
         &self,
         request: GenerationRequest,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use proto::SampledToken;
+use proto::{PromptLogprobs, SampledToken, TopTokens};
 use tokio::sync::mpsc;
 
 use super::timings::{Arrival, Timings};
@@ -17,7 +17,7 @@ use crate::scheduler::{FinishReason, SequenceEvent};
 use crate::text::{
     Answer, AnswerEvent, AnswerForm, AnswerParser, Detokenizer, StopFound, StopStrings, TextError, Tokenizer,
 };
-use crate::validation::ValidRequest;
+use crate::validation::{Prompt, ValidRequest};
 
 /// A token of the completion, or a candidate for one.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +36,8 @@ pub(crate) struct PromptToken {
     pub(crate) text: String,
     /// Not a number for the first one.
     pub(crate) logprob: f32,
+    /// What else it could have been, best first; empty unless asked for.
+    pub(crate) top_tokens: Vec<Token>,
 }
 
 /// How a sequence ended.
@@ -104,7 +106,9 @@ pub(super) struct TokenStream {
     num_sent_bytes: usize,
     answer: Option<AnswerReader>,
     prompt: Vec<u32>,
-    prompt_logprobs: Vec<f32>,
+    /// Of them the tokenizer put so many before the text.
+    num_added: usize,
+    prompt_report: PromptLogprobs,
     seed: Option<u64>,
     num_tokens: u32,
     waited: Duration,
@@ -145,6 +149,10 @@ impl TokenStream {
         events: mpsc::Receiver<SequenceEvent>,
     ) -> Result<Self, GenerationError> {
         let prefix = if request.options.wants_full_text { request.prompt.text() } else { "" };
+        let num_added = match &request.prompt {
+            Prompt::Text(text) => tokenizer.num_added(text, &valid.prompt)?,
+            Prompt::Rendered(_) | Prompt::TokenIds(_) => 0,
+        };
         Ok(Self {
             events: Some(events),
             detokenizer: Detokenizer::new(&tokenizer, &valid.prompt)?,
@@ -155,7 +163,8 @@ impl TokenStream {
             num_sent_bytes: 0,
             answer: request.options.answer_form.clone().map(AnswerReader::new),
             prompt: valid.prompt.clone(),
-            prompt_logprobs: Vec::new(),
+            num_added,
+            prompt_report: PromptLogprobs::default(),
             seed,
             num_tokens: 0,
             waited: Duration::ZERO,
@@ -173,7 +182,10 @@ impl TokenStream {
                     self.waited = waited;
                     self.num_cached_tokens = num_cached;
                 }
-                Some(SequenceEvent::PromptLogprobs(logprobs)) => self.prompt_logprobs.extend(logprobs),
+                Some(SequenceEvent::PromptLogprobs(PromptLogprobs { logprobs, top_tokens, slot: _ })) => {
+                    self.prompt_report.logprobs.extend(logprobs);
+                    self.prompt_report.top_tokens.extend(top_tokens);
+                }
                 Some(SequenceEvent::Token { token, finish }) => break self.token(&token, finish),
                 Some(SequenceEvent::Failed(message)) => break Err(GenerationError::Failed(message)),
                 Some(SequenceEvent::TimedOut) => break Err(GenerationError::TimedOut),
@@ -239,7 +251,7 @@ impl TokenStream {
             None => (Vec::new(), false),
         };
         let finish = finish.or(is_complete.then_some(FinishReason::EosToken));
-        let top_tokens = self.top_tokens(token)?;
+        let top_tokens = self.top_tokens(&token.top_token_ids, &token.top_logprobs)?;
         let token = Token { id: token.token_id, text, logprob: token.logprob, is_special };
         let stop_index = stop.map(|stop| stop.index);
         let finish = finish.map(|reason| self.finish(reason, stop_index));
@@ -296,8 +308,8 @@ impl TokenStream {
         }
     }
 
-    fn top_tokens(&self, token: &SampledToken) -> Result<Vec<Token>, TextError> {
-        let candidates = token.top_token_ids.iter().zip(&token.top_logprobs);
+    fn top_tokens(&self, token_ids: &[u32], logprobs: &[f32]) -> Result<Vec<Token>, TextError> {
+        let candidates = token_ids.iter().zip(logprobs);
         candidates
             .map(|(&id, &logprob)| {
                 let text = self.tokenizer.detokenize(&[id])?;
@@ -306,8 +318,28 @@ impl TokenStream {
             .collect()
     }
 
+    /// The prompt's tokens with what was reported of them. In the form of OpenAI's API they are those of its text, and the
+    /// texts of the tokens joined are that text.
     fn prompt_tokens(&self) -> Result<Vec<PromptToken>, TextError> {
-        let tokens = self.prompt.iter().zip(&self.prompt_logprobs);
-        tokens.map(|(&id, &logprob)| Ok(PromptToken { id, text: self.tokenizer.detokenize(&[id])?, logprob })).collect()
+        let num_left_out = if self.wants_deltas { self.num_added } else { 0 };
+        let PromptLogprobs { logprobs, top_tokens, slot: _ } = &self.prompt_report;
+        let mut detokenizer = Detokenizer::new(&self.tokenizer, &[])?;
+        let mut tokens = Vec::with_capacity(logprobs.len());
+        for (index, (&id, &logprob)) in self.prompt.iter().zip(logprobs).enumerate().skip(num_left_out) {
+            let text = if self.wants_deltas {
+                detokenizer.push(&self.tokenizer, id)?
+            } else {
+                self.tokenizer.detokenize(&[id])?
+            };
+            let top_tokens = match top_tokens.get(index) {
+                Some(TopTokens { token_ids, logprobs }) => self.top_tokens(token_ids, logprobs)?,
+                None => Vec::new(),
+            };
+            tokens.push(PromptToken { id, text, logprob, top_tokens });
+        }
+        if let (true, Some(last)) = (self.wants_deltas, tokens.last_mut()) {
+            last.text.push_str(&detokenizer.flush(&self.tokenizer)?);
+        }
+        Ok(tokens)
     }
 }

@@ -9,6 +9,7 @@ use crate::api::openai::{CompletionChunks, CompletionRequest, Identity, OpenAiBo
 use crate::api::{RequestContext, event_stream, generation_headers, stream_headers};
 use crate::error::OpenAiError;
 use crate::state::AppState;
+use crate::validation::Prompt;
 
 const KIND: (&str, &str) = ("text_completion", "cmpl");
 
@@ -38,8 +39,11 @@ pub(super) async fn answer(
         return Ok((headers, event_stream(OpenAiEvents::new(generations, chunks))).into_response());
     }
     let complete = |request| async { state.generator().complete(request).await };
-    let prompts: Vec<String> = plan.requests.iter().map(|request| request.prompt.text().to_owned()).collect();
-    let outcomes = try_join_all(plan.requests.into_iter().map(complete)).await?;
+    let prompts: Vec<Prompt> = plan.requests.iter().map(|request| request.prompt.clone()).collect();
+    let mut outcomes = try_join_all(plan.requests.into_iter().map(complete)).await?;
+    outcomes.iter_mut().for_each(|outcome| plan.form.trim(outcome));
+    let prompts = prompts.into_iter().map(|prompt| state.generator().text_of(prompt));
+    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
     let headers = generation_headers(state.compute_type(), &outcomes, num_characters);
     let answers = prompts.into_iter().zip(outcomes).collect();
     Ok((headers, Json(TextCompletion::new(identity, plan.form, answers))).into_response())

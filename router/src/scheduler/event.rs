@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use proto::SampledToken;
+use proto::{PromptLogprobs, SampledToken};
 
 use super::{FinishReason, SequenceId};
 
@@ -22,7 +22,7 @@ pub(crate) enum SequenceEvent {
     /// It left the queue, after this long in it, and its prompt is being read, but for the tokens that the prefix cache has.
     Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
     /// Log-probabilities of the next tokens of its prompt; not-a-number for the very first.
-    PromptLogprobs(Vec<f32>),
+    PromptLogprobs(PromptLogprobs),
     /// It grew by a token; with a reason, that was the last one.
     Token { token: SampledToken, finish: Option<FinishReason> },
     /// It cannot go on.

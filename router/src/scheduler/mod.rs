@@ -172,9 +172,9 @@ impl Scheduler {
         for (expected, reported) in outstanding.prompt_logprobs.iter().zip(reply.prompt_logprobs) {
             let running = self.rows.get_mut(expected.slot).filter(|running| running.admission == expected.admission);
             let Some(running) = running else { continue };
-            let logprobs = running.sequence.unreported(expected.position, reported.logprobs);
-            if !logprobs.is_empty() {
-                events.push(Event { id: running.sequence.id, kind: SequenceEvent::PromptLogprobs(logprobs) });
+            let report = running.sequence.unreported(expected.position, reported);
+            if !report.logprobs.is_empty() {
+                events.push(Event { id: running.sequence.id, kind: SequenceEvent::PromptLogprobs(report) });
             }
         }
         for (expected, token) in outstanding.tokens().zip(reply.tokens) {

@@ -120,7 +120,9 @@ impl Running {
         let admission = self.admission;
         if self.reports_prompt_logprobs {
             let num_tokens = self.num_written - start;
-            step.outstanding.prompt_logprobs.push(ExpectedLogprobs { slot, admission, position: start, num_tokens });
+            let has_top_tokens = self.sequence.sampling.prompt_top_n_tokens > 0;
+            let expected = ExpectedLogprobs { slot, admission, position: start, num_tokens, has_top_tokens };
+            step.outstanding.prompt_logprobs.push(expected);
         }
         if chunk.samples_token {
             self.num_scheduled_tokens += 1;

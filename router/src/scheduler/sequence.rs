@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use proto::SamplingParams;
+use proto::{PromptLogprobs, SamplingParams};
 
 /// Names a sequence; larger is younger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,12 +114,20 @@ impl Sequence {
         self.sampling.wants_prompt_logprobs && self.num_prompt_logprobs < self.prompt_len
     }
 
-    /// Of the log-probabilities of the tokens from `position` on, those of the prompt that were not reported before.
-    pub(super) fn unreported(&mut self, position: u32, mut logprobs: Vec<f32>) -> Vec<f32> {
-        logprobs.truncate(self.prompt_len.saturating_sub(position) as usize);
+    /// Of a report on the tokens from `position` on, what it says of those of the prompt that were not reported before.
+    pub(super) fn unreported(&mut self, position: u32, mut report: PromptLogprobs) -> PromptLogprobs {
+        let PromptLogprobs { logprobs, top_tokens, slot: _ } = &mut report;
+        let num_of_prompt = self.prompt_len.saturating_sub(position) as usize;
         let num_known = self.num_prompt_logprobs.saturating_sub(position) as usize;
-        logprobs.drain(..num_known.min(logprobs.len()));
+        keep(logprobs, num_known, num_of_prompt);
+        keep(top_tokens, num_known, num_of_prompt);
         self.num_prompt_logprobs += logprobs.len() as u32;
-        logprobs
+        report
     }
+}
+
+/// Keeps what is between two places, as far as there is anything.
+fn keep<T>(values: &mut Vec<T>, from: usize, to: usize) {
+    values.truncate(to);
+    values.drain(..from.min(values.len()));
 }

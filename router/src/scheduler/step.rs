@@ -48,6 +48,8 @@ pub enum ReplyMismatch {
     Slot { expected: u32, got: u32 },
     #[error("a step reply has {got} prompt logprobs for a chunk of {expected} tokens")]
     ChunkLen { expected: u32, got: usize },
+    #[error("a step reply has top tokens for {got} tokens of a chunk, {expected} were asked for")]
+    ChunkTopTokens { expected: u32, got: usize },
 }
 
 /// A row that makes a token.
@@ -65,6 +67,8 @@ pub(super) struct ExpectedLogprobs {
     /// Of the chunk's first token.
     pub(super) position: u32,
     pub(super) num_tokens: u32,
+    /// Top tokens were asked for too.
+    pub(super) has_top_tokens: bool,
 }
 
 /// What the reply to a step must contain, in order.
@@ -127,6 +131,11 @@ impl Outstanding {
             check_slot(expected.slot, logprobs.slot)?;
             if logprobs.logprobs.len() != expected.num_tokens as usize {
                 return Err(ReplyMismatch::ChunkLen { expected: expected.num_tokens, got: logprobs.logprobs.len() });
+            }
+            let (num_tokens, got) =
+                (if expected.has_top_tokens { expected.num_tokens } else { 0 }, logprobs.top_tokens.len());
+            if got != num_tokens as usize {
+                return Err(ReplyMismatch::ChunkTopTokens { expected: num_tokens, got });
             }
         }
         Ok(())

@@ -87,7 +87,11 @@ async fn a_shard_of_another_version_or_rank_is_refused() {
         directory
     };
     let directory = listen(FakeShard { protocol_version: 9, ..FakeShard::default() }, 0, 1);
-    check_error(&directory, "shard 0 speaks version 9 of the protocol, this router speaks 3").await;
+    check_error(
+        &directory,
+        &format!("shard 0 speaks version 9 of the protocol, this router speaks {}", proto::PROTOCOL_VERSION),
+    )
+    .await;
     let directory = listen(FakeShard::default(), 0, 2);
     check_error(&directory, "the shard at socket 0 is rank 0 of 2, expected rank 0 of 1").await;
 }

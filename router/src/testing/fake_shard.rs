@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::VOCAB_SIZE;
 use proto::{
     Command, FitReply, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs,
-    Reply, SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, Warmup, WarmupReply,
-    command, frame, reply, shard_error,
+    Reply, SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, TopTokens, Warmup,
+    WarmupReply, command, frame, reply, shard_error,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -221,8 +221,16 @@ impl FakeShard {
         row.advance(chunk.position, chunk.token_ids.len() as u32, &chunk.new_blocks)?;
         if row.sampling.wants_prompt_logprobs {
             let positions = chunk.position..row.position;
-            let logprobs = positions.map(|at| if at == 0 { f32::NAN } else { -(at as f32) }).collect();
-            answer.prompt_logprobs.push(PromptLogprobs { slot, logprobs });
+            let logprobs = positions.clone().map(|at| if at == 0 { f32::NAN } else { -(at as f32) }).collect();
+            // The token at position p is likelier than all others where p is even.
+            let best = |at: u32, rank: u32| (at + rank * 10) % VOCAB_SIZE;
+            let top_n = row.sampling.prompt_top_n_tokens;
+            let top_tokens = |at: u32| TopTokens {
+                token_ids: (0..top_n).filter(|_| at > 0).map(|rank| best(at, rank)).collect(),
+                logprobs: (0..top_n).filter(|_| at > 0).map(|rank| -(rank as f32) / 2.0).collect(),
+            };
+            let top_tokens = positions.filter(|_| top_n > 0).map(top_tokens).collect();
+            answer.prompt_logprobs.push(PromptLogprobs { slot, logprobs, top_tokens });
         }
         row.tokens.extend(chunk.token_ids);
         if chunk.samples_token {

@@ -40,6 +40,8 @@ pub(crate) struct Tokenizer {
     /// Where detokenizing is copying.
     byte_table: Option<ByteTable>,
     special_ids: HashSet<u32>,
+    /// Tokens that come before every prompt.
+    prefix: Vec<u32>,
 }
 
 /// A token, and where it is in the text, in bytes.
@@ -75,10 +77,11 @@ impl Tokenizer {
         inner.with_padding(None);
         let added = inner.get_added_tokens_decoder();
         let special_ids = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Ok(Self { byte_table: ByteTable::of(&inner), inner, special_ids })
+        let prefix = prefix(&inner).map_err(|error| error.to_string())?;
+        Ok(Self { byte_table: ByteTable::of(&inner), inner, special_ids, prefix })
     }
 
-    /// Token ids of a prompt, with the special tokens the model expects around it.
+    /// Token ids of a prompt, with the special tokens the model expects around it: once, also where the text begins with them.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
@@ -94,9 +97,27 @@ impl Tokenizer {
         self.ids(text, false)
     }
 
+    /// How many of the tokens of a text were put before it.
+    ///
+    /// # Errors
+    /// When the tokenizer's decoder fails.
+    pub(crate) fn num_added(&self, text: &str, token_ids: &[u32]) -> Result<usize, TextError> {
+        let is_added = token_ids.starts_with(&self.prefix) && !text.starts_with(&self.detokenize(&self.prefix)?);
+        Ok(if is_added { self.prefix.len() } else { 0 })
+    }
+
     fn ids(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, TextError> {
         let encoding = self.inner.encode_fast(text, adds_special);
-        Ok(encoding.map_err(|error| TextError::Tokenize(error.to_string()))?.get_ids().to_vec())
+        let encoding = encoding.map_err(|error| TextError::Tokenize(error.to_string()))?;
+        let ids = encoding.get_ids();
+        Ok(ids[if adds_special { self.num_repeated(ids) } else { 0 }..].to_vec())
+    }
+
+    /// How many tokens at the beginning are there a second time, because the text has them too.
+    fn num_repeated(&self, ids: &[u32]) -> usize {
+        let is_there = |ids: &[u32]| ids.starts_with(&self.prefix);
+        let len = self.prefix.len();
+        if is_there(ids) && is_there(&ids[len..]) { len } else { 0 }
     }
 
     /// Tokens with their places in the text, maybe with special tokens around them.
@@ -105,7 +126,8 @@ impl Tokenizer {
     /// When the tokenizer cannot represent the text.
     pub(crate) fn tokenize_spans(&self, text: &str, adds_special: bool) -> Result<Vec<TokenSpan>, TextError> {
         let encoding = self.inner.encode(text, adds_special).map_err(|error| TextError::Tokenize(error.to_string()))?;
-        let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
+        let num_left_out = if adds_special { self.num_repeated(encoding.get_ids()) } else { 0 };
+        let spans = encoding.get_ids().iter().zip(encoding.get_offsets()).skip(num_left_out);
         Ok(spans.map(|(&id, &(start, stop))| TokenSpan { id, start, stop }).collect())
     }
 
@@ -143,6 +165,15 @@ impl Tokenizer {
     }
 }
 
+/// What the tokenizer puts before a text.
+fn prefix(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<Vec<u32>> {
+    let whole = tokenizer.encode_fast("a", true)?;
+    let bare = tokenizer.encode_fast("a", false)?;
+    let (whole, bare) = (whole.get_ids(), bare.get_ids());
+    let len = whole.windows(bare.len().max(1)).position(|ids| ids == bare).unwrap_or(0);
+    Ok(whole[..len].to_vec())
+}
+
 /// A file that cannot be read, with the reason.
 pub(super) fn describe(error: &ModelFilesError) -> String {
     match std::error::Error::source(error) {
@@ -175,6 +206,22 @@ mod tests {
         let ids: Vec<u32> = spans.iter().map(|span| span.id).collect();
         assert_eq!(ids, tokenizer.tokenize("é").unwrap());
         assert_eq!((spans[0].start, spans[0].stop, spans.last().unwrap().stop), (0, 7, 9));
+    }
+
+    #[test]
+    fn the_special_token_comes_once() {
+        let tokenizer = demo();
+        let ids = tokenizer.tokenize("é").unwrap();
+        assert_eq!(tokenizer.tokenize("<|bos|>é").unwrap(), ids);
+        assert_eq!(tokenizer.tokenize("<|bos|><|bos|>é").unwrap().len(), ids.len() + 1);
+        assert_eq!(
+            tokenizer.tokenize_spans("<|bos|>é", true).unwrap(),
+            tokenizer.tokenize_spans("<|bos|>é", false).unwrap()
+        );
+        for (text, num_added) in [("é", 1), ("<|bos|>é", 0), ("<|bos|><|bos|>é", 0), ("", 1)] {
+            let ids = tokenizer.tokenize(text).unwrap();
+            assert_eq!(tokenizer.num_added(text, &ids), Ok(num_added), "{text}");
+        }
     }
 
     #[test]

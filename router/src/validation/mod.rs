@@ -8,7 +8,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use proto::{MAX_HELD_BACK_TOKENS, SamplingError, SamplingParams};
+use proto::{MAX_HELD_BACK_TOKENS, MAX_PROMPT_TOP_N_TOKENS, SamplingError, SamplingParams};
 
 use crate::config::RequestLimits;
 use crate::grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarError};
@@ -110,6 +110,8 @@ pub(crate) enum ValidationError {
     BestOfSeed,
     #[error("`top_n_tokens` must be >= 0 and <= {limit}. Given: {given}")]
     TopNTokens { limit: u32, given: u32 },
+    #[error("`logprobs` of a prompt must be <= {MAX_PROMPT_TOP_N_TOKENS}. Given: {given}")]
+    PromptTopNTokens { given: u32 },
     #[error("`inputs` cannot be empty")]
     EmptyInput,
     #[error("`truncate` must be strictly positive and less than {limit}. Given: {given}")]
@@ -268,6 +270,10 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
     let (limit, given) = (limits.max_top_n_tokens, options.sampling.top_n_tokens);
     if given > limit {
         return Err(ValidationError::TopNTokens { limit, given });
+    }
+    let given = options.sampling.prompt_top_n_tokens;
+    if given > MAX_PROMPT_TOP_N_TOKENS {
+        return Err(ValidationError::PromptTopNTokens { given });
     }
     if options.sampling.min_new_tokens > 0 && limits.num_eos_tokens > MAX_HELD_BACK_TOKENS {
         return Err(ValidationError::EosTokens { given: limits.num_eos_tokens });

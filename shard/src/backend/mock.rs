@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::history::TokenHistory;
 use super::{BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, Progress, StateLayout};
-use crate::batch::{Batch, BatchRow, SampledToken, StepOutput};
+use crate::batch::{Batch, BatchRow, PromptTargets, PromptToken, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::graph::{Input, SamplingInput};
 use crate::sampling::{Column, TokenMask};
@@ -132,13 +132,16 @@ impl Backend for MockBackend {
             state.history.append(row, token.token_id as i32);
             output.tokens.push(token);
         }
-        for (token_index, target) in batch.targets.token_indices.iter().zip(&batch.targets.token_ids) {
+        let PromptTargets { token_indices, token_ids, top_n } = &batch.targets;
+        for ((token_index, target), top_n) in token_indices.iter().zip(token_ids).zip(top_n) {
             let index = *token_index as usize;
             let row = batch.rows.iter().rfind(|row| row.first_token <= index);
             let row = row.expect("a target belongs to a row of its batch");
             let mut context = state.context(batch, row, batch.positions[index] as usize + 1);
+            let top_n = usize::try_from(*top_n).unwrap_or(0);
+            let top_tokens = if top_n > 0 { self.sample(&context, top_n, None).top_tokens } else { Vec::new() };
             context.push(*target);
-            output.prompt_logprobs.push(-((hash(&context) % 1000) as f32) / 100.0);
+            output.prompt_tokens.push(PromptToken { logprob: -((hash(&context) % 1000) as f32) / 100.0, top_tokens });
         }
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);

@@ -11,16 +11,14 @@ pub(crate) struct ModelGraphs {
     pub(crate) decoder: Arc<Graph>,
     /// Hidden states `[rows, hidden]` (argument 0) → logits `[rows, vocab]`.
     pub(crate) logits: Arc<Graph>,
-    /// As `logits`, and target ids `[rows]` (argument 1) → their log-probabilities `[rows]`.
-    pub(crate) target_logprobs: Arc<Graph>,
 }
 
 impl ModelGraphs {
     /// The same, with rounded matrices.
     pub(crate) fn quantized(&self, rounding: Rounding) -> Self {
-        let Self { decoder, logits, target_logprobs } = self;
-        let [decoder, logits, target_logprobs] = graph::quantized([decoder, logits, target_logprobs], rounding);
-        Self { decoder, logits, target_logprobs }
+        let Self { decoder, logits } = self;
+        let [decoder, logits] = graph::quantized([decoder, logits], rounding);
+        Self { decoder, logits }
     }
 
     /// Every weight once.
@@ -29,6 +27,11 @@ impl ModelGraphs {
         let mut names = std::collections::HashSet::new();
         weights.retain(|spec| names.insert(&spec.name));
         weights
+    }
+
+    /// Tokens of the vocabulary.
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.logits.node(self.logits.outputs()[0]).shape.fixed_len()
     }
 
     /// Bytes of one rank's weights.

@@ -22,7 +22,7 @@ use crate::fingerprint::Fingerprint;
 use crate::graph::{DType, Dim, Graph, GraphError, Rounding, Shape};
 use crate::models::{self, Config, Model};
 use crate::plugins::{self, Surroundings};
-use crate::sampling::{self, Samplers};
+use crate::sampling::Samplers;
 use crate::weights::{self, Checkpoint};
 
 /// What a model in Hugging Face layout is described by.
@@ -211,21 +211,10 @@ fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
 pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
     let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
     let hidden_shape = Shape::new([Dim::Rows, hidden_shape.dims()[1]]); // [rows, hidden]
-    let logits = |graph: &mut Graph| {
-        let hidden = graph.argument(0, hidden_shape.clone(), DType::F32); // [rows, hidden]
-        model.head.apply(graph, hidden) // [rows, vocab]
-    };
-    let mut logits_graph = Graph::default();
-    let output = logits(&mut logits_graph)?;
-    let mut target_graph = Graph::default();
-    let target_logits = logits(&mut target_graph)?;
-    let targets = target_graph.argument(1, Shape::new([Dim::Rows]), DType::I32); // [rows]
-    let logprobs = sampling::target_logprobs(&mut target_graph, target_logits, targets)?; // [rows]
-    Ok(ModelGraphs {
-        decoder: model.decoder.clone(),
-        logits: logits_graph.finish(&[output]),
-        target_logprobs: target_graph.finish(&[logprobs]),
-    })
+    let mut logits = Graph::default();
+    let hidden = logits.argument(0, hidden_shape, DType::F32); // [rows, hidden]
+    let output = model.head.apply(&mut logits, hidden)?; // [rows, vocab]
+    Ok(ModelGraphs { decoder: model.decoder.clone(), logits: logits.finish(&[output]) })
 }
 
 /// The graphs with matrices as asked for.

@@ -19,11 +19,12 @@ pub(crate) use error::EngineError;
 pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};
 use proto::{
     Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply,
+    TopTokens,
 };
 
 pub(crate) use crate::backend::Progress;
 use crate::backend::{Backend, DevicePlace};
-use crate::batch::{Batch, RowSampler, SAMPLED_TOKEN, SampledToken, StepOutput};
+use crate::batch::{Batch, PromptToken, RowSampler, SAMPLED_TOKEN, SampledToken, StepOutput};
 use crate::kv_cache::{Phase, RowTable};
 use crate::sampling::{self, Samplers, TokenMask};
 
@@ -64,6 +65,8 @@ struct PromptReport {
     slot: u32,
     is_first: bool,
     num_targets: usize,
+    /// Best tokens that each target reports.
+    top_n: usize,
 }
 
 impl Engine {
@@ -178,6 +181,7 @@ impl Step {
             self.batch.push_cached_tokens(*slot as usize, cached_token_ids);
         }
         let wants_logprobs = row.sampler.params.wants_prompt_logprobs;
+        let top_n = row.sampler.params.prompt_top_n_tokens;
         // The first token of a later chunk is judged by the token before it, which is read once more: the same bits.
         let overlap = usize::from(wants_logprobs && position > 0);
         if overlap == 1 {
@@ -188,9 +192,10 @@ impl Step {
         let index = self.batch.push_row(*slot as usize, position, &tokens, &row.block_table);
         if wants_logprobs {
             let targets = tokens.iter().enumerate().skip(1);
-            targets.for_each(|(i, token)| self.batch.push_target(first_token + i - 1, *token));
+            targets.for_each(|(i, token)| self.batch.push_target(first_token + i - 1, *token, top_n));
             let is_first = sampling.is_some();
-            self.prompts.push(PromptReport { slot: *slot, is_first, num_targets: tokens.len() - 1 });
+            let num_targets = tokens.len() - 1;
+            self.prompts.push(PromptReport { slot: *slot, is_first, num_targets, top_n: top_n as usize });
         }
         if let Phase::Decode { prompt_len } = row.phase {
             self.push_sampled(*slot, index, prompt_len, &row.sampler);
@@ -225,17 +230,30 @@ impl Step {
     }
 
     fn reply(&self, output: StepOutput, forward_ns: u64) -> Result<StepReply, EngineError> {
-        let StepOutput { tokens, prompt_logprobs, fingerprint } = output;
+        let StepOutput { tokens, prompt_tokens, fingerprint } = output;
         let tokens = self.sampled_slots.iter().zip(tokens).map(|(slot, token)| sampled_token(*slot, token));
-        let mut logprobs = prompt_logprobs.into_iter();
-        let report = |prompt: &PromptReport| {
-            let first = prompt.is_first.then_some(f32::NAN);
-            let logprobs = first.into_iter().chain(logprobs.by_ref().take(prompt.num_targets)).collect();
-            PromptLogprobs { slot: prompt.slot, logprobs }
-        };
+        let mut targets = prompt_tokens.into_iter();
+        let report = |prompt: &PromptReport| prompt.reply(targets.by_ref().take(prompt.num_targets));
         let prompt_logprobs = self.prompts.iter().map(report).collect();
         let tokens = tokens.collect::<Result<_, _>>()?;
         Ok(StepReply { tokens, prompt_logprobs, forward_ns, fingerprint, ..StepReply::default() })
+    }
+}
+
+impl PromptReport {
+    /// The tokens of the chunk: its targets, and before them the first one of the prompt, for which nothing was computed.
+    fn reply(&self, targets: impl Iterator<Item = PromptToken>) -> PromptLogprobs {
+        let first = self.is_first.then(|| PromptToken { logprob: f32::NAN, top_tokens: Vec::new() });
+        let mut reply = PromptLogprobs { slot: self.slot, ..PromptLogprobs::default() };
+        for PromptToken { logprob, mut top_tokens } in first.into_iter().chain(targets) {
+            reply.logprobs.push(logprob);
+            if self.top_n > 0 {
+                top_tokens.truncate(self.top_n);
+                let (token_ids, logprobs) = top_tokens.into_iter().unzip();
+                reply.top_tokens.push(TopTokens { token_ids, logprobs });
+            }
+        }
+        reply
     }
 }
 

@@ -150,11 +150,17 @@ fn warmup_params() -> [SamplingParams; 4] {
         is_greedy: false,
         top_n_tokens: 0,
         wants_prompt_logprobs: false,
+        prompt_top_n_tokens: 0,
         logit_bias: Vec::new(),
         watermark_gamma: 0.5,
         watermark_delta: 0.0,
     };
-    let reports = SamplingParams { top_n_tokens: 5, wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let reports = SamplingParams {
+        top_n_tokens: 5,
+        wants_prompt_logprobs: true,
+        prompt_top_n_tokens: 5,
+        ..SamplingParams::greedy()
+    };
     let steered = SamplingParams { logit_bias: vec![LogitBias { token_id: 0, bias: 0.5 }], ..penalised.clone() };
     [SamplingParams::greedy(), penalised, reports, steered]
 }

@@ -41,9 +41,8 @@ fn draw(graph: &mut Graph, logprobs: Value) -> Result<Value, GraphError> {
     graph.inverse_cdf(probabilities, u) // [rows]
 }
 
-/// Ids and log-probabilities of the best tokens, both `[rows, top_tokens]`.
-pub(super) fn top_tokens(graph: &mut Graph, logprobs: Value) -> Result<[Value; 2], GraphError> {
-    let n = graph.input(Input::Sampling(SamplingInput::TopNTokens)); // [rows]
+/// Ids and log-probabilities of the n best tokens, n `[rows]`, both `[rows, top_tokens]`.
+pub(super) fn top_tokens(graph: &mut Graph, logprobs: Value, n: Value) -> Result<[Value; 2], GraphError> {
     let ids = graph.top_tokens(logprobs, n)?; // [rows, top_tokens]
     let top_logprobs = graph.gather_columns(logprobs, ids)?; // [rows, top_tokens]
     Ok([ids, top_logprobs])

@@ -58,6 +58,7 @@ impl SamplingInputs {
             // As many as the row likes: no column.
             logit_bias: _,
             wants_prompt_logprobs: _,
+            prompt_top_n_tokens: _,
         } = params;
         let neutral = SamplingParams::greedy();
         fn drawn<T: Copy>(is_greedy: bool, value: T, neutral: T) -> T {

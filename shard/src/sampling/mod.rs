@@ -18,6 +18,7 @@ mod min_p;
 mod presence_penalty;
 mod repetition_penalty;
 mod samplers;
+mod targets;
 mod temperature;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ pub(crate) use inputs::{Column, SamplingInputs};
 use proto::SamplingParams;
 use samplers::BatchSampler::{Drawing, Everything, Penalising};
 pub(crate) use samplers::{BatchSampler, Samplers};
+pub(crate) use targets::{TargetReport, target_graph};
 pub(crate) use token_mask::TokenMask;
 
 use crate::graph::{Graph, GraphError, TokenScope, Value};
@@ -85,12 +87,6 @@ impl Processor {
     fn is_on(&self, row: &Demand<'_>) -> bool {
         !(self.is_off)(row) && (self.least > Drawing || !row.params.is_greedy)
     }
-}
-
-/// Log-probabilities of given tokens: logits `[rows, vocab]`, targets `[rows]` (i32) → `[rows]`.
-pub(crate) fn target_logprobs(graph: &mut Graph, logits: Value, targets: Value) -> Result<Value, GraphError> {
-    let logprobs = graph.log_softmax(logits)?; // [rows, vocab]
-    graph.gather_columns(logprobs, targets) // [rows]
 }
 
 /// How often each token of the vocabulary of `scores` occurs, `[rows, vocab]`.

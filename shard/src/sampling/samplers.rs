@@ -9,7 +9,7 @@ use proto::SamplingParams;
 
 use super::choice::{self, Choice};
 use super::{Demand, PROCESSORS};
-use crate::graph::{DType, Dim, Graph, GraphError, Shape};
+use crate::graph::{DType, Dim, Graph, GraphError, Input, SamplingInput, Shape};
 
 /// The graphs that rows sample with, built when first asked for.
 #[derive(Debug)]
@@ -123,7 +123,8 @@ fn build(vocab_size: usize, variant: Variant) -> Result<Arc<Graph>, GraphError> 
     let logprob = graph.gather_columns(logprobs, token)?; // [rows]
     let mut outputs = vec![token, logprob];
     if variant.reports_top_tokens {
-        outputs.extend(choice::top_tokens(&mut graph, logprobs)?);
+        let n = graph.input(Input::Sampling(SamplingInput::TopNTokens)); // [rows]
+        outputs.extend(choice::top_tokens(&mut graph, logprobs, n)?);
     }
     Ok(graph.finish(&outputs))
 }

@@ -12,7 +12,8 @@ use crate::api::nullable::null_as_false;
 use crate::api::schemas;
 use crate::api::sse::write_event;
 use crate::error::ApiError;
-use crate::generation::{GenerationRequest, Outcome, Piece};
+use crate::generation::{Completion, GenerationRequest, Outcome, Piece};
+use crate::scheduler::FinishReason;
 use crate::validation::Prompt;
 
 /// Most sequences for one prompt.
@@ -86,6 +87,8 @@ pub(crate) struct CompletionPlan {
 pub(crate) struct CompletionForm {
     num_per_prompt: usize,
     has_echo: bool,
+    /// No token is wanted.
+    is_prompt_only: bool,
     has_logprobs: bool,
     has_usage: bool,
 }
@@ -97,7 +100,7 @@ impl CompletionRequest {
     /// When there is no prompt, or there are more of them, or of their sequences, than is allowed.
     pub(crate) fn into_plan(
         self,
-        sampling: OpenAiSampling,
+        mut sampling: OpenAiSampling,
         (context, max_prompts): (RequestContext, u32),
     ) -> Result<CompletionPlan, ApiError> {
         let prompts = match self.prompt {
@@ -111,11 +114,11 @@ impl CompletionRequest {
         }
         let n = num_choices(self.n)?;
         let wants_prompt_logprobs = self.echo && self.logprobs.is_some();
-        let has_token_ids = prompts.iter().any(|prompt| matches!(prompt, Prompt::TokenIds(_)));
-        if self.echo && (self.stream || has_token_ids) {
-            let with = if self.stream { "`stream`" } else { "token ids" };
-            return Err(ApiError::NotSupported { what: format!("`echo` with {with}") });
+        if self.echo && self.stream {
+            return Err(ApiError::NotSupported { what: "`echo` with `stream`".to_owned() });
         }
+        // A token is made to read the prompt, and left out of the answer.
+        let is_prompt_only = self.echo && sampling.replace_max_tokens(0, 1);
         let options = sampling.into_options(self.logprobs.unwrap_or(0), wants_prompt_logprobs);
         let request = |prompt: Prompt, number: u32| {
             let mut options = options.clone();
@@ -130,6 +133,7 @@ impl CompletionRequest {
             form: CompletionForm {
                 num_per_prompt: n as usize,
                 has_echo: self.echo,
+                is_prompt_only,
                 has_logprobs: self.logprobs.is_some(),
                 has_usage: self.stream_options.unwrap_or_default().include_usage,
             },
@@ -149,6 +153,20 @@ pub(super) fn num_choices(n: Option<u32>) -> Result<u32, ApiError> {
     Ok(n)
 }
 
+impl CompletionForm {
+    /// Takes what was not wanted out of an outcome.
+    pub(crate) fn trim(self, outcome: &mut Outcome) {
+        if self.is_prompt_only {
+            let Completion { finish, prompt: _, tokens, top_tokens } = &mut outcome.best;
+            finish.generated_text.clear();
+            finish.num_generated_tokens = 0;
+            finish.reason = FinishReason::Length;
+            tokens.clear();
+            top_tokens.clear();
+        }
+    }
+}
+
 impl TextCompletion {
     /// The answer; beside each outcome the text to repeat in front.
     pub(crate) fn new(identity: Identity, form: CompletionForm, answers: Vec<(String, Outcome)>) -> Self {
@@ -158,7 +176,10 @@ impl TextCompletion {
             usage.add(&completion.finish, index.is_multiple_of(form.num_per_prompt));
             let logprobs = form.has_logprobs.then(|| {
                 let (mut logprobs, mut offset) = (CompletionLogprobs::default(), 0);
-                completion.prompt.iter().for_each(|token| logprobs.push_prompt(&mut offset, token));
+                if form.has_echo {
+                    logprobs.push_prompt(&mut offset, &completion.prompt);
+                    offset = prompt.chars().count();
+                }
                 for (index, token) in completion.tokens.iter().enumerate() {
                     let top_tokens = completion.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
                     logprobs.push_token(&mut offset, token, top_tokens);

@@ -1,7 +1,6 @@
 //! Log-probabilities in OpenAI's two forms: a list of tokens for chats, parallel lists for completions.
 
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::generation::{PromptToken, Token};
@@ -31,12 +30,17 @@ struct TopToken {
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct CompletionLogprobs {
     tokens: Vec<String>,
+    // None for the first token of a prompt.
     token_logprobs: Vec<Option<f32>>,
     #[schema(value_type = Vec<Option<Object>>)]
-    top_logprobs: Vec<Value>,
+    top_logprobs: Vec<Option<TopLogprobs>>,
     /// Characters before each token.
     text_offset: Vec<usize>,
 }
+
+/// Texts with their log-probabilities, best first, as an object.
+#[derive(Debug)]
+struct TopLogprobs(Vec<(String, Option<f32>)>);
 
 impl ChatLogprobs {
     pub(super) fn new<'a>(tokens: impl IntoIterator<Item = (&'a Token, &'a [Token])>) -> Self {
@@ -57,25 +61,51 @@ impl TopToken {
 }
 
 impl CompletionLogprobs {
-    /// Adds a token of the prompt; other candidates for it are not known.
-    pub(super) fn push_prompt(&mut self, offset: &mut usize, token: &PromptToken) {
-        self.push(offset, &token.text, token.logprob);
-        self.top_logprobs.push(Value::Null);
+    /// Adds the tokens of the prompt, and what else each could have been. Of the first nothing is told, as in OpenAI's API.
+    pub(super) fn push_prompt(&mut self, offset: &mut usize, prompt: &[PromptToken]) {
+        for (index, PromptToken { id, text, logprob, top_tokens }) in prompt.iter().enumerate() {
+            let logprob = if index == 0 { f32::NAN } else { *logprob };
+            let top_logprobs = (index > 0).then(|| TopLogprobs::new((*id, text, logprob), top_tokens));
+            self.push(offset, text, logprob, top_logprobs);
+        }
     }
 
     /// Adds a token, and what else it could have been.
     pub(super) fn push_token(&mut self, offset: &mut usize, token: &Token, top_tokens: &[Token]) {
-        self.push(offset, &token.text, token.logprob);
-        let top_tokens: Map<String, Value> =
-            top_tokens.iter().map(|token| (token.text.clone(), json!(finite(token.logprob)))).collect();
-        self.top_logprobs.push(Value::Object(top_tokens));
+        let Token { id, text, logprob, is_special: _ } = token;
+        self.push(offset, text, *logprob, Some(TopLogprobs::new((*id, text, *logprob), top_tokens)));
     }
 
-    fn push(&mut self, offset: &mut usize, text: &str, logprob: f32) {
+    fn push(&mut self, offset: &mut usize, text: &str, logprob: f32, top_logprobs: Option<TopLogprobs>) {
         self.tokens.push(text.to_owned());
         self.token_logprobs.push(finite(logprob));
+        self.top_logprobs.push(top_logprobs);
         self.text_offset.push(*offset);
         *offset += text.chars().count();
+    }
+}
+
+impl TopLogprobs {
+    /// The candidates, and behind them the token itself if it is not among them. Where several have the same text, such as parts
+    /// of characters, the best one counts.
+    fn new((id, text, logprob): (u32, &str, f32), candidates: &[Token]) -> Self {
+        let mut entries: Vec<(String, Option<f32>)> = Vec::with_capacity(candidates.len() + 1);
+        let is_candidate = candidates.iter().any(|candidate| candidate.id == id);
+        let own = (!is_candidate).then_some((text, logprob));
+        let texts = candidates.iter().map(|other| if other.id == id { text } else { other.text.as_str() });
+        let others = texts.zip(candidates.iter().map(|candidate| candidate.logprob));
+        for (text, logprob) in others.chain(own) {
+            if !entries.iter().any(|(known, _)| known == text) {
+                entries.push((text.to_owned(), finite(logprob)));
+            }
+        }
+        Self(entries)
+    }
+}
+
+impl Serialize for TopLogprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
     }
 }
 

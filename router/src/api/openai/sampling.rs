@@ -41,6 +41,15 @@ pub(crate) struct OpenAiSampling {
 }
 
 impl OpenAiSampling {
+    /// Puts one number of tokens to make in place of another. False where it is not that.
+    pub(super) fn replace_max_tokens(&mut self, given: u32, wanted: u32) -> bool {
+        let is_given = self.max_completion_tokens.or(self.max_tokens) == Some(given);
+        if is_given {
+            self.max_completion_tokens = Some(wanted);
+        }
+        is_given
+    }
+
     /// Takes over what the model's defaults say of everything that the client does not.
     pub(crate) fn or_defaults(mut self, defaults: &SamplingDefaults) -> Self {
         self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
@@ -53,7 +62,7 @@ impl OpenAiSampling {
         self
     }
 
-    /// In our words, with `top_n_tokens` candidates for each token. A temperature of zero is greedy, everything else draws.
+    /// In our words, with `top_n_tokens` candidates for each token, those of the prompt too if it is looked at. A temperature of zero is greedy, everything else draws.
     pub(crate) fn into_options(self, top_n_tokens: u32, wants_prompt_logprobs: bool) -> GenerationOptions {
         let Self {
             temperature,
@@ -89,6 +98,7 @@ impl OpenAiSampling {
             is_greedy,
             top_n_tokens,
             wants_prompt_logprobs,
+            prompt_top_n_tokens: if wants_prompt_logprobs { top_n_tokens } else { 0 },
             logit_bias,
             watermark_gamma: neutral.watermark_gamma,
             watermark_delta: neutral.watermark_delta,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proto::{SamplingParams, StepReply};
+use proto::{PromptLogprobs, SamplingParams, StepReply};
 
 use super::super::*;
 use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
@@ -169,7 +169,9 @@ impl Simulation {
             Action::Submit { prompt, max_new_tokens, wants_prompt_logprobs, ignores_eos, seconds, is_masked } => {
                 let prompt = prompt.tokens();
                 let seed = if is_masked { MASKED } else { 0 };
-                let sampling = SamplingParams { wants_prompt_logprobs, seed, ..SamplingParams::greedy() };
+                let prompt_top_n_tokens = u32::from(wants_prompt_logprobs && max_new_tokens % 2 == 0);
+                let sampling =
+                    SamplingParams { wants_prompt_logprobs, prompt_top_n_tokens, seed, ..SamplingParams::greedy() };
                 let deadline = seconds.map(|seconds| self.now + Duration::from_secs(seconds));
                 self.submit(SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked });
             }
@@ -261,9 +263,13 @@ impl Simulation {
                 assert!(num_cached < num_prompt_tokens);
                 self.num_cached += num_cached;
             }
-            SequenceEvent::PromptLogprobs(logprobs) => {
-                for logprob in logprobs {
-                    assert_eq!(logprob, -(reader.num_prompt_logprobs as f32), "logprob of another position");
+            SequenceEvent::PromptLogprobs(PromptLogprobs { logprobs, top_tokens, slot: _ }) => {
+                let asked = reader.spec.sampling.prompt_top_n_tokens > 0;
+                assert_eq!(top_tokens.len(), if asked { logprobs.len() } else { 0 });
+                for (index, logprob) in logprobs.iter().enumerate() {
+                    assert_eq!(*logprob, -(reader.num_prompt_logprobs as f32), "logprob of another position");
+                    let tops = top_tokens.get(index).map(|top_tokens| top_tokens.token_ids[0] as usize);
+                    assert_eq!(tops, asked.then_some(reader.num_prompt_logprobs), "top tokens of another position");
                     reader.num_prompt_logprobs += 1;
                 }
             }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::{PromptLogprobs, SampledToken, StepReply};
+use proto::{PromptLogprobs, SampledToken, StepReply, TopTokens};
 
 use super::super::{Limits, Step};
 use super::{BLOCK, EOS, TOKEN};
@@ -14,6 +14,7 @@ pub(super) struct Row {
     position: u32,
     blocks: Vec<u32>,
     wants_prompt_logprobs: bool,
+    prompt_top_n_tokens: u32,
     num_generated: u32,
     /// `None` while the prompt is read.
     prompt_len: Option<u32>,
@@ -96,6 +97,7 @@ impl ShardModel {
                     position: chunk.cached_token_ids.len() as u32,
                     blocks: Vec::new(),
                     wants_prompt_logprobs: sampling.wants_prompt_logprobs,
+                    prompt_top_n_tokens: sampling.prompt_top_n_tokens,
                     num_generated: chunk.num_generated_tokens,
                     prompt_len: None,
                     last_token: 0,
@@ -112,8 +114,11 @@ impl ShardModel {
             let row = self.rows.get_mut(&chunk.slot).unwrap();
             if row.wants_prompt_logprobs {
                 let positions = chunk.position..row.position;
+                let top_tokens = |position| TopTokens { token_ids: vec![position], logprobs: vec![0.0] };
+                let has_top_tokens = row.prompt_top_n_tokens > 0;
+                let top_tokens = positions.clone().filter(|_| has_top_tokens).map(top_tokens).collect();
                 let logprobs = positions.map(|position| -(position as f32)).collect();
-                reply.prompt_logprobs.push(PromptLogprobs { slot: chunk.slot, logprobs });
+                reply.prompt_logprobs.push(PromptLogprobs { slot: chunk.slot, logprobs, top_tokens });
             }
             if chunk.samples_token {
                 row.prompt_len = Some(row.position - row.num_generated);

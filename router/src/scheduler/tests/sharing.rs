@@ -87,7 +87,8 @@ fn who_wants_logprobs_of_its_prompt_reads_all_of_it() {
         rig.submit(SequenceSpec { sampling, ..prompt(20, &[]) });
         let (step, events) = rig.next();
         assert_eq!((chunk_lens(&step), step.chunks[0].position), (vec![20], 0));
-        let is_logprobs = |event: &Event| matches!(&event.kind, SequenceEvent::PromptLogprobs(l) if l.len() == 20);
+        let is_logprobs =
+            |event: &Event| matches!(&event.kind, SequenceEvent::PromptLogprobs(l) if l.logprobs.len() == 20);
         assert!(events.iter().any(is_logprobs));
     }
     drain(&mut rig);

@@ -23,6 +23,7 @@ mod sampler_run;
 mod sampling_ops;
 mod selection;
 mod state;
+mod targets;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -35,17 +36,15 @@ use rayon::prelude::*;
 use super::{
     Backend, BackendError, DevicePlace, Membership, MemoryPlan, ModelGraphs, Processors, Progress, StateLayout,
 };
-use crate::batch::{Batch, PromptTargets, SampledToken, StepOutput};
+use crate::batch::{Batch, PromptToken, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 use crate::weights::Checkpoint;
 use executor::{Program, Step};
 use loader::Weight;
 pub use sampler_run::SamplerRun;
 use state::{KvShape, State};
+use targets::Targets;
 use threads::Threads;
-
-/// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.
-const TARGETS_PER_PASS: usize = 64;
 
 /// How a rank computes.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ pub(crate) struct CandleBackend {
     threads: Threads,
     decoder: Program,
     logits: Program,
-    target_logprobs: Program,
+    targets: Targets,
     kv_shapes: Vec<KvShape>,
     weights_bytes: u64,
     /// Of the graphs.
@@ -86,25 +85,16 @@ impl CandleBackend {
     ) -> Result<Self, BackendError> {
         let CandleOptions { membership, num_threads, processors, kv_type } = options;
         let threads = Threads::new(membership.num_threads(num_threads), membership.near(&processors))?;
-        let ModelGraphs { decoder, logits, target_logprobs } = graphs;
-        let graphs = [decoder, logits, target_logprobs];
+        let targets = Targets::new(graphs.vocab_size())?;
+        let ModelGraphs { decoder, logits } = graphs;
+        let graphs = [decoder, logits];
         let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
         let weights_bytes = weights.values().map(Weight::size_bytes).sum();
-        let [decoder, logits, target_logprobs] = graphs.map(|graph| Program::new(graph, &weights));
+        let [decoder, logits] = graphs.map(|graph| Program::new(graph, &weights));
         let kv_shapes = KvShape::of_layers(decoder.graph(), kv_type);
         let text = format!("{}{}", decoder.graph(), logits.graph());
         let fingerprint = Fingerprint::default().bytes(text.as_bytes());
-        Ok(Self {
-            membership,
-            threads,
-            decoder,
-            logits,
-            target_logprobs,
-            kv_shapes,
-            weights_bytes,
-            fingerprint,
-            state: None,
-        })
+        Ok(Self { membership, threads, decoder, logits, targets, kv_shapes, weights_bytes, fingerprint, state: None })
     }
 }
 
@@ -149,12 +139,12 @@ impl CandleBackend {
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
         self.threads.step(self.weights_bytes, || {
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
-            let prompt_logprobs = self.prompt_logprobs(batch, state, &hidden)?;
+            let prompt_tokens = self.prompt_tokens(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
             // Later steps name no tokens, so those that were made are part of what must agree.
             let made = tokens.iter().map(|token: &SampledToken| u64::from(token.token_id));
             let fingerprint = batch.fingerprint(self.fingerprint).numbers(made).value();
-            Ok(StepOutput { tokens, prompt_logprobs, fingerprint })
+            Ok(StepOutput { tokens, prompt_tokens, fingerprint })
         })
     }
 
@@ -162,15 +152,14 @@ impl CandleBackend {
         Step { batch, state, membership: &self.membership, sampled: 0, arguments }
     }
 
-    fn prompt_logprobs(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<f32>, BackendError> {
-        let PromptTargets { token_indices, token_ids } = &batch.targets;
-        let mut logprobs = Vec::with_capacity(token_ids.len());
-        for (indices, ids) in token_indices.chunks(TARGETS_PER_PASS).zip(token_ids.chunks(TARGETS_PER_PASS)) {
-            let arguments = [model_ops::gather_rows(hidden, indices)?, host::tensor(ids.to_vec())?];
-            let outputs = self.target_logprobs.run(&self.step(batch, state, &arguments))?; // [rows]
-            logprobs.extend_from_slice(host::View::new(&outputs[0])?.f32());
+    fn prompt_tokens(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<PromptToken>, BackendError> {
+        let mut tokens = Vec::with_capacity(batch.targets.token_ids.len());
+        for pass in targets::passes(&batch.targets) {
+            let arguments = [model_ops::gather_rows(hidden, pass.token_indices)?]; // [rows, hidden]
+            let logits = self.logits.run(&self.step(batch, state, &arguments))?.remove(0); // [rows, vocab]
+            tokens.extend(self.targets.report(&pass, &logits, &self.step(batch, state, &[]))?);
         }
-        Ok(logprobs)
+        Ok(tokens)
     }
 
     fn sample(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<SampledToken>, BackendError> {
@@ -192,12 +181,12 @@ impl CandleBackend {
 fn sampled_token(outputs: &[Tensor]) -> Result<SampledToken, BackendError> {
     let token_id = host::View::new(&outputs[0])?.i32()[0] as u32;
     let logprob = host::View::new(&outputs[1])?.f32()[0];
-    let top_tokens = match &outputs[2..] {
-        [ids, logprobs] => {
-            let (ids, logprobs) = (host::View::new(ids)?, host::View::new(logprobs)?);
-            ids.i32().iter().map(|id| *id as u32).zip(logprobs.f32().iter().copied()).collect()
-        }
-        _ => Vec::new(),
-    };
-    Ok(SampledToken { token_id, logprob, top_tokens })
+    Ok(SampledToken { token_id, logprob, top_tokens: top_tokens(&outputs[2..])? })
+}
+
+/// Top tokens from their ids and log-probabilities, both `[1, top_tokens]`; none where they were not asked for.
+fn top_tokens(outputs: &[Tensor]) -> Result<Vec<(u32, f32)>, BackendError> {
+    let [ids, logprobs] = outputs else { return Ok(Vec::new()) };
+    let (ids, logprobs) = (host::View::new(ids)?, host::View::new(logprobs)?);
+    Ok(ids.i32().iter().map(|id| *id as u32).zip(logprobs.f32().iter().copied()).collect())
 }

@@ -9,7 +9,7 @@
 //! | decoder | KV caches and token history (donated), packed step, weights | KV caches, history, last hidden states `[rows, hidden]`, the sampler's columns, all hidden states `[tokens, hidden]` if there are several per row |
 //! | cached tokens | history (donated), places and ids `[2, CACHED_TOKENS]` | history |
 //! | sampler | history (donated), last hidden states, columns, arrays of tokens if it is the one with everything, weights | history, per row a token, its logprob's bits, top tokens and their logprobs' bits |
-//! | targets | hidden states `[tokens, hidden]`, indices and ids `[2, TARGETS]`, weights | logprobs `[TARGETS]` |
+//! | targets | hidden states `[tokens, hidden]`, indices, ids and numbers of top tokens `[3, TARGETS]`, weights | per target its logprob's bits, top tokens and their logprobs' bits |
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ use super::token_input::{TokenInput, TokenSizes};
 use super::weights;
 use crate::backend::{BackendError, ModelGraphs, StateLayout};
 use crate::graph::{AttentionSpec, DType, Graph, GraphError, Op, WeightSpec};
-use crate::sampling::BatchSampler;
+use crate::sampling::{BatchSampler, TargetReport, target_graph};
 
 /// Prompt tokens whose log-probabilities one launch gives.
 pub(super) const TARGETS: usize = 64;
@@ -159,7 +159,7 @@ impl Programs {
             ProgramKey::Decoder { rows, tokens_per_row } => Ok(self.print_decoder(key, rows, tokens_per_row)),
             ProgramKey::CachedTokens => Ok(self.print_cached_tokens(key)),
             ProgramKey::Sampler { rows, sampler } => self.print_sampler(key, rows, sampler),
-            ProgramKey::Targets { tokens } => Ok(self.print_targets(key, tokens)),
+            ProgramKey::Targets { tokens } => self.print_targets(key, tokens),
         }
     }
 
@@ -224,28 +224,28 @@ impl Programs {
         let logits = lowering.lower(&self.graphs.logits, &[hidden]); // [rows, vocab]
         let outputs = lowering.lower(&*sampler.graph(self.vocab_size)?, &logits);
         let Lowering { mut emitter, history, .. } = lowering;
-        let columns: Vec<Tensor> = outputs
-            .iter()
-            .map(|output| emitter.as_matrix(output)) // [rows, n]
-            .collect();
-        let report = pack_bits(&mut emitter, &columns); // [rows, ..]
+        let report = report(&mut emitter, &outputs); // [rows, ..]
         let results: Vec<Tensor> = history.into_iter().chain([report]).collect();
         Ok(self.finish(key, signature, emitter, &results))
     }
 
-    fn print_targets(&self, key: ProgramKey, tokens: usize) -> Program {
+    fn print_targets(&self, key: ProgramKey, tokens: usize) -> Result<Program, GraphError> {
         let mut signature = Signature::default();
         let hidden = signature.kept(Type::new([tokens, self.hidden_size], DType::F32)); // [tokens, hidden]
-        let targets = signature.kept(Type::new([2, TARGETS], DType::I32));
-        let weights = signature.weights(&self.graphs.target_logprobs);
+        let targets = signature.kept(Type::new([3, TARGETS], DType::I32));
+        let weights = signature.weights(&self.graphs.logits);
         let sizes = self.sizes(TARGETS, 1);
         let mut emitter = Emitter::default();
-        let [indices, ids] = [0, 1].map(|row| emitter.row(&targets, row)); // [targets]
+        let [indices, ids, top_n] = [0, 1, 2].map(|row| emitter.row(&targets, row)); // [targets]
         let hidden = emitter.gather_rows(&hidden, &indices); // [targets, hidden]
         let mut lowering =
             Lowering { emitter, sizes, weights, rows: None, sampled: None, history: None, caches: Vec::new() };
-        let logprobs = lowering.lower(&self.graphs.target_logprobs, &[hidden, ids]); // [targets]
-        self.finish(key, signature, lowering.emitter, &logprobs)
+        let logits = lowering.lower(&self.graphs.logits, &[hidden]).remove(0); // [targets, vocab]
+        let graph = target_graph(self.vocab_size, TargetReport::TopTokens)?;
+        let outputs = lowering.lower(&graph, &[logits, ids, top_n]);
+        let mut emitter = lowering.emitter;
+        let report = report(&mut emitter, &outputs); // [targets, ..]
+        Ok(self.finish(key, signature, emitter, &[report]))
     }
 
     fn finish(&self, key: ProgramKey, signature: Signature, emitter: Emitter, results: &[Tensor]) -> Program {
@@ -340,6 +340,12 @@ impl std::fmt::Display for ProgramKey {
             Self::Targets { tokens } => write!(f, "prompt_logprobs_{tokens}"),
         }
     }
+}
+
+/// What a program answers of rows, as columns of one array.
+fn report(emitter: &mut Emitter, outputs: &[Tensor]) -> Tensor {
+    let columns: Vec<Tensor> = outputs.iter().map(|output| emitter.as_matrix(output)).collect(); // [rows, n]
+    pack_bits(emitter, &columns) // [rows, ..]
 }
 
 /// Bytes of the weights that are read as a whole: not those of embeddings.

@@ -5,16 +5,16 @@
 
 use ::pjrt::Download;
 
-use super::program::TOP_TOKENS;
+use super::program::{TARGETS, TOP_TOKENS};
 use crate::backend::BackendError;
-use crate::batch::{Batch, SampledToken, StepOutput};
+use crate::batch::{Batch, PromptToken, SampledToken, StepOutput};
 use crate::fingerprint::Fingerprint;
 
 /// Copies of a step's results to the host.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     samples: Vec<Samples>,
-    targets: Vec<TargetLogprobs>,
+    targets: Vec<Targets>,
     /// Of what was run.
     pub(super) fingerprint: Fingerprint,
 }
@@ -28,9 +28,9 @@ struct Samples {
     download: Download,
 }
 
-/// Log-probabilities of prompt tokens, f32.
+/// Per prompt token its logprob's bits and top tokens, `[TARGETS, ..]` i32.
 #[derive(Debug)]
-struct TargetLogprobs {
+struct Targets {
     /// Indices among the batch's targets.
     targets: Vec<usize>,
     download: Download,
@@ -42,9 +42,9 @@ impl Reports {
         self.samples.push(Samples { rows, bucket_rows, download });
     }
 
-    /// Adds the log-probabilities of the batch's targets with these indices.
+    /// Adds what is answered for the batch's targets with these indices.
     pub(super) fn push_targets(&mut self, targets: Vec<usize>, download: Download) {
-        self.targets.push(TargetLogprobs { targets, download });
+        self.targets.push(Targets { targets, download });
     }
 
     /// Waits for all of them.
@@ -63,28 +63,33 @@ impl Reports {
                 }
             }
         }
-        let mut prompt_logprobs = vec![0.0; batch.targets.token_ids.len()];
-        for TargetLogprobs { targets, download } in self.targets {
-            let bytes = download.wait().map_err(failed)?;
-            for (target, word) in targets.into_iter().zip(words(&bytes)) {
-                prompt_logprobs[target] = f32::from_bits(word.cast_unsigned());
+        let mut prompt_tokens = vec![PromptToken::default(); batch.targets.token_ids.len()];
+        for Targets { targets, download } in self.targets {
+            let words = words(&download.wait().map_err(failed)?);
+            for (target, words) in targets.into_iter().zip(words.chunks_exact(words.len() / TARGETS)) {
+                prompt_tokens[target] = PromptToken { logprob: number(words[0]), top_tokens: top_tokens(&words[1..]) };
             }
         }
-        Ok(StepOutput { tokens, prompt_logprobs, fingerprint: self.fingerprint.value() })
+        Ok(StepOutput { tokens, prompt_tokens, fingerprint: self.fingerprint.value() })
     }
 }
 
 fn sampled_token(words: &[i32]) -> SampledToken {
-    let number = |word: &i32| f32::from_bits(word.cast_unsigned());
-    let top_tokens = match words.get(2..2 + 2 * TOP_TOKENS) {
-        Some(top) => {
-            let (ids, logprobs) = top.split_at(TOP_TOKENS);
-            let reported = ids.iter().zip(logprobs).filter(|(id, _)| **id >= 0);
-            reported.map(|(id, logprob)| (id.cast_unsigned(), number(logprob))).collect()
-        }
-        None => Vec::new(),
+    let top_tokens = top_tokens(&words[2..]);
+    SampledToken { token_id: words[0].cast_unsigned(), logprob: number(words[1]), top_tokens }
+}
+
+/// Top tokens, if there is room for them; the places behind the last one have no token.
+fn top_tokens(words: &[i32]) -> Vec<(u32, f32)> {
+    let Some((ids, logprobs)) = words.get(..2 * TOP_TOKENS).map(|top| top.split_at(TOP_TOKENS)) else {
+        return Vec::new();
     };
-    SampledToken { token_id: words[0].cast_unsigned(), logprob: number(&words[1]), top_tokens }
+    let reported = ids.iter().zip(logprobs).filter(|(id, _)| **id >= 0);
+    reported.map(|(id, logprob)| (id.cast_unsigned(), number(*logprob))).collect()
+}
+
+fn number(word: i32) -> f32 {
+    f32::from_bits(word.cast_unsigned())
 }
 
 fn words(bytes: &[u8]) -> Vec<i32> {

@@ -248,7 +248,7 @@ impl State {
         Ok(inputs)
     }
 
-    /// Log-probabilities of the targets among the rows of a prefill.
+    /// Reports of the targets among the rows of a prefill.
     fn launch_targets(
         &mut self,
         batch: &Batch,
@@ -268,13 +268,14 @@ impl State {
         }
         let key = ProgramKey::Targets { tokens: hidden[0].dims()[0] };
         for wanted in wanted.chunks(TARGETS) {
-            let mut packed = vec![0; 2 * TARGETS]; // [2, targets]
+            let mut packed = vec![0; 3 * TARGETS]; // [3, targets]
             for (index, (target, place)) in wanted.iter().enumerate() {
                 packed[index] = *place;
                 packed[TARGETS + index] = batch.targets.token_ids[*target];
+                packed[2 * TARGETS + index] = batch.targets.top_n[*target];
             }
             self.fingerprint = self.fingerprint.numbers(packed.iter().map(|number| u64::from(number.cast_unsigned())));
-            let upload = |local: &LocalDevice| upload(host, local, &[2, TARGETS], &packed);
+            let upload = |local: &LocalDevice| upload(host, local, &[3, TARGETS], &packed);
             let packed = host.devices.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
             let pairs = hidden.iter().zip(&packed);
             let arguments =

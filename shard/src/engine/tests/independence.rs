@@ -79,7 +79,7 @@ fn a_row_alone_equals_a_row_among_others() {
 fn a_chunked_prompt_equals_a_whole_one() {
     let mut rig = Rig::fixture(FIXTURES[0]);
     let prompt = prompt(45, 6);
-    let params = SamplingParams { wants_prompt_logprobs: true, ..sampling(3) };
+    let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens: 2, ..sampling(3) };
     let chunk = rig.chunk(0, &prompt, Some(params.clone()), true);
     let whole = rig.prefill(vec![chunk], vec![]);
     let mut whole_tokens = whole.tokens.clone();
@@ -91,18 +91,21 @@ fn a_chunked_prompt_equals_a_whole_one() {
         let mut ends = cuts.clone();
         ends.push(prompt.len());
         let mut logprobs = Vec::new();
+        let mut tops = Vec::new();
         let mut tokens = Vec::new();
         for (start, end) in starts.into_iter().zip(ends) {
             let is_last = end == prompt.len();
             let chunk = rig.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
             let reply = rig.prefill(vec![chunk], vec![]);
             logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
+            tops.extend(reply.prompt_logprobs[0].top_tokens.clone());
             tokens.extend(reply.tokens);
         }
         tokens.extend((0..5).map(|_| rig.next(4)));
         rig.release(4);
         let bits_of = |logprobs: &[f32]| logprobs.iter().map(|logprob| logprob.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits_of(&logprobs), bits_of(&whole.prompt_logprobs[0].logprobs), "{cuts:?}");
+        assert_eq!(tops, whole.prompt_logprobs[0].top_tokens, "{cuts:?}");
         assert_eq!(bits(&tokens), bits(&whole_tokens), "{cuts:?}");
     }
 }
@@ -187,4 +190,20 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn candidates_change_no_logprob_of_a_prompt() {
+    let mut rig = Rig::fixture(FIXTURES[0]);
+    let prompt = prompt(80, 6);
+    let mut logprobs = |prompt_top_n_tokens| {
+        let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens, ..SamplingParams::greedy() };
+        let chunk = rig.chunk(0, &prompt, Some(params), true);
+        let reply = rig.prefill(vec![chunk], vec![]);
+        rig.release(0);
+        let report = &reply.prompt_logprobs[0];
+        assert!(report.top_tokens.iter().skip(1).all(|top| top.token_ids.len() == prompt_top_n_tokens as usize));
+        report.logprobs.iter().map(|logprob| logprob.to_bits()).collect::<Vec<_>>()
+    };
+    assert_eq!(logprobs(0), logprobs(5));
 }

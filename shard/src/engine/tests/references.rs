@@ -123,7 +123,7 @@ fn prompt_logprobs_are_those_of_each_prefix() {
     let mut rig = Rig::fixture(name);
     let prompt = &Reference::read(name).prompts[0];
     let token_ids = token_ids(&prompt["prompt"]);
-    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens: 3, ..SamplingParams::greedy() };
     let chunk = rig.chunk(0, &token_ids, Some(params), true);
     let reply = rig.prefill(vec![chunk], vec![]);
     let logprobs = &reply.prompt_logprobs[0].logprobs;
@@ -135,6 +135,14 @@ fn prompt_logprobs_are_those_of_each_prefix() {
         let expected = logits[token_ids[position + 1] as usize] - log_sum;
         let difference = (f64::from(logprobs[position + 1]) - expected).abs();
         assert!(difference < 1e-3, "position {position}: {difference}");
+        let top = &reply.prompt_logprobs[0].top_tokens[position + 1];
+        let mut best: Vec<usize> = (0..logits.len()).collect();
+        best.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        assert_eq!(top.token_ids, best[..3].iter().map(|id| *id as u32).collect::<Vec<_>>(), "position {position}");
+        for (id, logprob) in top.token_ids.iter().zip(&top.logprobs) {
+            let difference = (f64::from(*logprob) - (logits[*id as usize] - log_sum)).abs();
+            assert!(difference < 1e-3, "position {position}, token {id}: {difference}");
+        }
     }
 }
 

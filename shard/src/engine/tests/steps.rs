@@ -113,13 +113,20 @@ fn logits_that_are_not_finite_are_a_device_error() {
 #[test]
 fn the_mock_reports_as_many_tokens_as_asked_for() {
     let mut rig = Rig::mock();
-    let params = SamplingParams { top_n_tokens: 4, wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let params = SamplingParams {
+        top_n_tokens: 4,
+        wants_prompt_logprobs: true,
+        prompt_top_n_tokens: 2,
+        ..SamplingParams::greedy()
+    };
     let chunk = rig.chunk(0, &[5, 6, 7], Some(params), true);
     let reply = rig.prefill(vec![chunk], vec![]);
     let token = &reply.tokens[0];
     assert_eq!((token.top_token_ids.len(), token.top_token_ids[0]), (4, token.token_id));
     assert_eq!(reply.prompt_logprobs[0].logprobs.len(), 3);
     assert!(reply.prompt_logprobs[0].logprobs[0].is_nan());
+    let top_lens = reply.prompt_logprobs[0].top_tokens.iter().map(|top| (top.token_ids.len(), top.logprobs.len()));
+    assert_eq!(top_lens.collect::<Vec<_>>(), [(0, 0), (2, 2), (2, 2)]);
     assert!(!rig.engine.info().eos_token_ids.contains(&token.token_id));
 }
 

@@ -144,17 +144,18 @@ fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
         return;
     };
     let prompt = prompt(90);
-    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens: 4, ..SamplingParams::greedy() };
     let chunk = cpu.chunk(0, &prompt, Some(params.clone()), true);
     let expected = cpu.prefill(vec![chunk], vec![]);
     for cuts in [vec![], vec![1], vec![31, 33, 89]] {
         let starts = std::iter::once(0).chain(cuts.clone());
         let ends = cuts.iter().copied().chain([prompt.len()]);
-        let (mut logprobs, mut tokens) = (Vec::new(), Vec::new());
+        let (mut logprobs, mut tokens, mut tops) = (Vec::new(), Vec::new(), Vec::new());
         for (start, end) in starts.zip(ends) {
             let chunk = xla.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), end == prompt.len());
             let reply = xla.prefill(vec![chunk], vec![]);
             logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
+            tops.extend(reply.prompt_logprobs[0].top_tokens.clone());
             tokens.extend(reply.tokens);
         }
         xla.release(4);
@@ -164,6 +165,12 @@ fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
             assert!((xla - cpu).abs() <= 1e-4, "{cuts:?}: {xla} instead of {cpu}");
         }
         assert_eq!(logprobs.len(), prompt.len());
+        assert_eq!(tops.len(), prompt.len());
+        for (xla, cpu) in tops.iter().zip(&expected.prompt_logprobs[0].top_tokens) {
+            assert_eq!(xla.token_ids.len(), cpu.token_ids.len(), "{cuts:?}");
+            let pairs = xla.logprobs.iter().zip(&cpu.logprobs);
+            pairs.for_each(|(xla, cpu)| assert!((xla - cpu).abs() <= 1e-4, "{cuts:?}: {xla} instead of {cpu}"));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! inverse of the cumulative distribution.
 //!
 //! The searches pass 32 times over the scores, whatever the vocabulary; a full sort of 100,000 and more tokens costs several
-//! times that on a TPU. Sums are f32, so a probability mass that ends within rounding of a token's edge may fall on the
+//! times that on a TPU. Where no row asks for anything they pass not once. Sums are f32, so a probability mass that ends within rounding of a token's edge may fall on the
 //! other side than on the CPU backend, which adds in f64.
 
 use super::emitter::{Emitter, Reduction};
@@ -31,10 +31,14 @@ pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Ten
     let orders = ordered(emitter, keys); // [rows, vocab]
     let per_row = Type::new(mass.dims(), DType::U32);
     let prefix = emitter.splat(0.0, per_row.clone()); // [rows]
-    let last_bit = emitter.scalar(31.0, DType::I32);
+    let most = emitter.reduce(Reduction::Max, mass, &[0]);
+    let none = emitter.scalar(0.0, DType::F32);
+    let is_any = emitter.compare("GT", &most, &none);
+    let [first_bit, done] = [31.0, -1.0].map(|bit| emitter.scalar(bit, DType::I32));
+    let first_bit = emitter.select(&is_any, &first_bit, &done);
     let zero = emitter.scalar(0.0, DType::I32);
     let found = emitter.repeat(
-        &[last_bit, prefix],
+        &[first_bit, prefix],
         |emitter, values| emitter.compare("GE", &values[0], &zero),
         |emitter, values| {
             let [bit, prefix] = [&values[0], &values[1]];
@@ -80,9 +84,15 @@ pub(super) fn top_tokens(emitter: &mut Emitter, scores: &Tensor, n: &Tensor, num
     let start = emitter.scalar(0.0, DType::I32);
     let ids = emitter.splat(-1.0, Type::new([rows, num_tokens], DType::I32)); // [rows, num_tokens]
     let end = emitter.scalar(num_tokens as f64, DType::I32);
+    let most = emitter.reduce(Reduction::Max, n, &[0]);
+    let nothing = emitter.scalar(0.0, DType::I32);
     let mut found = emitter.repeat(
-        &[start, scores.clone(), ids],
-        |emitter, values| emitter.compare("LT", &values[0], &end),
+        &[start, scores.clone(), ids, most],
+        |emitter, values| {
+            let has_room = emitter.compare("LT", &values[0], &end);
+            let may_have_more = emitter.compare("GT", &values[3], &nothing);
+            emitter.elementwise("and", &[&has_room, &may_have_more])
+        },
         |emitter, values| {
             let [place, rest, ids] = [&values[0], &values[1], &values[2]];
             let best = emitter.reduce(Reduction::Max, rest, &[1]); // [rows]
@@ -103,7 +113,10 @@ pub(super) fn top_tokens(emitter: &mut Emitter, scores: &Tensor, n: &Tensor, num
             let rest = emitter.select(&is_taken, &never, rest); // [rows, vocab]
             let one = emitter.scalar(1.0, DType::I32);
             let place = emitter.elementwise("add", &[place, &one]);
-            vec![place, rest, ids]
+            // Where this one found nothing the next one does not either.
+            let finds = emitter.convert(&is_found, DType::I32); // [rows]
+            let finds = emitter.reduce(Reduction::Max, &finds, &[0]);
+            vec![place, rest, ids, finds]
         },
     );
     found.remove(2) // [rows, num_tokens]

@@ -7,7 +7,7 @@ use crate::backend::pjrt::program::{ProgramForm, ProgramKey, Programs};
 use crate::backend::pjrt::stablehlo::HeadForm;
 use crate::backend::{ModelGraphs, StateLayout};
 use crate::graph::{AttentionSpec, Pairing, RotarySpec};
-use crate::sampling::{self, BatchSampler};
+use crate::sampling::{BatchSampler, TargetReport, target_graph};
 
 const VOCAB_SIZE: usize = 10;
 const HIDDEN_SIZE: usize = 8;
@@ -15,8 +15,9 @@ const HEAD_DIM: usize = 4;
 
 /// A decoder of one layer, its head, and the sampler that can do everything.
 pub(super) fn graphs() -> Vec<Arc<Graph>> {
-    let ModelGraphs { decoder, logits, target_logprobs } = model();
-    vec![decoder, logits, target_logprobs, BatchSampler::Everything.graph(VOCAB_SIZE).unwrap()]
+    let ModelGraphs { decoder, logits } = model();
+    let targets = target_graph(VOCAB_SIZE, TargetReport::TopTokens).unwrap();
+    vec![decoder, logits, targets, BatchSampler::Everything.graph(VOCAB_SIZE).unwrap()]
 }
 
 fn model() -> ModelGraphs {
@@ -34,17 +35,10 @@ fn model() -> ModelGraphs {
     let x = graph.binary(Binary::Add, x, down).unwrap();
     let x = norm(&mut graph, x, "norm");
     let decoder = graph.finish(&[x]);
-    let head = |graph: &mut Graph| {
-        let hidden = rows(graph, 0, &[HIDDEN_SIZE], DType::F32);
-        linear(graph, hidden, "head", [VOCAB_SIZE, HIDDEN_SIZE])
-    };
     let mut logits = Graph::default();
-    let output = head(&mut logits);
-    let mut targets = Graph::default();
-    let target_logits = head(&mut targets);
-    let ids = rows(&mut targets, 1, &[], DType::I32);
-    let logprobs = sampling::target_logprobs(&mut targets, target_logits, ids).unwrap();
-    ModelGraphs { decoder, logits: logits.finish(&[output]), target_logprobs: targets.finish(&[logprobs]) }
+    let hidden = rows(&mut logits, 0, &[HIDDEN_SIZE], DType::F32);
+    let output = linear(&mut logits, hidden, "head", [VOCAB_SIZE, HIDDEN_SIZE]);
+    ModelGraphs { decoder, logits: logits.finish(&[output]) }
 }
 
 fn attention(graph: &mut Graph, x: Value) -> Value {
