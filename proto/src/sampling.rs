@@ -46,9 +46,9 @@ pub enum SamplingError {
     RepetitionPenalty,
     #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
     FrequencyPenalty,
-    #[error("`top_p` must be > 0.0 and < 1.0")]
+    #[error("`top_p` must be > 0.0 and <= 1.0")]
     TopP,
-    #[error("`typical_p` must be > 0.0 and < 1.0")]
+    #[error("`typical_p` must be > 0.0 and <= 1.0")]
     TypicalP,
     #[error("`min_p` must be >= 0.0 and <= 1.0")]
     MinP,

@@ -1,9 +1,11 @@
-//! Errors on the wire: the only file that knows error statuses. Every body is `{"error", "error_type"}`, as TGI's.
+//! Errors on the wire: the only file that knows error statuses. Every body is `{"error", "error_type"}`, as TGI's; below `/v1` it
+//! has the shape of OpenAI or Anthropic, whose clients also look for a status and words of their own where a prompt is too long.
 //!
 //! | status | `error_type` | when | what the client should do |
 //! |---|---|---|---|
 //! | 400 | `invalid_request` | the body is not JSON, or did not arrive whole | correct the request |
 //! | 400 | `template_error` | the chat template refuses the conversation, in its own words, or there is none | correct the messages |
+//! | 400 | `context_length_exceeded` | below `/v1`: prompt and answer are longer than the model's context | send a shorter prompt |
 //! | 401 | `unauthorized` | there are API keys, and none of them came | send one |
 //! | 404, 405 | `not_found`, `method_not_allowed` | no such route | correct the URL |
 //! | 408 | `request_timeout` | the body came too slowly | send faster |
@@ -20,7 +22,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -29,6 +31,9 @@ use utoipa::ToSchema;
 use crate::generation::GenerationError;
 use crate::text::{ChatError, ChatTemplateError};
 use crate::validation::ValidationError;
+
+/// What clients of Anthropic's API send with every request.
+const ANTHROPIC_VERSION: &str = "anthropic-version";
 
 /// Everything that a client may be told.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +74,7 @@ pub(crate) enum ApiError {
     NoInstances,
     #[error("the body must have `inputs`, `messages` or `prompt`")]
     NoPrompt,
-    #[error("{method} {path} is not a route of this server")]
+    #[error("{method} {path} is not a route of this server{}", hint(path))]
     NotFound { method: Method, path: String },
     #[error("{path} does not accept {method}")]
     MethodNotAllowed { method: Method, path: String },
@@ -216,6 +221,74 @@ struct AnthropicErrorObject {
     message: String,
 }
 
+impl ApiError {
+    /// The answer in the shape that clients of this path read.
+    pub(crate) fn for_path(self, path: &str, headers: &HeaderMap) -> Response {
+        let is_below =
+            |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match (is_below("/v1"), is_below("/v1/messages") || headers.contains_key(ANTHROPIC_VERSION)) {
+            (true, true) => AnthropicError(self).into_response(),
+            (true, false) => OpenAiError(self).into_response(),
+            (false, _) => self.into_response(),
+        }
+    }
+
+    /// Why prompt and answer do not fit into the context, if that is what is wrong.
+    fn context_overflow(&self) -> Option<Overflow> {
+        let Self::Generation(GenerationError::Validation(error)) = self else { return None };
+        match *error {
+            ValidationError::TotalTokens { limit, input, max_new } => {
+                Some(Overflow { limit, total_limit: limit, input, max_new: Some(max_new) })
+            }
+            ValidationError::InputTokens { limit, given, total_limit } => {
+                Some(Overflow { limit, total_limit, input: given, max_new: None })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Tokens that do not fit into the context.
+#[derive(Debug, Clone, Copy)]
+struct Overflow {
+    /// Of a prompt.
+    limit: u32,
+    total_limit: u32,
+    input: u32,
+    /// Where they are what is too much.
+    max_new: Option<u32>,
+}
+
+impl Overflow {
+    /// In the words of OpenAI.
+    fn openai_message(self) -> String {
+        let Self { limit, total_limit, input, max_new } = self;
+        let context = format!("This model's maximum context length is {total_limit} tokens");
+        match max_new {
+            Some(max_new) => format!(
+                "{context}. However, you requested {} tokens ({input} in the prompt, {max_new} in the completion). Please reduce \
+                 the length of the prompt or of the completion.",
+                u64::from(input) + u64::from(max_new)
+            ),
+            None => format!(
+                "{context}, of which a prompt can have {limit}. However, your prompt resulted in {input} tokens. Please reduce the \
+                 length of the prompt."
+            ),
+        }
+    }
+
+    /// In the words of Anthropic.
+    fn anthropic_message(self) -> String {
+        format!("prompt is too long: {} tokens > {} maximum", self.input, self.limit)
+    }
+}
+
+/// Where to go instead of a path that is no route.
+fn hint(path: &str) -> &'static str {
+    let is_ollama = path == "/api" || path.starts_with("/api/");
+    if is_ollama { ": Ollama's API is not spoken here; OpenAI's is, below /v1" } else { "" }
+}
+
 /// The same on OpenAI's routes, in the shape that its clients read: an object with a message.
 #[derive(Debug)]
 pub(crate) struct OpenAiError(ApiError);
@@ -230,12 +303,15 @@ impl OpenAiError {
     /// The JSON object that describes it.
     pub(crate) fn body(&self) -> Value {
         let (status, code) = self.0.status_and_type();
+        let overflow = self.0.context_overflow();
+        let code = if overflow.is_some() { "context_length_exceeded" } else { code };
+        let message = overflow.map_or_else(|| self.0.to_string(), Overflow::openai_message);
         let kind = match status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => "invalid_request_error",
             _ => "server_error",
         };
-        let error = OpenAiErrorObject { message: self.0.to_string(), kind, param: None, code };
+        let error = OpenAiErrorObject { message, kind, param: None, code };
         json!(OpenAiErrorBody { error })
     }
 }
@@ -269,7 +345,8 @@ impl AnthropicError {
             status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => "invalid_request_error",
             _ => "api_error",
         };
-        let error = AnthropicErrorObject { kind, message: self.0.to_string() };
+        let message = self.0.context_overflow().map_or_else(|| self.0.to_string(), Overflow::anthropic_message);
+        let error = AnthropicErrorObject { kind, message };
         json!(AnthropicErrorBody { kind: "error", error })
     }
 }
@@ -280,10 +357,14 @@ impl IntoResponse for AnthropicError {
     }
 }
 
-/// The answer that an error is, with another body.
+/// The answer that an error is, with another body. A prompt that is too long is a bad request for clients of these bodies.
 fn with_body(body: Value, error: ApiError) -> Response {
     let body = Json(body).into_response().into_body();
+    let is_overflow = error.context_overflow().is_some();
     let (mut parts, _) = error.into_response().into_parts();
+    if is_overflow {
+        parts.status = StatusCode::BAD_REQUEST;
+    }
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, body)
 }

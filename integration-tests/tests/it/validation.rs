@@ -25,9 +25,9 @@ fn every_row_of_the_validation_table() {
         (json!({"temperature": -1.0}), "`temperature` must be strictly positive"),
         (json!({"repetition_penalty": 0.0}), "`repetition_penalty` must be strictly positive"),
         (json!({"frequency_penalty": 2.5}), "`frequency_penalty` must be >= -2.0 and <= 2.0"),
-        (json!({"top_p": 0.0}), "`top_p` must be > 0.0 and < 1.0"),
-        (json!({"top_p": 1.5}), "`top_p` must be > 0.0 and < 1.0"),
-        (json!({"typical_p": 0.0}), "`typical_p` must be > 0.0 and < 1.0"),
+        (json!({"top_p": 0.0}), "`top_p` must be > 0.0 and <= 1.0"),
+        (json!({"top_p": 1.5}), "`top_p` must be > 0.0 and <= 1.0"),
+        (json!({"typical_p": 0.0}), "`typical_p` must be > 0.0 and <= 1.0"),
         (json!({"min_p": -0.5}), "`min_p` must be >= 0.0 and <= 1.0"),
         (json!({"presence_penalty": -2.5}), "`presence_penalty` must be >= -2.0 and <= 2.0"),
         (

@@ -56,16 +56,33 @@ pub(crate) async fn parse_aside<T: Send + 'static>(
     parsed.unwrap_or_else(|| Err(ApiError::BodyRead("there is no thread for it".to_owned())))
 }
 
+/// The JSON object in `bytes`.
+///
 /// # Errors
 /// A syntax error, or where the JSON is not of the wanted shape.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // A list would be read as the fields of the object in their order.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(ApiError::BodyShape("invalid type: list, expected an object".to_owned()));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| match error.inner().is_data() {
-        true => ApiError::BodyShape(error.to_string()),
+        true => ApiError::BodyShape(without_type_names(&error.to_string())),
         false => ApiError::BodySyntax(error.to_string()),
     })?;
     json.end().map_err(|error| ApiError::BodySyntax(error.to_string()))?;
     Ok(value)
+}
+
+/// A sentence of serde without the names of our types.
+fn without_type_names(sentence: &str) -> String {
+    let Some((before, after)) = sentence.split_once("expected struct ") else { return sentence.to_owned() };
+    let rest = after.trim_start_matches(|c: char| c.is_alphanumeric());
+    let rest = match rest.split_once(" element") {
+        Some((count, rest)) if count.starts_with(" with ") => rest.trim_start_matches('s'),
+        _ => rest,
+    };
+    format!("{before}expected an object{rest}")
 }
 
 #[cfg(test)]
@@ -89,6 +106,14 @@ mod tests {
         }
         let nested = error(br#"{"inputs":"x","parameters":{"max_new_tokens":-1}}"#);
         assert!(nested.contains("parameters.max_new_tokens: invalid value: integer `-1`"), "{nested}");
+        let object = "expected an object";
+        for body in ["[]", " [\"x\", {}]", "5", r#"{"inputs":"x","parameters":5}"#] {
+            let error = error(body.as_bytes());
+            assert!(
+                error.contains(object) && !error.contains("struct") && !error.contains("element"),
+                "{body}: {error}"
+            );
+        }
         let deep = [b'['; 100_000];
         let grammar = br#"{"inputs":"x","parameters":{"grammar":{"type":"json","value":"#;
         assert!(error(&[&grammar[..], &deep[..]].concat()).contains("recursion limit"));

@@ -5,9 +5,9 @@
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use crate::error::{AnthropicError, ApiError, OpenAiError};
+use crate::error::ApiError;
 use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
@@ -37,16 +37,7 @@ pub(super) async fn check_key(State(state): State<AppState>, request: Request, n
     if given.is_some_and(|key| keys.accept(key)) {
         return next.run(request).await;
     }
-    error_response(path, ApiError::Unauthorized { has_key: given.is_some() })
-}
-
-/// An error in the shape that clients of this path read.
-pub(super) fn error_response(path: &str, error: ApiError) -> Response {
-    match path {
-        path if path.starts_with("/v1/messages") => AnthropicError::from(error).into_response(),
-        path if path.starts_with("/v1/") => OpenAiError::from(error).into_response(),
-        _ => error.into_response(),
-    }
+    ApiError::Unauthorized { has_key: given.is_some() }.for_path(path, request.headers())
 }
 
 fn given_key(headers: &HeaderMap) -> Option<&str> {

@@ -1,10 +1,13 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`: the one model that is served.
+//! `GET /v1/models` and `GET /v1/models/{id}`: the one model that is served, for clients of
+//! OpenAI's and of Anthropic's API.
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
 
 use crate::api::openai::{Model, Models};
-use crate::error::{ApiError, OpenAiError};
+use crate::error::ApiError;
 use crate::state::AppState;
 
 /// All models.
@@ -13,11 +16,17 @@ pub(super) async fn models(State(state): State<AppState>) -> Json<Models> {
 }
 
 /// One of them; an id has slashes as a rule.
-pub(super) async fn model(State(state): State<AppState>, Path(id): Path<String>) -> Result<Json<Model>, OpenAiError> {
+pub(super) async fn model(
+    State(state): State<AppState>,
+    Path(id): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Json<Model>, Response> {
     if id == state.model_id() {
         return Ok(Json(served(&state)));
     }
-    Err(ApiError::NoSuchModel { given: id, served: state.model_id().to_owned() }.into())
+    let error = ApiError::NoSuchModel { given: id, served: state.model_id().to_owned() };
+    Err(error.for_path(uri.path(), &headers))
 }
 
 fn served(state: &AppState) -> Model {

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 use http_body_util::BodyExt;
 
-use super::access::error_response;
 use crate::error::ApiError;
 use crate::memory::Held;
 use crate::state::AppState;
@@ -39,7 +38,7 @@ pub(super) async fn count(State(state): State<AppState>, request: Request, next:
     let size = response.body().size_hint().exact().filter(|size| *size >= MIN_COUNTED_BYTES);
     let (Some(path), Some(size)) = (path, size) else { return response };
     let Some(held) = state.memory().answers.take(size as usize, PATIENCE).await else {
-        return error_response(&path, ApiError::NoRoomForAnswer);
+        return ApiError::NoRoomForAnswer.for_path(&path, &HeaderMap::new());
     };
     let (parts, body) = response.into_parts();
     // It is one piece, so nothing is copied.

@@ -43,6 +43,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) best_of: Option<u32>,
     /// Absent: all that is left of the limit.
     pub(crate) max_new_tokens: Option<u32>,
+    /// More than is left of the limit is that.
+    pub(crate) cuts_max_new_tokens: bool,
     /// The model's end-of-sequence tokens end nothing.
     pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
@@ -130,7 +132,7 @@ pub(crate) enum ValidationError {
     )]
     TotalTokens { limit: u32, input: u32, max_new: u32 },
     #[error("`inputs` must have less than {limit} tokens. Given: {given}")]
-    InputTokens { limit: u32, given: u32 },
+    InputTokens { limit: u32, given: u32, total_limit: u32 },
     #[error("`min_new_tokens` must be <= {limit}, the number of new tokens. Given: {given}")]
     MinNewTokens { limit: u32, given: u32 },
     #[error(
@@ -326,14 +328,20 @@ fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLim
         return Err(ValidationError::TokenId { token_id, vocab_size });
     }
     let input = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-    let limit = limits.max_total_tokens;
-    let max_new = options.max_new_tokens.unwrap_or_else(|| limit.saturating_sub(input));
-    if input.saturating_add(max_new) > limit {
-        return Err(ValidationError::TotalTokens { limit, input, max_new });
+    let total_limit = limits.max_total_tokens;
+    let left = total_limit.saturating_sub(input);
+    let max_new = match options.max_new_tokens {
+        Some(given) if !options.cuts_max_new_tokens => given,
+        Some(given) => given.min(left),
+        None => left,
+    };
+    let is_asked = options.max_new_tokens.is_some() && !options.cuts_max_new_tokens;
+    if is_asked && input.saturating_add(max_new) > total_limit {
+        return Err(ValidationError::TotalTokens { limit: total_limit, input, max_new });
     }
     let limit = limits.max_input_tokens;
     if input > limit {
-        return Err(ValidationError::InputTokens { limit, given: input });
+        return Err(ValidationError::InputTokens { limit, given: input, total_limit });
     }
     if input == 0 {
         return Err(ValidationError::EmptyInput);

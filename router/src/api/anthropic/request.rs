@@ -92,6 +92,8 @@ impl MessagesRequest {
             top_k: self.top_k,
             stop: self.stop_sequences.clone(),
             max_tokens: Some(max_tokens),
+            // The field is mandatory, so clients send one that fits the largest models.
+            cuts_max_new_tokens: true,
             ..OpenAiSampling::default()
         };
         let sampling = sampling.or_defaults(defaults);

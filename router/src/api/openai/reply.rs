@@ -40,12 +40,15 @@ struct CompletionTokensDetails {
     reasoning_tokens: u32,
 }
 
-/// Answer of `GET /v1/models`.
+/// Answer of `GET /v1/models`: OpenAI's list, and the pages of Anthropic's.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Models {
     object: &'static str,
     #[schema(value_type = Vec<Model>)]
     data: [Model; 1],
+    has_more: bool,
+    first_id: String,
+    last_id: String,
 }
 
 /// Answer of `GET /v1/models/{id}`, and an entry of [`Models`].
@@ -56,6 +59,11 @@ pub(crate) struct Model {
     created: u64,
     owned_by: String,
     max_model_len: u32,
+    /// From here on Anthropic's words for the same.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    display_name: String,
+    created_at: &'static str,
 }
 
 impl Identity {
@@ -90,15 +98,20 @@ impl CompletionTokensDetails {
 impl Model {
     /// A model that takes so many tokens, answers included.
     pub(crate) fn new(model_id: &str, max_total_tokens: u32) -> Self {
-        let id = model_id.to_owned();
-        Self { owned_by: id.clone(), id, object: "model", created: 0, max_model_len: max_total_tokens }
+        let name = || model_id.to_owned();
+        let (id, owned_by, display_name) = (name(), name(), name());
+        let (object, kind, max_model_len) = ("model", "model", max_total_tokens);
+        // Both begin of time say that nobody knows.
+        let (created, created_at) = (0, "1970-01-01T00:00:00Z");
+        Self { id, object, created, owned_by, max_model_len, kind, display_name, created_at }
     }
 }
 
 impl Models {
     /// The one model there is.
     pub(crate) fn new(model: Model) -> Self {
-        Self { object: "list", data: [model] }
+        let [first_id, last_id] = [(); 2].map(|()| model.id.clone());
+        Self { object: "list", data: [model], has_more: false, first_id, last_id }
     }
 }
 

@@ -6,7 +6,7 @@ use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::api::nullable::null_as_false;
+use crate::api::nullable::{minus_one_as_none, null_as_false};
 use crate::api::{logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
@@ -21,12 +21,20 @@ pub(crate) struct OpenAiSampling {
     #[serde(default, deserialize_with = "logit_bias::by_token_id")]
     #[schema(schema_with = schemas::logit_bias)]
     pub(in crate::api) logit_bias: Vec<LogitBias>,
+    /// -1 is a random one, as for llama.cpp.
+    #[serde(default, deserialize_with = "minus_one_as_none")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
     pub(in crate::api) seed: Option<u64>,
     #[serde(default, deserialize_with = "stop::one_or_many")]
     #[schema(schema_with = schemas::stop)]
     pub(in crate::api) stop: Vec<String>,
+    /// -1 is as many as there is room for, as for llama.cpp.
+    #[serde(default, deserialize_with = "minus_one_as_none")]
+    #[schema(value_type = Option<i64>, minimum = -1, maximum = 4294967295i64)]
     pub(in crate::api) max_tokens: Option<u32>,
     /// The newer name, which wins.
+    #[serde(default, deserialize_with = "minus_one_as_none")]
+    #[schema(value_type = Option<i64>, minimum = -1, maximum = 4294967295i64)]
     pub(in crate::api) max_completion_tokens: Option<u32>,
     pub(in crate::api) top_k: Option<i64>,
     pub(in crate::api) min_p: Option<f32>,
@@ -35,6 +43,9 @@ pub(crate) struct OpenAiSampling {
     #[serde(default, deserialize_with = "null_as_false")]
     #[schema(value_type = Option<bool>)]
     pub(in crate::api) ignore_eos: bool,
+    /// More tokens than there is room for are as many as there is.
+    #[serde(skip)]
+    pub(in crate::api) cuts_max_new_tokens: bool,
     /// Said by other fields, which `structured_output` reads.
     #[serde(skip)]
     pub(in crate::api) grammar: Option<Grammar>,
@@ -79,6 +90,7 @@ impl OpenAiSampling {
             repetition_penalty,
             min_tokens,
             ignore_eos,
+            cuts_max_new_tokens,
             grammar,
         } = self;
         let neutral = SamplingParams::greedy();
@@ -110,6 +122,7 @@ impl OpenAiSampling {
             has_non_positive_top_k: false,
             best_of: None,
             max_new_tokens: max_completion_tokens.or(max_tokens),
+            cuts_max_new_tokens,
             ignores_eos: ignore_eos,
             stop_strings: stop,
             truncate_tokens: None,

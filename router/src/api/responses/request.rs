@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::input::{functions, messages, tool_choice};
 use super::reply::ResponseHead;
 use crate::api::grammar::tagged;
-use crate::api::nullable::null_as_false;
+use crate::api::nullable::{minus_one_as_none, null_as_false};
 use crate::api::openai::{OpenAiSampling, ToolFields, ToolUse};
 use crate::api::{ChatRequest, schemas};
 use crate::error::ApiError;
@@ -25,6 +25,8 @@ pub(crate) struct ResponsesRequest {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     text: Option<TextOptions>,
+    #[serde(default, deserialize_with = "minus_one_as_none")]
+    #[schema(value_type = Option<i64>, minimum = -1, maximum = 4294967295i64)]
     max_output_tokens: Option<u32>,
     reasoning: Option<Reasoning>,
     #[schema(value_type = Option<Object>)]

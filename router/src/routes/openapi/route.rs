@@ -28,7 +28,10 @@ pub(super) type Refusal = (u16, &'static str);
 
 /// What every route says that reads a body.
 const READING: [Refusal; 7] = [
-    (400, "the body is not JSON or did not arrive whole, or the chat template refuses the conversation"),
+    (
+        400,
+        "the body is not JSON or did not arrive whole, the chat template refuses the conversation, or below /v1 it is longer than the context",
+    ),
     (408, "the body came too slowly"),
     (413, "the body is larger than --payload-limit, or takes more than --memory-budget has for bodies"),
     (415, "the body is compressed, or a page in a browser sent it without calling it JSON"),

@@ -128,7 +128,6 @@ async fn errors_are_as_anthropics_clients_read_them() {
             "\"g\" is none of the tools",
         ),
         (body(&json!({"messages": image})), "\"image\" is not supported"),
-        (body(&json!({"max_tokens": 100_000})), "must be <= 512"),
     ] {
         let answer = server.post("/v1/messages", &body).await;
         assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{body}: {}", answer.text);

@@ -6,6 +6,7 @@ mod answers;
 mod anthropic;
 mod bodies;
 mod chat;
+mod dialects;
 mod echo;
 mod failures;
 mod openai;
