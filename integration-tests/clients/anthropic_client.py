@@ -1,8 +1,9 @@
-"""The `anthropic` package, unmodified, against a running server: messages, whole and streamed, tokens counted, errors."""
+"""The `anthropic` package, unmodified, against a running server: messages, whole and streamed, tokens counted, models,
+errors."""
 
 import sys
 
-from anthropic import Anthropic, UnprocessableEntityError
+from anthropic import Anthropic, BadRequestError, NotFoundError
 
 QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
 ANSWER = "3 + 4 is 7."
@@ -32,12 +33,24 @@ def main(url: str) -> None:
     with_system = client.messages.create(model="demo", max_tokens=5, messages=QUESTION, system=system)
     assert count.input_tokens == with_system.usage.input_tokens > message.usage.input_tokens, (count, with_system)
 
+    # As many as the largest models make: what is left of the context here.
+    fits = client.messages.create(model="demo", max_tokens=32_000, messages=QUESTION, **GREEDY, timeout=60)
+    assert fits.content[0].text == ANSWER, fits
     try:
-        client.messages.create(model="demo", max_tokens=5_000, messages=QUESTION)
-    except UnprocessableEntityError as error:
-        assert "max_new_tokens" in str(error) and error.body["error"]["type"] == "invalid_request_error", error.body
+        client.messages.create(model="demo", max_tokens=10, messages=[{"role": "user", "content": "7 " * 2_000}])
+    except BadRequestError as error:
+        assert "prompt is too long" in str(error) and error.body["error"]["type"] == "invalid_request_error", error.body
     else:
-        raise AssertionError("5000 new tokens were accepted")
+        raise AssertionError("a prompt that is longer than the context was accepted")
+
+    [model] = client.models.list(limit=10).data
+    assert (model.id, model.type, client.models.retrieve(model.id).display_name) == (model.id, "model", model.display_name), model
+    try:
+        client.models.retrieve("another")
+    except NotFoundError as error:
+        assert error.body["error"]["type"] == "not_found_error", error.body
+    else:
+        raise AssertionError("another model was found")
     print("anthropic: ok")
 
 

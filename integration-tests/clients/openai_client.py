@@ -58,20 +58,28 @@ def check_completions(client: OpenAI, model: str) -> None:
     assert both.choices[0].text == text and both.choices[1].index == 1, both
     echoed = client.completions.create(model=model, prompt=prompt, temperature=0, max_tokens=12, echo=True, logprobs=1)
     assert echoed.choices[0].text == prompt + text, echoed
+    read = client.completions.create(model=model, prompt=[1, 2, 3], max_tokens=0, echo=True, logprobs=2)
+    assert read.usage.completion_tokens == 0 and [len(top) >= 2 for top in read.choices[0].logprobs.top_logprobs[1:]] == [True, True], read
     logprobs = echoed.choices[0].logprobs
     assert logprobs.token_logprobs[0] is None and len(logprobs.tokens) == len(logprobs.text_offset), logprobs
 
 
 def check_errors(client: OpenAI, model: str) -> None:
     for stream in (False, True):
-        for body in (dict(max_tokens=100_000), dict(temperature=-1), dict(tools=[{"type": "web_search"}])):
+        for body in (dict(temperature=-1), dict(tools=[{"type": "web_search"}])):
             try:
                 client.chat.completions.create(model=model, messages=QUESTION, stream=stream, **body)
             except UnprocessableEntityError as error:
-                assert next(iter(body)) in error.message or "max_new_tokens" in error.message, error
+                assert next(iter(body)) in error.message, error
                 assert error.body["type"] == "invalid_request_error", error.body
             else:
                 raise AssertionError(f"{body} was accepted")
+        try:
+            client.chat.completions.create(model=model, messages=QUESTION, stream=stream, max_tokens=100_000)
+        except BadRequestError as error:
+            assert error.code == "context_length_exceeded" and "100000 in the completion" in error.message, error
+        else:
+            raise AssertionError("100000 tokens were accepted")
     try:
         client.chat.completions.create(model=model, messages=[{"role": "nobody", "content": "x"}, {"role": "user", "content": "y"}])
     except BadRequestError:

@@ -2,7 +2,7 @@
 
 import sys
 
-from openai import OpenAI, UnprocessableEntityError
+from openai import BadRequestError, OpenAI, UnprocessableEntityError
 from pydantic import BaseModel, Field
 
 QUESTION = "What is 3 + 4?"
@@ -81,12 +81,12 @@ def check_errors(client: OpenAI) -> None:
         ("previous_response_id", dict(previous_response_id="resp_1")),
         ("background", dict(background=True)),
         ("web_search", dict(tools=[{"type": "web_search"}])),
-        ("max_new_tokens", dict(max_output_tokens=100_000)),
+        ("maximum context length", dict(max_output_tokens=100_000)),
     ]:
         for stream in (False, True):
             try:
                 client.responses.create(model="demo", input=QUESTION, stream=stream, **body)
-            except UnprocessableEntityError as error:
+            except (BadRequestError, UnprocessableEntityError) as error:
                 assert name in error.message, error
             else:
                 raise AssertionError(f"{body} was accepted")

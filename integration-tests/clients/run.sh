@@ -12,7 +12,8 @@ if ! command -v chromium && ! command -v google-chrome; then
     { apt-get update && apt-get install --yes chromium; } || echo "no Chromium can be installed"
 fi > "$shared/browser.log" 2>&1
 
-start_server
+# lm-eval's numbers are those of floats.
+start_server --dtype float32
 for client in *_client.py; do
     echo "$client"
     own=${client%_client.py}_requirements.txt
