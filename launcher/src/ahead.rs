@@ -3,12 +3,12 @@
 //! Doors: [`run_as_process`], which starts the child with the same arguments, and [`run_as_child`].
 
 use std::io::Write as _;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use shard::Device;
 
 use crate::args::Ahead;
-use crate::variables::{Environment, Setting, variables};
+use crate::variables::{Environment, Setting, variables, without_secrets};
 
 /// Runs this executable again as the hidden twin of the command, and ends as it ends.
 pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
@@ -22,8 +22,9 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
     let setting = if is_processor { Setting::Shard(Device::XlaCpu) } else { Setting::Ahead };
     let variables = variables(&setting, &Environment::of_process()).into_iter();
     let ours = variables.filter(|variable| !variable.is_yours).map(|variable| (variable.name, variable.value));
-    let child = std::env::current_exe()
-        .and_then(|executable| Command::new(executable).arg(ahead.hidden_name()).args(arguments).envs(ours).status());
+    let child = std::env::current_exe().and_then(|executable| {
+        without_secrets(&executable).arg(ahead.hidden_name()).args(arguments).envs(ours).status()
+    });
     match child {
         Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
         Err(error) => {

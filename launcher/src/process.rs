@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use crate::error::LauncherError;
 use crate::event::{ChildId, Event};
 use crate::plan::ChildPlan;
+use crate::variables::without_secrets;
 
 /// Bytes of one log line that are kept; the rest of an endless line is dropped.
 const MAX_LINE_BYTES: u64 = 64 << 10;
@@ -45,7 +46,7 @@ impl Process {
     pub(crate) fn spawn(executable: &Path, plan: &ChildPlan, events: SyncSender<Event>) -> Result<Self, LauncherError> {
         let failed = |source| LauncherError::Spawn { name: plan.id.to_string(), source };
         let ours = plan.variables.iter().filter(|variable| !variable.is_yours);
-        let mut child = Command::new(executable)
+        let mut child = without_secrets(executable)
             .args(&plan.argv)
             .envs(ours.map(|variable| (variable.name, &variable.value)))
             .stdin(Stdio::null())

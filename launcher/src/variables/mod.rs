@@ -1,16 +1,18 @@
 //! What children find in their environment.
 //!
-//! Doors: [`Environment`], what the user set, read once and then passed as a value; [`variables`], what a child gets, of
+//! Doors: [`Environment`], what the user set, read once and then passed as a value; [`without_secrets`], which takes from a child what none needs; [`variables`], what a child gets, of
 //! which `table.rs` has one row each. The user's own value stands, except where it is a list of which a child gets its part.
 
 mod table;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
+use std::process::Command;
 
 use shard::Device;
 
-use self::table::{Row, TABLE};
+use self::table::{Row, SECRETS, TABLE};
 use crate::tpu::Member;
 use crate::{download, tpu};
 
@@ -34,6 +36,15 @@ pub(crate) struct Variable {
     pub(crate) reason: &'static str,
     /// Whether the child inherits the user's own value.
     pub(crate) is_yours: bool,
+}
+
+/// A command that inherits what this process has, but for secrets.
+pub(crate) fn without_secrets(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for name in SECRETS {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// The variables of this process that plans and downloads depend on. One of them is a secret: values are never printed.

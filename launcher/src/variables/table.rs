@@ -11,6 +11,11 @@ pub(super) const LAUNCH_BARRIER: &str = "--xla_tpu_use_enhanced_launch_barrier=f
 /// slow memory (docs/tpu-attention.md), and `compile` makes programs for two.
 pub(super) const TWO_DEVICES_PER_CHIP: &str = "--deepsea_chip_config_name=legacy";
 
+/// Variables whose values are secrets. No child inherits one: shards run the code of plugins, and everything that a process of this
+/// user starts can read its environment. The router gets its keys by a variable of the plan.
+pub(crate) const SECRETS: [&str; 5] =
+    ["API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN", "NGROK_AUTHTOKEN"];
+
 /// A variable: when a child needs it, with which value, and why.
 #[derive(Debug)]
 pub(super) struct Row {
