@@ -24,6 +24,8 @@ pub(crate) enum ApiKeysError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("`api_key_file` {0} has no keys: one per line is expected")]
     Empty(PathBuf),
+    #[error("`api_key_file` {path}, line {line}: {reason}; correct it, or begin the line with # to leave it out")]
+    Line { path: PathBuf, line: usize, reason: &'static str },
 }
 
 impl ApiKey {
@@ -55,14 +57,17 @@ impl ApiKeys {
     /// Those that were given, and those in a file: one per line, empty lines and those that begin with `#` left out.
     ///
     /// # Errors
-    /// When the file cannot be read or has no keys: nobody is to be let in by mistake.
+    /// When the file cannot be read, has no keys, or has a line that is none: nobody is to be let in, or locked out, by mistake.
     pub(crate) fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeysError> {
         let mut keys = given.to_vec();
         if let Some(path) = file {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|source| ApiKeysError::Read { path: path.to_path_buf(), source })?;
-            let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-            let of_file: Vec<ApiKey> = lines.filter_map(|line| line.parse().ok()).collect();
+            let of_file = keys_of(&text).map_err(|(line, reason)| ApiKeysError::Line {
+                path: path.to_path_buf(),
+                line,
+                reason,
+            })?;
             if of_file.is_empty() {
                 return Err(ApiKeysError::Empty(path.to_path_buf()));
             }
@@ -83,9 +88,36 @@ impl ApiKeys {
     }
 }
 
+/// The keys in a file's text; or the number of a line that is none, and why.
+fn keys_of(text: &str) -> Result<Vec<ApiKey>, (usize, &'static str)> {
+    // Editors on Windows begin a file with this mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    keys.map(|(number, line)| line.parse().map_err(|reason| (number, reason))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_is_no_key_is_named_and_not_repeated() {
+        let good = ["\u{feff}first\r\nsecond\r\n", "first\nsecond", "\u{feff}# team\n\n first\t\n#\nsecond\n\n"];
+        for text in good {
+            let keys = ApiKeys(keys_of(text).unwrap());
+            assert!(keys.0.len() == 2 && keys.accept("first") && keys.accept("second"), "{text:?}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys");
+        for (text, line) in [("a\nmy secret\n", 2), ("schl\u{fc}ssel", 1), ("a\n\n# x\n\u{feff}b\n", 4), ("a\u{0}b", 1)]
+        {
+            std::fs::write(&path, text).unwrap();
+            let error = ApiKeys::load(&[], Some(&path)).unwrap_err().to_string();
+            assert!(error.contains(&format!("keys, line {line}: an API key must be of visible ASCII")), "{error}");
+            assert!(!error.contains("secret") && !error.contains("schl"), "{error}");
+        }
+    }
 
     #[test]
     fn keys_come_from_flags_and_a_file() {
