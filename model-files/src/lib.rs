@@ -31,6 +31,16 @@ pub enum ModelFilesError {
          organisation/name of a model on the Hugging Face Hub"
     )]
     NoSuchDirectory(String),
+    /// A file that is no model by itself, or the name of one that is not there.
+    #[error(
+        "model id {id:?} is {what}; pass the directory with its config.json and tokenizer.json, or the path of a GGUF file"
+    )]
+    File {
+        /// The id.
+        id: String,
+        /// What it is.
+        what: &'static str,
+    },
     /// Shaped like `organisation/name`.
     #[error(
         "model id {0:?} is not a local directory; if it is a model on the Hugging Face Hub, \
@@ -50,6 +60,9 @@ pub enum ModelFilesError {
     #[error("read {path}")]
     Read { path: PathBuf, source: std::io::Error },
 }
+
+/// Endings of files with weights; no model on the Hub ends like that.
+const FILE_ENDINGS: [&str; 6] = ["safetensors", "gguf", "bin", "pt", "pth", "ckpt"];
 
 /// Where the files of a model are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,9 +97,11 @@ impl ModelFiles {
         if path.is_dir() {
             return Self::of_directory(path);
         }
-        if is_gguf(path) {
-            let missing = || ModelFilesError::NoSuchDirectory(model_id.into());
-            return if path.is_file() { Ok(Self::Gguf(path.to_path_buf())) } else { Err(missing()) };
+        if is_gguf(path) && path.is_file() {
+            return Ok(Self::Gguf(path.to_path_buf()));
+        }
+        if let Some(what) = file(model_id) {
+            return Err(ModelFilesError::File { id: model_id.into(), what });
         }
         let mut parts = model_id.split('/');
         // The Hub's names have no other letters.
@@ -196,6 +211,16 @@ impl std::fmt::Display for ModelFiles {
     }
 }
 
+/// What is wrong with an id that means a file.
+fn file(model_id: &str) -> Option<&'static str> {
+    let path = Path::new(model_id);
+    let is_name = path.extension().is_some_and(|ending| FILE_ENDINGS.iter().any(|known| ending == *known));
+    match path.is_file() {
+        true => Some("a file, and no GGUF file"),
+        false => is_name.then_some("the name of a file, which is not there"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +244,24 @@ mod tests {
         assert!(files.read_optional("generation_config.json").unwrap().is_none());
         let message = files.read("tokenizer.json").unwrap_err().to_string();
         assert!(message.ends_with("has no tokenizer.json"), "{message}");
+    }
+
+    #[test]
+    fn files_are_not_looked_for_on_the_hub() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("y.safetensors");
+        std::fs::write(&path, "").unwrap();
+        for (id, what) in [
+            (path.to_str().unwrap(), "a file, and no GGUF file"),
+            ("m/y.safetensors", "the name of a file, which is not there"),
+            ("models/x.Q4_0.gguf", "the name of a file, which is not there"),
+            ("a/pytorch_model.bin", "the name of a file, which is not there"),
+        ] {
+            let error = ModelFiles::open(id).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("model id {id:?} is {what}; pass the directory")), "{error}");
+            assert!(!ModelFiles::is_hub_id(id), "{id}");
+        }
+        assert!(ModelFiles::is_hub_id("org/Llama-3-GGUF") && ModelFiles::is_hub_id("org/v1.5"));
     }
 
     #[test]
