@@ -1,5 +1,6 @@
 //! `plugin list` and `plugin fetch`, as a user types them. No network: pip is a script, wheels are no wheels.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -92,6 +93,30 @@ fn an_offline_pip_is_quoted_and_the_way_out_named() {
     ] {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
+}
+
+#[test]
+fn files_of_the_current_folder_are_not_run() {
+    let Ok(python) = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output() else {
+        writeln!(std::io::stderr(), "skipped: there is no python3").expect("stderr is open");
+        return;
+    };
+    let python = String::from_utf8(python.stdout).expect("paths are text");
+    let machine = Machine::new(Some(&format!("exec {} \"$@\"", python.trim())));
+    let folder = machine.path().join("checkout");
+    std::fs::create_dir_all(folder.join("pip")).unwrap();
+    let owned = machine.path().join("owned");
+    for name in ["json.py", "logging.py", "pip/__init__.py", "pip/__main__.py", "sitecustomize.py"] {
+        std::fs::write(folder.join(name), format!("open({owned:?}, 'w')\n")).unwrap();
+    }
+    let mut command = Command::new(executable());
+    command.env_clear().env("HOME", machine.path()).env("PATH", machine.path().join("bin"));
+    // There is no network, and nothing to wait for.
+    command.env("PIP_INDEX_URL", "http://127.0.0.1:1").env("PIP_RETRIES", "0").env("PYTHONPATH", &folder);
+    let output = command.current_dir(&folder).args(["plugin", "fetch", "cpu"]).output().expect("the launcher runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!owned.exists(), "{stderr}");
+    assert!(stderr.contains("pip did not download") || stderr.contains("has no pip"), "{stderr}");
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) fn download(python: &OsStr, plugin: &Plugin, folder: &Path) -> Result
     let wheel = plugin.wheel.file_name;
     let requirement = format!("{}=={}", plugin.package, plugin.version);
     let mut pip = Command::new(python);
+    // Python would look for pip, and for all that pip imports, in the folder where the user happens to be.
+    pip.current_dir("/").arg("-I");
     pip.args(arguments(&plugin.wheel)).arg("--dest").arg(folder).arg(&requirement);
     let output = pip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let name = || python.display().to_string();

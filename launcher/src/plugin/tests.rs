@@ -110,12 +110,13 @@ const COPY_WHEEL: &str = r#"cp "$here/tiny.whl" "$dest/""#;
 #[test]
 fn pip_gets_the_pinned_tags_and_its_wheel_is_unpacked() {
     let fixture = Fixture::new();
-    fixture.python(COPY_WHEEL);
+    fixture.python(&format!("pwd >> \"$here/folders\"\n{COPY_WHEEL}"));
     fixture.fetch(None).run().unwrap();
     fixture.assert_complete();
+    assert_eq!(std::fs::read_to_string(fixture.path("folders")).unwrap(), "/\n");
     let calls = std::fs::read_to_string(fixture.path("calls")).unwrap();
     for part in [
-        "-m pip download ",
+        "-I -m pip download ",
         " --no-deps --only-binary=:all: --platform manylinux_2_27_x86_64 --python-version 3.11 ",
         " --implementation py --abi none ",
         " xla-cpu-pjrt==0.0.1\n",
