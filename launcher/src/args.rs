@@ -6,13 +6,21 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-const EXIT_CODES: &str = "\
+use crate::tgi::TgiArgs;
+
+const SHORT_END: &str =
+    "These are the flags that are needed most; --help shows all, and each one's environment variable.";
+
+const LONG_END: &str = "\
 Exit status: 0 after a clean stop; 1 when something failed while running; 2 for bad arguments or configuration; \
 3 when the device that was asked for is not here, in use, or has no plugin.";
 
+/// What concerns processes, in the help.
+const PROCESSES: &str = "Processes";
+
 /// Text generation inference on XLA, with the API of Hugging Face's text-generation-inference.
 #[derive(Debug, Parser)]
-#[command(name = "text-generation-launcher", version, args_conflicts_with_subcommands = true, after_help = EXIT_CODES)]
+#[command(name = "text-generation-launcher", version, args_conflicts_with_subcommands = true, after_help = SHORT_END, after_long_help = LONG_END)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) part: Option<Part>,
@@ -91,23 +99,23 @@ pub(crate) struct LaunchArgs {
     pub(crate) hub: HubArgs,
 
     /// Whether to run more than one shard; the default follows from --num-shard
-    #[arg(long, env)]
+    #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) sharded: Option<bool>,
 
     /// Number of shard processes [default: 1]
-    #[arg(long, env)]
+    #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) num_shard: Option<u32>,
 
     /// Number of devices that each shard process drives; --num-shard times as many share the model
-    #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env, help_heading = PROCESSES, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) devices_per_shard: u32,
 
     /// Path of the shards' Unix sockets; each appends `-<rank>` [default: in a private directory, removed at the end]
-    #[arg(long, env)]
+    #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) shard_uds_path: Option<String>,
 
     /// Seconds that running generations get to finish after SIGTERM or SIGINT
-    #[arg(long, env, default_value_t = 30, visible_alias = "graceful-termination-timeout", short_alias = 'g')]
+    #[arg(long, env, help_heading = PROCESSES, default_value_t = 30, visible_alias = "graceful-termination-timeout", short_alias = 'g')]
     pub(crate) shutdown_timeout: u64,
 
     #[command(flatten)]
@@ -119,11 +127,14 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) batching: router::BatchingArgs,
     #[command(flatten)]
+    pub(crate) tgi: TgiArgs,
+    #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
 /// Where models of the Hugging Face Hub are kept. The variables of its Python tools are read too.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Hugging Face Hub")]
 pub(crate) struct HubArgs {
     /// Folder of models from the Hub, shared with Python's tools [default: HF_HUB_CACHE, or `hub` in HF_HOME]
     #[arg(long)]
@@ -157,6 +168,7 @@ pub(crate) struct DownloadArgs {
 
 /// How all processes log.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Log")]
 pub(crate) struct LogArgs {
     /// Log one JSON object per line
     #[arg(long, env)]

@@ -14,17 +14,25 @@ pub(crate) fn from_log_line(line: &LogLine) -> Option<String> {
         (Some(input), Some(total)) => format!(", prompts up to {input} tokens, {total} in all"),
         _ => String::new(),
     };
-    let local = match url.strip_prefix("unix:") {
-        Some(path) => format!("--unix-socket '{path}' http://localhost"),
-        None => url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+    let local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:");
+    let everywhere = if local == url { "" } else { ", from other machines at this one's name" };
+    let (pages, called) = match url.strip_prefix("unix:") {
+        Some(path) => (String::new(), format!("--unix-socket '{path}' http://localhost")),
+        None => (pages(&local), local.clone()),
     };
     // The certificate is for the name that clients use, not for this machine's own address.
     let insecure = if url.starts_with("https:") { "--insecure " } else { "" };
     Some(format!(
-        "\n  {model} is ready at {url}{limits}\n\n  curl {insecure}{local}/generate -H 'Content-Type: application/json' \\\n    \
+        "\n  {model} is ready at {local}{everywhere}{limits}\n\n{pages}  curl {insecure}{called}/generate \
+         -H 'Content-Type: application/json' \\\n    \
          -d '{{\"inputs\":\"Once upon a time\",\"parameters\":{{\"max_new_tokens\":100}}}}'\n\n",
         model = text("model_id").unwrap_or("the model"),
     ))
+}
+
+/// Where a browser and a client of OpenAI's find what they want.
+fn pages(url: &str) -> String {
+    format!("  in a browser    {url}/playground\n  every route     {url}/docs\n  OpenAI clients  {url}/v1\n\n")
 }
 
 #[cfg(test)]
@@ -35,7 +43,13 @@ mod tests {
     fn the_ready_line_makes_a_banner() {
         let line = r#"{"level":"INFO","message":"ready","url":"http://0.0.0.0:3000","model_id":"demo","max_input_tokens":1023,"max_total_tokens":1024}"#;
         let banner = from_log_line(&LogLine::parse(line).unwrap()).unwrap();
-        assert!(banner.contains("demo is ready at http://0.0.0.0:3000, prompts up to 1023 tokens"), "{banner}");
+        let first =
+            "demo is ready at http://127.0.0.1:3000, from other machines at this one's name, prompts up to 1023 tokens";
+        assert!(banner.contains(first), "{banner}");
+        for page in ["/playground\n", "/docs\n", "/v1\n"] {
+            assert!(banner.contains(&format!("  http://127.0.0.1:3000{page}")), "{banner}");
+        }
+        assert!(!banner.contains("0.0.0.0"), "{banner}");
         assert!(banner.contains("curl http://127.0.0.1:3000/generate"), "{banner}");
     }
 
@@ -50,6 +64,7 @@ mod tests {
     fn a_socket_has_a_path() {
         let line = r#"{"level":"INFO","message":"ready","url":"unix:/run/hilo.sock"}"#;
         let banner = from_log_line(&LogLine::parse(line).unwrap()).unwrap();
+        assert!(banner.contains("ready at unix:/run/hilo.sock\n\n  curl"), "{banner}");
         assert!(banner.contains("curl --unix-socket '/run/hilo.sock' http://localhost/generate"), "{banner}");
     }
 

@@ -20,6 +20,10 @@ pub(crate) enum LauncherError {
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error(transparent)]
+    Router(#[from] Box<router::RouterError>),
+    #[error(transparent)]
+    Shard(#[from] shard::CheckError),
+    #[error(transparent)]
     Listen(#[from] router::ListenError),
     #[error("no directory for the shard sockets can be written (tried {tried}); pass --shard-uds-path")]
     NoRuntimeDirectory { tried: String },
@@ -37,11 +41,25 @@ pub(crate) enum LauncherError {
     Stopped { error: Box<Self>, stopped: String },
 }
 
+/// An error with everything that caused it, each told once: some sentences have their cause in them.
+pub(crate) fn text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |error| error.source()) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 impl LauncherError {
     /// One of [`exit_status`]; a child's own where it has one. `docs/exit-codes.md` has the table.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::Model(_) | Self::Listen(_) => exit_status::CONFIGURATION,
+            Self::Arguments(_) | Self::Model(_) | Self::Router(_) | Self::Shard(_) | Self::Listen(_) => {
+                exit_status::CONFIGURATION
+            }
             Self::Hub(error) => error.exit_status(),
             Self::Device { .. } => exit_status::NO_DEVICE,
             Self::NoRuntimeDirectory { .. } | Self::SharedMemory(_) | Self::Spawn { .. } | Self::Signals(_) => {
@@ -57,5 +75,20 @@ impl LauncherError {
             | Self::NotReady { id: ChildId::Router, .. } => exit_status::FAILURE,
             Self::Stopped { error, stopped: _ } => error.exit_status(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let told = LauncherError::Spawn { name: "shard-0".into(), source: std::io::Error::other("no room") };
+        assert_eq!(text(&told), "start shard-0: no room");
+        let path = "/nowhere".into();
+        let apart =
+            LauncherError::Model(model_files::ModelFilesError::Read { path, source: std::io::Error::other("x") });
+        assert_eq!(text(&apart), "model: read /nowhere: x");
     }
 }

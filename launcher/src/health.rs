@@ -13,12 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
 use router::HttpArgs;
 use ureq::Agent;
 use ureq::tls::TlsConfig;
 
-use crate::args::Args;
+use crate::command_line;
 
 /// How long the server may take to answer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -100,7 +99,7 @@ fn flags_in(command_line: &[u8]) -> Option<HttpArgs> {
     let is_other = |argument: &OsString| Path::new(argument).file_name() != Some(EXECUTABLE.as_ref());
     let mut arguments = arguments.skip_while(is_other).peekable();
     arguments.peek()?;
-    let args = Args::try_parse_from(arguments).ok()?;
+    let args = command_line::parse(arguments).ok()?;
     args.part.is_none().then_some(args.launch.http)
 }
 

@@ -15,7 +15,7 @@ use shard::plugins::Surroundings;
 
 use crate::args::{LaunchArgs, PlanArgs};
 use crate::download::{self, Snapshot, Wanted};
-use crate::error::LauncherError;
+use crate::error::{self, LauncherError};
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
 use crate::shared_memory::SharedMemory;
@@ -34,7 +34,7 @@ pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let status = error.exit_status();
-            tracing::error!("{:#}", anyhow::Error::new(error));
+            tracing::error!("{}", error::text(&error));
             ExitCode::from(status)
         }
     }
@@ -50,13 +50,15 @@ pub(crate) fn show(args: &PlanArgs) -> ExitCode {
         }
         Err(error) => {
             let status = error.exit_status();
-            let _ = writeln!(std::io::stderr().lock(), "error: {:#}", anyhow::Error::new(error));
+            let _ = writeln!(std::io::stderr().lock(), "error: {}", error::text(&error));
             ExitCode::from(status)
         }
     }
 }
 
 fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
+    args.tgi.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    args.tgi.notes().iter().for_each(|note| tracing::info!("{note}"));
     let sockets = preflight::check(args)?;
     let surroundings = Surroundings::of_process();
     let asked = args.model.device;
@@ -94,6 +96,7 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
         place.snapshot = Some(&snapshot);
         plan = LaunchPlan::new(&args, &place, &machine)?;
     }
+    preflight::check_model(&args, &place, plan.shards.len())?;
     supervisor::run(&plan, signals)
 }
 
@@ -114,7 +117,9 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let plan = LaunchPlan::new(&launch, &place, &machine)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     let errors = errors.iter().map(|error| format!("error: {error}"));
-    let remarks: Vec<String> = errors.chain(warnings.iter().map(|warning| format!("warning: {warning}"))).collect();
+    let warnings = warnings.into_iter().chain(launch.tgi.warnings()).map(|warning| format!("warning: {warning}"));
+    let notes = launch.tgi.notes().into_iter().map(|note| format!("note: {note}"));
+    let remarks: Vec<String> = errors.chain(warnings).chain(notes).collect();
     Ok(text(&plan, &machine, &format!("{device} ({reason})"), &remarks))
 }
 

@@ -9,6 +9,7 @@
 mod ahead;
 mod args;
 mod banner;
+mod command_line;
 mod download;
 mod error;
 mod event;
@@ -24,20 +25,28 @@ mod shared_memory;
 mod speed;
 mod supervisor;
 mod terminal;
+mod tgi;
 mod tpu;
 mod variables;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use proto::exit_status;
 
-use crate::args::{Ahead, Args, Part};
+use crate::args::{Ahead, Part};
 
 fn main() -> ExitCode {
     if init::is_first_process() {
         return init::run();
     }
-    let args = Args::parse();
+    let args = match command_line::parse(std::env::args_os()) {
+        Ok(args) => args,
+        Err(error) => {
+            // A closed stream is no failure: its reader has seen enough.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(exit_status::CONFIGURATION) } else { ExitCode::SUCCESS };
+        }
+    };
     match args.part {
         Some(Part::Router(args)) => router::run_as_process(&args),
         Some(Part::Shard(args)) => shard::run_as_process(&args),

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;
+use crate::plan::{self, Place};
 
 /// Where the shards' sockets go: what the user named, or a directory of this launch only.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct SocketPlace {
     _directory: Option<TempDir>,
 }
 
-/// Checks model and address, and finds a place for the sockets.
+/// Checks flags and address, and finds a place for the sockets.
 ///
 /// # Errors
 /// The first thing that is wrong, with what to do about it.
@@ -28,12 +29,28 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     if !ModelFiles::is_hub_id(&args.model.model_id) {
         ModelFiles::open(&args.model.model_id)?;
     }
+    let errors = router::check_flags(&args.http, &args.chat);
+    if !errors.is_empty() {
+        return Err(LauncherError::Arguments(errors));
+    }
     let endpoint = Endpoint::resolve(&args.http);
     endpoint.map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?.probe()?;
     match &args.shard_uds_path {
         Some(path) => Ok(SocketPlace { shard_uds_path: path.clone(), _directory: None }),
         None => SocketPlace::private(&candidates()),
     }
+}
+
+/// Checks the model's files and the limits that depend on them, as shards and router will: without weights.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub(crate) fn check_model(args: &LaunchArgs, place: &Place<'_>, num_shards: usize) -> Result<(), LauncherError> {
+    let world_size = u32::try_from(num_shards).unwrap_or(u32::MAX);
+    let router_args = plan::router_args(args, place, world_size);
+    shard::check(&plan::shard_args(args, place, 0, world_size), &router::wishes(&router_args))?;
+    router::check(&router_args).map_err(Box::new)?;
+    Ok(())
 }
 
 /// Places where a private directory may be made; a container's root may be read-only, `/dev/shm` seldom is.

@@ -62,6 +62,7 @@ pub struct RouterArgs {
 
 /// Where and how HTTP is served.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "HTTP")]
 pub struct HttpArgs {
     /// IP address to listen on [default: 0.0.0.0, or the environment variable HOSTNAME where it is an IP address]
     #[arg(long, default_value_t = default_hostname(), hide_default_value = true)]
@@ -91,7 +92,8 @@ pub struct HttpArgs {
     #[arg(long, env)]
     pub memory_budget: Option<MemorySize>,
 
-    /// Key with which clients may call; repeat it, or separate them by commas, for several [default: everybody may]
+    /// Key with which clients may call; repeat it, or separate them by commas, for several. Others on this machine can read arguments,
+    /// so say it in the variable, or keep keys in a file, see --api-key-file [default: everybody may]
     #[arg(long, env, value_delimiter = ',', hide_env_values = true)]
     pub api_key: Vec<ApiKey>,
 
@@ -110,6 +112,7 @@ pub struct HttpArgs {
 
 /// How conversations are written for the model, and what it is asked where a request does not say.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "Conversations")]
 pub struct ChatArgs {
     /// Path of a file that is read instead of the model's tokenizer_config.json; its chat template, if it has one, is used instead of the model's
     #[arg(long, env)]
@@ -145,6 +148,7 @@ impl GenerationConfig {
 
 /// What one request may ask for.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "Limits of a request")]
 pub struct LimitArgs {
     /// Requests in the server at a time; more are answered with status 429
     #[arg(long, env, default_value_t = 128)]
@@ -205,6 +209,7 @@ pub struct LimitArgs {
 
 /// How sequences share the steps.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "Batching and memory")]
 pub struct BatchingArgs {
     /// Accepted for compatibility; without effect, because prompts ride along with running sequences and nobody waits
     #[arg(long, env, default_value_t = 0.3)]

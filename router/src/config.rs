@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto::{ModelInfo, WarmupReply};
 
 use crate::api_keys::ApiKeys;
-use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, LimitArgs, RouterArgs};
+use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, HttpArgs, LimitArgs, RouterArgs};
 use crate::endpoint::Endpoint;
 use crate::memory;
 use crate::scheduler;
@@ -73,6 +73,50 @@ pub(crate) struct ServingLimits {
     pub(crate) max_batch_total_tokens: u32,
 }
 
+/// What the flags about HTTP mean.
+#[derive(Debug)]
+pub(crate) struct Http {
+    endpoint: Endpoint,
+    api_keys: ApiKeys,
+    memory_budget_bytes: usize,
+    cors_allow_origin: Vec<String>,
+}
+
+/// Reads the files that the flags name.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub(crate) fn check_http(args: &HttpArgs) -> Result<Http, Vec<String>> {
+    let mut errors = Vec::new();
+    let endpoint = Endpoint::resolve(args).map_err(|error| errors.push(error.to_string()));
+    // A list that is set in the environment but empty has one origin without a name.
+    let cors_allow_origin: Vec<String> =
+        args.cors_allow_origin.iter().filter(|origin| !origin.is_empty()).cloned().collect();
+    for origin in &cors_allow_origin {
+        if axum::http::HeaderValue::from_str(origin).is_err() {
+            errors.push(format!("`cors_allow_origin` {origin:?} is not an origin, such as https://example.org"));
+        }
+    }
+    let keys = ApiKeys::load(&args.api_key, args.api_key_file.as_deref());
+    let keys = keys.map_err(|error| errors.push(error.to_string()));
+    let budget = memory::budget_bytes(args.memory_budget, args.payload_limit);
+    let budget = budget.map_err(|error| errors.push(error.to_string()));
+    match (endpoint, keys, budget) {
+        (Ok(endpoint), Ok(api_keys), Ok(memory_budget_bytes)) if errors.is_empty() => {
+            Ok(Http { endpoint, api_keys, memory_budget_bytes, cors_allow_origin })
+        }
+        _ => Err(errors),
+    }
+}
+
+/// Files about text that the user named.
+pub(crate) fn chat_overrides(args: &ChatArgs) -> ChatOverrides<'_> {
+    ChatOverrides {
+        tokenizer_config: args.tokenizer_config_path.as_deref().map(Path::new),
+        chat_template: args.chat_template.as_deref().map(Path::new),
+    }
+}
+
 impl Config {
     /// # Errors
     /// Everything that is wrong with the arguments.
@@ -81,21 +125,9 @@ impl Config {
         if args.world_size == 0 {
             errors.push("`world_size` must be > 0".to_owned());
         }
-        let endpoint = Endpoint::resolve(&args.http).map_err(|error| errors.push(error.to_string()));
-        // A list that is set in the environment but empty has one origin without a name.
-        let is_named = |origin: &&String| !origin.is_empty();
-        let origins: Vec<String> = args.http.cors_allow_origin.iter().filter(is_named).cloned().collect();
-        for origin in &origins {
-            if axum::http::HeaderValue::from_str(origin).is_err() {
-                errors.push(format!("`cors_allow_origin` {origin:?} is not an origin, such as https://example.org"));
-            }
-        }
-        let keys = ApiKeys::load(&args.http.api_key, args.http.api_key_file.as_deref());
-        let keys = keys.map_err(|error| errors.push(error.to_string()));
-        let budget = memory::budget_bytes(args.http.memory_budget, args.http.payload_limit);
-        let budget = budget.map_err(|error| errors.push(error.to_string()));
-        match (endpoint, keys, budget) {
-            (Ok(endpoint), Ok(api_keys), Ok(memory_budget_bytes)) if errors.is_empty() => Ok(Self {
+        let http = check_http(&args.http).map_err(|wrong| errors.extend(wrong));
+        match http {
+            Ok(Http { endpoint, api_keys, memory_budget_bytes, cors_allow_origin }) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
                 model_path: args.model_path.clone(),
                 revision: args.revision.clone(),
@@ -107,7 +139,7 @@ impl Config {
                 memory_budget_bytes,
                 generation_config: args.chat.generation_config,
                 api_keys,
-                cors_allow_origin: origins,
+                cors_allow_origin,
                 compute_type: args.http.compute_type.clone(),
                 chat: args.chat.clone(),
                 limits: args.limits.clone(),
@@ -119,10 +151,7 @@ impl Config {
 
     /// Files about text that the user named.
     pub(crate) fn chat_overrides(&self) -> ChatOverrides<'_> {
-        ChatOverrides {
-            tokenizer_config: self.chat.tokenizer_config_path.as_deref().map(Path::new),
-            chat_template: self.chat.chat_template.as_deref().map(Path::new),
-        }
+        chat_overrides(&self.chat)
     }
 
     /// The limits that hold while serving, with `warmup` filling in what the user left open.

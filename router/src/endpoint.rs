@@ -4,7 +4,7 @@
 //! `server`'s.
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::task::{Context, Poll};
@@ -45,12 +45,12 @@ enum Reason {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ListenError {
-    #[error("listen on {address}")]
-    Address { address: SocketAddr, source: io::Error },
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    #[error("listen on {path}")]
-    Path { path: PathBuf, source: io::Error },
+    #[error("listen on {address}: {error}{}", advice(.error))]
+    Address { address: SocketAddr, error: std::io::Error },
+    #[error("{0}; --uds names the path")]
+    Socket(SocketError),
+    #[error("listen on {path}: {error}; --uds names the path")]
+    Path { path: PathBuf, error: std::io::Error },
 }
 
 /// An endpoint that is open. A socket's file is removed when it is dropped.
@@ -65,6 +65,18 @@ pub(crate) enum Listener {
 pub(crate) enum ClientStream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// What to change where nobody can listen on an address.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            "; another process listens there: choose another port with --port, or 0 for one that is free"
+        }
+        ErrorKind::AddrNotAvailable => "; this machine has no such address: choose another with --hostname",
+        ErrorKind::PermissionDenied => "; this port needs rights: choose one from 1024 on with --port",
+        _ => "; --hostname and --port say where",
+    }
 }
 
 impl Endpoint {
@@ -89,9 +101,9 @@ impl Endpoint {
         match &self.0 {
             Place::Tcp { address, .. } => {
                 let listener = std::net::TcpListener::bind(address);
-                listener.map(drop).map_err(|source| ListenError::Address { address: *address, source })
+                listener.map(drop).map_err(|error| ListenError::Address { address: *address, error })
             }
-            Place::Unix(path) => Ok(SocketFile::bind(path).map(drop)?),
+            Place::Unix(path) => SocketFile::bind(path).map(drop).map_err(ListenError::Socket),
         }
     }
 
@@ -103,13 +115,13 @@ impl Endpoint {
         match &self.0 {
             Place::Tcp { address, tls } => {
                 let listener = TcpListener::bind(address).await;
-                let listener = listener.map_err(|source| ListenError::Address { address: *address, source })?;
+                let listener = listener.map_err(|error| ListenError::Address { address: *address, error })?;
                 Ok(Listener::Tcp { listener, tls: tls.clone() })
             }
             Place::Unix(path) => {
-                let (file, listener) = SocketFile::bind(path)?;
+                let (file, listener) = SocketFile::bind(path).map_err(ListenError::Socket)?;
                 let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
-                let listener = listener.map_err(|source| ListenError::Path { path: path.clone(), source })?;
+                let listener = listener.map_err(|error| ListenError::Path { path: path.clone(), error })?;
                 Ok(Listener::Unix { listener, path: path.clone(), _file: file })
             }
         }
@@ -225,7 +237,11 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = format!("--port={}", listener.local_addr().unwrap().port());
         let endpoint = resolve(&["--hostname=127.0.0.1", &port]).unwrap();
-        assert!(endpoint.probe().unwrap_err().to_string().starts_with("listen on 127.0.0.1:"));
+        let error = endpoint.probe().unwrap_err().to_string();
+        assert!(
+            error.starts_with("listen on 127.0.0.1:") && error.contains("choose another port with --port"),
+            "{error}"
+        );
         assert!(endpoint.listen().await.is_err());
     }
 
@@ -241,5 +257,11 @@ mod tests {
         assert!(endpoint.probe().unwrap_err().to_string().contains("in use"));
         drop(listener);
         assert!(!path.exists());
+        let nowhere = resolve(&["--uds=/no/dir/s"]).unwrap().probe().unwrap_err();
+        assert!(std::error::Error::source(&nowhere).is_none(), "{nowhere:?}");
+        assert_eq!(
+            nowhere.to_string(),
+            "listen on /no/dir/s: No such file or directory (os error 2); --uds names the path"
+        );
     }
 }

@@ -60,7 +60,7 @@ pub use text::TextError;
 use config::{Config, ServingLimits};
 use endpoint::Listener;
 use lifecycle::StopRequests;
-use text::ModelText;
+use text::{ModelText, Tokenizer};
 
 /// Threads for HTTP, detokenising and the batcher. They move small messages; the processor belongs to the shards.
 const MAX_ASYNC_THREADS: usize = 4;
@@ -124,6 +124,27 @@ pub fn run_as_process(args: &RouterArgs) -> ExitCode {
     }
 }
 
+/// Checks the flags that depend neither on the model nor on the machine: where clients come in, their keys, and files about
+/// text. Every sentence is something that is wrong.
+pub fn check_flags(http: &HttpArgs, chat: &ChatArgs) -> Vec<String> {
+    config::check_http(http).err().into_iter().flatten().chain(config::chat_overrides(chat).check()).collect()
+}
+
+/// Reads the model's tokenizer, as the router will.
+///
+/// # Errors
+/// What would end the router with the same arguments.
+pub fn check(args: &RouterArgs) -> Result<(), RouterError> {
+    let config = Config::resolve(args)?;
+    Tokenizer::load(&model_files(&config)?)?;
+    Ok(())
+}
+
+/// What the router will ask of the shards.
+pub fn wishes(args: &RouterArgs) -> proto::Warmup {
+    startup::wanted_limits(&args.limits, &args.batching)
+}
+
 /// Prints the OpenAPI document of the routes on stdout.
 pub fn print_schema() -> ExitCode {
     // A closed stdout is no failure: its reader has seen enough.
@@ -138,11 +159,7 @@ pub fn print_schema() -> ExitCode {
 pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
     let config = Config::resolve(args)?;
     config.endpoint.probe()?;
-    let files = match &config.model_path {
-        Some(path) => ModelFiles::Directory(path.clone()),
-        None => ModelFiles::open(&config.model_id)?,
-    };
-    let text = ModelText::load(&files, config.chat_overrides())?;
+    let text = ModelText::load(&model_files(&config)?, config.chat_overrides())?;
     let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_ASYNC_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_threads)
@@ -151,6 +168,13 @@ pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
         .build()
         .map_err(|source| RouterError::Thread { source })?;
     runtime.block_on(start_and_serve(config, text))
+}
+
+fn model_files(config: &Config) -> Result<ModelFiles, ModelFilesError> {
+    match &config.model_path {
+        Some(path) => Ok(ModelFiles::Directory(path.clone())),
+        None => ModelFiles::open(&config.model_id),
+    }
 }
 
 async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterError> {

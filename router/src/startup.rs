@@ -9,6 +9,7 @@ use proto::Warmup;
 use tokio::sync::watch;
 
 use crate::RouterError;
+use crate::args::{BatchingArgs, LimitArgs};
 use crate::batcher::{self, Batcher};
 use crate::config::{Config, ServingLimits};
 use crate::generation::Generator;
@@ -47,7 +48,7 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
         let (known, given) = (model.vocab_size, tokenizer.vocab_size());
         tracing::warn!("the tokenizer has {given} tokens, the model {known}; prompts with the others are refused");
     }
-    let warmup = group.warmup(wanted_limits(&config), model.block_size).await?;
+    let warmup = group.warmup(wanted_limits(&config.limits, &config.batching), model.block_size).await?;
     let limits = config.serving_limits(&warmup, &model)?;
     tracing::debug!(?config, ?limits, ?model, ?warmup, "configuration");
     tracing::info!(
@@ -87,17 +88,17 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
 }
 
 /// What the user asked for; the shards choose the rest.
-fn wanted_limits(config: &Config) -> Warmup {
-    let (kv_cache_bytes, kv_cache_percent) = match config.batching.kv_cache_memory {
+pub(crate) fn wanted_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Warmup {
+    let (kv_cache_bytes, kv_cache_percent) = match batching.kv_cache_memory {
         Some(MemorySize::Bytes(bytes)) => (Some(bytes), None),
         Some(MemorySize::Percent(percent)) => (None, Some(percent)),
         None => (None, None),
     };
     Warmup {
-        max_total_tokens: config.limits.max_total_tokens,
-        max_batch_prefill_tokens: config.batching.max_batch_prefill_tokens,
-        max_batch_total_tokens: config.batching.max_batch_total_tokens,
-        max_batch_size: config.batching.max_batch_size,
+        max_total_tokens: limits.max_total_tokens,
+        max_batch_prefill_tokens: batching.max_batch_prefill_tokens,
+        max_batch_total_tokens: batching.max_batch_total_tokens,
+        max_batch_size: batching.max_batch_size,
         device_assignment: vec![],
         kv_cache_bytes,
         kv_cache_percent,

@@ -47,6 +47,7 @@ pub struct ShardArgs {
 
 /// Which model, and how it is computed.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Model to serve: `demo`, the path of a directory in Hugging Face layout or of a GGUF file, or organisation/name of a model on
     /// the Hub
@@ -64,7 +65,7 @@ pub struct ModelArgs {
     /// Smaller type that the weights of linear layers become while they are loaded: int8 is an integer of 8 bits per weight with a
     /// scale per output; int4, not on cuda, one of 4 bits with a factor per 32 inputs too, but for the head, which stays int8; fp8, on
     /// tpu and xla-cpu, a float of 8 bits with a scale per output [default: none]
-    #[arg(long, env, value_enum)]
+    #[arg(long, env, value_parser = parse_quantize)]
     pub quantize: Option<Quantize>,
 
     /// Type of the keys and values that are kept of every token, on the processor: f32, f16, bf16, or int8, integers of 8 bits with a
@@ -85,7 +86,7 @@ pub struct ModelArgs {
     pub program_cache: Option<PathBuf>,
 
     /// Threads that compute on the processor, of all shards together; at most as many as the process may use [default: one for each core]
-    #[arg(long, env = "HILO_THREADS")]
+    #[arg(long, env = "HILO_THREADS", value_parser = parse_threads)]
     pub threads: Option<NonZero<usize>>,
 
     /// Instruction set of the CPU kernels: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx [default: the best there is]
@@ -115,8 +116,8 @@ pub enum Dtype {
 pub enum Quantize {
     /// Integers from -127 to 127 with a scale per output.
     Int8,
-    /// Integers of four bits with a factor per group of inputs and a scale per output; the head is [`Int8`](Self::Int8), as its
-    /// errors choose the token.
+    /// Integers of four bits with a factor per group of inputs and a scale per output; the head has eight, as its errors
+    /// choose the token.
     Int4,
     /// Floats of a byte, E4M3, with a scale per output.
     Fp8,
@@ -144,11 +145,33 @@ pub enum KvCacheDtype {
 #[error("keys and values are kept as f32, f16, bf16 or int8, which takes the memory of fp8, or as auto chooses")]
 pub struct KvCacheDtypeError;
 
+/// No type that weights become while they are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum QuantizeError {
+    /// A format of files.
+    #[error("a checkpoint in this format says so itself; leave it out")]
+    OfCheckpoint,
+    /// What another program makes of weights.
+    #[error("that is not done here; say {0}, which makes the weights of any checkpoint as small while they are loaded")]
+    Instead(Quantize),
+    /// A format of files that is not read.
+    #[error("checkpoints in this format are not read; take one in the format gptq, awq or GGUF and leave this out")]
+    Exl2,
+    /// Nothing that is known.
+    #[error("weights become int8, int4 or fp8, or stay as they are where this is left out")]
+    Unknown,
+}
+
+/// No number of threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("threads are counted from 1; leave it out for one on each core")]
+pub struct ThreadsError;
+
 /// What computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Device {
-    /// The best that is here; see [`crate::devices`].
+    /// The best that is here.
     Auto,
     /// This machine's processor, by kernels of our own.
     Cpu,
@@ -158,6 +181,7 @@ pub enum Device {
     /// Google's TPU.
     Tpu,
     /// NVIDIA's GPU.
+    #[value(alias = "gpu")]
     Cuda,
     /// Arithmetic over token ids instead of a model, for tests.
     #[value(hide = true)]
@@ -246,6 +270,21 @@ fn parse_kv_cache_dtype(text: &str) -> Result<KvCacheDtype, KvCacheDtypeError> {
     KvCacheDtype::from_str(text, false).map_err(|_| KvCacheDtypeError)
 }
 
+/// In words, because TGI has other names for what checkpoints say themselves.
+pub(crate) fn parse_quantize(text: &str) -> Result<Quantize, QuantizeError> {
+    Quantize::from_str(text, false).map_err(|_| match text {
+        "gptq" | "awq" | "marlin" | "compressed-tensors" => QuantizeError::OfCheckpoint,
+        "bitsandbytes" | "bitsandbytes-int8" | "eetq" => QuantizeError::Instead(Quantize::Int8),
+        "bitsandbytes-nf4" | "bitsandbytes-fp4" => QuantizeError::Instead(Quantize::Int4),
+        "exl2" => QuantizeError::Exl2,
+        _ => QuantizeError::Unknown,
+    })
+}
+
+fn parse_threads(text: &str) -> Result<NonZero<usize>, ThreadsError> {
+    text.parse().map_err(|_| ThreadsError)
+}
+
 fn name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -287,6 +326,35 @@ mod tests {
         let default = parse(&[]);
         assert_eq!(parse(&default.to_argv()), default);
         assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Device::Auto));
+    }
+
+    #[test]
+    fn quantizations_of_others_are_refused_in_words() {
+        for (value, sentence) in [
+            ("gptq", "a checkpoint in this format says so itself; leave it out"),
+            ("awq", "leave it out"),
+            ("marlin", "leave it out"),
+            ("compressed-tensors", "leave it out"),
+            ("bitsandbytes", "say int8"),
+            ("bitsandbytes-nf4", "say int4"),
+            ("eetq", "say int8"),
+            ("exl2", "gptq, awq or GGUF"),
+            ("q4_k_m", "int8, int4 or fp8"),
+        ] {
+            let error = ShardArgs::try_parse_from(["shard", "--quantize", value]).unwrap_err().to_string();
+            assert!(error.contains(sentence) && error.contains("'--quantize"), "{value}: {error}");
+        }
+        assert_eq!(parse_quantize("int4"), Ok(Quantize::Int4));
+    }
+
+    #[test]
+    fn a_gpu_is_cuda_and_no_threads_are_refused_in_words() {
+        let device = |name| ShardArgs::try_parse_from(["shard", "--device", name]).unwrap().model.device;
+        assert_eq!((device("gpu"), device("cuda")), (Device::Cuda, Device::Cuda));
+        for value in ["0", "many", "-2"] {
+            let error = ShardArgs::try_parse_from(["shard", &format!("--threads={value}")]).unwrap_err().to_string();
+            assert!(error.contains("threads are counted from 1"), "{error}");
+        }
     }
 
     #[test]

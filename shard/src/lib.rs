@@ -28,7 +28,9 @@ mod weights;
 
 use std::process::ExitCode;
 
-pub use args::{Device, Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, Quantize, ShardArgs};
+pub use args::{
+    Device, Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, Quantize, QuantizeError, ShardArgs, ThreadsError,
+};
 use proto::exit_status;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
@@ -43,6 +45,20 @@ pub struct ShardRunError(#[from] server::ServerError);
 /// When the socket cannot be made, the model cannot be loaded, the device fails, or the client is gone after warm-up.
 pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
     Ok(server::run(args)?)
+}
+
+/// Why a launch cannot succeed.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct CheckError(#[from] engine::EngineError);
+
+/// Checks what a shard with these arguments would find wrong, as far as that shows before weights are read. `args` names a
+/// device that is not `auto`; `wishes` is what the router will ask of the shard.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(args: &ShardArgs, wishes: &proto::Warmup) -> Result<(), CheckError> {
+    Ok(engine::check(args, wishes)?)
 }
 
 /// [`run`] as a whole process: starts logging, dies with its parent, and logs why it failed as its last line.

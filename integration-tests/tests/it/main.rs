@@ -18,6 +18,7 @@ mod kv_cache;
 mod lifecycle;
 mod plans;
 mod plugins;
+mod preflight;
 mod programs;
 mod ranks;
 mod streaming;

@@ -127,3 +127,69 @@ fn a_device_without_its_plugin_is_missed_before_anything_starts() {
     let log = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(log.contains("device xla-cpu: ") && log.contains("plugin fetch cpu"), "{log}");
 }
+
+/// What the launcher says to these flags and variables, with its exit status.
+fn said(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = launcher(flags, environment);
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+#[test]
+fn what_tgi_has_and_is_not_served_is_named() {
+    for (name, value, sentence) in [
+        ("lora-adapters", "a,b", "cannot be served: adapters are not loaded; merge one into its model"),
+        ("rope-scaling", "dynamic", "cannot be served: positions are scaled as the model says"),
+        ("cuda-memory-fraction", "0.8", "bound its largest part with --kv-cache-memory"),
+    ] {
+        let (flag, variable) = (format!("--{name}"), name.to_uppercase().replace('-', "_"));
+        for serving in [&["plan", "--device", "cpu"][..], &["--device", "cpu", "--port", "0"]] {
+            let (status, text) = said(&[serving, &[&flag, value]].concat(), &[]);
+            assert!(status == Some(2) && text.contains(sentence) && text.contains(&flag), "{text}");
+            let (status, text) = said(serving, &[(&variable, value)]);
+            assert!(status == Some(2) && text.contains(sentence), "{text}");
+            assert!(text.contains(&format!("the environment variable {variable}")), "{text}");
+        }
+    }
+    let harmless = ["--trust-remote-code", "--cuda-graphs", "1,2", "--disable-custom-kernels"];
+    let (status, text) = said(
+        &[&["plan", "--device", "cpu"], &harmless[..]].concat(),
+        &[("SPECULATE", "2"), ("NGROK_AUTHTOKEN", "s3cret")],
+    );
+    assert_eq!(status, Some(0), "{text}");
+    for part in [
+        "note: --trust-remote-code changes nothing: code of a model's repository is never run\n",
+        "note: --cuda-graphs changes nothing: ",
+        "warning: the environment variable SPECULATE has no effect: ",
+        "note: the environment variable NGROK_AUTHTOKEN changes nothing: ",
+    ] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[test]
+fn an_empty_variable_is_not_set() {
+    let names = ["QUANTIZE", "NUM_SHARD", "MAX_TOTAL_TOKENS", "SHARDED", "DTYPE", "PORT", "DEVICE", "KV_CACHE_MEMORY"];
+    let more =
+        ["API_KEY", "API_KEY_FILE", "CORS_ALLOW_ORIGIN", "TRUST_REMOTE_CODE", "ROPE_SCALING", "JSON_OUTPUT", "UDS"];
+    let empty: Vec<(&str, &str)> = names.iter().chain(&more).map(|name| (*name, "")).collect();
+    let text = stdout(launcher(&["plan"], &empty));
+    assert!(text.contains("shard --model-id demo --device cpu") && text.contains("--port 3000"), "{text}");
+}
+
+#[test]
+fn an_alias_has_a_variable_too_and_what_is_wrong_with_one_names_it() {
+    for (variable, value) in
+        [("GRACEFUL_TERMINATION_TIMEOUT", "soon"), ("NUM_SHARD", "two"), ("QUANTIZE", "gptq"), ("PORT", "-1")]
+    {
+        let (status, text) = said(&["plan", "--device", "cpu"], &[(variable, value)]);
+        let name = format!("'{value}' for the environment variable {variable}: ");
+        assert!(status == Some(2) && text.contains(&name) && !text.contains("for '--"), "{text}");
+    }
+    let (status, text) = said(&["--device", "cpu", "--port", "0"], &[("SSL_CERTFILE", "/nowhere")]);
+    assert!(status == Some(2) && text.contains("`tls_certfile` is set and `tls_keyfile` is not"), "{text}");
+    // What is said on the command line counts, and is what is reported.
+    let (status, text) = said(&["plan", "--device", "cpu", "--num-shard=x"], &[("NUM_SHARD", "2")]);
+    assert!(status == Some(2) && text.contains("'x' for '--num-shard"), "{text}");
+    stdout(launcher(&["plan", "--device", "cpu", "--shutdown-timeout", "3"], &[("GRACEFUL_TERMINATION_TIMEOUT", "x")]));
+}

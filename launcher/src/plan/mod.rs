@@ -149,6 +149,7 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
         ));
     }
     errors.extend(args.limits.check(&args.batching));
+    errors.extend(args.tgi.refusals());
     errors
 }
 
@@ -167,29 +168,33 @@ fn check_devices(args: &LaunchArgs) -> Option<String> {
     }
 }
 
-fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> ShardPlan {
-    let socket = proto::socket_path(place.shard_uds_path, rank);
+/// What the shard of this rank is told.
+pub(crate) fn shard_args(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> shard::ShardArgs {
     let mut model = args.model.clone();
     if let Some(snapshot) = place.snapshot {
         model.model_id = snapshot.folder.display().to_string();
         model.revision = None;
     }
-    let shard_args = shard::ShardArgs {
+    shard::ShardArgs {
         model,
-        uds_path: socket.clone().into(),
+        uds_path: proto::socket_path(place.shard_uds_path, rank).into(),
         rank,
         world_size,
         devices_per_shard: args.devices_per_shard,
         collective_path: place.collective_path.clone(),
         json_output: true,
         log_level: args.log.log_level.clone(),
-    };
-    let child = child(ChildId::Shard(rank), "shard", shard_args.to_argv());
-    ShardPlan { child, socket: socket.into() }
+    }
 }
 
-fn router(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> ChildPlan {
-    let router_args = router::RouterArgs {
+fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> ShardPlan {
+    let args = shard_args(args, place, rank, world_size);
+    ShardPlan { child: child(ChildId::Shard(rank), "shard", args.to_argv()), socket: args.uds_path }
+}
+
+/// What the router is told.
+pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> router::RouterArgs {
+    router::RouterArgs {
         model_id: args.model.model_id.clone(),
         model_path: place.snapshot.map(|snapshot| snapshot.folder.clone()),
         revision: place.snapshot.and_then(|snapshot| snapshot.commit.clone()),
@@ -202,8 +207,11 @@ fn router(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> ChildPlan {
         batching: args.batching.clone(),
         json_output: true,
         log_level: args.log.log_level.clone(),
-    };
-    let mut child = child(ChildId::Router, "router", router_args.to_argv());
+    }
+}
+
+fn router(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> ChildPlan {
+    let mut child = child(ChildId::Router, "router", router_args(args, place, world_size).to_argv());
     let reason = "keys with which clients may call; arguments of a process can be read by others";
     let key = |value| Variable { name: "API_KEY", value, reason, is_yours: false };
     child.variables.extend(args.http.api_key_variable().map(key));

@@ -51,20 +51,34 @@ struct Sources {
     tool_use: Option<String>,
 }
 
+impl ChatOverrides<'_> {
+    /// Everything that is wrong with the files.
+    pub(crate) fn check(self) -> Vec<String> {
+        let errors = [self.template().err(), self.config().err()];
+        errors.into_iter().flatten().map(|error| error.to_string()).collect()
+    }
+
+    fn template(self) -> Result<Option<String>, TextError> {
+        self.chat_template.map(|path| read_named("chat_template", path)).transpose()
+    }
+
+    fn config(self) -> Result<Option<Map<String, Json>>, TextError> {
+        let Some(path) = self.tokenizer_config else { return Ok(None) };
+        let flag = "tokenizer_config_path";
+        let text = read_named(flag, path)?;
+        let object = object(text.as_bytes());
+        object.map(Some).map_err(|error| TextError::File(format!("`{flag}` {}: {error}", path.display())))
+    }
+}
+
 impl ChatTemplates {
     /// Reads and compiles the templates of a model.
     ///
     /// # Errors
     /// When a file that the user named cannot be read.
     pub(crate) fn load(files: &ModelFiles, overrides: ChatOverrides<'_>) -> Result<Self, TextError> {
-        let given_template = overrides.chat_template.map(read_named).transpose()?;
-        let given_config = overrides.tokenizer_config.map(read_named).transpose()?;
-        let given_config = match (given_config, overrides.tokenizer_config) {
-            (Some(text), Some(path)) => {
-                Some(object(text.as_bytes()).map_err(|error| TextError::File(format!("{}: {error}", path.display())))?)
-            }
-            _ => None,
-        };
+        let given_template = overrides.template()?;
+        let given_config = overrides.config()?;
         let templates = Self::find(files, given_template, given_config)
             .unwrap_or_else(|message| Self { default: Err(ChatTemplateError::Unreadable(message)), tool_use: None });
         for error in [Some(&templates.default), templates.tool_use.as_ref()]
@@ -182,8 +196,8 @@ fn named_tokens(config: &Map<String, Json>) -> SpecialTokens {
     SPECIAL_TOKENS.into_iter().filter_map(token).collect()
 }
 
-fn read_named(path: &Path) -> Result<String, TextError> {
-    std::fs::read_to_string(path).map_err(|error| TextError::File(format!("read {}: {error}", path.display())))
+fn read_named(flag: &str, path: &Path) -> Result<String, TextError> {
+    std::fs::read_to_string(path).map_err(|error| TextError::File(format!("`{flag}` {}: {error}", path.display())))
 }
 
 fn read_text(files: &ModelFiles, name: &str) -> Result<Option<String>, String> {
@@ -308,6 +322,6 @@ mod tests {
         let overrides =
             ChatOverrides { chat_template: Some(Path::new("/nowhere/x.jinja")), ..ChatOverrides::default() };
         let error = ChatTemplates::load(&ModelFiles::Demo, overrides).unwrap_err().to_string();
-        assert!(error.starts_with("read /nowhere/x.jinja: "), "{error}");
+        assert!(error.starts_with("`chat_template` /nowhere/x.jinja: "), "{error}");
     }
 }

@@ -51,7 +51,7 @@ pub struct PlanArgs {
     pub dtype: Option<Dtype>,
 
     /// int8, int4 or fp8: weights of linear layers become integers of 8 or 4 bits, or floats of 8, as a server's flag does it [default: none]
-    #[arg(long, env, value_enum)]
+    #[arg(long, env, value_parser = crate::args::parse_quantize)]
     pub quantize: Option<Quantize>,
 
     /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1; or xla-cpu, this machine's processor through XLA

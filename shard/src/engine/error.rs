@@ -60,7 +60,15 @@ pub(crate) enum EngineError {
         "the KV cache would hold {max_batch_total_tokens} tokens, one sequence may have {max_total_tokens} (max_total_tokens); raise {flag} or lower --max-total-tokens"
     )]
     CacheTooSmall { max_batch_total_tokens: usize, max_total_tokens: usize, flag: &'static str },
-    #[error("room for {num_tokens} tokens takes {needed_bytes} bytes, {available_bytes} are available; lower {flag}")]
+    #[error(
+        "--kv-cache-memory is {}, but {} are available for each shard; lower it, or say a share such as 60%",
+        size(*.asked_bytes), size(*.available_bytes)
+    )]
+    KvCacheMemory { asked_bytes: u64, available_bytes: u64 },
+    #[error(
+        "room for {num_tokens} tokens takes {}, {} are available; lower {flag}",
+        size(*.needed_bytes), size(*.available_bytes)
+    )]
     OutOfMemory { num_tokens: usize, needed_bytes: u64, available_bytes: u64, flag: &'static str },
     #[error(
         "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has {num_eos_tokens}"
@@ -98,7 +106,7 @@ impl EngineError {
             Self::Row(_) | Self::EosTokens { .. } | Self::NotWarm | Self::AlreadyWarm | Self::ZeroLimit { .. } => {
                 Kind::Protocol
             }
-            Self::CacheTooSmall { .. } | Self::OutOfMemory { .. } => Kind::OutOfMemory,
+            Self::CacheTooSmall { .. } | Self::KvCacheMemory { .. } | Self::OutOfMemory { .. } => Kind::OutOfMemory,
             Self::Backend(BackendError::Weights(_)) => Kind::Model,
             Self::Backend(BackendError::Allocate { .. }) => Kind::OutOfMemory,
             Self::Backend(BackendError::Program { source, .. } | BackendError::Device { source, .. })
@@ -134,6 +142,15 @@ impl EngineError {
             | Self::KvCacheDtype { .. }
             | Self::Threads { .. } => Kind::Model,
         }
+    }
+}
+
+/// Bytes as people say them.
+fn size(bytes: u64) -> String {
+    const UNITS: [(f64, &str); 4] = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match UNITS.iter().find(|(unit, _)| bytes as f64 >= *unit) {
+        Some((unit, name)) => format!("{:.2} {name}", bytes as f64 / unit),
+        None => format!("{bytes} bytes"),
     }
 }
 

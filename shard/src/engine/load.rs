@@ -36,6 +36,14 @@ struct Weights {
     work: Work,
 }
 
+/// A model as its files describe it.
+pub(super) struct Description {
+    pub(super) checkpoint: Checkpoint,
+    /// Of the weights.
+    pub(super) dtype: DType,
+    pub(super) graphs: ModelGraphs,
+}
+
 /// What a backend is made of.
 #[derive(Clone, Copy)]
 struct Source<'a> {
@@ -68,16 +76,9 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let generation_config = files.read_optional(GENERATION_CONFIG_FILE)?;
     let eos_token_ids = config.eos_token_ids(generation_config.as_deref())?;
     let sampling_defaults = models::sampling_defaults(generation_config.as_deref())?;
-    let asked = model.dtype.map(weight_type);
     let (backend, weights): (Box<dyn Backend>, Weights) = match device {
         Device::Auto | Device::Cpu | Device::XlaCpu | Device::Tpu | Device::Cuda => {
-            let checkpoint = Checkpoint::open(&files, models::quantization(&config)?)?;
-            let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
-                Some(dtype) => dtype,
-                None => checkpoint.dtype(),
-            };
-            let graphs = graphs(&models::build(&config, dtype, ranks.num_ranks)?)?;
-            let graphs = quantized(graphs, model.quantize);
+            let Description { checkpoint, dtype, graphs } = describe(&files, &config, model, ranks.num_ranks)?;
             let [per_token, per_logits] = [&graphs.decoder, &graphs.logits].map(|graph| graph.multiply_adds());
             let work = Work { per_token, per_logits };
             let weights = Weights { dtype, num_parameters: num_parameters(&graphs), work };
@@ -85,6 +86,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             (load_backend(args, (device, ranks), source, progress)?, weights)
         }
         Device::Mock => {
+            let asked = model.dtype.map(weight_type);
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
                 .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
@@ -114,6 +116,26 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     })
 }
 
+/// Reads what the files say of the weights, but no weight, and builds the graphs of a rank.
+///
+/// # Errors
+/// When the model is not supported, or its files are malformed.
+pub(super) fn describe(
+    files: &ModelFiles,
+    config: &Config,
+    model: &ModelArgs,
+    num_ranks: usize,
+) -> Result<Description, EngineError> {
+    let checkpoint = Checkpoint::open(files, models::quantization(config)?)?;
+    let asked = model.dtype.map(weight_type);
+    let dtype = match asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))? {
+        Some(dtype) => dtype,
+        None => checkpoint.dtype(),
+    };
+    let graphs = graphs(&models::build(config, dtype, num_ranks)?)?;
+    Ok(Description { checkpoint, dtype, graphs: quantized(graphs, model.quantize) })
+}
+
 /// config.json, or what stands for it.
 ///
 /// # Errors
@@ -125,7 +147,7 @@ pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, Engi
 }
 
 /// Refuses numbers of shards and devices that cannot talk to each other on `device`.
-fn check_ranks(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
+pub(super) fn check_ranks(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
     let (num_shards, num_devices) = (args.world_size, args.devices_per_shard);
     match device {
         Device::Cpu if num_devices > 1 => Err(EngineError::DevicesPerShard { device, num_devices }),
@@ -136,7 +158,7 @@ fn check_ranks(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
 }
 
 /// Refuses types that `device` does not have.
-fn check_types(device: Device, model: &ModelArgs) -> Result<(), EngineError> {
+pub(super) fn check_types(device: Device, model: &ModelArgs) -> Result<(), EngineError> {
     let kv_cache_dtype = model.kv_cache_dtype;
     let compiles = Platform::of(device).is_some();
     match model.quantize {
@@ -195,7 +217,7 @@ pub(crate) fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors
 }
 
 /// The type of keys and values on the CPU: as asked for, else that of the weights.
-fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
+pub(super) fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
     match (asked, weights) {
         (KvCacheDtype::F32, _) | (KvCacheDtype::Auto, DType::F32) => KvType::F32,
         (KvCacheDtype::F16, _) | (KvCacheDtype::Auto, DType::F16) => KvType::F16,

@@ -5,6 +5,7 @@
 //!
 //! **Invariant**: there is no policy here. The engine never chooses who runs, never ends a sequence, never waits.
 
+mod check;
 mod error;
 pub(crate) mod limits;
 mod load;
@@ -15,6 +16,7 @@ mod warmup;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use check::check;
 pub(crate) use error::EngineError;
 pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};
 use proto::{

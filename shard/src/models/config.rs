@@ -41,8 +41,8 @@ pub(crate) enum ModelError {
     Heads(#[from] HeadsError),
     #[error("metadata of the GGUF file: {key} is {value}, only {supported} is supported")]
     Metadata { key: String, value: String, supported: String },
-    #[error("architecture {architecture} is not supported; supported are: {known}")]
-    UnknownArchitecture { architecture: String, known: String },
+    #[error("architecture {architecture} is not supported; {num_known} others are, such as {example} (docs/models.md)")]
+    UnknownArchitecture { architecture: String, num_known: usize, example: &'static str },
     #[error("config.json does not describe a model: {0}")]
     Graph(#[from] GraphError),
 }

@@ -47,7 +47,8 @@ pub(crate) fn config(gguf: &Gguf, rope_factors: Option<Vec<f32>>) -> Result<Map<
     let known = ARCHITECTURES.iter().find(|(name, _)| *name == file.architecture);
     let (_, architecture) = known.ok_or_else(|| ModelError::UnknownArchitecture {
         architecture: format!("{} of a GGUF file", file.architecture),
-        known: ARCHITECTURES.map(|(name, _)| name).join(", "),
+        num_known: ARCHITECTURES.len(),
+        example: "llama",
     })?;
     if file.count("expert_count").is_some_and(|count| count > 0) {
         return Err(file.unsupported("expert_count", "0, or the checkpoint in safetensors,"));

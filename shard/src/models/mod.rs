@@ -85,6 +85,7 @@ pub(crate) struct Model {
 }
 
 /// The architectures there are, by name.
+#[cfg(test)]
 pub(crate) fn architectures() -> impl Iterator<Item = &'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name)
 }
@@ -92,13 +93,14 @@ pub(crate) fn architectures() -> impl Iterator<Item = &'static str> {
 /// Builds one rank's part of the model of `config`, for the architecture it names.
 ///
 /// # Errors
-/// [`ModelError::UnknownArchitecture`] lists those there are; the others name the key of config.json and its value.
+/// [`ModelError::UnknownArchitecture`] says where those there are stand; the others name the key of config.json and its value.
 pub(crate) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
     let architecture = config.architecture()?;
     let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
-    let (_, build) = row.ok_or_else(|| {
-        let known: Vec<&str> = architectures().collect();
-        ModelError::UnknownArchitecture { architecture: architecture.to_owned(), known: known.join(", ") }
+    let (_, build) = row.ok_or_else(|| ModelError::UnknownArchitecture {
+        architecture: architecture.to_owned(),
+        num_known: ARCHITECTURES.len(),
+        example: "LlamaForCausalLM",
     })?;
     quantization(config)?;
     build(config, dtype, world_size)

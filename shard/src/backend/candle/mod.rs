@@ -57,6 +57,11 @@ pub(crate) struct CandleOptions {
     pub(crate) kv_type: KvType,
 }
 
+/// Bytes of the keys and values of a token, in all layers of a rank.
+pub(crate) fn kv_bytes_per_token(graphs: &ModelGraphs, kv_type: KvType) -> u64 {
+    KvShape::of_layers(&graphs.decoder, kv_type).iter().map(KvShape::bytes_per_token).sum()
+}
+
 /// A model on the CPU.
 #[derive(Debug)]
 pub(crate) struct CandleBackend {

@@ -4,8 +4,9 @@
 
 use proto::{ShardError, Warmup, shard_error::Kind};
 
+use super::super::check;
 use super::{args, fixture, load};
-use crate::args::Device;
+use crate::args::{Device, Quantize};
 
 fn warmup(warmup: &Warmup) -> Result<proto::WarmupReply, (Kind, String)> {
     let mut engine = load(&args(fixture("tiny-llama-tied").to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();
@@ -47,6 +48,28 @@ fn wishes_are_met() {
 fn a_small_cache_shortens_rows_that_have_no_length_of_their_own() {
     let reply = warmup(&Warmup { max_batch_total_tokens: Some(64), ..Warmup::default() }).unwrap();
     assert_eq!((reply.max_total_tokens, reply.num_blocks), (64, 4));
+}
+
+#[test]
+fn what_cannot_be_met_shows_before_weights_are_read() {
+    let mut args = args(fixture("tiny-llama-tied").to_str().unwrap(), Device::Cpu);
+    let tokens = |max_total_tokens| Warmup { max_total_tokens: Some(max_total_tokens), ..Warmup::default() };
+    let bytes = |bytes| Warmup { kv_cache_bytes: Some(bytes), ..Warmup::default() };
+    for good in [Warmup::default(), tokens(128), bytes(1 << 20)] {
+        assert!(check(&args, &good).is_ok(), "{good:?}");
+    }
+    for (wishes, sentence) in [
+        (tokens(129), "max_total_tokens is 129, the model takes at most 128"),
+        (bytes(999 << 40), "--kv-cache-memory is 1098.41 TB, but "),
+        (bytes(16), "raise --kv-cache-memory or lower --max-total-tokens"),
+        (Warmup { max_batch_total_tokens: Some(u32::MAX), ..Warmup::default() }, "lower --max-batch-total-tokens"),
+    ] {
+        let message = check(&args, &wishes).unwrap_err().to_string();
+        assert!(message.contains(sentence), "{message}");
+        assert!(!message.contains("0000 bytes"), "{message}");
+    }
+    args.model.quantize = Some(Quantize::Fp8);
+    assert!(check(&args, &Warmup::default()).unwrap_err().to_string().starts_with("--quantize is fp8"));
 }
 
 #[test]

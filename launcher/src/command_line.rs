@@ -1,0 +1,230 @@
+//! From words and environment variables to [`Args`], and what is said about those that are wrong.
+//!
+//! Door: [`parse`]. clap does the work; this adds that a variable that is empty counts as not set, that an alias of a flag
+//! has a variable too, that a wrong variable is reported as one, and that only what looks alike is suggested.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::builder::Resettable;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
+
+use crate::args::Args;
+
+/// How other servers call what this one has.
+const ELSEWHERE: [(&str, &str); 14] = [
+    ("--batch-size", "--max-batch-prefill-tokens"),
+    ("--ctx-size", "--max-total-tokens"),
+    ("--enable-prefix-caching", "--prefix-caching"),
+    ("--gpu-memory-utilization", "--kv-cache-memory"),
+    ("--host", "--hostname"),
+    ("--max-model-len", "--max-total-tokens"),
+    ("--max-num-batched-tokens", "--max-batch-prefill-tokens"),
+    ("--max-num-seqs", "--max-batch-size"),
+    ("--model", "--model-id"),
+    ("--parallel", "--max-batch-size"),
+    ("--quantization", "--quantize"),
+    ("--tensor-parallel-size", "--num-shard"),
+    ("--tokenizer-config", "--tokenizer-config-path"),
+    ("--tp-size", "--num-shard"),
+];
+
+/// Flags of a launch that `-h` shows; `--help` shows all.
+const NEEDED_MOST: [&str; 15] = [
+    "model-id",
+    "revision",
+    "dtype",
+    "quantize",
+    "device",
+    "num-shard",
+    "hostname",
+    "port",
+    "api-key-file",
+    "max-concurrent-requests",
+    "max-input-tokens",
+    "max-total-tokens",
+    "max-batch-size",
+    "kv-cache-memory",
+    "log-level",
+];
+/// Flags that `health` uses of those of a launch, which it takes all.
+const OF_HEALTH: [&str; 5] = ["pid", "hostname", "port", "uds", "tls-certfile"];
+
+/// Reads the arguments; the first is the program's name.
+///
+/// # Errors
+/// What is wrong with them, or what was asked for in place of work: help, or the version.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Args, Error> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let mut command = with_variables(with_short_help(Args::command()));
+    if arguments.get(1).is_some_and(|word| command.find_subcommand(word).is_some()) {
+        // A subcommand has flags of its own, with the same variables.
+        command = command.mut_args(|arg| arg.env(Resettable::Reset));
+    }
+    let matches = command.try_get_matches_from_mut(&arguments);
+    let args = matches
+        .and_then(|mut matches| Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command)));
+    args.map_err(|error| {
+        // Until then flags of other subcommands have no text.
+        command.build();
+        name_variables(with_near_suggestion(error), &command, &arguments)
+    })
+}
+
+/// The same command, whose help shows what is needed.
+fn with_short_help(command: Command) -> Command {
+    let is_one_of = |names: &[&str], arg: &Arg| arg.get_long().is_none_or(|long| names.contains(&long));
+    let short = |arg: Arg| if is_one_of(&NEEDED_MOST, &arg) { arg } else { arg.hide_short_help(true) };
+    let of_health = |arg: Arg| if is_one_of(&OF_HEALTH, &arg) { arg } else { arg.hide(true) };
+    let command = command.mut_args(short).mut_subcommand("plan", |plan| plan.mut_args(short));
+    command.mut_subcommand("health", |health| health.mut_args(of_health))
+}
+
+/// The same command, and its subcommands, where each flag has the variable that is set for it, if any.
+fn with_variables(command: Command) -> Command {
+    command.mut_args(with_variable).mut_subcommands(with_variables)
+}
+
+fn with_variable(arg: Arg) -> Arg {
+    let is_set = |name: &OsStr| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let arg = if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg };
+    let Some(own) = arg.get_env().map(OsStr::to_owned).filter(|own| !is_set(own)) else { return arg };
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    let mut twins = aliases.iter().map(|alias| alias.to_uppercase().replace('-', "_"));
+    match twins.find(|twin| is_set(OsStr::new(twin))) {
+        // clap wants names that live as long as the process.
+        Some(twin) => arg.env(&*twin.leak()),
+        // It is set and empty, as `${NAME:-}` in a compose file makes it.
+        None if std::env::var_os(own).is_some() => arg.env(Resettable::Reset),
+        None => arg,
+    }
+}
+
+/// The error without a suggestion that only a computer takes for alike.
+fn with_near_suggestion(mut error: Error) -> Error {
+    for (wrong, suggested) in [
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        (ContextKind::InvalidValue, ContextKind::SuggestedValue),
+    ] {
+        let Some(ContextValue::String(wrong)) = error.get(wrong).cloned() else { continue };
+        let near = match error.get(suggested) {
+            Some(ContextValue::String(name)) => Some(name).filter(|name| is_near(&wrong, name)).cloned(),
+            Some(ContextValue::Strings(names)) => names.iter().find(|name| is_near(&wrong, name)).cloned(),
+            _ => None,
+        };
+        let known = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == wrong).map(|(_, here)| (*here).to_owned());
+        match known.filter(|_| error.kind() == ErrorKind::UnknownArgument).or(near) {
+            Some(name) => error.insert(suggested, ContextValue::String(name)),
+            None => error.remove(suggested),
+        };
+    }
+    error
+}
+
+/// Whether a person may have typed one and meant the other.
+fn is_near(wrong: &str, meant: &str) -> bool {
+    let max_distance = (wrong.trim_start_matches('-').len() / 3).max(1);
+    strsim::osa_distance(wrong, meant) <= max_distance
+}
+
+/// The error with variables in place of the flags that they stood for.
+fn name_variables(error: Error, command: &Command, arguments: &[OsString]) -> Error {
+    let text = error.render().to_string();
+    let mut named = text.clone();
+    for arg in all_args(command) {
+        let is_set = |variable: &&OsStr| std::env::var_os(variable).is_some();
+        if let Some(variable) = arg.get_env().filter(is_set).filter(|_| !is_given(arg, arguments)) {
+            let variable = format!("the environment variable {}", variable.display());
+            named = named.replace(&format!("'{arg}'"), &variable);
+        }
+    }
+    if named == text {
+        return error;
+    }
+    Error::raw(error.kind(), named.strip_prefix("error: ").unwrap_or(&named))
+}
+
+fn all_args(command: &Command) -> Vec<&Arg> {
+    command.get_arguments().chain(command.get_subcommands().flat_map(all_args)).collect()
+}
+
+/// Whether one of the words is this flag.
+fn is_given(arg: &Arg, arguments: &[OsString]) -> bool {
+    let longs = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
+    let longs: Vec<String> = longs.map(|long| format!("--{long}")).collect();
+    let shorts: Vec<String> =
+        arg.get_short_and_visible_aliases().unwrap_or_default().iter().map(|c| format!("-{c}")).collect();
+    arguments.iter().map(|word| word.to_string_lossy()).any(|word| {
+        longs.iter().any(|long| word.split('=').next() == Some(long))
+            || shorts.iter().any(|short| word.starts_with(short))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(words: &[&str]) -> String {
+        let words = ["text-generation-launcher"].iter().chain(words).map(OsString::from);
+        parse(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_what_looks_alike_is_suggested() {
+        for (words, suggestion) in [
+            (&["--prot", "1"][..], Some("'--port'")),
+            (&["--modle-id=x"], Some("'--model-id'")),
+            (&["--max-model-len", "1"], Some("'--max-total-tokens'")),
+            (&["--tensor-parallel-size=2"], Some("'--num-shard'")),
+            (&["plam"], Some("'plan'")),
+            (&["--rope-scalings", "x"], Some("'--rope-scaling'")),
+            (&["--flash-attention"], None),
+            (&["--share-origin", "x"], None),
+            (&["chat"], None),
+            (&["list"], None),
+            (&["--device", "npu7"], None),
+        ] {
+            let text = error(words);
+            let tip = text.lines().find(|line| line.contains("tip:") || line.contains("similar"));
+            match suggestion {
+                Some(name) => assert!(tip.is_some_and(|tip| tip.contains(name)), "{words:?}: {text}"),
+                None => assert_eq!(tip, None, "{words:?}: {text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn help_is_short_or_whole_and_speaks_of_flags() {
+        let [short, long, plan, health] =
+            [&["-h"][..], &["--help"], &["plan", "--help"], &["health", "--help"]].map(error);
+        assert!(short.lines().count() <= 80, "{} lines", short.lines().count());
+        for flag in ["--model-id", "--port", "--num-shard", "--help shows all"] {
+            assert!(short.contains(flag) && long.contains(flag.split(' ').next().unwrap()), "{flag}");
+        }
+        assert!(!short.contains("--waiting-served-ratio") && long.contains("--waiting-served-ratio"));
+        for heading in ["Model:", "Hugging Face Hub:", "Processes:", "HTTP:", "Limits of a request:", "Log:"] {
+            assert!(long.contains(&format!("\n{heading}\n")), "{heading}");
+        }
+        for help in [&short, &long, &plan, &health] {
+            assert!(!help.contains("::") && !help.contains("](") && !help.contains("[`"), "{help}");
+        }
+        assert!(health.contains("--uds") && health.contains("--pid"), "{health}");
+        assert!(!health.contains("--payload-limit") && !health.contains("--cors-allow-origin"), "{health}");
+    }
+
+    #[test]
+    fn names_of_others_lead_to_flags_that_exist() {
+        let command = Args::command();
+        for (_, here) in ELSEWHERE {
+            let is_it = |arg: &Arg| arg.get_long().is_some_and(|long| here == format!("--{long}"));
+            assert!(command.get_arguments().any(is_it), "{here}");
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_a_value() {
+        let text = error(&["--max-total-tokens", "-1"]);
+        assert!(text.contains("'-1' for '--max-total-tokens <MAX_TOTAL_TOKENS>'"), "{text}");
+    }
+}

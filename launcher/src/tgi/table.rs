@@ -1,0 +1,102 @@
+//! To add a flag of TGI that is taken and not acted on: one row in [`TABLE`], with its reason.
+
+use std::fmt;
+
+/// What becomes of a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing is lost without it.
+    Harmless,
+    /// Something is lost, but answers are the same.
+    Missing,
+    /// Answers, or the machine's memory, would be others than asked for: the server does not start.
+    Refused,
+}
+
+/// A flag: what becomes of it, why, and what to do instead.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) flag: &'static str,
+    pub(super) short: Option<char>,
+    pub(super) verdict: Verdict,
+    pub(super) reason: &'static str,
+    /// A value that asks for what is done anyway, beside those that mean no.
+    neutral: Option<f64>,
+}
+
+/// Values that mean no, in lower case.
+const NO: [&str; 5] = ["", "0", "false", "no", "off"];
+
+/// Every flag that TGI has and this server does not act on.
+pub(super) const TABLE: [Row; 19] = [
+    Row::new("cuda-graphs", Verdict::Harmless, "programs are compiled for their batch sizes before the port opens"),
+    Row::new("disable-custom-kernels", Verdict::Harmless, "the device chooses its kernels"),
+    Row::new("enable-prefill-logprobs", Verdict::Harmless, "`decoder_input_details` always works"),
+    Row { short: Some('e'), ..Row::new("env", Verdict::Harmless, "the subcommand `plan` shows devices and processes") },
+    Row::new("master-addr", Verdict::Harmless, "shards of one host find each other without an address"),
+    Row::new("master-port", Verdict::Harmless, "shards of one host find each other without a port"),
+    Row::new("trust-remote-code", Verdict::Harmless, "code of a model's repository is never run"),
+    Row::new("usage-stats", Verdict::Harmless, "nothing is ever reported to anybody"),
+    Row::new("ngrok-authtoken", Verdict::Harmless, "no tunnel is opened; the program `ngrok` opens one to --port"),
+    Row::new("ngrok-edge", Verdict::Harmless, "no tunnel is opened; the program `ngrok` opens one to --port"),
+    Row::new("otlp-endpoint", Verdict::Missing, "no spans are exported; log lines have `trace_id` and `parent_id`"),
+    Row::new("otlp-service-name", Verdict::Missing, "no spans are exported; log lines have `trace_id` and `parent_id`"),
+    Row::new("prometheus-port", Verdict::Missing, "metrics are at /metrics of --port, and no second port is opened"),
+    Row::new("speculate", Verdict::Missing, "tokens are not guessed ahead; answers are the same, leave it out"),
+    Row {
+        neutral: Some(1.0),
+        ..Row::new(
+            "cuda-memory-fraction",
+            Verdict::Refused,
+            "the share of a GPU cannot be bounded; bound its largest part with --kv-cache-memory, such as 60%",
+        )
+    },
+    Row::new(
+        "lora-adapters",
+        Verdict::Refused,
+        "adapters are not loaded; merge one into its model (peft: `merge_and_unload`, `save_pretrained`) and pass that \
+         with --model-id",
+    ),
+    Row::new(
+        "ngrok",
+        Verdict::Refused,
+        "no tunnel is opened; leave it out and run the program `ngrok http` with the value of --port",
+    ),
+    Row::new(
+        "rope-factor",
+        Verdict::Refused,
+        "positions are scaled as the model says; write `rope_scaling` into its config.json, and leave it out here",
+    ),
+    Row::new(
+        "rope-scaling",
+        Verdict::Refused,
+        "positions are scaled as the model says; write `rope_scaling` into its config.json, and leave it out here",
+    ),
+];
+
+impl Row {
+    const fn new(flag: &'static str, verdict: Verdict, reason: &'static str) -> Self {
+        Self { flag, short: None, verdict, reason, neutral: None }
+    }
+
+    /// The environment variable that says the same. ENV is none of TGI's, and means other things to others.
+    pub(super) fn variable(&self) -> Option<String> {
+        (self.flag != "env").then(|| self.flag.to_uppercase().replace('-', "_"))
+    }
+
+    /// Whether a value asks for what is done without the flag.
+    pub(super) fn asks_for_nothing(&self, value: &str) -> bool {
+        let value = value.trim().to_lowercase();
+        NO.contains(&value.as_str()) || (self.neutral.is_some() && value.parse().ok() == self.neutral)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Harmless => "changes nothing",
+            Self::Missing => "warns",
+            Self::Refused => "refused",
+        })
+    }
+}

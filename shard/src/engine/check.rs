@@ -1,0 +1,54 @@
+//! What can be found wrong before a weight is read: types, the model's description, limits that it or the machine cannot meet.
+//!
+//! Door: [`check`]. What the processor could still allocate is asked before weights take their part, so whoever passes may
+//! fail later, but nobody fails here who would have been served.
+
+use model_files::ModelFiles;
+use proto::Warmup;
+
+use super::limits::{self, Facts};
+use super::load::{Description, check_ranks, check_types, describe, kv_type};
+use super::{EngineError, config_json, num_threads};
+use crate::args::{Device, ShardArgs};
+use crate::backend::candle::kv_bytes_per_token;
+use crate::backend::{LocalRanks, MemoryPlan, Processors};
+use crate::models::Config;
+
+/// Memory that nothing is too large for, where only the device knows how much it has.
+const UNKNOWN: MemoryPlan = MemoryPlan { available_bytes: u64::MAX, cache_percent: 100 };
+
+/// Checks one of the shards of a launch whose device is chosen, and what the router will ask of it.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError> {
+    let ShardArgs { model, rank, world_size, devices_per_shard, .. } = args;
+    let device = model.device;
+    check_ranks(device, args)?;
+    check_types(device, model)?;
+    let num_ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard).num_ranks;
+    let files = ModelFiles::open(&model.model_id)?;
+    let config = Config::parse(&config_json(&files)?)?;
+    let (kv_bytes_per_token, memory) = match device {
+        Device::Mock => (0, UNKNOWN),
+        Device::Cpu => {
+            num_threads(model.threads, &Processors::of_process())?;
+            let Description { dtype, graphs, .. } = describe(&files, &config, model, num_ranks)?;
+            let kv_type = kv_type(model.kv_cache_dtype, dtype);
+            (kv_bytes_per_token(&graphs, kv_type), MemoryPlan::of_host(num_ranks)?)
+        }
+        Device::Auto | Device::XlaCpu | Device::Tpu | Device::Cuda => {
+            describe(&files, &config, model, num_ranks)?;
+            (0, UNKNOWN)
+        }
+    };
+    if let (Device::Cpu | Device::XlaCpu, Some(asked_bytes)) = (device, wishes.kv_cache_bytes) {
+        let MemoryPlan { available_bytes, .. } = MemoryPlan::of_host(num_ranks)?;
+        if asked_bytes > available_bytes {
+            return Err(EngineError::KvCacheMemory { asked_bytes, available_bytes });
+        }
+    }
+    let (max_position_embeddings, vocab_size) = (config.max_position_embeddings()?, config.vocab_size()?);
+    limits::choose(wishes, &Facts { max_position_embeddings, vocab_size, kv_bytes_per_token, memory })?;
+    Ok(())
+}
