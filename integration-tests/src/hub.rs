@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use serde_json::json;
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 /// The commit that `main` is.
@@ -247,7 +248,7 @@ impl State {
             return Answer::new(307, vec![("Location", format!("{cached}{name}")), commit]);
         }
         let mut answer = self.contents(request, fault);
-        answer.headers.extend([("ETag", format!("\"{}\"", &sha256(bytes)[..40])), commit]);
+        answer.headers.extend([("ETag", format!("\"{}\"", git_sha1(bytes))), commit]);
         answer
     }
 
@@ -330,6 +331,12 @@ fn read_request(connection: &TcpStream, is_elsewhere: bool) -> std::io::Result<O
 /// The Hub keeps files of this kind elsewhere, under their SHA-256.
 fn is_large(name: &str) -> bool {
     name.ends_with(".safetensors")
+}
+
+/// What git calls a file.
+fn git_sha1(bytes: &[u8]) -> String {
+    let hash = Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn sha256(bytes: &[u8]) -> String {

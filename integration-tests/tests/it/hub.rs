@@ -223,6 +223,7 @@ fn a_hub_that_does_not_answer_leaves_what_is_in_the_cache() {
     let (error, status) = User::new(&hub).failure(&[("HF_ENDPOINT", &endpoint)]);
     assert_eq!(status, 1, "{error}");
     assert!(error.contains(&format!("{endpoint} cannot be reached")) && error.contains("HF_HUB_OFFLINE=1"), "{error}");
+    assert_eq!(error.matches("cannot be reached").count(), 1, "{error}");
 }
 
 #[test]

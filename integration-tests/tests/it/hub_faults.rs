@@ -128,7 +128,13 @@ fn a_refusal_says_what_to_do() {
 #[test]
 fn what_is_not_the_file_is_not_kept() {
     let large = "/blobs/model";
-    check_failure(("GET", large, HubFault::WrongByte), &[], 1, &["sha256 of model.safetensors is ", "the Hub says "]);
+    check_failure(("GET", large, HubFault::WrongByte), &[], 1, &["checksum of model.safetensors is ", "the Hub says "]);
+    check_failure(
+        ("GET", "/config.json", HubFault::WrongByte),
+        &[],
+        1,
+        &["checksum of config.json is ", "the Hub says "],
+    );
     check_failure(("GET", large, HubFault::Longer(5)), &[], 2, &["bytes from 0 of 269517, expected from 0 of 269512"]);
     let etag = HubFault::Header("X-Linked-Etag", "\"../../x\"".to_owned());
     check_failure(("HEAD", "model.safetensors", etag), &[], 2, &["no usable ETag"]);

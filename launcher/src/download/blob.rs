@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use super::checksum::Checksum;
 
 use super::cache::{failed, sync_folder};
 use super::error::HubError;
@@ -20,14 +20,14 @@ pub(crate) struct Incomplete<'a> {
     file: File,
     path: PathBuf,
     len_bytes: u64,
-    hash: Option<Sha256>,
+    checksum: Option<Checksum>,
     /// Whether some of it came with an earlier download.
     is_resumed: bool,
 }
 
 impl<'a> Incomplete<'a> {
-    /// Opens what is there. Of files without a SHA-256 nothing is taken over, because nobody would notice if the
-    /// computer had lost power while it was written.
+    /// Opens what is there. Of files without a checksum nothing is taken over, because nobody would notice if the computer
+    /// had lost power while it was written.
     ///
     /// # Errors
     /// [`HubError::Disk`].
@@ -35,9 +35,9 @@ impl<'a> Incomplete<'a> {
         let options = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let file = options.map_err(failed("open", &path))?;
         let len_bytes = file.metadata().map_err(failed("look at", &path))?.len();
-        let mut incomplete = Self { remote, file, path, len_bytes: 0, hash: None, is_resumed: false };
-        incomplete.hash = remote.sha256().map(|_| Sha256::new());
-        if incomplete.hash.is_some() && len_bytes <= remote.size_bytes {
+        let checksum = Checksum::new(remote);
+        let mut incomplete = Self { remote, file, path, len_bytes: 0, checksum, is_resumed: false };
+        if incomplete.checksum.is_some() && len_bytes <= remote.size_bytes {
             incomplete.read_back(len_bytes)?;
         } else if len_bytes > 0 {
             incomplete.restart()?;
@@ -66,7 +66,7 @@ impl<'a> Incomplete<'a> {
     /// [`HubError::Disk`].
     pub(crate) fn restart(&mut self) -> Result<(), HubError> {
         self.file.set_len(0).and_then(|()| self.file.rewind()).map_err(failed("write", &self.path))?;
-        self.hash = self.remote.sha256().map(|_| Sha256::new());
+        self.checksum = Checksum::new(self.remote);
         (self.len_bytes, self.is_resumed) = (0, false);
         Ok(())
     }
@@ -74,22 +74,18 @@ impl<'a> Incomplete<'a> {
     /// Whether all bytes are there and right. Wrong bytes of an earlier download are thrown away.
     ///
     /// # Errors
-    /// [`HubError::Sha256`] when bytes that came just now are wrong.
+    /// [`HubError::Checksum`] when bytes that came just now are wrong.
     pub(crate) fn is_complete(&mut self) -> Result<bool, HubError> {
         if self.len_bytes < self.remote.size_bytes {
             return Ok(false);
         }
-        let digest = self.hash.as_ref().map(|hash| hash.clone().finalize());
-        let found: Option<String> = digest.map(|digest| digest.iter().map(|byte| format!("{byte:02x}")).collect());
-        match (found, self.remote.sha256()) {
-            (Some(found), Some(expected)) if !found.eq_ignore_ascii_case(expected) => {
-                let was_resumed = self.is_resumed;
-                self.restart()?;
-                let (name, expected) = (self.remote.name.clone(), expected.to_owned());
-                if was_resumed { Ok(false) } else { Err(HubError::Sha256 { name, found, expected }) }
-            }
-            _ => Ok(true),
-        }
+        let Some(found) = self.checksum.as_ref().and_then(|checksum| checksum.other_than(&self.remote.etag)) else {
+            return Ok(true);
+        };
+        let was_resumed = self.is_resumed;
+        self.restart()?;
+        let (name, expected) = (self.remote.name.clone(), self.remote.etag.clone());
+        if was_resumed { Ok(false) } else { Err(HubError::Checksum { name, found, expected }) }
     }
 
     /// Makes it durable and moves it to its place in one step.
@@ -122,8 +118,8 @@ impl<'a> Incomplete<'a> {
 
     fn count(&mut self, bytes: &[u8]) {
         self.len_bytes += bytes.len() as u64;
-        if let Some(hash) = &mut self.hash {
-            hash.update(bytes);
+        if let Some(checksum) = &mut self.checksum {
+            checksum.update(bytes);
         }
     }
 }

@@ -51,11 +51,13 @@ pub(crate) enum HubError {
         "{endpoint} cannot be reached: {reason}; {}, or set HF_HUB_OFFLINE=1 where the model is in the cache",
         network_advice(.reason)
     )]
-    Unreachable { endpoint: String, reason: String, is_passing: bool },
+    Unreachable { endpoint: String, reason: String, how: Unreached },
     #[error("{name} ended after {received_bytes} of {size_bytes} bytes: {reason}")]
     Cut { name: String, received_bytes: u64, size_bytes: u64, reason: String },
-    #[error("sha256 of {name} is {found}, but the Hub says {expected}; what was received is removed")]
-    Sha256 { name: String, found: String, expected: String },
+    #[error("{endpoint} sends to {url}, which is not encrypted; nothing is read from there")]
+    Open { endpoint: String, url: String },
+    #[error("checksum of {name} is {found}, but the Hub says {expected}; what was received is removed")]
+    Checksum { name: String, found: String, expected: String },
     #[error("{action} {}: {source}{}", .path.display(), disk_advice(.source))]
     Disk { action: &'static str, path: PathBuf, source: io::Error },
     #[error(
@@ -96,15 +98,36 @@ pub(crate) enum HubError {
     Stopped,
 }
 
+/// How the Hub was not reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unreached {
+    /// At once: there is no network, no such name, or nobody who listens.
+    Refused,
+    /// Nobody answered in time.
+    Silent,
+    /// A connection broke.
+    Broken,
+    /// For good: a certificate that nobody trusts, or a request that cannot be made.
+    Final,
+}
+
 impl HubError {
     /// Whether it may go away by itself.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable { is_passing, .. } => *is_passing,
+            Self::Unreachable { how, .. } => *how != Unreached::Final,
             Self::TooManyRequests { retry_after, .. } => retry_after.is_none_or(|wait| wait <= MAX_RETRY_AFTER),
             Self::Status { status, .. } => *status == 408 || *status >= 500,
             Self::Cut { .. } => true,
             _ => false,
+        }
+    }
+
+    /// How the Hub was not reached, if it was not.
+    pub(crate) fn unreached(&self) -> Option<Unreached> {
+        match self {
+            Self::Unreachable { how, .. } => Some(*how),
+            _ => None,
         }
     }
 
@@ -124,7 +147,7 @@ impl HubError {
             | Self::Unreachable { .. }
             | Self::Disk { .. }
             | Self::NoSpace { .. }
-            | Self::Sha256 { .. }
+            | Self::Checksum { .. }
             | Self::Signals(_)
             | Self::Thread(_)
             | Self::Silent

@@ -19,7 +19,7 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
 
-use super::error::HubError;
+use super::error::{HubError, Unreached};
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 10;
@@ -49,7 +49,7 @@ pub(crate) struct Listing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteFile {
     pub(crate) name: String,
-    /// Name of its contents; the SHA-256 of large files.
+    /// Name of its contents: their SHA-256, or what git calls them.
     pub(crate) etag: String,
     pub(crate) size_bytes: u64,
     pub(crate) url: String,
@@ -84,6 +84,8 @@ impl<'a> Hub<'a> {
             .http_status_as_error(false)
             .user_agent(user_agent)
             .tls_config(tls)
+            // Whoever is asked over an encrypted connection cannot send elsewhere over an open one.
+            .https_only(settings.endpoint.starts_with("https:"))
             .timeout_resolve(Some(settings.timeout))
             .timeout_connect(Some(settings.timeout))
             .timeout_recv_response(Some(settings.timeout))
@@ -200,13 +202,20 @@ impl<'a> Hub<'a> {
     }
 
     fn unreachable(&self, error: &ureq::Error) -> HubError {
-        use ureq::Error::{ConnectionFailed, HostNotFound, Io, Protocol, Timeout};
-        let is_passing = match error {
+        use ureq::Error::{ConnectionFailed, HostNotFound, Io, Protocol, RequireHttpsOnly, Timeout};
+        if let RequireHttpsOnly(url) = error {
+            return HubError::Open { endpoint: self.settings.endpoint.clone(), url: url.clone() };
+        }
+        let how = match error {
             // So do certificates fail.
-            Io(error) => error.kind() != ErrorKind::InvalidData,
-            error => matches!(error, ConnectionFailed | HostNotFound | Protocol(_) | Timeout(_)),
+            Io(error) if error.kind() == ErrorKind::InvalidData => Unreached::Final,
+            Io(error) if is_refusal(error.kind()) => Unreached::Refused,
+            ConnectionFailed | HostNotFound => Unreached::Refused,
+            Timeout(_) => Unreached::Silent,
+            Io(_) | Protocol(_) => Unreached::Broken,
+            _ => Unreached::Final,
         };
-        HubError::Unreachable { endpoint: self.settings.endpoint.clone(), reason: error.to_string(), is_passing }
+        HubError::Unreachable { endpoint: self.settings.endpoint.clone(), reason: error.to_string(), how }
     }
 
     fn refusal(&self, response: &Response<Body>, url: &str, asked: Asked<'_>) -> HubError {
@@ -233,11 +242,8 @@ impl<'a> Hub<'a> {
     }
 }
 
-impl RemoteFile {
-    /// The SHA-256 that its bytes must have, where the Hub knows it.
-    pub(crate) fn sha256(&self) -> Option<&str> {
-        (self.etag.len() == 64 && self.etag.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(&self.etag)
-    }
+fn is_refusal(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable)
 }
 
 /// Whether this is the name of a commit, and not that of a branch or a tag.
@@ -304,6 +310,8 @@ fn absolute(url: &str, location: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::HubArgs;
+    use crate::variables::Environment;
 
     #[test]
     fn headers_are_read() {
@@ -325,6 +333,23 @@ mod tests {
         for other in ["http://h:2/a", "https://h:1/a", "//h:1/a", "nonsense"] {
             assert!(!has_same_host(other, "http://h:1"), "{other}");
         }
+    }
+
+    #[test]
+    fn an_encrypted_hub_sends_nobody_to_an_open_place() {
+        let settings = |endpoint: &str| {
+            let environment = Environment([("HOME", "/nowhere".into()), ("HF_ENDPOINT", endpoint.into())].into());
+            Settings::new(&HubArgs::default(), &environment).unwrap()
+        };
+        // Nobody listens there.
+        let url = "http://127.0.0.1:1/x".to_owned();
+        let file = RemoteFile { name: "x".into(), etag: "e".into(), size_bytes: 1, url };
+        let error = |settings: &Settings| {
+            Hub::new("org/tiny", "main", settings).unwrap().open(&file, 0).err().unwrap().to_string()
+        };
+        let refused = error(&settings("https://hub.example"));
+        assert!(refused.starts_with("https://hub.example sends to http://127.0.0.1:1/x, which is not"), "{refused}");
+        assert!(error(&settings("http://hub.example")).contains("cannot be reached"));
     }
 
     #[test]

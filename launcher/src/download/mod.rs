@@ -2,11 +2,12 @@
 //! Python's tools share. `demo` and local directories never get here.
 //!
 //! Doors: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment, `hub` asks,
-//! `files` chooses, `cache` and `blob` keep, `snapshot` does all of it on a thread of its own, and `progress` shows it.
+//! `files` chooses, `cache` and `blob` keep, `checksum` compares, `snapshot` does all of it on a thread of its own, and `progress` shows it.
 //! The thread is not joined when a signal ends the wait: whatever a download leaves, the next one goes on from.
 
 mod blob;
 mod cache;
+mod checksum;
 mod error;
 mod files;
 mod hub;

@@ -38,6 +38,8 @@ pub(crate) struct Display {
     files: BTreeMap<String, FileProgress>,
     /// Of a terminal.
     bars: Option<MultiProgress>,
+    /// What was told last, and is not told again.
+    last_error: String,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,7 @@ impl Display {
     /// For the process's stdout; bars only where they are asked for.
     pub(crate) fn new(has_bars: bool) -> Self {
         let bars = has_bars.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stdout()));
-        Self { files: BTreeMap::new(), bars }
+        Self { files: BTreeMap::new(), bars, last_error: String::new() }
     }
 
     /// Shows what happened.
@@ -65,9 +67,11 @@ impl Display {
             Event::Received { name, done_bytes } => self.advance(&name, done_bytes),
             Event::Finished { name } => self.finish(&name),
             Event::Waiting { name } => self.line(|| tracing::info!("waiting for another download of {name}")),
-            Event::Retrying { error, delay } => {
+            Event::Retrying { error, delay } if self.last_error != error => {
                 self.line(|| tracing::warn!("{error}; trying again in {:.1} s", delay.as_secs_f64()));
+                self.last_error = error;
             }
+            Event::Retrying { .. } => {}
             Event::Fallback { error } => self.line(|| tracing::warn!("{error}; the model is taken from the cache")),
             // Told by who waits for it.
             Event::Ended(_) => {}

@@ -3,10 +3,12 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::error::HubError;
+use super::error::{HubError, Unreached};
 
 /// Failures in a row that bring nothing, until one is final.
 const MAX_FAILURES: u32 = 6;
+/// The same where nobody is reached, which seldom passes in seconds.
+const MAX_UNREACHED: u32 = 3;
 /// Doubled by each failure: about a quarter of a minute in all.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 
@@ -28,7 +30,11 @@ impl Retry {
     /// first of a new row.
     pub(crate) fn delay_after(&mut self, error: &HubError, brought: bool) -> Option<Duration> {
         self.num_failures = if brought { 1 } else { self.num_failures + 1 };
-        if self.num_failures >= MAX_FAILURES || !error.is_passing() {
+        let max_failures = match error.unreached() {
+            Some(Unreached::Refused | Unreached::Silent) => MAX_UNREACHED,
+            _ => MAX_FAILURES,
+        };
+        if self.num_failures >= max_failures || !error.is_passing() {
             return None;
         }
         let delay = FIRST_DELAY * 2_u32.pow(self.num_failures - 1);
@@ -88,6 +94,18 @@ mod tests {
         }
         assert_eq!(retry.delay_after(&status(503), false), None);
         assert!(retry.delay_after(&status(503), true).is_some(), "a row that brought something begins anew");
+    }
+
+    #[test]
+    fn who_is_not_reached_is_soon_given_up() {
+        for (how, expected) in
+            [(Unreached::Refused, 2), (Unreached::Silent, 2), (Unreached::Broken, 5), (Unreached::Final, 0)]
+        {
+            let error = HubError::Unreachable { endpoint: "e".into(), reason: "r".into(), how };
+            let mut retry = Retry::default();
+            let num_delays = std::iter::from_fn(|| retry.delay_after(&error, false)).count();
+            assert_eq!(num_delays, expected, "{how:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::mpsc::SyncSender;
 
 use super::blob::{CHUNK_BYTES, Incomplete};
 use super::cache::{ModelCache, Snapshot, free_bytes};
-use super::error::HubError;
+use super::error::{HubError, Unreached};
 use super::files::{self, Weights};
 use super::hub::{Hub, Listing, RemoteFile, is_commit};
 use super::progress::Event;
@@ -207,7 +207,10 @@ impl<'a> Download<'a> {
     /// Waits after a failure, or gives it back when it is final.
     fn pause(&self, retry: &mut Retry, error: HubError, brought: bool) -> Result<(), HubError> {
         let Some(delay) = retry.delay_after(&error, brought) else { return Err(error) };
-        self.tell(Event::Retrying { error: error.to_string(), delay })?;
+        // That ends within seconds, and is then told.
+        if error.unreached() != Some(Unreached::Refused) {
+            self.tell(Event::Retrying { error: error.to_string(), delay })?;
+        }
         self.stop.wait(delay)
     }
 
