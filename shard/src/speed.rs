@@ -42,7 +42,43 @@ pub struct SpeedArgs {
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct SpeedError(#[from] EngineError);
+pub struct SpeedError(#[from] Reason);
+
+#[derive(Debug, thiserror::Error)]
+enum Reason {
+    #[error(
+        "--device is {0}, but bench measures the processor: leave it out. For another device start a server on it, and measure \
+         that with a client (bench/README.md)"
+    )]
+    Device(Device),
+    #[error(
+        "--prompt-tokens and --steps make sequences of {num_tokens} tokens, the model takes at most {most}; lower --prompt-tokens"
+    )]
+    TooLong { num_tokens: usize, most: usize },
+    #[error("{0}; here that is --rows times --prompt-tokens: lower one of them")]
+    Memory(Box<EngineError>),
+    #[error(transparent)]
+    Engine(Box<EngineError>),
+}
+
+impl From<EngineError> for Reason {
+    /// Names the flags that `bench` has.
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::BeyondModel { max_total_tokens, max_position_embeddings } => {
+                Self::TooLong { num_tokens: max_total_tokens, most: max_position_embeddings }
+            }
+            EngineError::OutOfMemory { .. } | EngineError::CacheTooSmall { .. } => Self::Memory(Box::new(error)),
+            error => Self::Engine(Box::new(error)),
+        }
+    }
+}
+
+impl From<EngineError> for SpeedError {
+    fn from(error: EngineError) -> Self {
+        Self(error.into())
+    }
+}
 
 /// Sequences that run, each in a slot of the same number with blocks of its own.
 struct Sequences {
@@ -64,9 +100,11 @@ struct Machine {
 /// When the model cannot be loaded, or its steps need more memory than there is.
 pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<String, SpeedError> {
     let start = Instant::now();
-    let mut engine = engine::load(&shard_args(&args.model), progress)?;
     let sequences = Sequences::of(args);
-    let kv_bytes_per_token = warm_up(&mut engine, args, &sequences, progress)?;
+    let (shard_args, warmup) = (shard_args(&args.model)?, sequences.warmup(args));
+    engine::check(&shard_args, &warmup)?;
+    let mut engine = engine::load(&shard_args, progress)?;
+    let kv_bytes_per_token = warm_up(&mut engine, &warmup, progress)?;
     let mut text = format!("loaded and warm after {:.1} s\n", start.elapsed().as_secs_f64());
     let machine = Machine::of(args, &engine)?;
     let bandwidth = machine.bandwidth();
@@ -127,8 +165,19 @@ impl Machine {
 impl Sequences {
     fn of(args: &SpeedArgs) -> Self {
         let num_sequences = args.rows.iter().copied().max().unwrap_or(1);
-        let blocks_each = (args.prompt_tokens + args.steps + 1).div_ceil(BLOCK_SIZE as u32);
-        Self { num_sequences, blocks_each, len: args.prompt_tokens }
+        let num_tokens = args.prompt_tokens.saturating_add(args.steps).saturating_add(1);
+        Self { num_sequences, blocks_each: num_tokens.div_ceil(BLOCK_SIZE as u32), len: args.prompt_tokens }
+    }
+
+    fn warmup(&self, args: &SpeedArgs) -> Warmup {
+        let total_tokens = self.blocks_each.saturating_mul(BLOCK_SIZE as u32);
+        Warmup {
+            max_total_tokens: Some(total_tokens),
+            max_batch_prefill_tokens: Some(args.prompt_tokens),
+            max_batch_total_tokens: Some(total_tokens.saturating_mul(self.num_sequences)),
+            max_batch_size: Some(self.num_sequences),
+            ..Warmup::default()
+        }
     }
 
     fn chunk(&self, slot: u32) -> PromptChunk {
@@ -156,9 +205,12 @@ impl Sequences {
     }
 }
 
-fn shard_args(model: &ModelArgs) -> ShardArgs {
+fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
+    if !matches!(model.device, Device::Auto | Device::Cpu) {
+        return Err(Reason::Device(model.device).into());
+    }
     let model = ModelArgs { device: Device::Cpu, ..model.clone() };
-    ShardArgs {
+    Ok(ShardArgs {
         model,
         uds_path: std::path::PathBuf::new(),
         rank: 0,
@@ -167,25 +219,12 @@ fn shard_args(model: &ModelArgs) -> ShardArgs {
         collective_path: None,
         json_output: false,
         log_level: String::new(),
-    }
+    })
 }
 
 /// Bytes of the keys and values of a token.
-fn warm_up(
-    engine: &mut Engine,
-    args: &SpeedArgs,
-    sequences: &Sequences,
-    progress: &mut Progress<'_>,
-) -> Result<f64, EngineError> {
-    let total_tokens = sequences.blocks_each * BLOCK_SIZE as u32;
-    let warmup = Warmup {
-        max_total_tokens: Some(total_tokens),
-        max_batch_prefill_tokens: Some(args.prompt_tokens),
-        max_batch_total_tokens: Some(total_tokens * sequences.num_sequences),
-        max_batch_size: Some(sequences.num_sequences),
-        ..Warmup::default()
-    };
-    let reply = engine.warmup(&warmup, progress)?;
+fn warm_up(engine: &mut Engine, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<f64, EngineError> {
+    let reply = engine.warmup(warmup, progress)?;
     Ok(reply.kv_cache_bytes as f64 / f64::from(reply.num_blocks * BLOCK_SIZE as u32))
 }
 
@@ -253,6 +292,29 @@ mod tests {
         let report = measure(&Command::parse_from(args).speed, &mut |_, _, _| ()).unwrap();
         let of = |start: &str| report.lines().filter(|line| line.starts_with(start)).count();
         assert_eq!((of("prefill 20 "), of("decode  1 "), of("decode  3 "), of("decode")), (1, 1, 1, 2), "{report}");
+    }
+
+    #[test]
+    fn what_cannot_be_measured_names_the_flags_of_bench() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            speed: SpeedArgs,
+        }
+        let error = |flags: &[&str]| {
+            let cli = <Cli as clap::Parser>::parse_from(["bench"].iter().chain(flags));
+            measure(&cli.speed, &mut |phase, _, _| panic!("{phase} has begun")).unwrap_err().to_string()
+        };
+        for device in ["tpu", "cuda", "xla-cpu", "mock"] {
+            let error = error(&["--device", device]);
+            assert!(error.starts_with(&format!("--device is {device}, but bench measures the processor")), "{error}");
+        }
+        for tokens in ["100000", "4294967295"] {
+            let error = error(&["--prompt-tokens", tokens]);
+            assert!(error.contains("at most 1024; lower --prompt-tokens"), "{error}");
+        }
+        let error = error(&["--prompt-tokens", "900", "--rows", "4000000000"]);
+        assert!(error.contains("--rows times --prompt-tokens: lower one of them"), "{error}");
     }
 
     #[test]
