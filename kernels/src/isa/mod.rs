@@ -57,6 +57,9 @@ pub enum Isa {
     Amx,
 }
 
+/// The names of all of them, slowest first.
+const NAMES: [&str; 7] = ["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"];
+
 /// The instruction set asked for cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
@@ -275,7 +278,7 @@ impl FromStr for Isa {
     type Err = IsaError;
 
     fn from_str(name: &str) -> Result<Self, IsaError> {
-        if !["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"].contains(&name) {
+        if !NAMES.contains(&name) {
             return Err(IsaError::Unknown { name: name.into() });
         }
         let found = Self::available().into_iter().find(|isa| isa.name() == name);
@@ -285,7 +288,12 @@ impl FromStr for Isa {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    /// Names instruction sets, with commas between them, that this machine promises to have: tests fail where one is missing.
+    const REQUIRE_VARIABLE: &str = "HILO_REQUIRE_ISA";
 
     #[test]
     fn a_name_is_looked_up() {
@@ -305,6 +313,29 @@ mod tests {
     fn tiles_are_tested_where_the_vectors_beside_them_are() {
         let available = Isa::available();
         assert_eq!(available.contains(&Isa::Amx), available.contains(&Isa::Avx512Bf16));
+        if !available.contains(&Isa::Amx) {
+            say_aloud("not tested on this machine: tiles, emulated ones neither, for they need avx512-bf16");
+        }
+    }
+
+    #[test]
+    fn what_is_not_tested_here_is_named_and_what_is_required_is_here() {
+        let available: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+        let missing: Vec<&str> = NAMES.into_iter().filter(|name| !available.contains(name)).collect();
+        if !missing.is_empty() {
+            say_aloud(&format!("not tested on this machine: {}", missing.join(", ")));
+        }
+        let required = std::env::var(REQUIRE_VARIABLE).unwrap_or_default();
+        let required = required.split(',').map(str::trim).filter(|name| !name.is_empty());
+        for name in required {
+            let isa = name.parse::<Isa>();
+            assert!(isa.is_ok(), "{REQUIRE_VARIABLE}: {}", isa.unwrap_err());
+        }
+    }
+
+    /// Writes a line that is shown although the test passes: only what the macros print is held back.
+    fn say_aloud(line: &str) {
+        std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
     #[test]
