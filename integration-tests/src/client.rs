@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use ureq::RequestBuilder;
 use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
@@ -17,6 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub struct Client {
     agent: ureq::Agent,
     url: String,
+    api_key: Option<String>,
 }
 
 /// Status, headers and body of an answer.
@@ -55,13 +57,13 @@ impl Response {
 impl Client {
     /// A client of the server at this URL.
     pub fn new(url: &str) -> Self {
-        Self { agent: agent(TIMEOUT), url: url.to_owned() }
+        Self { agent: agent(TIMEOUT), url: url.to_owned(), api_key: None }
     }
 
     /// A client of the same server that gives up after this time.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        Self { agent: agent(timeout), url: self.url.clone() }
+        Self { agent: agent(timeout), ..self.clone() }
     }
 
     /// A client of the same server that trusts this certificate, in PEM, and no other.
@@ -73,7 +75,13 @@ impl Client {
         let certificate = Certificate::from_pem(certificate.as_bytes()).expect("a certificate in PEM");
         let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[certificate])).build();
         let agent = config(TIMEOUT).tls_config(tls).build().new_agent();
-        Self { agent, url: self.url.clone() }
+        Self { agent, ..self.clone() }
+    }
+
+    /// A client of the same server that sends this API key.
+    #[must_use]
+    pub fn with_api_key(&self, api_key: &str) -> Self {
+        Self { api_key: Some(api_key.to_owned()), ..self.clone() }
     }
 
     /// URL of a path of this server.
@@ -86,7 +94,12 @@ impl Client {
     /// # Panics
     /// When there is no answer.
     pub fn get(&self, path: &str) -> Response {
-        read(self.agent.get(self.url(path)).call().expect("an answer"))
+        self.try_get(path).expect("an answer")
+    }
+
+    /// GET, or the reason there was no answer.
+    pub fn try_get(&self, path: &str) -> Result<Response, ureq::Error> {
+        self.with_key(self.agent.get(self.url(path))).call().map(read)
     }
 
     /// POST of JSON.
@@ -94,17 +107,17 @@ impl Client {
     /// # Panics
     /// When there is no answer.
     pub fn post(&self, path: &str, body: &Value) -> Response {
-        read(self.agent.post(self.url(path)).send_json(body).expect("an answer"))
+        read(self.with_key(self.agent.post(self.url(path))).send_json(body).expect("an answer"))
     }
 
     /// POST of any bytes as `application/json`, or the reason there was no answer.
     pub fn post_bytes(&self, path: &str, body: &[u8]) -> Result<Response, ureq::Error> {
-        self.agent.post(self.url(path)).content_type("application/json").send(body).map(read)
+        self.with_key(self.agent.post(self.url(path))).content_type("application/json").send(body).map(read)
     }
 
     /// POST whose answer is read as it comes.
     pub fn stream(&self, path: &str, body: &Value) -> Result<SseStream, ureq::Error> {
-        Ok(SseStream::new(self.agent.post(self.url(path)).send_json(body)?))
+        Ok(SseStream::new(self.with_key(self.agent.post(self.url(path))).send_json(body)?))
     }
 
     /// `generated_text` of a greedy `/generate`.
@@ -121,6 +134,13 @@ impl Client {
     /// The page of `/metrics`.
     pub fn metrics(&self) -> Metrics {
         Metrics::parse(&self.get("/metrics").text)
+    }
+
+    fn with_key<Body>(&self, request: RequestBuilder<Body>) -> RequestBuilder<Body> {
+        match &self.api_key {
+            Some(api_key) => request.header("authorization", format!("Bearer {api_key}")),
+            None => request,
+        }
     }
 }
 

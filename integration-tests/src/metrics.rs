@@ -9,7 +9,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn parse(page: &str) -> Self {
+    /// Reads a page.
+    ///
+    /// # Panics
+    /// When it is no page of metrics.
+    pub fn parse(page: &str) -> Self {
         let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
         let values = lines.map(|line| {
             let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no metric: {line:?}"));

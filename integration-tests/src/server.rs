@@ -1,10 +1,12 @@
 //! One launcher with its children: start, wait for the ready line, signal, wait for the end.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -17,6 +19,9 @@ use crate::device::{shared_programs, test_device, test_num_shard};
 const START_DEADLINE: Duration = Duration::from_secs(600);
 /// After this a launcher that should end is a failed test.
 const END_DEADLINE: Duration = Duration::from_secs(90);
+
+/// Names an executable to test instead of the one of this tree.
+const EXECUTABLE_VARIABLE: &str = "HILO_TEST_EXECUTABLE";
 
 /// Flags and environment of a server to start.
 #[derive(Debug)]
@@ -32,6 +37,7 @@ pub struct Server {
     url: String,
     /// Lines of the launcher's stdout, read by a thread so that the pipe never fills.
     lines: Mutex<Receiver<String>>,
+    is_log_unread: Arc<AtomicBool>,
     log: Mutex<Vec<String>>,
     directory: tempfile::TempDir,
 }
@@ -91,8 +97,9 @@ impl ServerBuilder {
         }
         command.env_remove("HOSTNAME").envs(self.env).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the launcher starts");
-        let lines = read_lines(child.stdout.take().expect("stdout is piped"));
-        Server { child, url: String::new(), lines: Mutex::new(lines), log: Mutex::default(), directory }
+        let is_log_unread = Arc::default();
+        let lines = Mutex::new(read_lines(child.stdout.take().expect("stdout is piped"), Arc::clone(&is_log_unread)));
+        Server { child, url: String::new(), lines, is_log_unread, log: Mutex::default(), directory }
     }
 }
 
@@ -120,6 +127,30 @@ impl Server {
     /// A client of this server.
     pub fn client(&self) -> Client {
         Client::new(&self.url)
+    }
+
+    /// Where the server listens.
+    ///
+    /// # Panics
+    /// When it is not ready.
+    pub fn address(&self) -> SocketAddr {
+        let address = self.url.trim_start_matches("http://");
+        address.parse().unwrap_or_else(|error| panic!("{error}: {address:?}"))
+    }
+
+    /// From now on nobody reads what the launcher writes.
+    pub fn leave_log_unread(&self) {
+        self.is_log_unread.store(true, Ordering::Relaxed);
+    }
+
+    /// A field of the line with this message, of those that were written before the server was ready.
+    pub fn logged(&self, message: &str, field: &str) -> Option<String> {
+        let log = self.log.lock().expect("no test thread panics with the log");
+        let line = log
+            .iter()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .find(|line| line["message"] == message)?;
+        line[field].as_str().map(str::to_owned)
     }
 
     /// The directory that holds the shard sockets, unless a flag says otherwise.
@@ -150,11 +181,16 @@ impl Server {
     /// # Panics
     /// When there is none.
     pub fn child(&self, subcommand: &str) -> i32 {
+        self.children(subcommand).first().copied().unwrap_or_else(|| panic!("no child runs {subcommand}"))
+    }
+
+    /// Process ids of the children that run this subcommand.
+    pub fn children(&self, subcommand: &str) -> Vec<i32> {
         let is_wanted = |pid: &i32| {
             let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             argv.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
         };
-        self.descendants().into_iter().find(is_wanted).unwrap_or_else(|| panic!("no child runs {subcommand}"))
+        self.descendants().into_iter().filter(is_wanted).collect()
     }
 
     /// Waits until the launcher has written anything at all.
@@ -239,10 +275,13 @@ pub fn send_signal(pid: i32, signal: Signal) {
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-/// The launcher, built once per test process in the profile of the tests.
+/// The launcher: the one that `HILO_TEST_EXECUTABLE` names, or else built once per test process in the profile of the tests.
 pub fn executable() -> &'static Path {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     EXECUTABLE.get_or_init(|| {
+        if let Some(executable) = std::env::var_os(EXECUTABLE_VARIABLE) {
+            return executable.into();
+        }
         let profile = profile_folder();
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--package", "launcher", "--manifest-path"]);
@@ -268,13 +307,17 @@ fn profile_folder() -> PathBuf {
     test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
 }
 
-fn read_lines(stdout: ChildStdout) -> Receiver<String> {
+/// Reads lines for as long as anybody may. Who left them unread keeps the pipe open, and full.
+fn read_lines(stdout: ChildStdout, is_unread: Arc<AtomicBool>) -> Receiver<String> {
     let (lines_tx, lines) = mpsc::sync_channel(1 << 16);
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {
             let Ok(line) = line else { return };
             if lines_tx.send(line).is_err() {
                 return;
+            }
+            while is_unread.load(Ordering::Relaxed) {
+                std::thread::park();
             }
         }
     });

@@ -1,0 +1,61 @@
+//! The connections of an attack, a thread for each.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::attack::{Attack, Manner, Request};
+use crate::connection::{Connection, head};
+use crate::end::End;
+
+/// How long a client that leaves waits before it does.
+const STAY: Duration = Duration::from_millis(100);
+/// How much of a body is held back by who sends half of it.
+const HELD_BACK_BYTES: usize = 10_000;
+
+/// Attacks until the end. Errors of connections are the attackers' own.
+pub(crate) fn attack(attack: &Attack, address: SocketAddr, end: &End) {
+    let requests = (attack.requests)();
+    std::thread::scope(|scope| {
+        for number in 0..attack.connections {
+            let own = requests.iter().cycle().skip(number);
+            scope.spawn(move || {
+                for request in own {
+                    let _ = send(attack, request, address, end);
+                    if end.wait(attack.pause) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn send(attack: &Attack, request: &Request, address: SocketAddr, end: &End) -> std::io::Result<()> {
+    let is_slow = matches!(attack.manner, Manner::ReadSlowly { .. } | Manner::ReadNothing);
+    let mut connection = Connection::open(address, is_slow)?;
+    let head = head(request, attack.api_keys.map(|[key, _]| key));
+    let (head, body) = (head.as_bytes(), request.body.as_slice());
+    if let Manner::SendHead = attack.manner {
+        connection.send(&head[..head.len() - 2], end)?;
+        return connection.read_all(end);
+    }
+    connection.send(head, end)?;
+    if let Manner::SendHalf = attack.manner {
+        connection.send(&body[..body.len().saturating_sub(HELD_BACK_BYTES)], end)?;
+        return connection.read_all(end);
+    }
+    connection.send(body, end)?;
+    match attack.manner {
+        Manner::Read | Manner::SendHalf | Manner::SendHead => connection.read_all(end),
+        Manner::ReadSlowly { bytes_per_second } => connection.read_slowly(bytes_per_second, end),
+        Manner::ReadNothing => {
+            end.wait(Duration::MAX);
+            Ok(())
+        }
+        Manner::LeaveWithByte => {
+            connection.send(b"G", end)?;
+            end.wait(STAY);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! One attack from start to end: streams without it, streams with it, and the server afterwards.
+
+use std::time::Duration;
+
+use integration_tests::{Client, Server};
+
+use crate::aftermath::{self, Aftermath};
+use crate::attack::Attack;
+use crate::attackers;
+use crate::end::{End, pause};
+use crate::memory::{Processes, Resident};
+use crate::streams::{self, Tally};
+
+/// How long and how strictly.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Effort {
+    /// Time of the streams alone.
+    pub(crate) calm: Duration,
+    /// Time of the attack.
+    pub(crate) attack: Duration,
+    /// How long a stream that is refused asks again.
+    pub(crate) patience: Duration,
+    /// Bytes that the router may keep above its share of before.
+    pub(crate) kept: u64,
+    /// Whether times are part of the verdict.
+    pub(crate) judges_time: bool,
+}
+
+/// What an attack did.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) calm: Tally,
+    pub(crate) attacked: Tally,
+    /// Memory after the calm streams, and the most during the attack.
+    pub(crate) before: Resident,
+    pub(crate) peak: Resident,
+    /// The budget of the router that its start printed, in bytes.
+    pub(crate) budget: Option<u64>,
+    /// Nothing where a process ended.
+    pub(crate) aftermath: Option<Aftermath>,
+}
+
+/// Starts a server and attacks it.
+pub(crate) fn fight(attack: &Attack, effort: &Effort) -> Outcome {
+    let builder = attack.flags.iter().fold(Server::demo(), |builder, (flag, value)| builder.flag(flag, value));
+    let server = builder.start();
+    let client = attack.api_keys.map_or(server.client(), |[_, ordinary]| server.client().with_api_key(ordinary));
+    let processes = Processes::of(&server);
+    // The first grammar makes tables that stay.
+    let _ = aftermath::ask_for_structured_output(&client);
+    let calm = phase(effort.calm, |end| streams::run(&client, effort.patience, end));
+    let before = processes.now();
+    processes.forget_peak();
+    if attack.is_log_unread {
+        server.leave_log_unread();
+    }
+    let attacked = phase(effort.attack, |end| attacked_streams(attack, &server, &client, effort, end));
+    let peak = processes.peak();
+    let most = aftermath::most_afterwards(before, effort.kept);
+    let aftermath = processes.are_alive().then(|| aftermath::examine(&client, &processes, most));
+    Outcome { calm, attacked, before, peak, budget: budget(&server), aftermath }
+}
+
+/// Runs something that lasts until the end, which comes after this time.
+fn phase<T: Send>(time: Duration, run: impl FnOnce(&End) -> T + Send) -> T {
+    let end = End::default();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| run(&end));
+        pause(time);
+        end.set();
+        running.join().expect("threads of a phase count what goes wrong")
+    })
+}
+
+fn attacked_streams(attack: &Attack, server: &Server, client: &Client, effort: &Effort, end: &End) -> Tally {
+    std::thread::scope(|scope| {
+        scope.spawn(|| attackers::attack(attack, server.address(), end));
+        streams::run(client, effort.patience, end)
+    })
+}
+
+/// What the server said about its memory when it started.
+fn budget(server: &Server) -> Option<u64> {
+    let total = server.logged("memory budget of the router", "total")?;
+    let mib: u64 = total.strip_suffix(" MiB")?.parse().ok()?;
+    Some(mib << 20)
+}

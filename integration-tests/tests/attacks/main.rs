@@ -1,0 +1,74 @@
+//! Attacks while four ordinary streams run: each against a server of its own, one after the other, bounded in count and
+//! time.
+//!
+//! ```text
+//! cargo test -p integration-tests --test attacks                            # as in CI
+//! cargo test -p integration-tests --test attacks -- stop-strings readers     # those with these words in their names
+//! HILO_TEST_EXECUTABLE=target/release/text-generation-launcher \
+//!     cargo test -p integration-tests --test attacks -- --measure
+//! ```
+//!
+//! Under every attack no stream may be lost, and the router stays within the memory budget that its start prints.
+//! Afterwards the gauges are at zero, memory is back, and structured output is accepted. How long streams paused is
+//! printed; it is part of the verdict only with `--measure`, which also attacks for longer: a time is worth nothing on
+//! a machine that does other things too.
+
+#![expect(clippy::print_stdout, reason = "a program that prints its results")]
+
+mod aftermath;
+mod attack;
+mod attackers;
+mod battle;
+mod connection;
+mod end;
+mod memory;
+mod report;
+mod requests;
+mod streams;
+mod table;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use attack::Attack;
+use battle::Effort;
+
+/// How CI attacks.
+const SHORT: Effort = Effort {
+    calm: Duration::from_millis(500),
+    attack: Duration::from_millis(1500),
+    patience: Duration::from_secs(30),
+    kept: 32 << 20,
+    judges_time: false,
+};
+/// How one attacks by hand, on a machine that does nothing else.
+const MEASURED: Effort = Effort {
+    calm: Duration::from_secs(3),
+    attack: Duration::from_secs(8),
+    patience: Duration::from_secs(5),
+    kept: 0,
+    judges_time: true,
+};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (options, words): (Vec<_>, Vec<_>) = args.into_iter().partition(|arg| arg.starts_with("--"));
+    let is_named = |attack: &&Attack| words.iter().any(|word| attack.name.contains(word.as_str()));
+    let is_wanted = |attack: &&Attack| if words.is_empty() { !attack.is_open } else { is_named(attack) };
+    let attacks: Vec<_> = table::TABLE.iter().filter(is_wanted).collect();
+    if options.iter().any(|option| option == "--list") {
+        attacks.iter().for_each(|attack| println!("{}: test", attack.name));
+        return ExitCode::SUCCESS;
+    }
+    let effort = if options.iter().any(|option| option == "--measure") { MEASURED } else { SHORT };
+    println!("{}", report::HEAD);
+    let mut all_faults = Vec::new();
+    for attack in attacks {
+        let outcome = battle::fight(attack, &effort);
+        println!("{}", report::row(attack.name, &outcome));
+        let faults = report::faults(&outcome, &effort);
+        all_faults.extend(faults.into_iter().map(|fault| format!("{}: {fault}", attack.name)));
+    }
+    all_faults.iter().for_each(|fault| println!("{fault}"));
+    if all_faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,61 @@
+//! Resident memory of the processes of a server, as the kernel counts it.
+
+use integration_tests::Server;
+
+/// Bytes of the router, and of all shards together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Resident {
+    pub(crate) router: u64,
+    pub(crate) shards: u64,
+}
+
+/// Processes whose memory is measured.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    router: i32,
+    shards: Vec<i32>,
+}
+
+impl Processes {
+    /// Those of a server that is ready.
+    pub(crate) fn of(server: &Server) -> Self {
+        Self { router: server.child("router"), shards: server.children("shard") }
+    }
+
+    /// What they have now; zero for who is gone.
+    pub(crate) fn now(&self) -> Resident {
+        self.read("VmRSS:")
+    }
+
+    /// The most that they had since [`Self::forget_peak`].
+    pub(crate) fn peak(&self) -> Resident {
+        self.read("VmHWM:")
+    }
+
+    /// Lets the kernel begin anew to look for the most.
+    pub(crate) fn forget_peak(&self) {
+        for pid in self.all() {
+            let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
+        }
+    }
+
+    /// Whether all of them still run.
+    pub(crate) fn are_alive(&self) -> bool {
+        self.all().all(|pid| bytes_of(pid, "VmRSS:").is_some())
+    }
+
+    fn all(&self) -> impl Iterator<Item = i32> {
+        self.shards.iter().copied().chain([self.router])
+    }
+
+    fn read(&self, line: &str) -> Resident {
+        let bytes = |pid| bytes_of(pid, line).unwrap_or(0);
+        Resident { router: bytes(self.router), shards: self.shards.iter().map(|pid| bytes(*pid)).sum() }
+    }
+}
+
+fn bytes_of(pid: i32, name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
+}

@@ -1,0 +1,161 @@
+//! The requests of the attacks: legal and not, each the worst of its kind that fits into a body.
+
+use serde_json::{Value, json};
+
+use crate::attack::Request;
+
+/// Just what a body may have by default, less what stands around the part that fills it.
+const LARGE: usize = 1_900_000;
+
+fn post(path: &'static str, body: &Value) -> Request {
+    Request { path, body: body.to_string().into_bytes() }
+}
+
+fn generate(inputs: &str, parameters: &Value) -> Request {
+    post("/generate", &json!({"inputs": inputs, "parameters": parameters}))
+}
+
+fn with_grammar(kind: &str, value: impl Into<Value>, max_new_tokens: u32) -> Request {
+    let grammar = json!({"type": kind, "value": value.into()});
+    generate("Tom has a cat.", &json!({"grammar": grammar, "max_new_tokens": max_new_tokens}))
+}
+
+/// Numbers at the ends of their ranges, alone and together.
+pub(crate) fn extreme_parameters() -> Vec<Request> {
+    let grammar = json!({"type": "regex", "value": "🤣{2}"});
+    let parameters = [
+        json!({"temperature": 1e-40}),
+        json!({"temperature": 1.2e-38}),
+        json!({"temperature": 3.4e38, "top_p": 1e-45}),
+        json!({"temperature": 1e-4, "repetition_penalty": 1e-4}),
+        json!({"temperature": 1e-20, "repetition_penalty": 1e-20}),
+        json!({"repetition_penalty": 1e-38}),
+        json!({"repetition_penalty": 3.4e38, "do_sample": true}),
+        json!({"repetition_penalty": 1e38, "grammar": grammar}),
+        json!({"frequency_penalty": 3.4e38, "presence_penalty": -3.4e38}),
+        json!({"logit_bias": {"5": 3.4e38, "6": -3.4e38}, "temperature": 1e-30}),
+        json!({"top_p": 1e-45, "min_p": 1.0, "do_sample": true}),
+        json!({"typical_p": 1e-45, "top_k": 1}),
+    ];
+    let requests = parameters.into_iter().map(|mut parameters| {
+        parameters["max_new_tokens"] = 8.into();
+        generate("Once upon a time a time", &parameters)
+    });
+    let message = json!([{"role": "user", "content": "hi"}]);
+    let chat = json!({"model": "x", "messages": message, "max_tokens": 1, "temperature": 1e-40});
+    requests.chain([post("/v1/chat/completions", &chat)]).collect()
+}
+
+/// Grammars that take time beyond all measure for their length.
+pub(crate) fn nested_grammars() -> Vec<Request> {
+    [20_000, 40_000, 262_000].map(|len| with_grammar("lark", nested_grammar(len), 20)).into()
+}
+
+/// Rules that name the next one twenty repetitions deep.
+fn nested_grammar(len: usize) -> String {
+    let mut text = "start: a0\n".to_owned();
+    for rule in 0.. {
+        let next = format!("{}a{}{}", "(".repeat(20), rule + 1, ")+".repeat(20));
+        let line = format!("a{rule}: \"a\" {next} \"b\"\n");
+        if text.len() + line.len() + 20 > len {
+            text.push_str(&format!("a{rule}: \"c\"\n"));
+            break;
+        }
+        text.push_str(&line);
+    }
+    text
+}
+
+/// A stop string as long as the body, for as many choices as there are.
+pub(crate) fn long_stop_strings() -> Vec<Request> {
+    let stop = "a".repeat(LARGE);
+    vec![post(
+        "/v1/completions",
+        &json!({"model": "x", "prompt": "Once", "n": 20, "max_tokens": 900, "stop": [stop], "temperature": 1.0}),
+    )]
+}
+
+/// Answers of some megabytes.
+pub(crate) fn long_answers() -> Vec<Request> {
+    vec![post(
+        "/v1/completions",
+        &json!({
+            "model": "x", "prompt": "Once", "n": 16, "max_tokens": 900, "logprobs": 5, "temperature": 1.0,
+            "ignore_eos": true, "stream": true
+        }),
+    )]
+}
+
+/// Many short requests.
+pub(crate) fn short_requests() -> Vec<Request> {
+    vec![generate("Once", &json!({"max_new_tokens": 1}))]
+}
+
+/// Texts as long as the body where nothing is generated.
+pub(crate) fn long_texts() -> Vec<Request> {
+    let text = "a ".repeat(LARGE / 2);
+    let messages = json!([{"role": "user", "content": text}]);
+    vec![
+        post("/tokenize", &json!({"inputs": text})),
+        post("/chat_tokenize", &json!({"model": "x", "messages": messages})),
+        post("/v1/messages/count_tokens", &json!({"model": "x", "messages": messages})),
+    ]
+}
+
+/// Conversations of some sixty thousand messages.
+pub(crate) fn many_messages() -> Vec<Request> {
+    ["tool", "user", "assistant"]
+        .map(|role| {
+            let message = json!({"role": role, "content": "x"});
+            let messages = vec![message.clone(); LARGE / (message.to_string().len() + 1)];
+            post("/v1/chat/completions", &json!({"model": "x", "messages": messages, "max_tokens": 1}))
+        })
+        .into()
+}
+
+/// A prompt as long as the body, for 128 choices.
+pub(crate) fn many_choices() -> Vec<Request> {
+    let text = "a ".repeat(LARGE / 2);
+    let messages = json!([{"role": "user", "content": text}]);
+    vec![
+        post("/v1/completions", &json!({"model": "x", "prompt": text, "n": 128, "max_tokens": 1})),
+        post("/v1/chat/completions", &json!({"model": "x", "messages": messages, "n": 128, "max_tokens": 1})),
+    ]
+}
+
+/// Expressions of few bytes whose automata take megabytes.
+pub(crate) fn wide_expressions() -> Vec<Request> {
+    (0..32).map(|number| with_grammar("regex", format!("(.{{0,{}}}a.{{0,500}}b){{1,50}}", 500 - number), 300)).collect()
+}
+
+/// Bodies as long as they may be.
+pub(crate) fn large_bodies() -> Vec<Request> {
+    vec![generate(&"a ".repeat(LARGE / 2), &json!({"max_new_tokens": 1}))]
+}
+
+/// Objects with more optional members than a step can follow.
+pub(crate) fn many_properties() -> Vec<Request> {
+    [400, 499, 700, 1000]
+        .map(|count| {
+            let properties: serde_json::Map<String, Value> =
+                (0..count).map(|number| (format!("p{number}"), json!({"type": "integer"}))).collect();
+            with_grammar("json", json!({"type": "object", "properties": properties}), 40)
+        })
+        .into()
+}
+
+/// All rows of a server for as long as the context lasts.
+pub(crate) fn all_rows() -> Vec<Request> {
+    vec![post(
+        "/v1/completions",
+        &json!({"model": "x", "prompt": "Once", "n": 128, "max_tokens": 900, "temperature": 1.0, "ignore_eos": true}),
+    )]
+}
+
+/// Half of the rows of a server for as long as the context lasts.
+pub(crate) fn half_of_the_rows() -> Vec<Request> {
+    vec![post(
+        "/v1/completions",
+        &json!({"model": "x", "prompt": "Once", "n": 60, "max_tokens": 900, "temperature": 1.0, "ignore_eos": true}),
+    )]
+}

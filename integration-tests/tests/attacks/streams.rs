@@ -1,0 +1,95 @@
+//! Four ordinary streams, one after the other on each of four connections, and how long each let its reader wait.
+
+use std::time::{Duration, Instant};
+
+use integration_tests::Client;
+use serde_json::{Value, json};
+
+use crate::end::{End, pause};
+
+const NUM_STREAMS: usize = 4;
+/// How long who was refused waits before the next attempt.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What the streams met.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Times between two events of a stream.
+    pub(crate) gaps: Vec<Duration>,
+    /// Times from a request, attempts that were refused included, to the first event.
+    pub(crate) firsts: Vec<Duration>,
+    /// Streams that ended as they should.
+    pub(crate) num_finished: usize,
+    /// Attempts that the server refused because of its load.
+    pub(crate) num_refused: usize,
+    /// Streams that did not end as they should, and those that nobody would serve in time: why.
+    pub(crate) lost: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.gaps.extend(other.gaps);
+        self.firsts.extend(other.firsts);
+        self.num_finished += other.num_finished;
+        self.num_refused += other.num_refused;
+        self.lost.extend(other.lost);
+    }
+}
+
+/// Streams until the end, and finishes those that run by then. Who is refused asks again until its patience ends.
+pub(crate) fn run(client: &Client, patience: Duration, end: &End) -> Tally {
+    let mut all = Tally::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..NUM_STREAMS).map(|number| scope.spawn(move || read(client, number, patience, end))).collect();
+        for thread in threads {
+            let broken = |_| Tally { lost: vec!["an answer that is no stream".to_owned()], ..Tally::default() };
+            all.add(thread.join().unwrap_or_else(broken));
+        }
+    });
+    all
+}
+
+fn read(client: &Client, number: usize, patience: Duration, end: &End) -> Tally {
+    let body = json!({"inputs": format!("Once upon a time {number}"), "parameters": {
+        "max_new_tokens": 300, "ignore_eos_token": true, "do_sample": true, "seed": number
+    }});
+    let mut tally = Tally::default();
+    while !end.is_set() {
+        let start = Instant::now();
+        if let Err(reason) = read_one(client, &body, patience, &mut tally) {
+            tally.lost.push(format!("{reason}, {:.1} s after its request", start.elapsed().as_secs_f64()));
+            // A server that is gone is not asked a thousand times.
+            end.wait(RETRY * 10);
+        }
+    }
+    tally
+}
+
+fn read_one(client: &Client, body: &Value, patience: Duration, tally: &mut Tally) -> Result<(), String> {
+    let mut last = Instant::now();
+    let deadline = last + patience;
+    let stream = loop {
+        let stream = client.stream("/generate_stream", body).map_err(|error| error.to_string())?;
+        match stream.status {
+            200 => break stream,
+            429 if Instant::now() < deadline => tally.num_refused += 1,
+            status => return Err(format!("status {status}")),
+        }
+        pause(RETRY);
+    };
+    let mut is_first = true;
+    for event in stream {
+        let times = if std::mem::take(&mut is_first) { &mut tally.firsts } else { &mut tally.gaps };
+        times.push(last.elapsed());
+        last = Instant::now();
+        if !event["error"].is_null() {
+            return Err(format!("error {}", event["error"]));
+        }
+        if event["generated_text"].is_string() {
+            tally.num_finished += 1;
+            return Ok(());
+        }
+    }
+    Err("a stream that broke off".to_owned())
+}
