@@ -12,12 +12,25 @@ from browser import open_page
 
 def check(page, shot) -> None:
     expect(page.locator("#title")).to_contain_text("Hilo")
+    for name in ("docs", "playground"):
+        with page.expect_response("**/" + name) as found:
+            page.goto(page.url.rsplit("/", 1)[0] + f"/{name}/")
+        assert found.value.ok and page.url.endswith(f"/{name}"), page.url
+    root = page.url.rsplit("/", 1)[0]
+    page.goto(root + "/")
+    expect(page.locator("#model")).to_contain_text("demo")
+    page.goto(root + "/docs")
     routes = page.locator("#routes details")
     assert routes.count() > 25, routes.count()
     assert page.locator("#types details").count() > 20
-    chat = routes.filter(has=page.get_by_text("/v1/chat/completions", exact=True))
+    chat = routes.filter(has=page.locator(".path").get_by_text("/v1/chat/completions", exact=True))
     chat.locator("summary").click()
     expect(chat).to_contain_text("text/event-stream")
+    body = chat.locator("table").first
+    assert body.locator("td").first.inner_text() == "application/json", body.inner_text()
+    # What the title says is said once, and no mark of code is left as it is.
+    assert chat.inner_text().count("the next message of a conversation") == 1, chat.inner_text()
+    assert "`" not in page.inner_text("body")
     expect(chat).to_contain_text("events with JSON of ChatCompletionChunk")
     chat.get_by_role("button", name="Send").click()
     answer = chat.locator("pre")
@@ -30,7 +43,7 @@ def check(page, shot) -> None:
     chat.get_by_role("link", name="ChatCompletionChunk").click()
     expect(page.locator("#type-ChatCompletionChunk table")).to_be_visible()
 
-    wrong = routes.filter(has=page.get_by_text("/generate", exact=True))
+    wrong = routes.filter(has=page.locator(".path").get_by_text("/generate", exact=True))
     wrong.locator("summary").click()
     wrong.get_by_label("Body").fill("{")
     wrong.get_by_role("button", name="Send").click()

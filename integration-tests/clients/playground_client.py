@@ -1,4 +1,5 @@
-"""The playground in a real browser: a prompt is typed, tokens stream, a parameter is changed, an error is seen; screenshots.
+"""The playground in a real browser: a prompt is typed, tokens stream, a parameter is changed, an error is seen, a conversation gets full,
+a server goes away; screenshots.
 
 Needs Chromium, and says that it is skipped where there is none.
 
@@ -33,13 +34,106 @@ def check_chat(page, shot) -> None:
     candidates = page.locator("#candidates")
     expect(candidates).to_be_visible()
     assert candidates.inner_text().count("%") == 5, candidates.inner_text()
-    shot("playground")
 
     # The conversation goes on.
     question.fill("What is the opposite of hot?")
     question.press("Enter")
     expect(messages).to_have_count(4)
     expect(messages.last.locator(".text")).to_have_text("The opposite of hot is cold.")
+
+
+def is_in_view(locator) -> bool:
+    return locator.evaluate("""element => {
+        const { top, bottom } = element.getBoundingClientRect();
+        return top >= 0 && bottom <= innerHeight;
+    }""")
+
+
+def ask(page, text: str) -> None:
+    before = page.locator("#messages li").count()
+    page.get_by_label("Message", exact=True).fill(text)
+    page.get_by_label("Message", exact=True).press("Enter")
+    expect(page.locator("#messages li")).to_have_count(before + 2)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+
+
+def check_long_conversation(page, shot) -> None:
+    """The newest answer and the composer are in view, a reader who scrolled up stays there, and a full conversation goes on."""
+    page.get_by_role("button", name="Clear").click()
+    page.get_by_label("Most new tokens").fill("60")
+    paper = page.locator("#paper")
+    for number in range(6):
+        ask(page, f"What is {number} + 3?")
+        assert is_in_view(page.locator("#messages li").last), f"answer {number}"
+        assert is_in_view(page.get_by_label("Message", exact=True)), f"composer after {number}"
+    expect(page.locator("#model")).to_contain_text(re.compile(r"\d+ of 1024 tokens"))
+    shot("playground", is_whole=False)
+    paper.evaluate("element => { element.scrollTop = 0; }")
+    newest = page.get_by_role("button", name="Newest")
+    expect(newest).to_be_visible()
+    newest.click()
+    expect(newest).to_be_hidden()
+    assert is_in_view(page.locator("#messages li").last)
+    paper.evaluate("element => { element.scrollTop = 0; }")
+    expect(newest).to_be_visible()
+    # What comes now is not for somebody who reads elsewhere.
+    page.evaluate("follow()")
+    assert paper.evaluate("element => element.scrollTop") == 0
+
+    # The most new tokens are more than there is room for: as many as there is room for.
+    page.get_by_label("Most new tokens").fill("1000")
+    ask(page, "What is 3 + 4?")
+    expect(page.locator("#stats")).to_contain_text("for lack of room")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    # Not even the conversation fits.
+    page.get_by_label("Message", exact=True).fill("red " * 1000)
+    page.get_by_label("Message", exact=True).press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("tokens")
+    assert is_in_view(page.get_by_role("alert")) and is_in_view(page.get_by_role("button", name="Send"))
+    page.get_by_label("Message", exact=True).fill("What is 3 + 4?")
+    before = page.locator("#messages li").count()
+    page.get_by_role("button", name=re.compile("oldest messages")).click()
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.locator("#messages .text").last).to_have_text(ANSWER)
+    assert page.locator("#messages li").count() < before
+    page.get_by_label("Most new tokens").fill("256")
+
+
+def check_speed(page) -> None:
+    """Tokens of one network read are no speed."""
+    for count, took in ((8, 1), (8, 40), (9, 100)):
+        text = page.evaluate(f"""() => {{
+            const pace = new Pace();
+            pace.add(1, pace.began + 5);
+            for (let number = 1; number < {count}; number += 1) pace.add(1, pace.began + 5 + {took} * number / {count - 1});
+            return String(pace);
+        }}""")
+        expected = " · 80.0 tokens/s" if took == 100 else ""
+        assert text == f"{count} tokens in {5 + took} ms · first after 5 ms{expected}", text
+
+
+def check_what_is_kept(page) -> None:
+    page.get_by_label("Temperature").fill("0.25")
+    page.get_by_label("API key").fill("secret")
+    page.get_by_label("API key").blur()
+    page.reload()
+    expect(page.get_by_label("Temperature")).to_have_value("0.25")
+    expect(page.get_by_label("API key")).to_have_value("secret")
+    page.get_by_role("link", name="API").click()
+    expect(page.get_by_label("API key")).to_have_value("secret")
+    page.get_by_role("link", name="playground").click()
+    page.get_by_label("API key").fill("")
+    page.get_by_label("API key").blur()
+    page.get_by_label("Temperature").fill("0")
+
+
+def check_a_server_that_is_gone(page) -> None:
+    page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
+    page.get_by_label("Message", exact=True).fill("Hello")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Hello")
+    page.unroute("**/v1/**")
 
 
 def check_parameters(page) -> None:
@@ -117,7 +211,7 @@ def check_completion(page, shot) -> None:
     page.get_by_label("Most new tokens").fill("60")
     page.get_by_label("Completion").check()
     page.get_by_label("Prompt").press("Control+Enter")
-    expect(page.locator("#stats")).to_contain_text(re.compile(r"tokens/s · (length|stop)$"))
+    expect(page.locator("#stats")).to_contain_text(re.compile(r"^60 tokens in \d+ ms · first after \d+ ms.* · length$"))
     text = page.locator("#continuation").inner_text()
     assert len(text) > 40, text
     page.get_by_role("button", name="Copy as curl").click()
@@ -126,7 +220,7 @@ def check_completion(page, shot) -> None:
     page.get_by_role("button", name="Copy as Python").click()
     copied = page.evaluate("navigator.clipboard.readText()")
     compile(copied, "copied", "exec")
-    shot("playground-narrow", width=390)
+    shot("playground-narrow", width=390, is_whole=False)
 
 
 def check(page, shot) -> None:
@@ -136,6 +230,11 @@ def check(page, shot) -> None:
     check_schema(page, shot)
     check_tools(page, shot)
     check_completion(page, shot)
+    page.get_by_label("Chat").check()
+    check_long_conversation(page, shot)
+    check_speed(page)
+    check_what_is_kept(page)
+    check_a_server_that_is_gone(page)
 
 
 if __name__ == "__main__":

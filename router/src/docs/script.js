@@ -1,14 +1,17 @@
 // Shows the OpenAPI document of this server: routes with what they read, answer and refuse, then the types that they name.
 "use strict";
 
-const element = (id) => document.getElementById(id);
-
 /** An element with a class and children; text stays text. */
 function make(tag, className, ...children) {
   const made = document.createElement(tag);
   if (className) made.className = className;
   made.append(...children);
   return made;
+}
+
+/** Text in which what stands between backticks is code. */
+function prose(text) {
+  return (text ?? "").split("`").map((part, index) => (index % 2 === 0 ? part : make("code", "", part)));
 }
 
 /** A schema in a few words, with links to the types that it names. */
@@ -44,12 +47,12 @@ function fields(schema) {
 }
 
 function fieldRow({ name, field, isRequired }) {
-  return make("tr", "", make("td", isRequired ? "required" : "", name), make("td", "", ...words(field)), make("td", "", field.description ?? ""));
+  return make("tr", "", make("td", isRequired ? "required" : "", name), make("td", "", ...words(field)), make("td", "", ...prose(field.description)));
 }
 
 function typeElement(name, schema) {
   const rows = fields(schema).map(fieldRow);
-  const inside = make("div", "inside", make("p", "note", schema.description ?? ""));
+  const inside = make("div", "inside", make("p", "note", ...prose(schema.description)));
   if (rows.length > 0) inside.append(make("table", "", ...rows));
   if (rows.length === 0 || schema.allOf) inside.append(make("p", "", ...words(schema)));
   const box = make("details", "", make("summary", "", make("span", "path", name)), inside);
@@ -72,16 +75,11 @@ async function send(method, path, body, into) {
   const headers = { ...(body ? { "Content-Type": "application/json" } : {}), ...(key ? { Authorization: `Bearer ${key}` } : {}) };
   into.textContent = "…";
   try {
-    const response = await fetch(path, { method, headers, body });
+    const response = await ask(path, { method, headers, body });
     into.textContent = `${response.status} ${response.statusText}\n`;
-    const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
-    for (;;) {
-      const { done, value } = reader ? await reader.read() : { done: true };
-      if (done) return;
-      into.append(value);
-    }
+    if (response.body) for await (const piece of pieces(response)) into.append(piece);
   } catch (error) {
-    into.append(error.message);
+    into.append(`\n${error.message}`);
   }
 }
 
@@ -96,7 +94,7 @@ function tryElement(method, route, example) {
   body.setAttribute("aria-label", "Body");
   const answer = make("pre");
   answer.hidden = true;
-  const ask = (label, className, action) => {
+  const actionButton = (label, className, action) => {
     const button = make("button", className, label);
     button.type = "button";
     button.addEventListener("click", () => {
@@ -109,32 +107,36 @@ function tryElement(method, route, example) {
   const box = make("div", "", make("h3", "", "Try"), path);
   if (hasBody) box.append(body);
   box.append(
-    ask("Send", "send", () => send(method, path.value, hasBody ? body.value : undefined, answer)),
-    ask("Show as curl", "", () => { answer.textContent = curl(method, path.value, body.value); }),
+    actionButton("Send", "send", () => send(method, path.value, hasBody ? body.value : undefined, answer)),
+    actionButton("Show as curl", "", () => { answer.textContent = curl(method, path.value, body.value); }),
     answer,
   );
   return box;
 }
 
-/** What a route reads or answers: a row for each media type. */
-function contents(label, content) {
-  return Object.entries(content ?? {}).map(([type, { schema }]) => make("tr", "", make("td", "", label), make("td", "", type), make("td", "", ...words(schema))));
+/** What a route reads or answers: cells of media type and schema, for each of them. */
+function contents(content) {
+  return Object.entries(content ?? {}).map(([type, { schema }]) => [make("td", "", type), make("td", "", ...words(schema))]);
+}
+
+/** The rows of an answer: its status, what it has, and when it comes, where the title of the route does not say that. */
+function answerRows(status, { description, content }, summary) {
+  const rows = contents(content);
+  if (rows.length === 0 || description !== summary) rows.push([make("td"), make("td", "note", ...prose(description))]);
+  return rows.map((cells, index) => make("tr", "", make("td", "", index === 0 ? status : ""), ...cells));
 }
 
 function routeElement(path, method, operation) {
   const verb = method.toUpperCase();
   const content = operation.requestBody?.content;
-  const answers = Object.entries(operation.responses).flatMap(([status, { description, content: kinds }]) => {
-    const rows = contents(status, kinds);
-    return [...rows, make("tr", "", make("td", "", rows.length > 0 ? "" : status), make("td"), make("td", "note", description))];
-  });
+  const answers = Object.entries(operation.responses).flatMap(([status, answer]) => answerRows(status, answer, operation.summary));
   const parameters = (operation.parameters ?? []).map(({ name, schema, description, required }) => fieldRow({ name, field: { ...schema, description }, isRequired: required }));
-  const inside = make("div", "inside", make("p", "note", operation.description ?? ""));
+  const inside = make("div", "inside", make("p", "note", ...prose(operation.description)));
   if (parameters.length > 0) inside.append(make("h3", "", "Parameters"), make("table", "", ...parameters));
-  if (content) inside.append(make("h3", "", "Body"), make("table", "", ...contents("", content)));
+  if (content) inside.append(make("h3", "", "Body"), make("table", "", ...contents(content).map((cells) => make("tr", "", ...cells))));
   inside.append(make("h3", "", "Answers"), make("table", "", ...answers));
   inside.append(tryElement(verb, path, content?.["application/json"]?.example));
-  return make("details", "", make("summary", "", make("span", "method", verb), make("span", "path", path), make("span", "summary", operation.summary ?? "")), inside);
+  return make("details", "", make("summary", "", make("span", "method", verb), make("span", "path", path), make("span", "summary", ...prose(operation.summary))), inside);
 }
 
 /** A link to a type opens it. */
@@ -145,11 +147,11 @@ function openType() {
 
 async function show() {
   try {
-    const { info, tags, paths, components } = await (await fetch("/api-doc/openapi.json")).json();
+    const { info, tags, paths, components } = await (await ask("/api-doc/openapi.json")).json();
     element("title").textContent = `${info.title} ${info.version}`;
-    element("about").textContent = info.description;
+    element("about").replaceChildren(...prose(info.description));
     for (const { name, description } of tags) {
-      element("routes").append(make("h2", "", name), make("p", "note", description));
+      element("routes").append(make("h2", "", name), make("p", "note", ...prose(description)));
       for (const [path, item] of Object.entries(paths)) {
         for (const [method, operation] of Object.entries(item)) {
           if (operation.tags.includes(name)) element("routes").append(routeElement(path, method, operation));
@@ -164,4 +166,5 @@ async function show() {
 }
 
 addEventListener("hashchange", openType);
+keep(sessionStorage, { key: element("key") });
 show();

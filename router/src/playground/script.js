@@ -4,8 +4,13 @@
 const CANDIDATES = 5;
 // Below this probability a token is underlined.
 const UNLIKELY = 0.3;
+// Tokens that came in less time than this tell nothing about the speed: they were waiting in the connection.
+const MEASURABLE_MS = 50;
+// Who is so close to the end of the conversation reads along.
+const NEAR_THE_END = 48;
+// How the server says that a conversation, or what may follow it, is longer than the model's context.
+const TOO_LONG = /must be <= \d+\. Given: \d+ `inputs`|must have less than \d+ tokens/;
 
-const element = (id) => document.getElementById(id);
 const form = element("parameters");
 // What was said so far, as messages of OpenAI's chat.
 let conversation = [];
@@ -61,36 +66,66 @@ function headers() {
   return { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
 }
 
-function showError(message) {
+function showError(message, canShorten = false) {
   element("error").textContent = message;
   element("error").hidden = message === "";
+  element("shorten").hidden = !canShorten;
 }
 
-/** The sentence of an answer that is no success. */
-async function sentence(response) {
+/** Where questions begin in the conversation. */
+const turns = () => conversation.flatMap(({ role }, index) => (role === "user" ? [index] : []));
+
+/** Forgets the older half of the questions with their answers, and asks again. */
+function shorten() {
+  const starts = turns();
+  const kept = starts[Math.ceil(starts.length / 2)] ?? conversation.length;
+  const forgotten = conversation.slice(0, kept).filter(({ role }) => role !== "tool").length;
+  conversation = conversation.slice(kept);
+  [...element("messages").children].slice(0, forgotten).forEach((item) => item.remove());
+  send();
+}
+
+/** Shows the newest text, unless the reader has scrolled up to read something else. */
+let reads = true;
+function follow(anyway = false) {
+  const paper = element("paper");
+  reads ||= anyway;
+  if (reads) paper.scrollTop = paper.scrollHeight;
+  element("newest").hidden = reads;
+}
+
+/** Looks whether the reader is at the end. */
+function noticeReader() {
+  const { scrollHeight, scrollTop, clientHeight } = element("paper");
+  reads = scrollHeight - scrollTop - clientHeight < NEAR_THE_END;
+  element("newest").hidden = reads;
+}
+
+/** What an answer that is no success says, as an error. */
+async function refusal(response) {
   const text = await response.text();
   try {
     const { error } = JSON.parse(text);
-    return `${response.status}: ${error.message ?? error}`;
+    const message = error.message ?? error;
+    const isTooLong = error.code === "context_length_exceeded" || TOO_LONG.test(message);
+    return Object.assign(new Error(`${response.status}: ${message}`), { isTooLong });
   } catch {
-    return `${response.status}: ${text || response.statusText}`;
+    return new Error(`${response.status}: ${text || response.statusText}`);
   }
 }
 
-/** The events of a stream, parsed. */
+/** The events of a stream, parsed, each with the time at which it was read. */
 async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
+  for await (const piece of pieces(response)) {
+    const at = performance.now();
+    const lines = (rest + piece).split("\n");
     rest = lines.pop();
     for (const line of lines) {
       if (!line.startsWith("data:")) continue;
       const data = line.slice(5).trim();
       if (data === "[DONE]") return;
-      yield JSON.parse(data);
+      yield { at, event: JSON.parse(data) };
     }
   }
 }
@@ -135,6 +170,7 @@ function div(kind) {
 /** A message of the conversation on the page: where its thoughts, its text and its calls go. */
 function addMessage(role, content) {
   const item = document.createElement("li");
+  item.className = role;
   const who = document.createElement("b");
   who.textContent = role;
   const parts = { item, thoughts: div("thoughts"), text: div("text"), calls: div("calls") };
@@ -167,41 +203,64 @@ function askForResults(calls, into) {
   }
 }
 
+/** When tokens came, and what that says about the speed. */
+class Pace {
+  began = performance.now();
+  count = 0;
+  first = null;
+  last = null;
+  countOfFirst = 0;
+
+  /** Counts tokens that were read at this time. */
+  add(tokens, at) {
+    this.first ??= at;
+    this.last = at;
+    this.count += tokens;
+    if (at === this.first) this.countOfFirst += tokens;
+  }
+
+  toString() {
+    if (this.first === null) return "0 tokens";
+    const took = this.last - this.first;
+    const later = this.count - this.countOfFirst;
+    const rate = took >= MEASURABLE_MS && later > 0 ? ` · ${((1000 * later) / took).toFixed(1)} tokens/s` : "";
+    const ms = (value) => `${value.toFixed(0)} ms`;
+    return `${this.count} tokens in ${ms(this.last - this.began)} · first after ${ms(this.first - this.began)}${rate}`;
+  }
+}
+
 /** Streams an answer into its place on the page; the answer as a message. */
 async function stream(request, into, signal) {
-  const began = performance.now();
-  let first = null;
-  let count = 0;
+  const pace = new Pace();
   let reason = "stopped";
+  let isFull = false;
   const answer = { role: "assistant", content: "" };
   const calls = [];
-  const showStats = () => {
-    const seconds = first === null ? 0 : (performance.now() - first) / 1000;
-    const rate = count > 1 && seconds > 0 ? ` · ${((count - 1) / seconds).toFixed(1)} tokens/s` : "";
-    const wait = first === null ? "" : ` · first after ${(first - began).toFixed(0)} ms`;
-    element("stats").textContent = `${count} tokens${wait}${rate}${reason ? ` · ${reason}` : ""}`;
-  };
+  const showStats = () => { element("stats").textContent = `${pace}${isFull ? " · fewer new tokens, for lack of room" : ""}${reason ? ` · ${reason}` : ""}`; };
   try {
-    const response = await fetch(path(), { method: "POST", headers: headers(), body: JSON.stringify(request), signal });
-    if (!response.ok) throw new Error(await sentence(response));
+    const sent = await post(request, signal);
+    isFull = sent.isFull;
     into.text.textContent = "";
-    for await (const event of events(response)) {
+    for await (const { at, event } of events(sent.response)) {
       if (event.error) throw new Error(event.error.message);
       for (const choice of event.choices) {
         const { delta } = choice;
         const added = delta ? delta.content ?? "" : choice.text;
         answer.content += added;
         const made = tokens(choice);
-        if (made.length > 0 || delta?.reasoning_content || delta?.tool_calls) first ??= performance.now();
-        count += made.length;
+        if (made.length > 0 || delta?.reasoning_content || delta?.tool_calls) pace.add(made.length, at);
         // The text decides: a token may be markup, or the beginning of a stop string.
         if (added) into.text.append(tokenElement({ ...made.at(-1), text: added }));
         if (delta?.reasoning_content) into.thoughts.append(delta.reasoning_content);
         if (delta?.tool_calls) addCalls(calls, delta.tool_calls, into.calls);
         reason = choice.finish_reason ?? "";
       }
-      if (event.usage) count = event.usage.completion_tokens;
+      if (event.usage) {
+        pace.count = event.usage.completion_tokens;
+        showModel(event.usage.total_tokens);
+      }
       showStats();
+      follow();
     }
   } catch (error) {
     if (error.name !== "AbortError") throw error;
@@ -213,6 +272,19 @@ async function stream(request, into, signal) {
     askForResults(calls, into.calls);
   }
   return answer;
+}
+
+/** Sends a request. Where the model has less room than the most new tokens take, there may be as many as there is room for. */
+async function post(request, signal) {
+  const attempt = (body) => ask(path(), { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
+  let response = await attempt(request);
+  if (response.ok) return { response, isFull: false };
+  const error = await refusal(response);
+  if (!error.isTooLong || request.max_tokens === undefined) throw error;
+  const { max_tokens, ...rest } = request;
+  response = await attempt(rest);
+  if (response.ok) return { response, isFull: true };
+  throw await refusal(response);
 }
 
 async function send() {
@@ -239,11 +311,12 @@ async function send() {
       shown.push(addMessage("assistant", "…"));
       element("question").value = "";
     }
+    follow(true);
     for (const input of answered) input.disabled = true;
     const answer = await stream(request, isChat ? shown.at(-1) : { text: element("continuation") }, running.signal);
     if (isChat) talk.push(...sent, answer);
   } catch (error) {
-    showError(error.message);
+    showError(error.message, error.isTooLong && isChat && turns().length > 1);
     for (const { item } of shown) item.remove();
     for (const input of answered) input.disabled = false;
     element("question").value = question;
@@ -261,6 +334,7 @@ function clear() {
   element("continuation").replaceChildren();
   element("stats").textContent = "";
   showError("");
+  showModel();
 }
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
@@ -321,21 +395,30 @@ async function copy(write, button) {
   setTimeout(() => { button.textContent = label; }, 1200);
 }
 
-async function showModel() {
+/** Asks which model it is. */
+async function findModel() {
   const line = element("model");
   try {
-    const response = await fetch("/v1/models", { headers: headers() });
-    if (!response.ok) throw new Error(await sentence(response));
+    const response = await ask("/v1/models", { headers: headers() });
+    if (!response.ok) throw await refusal(response);
     const [model] = (await response.json()).data;
-    line.dataset.id = model.id;
-    line.textContent = `${model.id} · up to ${model.max_model_len} tokens`;
+    Object.assign(line.dataset, { id: model.id, room: model.max_model_len });
+    showModel();
   } catch (error) {
     line.textContent = error.message;
   }
 }
 
+/** Shows the model, and how much of its context the conversation has. */
+function showModel(taken = 0) {
+  const line = element("model");
+  const { id, room } = line.dataset;
+  if (id) line.textContent = taken > 0 ? `${id} · ${taken} of ${room} tokens` : `${id} · up to ${room} tokens`;
+}
+
 function showMode() {
   element("chat").hidden = mode() !== "chat";
+  element("ask").hidden = mode() !== "chat";
   element("completion").hidden = mode() === "chat";
   element("tools").hidden = mode() !== "chat";
   showError("");
@@ -370,7 +453,16 @@ element("clear").addEventListener("click", clear);
 element("curl").addEventListener("click", (event) => copy(asCurl, event.target));
 element("python").addEventListener("click", (event) => copy(asPython, event.target));
 form.addEventListener("submit", (event) => event.preventDefault());
-form.key.addEventListener("change", showModel);
+form.key.addEventListener("change", findModel);
 element("modes").addEventListener("change", showMode);
+element("paper").addEventListener("scroll", noticeReader);
+element("newest").addEventListener("click", () => follow(true));
+element("shorten").addEventListener("click", shorten);
+const fields = [...form.elements, ...document.querySelectorAll("#system, #prompt")].filter((field) => field.name !== "key");
+keep(localStorage, Object.fromEntries(fields.map((field) => [field.name || field.id, field])));
+// A key is forgotten with the tab.
+keep(sessionStorage, { key: form.key });
+// Little room: one reads first.
+if (matchMedia("(max-width: 48rem)").matches) element("settings").open = false;
 showMode();
-showModel();
+findModel();

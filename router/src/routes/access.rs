@@ -12,15 +12,19 @@ use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
 /// For load balancers, which have no key, and for browsers, which have none before they have a page to type it in.
-const OPEN: [&str; 10] = [
+const OPEN: [&str; 14] = [
     "/",
     "/health",
     "/ping",
+    "/favicon.ico",
+    "/page.js",
     "/api-doc/openapi.json",
     "/docs",
+    "/docs/",
     "/docs/script.js",
     "/docs/style.css",
     "/playground",
+    "/playground/",
     "/playground/script.js",
     "/playground/style.css",
 ];

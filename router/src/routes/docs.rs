@@ -1,8 +1,8 @@
-//! `GET /docs`: the OpenAPI document as a page. Three files inside the executable, as those of the playground.
+//! `GET /docs`: the OpenAPI document as a page.
 
 use axum::response::Response;
 
-use super::playground::file;
+use super::page::file;
 
 /// The page.
 pub(super) async fn page() -> Response {

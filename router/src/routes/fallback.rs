@@ -3,13 +3,17 @@
 //! The body names what was asked, because a wrong base URL is the most common reason.
 
 use axum::http::{HeaderMap, Method, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::error::ApiError;
 
-/// No route has this path.
+/// No route has this path. A page whose name was typed with a slash at the end is meant without.
 pub(super) async fn not_found(method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    ApiError::NotFound { method, path: uri.path().to_owned() }.for_path(uri.path(), &headers)
+    match uri.path() {
+        "/docs/" if method == Method::GET => Redirect::permanent("/docs").into_response(),
+        "/playground/" if method == Method::GET => Redirect::permanent("/playground").into_response(),
+        path => ApiError::NotFound { method, path: path.to_owned() }.for_path(path, &headers),
+    }
 }
 
 /// A route has this path, for other methods.

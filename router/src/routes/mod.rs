@@ -21,7 +21,9 @@
 //! | `openapi` | GET | `/api-doc/openapi.json` | all routes, for programs |
 //! | `docs` | GET | `/docs` | the same as a page |
 //! | `playground` | GET | `/playground` | a page to try the model |
-//! | `health` | GET | `/health`, `/ping`, `/` | 200 or 503 |
+//! | `page` | GET | `/page.js`, `/favicon.ico` | what both pages have |
+//! | `health` | GET | `/health`, `/ping` | 200 or 503 |
+//! | `home` | GET | `/` | the same, with the playground for browsers |
 //! | `info` | GET | `/info` | facts of the server |
 //! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
 //! | `access` | any | any | asks for a key, if there are keys |
@@ -38,6 +40,7 @@ mod fallback;
 mod generate;
 mod generate_stream;
 mod health;
+mod home;
 mod info;
 mod invocations;
 mod messages;
@@ -45,6 +48,7 @@ mod metrics;
 mod models;
 mod not_done;
 pub(crate) mod openapi;
+mod page;
 mod playground;
 mod responses;
 #[cfg(test)]
@@ -71,7 +75,7 @@ pub(crate) fn router(state: AppState) -> Router {
     Router::new()
         .route("/generate", post(generate::generate))
         .route("/generate_stream", post(generate_stream::generate_stream))
-        .route("/", post(compat::compat_generate).get(health::health))
+        .route("/", post(compat::compat_generate).get(home::home))
         .route("/chat_tokenize", post(chat_tokenize::chat_tokenize))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat_completions::chat_completions))
@@ -92,6 +96,8 @@ pub(crate) fn router(state: AppState) -> Router {
         .route("/docs", get(docs::page))
         .route("/docs/style.css", get(docs::style))
         .route("/docs/script.js", get(docs::script))
+        .route("/page.js", get(page::script))
+        .route("/favicon.ico", get(page::icon))
         .route("/playground", get(playground::page))
         .route("/playground/style.css", get(playground::style))
         .route("/playground/script.js", get(playground::script))

@@ -117,6 +117,8 @@ fn server() -> Vec<Route> {
         health("/"),
         get("/info", "facts of the server").answers::<Info>(),
         get("/metrics", "metrics in the text format of Prometheus").answers_text(TEXT),
+        file("/page.js", "what both pages do", "text/javascript"),
+        file("/favicon.ico", "the picture of their tabs", "image/svg+xml"),
         file("/playground", "a page to try the model", "text/html"),
         file("/playground/style.css", "how it looks", "text/css"),
         file("/playground/script.js", "what it does", "text/javascript"),
