@@ -37,10 +37,13 @@ mod message {
 
 pub use frame::{FrameError, HEADER_BYTES, MAX_FRAME_BYTES};
 pub use message::*;
-pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_PROMPT_TOP_N_TOKENS, SamplingError};
+pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, SamplingError};
 
 /// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
 pub const PROTOCOL_VERSION: u32 = 4;
+
+/// Best tokens that can be reported for each token of a prompt: a reply has those of a whole chunk, and a frame has a limit.
+pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 including the final zero (`unix(7)`).
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;

@@ -22,7 +22,7 @@
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //! | `wants_prompt_logprobs` | false | | reports the log-probability of every prompt token |
-//! | `prompt_top_n_tokens` | 0 = off | at most [`MAX_PROMPT_TOP_N_TOKENS`] | reports with it the n best tokens in the place of each |
+//! | `prompt_top_n_tokens` | 0 = off | at most [`crate::MAX_PROMPT_TOP_N_TOKENS`] | reports with it the n best tokens in the place of each |
 
 use crate::SamplingParams;
 
@@ -31,9 +31,6 @@ pub const MAX_HELD_BACK_TOKENS: usize = 8;
 
 /// Tokens that a `logit_bias` may name: as many as OpenAI's API takes. Programs have room for them.
 pub const MAX_LOGIT_BIASES: usize = 300;
-
-/// Best tokens that can be reported for each token of a prompt: a reply has those of a whole chunk, and a frame has a limit.
-pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;
 
 /// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on; those of parameters that
 /// TGI has not are like them.

@@ -1,5 +1,4 @@
-//! To add a sampling parameter: its name in each client's dialect. (The field itself, its default and legal range are
-//! in `proto/src/sampling.rs`, which has the whole recipe.)
+//! To add a sampling parameter: its name in each client's dialect. `proto/src/sampling.rs` has the whole recipe.
 //!
 //! | dialect | type | becomes |
 //! |---|---|---|
@@ -112,7 +111,6 @@ impl GenerateParameters {
             wants_prompt_logprobs: decoder_input_details,
             prompt_top_n_tokens: neutral.prompt_top_n_tokens,
             logit_bias,
-            // What a watermark is, is the server's business.
             watermark_gamma: neutral.watermark_gamma,
             watermark_delta: neutral.watermark_delta,
         };
