@@ -19,7 +19,10 @@ use proto::StepReply;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::delivery::{self, EventReceiver, EventSender, TooSlow};
+use crate::generation::Permit;
 use crate::grammar::{CompiledGrammar, GrammarMatcher, MaskError};
+use crate::memory::Part;
 use crate::metrics::Metrics;
 use crate::scheduler::{Event, Limits, Phase, ReplyMismatch, Scheduler, SequenceEvent, SequenceId, SequenceSpec, Step};
 use crate::shard_client::{ShardClientError, ShardGroup};
@@ -77,6 +80,8 @@ pub(crate) struct BatcherHandle {
     submissions_tx: mpsc::Sender<Submission>,
     /// A permit for each prompt token that may wait.
     queued_tokens: Option<Arc<Semaphore>>,
+    /// Memory of events that are not yet read.
+    answers: Part,
 }
 
 /// The loop.
@@ -137,7 +142,7 @@ struct Submission {
 /// Who reads what happens to a sequence.
 #[derive(Debug)]
 struct Reader {
-    events_tx: mpsc::Sender<SequenceEvent>,
+    events: EventSender,
     /// Given back when the sequence leaves the queue.
     queue_permit: Option<OwnedSemaphorePermit>,
     /// Where it is in its grammar; not here while the next mask is computed.
@@ -145,7 +150,7 @@ struct Reader {
 }
 
 impl BatcherHandle {
-    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it.
+    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it; at its end `permit` is given back.
     ///
     /// # Errors
     /// When too many tokens wait, or the loop has ended.
@@ -153,13 +158,15 @@ impl BatcherHandle {
         &self,
         spec: SequenceSpec,
         grammar: Option<&CompiledGrammar>,
-    ) -> Result<mpsc::Receiver<SequenceEvent>, SubmitError> {
+        permit: Permit,
+    ) -> Result<EventReceiver, SubmitError> {
         let num_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
-        let permit = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_many_owned(num_tokens);
-        let queue_permit = self.queued_tokens.as_ref().map(permit).transpose().map_err(|_| SubmitError::QueueFull)?;
-        let (events_tx, events_rx) = mpsc::channel(most_events(&spec));
+        let wait = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_many_owned(num_tokens);
+        let queue_permit = self.queued_tokens.as_ref().map(wait).transpose().map_err(|_| SubmitError::QueueFull)?;
+        let reader_bytes = size_of_val(&spec.prompt[..]);
+        let (events, events_rx) = delivery::channel(most_events(&spec), reader_bytes, (self.answers.clone(), permit));
         let (matcher, mask) = grammar.map(CompiledGrammar::begin).unzip();
-        let submission = Submission { spec, reader: Reader { events_tx, queue_permit, matcher }, mask };
+        let submission = Submission { spec, reader: Reader { events, queue_permit, matcher }, mask };
         self.submissions_tx.send(submission).await.map_err(|_| SubmitError::Stopped)?;
         Ok(events_rx)
     }
@@ -177,7 +184,7 @@ impl Batcher {
         rules: Rules,
         group: ShardGroup,
         stop_rx: watch::Receiver<bool>,
-        metrics: Arc<Metrics>,
+        (metrics, answers): (Arc<Metrics>, Part),
     ) -> (BatcherHandle, Self) {
         let (submissions_tx, submissions_rx) = mpsc::channel(QUEUE);
         let queued_tokens = rules.max_queued_tokens.map(|most| Arc::new(Semaphore::new(most as usize)));
@@ -194,7 +201,7 @@ impl Batcher {
             masking: JoinSet::new(),
             masks_until: Instant::now(),
         };
-        (BatcherHandle { submissions_tx, queued_tokens }, batcher)
+        (BatcherHandle { submissions_tx, queued_tokens, answers }, batcher)
     }
 
     /// Runs until told to stop, or until nobody can submit any more; the shards are told to leave then.
@@ -291,7 +298,7 @@ impl Batcher {
         }
     }
 
-    fn submit(&mut self, Submission { spec, reader, mask }: Submission) {
+    fn submit(&mut self, Submission { spec, mut reader, mask }: Submission) {
         match self.scheduler.submit(spec, Instant::now()) {
             Ok(id) => {
                 if let Some(mask) = mask {
@@ -299,7 +306,7 @@ impl Batcher {
                 }
                 self.readers.insert(id, reader);
             }
-            Err(error) => send(&reader.events_tx, SequenceEvent::Failed(format!("Server error: {error}"))),
+            Err(error) => reader.events.end(SequenceEvent::Failed(format!("Server error: {error}"))),
         }
     }
 
@@ -307,7 +314,7 @@ impl Batcher {
     fn cancel_abandoned(&mut self) {
         let scheduler = &mut self.scheduler;
         self.readers.retain(|&id, reader| {
-            let is_abandoned = reader.events_tx.is_closed();
+            let is_abandoned = reader.events.is_closed();
             if is_abandoned {
                 scheduler.cancel(id);
             }
@@ -425,14 +432,16 @@ impl Batcher {
 
     fn dispatch(&mut self, events: Vec<Event>) {
         for Event { id, kind } in events {
-            let is_last = kind.is_terminal();
-            if let Some(reader) = self.readers.get_mut(&id) {
-                if let SequenceEvent::Admitted { .. } = kind {
-                    reader.queue_permit = None;
-                }
-                send(&reader.events_tx, kind);
+            let Some(reader) = self.readers.get_mut(&id) else { continue };
+            if let SequenceEvent::Admitted { .. } = kind {
+                reader.queue_permit = None;
             }
-            if is_last {
+            if kind.is_terminal() {
+                reader.events.end(kind);
+                self.readers.remove(&id);
+            } else if let Err(TooSlow) = reader.events.send(kind) {
+                self.scheduler.cancel(id);
+                reader.events.end(SequenceEvent::Failed(TooSlow.to_string()));
                 self.readers.remove(&id);
             }
         }
@@ -458,12 +467,5 @@ impl Masked {
     fn behind((id, mut matcher, token_id): (SequenceId, GrammarMatcher, u32)) -> Self {
         let mask = matcher.advance(token_id);
         Self { id, matcher, mask }
-    }
-}
-
-/// The channel has room for every event. A closed one is noticed before the next step.
-fn send(events_tx: &mpsc::Sender<SequenceEvent>, event: SequenceEvent) {
-    if let Err(mpsc::error::TrySendError::Full(event)) = events_tx.try_send(event) {
-        tracing::error!("an event channel is full: {event:?}");
     }
 }

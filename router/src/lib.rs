@@ -18,6 +18,7 @@ mod batcher;
 #[doc(hidden)]
 pub mod bench;
 mod config;
+mod delivery;
 mod endpoint;
 mod error;
 mod generation;

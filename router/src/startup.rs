@@ -71,7 +71,7 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
         step_window: config.batching.step_window as usize,
         max_queued_tokens: config.limits.max_queued_tokens,
     };
-    let (handle, batcher) = Batcher::new(rules, group, stop_rx, Arc::clone(&metrics));
+    let (handle, batcher) = Batcher::new(rules, group, stop_rx, (Arc::clone(&metrics), memory.answers.clone()));
 
     let tokenizer = Arc::new(tokenizer);
     let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers)

@@ -85,6 +85,16 @@ fn paths_in_the_documents_exist() {
 }
 
 #[test]
+fn flags_in_the_limits_exist() {
+    let args = ["launcher/src/args.rs", "router/src/args.rs", "shard/src/args.rs"].map(read).concat();
+    let text = read("docs/limits.md");
+    let flags = quotes(&text).filter_map(|(_, quoted)| quoted.strip_prefix("--"));
+    let names = flags.filter_map(|flag| flag.split([' ', '=']).next());
+    let is_missing = |name: &&str| !args.contains(&format!(" {}: ", name.replace('-', "_")));
+    assert_eq!(names.filter(is_missing).collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+#[test]
 fn the_lineage_has_every_row_once() {
     let text = read(LINEAGE);
     let numbers: Vec<&str> = lineage_rows(&text).map(|row| row.number).collect();

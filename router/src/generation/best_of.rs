@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 use super::GenerationError;
 use super::stream::{Completion, TokenStream};
 use super::timings::{Arrival, Timings};
+use crate::memory::Account;
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct Outcome {
     pub(crate) others: Vec<Completion>,
     /// Of the winner, up to the end of the last.
     pub(crate) timings: Timings,
+    /// Given back when the outcome has become an answer.
+    _memory: Vec<Account>,
 }
 
 /// Waits for all sequences. When one fails, the others are cancelled.
@@ -30,7 +33,8 @@ pub(super) async fn collect(mut sequences: Vec<TokenStream>, arrival: Arrival) -
     let best = scores.max_by(|(_, left), (_, right)| left.total_cmp(right)).map(|(index, _)| index);
     let best = best.ok_or(GenerationError::Incomplete)?;
     let timings = sequences[best].timings(arrival);
-    Ok(Outcome { best: completions.remove(best), others: completions, timings })
+    let memory = sequences.into_iter().filter_map(TokenStream::into_kept).collect();
+    Ok(Outcome { best: completions.remove(best), others: completions, timings, _memory: memory })
 }
 
 fn mean_logprob(completion: &Completion) -> f32 {

@@ -1,4 +1,5 @@
-//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text.
+//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. A sequence gives its permit
+//! back when it ends, however slowly its events are read.
 //!
 //! A request that cannot be carried out is refused before its answer begins. Whoever drops a generation cancels it:
 //! its event channel closes, and the batcher gives its slots and blocks back at the next step.
@@ -54,14 +55,15 @@ pub(crate) struct Generator {
     request_timeout: Option<Duration>,
 }
 
+/// Of one sequence or several; given back when they end.
+pub(crate) type Permit = OwnedSemaphorePermit;
+
 /// A generation that is read token by token.
 #[derive(Debug)]
 pub(crate) struct Generation {
     tokens: TokenStream,
     arrival: Arrival,
     report: Report,
-    /// Given back when the answer ends.
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Generator {
@@ -89,7 +91,7 @@ impl Generator {
     pub(crate) async fn stream(&self, request: GenerationRequest) -> Result<Generation, GenerationError> {
         let mut report = Report::new(&self.metrics, &request.request_id);
         match self.begin_stream(request).await {
-            Ok((tokens, arrival, permit)) => Ok(Generation { tokens, arrival, report, _permit: permit }),
+            Ok((tokens, arrival)) => Ok(Generation { tokens, arrival, report }),
             Err(error) => {
                 report.failure(&error);
                 Err(error)
@@ -141,21 +143,19 @@ impl Generator {
         }
     }
 
-    async fn begin_stream(
-        &self,
-        request: GenerationRequest,
-    ) -> Result<(TokenStream, Arrival, OwnedSemaphorePermit), GenerationError> {
+    async fn begin_stream(&self, request: GenerationRequest) -> Result<(TokenStream, Arrival), GenerationError> {
         let (valid, _, permit) = self.admit(&request, Delivery::Stream).await?;
         let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
-        Ok((self.submit(&valid, &request).await?, arrival, permit))
+        Ok((self.submit(&valid, &request, permit).await?, arrival))
     }
 
     async fn complete_best_of(&self, request: GenerationRequest) -> Result<Outcome, GenerationError> {
-        let (valid, num_sequences, _permit) = self.admit(&request, Delivery::Whole).await?;
+        let (valid, num_sequences, mut permit) = self.admit(&request, Delivery::Whole).await?;
         let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
         let mut sequences = Vec::with_capacity(num_sequences as usize);
         for _ in 0..num_sequences {
-            sequences.push(self.submit(&valid, &request).await?);
+            let one = permit.split(1).ok_or(GenerationError::Overloaded)?;
+            sequences.push(self.submit(&valid, &request, one).await?);
         }
         best_of::collect(sequences, arrival).await
     }
@@ -165,7 +165,7 @@ impl Generator {
         &self,
         request: &GenerationRequest,
         delivery: Delivery,
-    ) -> Result<(ValidRequest, u32, OwnedSemaphorePermit), GenerationError> {
+    ) -> Result<(ValidRequest, u32, Permit), GenerationError> {
         let num_sequences = self.validator.num_sequences(&request.options, delivery)?;
         let permits = Arc::clone(&self.permits).try_acquire_many_owned(num_sequences);
         let permit = permits.map_err(|_| GenerationError::Overloaded)?;
@@ -180,7 +180,12 @@ impl Generator {
     }
 
     /// Hands one sequence to the batcher. Sequences without a seed of their own get a random one.
-    async fn submit(&self, valid: &ValidRequest, request: &GenerationRequest) -> Result<TokenStream, GenerationError> {
+    async fn submit(
+        &self,
+        valid: &ValidRequest,
+        request: &GenerationRequest,
+        permit: Permit,
+    ) -> Result<TokenStream, GenerationError> {
         let mut sampling = valid.sampling.clone();
         if !valid.has_seed {
             sampling.seed = fastrand::u64(..);
@@ -195,7 +200,7 @@ impl Generator {
             is_masked: grammar.is_some(),
             deadline: self.request_timeout.and_then(|timeout| request.received_at.checked_add(timeout)),
         };
-        let events = self.batcher.submit(spec, grammar.as_ref()).await?;
+        let events = self.batcher.submit(spec, grammar.as_ref(), permit).await?;
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)
     }
 }

@@ -9,10 +9,11 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use proto::{PromptLogprobs, SampledToken, TopTokens};
-use tokio::sync::mpsc;
 
 use super::timings::{Arrival, Timings};
 use super::{GenerationError, GenerationRequest};
+use crate::delivery::EventReceiver;
+use crate::memory::Account;
 use crate::scheduler::{FinishReason, SequenceEvent};
 use crate::text::{
     Answer, AnswerEvent, AnswerForm, AnswerParser, Detokenizer, StopFound, StopStrings, TextError, Tokenizer,
@@ -96,7 +97,9 @@ struct AnswerReader {
 #[derive(Debug)]
 pub(super) struct TokenStream {
     /// `None` after its end.
-    events: Option<mpsc::Receiver<SequenceEvent>>,
+    events: Option<EventReceiver>,
+    /// Memory of what was read, after the end.
+    kept: Option<Account>,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stop_strings: StopStrings,
@@ -114,6 +117,14 @@ pub(super) struct TokenStream {
     waited: Duration,
     num_cached_tokens: u32,
     first_token_at: Option<Instant>,
+}
+
+impl Piece {
+    /// Memory of what a whole sequence keeps of it, and of what is written of that.
+    fn num_bytes(&self) -> usize {
+        let tokens = self.top_tokens.iter().chain([&self.token]);
+        tokens.map(|token| 2 * (size_of::<Token>() + token.text.len())).sum()
+    }
 }
 
 impl AnswerReader {
@@ -146,7 +157,7 @@ impl TokenStream {
         request: &GenerationRequest,
         valid: &ValidRequest,
         seed: Option<u64>,
-        events: mpsc::Receiver<SequenceEvent>,
+        events: EventReceiver,
     ) -> Result<Self, GenerationError> {
         let prefix = if request.options.wants_full_text { request.prompt.text() } else { "" };
         let num_added = match &request.prompt {
@@ -155,6 +166,7 @@ impl TokenStream {
         };
         Ok(Self {
             events: Some(events),
+            kept: None,
             detokenizer: Detokenizer::new(&tokenizer, &valid.prompt)?,
             tokenizer,
             stop_strings: StopStrings::new(valid.stop_strings.clone()),
@@ -197,16 +209,22 @@ impl TokenStream {
             Err(_) => true,
         };
         if has_ended {
-            self.events = None;
+            self.kept = self.events.take().map(EventReceiver::into_kept);
         }
         Poll::Ready(Some(result))
     }
 
     /// The whole sequence.
     pub(super) async fn collect(&mut self) -> Result<Completion, GenerationError> {
-        let (mut tokens, mut top_tokens) = (Vec::new(), Vec::new());
+        let (mut tokens, mut top_tokens, mut num_bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(piece) = poll_fn(|cx| self.poll_next(cx)).await {
             let piece = piece?;
+            num_bytes += piece.num_bytes();
+            if let Some(events) = &mut self.events
+                && !events.keep(num_bytes).await
+            {
+                return Err(GenerationError::Overloaded);
+            }
             tokens.push(piece.token);
             if !piece.top_tokens.is_empty() {
                 top_tokens.push(piece.top_tokens);
@@ -216,6 +234,11 @@ impl TokenStream {
             }
         }
         Err(GenerationError::Incomplete)
+    }
+
+    /// Memory of the whole sequence.
+    pub(super) fn into_kept(self) -> Option<Account> {
+        self.kept
     }
 
     /// When things happened.

@@ -30,7 +30,11 @@ struct Served {
 }
 
 async fn serve_with(shard: FakeShard, shutdown_timeout: Duration) -> Served {
-    let (started, directory) = start(shard, &[]).await;
+    serve_with_flags(shard, shutdown_timeout, &[]).await
+}
+
+async fn serve_with_flags(shard: FakeShard, shutdown_timeout: Duration, flags: &[&str]) -> Served {
+    let (started, directory) = start(shard, flags).await;
     let endpoint = Endpoint::resolve(&args(&["--hostname=127.0.0.1", "--port=0"]).http).unwrap();
     let listener = endpoint.listen().await.unwrap();
     let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
@@ -187,6 +191,29 @@ async fn who_only_stops_sending_gets_what_is_there_at_once() {
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     stream.shutdown().await.unwrap();
     assert!(read_all(&mut stream).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn who_reads_nothing_holds_no_permits() {
+    let served = serve_with_flags(FakeShard::default(), DEADLINE, &["--max-concurrent-requests=8"]).await;
+    let body = r#"{"prompt":"a","n":8,"max_tokens":400,"logprobs":5,"stream":true,"temperature":0}"#;
+    let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    let mut slow = socket.connect(served.address).await.unwrap();
+    slow.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    served.wait_for_metric("tgi_request_max_new_tokens_count 8").await;
+    let other_is_served = async {
+        let mut status = [0; 12];
+        while &status != b"HTTP/1.1 200" {
+            let mut other = served.post("/generate_stream", 1).await;
+            other.read_exact(&mut status).await.unwrap();
+        }
+    };
+    tokio::time::timeout(DEADLINE, other_is_served).await.expect("permits that are given back");
+    let page = served.metrics.render();
+    let num_read = page.lines().find_map(|line| line.strip_prefix("tgi_request_success "));
+    assert!(num_read.is_some_and(|number| ["0", "1"].contains(&number)), "{num_read:?}: the slow one has read nothing");
 }
 
 #[tokio::test(start_paused = true)]

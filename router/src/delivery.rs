@@ -1,0 +1,256 @@
+//! The way of a sequence's events from the batcher to whoever reads them, and the memory that they take meanwhile.
+//!
+//! Doors: [`channel`], [`EventSender`], [`EventReceiver`]. The channel has room for every event that the sequence can have, so a slow
+//! reader never stops the batcher. Events that stay unread are counted in the budget: what was taken for them travels in the channel
+//! behind them, and is given back when the reader has come so far. When the sequence ends its permit is given back, though its last
+//! events may be read much later.
+
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use proto::{PromptLogprobs, SampledToken};
+use tokio::sync::mpsc;
+
+use crate::generation::Permit;
+use crate::memory::{Account, Held, Part};
+use crate::scheduler::SequenceEvent;
+
+/// So much may be unread without being counted: a reader that keeps up takes nothing from the budget.
+const BATCH_BYTES: usize = 16 << 10;
+
+/// How long an answer in one piece waits for the memory of others.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the batcher puts what happens to a sequence.
+#[derive(Debug)]
+pub(crate) struct EventSender {
+    parcels_tx: mpsc::Sender<Parcel>,
+    answers: Part,
+    /// Given back at the end of the sequence.
+    permit: Option<Permit>,
+    /// What the reader keeps for the sequence until it has read everything.
+    reader_bytes: usize,
+    /// Events, and their bytes, that were sent since some were last counted.
+    num_new_events: usize,
+    num_new_bytes: usize,
+}
+
+/// Where they are read. Dropping it cancels the sequence.
+#[derive(Debug)]
+pub(crate) struct EventReceiver {
+    parcels_rx: mpsc::Receiver<Parcel>,
+    /// For what the reader keeps of what it has read.
+    kept: Account,
+}
+
+/// More is unread than there is memory for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the client reads too slowly: unread answers take the memory that `--memory-budget` leaves for them")]
+pub(crate) struct TooSlow;
+
+#[derive(Debug)]
+struct Parcel {
+    event: SequenceEvent,
+    /// Given back when the event is read.
+    until_read: Option<Box<UntilRead>>,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "what it holds is given back when it is dropped")]
+enum UntilRead {
+    Memory(Held),
+    Permit(Permit),
+}
+
+/// A channel for a sequence with at most `most_events`, whose reader keeps `reader_bytes` for it.
+pub(crate) fn channel(
+    most_events: usize,
+    reader_bytes: usize,
+    (answers, permit): (Part, Permit),
+) -> (EventSender, EventReceiver) {
+    let (parcels_tx, parcels_rx) = mpsc::channel(most_events);
+    let (num_new_events, num_new_bytes) = (0, 0);
+    let (kept, permit) = (answers.open(), Some(permit));
+    let sender = EventSender { parcels_tx, answers, permit, reader_bytes, num_new_events, num_new_bytes };
+    (sender, EventReceiver { parcels_rx, kept })
+}
+
+impl EventSender {
+    /// Whether nobody reads any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.parcels_tx.is_closed()
+    }
+
+    /// Sends an event behind which there are more.
+    ///
+    /// # Errors
+    /// When more is unread than there is memory for. The event is not sent then, and the sequence should end.
+    pub(crate) fn send(&mut self, event: SequenceEvent) -> Result<(), TooSlow> {
+        self.num_new_events += 1;
+        self.num_new_bytes += num_bytes(&event);
+        let mut until_read = None;
+        if self.num_new_bytes >= BATCH_BYTES {
+            // Where none of them is read, the reader does not keep up.
+            if self.num_unread() + 1 >= self.num_new_events {
+                let held = self.answers.try_take(self.num_new_bytes).ok_or(TooSlow)?;
+                until_read = Some(Box::new(UntilRead::Memory(held)));
+            }
+            (self.num_new_events, self.num_new_bytes) = (0, 0);
+        }
+        self.put(Parcel { event, until_read });
+        Ok(())
+    }
+
+    /// Sends the last event. Until it is read, memory is held for what is unread, or the permit where there is no memory.
+    pub(crate) fn end(&mut self, event: SequenceEvent) {
+        let until_read = self.permit.take().map(|permit| {
+            let held = self.answers.try_take(self.num_new_bytes + num_bytes(&event) + self.reader_bytes);
+            Box::new(held.map_or(UntilRead::Permit(permit), UntilRead::Memory))
+        });
+        self.put(Parcel { event, until_read });
+    }
+
+    fn num_unread(&self) -> usize {
+        self.parcels_tx.max_capacity() - self.parcels_tx.capacity()
+    }
+
+    /// The channel has room for every event. A closed one is noticed before the next step.
+    fn put(&self, parcel: Parcel) {
+        if let Err(mpsc::error::TrySendError::Full(parcel)) = self.parcels_tx.try_send(parcel) {
+            tracing::error!("an event channel is full: {:?}", parcel.event);
+        }
+    }
+}
+
+impl EventReceiver {
+    /// Holds memory for `bytes` in all, which stay when their events are read. False where there is not as much.
+    pub(crate) async fn keep(&mut self, bytes: usize) -> bool {
+        self.kept.grow_to(bytes.saturating_sub(BATCH_BYTES), PATIENCE).await
+    }
+
+    /// What is held for what stays.
+    pub(crate) fn into_kept(self) -> Account {
+        self.kept
+    }
+
+    /// The next event; `None` when there will be none.
+    pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<SequenceEvent>> {
+        let parcel = ready!(self.parcels_rx.poll_recv(cx));
+        Poll::Ready(parcel.map(|Parcel { event, until_read }| {
+            drop(until_read);
+            event
+        }))
+    }
+}
+
+/// Memory of an event in its channel.
+fn num_bytes(event: &SequenceEvent) -> usize {
+    let numbers = match event {
+        SequenceEvent::PromptLogprobs(PromptLogprobs { logprobs, top_tokens, slot: _ }) => {
+            // Two lists are the size of a dozen numbers.
+            let most = top_tokens.iter().map(|top| 12 + top.token_ids.len() + top.logprobs.len());
+            logprobs.len() + most.sum::<usize>()
+        }
+        SequenceEvent::Token { token: SampledToken { top_token_ids, top_logprobs, .. }, finish: _ } => {
+            top_token_ids.len() + top_logprobs.len()
+        }
+        _ => 0,
+    };
+    size_of::<Parcel>() + numbers * size_of::<u32>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use super::*;
+    use tokio::sync::Semaphore;
+
+    fn token() -> SequenceEvent {
+        let token =
+            SampledToken { top_token_ids: vec![1; 500], top_logprobs: vec![0.0; 500], ..SampledToken::default() };
+        SequenceEvent::Token { token, finish: None }
+    }
+
+    /// A channel whose permit is the only one, and the memory of answers.
+    fn start(answers_bytes: usize) -> (EventSender, EventReceiver, Arc<Semaphore>, Part) {
+        let (permits, answers) = (Arc::new(Semaphore::new(1)), Part::new(answers_bytes));
+        let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
+        let (sender, receiver) = channel(1000, 0, (answers.clone(), permit));
+        (sender, receiver, permits, answers)
+    }
+
+    fn is_free(permits: &Arc<Semaphore>) -> bool {
+        permits.available_permits() == 1
+    }
+
+    #[tokio::test]
+    async fn who_keeps_up_needs_no_memory() {
+        let (mut sender, mut receiver, ..) = start(0);
+        for _ in 0..100 {
+            sender.send(token()).unwrap();
+            poll_fn(|cx| receiver.poll_recv(cx)).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_unread_holds_memory_and_no_permit_behind_its_end() {
+        let limit = 1 << 20;
+        let (mut sender, mut receiver, permits, answers) = start(limit);
+        for _ in 0..20 {
+            sender.send(token()).unwrap();
+        }
+        assert!(answers.try_take(limit - 4 * BATCH_BYTES).is_none(), "20 events of 4 KB are counted");
+        assert!(!is_free(&permits));
+        sender.end(SequenceEvent::TimedOut);
+        drop(sender);
+        assert!(is_free(&permits));
+        for _ in 0..20 {
+            assert!(poll_fn(|cx| receiver.poll_recv(cx)).await.is_some());
+        }
+        assert!(answers.try_take(limit).is_none(), "the end is unread");
+        assert_eq!(poll_fn(|cx| receiver.poll_recv(cx)).await, Some(SequenceEvent::TimedOut));
+        assert!(answers.try_take(limit).is_some());
+        assert_eq!(poll_fn(|cx| receiver.poll_recv(cx)).await, None);
+    }
+
+    #[tokio::test]
+    async fn without_memory_the_slow_are_told_and_the_end_keeps_the_permit() {
+        let (mut sender, mut receiver, permits, _) = start(BATCH_BYTES);
+        let sent = (0..100).take_while(|_| sender.send(token()).is_ok()).count();
+        assert!((4..10).contains(&sent), "{sent}");
+        sender.end(SequenceEvent::Failed(TooSlow.to_string()));
+        drop(sender);
+        assert!(!is_free(&permits), "there is no memory for the end");
+        while poll_fn(|cx| receiver.poll_recv(cx)).await.is_some() {}
+        assert!(is_free(&permits));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_is_counted_until_it_is_given_away() {
+        let (sender, mut receiver, _, answers) = start(2 * BATCH_BYTES);
+        for bytes in [1, BATCH_BYTES, 3 * BATCH_BYTES] {
+            assert!(receiver.keep(bytes).await);
+        }
+        assert!(!receiver.keep(3 * BATCH_BYTES + 1).await);
+        drop(sender);
+        let kept = receiver.into_kept();
+        assert!(answers.try_take(1).is_none());
+        drop(kept);
+        assert!(answers.try_take(2 * BATCH_BYTES).is_some());
+    }
+
+    #[tokio::test]
+    async fn who_leaves_gives_everything_back() {
+        let (mut sender, receiver, permits, answers) = start(1 << 20);
+        for _ in 0..20 {
+            sender.send(token()).unwrap();
+        }
+        drop(receiver);
+        assert!(sender.is_closed());
+        assert!(answers.try_take(1 << 20).is_some());
+        drop(sender);
+        assert!(is_free(&permits));
+    }
+}
