@@ -5,16 +5,20 @@
 
 #![forbid(unsafe_code)]
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use proto::MAX_SOCKET_PATH_BYTES;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 /// Only the user who runs the process may connect.
-const PRIVATE_MODE: u32 = 0o600;
+const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Connections that wait to be accepted; the system takes as many as it allows.
+const MAX_BACKLOG: i32 = i32::MAX;
 
 /// Why the socket cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -30,10 +34,13 @@ pub enum SocketError {
     Listen { path: PathBuf, source: io::Error },
 }
 
-/// The file of a socket that this process listens on; removed when dropped.
+/// The file of a socket that this process listens on; removed when dropped, unless somebody has put another in its
+/// place.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
 }
 
 impl SocketFile {
@@ -42,6 +49,18 @@ impl SocketFile {
     /// # Errors
     /// When the path is too long, taken, or cannot be written.
     pub fn bind(path: &Path) -> Result<(Self, UnixListener), SocketError> {
+        Self::bind_with(path, None)
+    }
+
+    /// Listens on `path`, for processes of the same user.
+    ///
+    /// # Errors
+    /// As [`SocketFile::bind`].
+    pub fn bind_private(path: &Path) -> Result<(Self, UnixListener), SocketError> {
+        Self::bind_with(path, Some(PRIVATE_MODE))
+    }
+
+    fn bind_with(path: &Path, mode: Option<Mode>) -> Result<(Self, UnixListener), SocketError> {
         let len = path.as_os_str().len();
         if len > MAX_SOCKET_PATH_BYTES {
             return Err(SocketError::PathTooLong { path: path.into(), len });
@@ -56,40 +75,70 @@ impl SocketFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(listen_error(error)),
         }
-        let listener = UnixListener::bind(path).map_err(listen_error)?;
-        Ok((Self { path: path.into() }, listener))
-    }
-
-    /// Listens on `path`, for processes of the same user.
-    ///
-    /// # Errors
-    /// As [`SocketFile::bind`].
-    pub fn bind_private(path: &Path) -> Result<(Self, UnixListener), SocketError> {
-        let (file, listener) = Self::bind(path)?;
-        let listen_error = |source| SocketError::Listen { path: path.into(), source };
-        fs::set_permissions(path, Permissions::from_mode(PRIVATE_MODE)).map_err(listen_error)?;
-        Ok((file, listener))
+        let listener = new_listener(path, mode).map_err(listen_error)?;
+        let identity = identity(path).map_err(listen_error)?;
+        Ok((Self { path: path.into(), identity }, listener))
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.path) {
+        let is_ours = identity(&self.path).is_ok_and(|identity| identity == self.identity);
+        if is_ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "remove the socket file");
         }
     }
 }
 
+/// Linux gives the file the mode of the socket, so that it is private from its first moment, whatever the umask of the
+/// process says, which belongs to all threads.
+fn new_listener(path: &Path, mode: Option<Mode>) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if let Some(mode) = mode {
+        rustix::fs::fchmod(&socket, mode)?;
+    }
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, MAX_BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn a_private_file_is_private_before_anybody_can_connect() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _listener = new_listener(&path, Some(PRIVATE_MODE)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_socket_of_somebody_else_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let (ours, _listener) = SocketFile::bind(&path).unwrap();
+        // The other is there first, so that it has another inode.
+        let other = UnixListener::bind(directory.path().join("other")).unwrap();
+        fs::rename(directory.path().join("other"), &path).unwrap();
+        drop(ours);
+        assert!(path.exists(), "{other:?} has lost its file");
+    }
 
     #[test]
     fn a_private_file_is_private_and_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let (file, _listener) = SocketFile::bind_private(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, PRIVATE_MODE);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(SocketFile::bind(&path), Err(SocketError::InUse { .. })));
         assert!(path.exists());
         drop(file);
