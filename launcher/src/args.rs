@@ -33,10 +33,10 @@ pub(crate) struct Args {
 pub(crate) enum Part {
     /// Serves HTTP and schedules steps.
     #[command(hide = true)]
-    Router(Box<router::RouterArgs>),
+    Router(Box<ChildArgs<router::RouterArgs>>),
     /// Computes steps on one device.
     #[command(hide = true)]
-    Shard(Box<shard::ShardArgs>),
+    Shard(Box<ChildArgs<shard::ShardArgs>>),
     /// Compiles every program of a model for a TPU slice, on a machine without one
     Compile(shard::compile::CompileArgs),
     /// Says whether a model fits on a TPU slice and what takes its memory, from config.json alone
@@ -59,6 +59,17 @@ pub(crate) enum Part {
     PrintSchema,
     /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU
     Plugin(crate::plugin::PluginArgs),
+}
+
+/// A part that the launcher starts, which ends with it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChildArgs<T: clap::Args> {
+    #[command(flatten)]
+    pub(crate) part: T,
+
+    /// Process id of the launcher
+    #[arg(long, hide = true)]
+    pub(crate) parent_pid: Option<i32>,
 }
 
 /// What `plan` takes: the flags of a launch, and where to look for devices.

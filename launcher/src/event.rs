@@ -1,7 +1,10 @@
-//! What the supervisor waits for: one bounded channel carries everything that happens to the launch.
+//! What the supervisor waits for: one bounded channel carries everything that happens to the launch. Lines of the log
+//! are not among it: there may be any number of them, and a signal must not queue behind them.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender};
+
+use router::Ready;
 
 use crate::process::Exit;
 
@@ -18,14 +21,14 @@ pub(crate) enum ChildId {
 /// Something happened.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A child wrote a line to its stdout (structured) or stderr.
-    Line(ChildId, String),
     /// A child ended and was reaped.
     Exited(ChildId, Exit),
     /// A shard answered Hello: its weights are loaded.
     Ready(ChildId),
     /// A shard answered something else, or nothing in time.
     NotReady(ChildId, String),
+    /// The router has opened its port.
+    Serving(Ready),
     /// SIGINT, SIGTERM or SIGHUP.
     Stop,
 }

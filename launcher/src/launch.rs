@@ -34,7 +34,7 @@ pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let status = error.exit_status();
-            tracing::error!("{}", error::text(&error));
+            telemetry::fatal(&error::text(&error));
             ExitCode::from(status)
         }
     }

@@ -9,6 +9,7 @@
 mod ahead;
 mod args;
 mod banner;
+mod child_logs;
 mod command_line;
 mod download;
 mod error;
@@ -33,7 +34,7 @@ use std::process::ExitCode;
 
 use proto::exit_status;
 
-use crate::args::{Ahead, Part};
+use crate::args::{Ahead, Args, Part};
 
 fn main() -> ExitCode {
     if init::is_first_process() {
@@ -47,9 +48,15 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit_status::CONFIGURATION) } else { ExitCode::SUCCESS };
         }
     };
+    let status = run(args);
+    telemetry::flush();
+    status
+}
+
+fn run(args: Args) -> ExitCode {
     match args.part {
-        Some(Part::Router(args)) => router::run_as_process(&args),
-        Some(Part::Shard(args)) => shard::run_as_process(&args),
+        Some(Part::Router(args)) => router::run_as_process(&args.part, args.parent_pid),
+        Some(Part::Shard(args)) => shard::run_as_process(&args.part, args.parent_pid),
         Some(Part::Compile(args)) => ahead::run_as_process(&Ahead::Compile(args)),
         Some(Part::Fit(args)) => ahead::run_as_process(&Ahead::Fit(args)),
         Some(Part::FitModel(args)) => ahead::run_as_child(&Ahead::Fit(args)),

@@ -1,25 +1,31 @@
-//! One child process: spawn it, hand its lines and its end to the supervisor, signal it.
+//! One child process: spawn it, show its lines, tell the supervisor of its end, signal it.
 //!
-//! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its last line has been sent; so a
+//! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its last line has been shown; so a
 //! signal never reaches a stranger that was given the same process id.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::SyncSender;
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
+use crate::child_logs::ChildLogs;
 use crate::error::LauncherError;
 use crate::event::{ChildId, Event};
 use crate::plan::ChildPlan;
 use crate::variables::without_secrets;
 
-/// Bytes of one log line that are kept; the rest of an endless line is dropped.
-const MAX_LINE_BYTES: u64 = 64 << 10;
+/// Bytes of one log line that are read; those of our own processes are shorter.
+const MAX_LINE_BYTES: usize = 256 << 10;
+/// What is shown of a longer one.
+const CUT_LINE_BYTES: usize = 16 << 10;
+/// A child that has ended may have written this much earlier what is still to be read.
+const LAST_LINES_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A running child, or one that has ended and was not reaped.
 #[derive(Debug)]
@@ -36,18 +42,26 @@ pub(crate) enum Exit {
 }
 
 impl Process {
-    /// Starts `executable` with the planned arguments, in a process group of its own so that Ctrl-C on the terminal
-    /// reaches only the launcher. Its lines and, last of all, its end arrive as events.
+    /// Starts `executable` with the planned arguments and `extra` ones, in a process group of its own so that Ctrl-C on
+    /// the terminal reaches only the launcher. Its lines go to `logs`; last of all, its end arrives as an event.
     ///
     /// Must be called from the launcher's main thread: children ask to die with the thread that made them.
     ///
     /// # Errors
     /// [`LauncherError::Spawn`].
-    pub(crate) fn spawn(executable: &Path, plan: &ChildPlan, events: SyncSender<Event>) -> Result<Self, LauncherError> {
+    pub(crate) fn spawn(
+        executable: &Path,
+        plan: &ChildPlan,
+        extra: &[String],
+        logs: &Arc<ChildLogs>,
+        events: SyncSender<Event>,
+    ) -> Result<Self, LauncherError> {
         let failed = |source| LauncherError::Spawn { name: plan.id.to_string(), source };
         let ours = plan.variables.iter().filter(|variable| !variable.is_yours);
         let mut child = without_secrets(executable)
             .args(&plan.argv)
+            .arg(format!("--parent-pid={}", std::process::id()))
+            .args(extra)
             .envs(ours.map(|variable| (variable.name, &variable.value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -59,12 +73,13 @@ impl Process {
         let id = plan.id;
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");
-        let readers = [forward(stdout, id, events.clone()), forward(stderr, id, events.clone())];
+        let (open_tx, open) = std::sync::mpsc::sync_channel(1);
+        forward(stdout, id, Arc::clone(logs), open_tx.clone());
+        forward(stderr, id, Arc::clone(logs), open_tx);
         std::thread::spawn(move || {
             let exit = wait_without_reaping(pid);
-            for reader in readers {
-                let _ = reader.join();
-            }
+            // Until both pipes are at their end. A process that the child left behind may keep them open.
+            let _: Result<(), RecvTimeoutError> = open.recv_timeout(LAST_LINES_DEADLINE);
             let _ = events.send(Event::Exited(id, exit));
         });
         Ok(Self { child, pid })
@@ -92,22 +107,51 @@ impl Process {
     }
 }
 
-fn forward(source: impl Read + Send + 'static, id: ChildId, events: SyncSender<Event>) -> JoinHandle<()> {
+/// Reads lines on a thread of its own, which drops `_open` at their end.
+fn forward(source: impl Read + Send + 'static, id: ChildId, logs: Arc<ChildLogs>, _open: SyncSender<()>) {
     std::thread::spawn(move || {
+        let _open = _open;
         let mut source = BufReader::new(source);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            match source.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
-            }
-            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-            if !text.is_empty() && events.send(Event::Line(id, text)).is_err() {
-                return;
+        while let Ok(Some(line)) = read_line(&mut source) {
+            if !line.is_empty() {
+                logs.show(id, &line);
             }
         }
-    })
+    });
+}
+
+/// The next line, or `None` at the end. Of a line that is too long the beginning is kept, and a mark says so.
+fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = Vec::new();
+    let mut num_bytes = 0;
+    let mut is_complete = false;
+    while !is_complete {
+        let bytes = match source.fill_buf() {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if bytes.is_empty() {
+            break;
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n').map(|index| index + 1);
+        let piece = &bytes[..end.unwrap_or(bytes.len())];
+        line.extend_from_slice(&piece[..piece.len().min(MAX_LINE_BYTES - line.len())]);
+        num_bytes += piece.len();
+        is_complete = end.is_some();
+        let num_read = piece.len();
+        source.consume(num_read);
+    }
+    if num_bytes == 0 {
+        return Ok(None);
+    }
+    if num_bytes > line.len() {
+        // It is no JSON any more.
+        line.truncate(CUT_LINE_BYTES);
+        let mark = telemetry::cut_mark(num_bytes - line.len());
+        return Ok(Some(String::from_utf8_lossy(&line).into_owned() + &mark));
+    }
+    Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()))
 }
 
 fn wait_without_reaping(pid: Pid) -> Exit {
@@ -137,5 +181,31 @@ impl fmt::Display for Exit {
             Self::Signal(4) => f.write_str("was killed by signal 4 (SIGILL; this CPU lacks an instruction)"),
             Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(mut text: &[u8]) -> Vec<String> {
+        std::iter::from_fn(|| read_line(&mut text).unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_end_where_they_end() {
+        assert_eq!(lines(b"a\n\n b \r\nc"), ["a", "", " b", "c"]);
+        assert_eq!(lines(b""), [""; 0]);
+        assert_eq!(lines(b"\xff\n"), ["\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_one_line_with_a_mark() {
+        let longest = "x".repeat(MAX_LINE_BYTES - 1);
+        assert_eq!(lines(format!("{longest}\nnext\n").as_bytes()), [longest.as_str(), "next"]);
+        let long = "x".repeat(3 * MAX_LINE_BYTES);
+        let kept = &long[..CUT_LINE_BYTES];
+        let mark = telemetry::cut_mark(long.len() + 1 - CUT_LINE_BYTES);
+        assert_eq!(lines(format!("{long}\nnext\n").as_bytes()), [format!("{kept}{mark}"), "next".to_owned()]);
     }
 }

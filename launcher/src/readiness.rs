@@ -1,14 +1,18 @@
-//! Waits until a shard is ready: connects to its socket, says Hello and reads signs of life until the answer comes.
+//! Waits until a child is ready. A shard: connects to its socket, says Hello and reads signs of life until the answer
+//! comes. The router: reads the pipe that it was given.
 //!
-//! Readiness is a message on the socket, never the existence of a file.
+//! Readiness is a message, never the existence of a file, and never a line of the log.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use proto::{Command, HEADER_BYTES, Hello, PROTOCOL_VERSION, Reply, command, frame, reply};
+use router::Ready;
+use rustix::io::FdFlags;
 
 use crate::event::{ChildId, Event};
 
@@ -17,6 +21,9 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(20);
 const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
 /// A loading shard reports several times a second.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Longer than anything the router says.
+const MAX_READY_BYTES: u64 = 64 << 10;
 
 /// The first command of a connection.
 const HELLO_NUMBER: u64 = 1;
@@ -55,6 +62,32 @@ pub(crate) fn watch(id: ChildId, socket: PathBuf, events: SyncSender<Event>) -> 
         let _ = events.send(event);
     });
     Watch { _cancel: cancel }
+}
+
+/// A pipe on which the router says that it serves, and the flag that tells it so. The other end is for the router's
+/// process alone, and must be closed when that was started.
+///
+/// # Errors
+/// When there is no pipe to be had.
+pub(crate) fn router_pipe() -> io::Result<(PipeReader, PipeWriter, String)> {
+    let (reader, writer) = io::pipe()?;
+    // Without close-on-exec: the number is the same in the child.
+    rustix::io::fcntl_setfd(&writer, FdFlags::empty())?;
+    let flag = format!("--ready-path=/proc/self/fd/{}", writer.as_raw_fd());
+    Ok((reader, writer, flag))
+}
+
+/// Watches the router from a thread of its own. A router that ends before it serves is no event here.
+pub(crate) fn watch_router(pipe: PipeReader, events: SyncSender<Event>) {
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        // One line: the router keeps its end open.
+        if BufReader::new(pipe.take(MAX_READY_BYTES)).read_line(&mut line).is_ok()
+            && let Some(ready) = Ready::parse(&line)
+        {
+            let _ = events.send(Event::Serving(ready));
+        }
+    });
 }
 
 /// True when the shard is ready, false when the wait was cancelled.

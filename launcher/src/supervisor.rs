@@ -5,27 +5,29 @@
 //!       └──────────── a child ends ─────────┴───────────────┴─▶ the others are ended, the launch fails
 //! ```
 //!
-//! One thread, one channel; owns the child processes and nothing else.
+//! One thread, one channel; owns the child processes and nothing else. What children log goes past it (`child_logs`),
+//! so it acts on signals and ends whoever reads the log, and however.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use proto::exit_status;
 use rustix::process::Signal;
 use signal_hook::iterator::Signals;
-use telemetry::LogLine;
+use tracing::Level;
 
 use crate::banner;
+use crate::child_logs::ChildLogs;
 use crate::error::LauncherError;
 use crate::event::{self, ChildId, Event};
 use crate::plan::{ChildPlan, LaunchPlan};
 use crate::process::{Exit, Process};
 use crate::readiness::{self, Watch};
-use crate::terminal::Terminal;
 
 /// The router needs this long, beyond the generations' own time, to say Leave and to end.
 const ROUTER_MARGIN: Duration = Duration::from_secs(10);
@@ -39,7 +41,6 @@ const LAST_WORDS_DEADLINE: Duration = Duration::from_secs(1);
 const TERM_DEADLINE: Duration = Duration::from_secs(1);
 /// From SIGKILL to the end; only a process stuck in the kernel takes longer.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
-const NUM_LAST_LINES: usize = 5;
 
 /// Starts everything, serves until one of the `signals` or a failure, and leaves nothing behind.
 ///
@@ -56,11 +57,10 @@ pub(crate) fn run(plan: &LaunchPlan, signals: Signals) -> Result<(), LauncherErr
         events,
         children: BTreeMap::new(),
         watches: BTreeMap::new(),
-        last_words: BTreeMap::new(),
         ending: BTreeSet::new(),
         bad_exit: None,
         is_serving: false,
-        terminal: Terminal::new(plan.json_output),
+        logs: Arc::new(ChildLogs::new(plan.json_output)),
     };
     let outcome = match supervisor.serve() {
         Ok(()) => supervisor.drain(),
@@ -79,28 +79,20 @@ struct Supervisor<'a> {
     children: BTreeMap<ChildId, Process>,
     /// Shards that are not ready.
     watches: BTreeMap<ChildId, Watch>,
-    last_words: BTreeMap<ChildId, LastWords>,
     /// Children that were told to end; how they do it is no news.
     ending: BTreeSet<ChildId>,
     /// The child that ended badly by itself and is most likely the cause; of equals the first.
     bad_exit: Option<(ChildId, Exit)>,
     /// Whether the router has opened its port.
     is_serving: bool,
-    terminal: Terminal,
-}
-
-/// The end of a child's log, kept for the day it dies.
-#[derive(Debug, Default)]
-struct LastWords {
-    error: Option<String>,
-    lines: VecDeque<String>,
+    logs: Arc<ChildLogs>,
 }
 
 impl Supervisor<'_> {
     /// Starts the children and watches them; returns when a signal asks to stop.
     fn serve(&mut self) -> Result<(), LauncherError> {
         for shard in &self.plan.shards {
-            self.start(&shard.child)?;
+            self.start(&shard.child, &[])?;
             let watch = readiness::watch(shard.child.id, shard.socket.clone(), self.events_tx.clone());
             self.watches.insert(shard.child.id, watch);
         }
@@ -109,7 +101,7 @@ impl Supervisor<'_> {
             if let Event::Ready(id) = event {
                 self.watches.remove(&id);
                 if self.watches.is_empty() {
-                    self.start(&self.plan.router)?;
+                    self.start_router()?;
                 }
             } else if let Event::Stop = event {
                 return Ok(());
@@ -119,23 +111,41 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends everything in order after a signal. Before the server was ready nobody waits for an answer.
+    /// Ends everything in order after a signal. A router that does not serve yet ends at once, and no shard waits for
+    /// its word.
     fn drain(&mut self) -> Result<(), LauncherError> {
-        self.terminal.clear_progress();
+        self.logs.clear_progress();
         let shards = self.shard_ids();
-        if self.is_serving {
-            tracing::info!("stopping; running generations have {} s to finish", self.plan.shutdown_timeout.as_secs());
+        if self.children.contains_key(&ChildId::Router) {
             // How shards end whose router has stopped is no news either.
             self.ending.extend(&shards);
+            if self.is_serving {
+                self.announce_stop();
+            } else {
+                self.ending.insert(ChildId::Router);
+            }
             self.signal(&[ChildId::Router], Signal::TERM);
-            self.wait(&[ChildId::Router], self.plan.shutdown_timeout + ROUTER_MARGIN);
+            self.wait(&[ChildId::Router], self.plan.shutdown_timeout.saturating_add(ROUTER_MARGIN));
             self.kill(&[ChildId::Router]);
-            self.wait(&shards, SHARD_LEAVE_DEADLINE);
+            if self.is_serving {
+                self.wait(&shards, SHARD_LEAVE_DEADLINE);
+            }
         }
         self.kill(&self.everyone());
         match self.bad_exit.take() {
             Some((id, exit)) => Err(self.child_exited(id, exit)),
             None => Ok(()),
+        }
+    }
+
+    /// Says what happens now; to a person at a terminal whatever the filter of the log.
+    fn announce_stop(&self) {
+        let seconds = self.plan.shutdown_timeout.as_secs();
+        let text = format!("stopping; running requests have {seconds} s to finish, Ctrl-C again ends them at once");
+        if tracing::enabled!(Level::INFO) {
+            tracing::info!("{text}");
+        } else {
+            self.logs.tell(format!("{text}\n"));
         }
     }
 
@@ -165,16 +175,24 @@ impl Supervisor<'_> {
         self.children.iter().find(|(_, process)| process.is_stopped()).map(|(id, _)| *id)
     }
 
-    fn start(&mut self, plan: &ChildPlan) -> Result<(), LauncherError> {
-        let process = Process::spawn(&self.executable, plan, self.events_tx.clone())?;
+    fn start(&mut self, plan: &ChildPlan, extra: &[String]) -> Result<(), LauncherError> {
+        let process = Process::spawn(&self.executable, plan, extra, &self.logs, self.events_tx.clone())?;
         self.children.insert(plan.id, process);
         Ok(())
     }
 
-    /// Shows what happened; an end that nobody asked for is an error.
+    fn start_router(&mut self) -> Result<(), LauncherError> {
+        let failed = |source| LauncherError::Spawn { name: ChildId::Router.to_string(), source };
+        let (reader, writer, flag) = readiness::router_pipe().map_err(failed)?;
+        self.start(&self.plan.router, &[flag])?;
+        drop(writer);
+        readiness::watch_router(reader, self.events_tx.clone());
+        Ok(())
+    }
+
+    /// Acts on what happened; an end that nobody asked for is an error.
     fn handle(&mut self, event: Event) -> Result<(), LauncherError> {
         match event {
-            Event::Line(id, line) => self.show(id, &line),
             Event::Exited(id, exit) => {
                 self.reap(id, exit);
                 return Err(self.child_exited(id, exit));
@@ -182,50 +200,37 @@ impl Supervisor<'_> {
             Event::NotReady(id, reason) => {
                 return Err(LauncherError::NotReady { id, reason });
             }
+            Event::Serving(ready) => {
+                self.is_serving = true;
+                self.logs.tell(banner::text(&ready));
+            }
             Event::Ready(_) | Event::Stop => {}
         }
         Ok(())
     }
 
-    fn show(&mut self, id: ChildId, line: &str) {
-        let Some(line) = LogLine::parse(line) else {
-            self.last_words.entry(id).or_default().push(line.to_owned(), false);
-            self.terminal.raw_line(id, line);
-            return;
-        };
-        if let Some(progress) = line.progress() {
-            self.terminal.progress(id, &progress);
-            return;
-        }
-        self.last_words.entry(id).or_default().push(line.text(), line.level == "ERROR");
-        let banner = banner::from_log_line(&line).filter(|_| id == ChildId::Router);
-        self.is_serving |= banner.is_some();
-        match banner {
-            Some(banner) if self.terminal.is_interactive() => {
-                self.terminal.clear_progress();
-                self.terminal.write(&banner);
-            }
-            Some(_) | None => self.terminal.log_line(id, &line),
-        }
-    }
-
-    /// Waits until these children have ended, showing what happens meanwhile. A second signal is passed on.
+    /// Waits until these children have ended. A second signal is passed on.
     fn wait(&mut self, ids: &[ChildId], timeout: Duration) {
-        let deadline = Instant::now() + timeout;
+        // A time that no clock reaches is no deadline.
+        let deadline = Instant::now().checked_add(timeout);
         while ids.iter().any(|id| self.children.contains_key(id)) {
-            let event = match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
-            };
+            let Some(event) = self.next_event(deadline) else { return };
             match event {
                 Event::Exited(id, exit) => self.reap(id, exit),
                 Event::Stop => {
                     self.ending.extend(ids);
                     self.signal(ids, Signal::TERM);
                 }
-                Event::Line(id, line) => self.show(id, &line),
+                Event::Serving(_) => self.is_serving = true,
                 Event::Ready(_) | Event::NotReady(..) => {}
             }
+        }
+    }
+
+    fn next_event(&self, deadline: Option<Instant>) -> Option<Event> {
+        match deadline {
+            Some(deadline) => self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
+            None => self.events.recv().ok(),
         }
     }
 
@@ -263,8 +268,7 @@ impl Supervisor<'_> {
     }
 
     fn child_exited(&self, id: ChildId, exit: Exit) -> LauncherError {
-        let last_words = self.last_words.get(&id).map_or_else(|| "none".to_owned(), LastWords::text);
-        LauncherError::ChildExited { id, exit, last_words }
+        LauncherError::ChildExited { id, exit, last_words: self.logs.last_words(id) }
     }
 
     /// A shard removes its own socket; one that was killed could not.
@@ -274,25 +278,6 @@ impl Supervisor<'_> {
             if is_socket && UnixStream::connect(&shard.socket).is_err() {
                 let _ = std::fs::remove_file(&shard.socket);
             }
-        }
-    }
-}
-
-impl LastWords {
-    fn push(&mut self, line: String, is_error: bool) {
-        if is_error {
-            self.error = Some(line.clone());
-        }
-        self.lines.push_back(line);
-        if self.lines.len() > NUM_LAST_LINES {
-            self.lines.pop_front();
-        }
-    }
-
-    fn text(&self) -> String {
-        match &self.error {
-            Some(error) => error.clone(),
-            None => self.lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | "),
         }
     }
 }

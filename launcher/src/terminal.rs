@@ -1,11 +1,11 @@
 //! What the launcher shows: the children's lines with a label, and progress. On a terminal progress is one line that
 //! is drawn over; elsewhere it is a log line now and then.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
 use telemetry::{LogLine, Progress};
+use tracing::Level;
 
 use crate::event::ChildId;
 
@@ -18,6 +18,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) struct Terminal {
     json_output: bool,
     is_interactive: bool,
+    has_bars: bool,
+    is_coloured: bool,
     has_progress_line: bool,
     last_progress: Option<(Progress, Instant)>,
 }
@@ -25,8 +27,15 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// For the launcher's stdout.
     pub(crate) fn new(json_output: bool) -> Self {
-        let is_interactive = !json_output && io::stdout().is_terminal();
-        Self { json_output, is_interactive, has_progress_line: false, last_progress: None }
+        let stdout = io::stdout();
+        Self {
+            json_output,
+            is_interactive: !json_output && stdout.is_terminal(),
+            has_bars: !json_output && telemetry::can_redraw(&stdout),
+            is_coloured: !json_output && telemetry::has_colours(&stdout),
+            has_progress_line: false,
+            last_progress: None,
+        }
     }
 
     /// Whether a person is watching.
@@ -34,11 +43,16 @@ impl Terminal {
         self.is_interactive
     }
 
+    /// Whether lines can be drawn over.
+    pub(crate) fn has_bars(&self) -> bool {
+        self.has_bars
+    }
+
     /// Shows how far a phase is.
     pub(crate) fn progress(&mut self, id: ChildId, progress: &Progress) {
-        if self.is_interactive {
+        if self.has_bars {
             self.has_progress_line = true;
-            self.write(&format!("\r\x1b[2K{}", bar(id, progress)));
+            telemetry::print(format!("\r\x1b[2K{}", bar(id, progress)));
         } else if self.is_due(progress) {
             let Progress { phase, done, total } = progress;
             tracing::info!("{id}: {phase} {done}/{total}");
@@ -48,38 +62,33 @@ impl Terminal {
     /// Takes the progress line away before something else is written.
     pub(crate) fn clear_progress(&mut self) {
         if std::mem::take(&mut self.has_progress_line) {
-            self.write("\r\x1b[2K");
+            telemetry::print("\r\x1b[2K".to_owned());
         }
     }
 
-    /// Shows a line of a child's log under its label.
+    /// Shows a line of a child's log under its label. What the child's filter let through is shown.
     pub(crate) fn log_line(&mut self, id: ChildId, line: &LogLine) {
         self.clear_progress();
-        if self.json_output {
-            self.write(&format!("{}\n", labelled_json(id, line)));
-            return;
-        }
-        let text = line.text();
-        match line.level.as_str() {
-            "ERROR" => tracing::error!("{id}: {text}"),
-            "WARN" => tracing::warn!("{id}: {text}"),
-            "DEBUG" => tracing::debug!("{id}: {text}"),
-            "TRACE" => tracing::trace!("{id}: {text}"),
-            _ => tracing::info!("{id}: {text}"),
-        }
+        telemetry::print(if self.json_output {
+            labelled(id, line).json()
+        } else {
+            line.for_people(Some(&id.to_string()), self.is_coloured)
+        });
     }
 
     /// Shows text a child wrote past its log, such as a panic of a library.
     pub(crate) fn raw_line(&mut self, id: ChildId, line: &str) {
-        self.clear_progress();
-        tracing::warn!("{id}: {line}");
+        if tracing::enabled!(Level::WARN) {
+            self.log_line(id, &LogLine::now(Level::WARN, "stderr", line.to_owned()));
+        }
     }
 
-    /// Writes text as it is.
-    pub(crate) fn write(&mut self, text: &str) {
-        let mut stdout = io::stdout().lock();
-        // A closed stdout must not end the server.
-        let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    /// Shows text as it is to a person who is watching.
+    pub(crate) fn tell(&mut self, text: String) {
+        if self.is_interactive {
+            self.clear_progress();
+            telemetry::print(text);
+        }
     }
 
     /// Whether this is worth a line: a phase begins, ends, or has been silent for a while.
@@ -108,18 +117,14 @@ fn bar(id: ChildId, progress: &Progress) -> String {
     format!("{id}: {phase} {bar} {:3} %", share(100))
 }
 
-fn labelled_json(id: ChildId, line: &LogLine) -> Value {
-    let LogLine { level, message, target, timestamp, fields } = line;
-    let mut object = Map::new();
-    for (name, value) in [("timestamp", timestamp), ("level", level), ("message", message), ("target", target)] {
-        object.insert(name.into(), value.clone().into());
-    }
-    object.insert("process".into(), id.to_string().into());
-    if let ChildId::Shard(rank) = id {
-        object.insert("rank".into(), rank.into());
-    }
-    object.extend(fields.clone());
-    object.into()
+/// The line with fields that say who wrote it, before its own.
+fn labelled(id: ChildId, line: &LogLine) -> LogLine {
+    let rank = match id {
+        ChildId::Shard(rank) => Some(("rank".to_owned(), rank.into())),
+        ChildId::Router => None,
+    };
+    let label = std::iter::once(("process".to_owned(), id.to_string().into())).chain(rank);
+    LogLine { fields: label.chain(line.fields.clone()).collect(), ..line.clone() }
 }
 
 #[cfg(test)]
@@ -143,10 +148,10 @@ mod tests {
     #[test]
     fn json_lines_carry_process_and_rank() {
         let line = LogLine::parse(r#"{"level":"INFO","message":"m","target":"t","timestamp":"now","x":1}"#).unwrap();
-        let json = labelled_json(ChildId::Shard(3), &line);
-        assert_eq!(json["process"], "shard-3");
-        assert_eq!(json["rank"], 3);
-        assert_eq!(json["x"], 1);
-        assert_eq!(labelled_json(ChildId::Router, &line).get("rank"), None);
+        let json = labelled(ChildId::Shard(3), &line).json();
+        let expected =
+            r#"{"timestamp":"now","level":"INFO","message":"m","target":"t","process":"shard-3","rank":3,"x":1}"#;
+        assert_eq!(json.trim_end(), expected);
+        assert_eq!(labelled(ChildId::Router, &line).fields.get("rank"), None);
     }
 }

@@ -39,6 +39,10 @@ pub struct RouterArgs {
     #[arg(long, env, default_value_t = 30)]
     pub shutdown_timeout: u64,
 
+    /// Existing file or pipe that gets one line of JSON when the port is open
+    #[arg(long, hide = true)]
+    pub ready_path: Option<PathBuf>,
+
     #[command(flatten)]
     pub http: HttpArgs,
 
@@ -385,6 +389,7 @@ impl RouterArgs {
             shard_uds_path,
             world_size,
             shutdown_timeout,
+            ready_path,
             http,
             chat,
             limits,
@@ -399,6 +404,7 @@ impl RouterArgs {
         argv.flag("--shard-uds-path", shard_uds_path);
         argv.flag("--world-size", world_size);
         argv.flag("--shutdown-timeout", shutdown_timeout);
+        argv.optional("--ready-path", ready_path.as_ref().map(|path| path.display()));
         argv.flag("--log-level", log_level);
         if *json_output {
             argv.0.push("--json-output".into());

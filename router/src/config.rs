@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) shard_uds_path: String,
     pub(crate) world_size: u32,
     pub(crate) shutdown_timeout: Duration,
+    /// Where to say that the port is open.
+    pub(crate) ready_path: Option<PathBuf>,
     pub(crate) endpoint: Endpoint,
     pub(crate) payload_limit_bytes: usize,
     /// Most memory of this process.
@@ -134,6 +136,7 @@ impl Config {
                 shard_uds_path: args.shard_uds_path.clone(),
                 world_size: args.world_size,
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
+                ready_path: args.ready_path.clone(),
                 endpoint,
                 payload_limit_bytes: args.http.payload_limit,
                 memory_budget_bytes,

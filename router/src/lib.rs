@@ -27,6 +27,7 @@ mod lifecycle;
 mod memory;
 mod memory_size;
 mod metrics;
+mod ready;
 mod routes;
 mod scheduler;
 mod server;
@@ -43,17 +44,19 @@ mod validation;
 
 use std::io::Write as _;
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use model_files::{ModelFiles, ModelFilesError};
 use proto::exit_status;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 pub use args::{BatchingArgs, ChatArgs, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
 pub use endpoint::{Endpoint, EndpointError, ListenError};
 pub use memory_size::{MemorySize, MemorySizeError};
+pub use ready::Ready;
 pub use scheduler::ReplyMismatch;
 pub use shard_client::ShardClientError;
 pub use text::TextError;
@@ -82,6 +85,8 @@ pub enum RouterError {
     Thread { source: std::io::Error },
     #[error("take over the signals SIGTERM and SIGINT")]
     Signals { source: std::io::Error },
+    #[error("say on {path} that the server is ready")]
+    Ready { path: PathBuf, source: std::io::Error },
     #[error("set up the metrics")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error(transparent)]
@@ -99,16 +104,19 @@ impl RouterError {
             Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen(_) => exit_status::CONFIGURATION,
             Self::Shard(error) | Self::Batcher(BatcherError::Shard(error)) => error.exit_status(),
             Self::Batcher(BatcherError::Reply(_)) => exit_status::DEVICE,
-            Self::Thread { .. } | Self::Signals { .. } | Self::Metrics(_) | Self::BatcherPanicked => {
-                exit_status::FAILURE
-            }
+            Self::Thread { .. }
+            | Self::Signals { .. }
+            | Self::Ready { .. }
+            | Self::Metrics(_)
+            | Self::BatcherPanicked => exit_status::FAILURE,
         }
     }
 }
 
-/// Plays the router in a process of its own: starts logging, runs, and ends when the parent ends. The reason of a
-/// failure is the last line of the log, the exit status one of [`proto::exit_status`].
-pub fn run_as_process(args: &RouterArgs) -> ExitCode {
+/// Plays the router in a process of its own: starts logging, runs, and ends when the parent ends, which is process
+/// `parent_pid` if that is known. The reason of a failure is the last line of the log, the exit status one of
+/// [`proto::exit_status`].
+pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
         return ExitCode::from(exit_status::CONFIGURATION);
@@ -116,10 +124,15 @@ pub fn run_as_process(args: &RouterArgs) -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
         tracing::warn!("ask for a signal when the parent ends: {error}");
     }
+    // A parent that ended before it was asked for sends none.
+    if parent_pid.is_some_and(|pid| getppid().map(Pid::as_raw_pid) != Some(pid)) {
+        telemetry::fatal("the process that started the router is gone");
+        return ExitCode::from(exit_status::FAILURE);
+    }
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{}", chain(&error));
+            telemetry::fatal(&chain(&error));
             ExitCode::from(error.exit_status())
         }
     }
@@ -153,7 +166,8 @@ pub fn print_schema() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Serves until SIGTERM or SIGINT. The port opens when the shards are warmed up; the line `ready` says so.
+/// Serves until SIGTERM or SIGINT. The port opens when the shards are warmed up; the line `ready` says so, and what is
+/// written to `--ready-path`.
 ///
 /// # Errors
 /// When it cannot start, or a shard fails while serving.
@@ -180,8 +194,8 @@ fn model_files(config: &Config) -> Result<ModelFiles, ModelFilesError> {
 
 async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterError> {
     let mut stops = StopRequests::from_signals().map_err(|source| RouterError::Signals { source })?;
-    let (endpoint, shutdown_timeout, model_id) =
-        (config.endpoint.clone(), config.shutdown_timeout, config.model_id.clone());
+    let (endpoint, shutdown_timeout, model_id, ready_path) =
+        (config.endpoint.clone(), config.shutdown_timeout, config.model_id.clone(), config.ready_path.clone());
     let started = tokio::select! {
         started = startup::start(config, text) => started?,
         reason = stops.next() => {
@@ -191,10 +205,16 @@ async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterEr
     };
     let listener = endpoint.listen().await?;
     announce(&listener, &model_id, &started.limits);
+    if let Some(path) = ready_path {
+        let limits = &started.limits.request;
+        let (max_input_tokens, max_total_tokens) = (limits.max_input_tokens, limits.max_total_tokens);
+        let ready = Ready { url: listener.to_string(), model_id, max_input_tokens, max_total_tokens };
+        ready.write(&path).map_err(|source| RouterError::Ready { path, source })?;
+    }
     lifecycle::serve(started, listener, stops, shutdown_timeout).await
 }
 
-/// The line that says the server is ready; the launcher looks for it.
+/// The line that says the server is ready.
 fn announce(listener: &Listener, model_id: &str, limits: &ServingLimits) {
     tracing::info!(
         url = %listener,

@@ -27,8 +27,10 @@ enum Task {
 
 fn main() -> ExitCode {
     let Args { task, router } = Args::parse();
-    match task {
+    let status = match task {
         Some(Task::PrintSchema) => router::print_schema(),
-        None => router::run_as_process(&router),
-    }
+        None => router::run_as_process(&router, None),
+    };
+    telemetry::flush();
+    status
 }

@@ -32,7 +32,7 @@ pub use args::{
     Device, Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, Quantize, QuantizeError, ShardArgs, ThreadsError,
 };
 use proto::exit_status;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// Why a shard ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
@@ -61,9 +61,9 @@ pub fn check(args: &ShardArgs, wishes: &proto::Warmup) -> Result<(), CheckError>
     Ok(engine::check(args, wishes)?)
 }
 
-/// [`run`] as a whole process: starts logging, dies with its parent, and logs why it failed as its last line.
-/// The exit status is one of [`proto::exit_status`].
-pub fn run_as_process(args: &ShardArgs) -> ExitCode {
+/// [`run`] as a whole process: starts logging, dies with its parent, which is process `parent_pid` if that is known,
+/// and logs why it failed as its last line. The exit status is one of [`proto::exit_status`].
+pub fn run_as_process(args: &ShardArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
         return ExitCode::from(exit_status::CONFIGURATION);
@@ -72,10 +72,15 @@ pub fn run_as_process(args: &ShardArgs) -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "ask to die with the parent process");
     }
+    // A parent that died before it was asked for sends no signal.
+    if parent_pid.is_some_and(|pid| getppid().map(Pid::as_raw_pid) != Some(pid)) {
+        telemetry::fatal("the process that started this shard is gone");
+        return ExitCode::from(exit_status::FAILURE);
+    }
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            telemetry::fatal(&error.to_string());
             ExitCode::from(error.0.exit_status())
         }
     }

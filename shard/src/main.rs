@@ -9,5 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    shard::run_as_process(&shard::ShardArgs::parse())
+    let status = shard::run_as_process(&shard::ShardArgs::parse(), None);
+    telemetry::flush();
+    status
 }

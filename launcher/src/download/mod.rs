@@ -72,7 +72,7 @@ pub(crate) fn resolve(
     if !is_revision(&revision) {
         return Err(HubError::NoRevision { model, revision, endpoint: settings.endpoint });
     }
-    let mut display = Display::new(settings.has_bars && Terminal::new(wanted.json_output).is_interactive());
+    let mut display = Display::new(settings.has_bars && Terminal::new(wanted.json_output).has_bars());
     let (events_tx, events) = sync_channel(MAX_QUEUED_EVENTS);
     let stop = Arc::new(Stop::default());
     let stopped = Arc::clone(&stop);
@@ -99,7 +99,7 @@ pub(crate) fn run_as_process(args: &DownloadArgs) -> ExitCode {
     match download(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            telemetry::fatal(&error.to_string());
             ExitCode::from(error.exit_status())
         }
     }

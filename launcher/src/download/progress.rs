@@ -130,7 +130,11 @@ impl Display {
     /// Writes a line above the bars.
     fn line(&self, write: impl FnOnce()) {
         match &self.bars {
-            Some(bars) => bars.suspend(write),
+            Some(bars) => bars.suspend(|| {
+                write();
+                // Before the bars are drawn again.
+                telemetry::flush();
+            }),
             None => write(),
         }
     }

@@ -39,6 +39,8 @@ const CERTIFICATE_VARIABLES: [&str; 3] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 /// As in Python.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Clocks end somewhere; nobody waits longer for a silent server.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How the Hub is reached, and where its files go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,7 +135,9 @@ impl fmt::Debug for Token {
 fn timeout(environment: &Environment) -> Result<Duration, HubError> {
     let Some(text) = environment.get("HF_HUB_DOWNLOAD_TIMEOUT") else { return Ok(DEFAULT_TIMEOUT) };
     let seconds = text.trim().parse::<u64>().ok().filter(|seconds| *seconds > 0);
-    seconds.map(Duration::from_secs).ok_or_else(|| HubError::Timeout { text: text.to_owned() })
+    seconds
+        .map(|seconds| Duration::from_secs(seconds).min(MAX_TIMEOUT))
+        .ok_or_else(|| HubError::Timeout { text: text.to_owned() })
 }
 
 /// The words that Python's tools take for yes.
@@ -209,6 +213,7 @@ mod tests {
         assert_eq!(with("HF_ENDPOINT", "http://mirror/hub/").endpoint, "http://mirror/hub");
         assert_eq!(with("HOME", "/u").endpoint, "https://huggingface.co");
         assert_eq!(with("HF_HUB_DOWNLOAD_TIMEOUT", "3").timeout, Duration::from_secs(3));
+        assert_eq!(with("HF_HUB_DOWNLOAD_TIMEOUT", "18446744073709551615").timeout, MAX_TIMEOUT);
         let error = settings(&[("HOME", "/u"), ("HF_HUB_DOWNLOAD_TIMEOUT", "0")]).unwrap_err().to_string();
         assert!(error.contains("HF_HUB_DOWNLOAD_TIMEOUT is \"0\""), "{error}");
     }

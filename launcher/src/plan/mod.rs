@@ -201,6 +201,8 @@ pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32)
         shard_uds_path: place.shard_uds_path.to_owned(),
         world_size,
         shutdown_timeout: args.shutdown_timeout,
+        // Known when it is started.
+        ready_path: None,
         http: args.http.clone(),
         chat: args.chat.clone(),
         limits: args.limits.clone(),

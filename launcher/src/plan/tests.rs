@@ -30,10 +30,12 @@ fn children_parse_what_the_plan_gives_them() {
         Args::try_parse_from(argv).unwrap().part.unwrap()
     };
     let Part::Shard(shard) = parse(&plan.shards[0].child) else { panic!("not a shard") };
+    let shard = shard.part;
     assert_eq!((shard.model.model_id.as_str(), shard.rank, shard.world_size), ("/models/x", 0, 1));
     assert_eq!(shard.uds_path, plan.shards[0].socket);
     assert!(shard.json_output);
     let Part::Router(router) = parse(&plan.router) else { panic!("not a router") };
+    let router = router.part;
     assert_eq!((router.http.port, router.batching.max_batch_size), (8080, Some(7)));
     assert_eq!((router.limits.max_total_tokens, router.world_size), (Some(99), 1));
     assert_eq!(proto::socket_path(&router.shard_uds_path, 0), plan.shards[0].socket.display().to_string());
@@ -78,6 +80,7 @@ fn every_shard_knows_its_rank_and_what_all_share() {
     for (rank, shard) in (0..).zip(&plan.shards) {
         let args = ["text-generation-launcher".into()].into_iter().chain(shard.child.argv.iter().cloned());
         let Some(Part::Shard(args)) = Args::parse_from(args).part else { panic!("not a shard") };
+        let args = args.part;
         assert_eq!((args.rank, args.world_size, args.devices_per_shard), (rank, 3, 2));
         assert_eq!(args.collective_path, Some("/proc/self/fd/3".into()));
         assert_eq!(args.uds_path, PathBuf::from(format!("/run/hilo/shard-{rank}")));

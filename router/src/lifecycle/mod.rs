@@ -103,7 +103,7 @@ pub(crate) async fn serve(
     let mut tasks = Tasks { http, batcher: tokio::spawn(batcher.run()), close_tx, stop_tx, health };
     let result = tokio::select! {
         reason = stops.next() => {
-            tracing::info!("{reason}: stopping, running requests have {} s", shutdown_timeout.as_secs());
+            tracing::info!("{reason}: no new requests, those that run may finish");
             tasks.drain(&mut stops, shutdown_timeout).await
         }
         result = &mut tasks.batcher => tasks.fail(result).await,

@@ -119,7 +119,8 @@ fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError
         CommandError::Protocol(message) => ShardError::new(Kind::Protocol, message),
         CommandError::Engine(error) => ShardError::from(error),
     };
-    tracing::warn!(error = %shard_error, sequence_number, "command failed");
+    // Who sent the command says what comes of it.
+    tracing::debug!(error = %shard_error, sequence_number, "command failed");
     connection.reply(sequence_number, reply::Kind::Error(shard_error))?;
     match error {
         CommandError::Engine(error) if error.leaves_rows_unknown() => {

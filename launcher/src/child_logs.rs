@@ -1,0 +1,120 @@
+//! The logs of the children: what they write is shown at once, by the threads that read it, and the end of each is kept
+//! for the day its child dies. Nobody waits here, so pipes of children never fill.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use telemetry::LogLine;
+
+use crate::event::ChildId;
+use crate::terminal::Terminal;
+
+const NUM_LAST_LINES: usize = 5;
+/// What the router logs when it serves; on a terminal the banner says it.
+const READY: &str = "ready";
+
+/// Shared by the threads that read and the supervisor.
+#[derive(Debug)]
+pub(crate) struct ChildLogs {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    terminal: Terminal,
+    last_words: BTreeMap<ChildId, LastWords>,
+}
+
+/// The end of a child's log.
+#[derive(Debug, Default)]
+struct LastWords {
+    error: Option<String>,
+    lines: VecDeque<String>,
+}
+
+impl ChildLogs {
+    /// Logs that go to the launcher's stdout.
+    pub(crate) fn new(json_output: bool) -> Self {
+        let state = State { terminal: Terminal::new(json_output), last_words: BTreeMap::new() };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Shows a line that a child wrote. Why a child ends by itself is for the supervisor to say, once.
+    pub(crate) fn show(&self, id: ChildId, line: &str) {
+        let mut state = self.lock();
+        let State { terminal, last_words } = &mut *state;
+        let last_words = last_words.entry(id).or_default();
+        let Some(line) = LogLine::parse(line) else {
+            last_words.push(line.to_owned(), false);
+            terminal.raw_line(id, line);
+            return;
+        };
+        if let Some(progress) = line.progress() {
+            terminal.progress(id, &progress);
+            return;
+        }
+        last_words.push(line.text(), line.level == "ERROR");
+        if line.is_fatal() {
+            tracing::debug!("{id}: {}", line.text());
+        } else if !(id == ChildId::Router && line.message == READY && terminal.is_interactive()) {
+            terminal.log_line(id, &line);
+        }
+    }
+
+    /// The last error of a child, or its last lines.
+    pub(crate) fn last_words(&self, id: ChildId) -> String {
+        self.lock().last_words.get(&id).map_or_else(|| "none".to_owned(), LastWords::text)
+    }
+
+    /// Shows text to a person at a terminal.
+    pub(crate) fn tell(&self, text: String) {
+        self.lock().terminal.tell(text);
+    }
+
+    /// Takes the progress line away before something else is written.
+    pub(crate) fn clear_progress(&self) {
+        self.lock().terminal.clear_progress();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Lines are shown after a panic too.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LastWords {
+    fn push(&mut self, line: String, is_error: bool) {
+        if is_error {
+            self.error = Some(line.clone());
+        }
+        self.lines.push_back(line);
+        if self.lines.len() > NUM_LAST_LINES {
+            self.lines.pop_front();
+        }
+    }
+
+    fn text(&self) -> String {
+        match &self.error {
+            Some(error) => error.clone(),
+            None => self.lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | "),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_or_the_last_lines_are_kept() {
+        let logs = ChildLogs::new(true);
+        let id = ChildId::Shard(1);
+        assert_eq!(logs.last_words(id), "none");
+        (0..7).for_each(|index| logs.show(id, &format!("line {index}")));
+        assert_eq!(logs.last_words(id), "line 2 | line 3 | line 4 | line 5 | line 6");
+        logs.show(id, r#"{"level":"ERROR","message":"broken","x":"a b"}"#);
+        logs.show(id, "bye");
+        assert_eq!(logs.last_words(id), "broken x=\"a b\"");
+        assert_eq!(logs.last_words(ChildId::Router), "none");
+    }
+}

@@ -1,0 +1,189 @@
+//! One line of a log: made from an event or read back, and written as JSON or for people.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tracing::Level;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+use crate::{FATAL_TARGET, PROGRESS_TARGET, escape};
+
+/// Bytes of text that one line holds, so that a reader gets it whole.
+const MAX_TEXT_BYTES: usize = 32 << 10;
+
+/// One line of a log.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct LogLine {
+    /// `ERROR`, `WARN`, `INFO`, `DEBUG` or `TRACE`.
+    pub level: String,
+    /// The sentence.
+    #[serde(default)]
+    pub message: String,
+    /// The module that wrote it.
+    #[serde(default)]
+    pub target: String,
+    /// RFC 3339, UTC.
+    #[serde(default)]
+    pub timestamp: String,
+    /// Everything else.
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+/// Work done so far in one phase of start-up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// The name of the phase, such as `load weights`.
+    pub phase: String,
+    /// Pieces finished.
+    pub done: u64,
+    /// Pieces in all.
+    pub total: u64,
+}
+
+impl LogLine {
+    /// A line without fields that is written now.
+    pub fn now(level: Level, target: &str, message: String) -> Self {
+        let mut timestamp = String::new();
+        // A clock that cannot be read leaves an empty timestamp.
+        let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+        let mut line =
+            Self { level: level.to_string(), message, target: target.to_owned(), timestamp, fields: Map::new() };
+        line.cut();
+        line
+    }
+
+    /// Reads a line written by a process that called [`crate::init`] with `json_output`; `None` for any other line.
+    pub fn parse(line: &str) -> Option<Self> {
+        serde_json::from_str(line).ok()
+    }
+
+    /// The progress this line reports, if it is one that [`crate::progress`] wrote.
+    pub fn progress(&self) -> Option<Progress> {
+        if self.target != PROGRESS_TARGET {
+            return None;
+        }
+        let phase = self.fields.get("phase")?.as_str()?.to_owned();
+        Some(Progress { phase, done: self.fields.get("done")?.as_u64()?, total: self.fields.get("total")?.as_u64()? })
+    }
+
+    /// Whether [`crate::fatal`] wrote this line: its process ends.
+    pub fn is_fatal(&self) -> bool {
+        self.target == FATAL_TARGET
+    }
+
+    /// The sentence followed by the other fields as `name=value`, on one line, for people.
+    pub fn text(&self) -> String {
+        let mut text = escape::control(&self.message).into_owned();
+        for (name, value) in &self.fields {
+            let value = value.as_str().map_or_else(|| Cow::from(value.to_string()), escape::value);
+            text.push_str(&format!(" {}={value}", escape::value(name)));
+        }
+        text
+    }
+
+    /// The whole line for people, with the name of the process that wrote it, if it is not this one.
+    pub fn for_people(&self, process: Option<&str>, is_coloured: bool) -> String {
+        let timestamp = escape::control(&self.timestamp);
+        let level = format!("{:>5}", escape::control(&self.level));
+        let label = process.map(|process| format!("{process}: ")).unwrap_or_default();
+        let text = self.text();
+        if is_coloured {
+            let colour = match self.level.as_str() {
+                "ERROR" => 31,
+                "WARN" => 33,
+                "INFO" => 32,
+                "DEBUG" => 34,
+                _ => 35,
+            };
+            return format!("\x1b[2m{timestamp}\x1b[0m \x1b[{colour}m{level}\x1b[0m {label}{text}\n");
+        }
+        format!("{timestamp} {level} {label}{text}\n")
+    }
+
+    /// The whole line as JSON.
+    pub fn json(&self) -> String {
+        let Self { level, message, target, timestamp, fields } = self;
+        let mut object = Map::new();
+        for (name, value) in [("timestamp", timestamp), ("level", level), ("message", message), ("target", target)] {
+            object.insert(name.into(), value.clone().into());
+        }
+        object.extend(fields.clone());
+        escape::control_in_json(Value::Object(object).to_string()) + "\n"
+    }
+
+    /// Cuts message and fields where they are too long together.
+    pub(crate) fn cut(&mut self) {
+        let mut num_left = MAX_TEXT_BYTES;
+        let fields = self.fields.values_mut().filter_map(|value| match value {
+            Value::String(text) => Some(text),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => None,
+        });
+        for text in std::iter::once(&mut self.message).chain(fields) {
+            escape::cut(text, num_left);
+            num_left = num_left.saturating_sub(text.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_json_line_is_read_back() {
+        let text = r#"{"timestamp":"2026-01-01T00:00:00Z","level":"INFO","message":"ready","target":"router","port":80,"model":"demo"}"#;
+        let line = LogLine::parse(text).unwrap();
+        assert_eq!((line.level.as_str(), line.target.as_str()), ("INFO", "router"));
+        assert_eq!(line.text(), "ready port=80 model=demo");
+        assert_eq!(line.progress(), None);
+        assert_eq!(line.json(), format!("{text}\n"));
+        assert_eq!(line.for_people(None, false), "2026-01-01T00:00:00Z  INFO ready port=80 model=demo\n");
+        assert_eq!(
+            line.for_people(Some("shard-0"), true),
+            "\x1b[2m2026-01-01T00:00:00Z\x1b[0m \x1b[32m INFO\x1b[0m shard-0: ready port=80 model=demo\n"
+        );
+    }
+
+    #[test]
+    fn nothing_in_a_line_makes_another_line_or_field() {
+        let mut line = LogLine::now(Level::WARN, "router", "a\n2026-01-01 ERROR forged\u{85}\x1b[2J".into());
+        line.fields.insert("request_id".into(), "1 status=200\n\u{2028}x".into());
+        let people = line.for_people(None, false);
+        assert!(people.ends_with(
+            "  WARN a\\n2026-01-01 ERROR forged\\u{85}\\u{1b}[2J request_id=\"1 status=200\\n\\u{2028}x\"\n"
+        ));
+        let json = line.json();
+        assert!(!json.trim_end().contains(['\n', '\u{85}', '\u{2028}', '\x1b']), "{json}");
+        assert_eq!(LogLine::parse(&json).unwrap(), line);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_where_its_fields_are() {
+        let mut line = LogLine::now(Level::INFO, "router", "m".into());
+        for name in ["a", "b"] {
+            line.fields.insert(name.into(), "x\u{1}".repeat(MAX_TEXT_BYTES).into());
+        }
+        line.cut();
+        let json = line.json();
+        assert!(json.len() < 8 * MAX_TEXT_BYTES, "{}", json.len());
+        let fields = LogLine::parse(&json).unwrap().fields;
+        assert!(fields["a"].as_str().unwrap().ends_with("… (32769 more bytes)"));
+        assert_eq!(fields["b"], "… (65536 more bytes)");
+    }
+
+    #[test]
+    fn progress_is_recognised_by_its_target() {
+        let line = r#"{"level":"INFO","message":"","target":"progress","phase":"load weights","done":3,"total":9}"#;
+        let progress = LogLine::parse(line).unwrap().progress();
+        assert_eq!(progress, Some(Progress { phase: "load weights".into(), done: 3, total: 9 }));
+    }
+
+    #[test]
+    fn other_text_is_not_a_line() {
+        assert_eq!(LogLine::parse("thread panicked"), None);
+        assert_eq!(LogLine::parse("[1, 2]"), None);
+    }
+}
