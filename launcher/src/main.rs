@@ -23,6 +23,7 @@ mod preflight;
 mod process;
 mod readiness;
 mod shared_memory;
+mod socket_place;
 mod speed;
 mod supervisor;
 mod terminal;

@@ -1,0 +1,185 @@
+//! Where the shards' sockets go: what the user named, or a directory of this launch only.
+//!
+//! A launcher that was killed could not remove its directory, so the next one does. Whose launcher is gone says a lock
+//! on the directory itself, which the system frees with the process; process ids say nothing, because containers share
+//! directories and not ids.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use crate::error::LauncherError;
+
+const PREFIX: &str = "text-generation-";
+/// Drawn letters after the prefix; more than other programs draw.
+const NUM_RANDOM: usize = 12;
+/// Only this user may enter.
+const MODE: u32 = 0o700;
+/// Somebody who looks for abandoned directories may take a new one before it is locked.
+const MAX_ATTEMPTS: usize = 16;
+
+/// Path of the sockets, and the directory that exists for them alone.
+#[derive(Debug)]
+pub(crate) struct SocketPlace {
+    shard_uds_path: String,
+    _directory: Option<PrivateDirectory>,
+}
+
+/// A directory of this launch. It is removed before its lock is freed.
+#[derive(Debug)]
+struct PrivateDirectory {
+    directory: TempDir,
+    _lock: File,
+}
+
+impl SocketPlace {
+    /// What the user named, or a private directory.
+    ///
+    /// # Errors
+    /// [`LauncherError::NoRuntimeDirectory`].
+    pub(crate) fn new(shard_uds_path: Option<&str>) -> Result<Self, LauncherError> {
+        match shard_uds_path {
+            Some(path) => Ok(Self { shard_uds_path: path.to_owned(), _directory: None }),
+            None => Self::private(&candidates()),
+        }
+    }
+
+    /// A directory that only this user may enter. Its name is drawn: in containers all launchers have the same process
+    /// id, and may have a directory in common.
+    fn private(candidates: &[PathBuf]) -> Result<Self, LauncherError> {
+        candidates.iter().for_each(|candidate| remove_abandoned(candidate));
+        if let Some(directory) = candidates.iter().find_map(|candidate| PrivateDirectory::make(candidate).ok()) {
+            let shard_uds_path = directory.directory.path().join("shard").display().to_string();
+            return Ok(Self { shard_uds_path, _directory: Some(directory) });
+        }
+        let tried = candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        Err(LauncherError::NoRuntimeDirectory { tried })
+    }
+
+    /// Path of the sockets without `-<rank>`.
+    pub(crate) fn shard_uds_path(&self) -> &str {
+        &self.shard_uds_path
+    }
+}
+
+impl PrivateDirectory {
+    fn make(parent: &Path) -> io::Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(PREFIX).rand_bytes(NUM_RANDOM).permissions(Permissions::from_mode(MODE));
+        for _ in 0..MAX_ATTEMPTS {
+            let directory = builder.tempdir_in(parent)?;
+            let Ok(lock) = open_directory(directory.path()) else { continue };
+            let is_taken = flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+            // Where nothing can be locked, nothing is found abandoned either.
+            if !is_taken && directory.path().exists() {
+                return Ok(Self { directory, _lock: lock });
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+}
+
+/// Places where a private directory may be made; a container's root may be read-only, `/dev/shm` seldom is.
+fn candidates() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    runtime.into_iter().chain([std::env::temp_dir(), PathBuf::from("/dev/shm")]).collect()
+}
+
+/// Removes what launchers of this user left behind that were killed.
+fn remove_abandoned(parent: &Path) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let names = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_name));
+    for path in names.map(|entry| entry.path()) {
+        match remove_if_abandoned(&path) {
+            Ok(true) => tracing::info!("removed {}, which a launcher that was killed left behind", path.display()),
+            Ok(false) => {}
+            Err(error) => tracing::debug!("{} stays: {error}", path.display()),
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let drawn = name.strip_prefix(PREFIX);
+    drawn.is_some_and(|drawn| drawn.len() == NUM_RANDOM && drawn.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+fn remove_if_abandoned(path: &Path) -> io::Result<bool> {
+    let lock = open_directory(path)?;
+    let metadata = lock.metadata()?;
+    let is_ours = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o777 == MODE;
+    if !is_ours || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(false);
+    }
+    fs::remove_dir_all(path)?;
+    Ok(true)
+}
+
+fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn the_first_writable_candidate_is_taken_and_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let candidates = [root.path().join("missing"), root.path().to_path_buf()];
+        let place = SocketPlace::private(&candidates).unwrap();
+        let other = SocketPlace::private(&candidates).unwrap();
+        assert_ne!(place.shard_uds_path(), other.shard_uds_path());
+        let directory = Path::new(place.shard_uds_path()).parent().unwrap().to_path_buf();
+        assert_eq!(directory.parent(), Some(root.path()));
+        assert_eq!(directory.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        drop(place);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn no_candidate_is_an_error_that_names_them() {
+        let error = SocketPlace::private(&[PathBuf::from("/no/such/place")]).unwrap_err().to_string();
+        assert!(error.contains("/no/such/place") && error.contains("--shard-uds-path"), "{error}");
+    }
+
+    #[test]
+    fn only_what_nobody_holds_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let living = PrivateDirectory::make(root.path()).unwrap();
+        let PrivateDirectory { directory, _lock: lock } = PrivateDirectory::make(root.path()).unwrap();
+        // As the system does with a process that is killed.
+        drop(lock);
+        let abandoned = directory.keep();
+        drop(UnixListener::bind(abandoned.join("shard-0")).unwrap());
+        let others = ["text-generation-models", "text-generation-abcdefghijkl", "other"];
+        for name in others {
+            fs::create_dir(root.path().join(name)).unwrap();
+            fs::set_permissions(root.path().join(name), Permissions::from_mode(0o755)).unwrap();
+        }
+        symlink(root.path().join("other"), root.path().join("text-generation-symlink00000")).unwrap();
+        remove_abandoned(root.path());
+        assert!(!abandoned.exists());
+        assert!(living.directory.path().exists());
+        assert!(others.iter().all(|name| root.path().join(name).exists()));
+    }
+
+    #[test]
+    fn launches_that_start_together_leave_each_other_alone() {
+        let root = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let starts: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| SocketPlace::private(&[root.path().to_path_buf()]).unwrap())).collect();
+            let places: Vec<_> = starts.into_iter().map(|start| start.join().unwrap()).collect();
+            assert!(places.iter().all(|place| Path::new(place.shard_uds_path()).parent().unwrap().exists()));
+        });
+    }
+}
