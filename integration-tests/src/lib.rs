@@ -9,7 +9,9 @@ mod client;
 mod device;
 mod hub;
 mod interposer;
+mod log_reader;
 mod metrics;
+mod ports;
 mod server;
 mod sse;
 
@@ -17,6 +19,7 @@ pub use client::{Client, Response};
 pub use device::{is_plugin_there, test_device};
 pub use hub::{COMMIT, Hub, HubFault, HubRequest, MODEL_ID, OLD_MODEL_ID};
 pub use interposer::{Fault, Interposer, Moment};
+pub use log_reader::LogReader;
 pub use metrics::Metrics;
 pub use server::{Finished, Server, ServerBuilder, executable, send_signal};
 pub use sse::SseStream;

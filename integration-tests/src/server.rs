@@ -1,19 +1,22 @@
 //! One launcher with its children: start, wait for the ready line, signal, wait for the end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
 
 use crate::Client;
 use crate::device::{shared_programs, test_device, test_num_shard};
+use crate::log_reader::{LogReader, Reading};
+use crate::ports::listening_port;
 
 /// Loading, compiling, warm-up and start on a busy machine. A launcher that fails ends, and the wait with it.
 const START_DEADLINE: Duration = Duration::from_secs(600);
@@ -28,6 +31,9 @@ const EXECUTABLE_VARIABLE: &str = "HILO_TEST_EXECUTABLE";
 pub struct ServerBuilder {
     args: Vec<String>,
     env: Vec<(String, String)>,
+    reader: LogReader,
+    json_output: bool,
+    has_private_sockets: bool,
 }
 
 /// A running server. Killed when dropped.
@@ -35,6 +41,8 @@ pub struct ServerBuilder {
 pub struct Server {
     child: Child,
     url: String,
+    /// The end of a pipe that nobody reads.
+    _unread: Option<std::io::PipeReader>,
     /// Lines of the launcher's stdout, read by a thread so that the pipe never fills.
     lines: Mutex<Receiver<String>>,
     is_log_unread: Arc<AtomicBool>,
@@ -70,6 +78,37 @@ impl ServerBuilder {
         self
     }
 
+    /// Who reads the log; otherwise the harness reads stdout.
+    #[must_use]
+    pub fn log_reader(mut self, reader: LogReader) -> Self {
+        self.reader = reader;
+        self
+    }
+
+    /// Leaves the log as text for people.
+    #[must_use]
+    pub fn text_log(mut self) -> Self {
+        self.json_output = false;
+        self
+    }
+
+    /// Leaves the launcher to find a place for the shards' sockets.
+    #[must_use]
+    pub fn private_sockets(mut self) -> Self {
+        self.has_private_sockets = true;
+        self
+    }
+
+    /// Starts the server and waits until it listens, whatever its log says.
+    ///
+    /// # Panics
+    /// When it ends before.
+    pub fn start_unseen(self) -> Server {
+        let mut server = self.spawn();
+        server.wait_listening();
+        server
+    }
+
     /// Starts the server and waits until it is ready.
     ///
     /// # Panics
@@ -86,27 +125,54 @@ impl ServerBuilder {
     /// When the executable cannot be built or started.
     pub fn spawn(self) -> Server {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut command = Command::new(executable());
-        command.arg("--json-output").args(&self.args);
+        let mut command = self.reader.command(executable());
+        if self.json_output {
+            command.arg("--json-output");
+        }
+        command.args(&self.args);
         let socket = directory.path().join("shard").display().to_string();
         let programs = shared_programs().display().to_string();
         for (flag, value) in [("--port", "0"), ("--shard-uds-path", &socket), ("--program-cache", &programs)] {
-            if !self.args.iter().any(|arg| arg == flag) {
+            let is_left_out = self.has_private_sockets && flag == "--shard-uds-path";
+            if !is_left_out && !self.args.iter().any(|arg| arg == flag) {
                 command.args([flag, value]);
             }
         }
-        command.env_remove("HOSTNAME").envs(self.env).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.env_remove("HOSTNAME").envs(self.env).stdin(Stdio::null());
+        let reading = self.reader.connect(&mut command);
         let mut child = command.spawn().expect("the launcher starts");
-        let is_log_unread = Arc::default();
-        let lines = Mutex::new(read_lines(child.stdout.take().expect("stdout is piped"), Arc::clone(&is_log_unread)));
-        Server { child, url: String::new(), lines, is_log_unread, log: Mutex::default(), directory }
+        // The launcher's ends of pipes are its own.
+        drop(command);
+        let is_log_unread: Arc<AtomicBool> = Arc::default();
+        let read = |stream: Box<dyn Read + Send>| read_lines(stream, Arc::clone(&is_log_unread));
+        let (lines, unread) = match reading {
+            Reading::Stdout => (read(Box::new(child.stdout.take().expect("stdout is piped"))), None),
+            Reading::Stream(stream) => (read(Box::new(stream)), None),
+            Reading::Nobody(unread) => (read(Box::new(std::io::empty())), unread),
+        };
+        Server {
+            child,
+            url: String::new(),
+            _unread: unread,
+            lines: Mutex::new(lines),
+            is_log_unread,
+            log: Mutex::default(),
+            directory,
+        }
     }
 }
 
 impl Server {
     /// A server with this model on this device.
     pub fn builder(model_id: &str, device: &str) -> ServerBuilder {
-        ServerBuilder { args: Vec::new(), env: Vec::new() }.flag("--model-id", model_id).flag("--device", device)
+        let builder = ServerBuilder {
+            args: Vec::new(),
+            env: Vec::new(),
+            reader: LogReader::Harness,
+            json_output: true,
+            has_private_sockets: false,
+        };
+        builder.flag("--model-id", model_id).flag("--device", device)
     }
 
     /// The demo model's tokenizer with the mock device, which answers at once.
@@ -181,7 +247,11 @@ impl Server {
     /// # Panics
     /// When there is none.
     pub fn child(&self, subcommand: &str) -> i32 {
-        self.children(subcommand).first().copied().unwrap_or_else(|| panic!("no child runs {subcommand}"))
+        self.find_child(subcommand).unwrap_or_else(|| panic!("no child runs {subcommand}"))
+    }
+
+    fn find_child(&self, subcommand: &str) -> Option<i32> {
+        self.children(subcommand).first().copied()
     }
 
     /// Process ids of the children that run this subcommand.
@@ -219,6 +289,7 @@ impl Server {
     pub fn wait(mut self) -> Finished {
         let start = Instant::now();
         self.drain_lines(start + END_DEADLINE);
+        self.wait_for_end(start + END_DEADLINE);
         let status = self.child.wait().expect("the launcher can be waited for");
         let took = start.elapsed();
         let log = std::mem::take(&mut *self.log.lock().expect("no test thread panics with the log"));
@@ -238,6 +309,30 @@ impl Server {
                 self.url = line["url"].as_str().expect("the ready line has a url").replace("0.0.0.0", "127.0.0.1");
                 return;
             }
+        }
+    }
+
+    /// A log that is not read ends before its writer.
+    fn wait_for_end(&self, deadline: Instant) {
+        let pid = Pid::from_child(&self.child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("the launcher was not waited for");
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).expect("a short time");
+        let num_ready = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)).expect("a poll");
+        assert!(num_ready > 0, "the launcher did not end within {END_DEADLINE:?}:\n{}", self.log_text());
+    }
+
+    fn wait_listening(&mut self) {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            assert!(Instant::now() < deadline, "the server did not listen:\n{}", self.log_text());
+            let status = self.child.try_wait().expect("the launcher can be waited for");
+            assert!(status.is_none(), "the launcher ended: {status:?}");
+            let router = self.find_child("router");
+            if let Some(port) = router.and_then(listening_port) {
+                self.url = format!("http://127.0.0.1:{port}");
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -308,7 +403,7 @@ fn profile_folder() -> PathBuf {
 }
 
 /// Reads lines for as long as anybody may. Who left them unread keeps the pipe open, and full.
-fn read_lines(stdout: ChildStdout, is_unread: Arc<AtomicBool>) -> Receiver<String> {
+fn read_lines(stdout: impl Read + Send + 'static, is_unread: Arc<AtomicBool>) -> Receiver<String> {
     let (lines_tx, lines) = mpsc::sync_channel(1 << 16);
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {

@@ -16,6 +16,7 @@ mod hub_faults;
 mod invariance;
 mod kv_cache;
 mod lifecycle;
+mod logs;
 mod plans;
 mod plugins;
 mod preflight;
