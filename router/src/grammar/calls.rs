@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{ANSWER, Grammar, GrammarError, limits, schema};
+use super::{ANSWER, Grammar, GrammarError, closed, limits, schema};
 use crate::text::{AnswerForm, CallSyntax};
 
 /// Calls in one answer; a model that cannot stop would fill it with them.
@@ -56,9 +56,8 @@ fn call_rules(
         form.functions().enumerate().filter(|(_, (of, _))| name.is_none_or(|name| name == *of))
     {
         let head = text(&[syntax.before_name, function, syntax.before_arguments].concat());
-        let schema = closed(schema);
-        limits::check_schema(&schema)?;
-        let schema = schema::prepare(schema);
+        limits::check_schema(schema)?;
+        let schema = schema::prepare(closed(schema)?);
         let _ = writeln!(rules, "call_{index}: {head} arguments_{index} {}", text(syntax.after_arguments));
         let _ = writeln!(rules, "arguments_{index}: %json {schema}");
         choices.push(format!("call_{index}"));
@@ -73,18 +72,16 @@ fn call_rules(
 }
 
 /// Arguments that the schema does not name are none, unless it says so.
-fn closed(schema: &Value) -> Value {
+fn closed(schema: &Value) -> Result<Value, GrammarError> {
     let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
     if let Value::Object(keywords) = &mut schema {
         keywords.entry("type").or_insert_with(|| json!("object"));
-        if !["additionalProperties", "$ref", "anyOf", "oneOf", "allOf"]
-            .iter()
-            .any(|keyword| keywords.contains_key(*keyword))
-        {
-            keywords.insert("additionalProperties".to_owned(), json!(false));
+        let others = ["additionalProperties", "unevaluatedProperties", "$ref", "anyOf", "oneOf", "allOf"];
+        if !others.iter().any(|keyword| keywords.contains_key(*keyword)) {
+            keywords.entry("properties").or_insert_with(|| json!({}));
         }
     }
-    schema
+    closed::close(&schema)
 }
 
 /// A rule for a thought, where the model has any.

@@ -6,6 +6,7 @@
 //! of it is seen outside this room.
 
 mod calls;
+mod closed;
 mod compiler;
 mod key;
 mod limits;
@@ -28,7 +29,7 @@ pub(crate) use matcher::{GrammarMatcher, MaskError};
 pub(crate) enum Grammar {
     /// Any JSON object.
     JsonObject,
-    /// JSON that is valid under a schema.
+    /// JSON that is valid under a schema, whose objects have no other members than it names.
     JsonSchema(Value),
     /// All of it matches a regular expression, in the syntax of the crate `regex`.
     Regex(String),
@@ -67,7 +68,7 @@ impl Grammar {
     fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Self::JsonObject => TopLevelGrammar::from_json_schema(schema::prepare(json!({ "type": "object" }))),
-            Self::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema.clone())),
+            Self::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(closed::close(schema)?)),
             Self::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Self::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
             Self::Choice(choices) => TopLevelGrammar::from_lark(choice(choices)?),

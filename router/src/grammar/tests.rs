@@ -131,6 +131,48 @@ async fn large_grammars_are_followed() {
 }
 
 #[tokio::test]
+async fn objects_have_the_members_that_their_schema_names() {
+    let members = |text: &str| -> Vec<String> {
+        serde_json::from_str::<Value>(text).unwrap().as_object().unwrap().keys().cloned().collect()
+    };
+    let bit = json!({"enum": [0, 1]});
+    let base = json!({"properties": {"a": bit}, "required": ["a"]});
+    for (schema, expected) in [
+        (base.clone(), vec!["a"]),
+        (json!({"$defs": {"base": base}, "$ref": "#/$defs/base"}), vec!["a"]),
+        (
+            json!({"$defs": {"base": base}, "allOf": [{"$ref": "#/$defs/base"}, {"properties": {"b": bit}, "required": ["b"]}]}),
+            vec!["a", "b"],
+        ),
+        (
+            json!({"$defs": {"base": base}, "$ref": "#/$defs/base", "properties": {"c": bit}, "required": ["c"]}),
+            vec!["c", "a"],
+        ),
+        (json!({"properties": {"c": bit}, "required": ["c"], "anyOf": [base, base]}), vec!["a", "c"]),
+        (
+            json!({"type": "object", "properties": {"a": bit}, "required": ["a"], "unevaluatedProperties": false}),
+            vec!["a"],
+        ),
+    ] {
+        for seed in 0..5 {
+            let text = walk(Grammar::JsonSchema(schema.clone()), seed, 0).await;
+            let (mut members, mut expected) = (members(&text), expected.clone());
+            members.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(members, expected, "{schema}: {text}");
+        }
+    }
+    // Who wants more says so.
+    let open = json!({"type": "object", "properties": {"a": bit}, "additionalProperties": {"const": 5}});
+    let any = |seed| walk(Grammar::JsonSchema(open.clone()), seed, 20);
+    let mut has_others = false;
+    for seed in 0..10 {
+        has_others |= members(&any(seed).await).iter().any(|name| name != "a");
+    }
+    assert!(has_others);
+}
+
+#[tokio::test]
 async fn a_grammar_is_compiled_once() {
     let (compiler, _) = compiler();
     let grammar = Arc::new(Grammar::Regex("[a-z]+".to_owned()));
