@@ -6,10 +6,12 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::conversation::{messages, tool_fields};
+use crate::api::grammar::tagged;
 use crate::api::nullable::null_as_false;
 use crate::api::openai::{OpenAiSampling, ToolUse};
 use crate::api::{ChatRequest, schemas};
 use crate::error::ApiError;
+use crate::grammar::Grammar;
 
 /// Variables by which templates ask for thoughts.
 const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
@@ -39,6 +41,33 @@ pub(crate) struct MessagesRequest {
     /// Whether to think is up to the template; the budget is not enforced.
     #[schema(value_type = Option<Object>)]
     thinking: Option<Value>,
+    /// The form of the answer: `format`, `{"type": "json_schema", "schema": …}`; and `effort`, which templates know as
+    /// `reasoning_effort`.
+    #[schema(value_type = Option<Object>)]
+    output_config: Option<Value>,
+    /// The older name of `output_config.format`.
+    #[schema(value_type = Option<Object>)]
+    output_format: Option<Value>,
+    // Not done here.
+    #[schema(ignore)]
+    mcp_servers: Option<Value>,
+    #[schema(ignore)]
+    container: Option<Value>,
+    #[schema(ignore)]
+    context_management: Option<Value>,
+    #[schema(ignore)]
+    compaction: Option<Value>,
+    #[schema(ignore)]
+    fallbacks: Option<Value>,
+    #[schema(ignore)]
+    thread: Option<Value>,
+}
+
+/// The form of the answer, and the effort for it.
+#[derive(Debug, Default)]
+struct OutputConfig {
+    format: Option<Grammar>,
+    effort: Option<String>,
 }
 
 /// What a request asks for, but for its conversation.
@@ -62,19 +91,22 @@ impl MessagesRequest {
     /// # Errors
     /// When it asks for what is not done here.
     pub(crate) fn chat(&self) -> Result<ChatRequest, ApiError> {
+        self.check()?;
+        let effort = self.output_config()?.effort.map(|effort| ("reasoning_effort".to_owned(), Value::from(effort)));
         let system = self.system.clone().filter(|system| !system.is_null());
         let system = system.map(|content| {
             Map::from_iter([("role".to_owned(), Value::from("system")), ("content".to_owned(), content)])
         });
         let thinks = self.thinking.as_ref().map(|thinking| thinking["type"] != "disabled");
-        let variable = |thinks: bool| THINKING_VARIABLES.map(|name| (name.to_owned(), Value::from(thinks)));
+        let thinking = |thinks: bool| THINKING_VARIABLES.map(|name| (name.to_owned(), Value::from(thinks)));
+        let variables: Map<_, _> = thinks.into_iter().flat_map(thinking).chain(effort).collect();
         Ok(ChatRequest {
             messages: system.into_iter().chain(messages(&self.messages)?).collect(),
             tools: self.tool_use()?.tools,
             documents: None,
             add_generation_prompt: None,
             continue_final_message: None,
-            chat_template_kwargs: thinks.map(|thinks| Map::from_iter(variable(thinks))),
+            chat_template_kwargs: Some(variables).filter(|variables| !variables.is_empty()),
             chat_template: None,
         })
     }
@@ -82,11 +114,12 @@ impl MessagesRequest {
     /// Everything else.
     ///
     /// # Errors
-    /// When the field that Anthropic's API demands is missing.
+    /// When the field that Anthropic's API demands is missing, or the form of the answer is not known.
     pub(crate) fn into_plan(self, defaults: &SamplingDefaults) -> Result<MessagesPlan, ApiError> {
         let max_tokens = self.max_tokens.ok_or_else(|| ApiError::BodyShape("missing field `max_tokens`".to_owned()))?;
-        let tools = self.tool_use()?;
+        let (tools, grammar) = (self.tool_use()?, self.output_config()?.format);
         let sampling = OpenAiSampling {
+            grammar,
             temperature: self.temperature,
             top_p: self.top_p,
             top_k: self.top_k,
@@ -100,7 +133,58 @@ impl MessagesRequest {
         Ok(MessagesPlan { is_stream: self.stream, stop_sequences: self.stop_sequences, sampling, tools })
     }
 
+    /// Refuses fields that would change the answer in a way that is not done here.
+    fn check(&self) -> Result<(), ApiError> {
+        let asked = [
+            ("mcp_servers", &self.mcp_servers),
+            ("container", &self.container),
+            ("context_management", &self.context_management),
+            ("compaction", &self.compaction),
+            ("fallbacks", &self.fallbacks),
+            ("thread", &self.thread),
+        ];
+        match asked.into_iter().find(|(_, value)| value.as_ref().is_some_and(says_something)) {
+            Some((field, _)) => Err(ApiError::NotSupported { what: format!("`{field}`") }),
+            None => Ok(()),
+        }
+    }
+
+    fn output_config(&self) -> Result<OutputConfig, ApiError> {
+        let mut config = OutputConfig::default();
+        let wrong = |field: &str, sentence: &dyn std::fmt::Display| ApiError::BodyShape(format!("{field}: {sentence}"));
+        let format = |field: &str, value: &Value| tagged(value.clone()).map_err(|error| wrong(field, &error));
+        if let Some(value) = &self.output_format {
+            config.format = format("output_format", value)?;
+        }
+        let Some(value) = self.output_config.as_ref().filter(|value| !value.is_null()) else { return Ok(config) };
+        let keys = value.as_object().ok_or_else(|| wrong("output_config", &"must be an object"))?;
+        for (key, value) in keys.iter().filter(|(_, value)| !value.is_null()) {
+            match key.as_str() {
+                "format" if config.format.is_some() => {
+                    return Err(wrong("output_config.format", &"cannot be given together with output_format"));
+                }
+                "format" => config.format = format("output_config.format", value)?,
+                "effort" => {
+                    let effort = value.as_str().ok_or_else(|| wrong("output_config.effort", &"must be a string"))?;
+                    config.effort = Some(effort.to_owned());
+                }
+                other => return Err(ApiError::NotSupported { what: format!("`output_config.{other}`") }),
+            }
+        }
+        Ok(config)
+    }
+
     fn tool_use(&self) -> Result<ToolUse, ApiError> {
         tool_fields(self.tools.as_deref().unwrap_or_default(), self.tool_choice.as_ref())?.into_use()
+    }
+}
+
+/// Returns whether a field asks for anything: clients send empty ones too.
+fn says_something(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(values) => values.values().any(says_something),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
 }

@@ -141,3 +141,54 @@ async fn errors_are_as_anthropics_clients_read_them() {
     let (name, last) = events.last().unwrap();
     assert_eq!((name.as_str(), &last["error"]["type"]), ("error", &json!("api_error")));
 }
+
+#[tokio::test]
+async fn an_answer_has_the_form_that_is_asked_for() {
+    let server = TestServer::start(FakeShard::default(), &[]).await;
+    let schema = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]});
+    let format = json!({"type": "json_schema", "schema": schema});
+    for changes in
+        [json!({"output_config": {"format": format}}), json!({"output_format": format, "output_config": null})]
+    {
+        let answer = server.post_ok("/v1/messages", &body(&changes)).await;
+        let text = answer["content"][0]["text"].as_str().unwrap();
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert!([json!({"a": 1}), json!({"a": 2})].contains(&value), "{value}");
+        assert_eq!(answer["stop_reason"], "end_turn");
+    }
+    for (changes, expected) in [
+        (json!({"output_config": {"format": format}, "output_format": format}), "cannot be given together"),
+        (json!({"output_config": {"format": {"type": "yaml"}}}), "output_config.format: `type` \"yaml\""),
+        (json!({"output_config": {"format": {"type": "json_schema"}}}), "must be a JSON schema"),
+        (json!({"output_config": "low"}), "output_config: must be an object"),
+        (json!({"output_config": {"effort": 3}}), "output_config.effort: must be a string"),
+        (json!({"output_config": {"task_budget": {"total": 9}}}), "`output_config.task_budget` is not supported"),
+    ] {
+        let answer = server.post("/v1/messages", &body(&changes)).await;
+        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{changes}: {}", answer.text);
+        let error = parse(&answer.text);
+        assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
+        assert!(error["error"]["message"].as_str().unwrap().contains(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_would_change_an_answer_is_an_error_that_names_it() {
+    let server = TestServer::start(saying("Hi"), &[]).await;
+    for field in ["mcp_servers", "container", "context_management", "compaction", "fallbacks", "thread"] {
+        for (value, status) in [
+            (json!([{"type": "url"}]), StatusCode::UNPROCESSABLE_ENTITY),
+            (json!({"edits": [{"type": "clear"}]}), StatusCode::UNPROCESSABLE_ENTITY),
+            (json!("x"), StatusCode::UNPROCESSABLE_ENTITY),
+            (json!([]), StatusCode::OK),
+            (json!({"edits": []}), StatusCode::OK),
+            (Value::Null, StatusCode::OK),
+        ] {
+            for route in ["/v1/messages", "/v1/messages/count_tokens"] {
+                let answer = server.post(route, &body(&json!({field: value}))).await;
+                assert_eq!(answer.status, status, "{field} {value}: {}", answer.text);
+                assert!(status == StatusCode::OK || answer.text.contains(&format!("`{field}` is not supported")));
+            }
+        }
+    }
+}
