@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use proto::StepReply;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
 
 use crate::delivery::{self, EventReceiver, EventSender, TooSlow};
 use crate::generation::Permit;
-use crate::grammar::{CompiledGrammar, GrammarMatcher, MaskError};
+use crate::grammar::{CompiledGrammar, GrammarMatcher};
+use crate::masks::{Made, Masked, Masks};
 use crate::memory::Part;
 use crate::metrics::Metrics;
 use crate::scheduler::{Event, Limits, Phase, ReplyMismatch, Scheduler, SequenceEvent, SequenceId, SequenceSpec, Step};
@@ -29,9 +29,6 @@ use crate::shard_client::{ShardClientError, ShardGroup};
 
 /// Submissions that may wait for the current step to end; more wait in their own request.
 const QUEUE: usize = 256;
-
-/// Rows whose masks are computed on one thread; more rows are spread over more threads.
-const MASKS_PER_THREAD: usize = 4;
 
 /// How long a step waits for masks, so that all rows with grammars stay in the same steps: this share of the time that the step
 /// before it took, within bounds. Most masks take 0.1 ms; who waits for a later one misses a step, and the others do not.
@@ -48,7 +45,7 @@ pub(crate) enum SubmitError {
     /// The loop has ended, or is about to.
     #[error("{STOPPING}")]
     Stopped,
-    /// As many prompt tokens wait as may.
+    /// As many prompt tokens wait as may, or grammars hold as much memory.
     #[error("the queue is full")]
     QueueFull,
 }
@@ -99,17 +96,7 @@ pub(crate) struct Batcher {
     /// When the last reply came.
     idle_since: Instant,
     /// Masks that are being computed; they end by themselves.
-    masking: JoinSet<Vec<Masked>>,
-    /// No step is sent before then while there are any.
-    masks_until: Instant,
-}
-
-/// A sequence whose next mask is there.
-#[derive(Debug)]
-struct Masked {
-    id: SequenceId,
-    matcher: GrammarMatcher,
-    mask: Result<Vec<u8>, MaskError>,
+    masks: Masks,
 }
 
 /// A step on its way.
@@ -163,9 +150,10 @@ impl BatcherHandle {
         let num_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
         let wait = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_many_owned(num_tokens);
         let queue_permit = self.queued_tokens.as_ref().map(wait).transpose().map_err(|_| SubmitError::QueueFull)?;
+        let begun = grammar.map(CompiledGrammar::begin).transpose().map_err(|_| SubmitError::QueueFull)?;
+        let (matcher, mask) = begun.unzip();
         let reader_bytes = size_of_val(&spec.prompt[..]);
         let (events, events_rx) = delivery::channel(most_events(&spec), reader_bytes, (self.answers.clone(), permit));
-        let (matcher, mask) = grammar.map(CompiledGrammar::begin).unzip();
         let submission = Submission { spec, reader: Reader { events, queue_permit, matcher }, mask };
         self.submissions_tx.send(submission).await.map_err(|_| SubmitError::Stopped)?;
         Ok(events_rx)
@@ -198,8 +186,7 @@ impl Batcher {
             metrics,
             sent: VecDeque::new(),
             idle_since: Instant::now(),
-            masking: JoinSet::new(),
-            masks_until: Instant::now(),
+            masks: Masks::new(),
         };
         (BatcherHandle { submissions_tx, queued_tokens, answers }, batcher)
     }
@@ -229,7 +216,7 @@ impl Batcher {
             }
             if !is_stopping {
                 self.take_submissions();
-                if !self.waits_for_masks() {
+                if self.masks.hold_back_until().is_none() {
                     self.fill_window().await?;
                 }
             }
@@ -258,10 +245,6 @@ impl Batcher {
         self.cancel_abandoned();
     }
 
-    fn waits_for_masks(&self) -> bool {
-        !self.masking.is_empty() && Instant::now() < self.masks_until
-    }
-
     /// Sends what can be sent.
     async fn fill_window(&mut self) -> Result<(), BatcherError> {
         while self.sent.len() < self.rules.step_window
@@ -275,8 +258,8 @@ impl Batcher {
 
     /// Waits until there is something to do.
     async fn news(&mut self, is_stopping: bool) -> Result<News, ShardClientError> {
-        let waits_for_masks = self.waits_for_masks();
-        let Self { group, submissions_rx, stop_rx, sent, rules, masking, masks_until, .. } = self;
+        let masks_until = self.masks.hold_back_until();
+        let Self { group, submissions_rx, stop_rx, sent, rules, masks, .. } = self;
         // While the window is full nothing could be scheduled: submissions wait in their queue, and then in their requests.
         let has_room = sent.len() < rules.step_window;
         let takes_submissions = has_room && !is_stopping && (sent.is_empty() || !submissions_rx.is_closed());
@@ -291,9 +274,10 @@ impl Batcher {
             submission = submissions_rx.recv(), if takes_submissions => {
                 Ok(submission.map_or(News::Deserted, |submission| News::Submission(Box::new(submission))))
             }
-            // A panic is one of the matcher's, which it catches itself.
-            Some(masked) = masking.join_next() => Ok(News::Masks(masked.unwrap_or_default())),
-            () = tokio::time::sleep_until((*masks_until).into()), if waits_for_masks => Ok(News::MasksAreLate),
+            masked = masks.next() => Ok(News::Masks(masked)),
+            () = tokio::time::sleep_until(masks_until.unwrap_or_else(Instant::now).into()), if masks_until.is_some() => {
+                Ok(News::MasksAreLate)
+            }
             () = stop, if !is_stopping => Ok(News::Stop),
         }
     }
@@ -388,27 +372,21 @@ impl Batcher {
             if let SequenceEvent::Token { token, finish: None } = kind
                 && let Some(matcher) = self.readers.get_mut(id).and_then(|reader| reader.matcher.take())
             {
-                made.push((*id, matcher, token.token_id));
+                made.push(Made { id: *id, matcher, token_id: token.token_id });
             }
         }
         if made.is_empty() {
             return;
         }
-        let patience = forward.mul_f64(MASK_PATIENCE).clamp(MIN_MASK_PATIENCE, MAX_MASK_PATIENCE);
-        self.masks_until = Instant::now() + patience;
-        let mut made = made.into_iter().peekable();
-        while made.peek().is_some() {
-            let some: Vec<_> = made.by_ref().take(MASKS_PER_THREAD).collect();
-            self.masking.spawn_blocking(move || some.into_iter().map(Masked::behind).collect());
-        }
+        self.masks.begin(made, forward.mul_f64(MASK_PATIENCE).clamp(MIN_MASK_PATIENCE, MAX_MASK_PATIENCE));
     }
 
     /// Takes masks that are there. A sequence that cannot go on ends.
     fn set_masks(&mut self, masked: Vec<Masked>) {
-        for Masked { id, matcher, mask } in masked {
+        for Masked { id, mask } in masked {
             let Some(reader) = self.readers.get_mut(&id) else { continue };
             match mask {
-                Ok(mask) => {
+                Ok((matcher, mask)) => {
                     reader.matcher = Some(matcher);
                     self.scheduler.set_mask(id, mask);
                 }
@@ -460,12 +438,5 @@ impl Batcher {
 
     fn show_usage(&self) {
         self.metrics.show_usage(&self.scheduler.usage(), self.rules.limits.block_size_tokens);
-    }
-}
-
-impl Masked {
-    fn behind((id, mut matcher, token_id): (SequenceId, GrammarMatcher, u32)) -> Self {
-        let mask = matcher.advance(token_id);
-        Self { id, matcher, mask }
     }
 }

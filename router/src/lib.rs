@@ -24,6 +24,7 @@ mod error;
 mod generation;
 mod grammar;
 mod lifecycle;
+mod masks;
 mod memory;
 mod memory_size;
 mod metrics;

@@ -77,8 +77,10 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers)
         .map_err(|source| RouterError::Thread { source })?;
     let chat = Chat::new(chat_templates, tokenizer_pool.clone());
-    let grammars = (!config.limits.disable_grammar_support)
-        .then(|| GrammarCompiler::new(Arc::clone(&tokenizer), model.vocab_size, model.eos_token_ids.clone()));
+    let grammars = (!config.limits.disable_grammar_support).then(|| {
+        let memory_bytes = memory.grammars.limit_bytes();
+        GrammarCompiler::new(Arc::clone(&tokenizer), model.vocab_size, model.eos_token_ids.clone(), memory_bytes)
+    });
     let validator = Validator::new(limits.request.clone(), tokenizer_pool, grammars);
     let generator = Generator::new(&limits.request, tokenizer, validator, handle, Arc::clone(&metrics));
     let health = Health::new();

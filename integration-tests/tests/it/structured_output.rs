@@ -55,6 +55,13 @@ fn texts_follow_their_grammars_beside_others() {
     assert_eq!(metrics.value("tgi_batch_current_size"), 0.0);
 }
 
+/// 40 KB whose terminals would be nested thirty thousand levels deep.
+fn nested_terminals() -> String {
+    (0..800).fold("start: A0".to_owned(), |grammar, number| {
+        format!("{grammar}\nA{number}: {}A{}{}", "(".repeat(15), number + 1, ")+".repeat(15))
+    }) + "\nA800: \"x\""
+}
+
 /// Schemas, expressions and grammars that are meant to take all time, memory or stack there is.
 fn adversaries() -> Vec<(&'static str, Value)> {
     let properties = |count: usize| {
@@ -69,6 +76,7 @@ fn adversaries() -> Vec<(&'static str, Value)> {
     vec![
         ("ten thousand properties", json(properties(10_000))),
         ("a thousand properties", json(properties(1000))),
+        ("alternatives of thousands of optional properties", json(json!({"anyOf": many(4, &|_| properties(1000))}))),
         ("endless references", json(json!({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}))),
         ("a product of alternatives", json(json!({"allOf": product}))),
         ("a thousand alternatives", json(json!({"anyOf": many(1000, &|number| json!({"const": number}))}))),
@@ -76,6 +84,13 @@ fn adversaries() -> Vec<(&'static str, Value)> {
         ("a network", json(json!({"$ref": "http://169.254.169.254/latest/meta-data"}))),
         ("repetitions of repetitions", regex("(.*){1000}{1000}")),
         ("an expression of a megabyte", regex(&"a?".repeat(500_000))),
+        ("repetitions of much", regex("(.{0,500}a.{0,500}b){1,50}")),
+        (
+            "patterns that all hold",
+            json(json!({"type": "string", "allOf": many(20, &|n| json!({"pattern": format!("^(.*a.{{{n}}})*$")}))})),
+        ),
+        ("remainders", json(json!({"type": "integer", "multipleOf": 9_999_991, "minimum": -1e15, "maximum": 1e15}))),
+        ("repetitions in a chain of terminals", json!({"type": "lark", "value": nested_terminals()})),
         ("a grammar that goes in circles", json!({"type": "lark", "value": "start: a\na: b\nb: a"})),
         (
             "a grammar of rules",
@@ -109,4 +124,29 @@ fn bad_grammars_are_answered_and_harm_nobody() {
         assert!(readers.into_iter().all(|reader| reader.join().unwrap() == alone), "others noticed");
     });
     assert_eq!(answer(&client, &json!({"grammar": {"type": "regex", "value": "[a-c]{3}"}})).len(), 3);
+}
+
+#[test]
+fn a_client_that_leaves_its_grammar_behind_is_in_nobodys_way() {
+    let server = Server::mock().start();
+    std::thread::scope(|scope| {
+        // All of them at once, again and again, while somebody asks for something ordinary.
+        let attackers: Vec<_> = adversaries()
+            .into_iter()
+            .map(|(_, grammar)| {
+                let body = json!({"inputs": "x", "parameters": {"grammar": grammar, "max_new_tokens": 3}});
+                let client = server.client();
+                scope.spawn(move || client.post("/generate", &body).status)
+            })
+            .collect();
+        for number in 0..5 {
+            let grammar = json!({"type": "regex", "value": format!("[a-c]{{{}}}", number + 1)});
+            assert_eq!(answer(&server.client(), &json!({"grammar": grammar})).len(), number + 1);
+        }
+        for attacker in attackers {
+            let status = attacker.join().unwrap();
+            assert!(status < 500, "{status}");
+        }
+    });
+    assert_eq!(server.client().metrics().value("tgi_batch_current_size"), 0.0);
 }

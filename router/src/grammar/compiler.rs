@@ -1,24 +1,24 @@
 //! From a grammar to something that can be followed: compiled on threads of its own, bounded in time and size, and kept for
 //! the next request that asks for the same.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use llguidance::api::ParserLimits;
-use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use rustix::process::Pid;
 use rustix::thread::gettid;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::build::{BuildStop, GrammarBuilder, defect};
+use super::held::MatcherBytes;
+use super::kept::KeptGrammars;
 use super::key::{GrammarKey, GrammarKeys};
-use super::matcher::GrammarMatcher;
+use super::matcher::{GrammarMatcher, MaskError};
 use super::{Grammar, GrammarError, limits};
 use crate::aside::{NICENESS, lower_priority, num_turns};
-use crate::text::{TokenBytes, Tokenizer};
+use crate::text::Tokenizer;
 
-/// Compiled grammars that are kept.
-const MAX_KEPT: usize = 64;
+/// Kinds of compiles that go on beside each other: of small grammars and of large ones.
+const NUM_LANES: usize = 2;
 
 /// Longest wait for a turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,23 +27,27 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 const PROMPT_TIME: Duration = Duration::from_millis(50);
 
 /// Niceness of a thread that compiles for longer: it gets what others leave.
-const LATE_NICENESS: i32 = 19;
+const LATE_NICENESS: i32 = 10;
 
 /// Stack of a thread that compiles: `llguidance` goes down once for each property of an object. Only what is used is memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// A grammar is ready by then or refused. `llguidance` counts its own steps and gives up in less, as a rule.
-const COMPILE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// A grammar is ready by then or refused. What it may cost is bounded before, so that this is for machines that are busy.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Tokens that are tried out before a grammar is called one that can be followed.
+const NUM_TRIED: usize = 8;
 
 /// Compiles grammars for one model.
 #[derive(Debug)]
 pub(crate) struct GrammarCompiler {
     shared: Arc<Shared>,
-    compiling: Arc<Semaphore>,
+    /// Turns of small grammars, and of large ones, for which nobody else waits.
+    lanes: [Arc<Semaphore>; NUM_LANES],
 }
 
 /// What becomes of a grammar.
-type Compiled = Result<CompiledGrammar, GrammarError>;
+pub(super) type Compiled = Result<CompiledGrammar, GrammarError>;
 
 /// A grammar that sequences can follow.
 #[derive(Clone)]
@@ -51,25 +55,40 @@ pub(crate) struct CompiledGrammar {
     /// At the beginning.
     matcher: Arc<GrammarMatcher>,
     first_mask: Arc<Vec<u8>>,
+    bytes: MatcherBytes,
 }
 
+#[derive(Debug)]
 struct Shared {
-    tokenizer: Arc<Tokenizer>,
-    vocab_size: usize,
-    eos_token_ids: Vec<u32>,
-    /// Made when the first grammar comes: it takes a moment with a large vocabulary.
-    factory: OnceLock<Result<ParserFactory, GrammarError>>,
-    /// What became of grammars; the one used last is in front.
-    kept: Mutex<VecDeque<(GrammarKey, Compiled)>>,
+    builder: GrammarBuilder,
+    kept: Mutex<KeptGrammars>,
     keys: GrammarKeys,
 }
 
+/// Stops the work when nobody waits for it any more.
+struct StopOnDrop(Arc<BuildStop>);
+
+/// A compile that has begun.
+struct Begun {
+    thread_id: Pid,
+    compiled_rx: oneshot::Receiver<Compiled>,
+    stop: StopOnDrop,
+}
+
 impl GrammarCompiler {
-    /// For a model with `vocab_size` token ids, of which some end a sequence.
-    pub(crate) fn new(tokenizer: Arc<Tokenizer>, vocab_size: u32, eos_token_ids: Vec<u32>) -> Self {
-        let (factory, kept, keys) = (OnceLock::new(), Mutex::default(), GrammarKeys::default());
-        let shared = Shared { tokenizer, vocab_size: vocab_size as usize, eos_token_ids, factory, kept, keys };
-        Self { shared: Arc::new(shared), compiling: Arc::new(Semaphore::new(num_turns())) }
+    /// For a model with `vocab_size` token ids, of which some end a sequence. Half of the memory is for sequences, an eighth for
+    /// compiled grammars, and the rest for those that are being compiled.
+    pub(crate) fn new(
+        tokenizer: Arc<Tokenizer>,
+        vocab_size: u32,
+        eos_token_ids: Vec<u32>,
+        memory_bytes: usize,
+    ) -> Self {
+        let builder = GrammarBuilder::new(tokenizer, vocab_size, eos_token_ids, memory_bytes / 2);
+        let kept = Mutex::new(KeptGrammars::new(memory_bytes / 8));
+        let shared = Shared { builder, kept, keys: GrammarKeys::default() };
+        let lanes = std::array::from_fn(|_| Arc::new(Semaphore::new(num_turns())));
+        Self { shared: Arc::new(shared), lanes }
     }
 
     /// Makes a grammar ready to be followed.
@@ -77,41 +96,94 @@ impl GrammarCompiler {
     /// # Errors
     /// When it is wrong, too large, or allows nothing at all, or too many others are compiled.
     pub(crate) async fn compile(&self, grammar: &Arc<Grammar>) -> Compiled {
-        limits::check(grammar)?;
         let key = self.shared.keys.of(grammar);
-        if let Some(compiled) = self.shared.find(key) {
+        if let Some(compiled) = self.shared.kept().find(key) {
             return compiled;
         }
-        let (shared, compiling, grammar) = (Arc::clone(&self.shared), Arc::clone(&self.compiling), Arc::clone(grammar));
-        let turn = tokio::time::timeout(TURN_TIMEOUT, compiling.acquire_owned()).await;
-        let Ok(Ok(permit)) = turn else { return Err(GrammarError::Busy) };
-        let (started_tx, started_rx) = oneshot::channel();
-        let (compiled_tx, mut compiled_rx) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
-        let work = thread.spawn(move || {
-            lower_priority(None, NICENESS);
-            let _ = started_tx.send(gettid());
-            let _ = compiled_tx.send(shared.find(key).unwrap_or_else(|| shared.compile(key, &grammar)));
-            // Not before: those who have stopped waiting are no reason to begin the next.
-            drop(permit);
-        });
-        work.map_err(|_| GrammarError::Busy)?;
-        let thread_id = started_rx.await.map_err(|_| defect())?;
+        limits::check(grammar)?;
+        let lane = Arc::clone(&self.lanes[usize::from(limits::is_large(grammar))]);
+        let turn = tokio::time::timeout(TURN_TIMEOUT, lane.acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(GrammarError::Busy) };
+        // Somebody else may have asked for the same.
+        if let Some(compiled) = self.shared.kept().find(key) {
+            return compiled;
+        }
+        let Begun { thread_id, mut compiled_rx, stop } = self.begin(key, Arc::clone(grammar), turn).await?;
         if let Ok(compiled) = tokio::time::timeout(PROMPT_TIME, &mut compiled_rx).await {
             return compiled.unwrap_or_else(|_| Err(defect()));
         }
         lower_priority(Some(thread_id), LATE_NICENESS);
-        match tokio::time::timeout(COMPILE_TIMEOUT - PROMPT_TIME, compiled_rx).await {
-            Ok(compiled) => compiled.unwrap_or_else(|_| Err(defect())),
-            Err(_) => Err(GrammarError::Invalid(format!("it is not compiled after {COMPILE_TIMEOUT:?}"))),
+        if let Ok(compiled) = tokio::time::timeout(COMPILE_TIMEOUT - PROMPT_TIME, compiled_rx).await {
+            return compiled.unwrap_or_else(|_| Err(defect()));
         }
+        drop(stop);
+        let error = GrammarError::Invalid(format!("it is not compiled after {COMPILE_TIMEOUT:?}"));
+        self.shared.kept().keep_late(key, error.clone());
+        Err(error)
+    }
+
+    /// Begins on a thread of its own.
+    async fn begin(
+        &self,
+        key: GrammarKey,
+        grammar: Arc<Grammar>,
+        turn: OwnedSemaphorePermit,
+    ) -> Result<Begun, GrammarError> {
+        let (started_tx, started_rx) = oneshot::channel();
+        let (compiled_tx, compiled_rx) = oneshot::channel();
+        let (shared, stop) = (Arc::clone(&self.shared), Arc::new(BuildStop::default()));
+        let begun_stop = StopOnDrop(Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
+        let work = thread.spawn(move || {
+            lower_priority(None, NICENESS);
+            let _ = started_tx.send(gettid());
+            let _ = compiled_tx.send(shared.compile(key, &grammar, &stop));
+            // Not before: those who have stopped waiting are no reason to begin the next.
+            drop(turn);
+        });
+        work.map_err(|_| GrammarError::Busy)?;
+        let thread_id = started_rx.await.map_err(|_| defect())?;
+        Ok(Begun { thread_id, compiled_rx, stop: begun_stop })
     }
 }
 
 impl CompiledGrammar {
+    pub(super) fn new(matcher: GrammarMatcher, first_mask: Vec<u8>, bytes: MatcherBytes) -> Self {
+        Self { matcher: Arc::new(matcher), first_mask: Arc::new(first_mask), bytes }
+    }
+
     /// For a new sequence: the way through the grammar, and the mask of the first token.
-    pub(crate) fn begin(&self) -> (GrammarMatcher, Vec<u8>) {
-        (self.matcher.duplicate(), Vec::clone(&self.first_mask))
+    ///
+    /// # Errors
+    /// When others hold all the memory that such a sequence needs.
+    pub(crate) fn begin(&self) -> Result<(GrammarMatcher, Vec<u8>), GrammarError> {
+        let matcher = self.matcher.duplicate(&self.bytes).map_err(|_| GrammarError::Busy)?;
+        Ok((matcher, Vec::clone(&self.first_mask)))
+    }
+
+    /// Goes some steps into the grammar, as a sequence would: one that cannot be followed is refused before a prompt is read.
+    ///
+    /// # Errors
+    /// When it cannot be followed for being too large or too slow. A dead end is what a sequence finds out.
+    pub(super) fn try_out(&self, stop: &BuildStop) -> Result<(), GrammarError> {
+        let duplicate = self.matcher.duplicate(&MatcherBytes::new(usize::MAX));
+        let invalid = |error: MaskError| GrammarError::Invalid(error.to_string());
+        let mut matcher = duplicate.map_err(|error| invalid(error.into()))?;
+        stop.set_mask(Some(matcher.stop()))?;
+        let mut mask = Vec::clone(&self.first_mask);
+        for _ in 0..NUM_TRIED {
+            let Some(token_id) = matcher.some_token(&mask) else { break };
+            match matcher.advance(token_id) {
+                Ok(next) => mask = next,
+                Err(MaskError::DeadEnd) => break,
+                Err(error) => return Err(invalid(error)),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn num_bytes(&self) -> usize {
+        self.matcher.num_bytes() + self.first_mask.len()
     }
 }
 
@@ -129,82 +201,22 @@ impl PartialEq for CompiledGrammar {
 }
 
 impl Shared {
-    fn find(&self, key: GrammarKey) -> Option<Compiled> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = kept.iter().position(|(other, _)| *other == key)?;
-        let found = kept.remove(place)?;
-        let compiled = found.1.clone();
-        kept.push_front(found);
-        Some(compiled)
+    fn kept(&self) -> MutexGuard<'_, KeptGrammars> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compile(&self, key: GrammarKey, grammar: &Grammar) -> Compiled {
-        let compiled = self.compile_new(grammar);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.truncate(MAX_KEPT - 1);
-        kept.push_front((key, compiled.clone()));
+    fn compile(&self, key: GrammarKey, grammar: &Grammar, stop: &BuildStop) -> Compiled {
+        let compiled = self.builder.build(grammar, stop);
+        // What was stopped says nothing about the grammar.
+        if !stop.is_stopped() {
+            self.kept().keep(key, compiled.clone());
+        }
         compiled
     }
+}
 
-    fn compile_new(&self, grammar: &Grammar) -> Compiled {
-        let source = grammar.source()?;
-        let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
-        let parser = factory.create_parser(source).map_err(|error| GrammarError::Invalid(message(&error)))?;
-        let mut matcher = GrammarMatcher::new(Matcher::new(Ok(parser)), self.vocab_size);
-        let first_mask = matcher.mask().map_err(|error| GrammarError::Invalid(error.to_string()))?;
-        Ok(CompiledGrammar { matcher: Arc::new(matcher), first_mask: Arc::new(first_mask) })
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
     }
-
-    /// What all grammars of the model have in common: its vocabulary.
-    fn factory(&self) -> Result<ParserFactory, GrammarError> {
-        let eos_token_ids: Vec<u32> =
-            self.eos_token_ids.iter().copied().filter(|id| (*id as usize) < self.vocab_size).collect();
-        let Some(&eos) = eos_token_ids.first() else { return Err(GrammarError::NoEos) };
-        let vocab_size = u32::try_from(self.vocab_size).map_err(|_| defect())?;
-        let tokens = self.tokenizer.token_bytes().into_iter().zip(0..);
-        let mut words: Vec<Vec<u8>> = tokens.map(|(token, id)| word(token, eos_token_ids.contains(&id))).collect();
-        // The model may have more ids than the tokenizer, or fewer.
-        words.resize(self.vocab_size, Vec::new());
-        let trie = TokTrie::from(&TokRxInfo::new(vocab_size, eos), &words).with_eos_tokens(&eos_token_ids);
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
-        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
-            .map_err(|error| GrammarError::Invalid(message(&error)))?;
-        factory.quiet();
-        *factory.limits_mut() = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
-        Ok(factory)
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("vocab_size", &self.vocab_size).finish_non_exhaustive()
-    }
-}
-
-/// A token as `llguidance` wants it: markup stands behind a byte that no text has, and so does what ends a sequence.
-fn word(token: TokenBytes, is_eos: bool) -> Vec<u8> {
-    let marked = |markup: &[u8]| [&[TokTrie::SPECIAL_TOKEN_MARKER], markup].concat();
-    match token {
-        TokenBytes::Text(bytes) if is_eos => marked(&bytes),
-        TokenBytes::Text(bytes) => bytes,
-        TokenBytes::Special(markup) => marked(markup.as_bytes()),
-        TokenBytes::Unused => Vec::new(),
-    }
-}
-
-/// An error with its reasons.
-fn message(error: &impl std::fmt::Display) -> String {
-    one_line(&format!("{error:#}"))
-}
-
-/// A text in one line that is not too long for a client, without what `llguidance` adds for its own developers.
-pub(super) fn one_line(text: &str) -> String {
-    let notes = ["<backtrace>", "<non-verbose/>", "<state>"].into_iter().filter_map(|note| text.find(note));
-    let text = &text[..notes.min().unwrap_or(text.len())];
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(400).collect()
-}
-
-fn defect() -> GrammarError {
-    GrammarError::Invalid("compiling it met a defect of this server".to_owned())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Grammar, GrammarError};
+use super::{Grammar, GrammarError, terminals};
 
 /// Most bytes of a grammar that is a text.
 const MAX_TEXT_BYTES: usize = 256 << 10;
@@ -19,6 +19,44 @@ const MAX_ALTERNATIVES: usize = 500;
 /// Most ways to choose one alternative of each part of an `allOf`, each of which is compiled by itself.
 const MAX_COMBINATIONS: usize = 256;
 
+/// Most patterns of an object's members: each is compared with all others.
+const MAX_PATTERNS: usize = 100;
+
+/// Largest `multipleOf`, without its decimal point, also of several together: there is a state for each remainder.
+const MAX_MULTIPLE: u64 = 100_000;
+
+/// The counts of a schema.
+#[derive(Debug, Default)]
+struct Counted {
+    num_nodes: usize,
+    multiples: Vec<f64>,
+    has_all_of: bool,
+}
+
+/// Most of a grammar that is small: it never waits for large ones.
+const SMALL_BYTES: usize = 16 << 10;
+const SMALL_NODES: usize = 1000;
+
+/// Returns whether a grammar may take long to compile.
+pub(super) fn is_large(grammar: &Grammar) -> bool {
+    match grammar {
+        Grammar::JsonObject => false,
+        Grammar::JsonSchema(schema) => num_nodes(schema) > SMALL_NODES,
+        Grammar::Regex(text) | Grammar::Lark(text) => text.len() > SMALL_BYTES,
+        Grammar::Choice(choices) => choices.iter().map(String::len).sum::<usize>() > SMALL_BYTES,
+        Grammar::Within { lark, answer } => lark.len() > SMALL_BYTES || is_large(answer),
+    }
+}
+
+fn num_nodes(schema: &Value) -> usize {
+    1 + match schema {
+        Value::Object(members) => members.values().map(num_nodes).sum(),
+        Value::Array(values) => values.iter().map(num_nodes).sum(),
+        Value::String(text) => text.len() / 32,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
 /// Checks what can be counted.
 ///
 /// # Errors
@@ -28,7 +66,8 @@ pub(super) fn check(grammar: &Grammar) -> Result<(), GrammarError> {
     match grammar {
         Grammar::JsonObject => Ok(()),
         Grammar::JsonSchema(schema) => check_schema(schema),
-        Grammar::Regex(text) | Grammar::Lark(text) => bytes(text.len()),
+        Grammar::Regex(text) => bytes(text.len()),
+        Grammar::Lark(text) => bytes(text.len()).and_then(|()| terminals::check(text).map_err(GrammarError::Invalid)),
         Grammar::Choice(choices) => bytes(choices.iter().map(String::len).sum()),
         Grammar::Within { lark, answer } => bytes(lark.len()).and_then(|()| check(answer)),
     }
@@ -39,38 +78,74 @@ pub(super) fn check(grammar: &Grammar) -> Result<(), GrammarError> {
 /// # Errors
 /// As [`check`].
 pub(super) fn check_schema(schema: &Value) -> Result<(), GrammarError> {
-    check_node(schema, &mut 0)
+    let mut counted = Counted::default();
+    check_node(schema, &mut counted)?;
+    check_multiples(&counted)
 }
 
-fn check_node(schema: &Value, num_nodes: &mut usize) -> Result<(), GrammarError> {
-    *num_nodes += 1;
-    at_most("keywords, names and values", *num_nodes, MAX_NODES)?;
+fn check_node(schema: &Value, counted: &mut Counted) -> Result<(), GrammarError> {
+    counted.num_nodes += 1;
+    at_most("keywords, names and values", counted.num_nodes, MAX_NODES)?;
     match schema {
-        Value::Object(members) => check_keywords(members, num_nodes),
-        Value::Array(values) => values.iter().try_for_each(|value| check_node(value, num_nodes)),
+        Value::Object(members) => check_keywords(members, counted),
+        Value::Array(values) => values.iter().try_for_each(|value| check_node(value, counted)),
         Value::String(text) => at_most("bytes in a string", text.len(), MAX_TEXT_BYTES),
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }
 }
 
-fn check_keywords(members: &Map<String, Value>, num_nodes: &mut usize) -> Result<(), GrammarError> {
+fn check_keywords(members: &Map<String, Value>, counted: &mut Counted) -> Result<(), GrammarError> {
     for (keyword, value) in members {
         match (keyword.as_str(), value) {
-            ("properties" | "patternProperties", Value::Object(properties)) => {
+            ("properties", Value::Object(properties)) => {
                 at_most("properties of an object", properties.len(), MAX_PROPERTIES)?;
             }
+            ("patternProperties", Value::Object(patterns)) => {
+                at_most("patterns of an object's members", patterns.len(), MAX_PATTERNS)?;
+            }
+            ("multipleOf", Value::Number(multiple)) => counted.multiples.extend(multiple.as_f64()),
             ("anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(schemas)) => {
                 at_most("alternatives", schemas.len(), MAX_ALTERNATIVES)?;
                 if keyword == "allOf" {
+                    counted.has_all_of = true;
                     let ways = schemas.iter().map(num_alternatives).fold(1, usize::saturating_mul);
                     at_most("combinations of alternatives", ways, MAX_COMBINATIONS)?;
                 }
             }
             _ => {}
         }
-        check_node(value, num_nodes)?;
+        check_node(value, counted)?;
     }
     Ok(())
+}
+
+/// Checks `multipleOf`: multiples of several numbers are those of their least common multiple.
+fn check_multiples(Counted { multiples, has_all_of, .. }: &Counted) -> Result<(), GrammarError> {
+    let num_decimals = |multiple: &f64| multiple.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    let most_decimals = multiples.iter().map(num_decimals).max().unwrap_or(0);
+    let mut together = 1;
+    for multiple in multiples {
+        let num_decimals = if *has_all_of { most_decimals } else { num_decimals(multiple) };
+        // What is beyond the largest integer becomes that one, which is too large as well.
+        let digits = (multiple.abs() * 10_f64.powi(i32::try_from(num_decimals).unwrap_or(i32::MAX))).round() as u64;
+        let number = if *has_all_of { least_common_multiple(together, digits) } else { digits };
+        if number > MAX_MULTIPLE {
+            return Err(GrammarError::Invalid(format!(
+                "its `multipleOf` {multiple} is too large, or has too many digits, alone or with others: at most \
+                 {MAX_MULTIPLE} without the decimal point"
+            )));
+        }
+        together = number;
+    }
+    Ok(())
+}
+
+fn least_common_multiple(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor.max(1)).saturating_mul(b)
 }
 
 fn num_alternatives(schema: &Value) -> usize {

@@ -5,13 +5,18 @@
 //! their time and never happen on an async thread. The grammars themselves are understood by the crate `llguidance`; nothing
 //! of it is seen outside this room.
 
+mod build;
 mod calls;
 mod closed;
 mod compiler;
+mod effort;
+mod held;
+mod kept;
 mod key;
 mod limits;
 mod matcher;
 mod schema;
+mod terminals;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +27,7 @@ use serde_json::{Value, json};
 
 pub(crate) use calls::{after_thought, calls, calls_or};
 pub(crate) use compiler::{CompiledGrammar, GrammarCompiler};
-pub(crate) use matcher::{GrammarMatcher, MaskError};
+pub(crate) use matcher::{GrammarMatcher, MaskError, MaskStop};
 
 /// What a text must look like.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,10 +9,11 @@ use super::*;
 use crate::text::Tokenizer;
 
 const EOS: u32 = 1;
+const MEMORY_BYTES: usize = 256 << 20;
 
 fn compiler() -> (GrammarCompiler, Arc<Tokenizer>) {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
-    (GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![EOS]), tokenizer)
+    (GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![EOS], MEMORY_BYTES), tokenizer)
 }
 
 /// Tokens of a mask.
@@ -22,9 +23,13 @@ fn allowed(mask: &[u8]) -> Vec<u32> {
 
 /// A text made of tokens that were allowed. Ends as soon as it may, once it has `min_tokens`.
 async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
+    walk_within(grammar, seed, min_tokens, 2000).await
+}
+
+async fn walk_within(grammar: Grammar, seed: u64, min_tokens: usize, max_tokens: usize) -> String {
     let (compiler, tokenizer) = compiler();
     let compiled = compiler.compile(&Arc::new(grammar)).await.unwrap();
-    let (mut matcher, mut mask) = compiled.begin();
+    let (mut matcher, mut mask) = compiled.begin().unwrap();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut tokens = Vec::new();
     loop {
@@ -34,7 +39,7 @@ async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
         }
         let choices: Vec<u32> = allowed.into_iter().filter(|&id| id != EOS).collect();
         tokens.push(choices[random.usize(..choices.len())]);
-        assert!(tokens.len() < 2000, "no end: {:?}", tokenizer.detokenize(&tokens));
+        assert!(tokens.len() < max_tokens, "no end: {:?}", tokenizer.detokenize(&tokens));
         mask = matcher.advance(*tokens.last().unwrap()).unwrap();
     }
 }
@@ -108,6 +113,14 @@ async fn a_wrong_grammar_is_refused_with_a_reason() {
         (Grammar::JsonSchema(json!({"$ref": "#"})), "the grammar allows no token here"),
         (Grammar::Lark("start: a\na: b\nb: a".to_owned()), "the grammar allows no token here"),
         (Grammar::JsonSchema(properties(1001)), "it has 1001 properties of an object; at most 1000 are allowed"),
+        (
+            Grammar::JsonSchema(json!({"type": "integer", "multipleOf": 999_983})),
+            "its `multipleOf` 999983 is too large",
+        ),
+        (
+            Grammar::JsonSchema(json!({"allOf": [{"multipleOf": 997}, {"multipleOf": 9.91}]})),
+            "its `multipleOf` 9.91 is too large",
+        ),
         (Grammar::JsonSchema(json!({"anyOf": vec![json!({}); 501]})), "it has 501 alternatives"),
         (Grammar::JsonSchema(json!({"enum": (0..60_000).collect::<Vec<_>>()})), "at most 50000 are allowed"),
         (
@@ -126,8 +139,151 @@ async fn large_grammars_are_followed() {
     let texts: Vec<String> = (0..5000).map(|number| format!("choice number {number}")).collect();
     let text = walk(Grammar::Choice(texts.clone()), 7, 0).await;
     assert!(texts.contains(&text), "{text}");
-    let text = walk(Grammar::JsonSchema(properties(300)), 7, 0).await;
-    assert!(serde_json::from_str::<Value>(&text).unwrap().is_object(), "{text}");
+    // As many optional properties as may be before the last one, and as many that must be there.
+    let (mut optional, mut required) = (properties(1000), properties(1000));
+    optional["required"] = json!(["p999"]);
+    required["required"] = required["properties"].as_object().unwrap().keys().cloned().collect();
+    let members = |text: &str| serde_json::from_str::<serde_json::Map<String, Value>>(text).unwrap();
+    let text = walk(Grammar::JsonSchema(optional), 7, 0).await;
+    assert!(members(&text).contains_key("p999"), "{text}");
+    assert_eq!(members(&walk_within(Grammar::JsonSchema(required), 7, 0, 20_000).await).len(), 1000);
+}
+
+/// As long a chain of terminals as there are, each of which is `link` of the next.
+fn chain(links: usize, link: impl Fn(String) -> String) -> Grammar {
+    let lines = (0..links).map(|index| format!("T{index}: {}\n", link(format!("T{}", index + 1))));
+    Grammar::Lark(format!("start: T0\n{}T{links}: \"a\"\n", lines.collect::<String>()))
+}
+
+/// Grammars that are meant to take all time, memory or stack there is.
+fn hostile() -> Vec<(&'static str, Grammar)> {
+    let regex = |text: &str| Grammar::Regex(text.to_owned());
+    let lark = |text: &str| Grammar::Lark(text.to_owned());
+    let list = |count: usize, between: &str, item: &dyn Fn(usize) -> String| {
+        (0..count).map(item).collect::<Vec<_>>().join(between)
+    };
+    let rules = |count: usize, rule: &dyn Fn(usize) -> String| {
+        Grammar::Lark(format!("start: r0\n{}\nr{count}: \"a\"", list(count, "\n", rule)))
+    };
+    let intersection =
+        |item: &dyn Fn(usize) -> String, count| Grammar::Lark(format!("start: A\nA: {}", list(count, " & ", item)));
+    let patterns =
+        |count: usize| (0..count).map(|n| json!({"pattern": format!("^(.*a.{{{n}}})*$")})).collect::<Vec<_>>();
+    let wide = |count: usize, of_each: usize| {
+        let properties = |n: usize| (0..of_each).map(move |k| (format!("p{n}_{k}"), json!({"type": "integer"})));
+        let branch = |n: usize| json!({"properties": properties(n).collect::<serde_json::Map<_, _>>()});
+        json!({"anyOf": (0..count).map(branch).collect::<Vec<_>>()})
+    };
+    vec![
+        ("nested repetitions in a chain", chain(2000, |next| format!("{}{next}{}", "(".repeat(20), ")+".repeat(20)))),
+        ("a chain of repetitions", chain(4000, |next| format!("({next} \"b\")*"))),
+        ("terminals that double", chain(3000, |next| format!("{next} {next}"))),
+        ("terminals that double with an option", chain(2000, |next| format!("{next} \"b\" {next}?"))),
+        ("terminals that double with alternatives", chain(2000, |next| format!("{next} | \"x\" {next}"))),
+        ("rules that double", rules(5000, &|n| format!("r{n}: r{} r{0} |", n + 1))),
+        ("brackets", Grammar::Lark(format!("start: {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000)))),
+        ("huge counts", lark("start: a{0,2000000000}\na: B{1000000}\nB: (\"x\"|\"yz\"){0,2000000000}")),
+        ("counts within counts", regex("(.{0,500}a.{0,500}b){1,50}")),
+        ("counts of classes", regex(r"(\p{L}{0,1000}\p{N}{0,1000}){1,1000}")),
+        ("options one after the other", Grammar::Regex(list(100_000, "", &|n| format!("{}?", n % 10)))),
+        ("repetitions one after the other", Grammar::Regex(list(100_000, "", &|n| format!("{}*", n % 10)))),
+        ("groups of repetitions", Grammar::Regex("(a|b|c|d|e|f)*".repeat(15_000))),
+        ("many alternatives of anything", Grammar::Regex(list(20_000, "|", &|n| format!(".*{n}x")))),
+        ("intersections", intersection(&|n| format!("/.*{}.{{{n}}}/", n % 10), 20)),
+        ("an intersection of which nothing is left", intersection(&|n| format!("/(.*{n}.{{{}}})/", 299 + n), 3)),
+        (
+            "one behind an alternative",
+            lark("start: A\nA: \"x\" | \"y\" (/(.*a.{300})/ & /(.*b.{299})/ & /(.*c.{301})/)"),
+        ),
+        ("complements", intersection(&|n| format!("~/(.{{{}}})*/", 2 * n + 3), 12)),
+        ("ambiguity", lark("start: e\ne: e e | \"a\" | \"a\" e | e \"a\" | ")),
+        ("options of a rule", Grammar::Lark(format!("start: e\ne: {} \"z\"", "e? ".repeat(200)))),
+        ("counts of rules", lark("start: e{0,50}\ne: f{0,50}\nf: g{0,50}\ng: \"z\"?")),
+        ("many terminals", Grammar::Lark(format!("start: {}", list(25_000, "|", &|n| format!("\"{n:05}\""))))),
+        ("many terminals one after the other", Grammar::Lark(format!("start: {}", "/.*/ ".repeat(20_000)))),
+        ("many optional terminals", Grammar::Lark(format!("start: {}", list(9000, " ", &|n| format!("\"{n}\"?"))))),
+        ("more symbols than there are numbers", Grammar::Lark(format!("start: {}\nA: /a*/", "A ".repeat(40_000)))),
+        (
+            "parts of a long text",
+            Grammar::Lark(format!("start: %regex {{\"substring_chars\": \"{}\"}}", "ab".repeat(60_000))),
+        ),
+        ("patterns that all hold", Grammar::JsonSchema(json!({"type": "string", "allOf": patterns(20)}))),
+        ("patterns of members", {
+            let patterns: serde_json::Map<_, _> = (0..101).map(|n| (format!("^x{n}_.*a.{{50}}$"), json!({}))).collect();
+            Grammar::JsonSchema(json!({"type": "object", "patternProperties": patterns}))
+        }),
+        ("alternatives of many members", Grammar::JsonSchema(wide(400, 40))),
+        ("a large list of values", Grammar::JsonSchema(json!({"enum": (0..40_000).collect::<Vec<_>>()}))),
+        (
+            "remainders",
+            Grammar::JsonSchema(json!({"type": "number", "multipleOf": 9_999_991, "minimum": -1e15, "maximum": 1e15})),
+        ),
+        (
+            "a schema that is itself",
+            Grammar::JsonSchema(json!({"allOf": [{"$ref": "#"}, {"properties": {"a": {"$ref": "#"}}}]})),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn hostile_grammars_end_with_an_error_or_work() {
+    let (compiler, _) = compiler();
+    for (name, grammar) in hostile() {
+        let grammar = Arc::new(grammar);
+        let compiled = compiler.compile(&grammar).await;
+        match &compiled {
+            Ok(compiled) => {
+                let (mut matcher, mut mask) = compiled.begin().unwrap();
+                for step in 0..50 {
+                    let allowed = allowed(&mask);
+                    match matcher.advance(allowed[step % allowed.len()]) {
+                        Ok(next) => mask = next,
+                        // One row's error, in one sentence.
+                        Err(error) => {
+                            assert!(!error.to_string().contains("panic"), "{name}: {error}");
+                            break;
+                        }
+                    }
+                    assert!(matcher.num_bytes() <= 32 << 20, "{name}: {} bytes", matcher.num_bytes());
+                }
+            }
+            Err(GrammarError::Invalid(message)) => {
+                let has_reason = !message.contains("panic") && !message.contains("assertion");
+                assert!(has_reason && message.len() < 600, "{name}: {message}");
+            }
+            Err(error) => panic!("{name}: {error}"),
+        }
+        // It costs its work once.
+        assert_eq!(compiler.compile(&grammar).await.is_ok(), compiled.is_ok(), "{name}");
+        // Others are served at once.
+        let other = Arc::new(Grammar::Choice(vec![name.to_owned()]));
+        assert!(compiler.compile(&other).await.is_ok(), "after {name}");
+    }
+}
+
+#[tokio::test]
+async fn a_grammar_that_nobody_waits_for_is_stopped_and_forgotten() {
+    let (compiler, _) = compiler();
+    let grammar = Arc::new(Grammar::Regex("[a-z]+".to_owned()));
+    for polls in 1..4 {
+        let mut compiling = std::pin::pin!(compiler.compile(&grammar));
+        for _ in 0..polls {
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(compiling.as_mut().poll(&mut context).is_pending());
+        }
+    }
+    assert!(compiler.compile(&grammar).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_refused_grammar_is_remembered() {
+    let (compiler, _) = compiler();
+    let grammar = Arc::new(Grammar::Regex("a(".to_owned()));
+    let error = compiler.compile(&grammar).await.unwrap_err();
+    for number in 0..64 {
+        assert!(compiler.compile(&Arc::new(Grammar::Regex(format!("{number}(")))).await.is_err());
+    }
+    assert_eq!(compiler.compile(&grammar).await.unwrap_err(), error);
 }
 
 #[tokio::test]
@@ -204,7 +360,7 @@ async fn properties_come_in_the_order_of_each_schema() {
 #[tokio::test]
 async fn a_token_that_was_not_allowed_ends_the_way() {
     let (compiler, tokenizer) = compiler();
-    let (mut matcher, _) = compiler.compile(&Arc::new(Grammar::Regex("a".to_owned()))).await.unwrap().begin();
+    let (mut matcher, _) = compiler.compile(&Arc::new(Grammar::Regex("a".to_owned()))).await.unwrap().begin().unwrap();
     let other = tokenizer.tokenize_bare("7").unwrap()[0];
     assert!(matches!(matcher.advance(other), Err(MaskError::Failed(_))));
 }
@@ -212,7 +368,7 @@ async fn a_token_that_was_not_allowed_ends_the_way() {
 #[tokio::test]
 async fn a_model_that_ends_nothing_follows_nothing() {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
-    let compiler = GrammarCompiler::new(tokenizer, crate::testing::VOCAB_SIZE, vec![]);
+    let compiler = GrammarCompiler::new(tokenizer, crate::testing::VOCAB_SIZE, vec![], MEMORY_BYTES);
     assert_eq!(compiler.compile(&Arc::new(Grammar::JsonObject)).await.unwrap_err(), GrammarError::NoEos);
 }
 
@@ -228,7 +384,7 @@ async fn a_grammar_within_another_may_name_itself() {
     let text = walk(within("\"a\" | @ \"b\""), 1, 3).await;
     assert!(text.starts_with("(a") && text.trim_end_matches('b') == "(a", "{text}");
     // What never ends is found out when nothing may follow.
-    let (mut matcher, mask) = compiler().0.compile(&Arc::new(within("@ \"b\""))).await.unwrap().begin();
+    let (mut matcher, mask) = compiler().0.compile(&Arc::new(within("@ \"b\""))).await.unwrap().begin().unwrap();
     let [bracket] = allowed(&mask)[..] else { panic!("{:?}", allowed(&mask)) };
     assert!(matcher.advance(bracket).is_err());
 }

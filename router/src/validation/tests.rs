@@ -13,7 +13,7 @@ use crate::text::Tokenizer;
 
 fn validator() -> Validator {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
-    let grammars = GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![1]);
+    let grammars = GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![1], 256 << 20);
     let limits = crate::testing::request_limits();
     Validator::new(limits, TokenizerPool::spawn(&tokenizer, 1).unwrap(), Some(grammars))
 }

@@ -87,6 +87,38 @@ async fn a_wrong_grammar_is_the_clients_error_before_anything_is_sent() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_followed_is_refused_before_a_prompt_is_read_and_others_are_served() {
+    let server = TestServer::start(FakeShard::default(), &[]).await;
+    let properties = |count: usize| {
+        let properties = (0..count).map(|n| (format!("p{n}"), json!({"type": "integer"})));
+        json!({"properties": properties.collect::<serde_json::Map<_, _>>()})
+    };
+    let terminals = (0..800).map(|n| format!("\nA{n}: ((((A{}+)+)+)+)", n + 1)).collect::<String>();
+    let schema = |schema: Value| json!({"type": "json", "value": schema});
+    for (name, grammar, status) in [
+        ("optional members", schema(properties(1000)), StatusCode::OK),
+        ("too many at once", schema(json!({"anyOf": vec![properties(1000); 4]})), StatusCode::UNPROCESSABLE_ENTITY),
+        (
+            "terminals",
+            json!({"type": "lark", "value": format!("start: A0{terminals}\nA800: \"x\"")}),
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+        (
+            "symbols",
+            json!({"type": "lark", "value": format!("start: {}\nA: /a*/", "A ".repeat(40_000))}),
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+    ] {
+        let body = json!({"inputs": "a", "parameters": {"grammar": grammar, "max_new_tokens": 4}});
+        let answer = server.post("/generate", &body).await;
+        assert_eq!(answer.status, status, "{name}: {}", answer.text);
+        assert!(!answer.text.contains("panic") && !answer.text.contains("assertion"), "{name}: {}", answer.text);
+        let other = json!({"inputs": "a", "parameters": {"grammar": {"type": "choice", "value": [name]}}});
+        assert_eq!(server.post_ok("/generate", &other).await["generated_text"], name);
+    }
+}
+
+#[tokio::test]
 async fn grammars_can_be_switched_off() {
     let server = TestServer::start(FakeShard::default(), &["--disable-grammar-support"]).await;
     let body = json!({"inputs": "a", "parameters": {"grammar": {"type": "regex", "value": "a"}}});

@@ -1,0 +1,90 @@
+//! The work that a grammar would be: `llguidance` counts its steps, but does some of them as one.
+//!
+//! Door: [`check`]. What is counted here is found in the expressions of the terminals, whatever they were written in.
+
+use llguidance::api::ParserLimits;
+use llguidance::derivre::raw::ExprSet;
+use llguidance::derivre::{ExprRef, RegexAst};
+use llguidance::earley::lexerspec::LexerSpec;
+
+/// Most terminals: each is compared with all others, and many of them at every token.
+pub(super) const MAX_TERMINALS: usize = 10_000;
+
+/// Most parts that the step over one character may make of all expressions.
+const MAX_PARTS: u64 = 1_000_000;
+
+/// Most steps to find out that a terminal allows a text at all.
+const MAX_STEPS: u64 = 300_000;
+
+/// The parts of an expression behind one more character.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    num_parts: u64,
+    /// Something within is an intersection or a complement.
+    is_intersection: bool,
+}
+
+/// Checks the terminals of a grammar.
+///
+/// # Errors
+/// Says what there is too much of.
+pub(super) fn check(spec: &LexerSpec) -> Result<(), String> {
+    let num_terminals = spec.lexemes.len();
+    if num_terminals > MAX_TERMINALS {
+        return Err(format!("it has {num_terminals} different terminals; at most {MAX_TERMINALS} are allowed"));
+    }
+    let exprs = spec.regex_builder.exprset();
+    let parts = parts(exprs);
+    if parts.iter().fold(0, |sum: u64, parts| sum.saturating_add(parts.num_parts)) > MAX_PARTS {
+        return Err("its expressions can go on in too many ways at once".to_owned());
+    }
+    if !parts.iter().any(|parts| parts.is_intersection) || is_soon_known(spec) {
+        return Ok(());
+    }
+    Err("it takes too long to find out what its intersections and complements leave".to_owned())
+}
+
+/// The parts of each expression; those within an expression come before it.
+fn parts(exprs: &ExprSet) -> Vec<Parts> {
+    let mut tags = llguidance::derivre::RegexBuilder::new();
+    let mut tag = |ast: &RegexAst| tags.mk(ast).map(|rx| tags.exprset().get_tag(rx));
+    let text = |text: &str| RegexAst::Regex(text.to_owned());
+    let concat = tag(&text("[ab]*c")).ok();
+    let bytes = tag(&text("ab[cd]*")).ok();
+    let and = tag(&RegexAst::And(vec![text("[ab]*"), text("[bc]*")])).ok();
+    let not = tag(&RegexAst::Not(Box::new(text("[ab]*")))).ok();
+    let mut all: Vec<Parts> = Vec::with_capacity(exprs.len() + 1);
+    all.push(Parts { num_parts: 0, is_intersection: false });
+    for index in 1..=u32::try_from(exprs.len()).unwrap_or(u32::MAX) {
+        let rx = ExprRef::new(index);
+        if !exprs.is_valid(rx) {
+            break;
+        }
+        let (kind, args) = (Some(exprs.get_tag(rx)), exprs.get_args(rx));
+        let of = |rx: &ExprRef| all[rx.as_usize()].num_parts;
+        let num_parts = if kind == concat {
+            of(&args[0]) + if exprs.is_nullable(args[0]) { of(&args[1]) } else { 0 }
+        } else if kind == bytes {
+            1
+        } else if kind == and {
+            args.iter().map(of).fold(1, u64::saturating_mul)
+        } else {
+            args.iter().map(of).fold(1, u64::saturating_add)
+        };
+        let is_intersection = kind == and || kind == not || args.iter().any(|rx| all[rx.as_usize()].is_intersection);
+        all.push(Parts { num_parts, is_intersection });
+    }
+    all
+}
+
+/// Finds out what terminals allow behind each first byte, which `llguidance` would do however long it takes.
+fn is_soon_known(spec: &LexerSpec) -> bool {
+    let mut limits = ParserLimits { initial_lexer_fuel: MAX_STEPS, ..ParserLimits::default() };
+    let Ok(mut states) = spec.to_regex_vec(&mut limits) else { return false };
+    states.set_fuel(MAX_STEPS);
+    let first = states.initial_state(&spec.all_lexemes());
+    (0..=u8::MAX).all(|byte| {
+        states.transition(first, byte);
+        !states.has_error()
+    })
+}

@@ -1,0 +1,105 @@
+//! The memory that grammars hold, counted where sequences follow them: a few bytes of expression can stand for gigabytes of states.
+//!
+//! Door: [`HeldBytes`], a part of the [`MatcherBytes`] that all have together: half of what the memory budget has for grammars. The
+//! rest is for those that are compiled and kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that every sequence with a grammar may hold, whatever others do. Most hold less.
+const FREE_BYTES: usize = 512 << 10;
+
+/// Most bytes of one sequence.
+const MAX_BYTES: usize = 32 << 20;
+
+/// Bytes of the sequences that hold many.
+#[derive(Debug, Clone)]
+pub(super) struct MatcherBytes {
+    held: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+/// Bytes of one sequence, given back when it ends.
+#[derive(Debug)]
+pub(super) struct HeldBytes {
+    all: MatcherBytes,
+    num_bytes: usize,
+}
+
+/// The reason why a sequence cannot hold more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HoldError {
+    TooMany,
+    OthersHoldThem,
+}
+
+impl MatcherBytes {
+    /// At most `limit` bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { held: Arc::default(), limit }
+    }
+
+    /// Counts a sequence.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub(super) fn hold(&self, num_bytes: usize) -> Result<HeldBytes, HoldError> {
+        let mut held = HeldBytes { all: self.clone(), num_bytes: 0 };
+        held.set(num_bytes).map(|()| held)
+    }
+}
+
+impl HeldBytes {
+    pub(super) fn num_bytes(&self) -> usize {
+        self.num_bytes
+    }
+
+    /// Counts what the sequence holds now.
+    ///
+    /// # Errors
+    /// When it is too much, for one or together with others.
+    pub(super) fn set(&mut self, num_bytes: usize) -> Result<(), HoldError> {
+        let shared = |num_bytes: usize| if num_bytes > FREE_BYTES { num_bytes } else { 0 };
+        let (before, now) = (shared(self.num_bytes), shared(num_bytes));
+        self.num_bytes = num_bytes;
+        let all = match now >= before {
+            true => self.all.held.fetch_add(now - before, Ordering::Relaxed) + (now - before),
+            false => self.all.held.fetch_sub(before - now, Ordering::Relaxed) - (before - now),
+        };
+        if num_bytes > MAX_BYTES {
+            Err(HoldError::TooMany)
+        } else if now > before && all > self.all.limit {
+            Err(HoldError::OthersHoldThem)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        let _ = self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_much_is_bounded_and_who_holds_little_is_not() {
+        let all = MatcherBytes::new(4 * MAX_BYTES);
+        assert_eq!(all.hold(MAX_BYTES + 1).unwrap_err(), HoldError::TooMany);
+        let mut many: Vec<HeldBytes> = (0..4).map(|_| all.hold(MAX_BYTES).unwrap()).collect();
+        assert_eq!(all.hold(FREE_BYTES + 1).unwrap_err(), HoldError::OthersHoldThem);
+        let mut little: Vec<HeldBytes> = (0..1000).map(|_| all.hold(FREE_BYTES - 1).unwrap()).collect();
+        assert_eq!(little[0].set(FREE_BYTES), Ok(()));
+        assert_eq!(little[0].set(FREE_BYTES + 1), Err(HoldError::OthersHoldThem));
+        little.clear();
+        many.pop();
+        assert_eq!(many[0].set(MAX_BYTES - 1), Ok(()), "less is always allowed");
+        drop(all.hold(MAX_BYTES).unwrap());
+        many.clear();
+        assert_eq!(all.held.load(Ordering::Relaxed), 0);
+    }
+}
