@@ -36,5 +36,5 @@ fn a_template_that_the_user_names_is_used_and_a_broken_one_is_told() {
 
     let finished = Server::mock().flag("--chat-template", "/nowhere/template.jinja").spawn().wait();
     assert_eq!(finished.status.code(), Some(2), "{finished:?}");
-    assert!(finished.log.join("\n").contains("read /nowhere/template.jinja"), "{:?}", finished.log);
+    assert!(finished.log.join("\n").contains("`chat_template` /nowhere/template.jinja"), "{:?}", finished.log);
 }
