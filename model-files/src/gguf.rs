@@ -1,20 +1,28 @@
 //! The head of a GGUF file: what it says of the model, and where its tensors are. The tensors themselves are not read.
 //!
 //! Door: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3
-//! (`ggml-org/ggml`, docs/gguf.md). A length that the file cannot hold is an error, never an allocation.
+//! (`ggml-org/ggml`, docs/gguf.md). A length that the file cannot hold is an error, never an allocation; of the lists only those
+//! are kept that somebody reads.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::ModelFilesError;
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
+/// The type of a list.
+const LIST: u32 = 9;
 /// Lists in lists; the format has no use for more.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMS: u32 = 4;
+/// Lists that are kept: a tokenizer's. Others are read over, whatever their length.
+const LISTS: [&str; 4] =
+    ["tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.tokens"];
+/// The longest of them: several times the largest vocabulary there is. An item takes 32 bytes, and maybe one of the file.
+const MAX_LIST_LEN: usize = 1 << 22;
 
 /// The head of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +47,7 @@ pub enum Value {
     Bool(bool),
     /// UTF-8, as the format demands; other bytes are replaced.
     Text(String),
-    /// Values of one type.
+    /// Values of one type; empty where nobody reads it.
     List(Vec<Value>),
 }
 
@@ -154,7 +162,10 @@ impl Head {
         let mut metadata = BTreeMap::new();
         for _ in 0..num_values {
             let (key, kind) = (self.text()?, self.u32()?);
-            let value = self.value(kind, 0)?;
+            let value = match kind {
+                LIST => self.list(&key)?,
+                _ => self.value(kind)?,
+            };
             metadata.insert(key, value);
         }
         let tensors = (0..num_tensors).map(|_| self.tensor()).collect::<Result<_, _>>()?;
@@ -184,7 +195,52 @@ impl Head {
         Ok(TensorInfo { name, shape, kind: self.u32()?, offset: self.u64()? })
     }
 
-    fn value(&mut self, kind: u32, depth: usize) -> Result<Value, Problem> {
+    /// A list of the metadata.
+    fn list(&mut self, key: &str) -> Result<Value, Problem> {
+        let (kind, len) = (self.u32()?, self.count(1)?);
+        if !LISTS.contains(&key) {
+            self.skip(kind, len, 1)?;
+            return Ok(Value::List(Vec::new()));
+        }
+        if len > MAX_LIST_LEN {
+            return Err(Problem::Format(format!("{key} has {len} items, at most {MAX_LIST_LEN} are read")));
+        }
+        Ok(Value::List((0..len).map(|_| self.value(kind)).collect::<Result<_, _>>()?))
+    }
+
+    /// Reads over `len` values of a type.
+    fn skip(&mut self, kind: u32, len: usize, depth: usize) -> Result<(), Problem> {
+        let value_bytes = match kind {
+            0 | 1 | 7 => 1,
+            2 | 3 => 2,
+            4..=6 => 4,
+            10..=12 => 8,
+            8 => {
+                for _ in 0..len {
+                    let num_bytes = self.count(1)?;
+                    self.skip_bytes(num_bytes as u64)?;
+                }
+                return Ok(());
+            }
+            LIST if depth < MAX_DEPTH => {
+                for _ in 0..len {
+                    let (kind, len) = (self.u32()?, self.count(1)?);
+                    self.skip(kind, len, depth + 1)?;
+                }
+                return Ok(());
+            }
+            other => return Err(unknown_type(other)),
+        };
+        self.skip_bytes((len as u64).saturating_mul(value_bytes))
+    }
+
+    fn skip_bytes(&mut self, num_bytes: u64) -> Result<(), Problem> {
+        let num_read = io::copy(&mut self.bytes.by_ref().take(num_bytes), &mut io::sink())?;
+        self.position += num_read;
+        if num_read < num_bytes { Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()) } else { Ok(()) }
+    }
+
+    fn value(&mut self, kind: u32) -> Result<Value, Problem> {
         Ok(match kind {
             0 => Value::Integer(u8::from_le_bytes(self.array()?).into()),
             1 => Value::Integer(i8::from_le_bytes(self.array()?).into()),
@@ -195,14 +251,10 @@ impl Head {
             6 => Value::Float(f32::from_le_bytes(self.array()?).into()),
             7 => Value::Bool(self.array::<1>()? != [0]),
             8 => Value::Text(self.text()?),
-            9 if depth < MAX_DEPTH => {
-                let (kind, count) = (self.u32()?, self.count(1)?);
-                Value::List((0..count).map(|_| self.value(kind, depth + 1)).collect::<Result<_, _>>()?)
-            }
             10 => Value::Integer(self.u64()?.into()),
             11 => Value::Integer(i64::from_le_bytes(self.array()?).into()),
             12 => Value::Float(f64::from_le_bytes(self.array()?)),
-            other => return Err(Problem::Format(format!("a value has type {other}, known are 0 to 12"))),
+            other => return Err(unknown_type(other)),
         })
     }
 
@@ -241,6 +293,10 @@ impl Head {
     }
 }
 
+fn unknown_type(kind: u32) -> Problem {
+    Problem::Format(format!("a value has type {kind}, known are 0 to 12"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,7 +333,7 @@ mod tests {
             ("below", 5, (-7_i32).to_le_bytes().to_vec()),
             ("rate", 6, 0.5_f32.to_le_bytes().to_vec()),
             ("is", 7, vec![1]),
-            ("tokens", 9, list),
+            ("tokenizer.ggml.tokens", 9, list),
         ]
     }
 
@@ -287,11 +343,31 @@ mod tests {
         let gguf = open(&[bytes.clone(), vec![0; 256]].concat()).unwrap();
         assert_eq!((gguf.text("name"), gguf.count("count"), gguf.number("rate")), (Some("x"), Some(7), Some(0.5)));
         assert_eq!((gguf.count("below"), gguf.number("below"), gguf.flag("is")), (None, Some(-7.0), Some(true)));
-        assert_eq!(gguf.list("tokens").unwrap(), [Value::Text("a".to_owned()), Value::Text("b".to_owned())]);
+        assert_eq!(
+            gguf.list("tokenizer.ggml.tokens").unwrap(),
+            [Value::Text("a".to_owned()), Value::Text("b".to_owned())]
+        );
         assert_eq!((gguf.text("count"), gguf.get("nothing")), (None, None));
         let tensor = TensorInfo { name: "output.weight".to_owned(), shape: vec![2, 3], kind: 0, offset: 64 };
         assert_eq!(gguf.tensors, [tensor]);
         assert_eq!(gguf.data_start, (bytes.len() as u64).next_multiple_of(32));
+    }
+
+    #[test]
+    fn lists_that_nobody_reads_are_not_kept() {
+        let list = |kind: u32, len: u64, items: Vec<u8>| [&kind.to_le_bytes()[..], &len.to_le_bytes(), &items].concat();
+        let inner = [list(8, 2, [text("a"), text("")].concat()), list(12, 1, vec![0; 8])].concat();
+        let mut values = values();
+        values.extend([
+            ("bytes", 9, list(0, 5 << 20, vec![1; 5 << 20])),
+            ("shorts", 9, list(2, 3, vec![0; 6])),
+            ("lists", 9, list(9, 2, inner)),
+        ]);
+        let gguf = open(&[file(&values), vec![0; 256]].concat()).unwrap();
+        for key in ["bytes", "shorts", "lists"] {
+            assert_eq!(gguf.list(key), Some([].as_slice()), "{key}");
+        }
+        assert_eq!((gguf.list("tokenizer.ggml.tokens").unwrap().len(), gguf.tensors.len()), (2, 1));
     }
 
     #[test]
@@ -314,7 +390,16 @@ mod tests {
         let endless = u64::MAX.to_le_bytes().to_vec();
         check(&file(&[("name", 8, endless.clone())]), "more than its bytes can");
         check(&file(&[("list", 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "more than its bytes can");
+        let key = "tokenizer.ggml.scores";
+        check(&file(&[(key, 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "more than its bytes can");
         check(&file(&[("other", 99, Vec::new())]), "a value has type 99");
+        let list = |kind: u32, len: u64| [&kind.to_le_bytes()[..], &len.to_le_bytes()].concat();
+        check(&file(&[("other", 9, list(99, 1))]), "a value has type 99");
+        check(&file(&[(key, 9, list(9, 1))]), "a value has type 9");
+        let many = [list(0, 5 << 20), vec![0; 5 << 20]].concat();
+        check(&file(&[(key, 9, many)]), "tokenizer.ggml.scores has 5242880 items, at most 4194304 are read");
+        let deep = [list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(0, 1), vec![7]].concat();
+        check(&file(&[("deep", 9, deep)]), "a value has type 9");
         check(&file(&[("general.alignment", 4, 33_u32.to_le_bytes().to_vec())]), "general.alignment is 33");
     }
 }

@@ -35,6 +35,7 @@ const KEYS: [(&str, &str); 13] = [
 ];
 /// Layers of the models whose queries are scaled by the width of a head as it would be if all were as wide as the model.
 const SCALED_BY_WIDTH: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
+const EMBEDDING: &str = "token_embd.weight";
 const EOS_KEYS: [&str; 3] =
     ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
@@ -57,8 +58,8 @@ pub(crate) fn config(gguf: &Gguf, rope_factors: Option<Vec<f32>>) -> Result<Map<
     let keys = KEYS.into_iter().filter(|(key, _)| file.has_key(key));
     config.extend(keys.filter_map(|(key, name)| Some((key.to_owned(), file.json(name)?))));
     let has_tensor = |name: &str| gguf.tensors.iter().any(|tensor| tensor.name == name);
-    let vocab_size =
-        gguf.tensors.iter().find(|tensor| tensor.name == "token_embd.weight").map(|tensor| tensor.shape[0]);
+    let embedding = gguf.tensors.iter().find(|tensor| tensor.name == EMBEDDING);
+    let vocab_size = embedding.map(|tensor| tensor.shape.first().ok_or_else(without_dimensions)).transpose()?;
     let others = [
         ("architectures", json!([architecture])),
         ("attention_bias", json!(file.architecture == "llama" && has_tensor("blk.0.attn_q.bias"))),
@@ -156,11 +157,18 @@ impl Metadata<'_> {
     fn width_of_heads(self) -> Option<u64> {
         let layers = self.count("block_count")?;
         let is_scaled = SCALED_BY_WIDTH.contains(&(self.architecture, layers));
-        is_scaled.then_some(self.count("embedding_length")? / self.count("attention.head_count")?)
+        // No heads at all are an error of whoever reads their number.
+        let width = self.count("embedding_length")?.checked_div(self.count("attention.head_count")?);
+        width.filter(|_| is_scaled)
     }
 
     fn unsupported(self, name: &str, supported: &str) -> ModelError {
         let value = self.json(name).unwrap_or_default().to_string();
         ModelError::Metadata { key: self.key(name), value, supported: supported.to_owned() }
     }
+}
+
+fn without_dimensions() -> ModelError {
+    let supported = "a matrix with a row for each token".to_owned();
+    ModelError::Metadata { key: EMBEDDING.to_owned(), value: "a tensor without dimensions".to_owned(), supported }
 }

@@ -111,6 +111,19 @@ fn what_is_wrong_is_named() {
         let message = message("llama-q8", damage);
         assert!(message.contains(expected), "{name}: {message}");
     }
+    // Without its two dimensions, of 8 bytes each.
+    let no_dimensions = message("llama-q8", |bytes| {
+        set_behind(bytes, "token_embd.weight", (0, &[0; 4]));
+        let start = bytes.windows(17).position(|window| window == b"token_embd.weight").unwrap();
+        bytes.drain(start + 21..start + 37);
+    });
+    assert!(no_dimensions.contains("token_embd.weight is a tensor without dimensions"), "{no_dimensions}");
+    // As many layers as there are in the model whose queries are scaled by the width of a head.
+    let no_heads = message("gemma2-bf16", |bytes| {
+        set_behind(bytes, "gemma2.block_count", (4, &46_u32.to_le_bytes()));
+        set_behind(bytes, "gemma2.attention.head_count", (4, &[0; 4]));
+    });
+    assert!(no_heads.contains("num_attention_heads is 0, expected a positive integer"), "{no_heads}");
     let not_a_number = message("llama-k", |bytes| {
         // Blocks of the last tensor: all bits of a scale make no number.
         let end = bytes.len();
