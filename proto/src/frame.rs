@@ -8,8 +8,20 @@ use prost::Message;
 /// Bytes of the length prefix.
 pub const HEADER_BYTES: usize = 4;
 
-/// Largest body accepted: a prompt of ten million tokens fits, a corrupted length does not.
+/// Largest body accepted: the longest sequence fits, a corrupted length does not.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
+
+/// What a router puts into one step. A single sequence that takes more has a step of its own, and fits in a frame all the same.
+pub const MAX_STEP_BYTES: usize = 48 << 20;
+
+/// Largest vocabulary: an id of it takes at most [`TOKEN_BYTES`].
+pub const MAX_VOCAB_SIZE: usize = 1 << 21;
+
+/// Most bytes of a token id in a frame.
+pub const TOKEN_BYTES: usize = 3;
+
+/// Longest sequence.
+pub const MAX_SEQUENCE_TOKENS: usize = 10_000_000;
 
 /// Why bytes are not a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +97,17 @@ mod tests {
         let mut buffer = Vec::new();
         encode(&command, &mut buffer).unwrap();
         assert_eq!(buffer, [6, 0, 0, 0, 0x08, 5, 0x12, 2, 0x08, 1]);
+    }
+
+    #[test]
+    fn the_longest_sequence_fits_in_a_frame() {
+        let mut chunk =
+            PromptChunk { cached_token_ids: vec![MAX_VOCAB_SIZE as u32 - 1; 1000], ..PromptChunk::default() };
+        let per_thousand = chunk.encoded_len();
+        chunk.cached_token_ids.clear();
+        chunk.new_blocks = vec![u32::MAX; 1000 / 16 + 1];
+        let largest = (per_thousand + chunk.encoded_len()) * (MAX_SEQUENCE_TOKENS / 1000);
+        assert!(per_thousand <= 1000 * TOKEN_BYTES + 8 && largest < MAX_STEP_BYTES, "{per_thousand} {largest}");
     }
 
     #[test]

@@ -35,7 +35,9 @@ mod message {
     include!(concat!(env!("OUT_DIR"), "/hilo.v1.rs"));
 }
 
-pub use frame::{FrameError, HEADER_BYTES, MAX_FRAME_BYTES};
+pub use frame::{
+    FrameError, HEADER_BYTES, MAX_FRAME_BYTES, MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_VOCAB_SIZE, TOKEN_BYTES,
+};
 pub use message::*;
 pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, SamplingError};
 

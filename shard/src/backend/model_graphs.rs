@@ -36,6 +36,6 @@ impl ModelGraphs {
 
     /// Bytes of one rank's weights.
     pub(crate) fn weights_bytes(&self) -> u64 {
-        self.weights().into_iter().map(WeightSpec::local_bytes).sum()
+        self.weights().into_iter().map(WeightSpec::local_bytes).fold(0, u64::saturating_add)
     }
 }

@@ -62,7 +62,7 @@ fn report(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures], counts: &[us
         memory: plan.ahead.memory_bytes(),
         weights: plan.graphs.weights_bytes(),
         cache: cache_tokens as u64 * kv_per_token,
-        history: (num_slots * max_total_tokens) as u64 * HISTORY_BYTES_PER_TOKEN,
+        history: (num_slots.saturating_mul(max_total_tokens) as u64).saturating_mul(HISTORY_BYTES_PER_TOKEN),
         scratch: largest.map_or(0, |(_, cost)| cost.temp_bytes),
         code: costs().zip(counts).map(|((_, cost), count)| cost.code_bytes * *count as u64).sum(),
         kv_per_token,

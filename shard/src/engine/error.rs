@@ -71,6 +71,10 @@ pub(crate) enum EngineError {
     )]
     OutOfMemory { num_tokens: usize, needed_bytes: u64, available_bytes: u64, flag: &'static str },
     #[error(
+        "{num_slots} sequences of {max_total_tokens} tokens have more than 2^31 places in the token history; lower --max-batch-size"
+    )]
+    TooManyPlaces { num_slots: usize, max_total_tokens: usize },
+    #[error(
         "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has {num_eos_tokens}"
     )]
     EosTokens { num_eos_tokens: usize },
@@ -106,7 +110,10 @@ impl EngineError {
             Self::Row(_) | Self::EosTokens { .. } | Self::NotWarm | Self::AlreadyWarm | Self::ZeroLimit { .. } => {
                 Kind::Protocol
             }
-            Self::CacheTooSmall { .. } | Self::KvCacheMemory { .. } | Self::OutOfMemory { .. } => Kind::OutOfMemory,
+            Self::CacheTooSmall { .. }
+            | Self::KvCacheMemory { .. }
+            | Self::OutOfMemory { .. }
+            | Self::TooManyPlaces { .. } => Kind::OutOfMemory,
             Self::Backend(BackendError::Weights(_)) => Kind::Model,
             Self::Backend(BackendError::Allocate { .. }) => Kind::OutOfMemory,
             Self::Backend(BackendError::Program { source, .. } | BackendError::Device { source, .. })

@@ -89,6 +89,9 @@ fn choose_cache_tokens(
     // A row's last block is its own, so each row may need a block more than its tokens fill.
     let useful = num_slots.saturating_mul(max_total_tokens.next_multiple_of(BLOCK_SIZE));
     require(useful, HISTORY_BYTES_PER_TOKEN, "--max-batch-size")?;
+    if i32::try_from(useful).is_err() {
+        return Err(EngineError::TooManyPlaces { num_slots, max_total_tokens });
+    }
     let CacheWish { tokens, bytes, percent } = wish;
     if let Some(asked) = tokens {
         return require(asked, kv_bytes_per_token, "--max-batch-total-tokens");

@@ -259,7 +259,8 @@ fn program_cache(asked: Option<&Path>, surroundings: &Surroundings) -> Option<Pa
 }
 
 fn num_parameters(graphs: &ModelGraphs) -> u64 {
-    graphs.weights().iter().map(|spec| spec.shape.iter().product::<usize>() as u64).sum()
+    let sizes = graphs.weights().into_iter().map(|spec| spec.shape.iter().product::<usize>() as u64);
+    sizes.fold(0, u64::saturating_add)
 }
 
 fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u32>) -> Result<ModelInfo, EngineError> {
@@ -269,7 +270,7 @@ fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u
         dtype: dtype.name().to_owned(),
         device: device.to_string(),
         num_parameters: *num_parameters,
-        weights_bytes: num_parameters * dtype.size_bytes(),
+        weights_bytes: num_parameters.saturating_mul(dtype.size_bytes()),
         vocab_size: config.vocab_size()? as u32,
         max_position_embeddings: u32::try_from(config.max_position_embeddings()?).unwrap_or(u32::MAX),
         eos_token_ids,

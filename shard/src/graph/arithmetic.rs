@@ -20,7 +20,7 @@ impl Graph {
             }
             _ => 0,
         });
-        of_nodes.sum::<usize>() as u64
+        of_nodes.fold(0, usize::saturating_add) as u64
     }
 }
 

@@ -22,6 +22,26 @@ const OTHER_NAMES: [(&str, &str); 6] = [
     ("rope_theta", "rotary_emb_base"),
 ];
 
+/// The largest sizes that are taken for a model's, several times those of the largest models there are. Products of three of them
+/// can be counted, and so many layers are a graph of a few megabytes.
+const MAX_SIZES: [(&str, usize); 13] = [
+    ("ffn_hidden_size", 1 << 26),
+    ("head_dim", 1 << 16),
+    ("hidden_size", 1 << 20),
+    ("intermediate_size", 1 << 26),
+    ("moe_intermediate_size", 1 << 26),
+    ("n_inner", 1 << 26),
+    ("num_attention_heads", 1 << 16),
+    ("num_experts", 1 << 14),
+    ("num_hidden_layers", 1 << 12),
+    ("num_key_value_heads", 1 << 16),
+    ("num_local_experts", 1 << 14),
+    ("shared_expert_intermediate_size", 1 << 26),
+    ("vocab_size", proto::MAX_VOCAB_SIZE),
+];
+/// The largest of all others.
+const MAX_SIZE: usize = i32::MAX as usize;
+
 const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// Why a model cannot be built from its configuration.
@@ -85,11 +105,7 @@ impl Config {
 
     /// Number of tokens, `vocab_size`.
     pub(crate) fn vocab_size(&self) -> Result<usize, ModelError> {
-        let vocab_size = self.size("vocab_size")?;
-        if i32::try_from(vocab_size).is_err() {
-            return Err(ModelError::value("vocab_size", vocab_size, "less than 2^31"));
-        }
-        Ok(vocab_size)
+        self.size("vocab_size")
     }
 
     /// Longest sequence the model was made for.
@@ -218,9 +234,9 @@ impl Config {
     }
 
     fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        let positive =
-            |value: &Value| value.as_u64().filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
-        self.read(key, "a positive integer", positive)
+        let most = MAX_SIZES.iter().find(|(name, _)| *name == key).map_or(MAX_SIZE, |(_, most)| *most);
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| (1..=most).contains(size));
+        self.read(key, &format!("a positive integer up to {most}"), size)
     }
 
     fn read<'a, T>(
@@ -297,7 +313,7 @@ mod tests {
     fn values_of_the_wrong_kind_are_named() {
         let config = config(r#"{"vocab_size": -1, "architectures": "x", "layers": 2.5}"#);
         let message = config.vocab_size().unwrap_err().to_string();
-        assert_eq!(message, "config.json: vocab_size is -1, expected a positive integer");
+        assert_eq!(message, "config.json: vocab_size is -1, expected a positive integer up to 2097152");
         assert!(config.architecture().unwrap_err().to_string().contains("architectures is \"x\""));
         assert!(config.size("layers").is_err());
         assert_eq!(config.size("nothing").unwrap_err().to_string(), "config.json has no nothing");

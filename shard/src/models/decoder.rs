@@ -175,6 +175,9 @@ impl Decoder {
     ) -> Result<Self, ModelError> {
         let hidden_size = config.size("hidden_size")?;
         let num_attention_heads = config.size("num_attention_heads")?;
+        if num_attention_heads > hidden_size {
+            return Err(ModelError::value("num_attention_heads", num_attention_heads, "at most hidden_size"));
+        }
         let head_dim = config.size_or("head_dim", hidden_size / num_attention_heads)?;
         let rotary = Arc::new(rope_config::read(config, head_dim, Pairing::Halves)?);
         let has_bias = config.flag_or("attention_bias", false)?;

@@ -92,7 +92,10 @@ mod tests {
             message(r#", "final_logit_softcapping": 30.0"#),
             "config.json: final_logit_softcapping is 30.0, only null is supported"
         );
-        assert_eq!(message(r#", "head_dim": "x""#), r#"config.json: head_dim is "x", expected a positive integer"#);
+        assert_eq!(
+            message(r#", "head_dim": "x""#),
+            r#"config.json: head_dim is "x", expected a positive integer up to 65536"#
+        );
         let odd = message(r#", "num_key_value_heads": 3"#);
         assert!(odd.contains("paged_attention of [tokens, 4, 8] float32, [tokens, 3, 8] float32"), "{odd}");
     }

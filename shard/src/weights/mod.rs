@@ -99,7 +99,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When it cannot be mapped, is cut short, or has a tensor of a type that is not known.
-    fn of_gguf(gguf: &Gguf) -> Result<Self, WeightsError> {
+    pub(crate) fn of_gguf(gguf: &Gguf) -> Result<Self, WeightsError> {
         let name = gguf.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
         let tensors = gguf::places(gguf, &file.name, file.bytes.bytes().len())?.into_iter().collect();

@@ -2,6 +2,7 @@
 //!
 //! Door: [`Rig`], a warm engine with the router's half of the books. Another backend runs the same tests.
 
+mod configs;
 mod corrupted;
 mod families;
 mod gguf;

@@ -1,0 +1,116 @@
+//! config.json and heads of GGUF files with anything in them: a model or a sentence, never a panic, and no memory for sizes that are not
+//! there.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use model_files::Gguf;
+use serde_json::{Value, json};
+
+use super::fixture;
+use crate::engine::graphs;
+use crate::graph::DType;
+use crate::models::{self, Config};
+use crate::weights::{self, Checkpoint};
+
+/// What becomes of a description of a model.
+fn build(json: &Value, world_size: usize) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let config = Config::parse(json.to_string().as_bytes()).map_err(|error| text(&error))?;
+    let model = models::build(&config, DType::F32, world_size).map_err(|error| text(&error))?;
+    let graphs = graphs(&model).map_err(|error| text(&error))?;
+    let counted = (graphs.weights_bytes(), graphs.decoder.multiply_adds());
+    let limits = [config.vocab_size(), config.max_position_embeddings()];
+    limits.into_iter().try_for_each(|limit| limit.map(drop)).map_err(|error| text(&error))?;
+    if counted.0 == 0 { Err("a model without weights".to_owned()) } else { Ok(()) }
+}
+
+/// One config.json of each architecture.
+fn configs() -> Vec<Value> {
+    let entries = std::fs::read_dir(fixture("families")).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path().join("config.json")).collect();
+    paths.sort();
+    let mut known = BTreeSet::new();
+    let read = |path: PathBuf| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+    paths.into_iter().map(read).filter(|config| known.insert(config["architectures"].to_string())).collect()
+}
+
+#[test]
+fn any_value_of_any_key_is_a_model_or_a_sentence() {
+    let numbers = [json!(0), json!(1), json!(3), json!(4096), json!(1_000_000_000_000_u64), json!(u64::MAX), json!(-1)];
+    let others = [json!(0.5), json!(1e300), json!("x"), json!([]), json!([1e18]), json!({}), json!({"factor": 1e300})];
+    let configs = configs();
+    assert!(configs.len() > 20, "{} architectures", configs.len());
+    for config in configs {
+        assert_eq!(build(&config, 1), Ok(()), "{config}");
+        let keys: Vec<String> = config.as_object().unwrap().keys().cloned().collect();
+        for key in keys {
+            for value in numbers.iter().chain(&others) {
+                let mut changed = config.clone();
+                changed[&key] = value.clone();
+                for world_size in [1, 2] {
+                    if let Err(message) = build(&changed, world_size) {
+                        assert!(message.len() < 1000, "{key} is {value}: {message}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_that_no_model_has_are_named() {
+    let llama = configs().into_iter().find(|config| config["model_type"] == "granite").unwrap();
+    for (key, value, expected) in [
+        (
+            "num_hidden_layers",
+            1_000_000_000_000,
+            "num_hidden_layers is 1000000000000, expected a positive integer up to 4096",
+        ),
+        ("num_hidden_layers", 1_000_000, "num_hidden_layers is 1000000, expected a positive integer up to 4096"),
+        ("hidden_size", 1 << 40, "hidden_size is 1099511627776, expected a positive integer up to 1048576"),
+        ("num_attention_heads", 49, "num_attention_heads is 49, expected at most hidden_size"),
+        ("num_attention_heads", 0, "num_attention_heads is 0, expected a positive integer up to 65536"),
+        ("vocab_size", 1 << 31, "vocab_size is 2147483648, expected a positive integer up to 2097152"),
+        ("max_position_embeddings", 1_u64 << 40, "is 1099511627776, expected a positive integer up to 2147483647"),
+    ] {
+        let mut config = llama.clone();
+        config[key] = value.into();
+        let message = build(&config, 1).unwrap_err();
+        assert!(message.starts_with("config.json: ") && message.contains(expected), "{message}");
+    }
+}
+
+/// Flips bytes of the heads of all files, a few in each of many copies.
+#[test]
+fn any_head_of_a_gguf_file_is_a_model_or_a_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    let mut numbers = fastrand::Rng::with_seed(7);
+    let (mut num_models, mut num_sentences) = (0, 0);
+    for entry in std::fs::read_dir(fixture("gguf")).unwrap() {
+        let whole = std::fs::read(entry.unwrap().path().join("model.gguf")).unwrap();
+        std::fs::write(&path, &whole).unwrap();
+        let head_len = Gguf::open(&path).unwrap().data_start as usize;
+        for round in 0..150 {
+            let mut bytes = whole.clone();
+            // Metadata that counts stands in front; names and shapes of tensors at the end.
+            let places = if round % 2 == 0 { 0..head_len.min(2000) } else { head_len.saturating_sub(3000)..head_len };
+            for _ in 0..numbers.usize(1..4) {
+                bytes[numbers.usize(places.clone())] = [0, 1, 0xff, numbers.u8(..)][numbers.usize(..4)];
+            }
+            std::fs::write(&path, bytes).unwrap();
+            let result = Gguf::open(&path).map_err(|error| error.to_string()).and_then(|gguf| {
+                let factors = weights::rope_factors(&gguf).map_err(|error| error.to_string())?;
+                let config = models::gguf_config(&gguf, factors).map_err(|error| error.to_string())?;
+                Checkpoint::of_gguf(&gguf).map_err(|error| error.to_string())?;
+                build(&Value::Object(config), 1)
+            });
+            match result {
+                Ok(()) => num_models += 1,
+                Err(_) => num_sentences += 1,
+            }
+        }
+    }
+    assert!(num_models > 50 && num_sentences > 50, "{num_models} models, {num_sentences} sentences");
+}
