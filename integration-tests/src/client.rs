@@ -1,5 +1,6 @@
 //! HTTP requests of the tests. Every wait has a deadline; a status that is an error is an answer, not a failure.
 
+use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -118,6 +119,20 @@ impl Client {
     /// POST whose answer is read as it comes.
     pub fn stream(&self, path: &str, body: &Value) -> Result<SseStream, ureq::Error> {
         Ok(SseStream::new(self.with_key(self.agent.post(self.url(path))).send_json(body)?))
+    }
+
+    /// POST whose answer is read line by line, whatever it is; dropping the lines closes the connection.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn open(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<(u16, impl Iterator<Item = std::io::Result<String>> + use<>), ureq::Error> {
+        let response = self.agent.post(self.url(path)).send_json(body)?;
+        let status = response.status().as_u16();
+        Ok((status, BufReader::new(response.into_body().into_reader()).lines()))
     }
 
     /// `generated_text` of a greedy `/generate`.

@@ -23,7 +23,8 @@
 //! ```
 //!
 //! Every rank of a model gets every command, in the same order. A client may send the next command before the answer to
-//! the last one is there. Any command may be answered by a [`ShardError`] instead; decisions look at its kind only. Replies
+//! the last one is there. Any command may be answered by a [`ShardError`] instead; decisions look at its kind only. What concerns
+//! one row of a step is no such error: the reply names the rows that failed ([`RowFailure`]), and all others go on. Replies
 //! come in the order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
 //! without `Leave` takes the shard down with it: there is nobody left to own the KV cache.
 
@@ -39,7 +40,7 @@ pub use frame::{
     FrameError, HEADER_BYTES, MAX_FRAME_BYTES, MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_VOCAB_SIZE, TOKEN_BYTES,
 };
 pub use message::*;
-pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, SamplingError};
+pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS, SamplingError};
 
 /// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
 pub const PROTOCOL_VERSION: u32 = 4;

@@ -6,15 +6,15 @@
 //!
 //! | field | neutral | legal | meaning |
 //! |---|---|---|---|
-//! | `temperature` | 1 | > 0, finite | logits are divided by it |
+//! | `temperature` | 1 | > 0, finite | logits are divided by it; the smallest ones leave only the best token |
 //! | `top_k` | 0 = off | any | keeps the k best tokens, ties at the k-th stay |
 //! | `top_p` | 1 = off | 0 < p ≤ 1 | keeps the smallest set of best tokens whose probability reaches p |
 //! | `min_p` | 0 = off | 0 ≤ p ≤ 1 | keeps tokens at least p times as probable as the best one (Nguyen et al., 2024) |
 //! | `typical_p` | 1 = off | 0 < p ≤ 1 | locally typical sampling (Meister et al., 2022) |
 //! | `logit_bias` | empty | −100 … 100, at most [`MAX_LOGIT_BIASES`] tokens | added to the logits of the tokens it names (OpenAI) |
 //! | `watermark_gamma` | any | 0 ≤ γ ≤ 1 | share of the vocabulary that is green after a token (Kirchenbauer et al., 2023) |
-//! | `watermark_delta` | 0 = off | finite | added to the logits of green tokens |
-//! | `repetition_penalty` | 1 | > 0, finite | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
+//! | `watermark_delta` | 0 = off | −100 … 100 | added to the logits of green tokens |
+//! | `repetition_penalty` | 1 | 0.01 … 100 | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted from a logit once per occurrence among the generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
 //! | `min_new_tokens` | 0 = off | any | the model's end-of-sequence tokens are not chosen before that many others are |
@@ -23,6 +23,10 @@
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //! | `wants_prompt_logprobs` | false | | reports the log-probability of every prompt token |
 //! | `prompt_top_n_tokens` | 0 = off | at most [`crate::MAX_PROMPT_TOP_N_TOKENS`] | reports with it the n best tokens in the place of each |
+//!
+//! Within these ranges, and whatever is combined, scores stay finite: what a row is left with is a distribution.
+
+use std::ops::RangeInclusive;
 
 use crate::SamplingParams;
 
@@ -32,6 +36,12 @@ pub const MAX_HELD_BACK_TOKENS: usize = 8;
 /// Tokens that a `logit_bias` may name: as many as OpenAI's API takes. Programs have room for them.
 pub const MAX_LOGIT_BIASES: usize = 300;
 
+/// Tokens that tie with the last of the best ones and are reported too: without a limit all of a vocabulary could.
+pub const MAX_TIED_TOKENS: usize = 64;
+
+/// Legal repetition penalties. One that is far off makes scores infinite; these are beyond all that is of use.
+const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
+
 /// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on; those of parameters that
 /// TGI has not are like them.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -39,8 +49,14 @@ pub const MAX_LOGIT_BIASES: usize = 300;
 pub enum SamplingError {
     #[error("`temperature` must be strictly positive")]
     Temperature,
+    #[error("`temperature` must be finite: at most 3.4e38")]
+    InfiniteTemperature,
     #[error("`repetition_penalty` must be strictly positive")]
     RepetitionPenalty,
+    #[error(
+        "`repetition_penalty` must be >= {} and <= {}", REPETITION_PENALTIES.start(), REPETITION_PENALTIES.end()
+    )]
+    ExtremeRepetitionPenalty,
     #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
     FrequencyPenalty,
     #[error("`top_p` must be > 0.0 and <= 1.0")]
@@ -53,7 +69,7 @@ pub enum SamplingError {
     PresencePenalty,
     #[error("`watermark_gamma` must be >= 0.0 and <= 1.0")]
     WatermarkGamma,
-    #[error("`watermark_delta` must be a finite number")]
+    #[error("`watermark_delta` must be >= -100.0 and <= 100.0")]
     WatermarkDelta,
     #[error("`logit_bias` must be >= -100.0 and <= 100.0 for every token")]
     LogitBias,
@@ -94,13 +110,19 @@ impl SamplingParams {
     /// # Errors
     /// The first parameter that is out of its legal range (not-a-number always is).
     pub fn check(&self) -> Result<(), SamplingError> {
-        let is_positive = |value: f32| value > 0.0 && value.is_finite();
+        let is_positive = |value: f32| value > 0.0;
         let is_share = |value: f32| value > 0.0 && value <= 1.0;
         if !is_positive(self.temperature) {
             return Err(SamplingError::Temperature);
         }
+        if !self.temperature.is_finite() {
+            return Err(SamplingError::InfiniteTemperature);
+        }
         if !is_positive(self.repetition_penalty) {
             return Err(SamplingError::RepetitionPenalty);
+        }
+        if !REPETITION_PENALTIES.contains(&self.repetition_penalty) {
+            return Err(SamplingError::ExtremeRepetitionPenalty);
         }
         if !(-2.0..=2.0).contains(&self.frequency_penalty) {
             return Err(SamplingError::FrequencyPenalty);
@@ -121,7 +143,7 @@ impl SamplingParams {
         if !(0.0..=1.0).contains(&self.watermark_gamma) {
             return Err(SamplingError::WatermarkGamma);
         }
-        if self.watermark_delta.is_finite() { Ok(()) } else { Err(SamplingError::WatermarkDelta) }
+        if (-100.0..=100.0).contains(&self.watermark_delta) { Ok(()) } else { Err(SamplingError::WatermarkDelta) }
     }
 
     /// Checks that the tokens it names are in a vocabulary.
@@ -163,9 +185,19 @@ mod tests {
     #[test]
     fn ranges() {
         check(|_| (), Ok(()));
-        for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        for bad in [0.0, -0.0, -1.0, f32::NAN] {
             check(|p| p.temperature = bad, Err(SamplingError::Temperature));
             check(|p| p.repetition_penalty = bad, Err(SamplingError::RepetitionPenalty));
+        }
+        check(|p| p.temperature = f32::INFINITY, Err(SamplingError::InfiniteTemperature));
+        for extreme in [f32::from_bits(1), f32::MIN_POSITIVE, f32::MAX] {
+            check(|p| p.temperature = extreme, Ok(()));
+        }
+        for extreme in [f32::from_bits(1), 1e-38, 0.0099, 100.1, f32::MAX, f32::INFINITY] {
+            check(|p| p.repetition_penalty = extreme, Err(SamplingError::ExtremeRepetitionPenalty));
+        }
+        for good in [0.01, 0.5, 1.0, 100.0] {
+            check(|p| p.repetition_penalty = good, Ok(()));
         }
         for bad in [-2.1, 2.1, f32::NAN] {
             check(|p| p.frequency_penalty = bad, Err(SamplingError::FrequencyPenalty));
@@ -181,7 +213,9 @@ mod tests {
         for bad in [-0.1, 1.1, f32::NAN] {
             check(|p| p.watermark_gamma = bad, Err(SamplingError::WatermarkGamma));
         }
-        check(|p| p.watermark_delta = f32::INFINITY, Err(SamplingError::WatermarkDelta));
+        for bad in [-100.1, 1e38, f32::NAN, f32::INFINITY] {
+            check(|p| p.watermark_delta = bad, Err(SamplingError::WatermarkDelta));
+        }
         check(|p| p.min_p = 1.0, Ok(()));
         check(|p| (p.top_p, p.typical_p, p.frequency_penalty) = (1.0, 0.01, -2.0), Ok(()));
     }

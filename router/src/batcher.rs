@@ -351,6 +351,7 @@ impl Batcher {
         }
         self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
         let applied = self.scheduler.apply(reply).map(|events| {
+            self.note_failed_rows(&events);
             self.compute_masks(&events, forward);
             self.dispatch(events);
         });
@@ -363,6 +364,16 @@ impl Batcher {
             Err(_) => metrics.failure.increment(1),
         }
         Ok(applied?)
+    }
+
+    /// Counts the sequences of a step that cannot go on, while the others do.
+    fn note_failed_rows(&self, events: &[Event]) {
+        for Event { id, kind } in events {
+            if let SequenceEvent::Failed(reason) = kind {
+                self.metrics.row_failures.increment(1);
+                tracing::warn!(sequence = id.0, %reason, "a row failed");
+            }
+        }
     }
 
     /// Begins to compute what may come behind the tokens that a step made in `forward`.

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto::{ModelInfo, WarmupReply};
+use proto::{MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_TIED_TOKENS, ModelInfo, WarmupReply};
 
 use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, HttpArgs, LimitArgs, RouterArgs};
@@ -14,6 +14,9 @@ use crate::endpoint::Endpoint;
 use crate::memory;
 use crate::scheduler;
 use crate::text::ChatOverrides;
+
+/// An id and a log-probability in a frame.
+const TOP_TOKEN_BYTES: usize = proto::TOKEN_BYTES + 4;
 
 /// Everything that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -182,10 +185,11 @@ impl Config {
         }
         errors.extend(check_input(Some(max_input_tokens), Some(max_total_tokens)));
         errors.extend(check_total(Some(max_total_tokens), Some(max_batch_total_tokens)));
+        let max_batch_size = self.batching.max_batch_size.map_or(warmup.num_slots, |size| size.min(warmup.num_slots));
+        errors.extend(check_frames(max_total_tokens, max_batch_size, self.limits.max_top_n_tokens));
         if !errors.is_empty() {
             return Err(ConfigError(errors));
         }
-        let max_batch_size = self.batching.max_batch_size.map_or(warmup.num_slots, |size| size.min(warmup.num_slots));
         Ok(ServingLimits {
             request: RequestLimits {
                 max_concurrent_requests: self.limits.max_concurrent_requests,
@@ -207,6 +211,7 @@ impl Config {
                 block_size_tokens: model.block_size,
                 eos_token_ids: model.eos_token_ids.clone(),
                 caches_prefixes: self.batching.prefix_caching,
+                max_step_bytes: proto::MAX_STEP_BYTES,
             },
             max_batch_total_tokens,
         })
@@ -216,6 +221,22 @@ impl Config {
 /// The longest prompt, under either of the flag's names.
 fn max_input_tokens(limits: &LimitArgs) -> Option<u32> {
     limits.max_input_tokens.or(limits.max_input_length)
+}
+
+/// Whether what the shards are told of a sequence, and what they say of a step, is never too large for a frame.
+fn check_frames(max_total_tokens: u32, max_batch_size: u32, max_top_n_tokens: u32) -> Vec<String> {
+    let mut errors = Vec::new();
+    if max_total_tokens as usize > MAX_SEQUENCE_TOKENS {
+        errors.push(format!("`max_total_tokens` must be <= {MAX_SEQUENCE_TOKENS}. Given: {max_total_tokens}"));
+    }
+    let per_row = MAX_STEP_BYTES / TOP_TOKEN_BYTES / max_batch_size.max(1) as usize;
+    let most = per_row.saturating_sub(MAX_TIED_TOKENS);
+    if max_top_n_tokens as usize > most {
+        errors.push(format!(
+            "`max_top_n_tokens` must be <= {most} for `max_batch_size` {max_batch_size}. Given: {max_top_n_tokens}"
+        ));
+    }
+    errors
 }
 
 /// Everything that is wrong whatever the model.
@@ -242,8 +263,8 @@ pub(crate) fn check_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Vec<S
     if !(*watermark_gamma > 0.0 && *watermark_gamma < 1.0) {
         errors.push(format!("`watermark_gamma` must be > 0.0 and < 1.0. Given: {watermark_gamma}"));
     }
-    if !watermark_delta.is_finite() {
-        errors.push(format!("`watermark_delta` must be a finite number. Given: {watermark_delta}"));
+    if !(-100.0..=100.0).contains(watermark_delta) {
+        errors.push(format!("`watermark_delta` must be >= -100.0 and <= 100.0. Given: {watermark_delta}"));
     }
     let (prefill, total) = (batching.max_batch_prefill_tokens, batching.max_batch_total_tokens);
     if let (Some(prefill), Some(total)) = (prefill, total)
@@ -309,7 +330,7 @@ mod tests {
             resolve(&["--watermark-gamma=1.0", "--watermark-delta=inf"]),
             &[
                 "`watermark_gamma` must be > 0.0 and < 1.0. Given: 1",
-                "`watermark_delta` must be a finite number. Given: inf",
+                "`watermark_delta` must be >= -100.0 and <= 100.0. Given: inf",
             ],
         );
         check_error(
@@ -341,6 +362,13 @@ mod tests {
         check_error(
             limits(&["--max-total-tokens=1025"]),
             &["`max_total_tokens` must be <= 1024 for this model. Given: 1025"],
+        );
+        check_error(
+            limits(&["--max-top-n-tokens=1000000"]),
+            &[
+                "`max_top_n_tokens` must be <= 16 on this device. Given: 1000000",
+                "`max_top_n_tokens` must be <= 898715 for `max_batch_size` 8. Given: 1000000",
+            ],
         );
         check_error(
             limits(&["--max-input-tokens=1024"]),

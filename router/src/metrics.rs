@@ -53,6 +53,7 @@ pub(crate) struct Metrics {
     slots_used: Gauge,
     pub(crate) prefix_cache: PrefixCacheCounters,
     pub(crate) preemptions: Counter,
+    pub(crate) row_failures: Counter,
     pub(crate) programs_compiled: ProgramCounters,
     exporter: PrometheusHandle,
 }
@@ -156,6 +157,7 @@ impl Metrics {
                 hit: t.counter("vllm:prefix_cache_hits_total", "Prompt tokens that the prefix cache had"),
             },
             preemptions: t.counter("vllm:num_preemptions_total", "Running sequences sent back to the queue"),
+            row_failures: t.counter("hilo_row_failures_total", "Running sequences that failed while others went on"),
             programs_compiled: t.programs_compiled(),
             slots_used: t.gauge("hilo_slots_used", "Slots that running sequences own"),
             exporter: recorder.handle(),

@@ -96,7 +96,7 @@ pub(crate) struct StepOutput {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SampledToken {
     pub(crate) token_id: u32,
-    /// NaN when the row's logits were not finite.
+    /// NaN when the row has made no token: its logits were not finite, or it may choose nothing.
     pub(crate) logprob: f32,
     /// Best first, as many as asked for, ties included.
     pub(crate) top_tokens: Vec<(u32, f32)>,
@@ -108,6 +108,13 @@ pub(crate) struct PromptToken {
     pub(crate) logprob: f32,
     /// Best first, as many as asked for or more, where the last ones are equal.
     pub(crate) top_tokens: Vec<(u32, f32)>,
+}
+
+impl SampledToken {
+    /// A number that is the same on all ranks which made the same of it, a failure too.
+    pub(crate) fn identity(&self) -> u64 {
+        u64::from(self.token_id) | u64::from(self.logprob.is_nan()) << 32
+    }
 }
 
 impl Batch {

@@ -46,7 +46,7 @@ fn wait_for(client: &Client, name: &str, value: f64) {
 }
 
 /// Waits until the server holds nothing for anybody any more.
-fn wait_idle(client: &Client) {
+pub(crate) fn wait_idle(client: &Client) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let metrics = client.metrics();

@@ -22,6 +22,7 @@ mod plugins;
 mod preflight;
 mod programs;
 mod ranks;
+mod row_failures;
 mod streaming;
 mod structured_output;
 mod threads;

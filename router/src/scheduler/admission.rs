@@ -4,10 +4,12 @@
 //! one block for each running sequence is left over, so that it is not preempted right away. One for which there is no room
 //! is overtaken by those behind it that fit, at most [`MAX_OVERTAKEN`] times; then all wait until there is room for it, which
 //! comes when those that run have ended. One whose prompt another is reading right now waits for the end of that step, and
-//! then shares it.
+//! then shares it. Nobody is admitted whose prompt has no room in the step's frame; those with masks that would fill frames wait
+//! until others of them have ended.
 
 use std::time::Instant;
 
+use super::frame_room::FrameRoom;
 use super::kv_pool::Prefix;
 use super::rows::SlotId;
 use super::running::{Admission, Running};
@@ -27,10 +29,11 @@ pub(super) fn most_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
 
 impl Scheduler {
     /// Admits the next sequence that may be, and answers its slot.
-    pub(super) fn admit(&mut self, now: Instant, step: &mut Step) -> Option<SlotId> {
-        let (index, prefix, num_new) = self.choose()?;
+    pub(super) fn admit(&mut self, now: Instant, step: &mut Step, room: &mut FrameRoom) -> Option<SlotId> {
+        let (index, prefix, num_new) = self.choose(room)?;
         let mut sequence = self.waiting.take(index)?;
         let block_size = self.limits.block_size_tokens;
+        room.take(&sequence, block_size);
         let num_cached = prefix.nodes.len() as u32 * block_size;
         let table = self.pool.open(prefix, num_new).expect("there is room for the sequence chosen");
         if !std::mem::replace(&mut sequence.was_admitted, true) {
@@ -45,15 +48,23 @@ impl Scheduler {
     }
 
     /// The place in the queue of the sequence to admit, what the cache has of it, and the blocks that it needs besides.
-    fn choose(&mut self) -> Option<(usize, Prefix, u32)> {
+    fn choose(&mut self, room: &FrameRoom) -> Option<(usize, Prefix, u32)> {
         // Blocks that are left over for those who run.
         let reserve = self.rows.len();
         if !self.rows.has_free() || self.pool.num_available() <= reserve {
             return None;
         }
         let mut blocked = None;
+        let max_masked = FrameRoom::max_masked(&self.limits, self.mask_bytes);
         for index in 0..LOOKAHEAD {
             let sequence = self.waiting.get(index)?;
+            // In the next step there is room for it.
+            if !room.has_room(sequence, self.limits.block_size_tokens) {
+                return None;
+            }
+            if sequence.is_masked() && self.rows.num_masked() >= max_masked {
+                continue;
+            }
             let is_blocked = sequence.blocked_since == Some(self.pool.num_returns());
             // The last token is read in any case: the next one is made of it.
             let readable = &sequence.tokens[..sequence.tokens.len() - 1];

@@ -33,6 +33,7 @@ impl SchedulerBench {
             block_size_tokens: BLOCK_SIZE_TOKENS,
             eos_token_ids: vec![0],
             caches_prefixes: true,
+            max_step_bytes: proto::MAX_STEP_BYTES,
         };
         let mut bench = Self { scheduler: Scheduler::new(limits), prompt_len, max_new_tokens, next_token_id: 1, clock };
         // One after the other, so that they do not all end in the same step.

@@ -8,6 +8,8 @@
 //! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
 //!   ▲────────close───────┘                        └──────────close─────────▲
 //! ```
+//!
+//! A block that is forgotten ([`KvPool::forget`]) goes the same way, but no sequence finds it.
 
 use super::prefix_tree::{BlockId, NodeId, PrefixTree};
 
@@ -155,6 +157,14 @@ impl KvPool {
             table.path.push(node);
         }
         self.free_twins(table);
+    }
+
+    /// Takes the blocks of a table, and all that follows them, out of the prefix cache: nobody finds them any more. Those who refer
+    /// to them keep them.
+    pub(super) fn forget(&mut self, table: &BlockTable) {
+        if let Some(tree) = &mut self.tree {
+            table.path.iter().for_each(|node| tree.forget(*node));
+        }
     }
 
     /// Ends a table. What is not in the prefix cache is free again.

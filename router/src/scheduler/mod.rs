@@ -14,6 +14,8 @@
 mod admission;
 pub(crate) mod bench;
 mod event;
+mod failure;
+mod frame_room;
 mod kv_pool;
 mod prefill;
 mod prefix_tree;
@@ -40,6 +42,7 @@ pub(crate) use stopping::FinishReason;
 use kv_pool::KvPool;
 use queue::Queue;
 use rows::{Rows, SlotId};
+use running::Running;
 use sequence::Sequence;
 use step::Outstanding;
 
@@ -58,6 +61,8 @@ pub(crate) struct Limits {
     pub(crate) eos_token_ids: Vec<u32>,
     /// Prompts that begin alike share the blocks of what they have in common.
     pub(crate) caches_prefixes: bool,
+    /// What a step's command takes at most, unless a single sequence takes more.
+    pub(crate) max_step_bytes: usize,
 }
 
 /// A sequence that could never run under these limits.
@@ -94,6 +99,8 @@ pub(crate) struct Scheduler {
     outstanding: VecDeque<Outstanding>,
     /// No sequence has an earlier one.
     next_deadline: Option<Instant>,
+    /// Of the largest mask so far.
+    mask_bytes: usize,
 }
 
 impl Scheduler {
@@ -109,6 +116,7 @@ impl Scheduler {
             ended_slots: Vec::new(),
             outstanding: VecDeque::new(),
             next_deadline: None,
+            mask_bytes: 0,
         }
     }
 
@@ -137,6 +145,7 @@ impl Scheduler {
     /// Says which tokens may follow those of a sequence that are known: bit i % 8 of byte i / 8 for token i. False when it
     /// has ended, or needs no mask now.
     pub(crate) fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
+        self.mask_bytes = self.mask_bytes.max(mask.len());
         let running = self.rows.slot_of(id).and_then(|slot| self.rows.get_mut(slot));
         match running {
             Some(running) => running.sequence.set_mask(mask),
@@ -160,7 +169,7 @@ impl Scheduler {
         (!is_empty).then_some(step)
     }
 
-    /// Takes the reply to the oldest step that has none. Finished sequences give back their slot and blocks.
+    /// Takes the reply to the oldest step that has none. Sequences that finished or failed give back their slot and blocks.
     ///
     /// # Errors
     /// When the reply is not one to that step; nothing has changed then.
@@ -169,6 +178,7 @@ impl Scheduler {
         outstanding.check(&reply)?;
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
         let mut events = Vec::with_capacity(reply.tokens.len());
+        events.extend(reply.failures.iter().filter_map(|failure| self.fail(failure, &outstanding)));
         for (expected, reported) in outstanding.prompt_logprobs.iter().zip(reply.prompt_logprobs) {
             let running = self.rows.get_mut(expected.slot).filter(|running| running.admission == expected.admission);
             let Some(running) = running else { continue };
@@ -258,14 +268,19 @@ impl Scheduler {
         step.num_preempted += 1;
     }
 
-    /// The one place where a running sequence gives back what it owns. Slot and blocks are free at once: the shards
-    /// read commands in order, and the release goes out before any step that could reuse them.
+    /// Ends a running sequence, whose full blocks stay in the prefix cache.
     fn release(&mut self, slot: SlotId) -> Option<Sequence> {
         let mut running = self.rows.remove(slot)?;
         running.cache(&mut self.pool);
+        Some(self.give_back(slot, running))
+    }
+
+    /// The one place where a running sequence gives back what it owns. Slot and blocks are free at once: the shards
+    /// read commands in order, and the release goes out before any step that could reuse them.
+    fn give_back(&mut self, slot: SlotId, running: Running) -> Sequence {
         let is_open = running.is_open();
         self.pool.close(running.table);
         self.ended_slots.extend(is_open.then_some(slot));
-        Some(running.sequence)
+        running.sequence
     }
 }

@@ -1,4 +1,4 @@
-//! How the prompts share a step: at most `max_batch_prefill_tokens` in all.
+//! How the prompts share a step: at most `max_batch_prefill_tokens` in all, and what fits in a frame.
 //!
 //! The prompt that was admitted first gets half of them, so that every prompt is read in a bounded number of steps. The others,
 //! those with the fewest tokens left first, and then those in the queue, get at most half of what is left each, so that a long
@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use super::frame_room::FrameRoom;
 use super::rows::SlotId;
 use super::{Scheduler, Step};
 
@@ -20,7 +21,8 @@ struct Share {
 impl Scheduler {
     /// Adds pieces of prompts to a step.
     pub(super) fn prefill(&mut self, now: Instant, step: &mut Step) {
-        let mut rest = self.limits.max_batch_prefill_tokens;
+        let mut rest = FrameRoom::max_read_tokens(&self.limits);
+        let mut room = FrameRoom::new(&self.limits);
         let unread = self.rows.iter().map(|(slot, running)| (slot, running.num_unread()));
         let mut reading: Vec<(SlotId, u32)> = unread.filter(|(_, num_unread)| *num_unread > 0).collect();
         let mut shares: Vec<Share> = Vec::new();
@@ -33,7 +35,7 @@ impl Scheduler {
         // Whoever had to make room would only be in its way again.
         while rest > 0
             && step.num_preempted == 0
-            && let Some(slot) = self.admit(now, step)
+            && let Some(slot) = self.admit(now, step, &mut room)
         {
             shares.extend(self.share(slot, rest.div_ceil(2), &mut rest));
         }

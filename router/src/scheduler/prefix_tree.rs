@@ -46,6 +46,8 @@ struct Node {
     computed_in: u64,
     /// The step in which the last reference went.
     last_used: u64,
+    /// Nobody finds it any more, nor what is behind it. It is the first to be evicted.
+    is_forgotten: bool,
 }
 
 impl PrefixTree {
@@ -105,7 +107,7 @@ impl PrefixTree {
         let start = index(id) * self.block_size;
         self.tokens[start..start + self.block_size].copy_from_slice(tokens);
         self.nodes[index(id)] =
-            Node { block, parent, num_references: 1, num_children: 0, computed_in: step, last_used: step };
+            Node { block, parent, num_references: 1, computed_in: step, last_used: step, ..Node::UNUSED };
         if let Some(parent) = parent {
             self.nodes[index(parent)].num_children += 1;
         }
@@ -133,22 +135,25 @@ impl PrefixTree {
         let node = &mut self.nodes[index(id)];
         node.num_references = node.num_references.checked_sub(1).expect("each reference is taken back once");
         if node.num_references == 0 {
-            node.last_used = step;
+            node.last_used = if node.is_forgotten { 0 } else { step };
             self.num_idle += 1;
             if node.num_children == 0 {
-                self.idle_leaves.insert((step, id));
+                self.idle_leaves.insert((node.last_used, id));
             }
         }
+    }
+
+    /// Lets nobody find a node from here on. Another one with the same tokens may come into its place.
+    pub(super) fn forget(&mut self, id: NodeId) {
+        self.nodes[index(id)].is_forgotten = true;
+        self.remove_from_children(id);
     }
 
     /// Takes the block of the least recently used leaf out of the cache.
     pub(super) fn evict(&mut self) -> Option<BlockId> {
         let (_, id) = self.idle_leaves.pop_first()?;
         let Node { block, parent, .. } = self.nodes[index(id)];
-        let hash = self.hash(parent, self.tokens_of(id));
-        if let Ok(entry) = self.children.find_entry(hash, |other| *other == id) {
-            entry.remove();
-        }
+        self.remove_from_children(id);
         self.nodes[index(id)] = Node::UNUSED;
         self.unused.push(id);
         self.num_idle -= 1;
@@ -160,6 +165,14 @@ impl PrefixTree {
             }
         }
         Some(block)
+    }
+
+    /// Does nothing for a node that was forgotten before.
+    fn remove_from_children(&mut self, id: NodeId) {
+        let hash = self.hash(self.nodes[index(id)].parent, self.tokens_of(id));
+        if let Ok(entry) = self.children.find_entry(hash, |other| *other == id) {
+            entry.remove();
+        }
     }
 
     fn tokens_of(&self, node: NodeId) -> &[u32] {
@@ -179,6 +192,7 @@ impl Node {
         num_children: 0,
         computed_in: 0,
         last_used: 0,
+        is_forgotten: false,
     };
 }
 

@@ -40,6 +40,11 @@ impl Rows {
         self.in_order.len() as u32
     }
 
+    /// Sequences whose tokens need masks.
+    pub(super) fn num_masked(&self) -> usize {
+        self.iter().filter(|(_, running)| running.sequence.is_masked()).count()
+    }
+
     /// Puts a sequence into a free slot, and answers which; `None` drops it where there is none.
     pub(super) fn insert(&mut self, running: Running) -> Option<SlotId> {
         let slot = self.free.pop()?;

@@ -99,6 +99,11 @@ impl Sequence {
         self.mask = None;
     }
 
+    /// Whether its tokens need masks.
+    pub(super) fn is_masked(&self) -> bool {
+        self.is_masked
+    }
+
     /// The mask of the next token.
     pub(super) fn mask(&self) -> Option<&Vec<u8>> {
         self.mask.as_ref()

@@ -50,6 +50,8 @@ pub enum ReplyMismatch {
     ChunkLen { expected: u32, got: usize },
     #[error("a step reply has top tokens for {got} tokens of a chunk, {expected} were asked for")]
     ChunkTopTokens { expected: u32, got: usize },
+    #[error("a step reply says that slot {got} failed, which is not in the step")]
+    FailedSlot { got: u32 },
 }
 
 /// A row that makes a token.
@@ -113,6 +115,13 @@ impl Outstanding {
         self.chunk_tokens.iter().chain(&self.row_tokens)
     }
 
+    /// Who was in a slot when the step was scheduled, if the reply says anything about it.
+    pub(super) fn admission(&self, slot: SlotId) -> Option<Admission> {
+        let tokens = self.tokens().map(|expected| (expected.slot, expected.admission));
+        let logprobs = self.prompt_logprobs.iter().map(|expected| (expected.slot, expected.admission));
+        tokens.chain(logprobs).find(|(other, _)| *other == slot).map(|(_, admission)| admission)
+    }
+
     /// # Errors
     /// When `reply` is not the answer to this step.
     pub(super) fn check(&self, reply: &StepReply) -> Result<(), ReplyMismatch> {
@@ -138,7 +147,8 @@ impl Outstanding {
                 return Err(ReplyMismatch::ChunkTopTokens { expected: num_tokens, got });
             }
         }
-        Ok(())
+        let stranger = reply.failures.iter().find(|failure| self.admission(SlotId(failure.slot)).is_none());
+        stranger.map_or(Ok(()), |failure| Err(ReplyMismatch::FailedSlot { got: failure.slot }))
     }
 }
 

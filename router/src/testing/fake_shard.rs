@@ -1,7 +1,7 @@
 //! A shard that needs no model: it speaks the protocol over a real socket, checks every command as a real one does,
 //! and its next token is a function of all tokens of the row, so that a mix-up changes the answer.
 //!
-//! Tests may let it wait before each step, or die at one.
+//! Tests may let it wait before each step, die at one, or fail rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::VOCAB_SIZE;
 use proto::{
     Command, FitReply, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs,
-    Reply, SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, TopTokens, Warmup,
-    WarmupReply, command, frame, reply, shard_error,
+    Reply, RowFailure, SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, TopTokens,
+    Warmup, WarmupReply, command, frame, reply, row_failure, shard_error,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -25,6 +25,9 @@ const FIRST_TEXT_TOKEN: u32 = 6;
 /// The next token of a row, from its tokens and its sampling parameters.
 pub(crate) type NextToken = dyn Fn(&[u32], &SamplingParams) -> u32 + Send + Sync;
 
+/// Why a row cannot go on, from its tokens.
+pub(crate) type Fails = dyn Fn(&[u32]) -> Option<row_failure::Kind> + Send + Sync;
+
 /// How the shard behaves.
 #[derive(Clone)]
 pub(crate) struct FakeShard {
@@ -35,6 +38,8 @@ pub(crate) struct FakeShard {
     pub(crate) max_total_tokens: u32,
     /// Steps wait for a permit each.
     pub(crate) steps: Arc<Semaphore>,
+    /// Rows with these tokens fail.
+    pub(crate) fails: Arc<Fails>,
     /// The connection is dropped in place of the reply to this step, counted from 1.
     pub(crate) dies_at_step: Option<u32>,
     /// What it says that it ran.
@@ -70,6 +75,7 @@ impl Default for FakeShard {
             num_blocks: 256,
             max_total_tokens: 512,
             steps: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            fails: Arc::new(|_| None),
             dies_at_step: None,
             fingerprint: 0,
             stats: Arc::default(),
@@ -196,7 +202,7 @@ impl FakeShard {
         for decode in step.rows {
             let row = rows.get_mut(&decode.slot).ok_or(format!("slot {} is not open", decode.slot))?;
             row.advance(decode.position, 1, &decode.new_blocks)?;
-            answer.tokens.push(self.sample(decode.slot, row, decode.allowed_tokens.as_deref()));
+            self.sample(decode.slot, row, decode.allowed_tokens.as_deref(), &mut answer);
         }
         self.stats.max_rows.fetch_max(answer.tokens.len() as u32, Ordering::Relaxed);
         Ok(answer)
@@ -234,13 +240,15 @@ impl FakeShard {
         }
         row.tokens.extend(chunk.token_ids);
         if chunk.samples_token {
-            answer.tokens.push(self.sample(slot, row, chunk.allowed_tokens.as_deref()));
+            self.sample(slot, row, chunk.allowed_tokens.as_deref(), answer);
         }
         Ok(())
     }
 
     /// What the row would have, or the next token in the order of the ids that is allowed.
-    fn sample(&self, slot: u32, row: &mut Row, allowed: Option<&[u8]>) -> SampledToken {
+    fn sample(&self, slot: u32, row: &mut Row, allowed: Option<&[u8]>, answer: &mut StepReply) {
+        let failure = (self.fails)(&row.tokens).map(|kind| RowFailure { slot, kind: kind.into() });
+        answer.failures.extend(failure);
         let wished = (self.next_token)(&row.tokens, &row.sampling);
         let is_allowed = |id: &u32| allowed.is_none_or(|mask| mask[*id as usize / 8] >> (*id % 8) & 1 == 1);
         let token_id = (wished..VOCAB_SIZE).chain(0..wished).find(is_allowed).unwrap();
@@ -248,7 +256,7 @@ impl FakeShard {
         let logprob = -(token_id as f32) / 1000.0;
         let top_token_ids: Vec<u32> = (token_id..).take(row.sampling.top_n_tokens as usize).collect();
         let top_logprobs = top_token_ids.iter().map(|&id| -(id as f32) / 1000.0).collect();
-        SampledToken { slot, token_id, logprob, top_token_ids, top_logprobs }
+        answer.tokens.push(SampledToken { slot, token_id, logprob, top_token_ids, top_logprobs });
     }
 }
 

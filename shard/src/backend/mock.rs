@@ -58,7 +58,9 @@ impl MockBackend {
         let hash = hash(context);
         let tokens = self.tokens(hash, mask);
         let logprob = |i: u64| -(((hash % 100) + 100 * i + 1) as f32) / 100.0;
-        let token_id = tokens.clone().next().unwrap_or(0);
+        let Some(token_id) = tokens.clone().next() else {
+            return SampledToken { token_id: 0, logprob: f32::NAN, top_tokens: Vec::new() };
+        };
         let top_tokens = tokens.zip(0..top_n as u64).map(|(token, i)| (token, logprob(i))).collect();
         SampledToken { token_id, logprob: logprob(0), top_tokens }
     }

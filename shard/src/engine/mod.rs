@@ -1,7 +1,8 @@
 //! One model on one device: carries out prefill, decode and release, and keeps the books of who is in which slot.
 //!
 //! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::prefill`], [`Engine::decode`], [`Engine::release`]. A command is checked as
-//! a whole before anything changes; then it becomes one [`Batch`] for the backend.
+//! a whole before anything changes; then it becomes one [`Batch`] for the backend. A row whose numbers are not finite, or that may
+//! choose nothing, is a failure in the reply (`reply.rs`) and no error: the other rows of the step are as good as ever.
 //!
 //! **Invariant**: there is no policy here. The engine never chooses who runs, never ends a sequence, never waits.
 
@@ -9,6 +10,7 @@ mod check;
 mod error;
 pub(crate) mod limits;
 mod load;
+mod reply;
 #[cfg(test)]
 mod tests;
 mod warmup;
@@ -19,16 +21,14 @@ use std::time::{Duration, Instant};
 pub(crate) use check::check;
 pub(crate) use error::EngineError;
 pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};
-use proto::{
-    Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, PromptLogprobs, Release, StepReply,
-    TopTokens,
-};
+use proto::{Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, Release, StepReply};
 
 pub(crate) use crate::backend::Progress;
 use crate::backend::{Backend, DevicePlace};
-use crate::batch::{Batch, PromptToken, RowSampler, SAMPLED_TOKEN, SampledToken, StepOutput};
+use crate::batch::{Batch, RowSampler, SAMPLED_TOKEN};
 use crate::kv_cache::{Phase, RowTable};
 use crate::sampling::{self, Samplers, TokenMask};
+use reply::PromptReport;
 
 /// A loaded model.
 pub(crate) struct Engine {
@@ -61,14 +61,6 @@ struct Step {
     sampled_slots: Vec<u32>,
     /// Chunks whose prompt log-probabilities are asked for.
     prompts: Vec<PromptReport>,
-}
-
-struct PromptReport {
-    slot: u32,
-    is_first: bool,
-    num_targets: usize,
-    /// Best tokens that each target reports.
-    top_n: usize,
 }
 
 impl Engine {
@@ -168,7 +160,7 @@ impl Engine {
         let end = Instant::now();
         let idle_ns = self.idle_since.replace(end).map_or(0, |idle_since| nanoseconds(start - idle_since));
         let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
-        Ok(StepReply { num_programs_compiled, idle_ns, ..step.reply(output, nanoseconds(end - start))? })
+        Ok(StepReply { num_programs_compiled, idle_ns, forward_ns: nanoseconds(end - start), ..step.reply(output) })
     }
 }
 
@@ -230,44 +222,8 @@ impl Step {
         self.batch.push_sampled(row, prompt_len, sampler);
         self.sampled_slots.push(slot);
     }
-
-    fn reply(&self, output: StepOutput, forward_ns: u64) -> Result<StepReply, EngineError> {
-        let StepOutput { tokens, prompt_tokens, fingerprint } = output;
-        let tokens = self.sampled_slots.iter().zip(tokens).map(|(slot, token)| sampled_token(*slot, token));
-        let mut targets = prompt_tokens.into_iter();
-        let report = |prompt: &PromptReport| prompt.reply(targets.by_ref().take(prompt.num_targets));
-        let prompt_logprobs = self.prompts.iter().map(report).collect();
-        let tokens = tokens.collect::<Result<_, _>>()?;
-        Ok(StepReply { tokens, prompt_logprobs, forward_ns, fingerprint, ..StepReply::default() })
-    }
-}
-
-impl PromptReport {
-    /// The tokens of the chunk: its targets, and before them the first one of the prompt, for which nothing was computed.
-    fn reply(&self, targets: impl Iterator<Item = PromptToken>) -> PromptLogprobs {
-        let first = self.is_first.then(|| PromptToken { logprob: f32::NAN, top_tokens: Vec::new() });
-        let mut reply = PromptLogprobs { slot: self.slot, ..PromptLogprobs::default() };
-        for PromptToken { logprob, mut top_tokens } in first.into_iter().chain(targets) {
-            reply.logprobs.push(logprob);
-            if self.top_n > 0 {
-                top_tokens.truncate(self.top_n);
-                let (token_ids, logprobs) = top_tokens.into_iter().unzip();
-                reply.top_tokens.push(TopTokens { token_ids, logprobs });
-            }
-        }
-        reply
-    }
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn sampled_token(slot: u32, token: SampledToken) -> Result<proto::SampledToken, EngineError> {
-    let SampledToken { token_id, logprob, top_tokens } = token;
-    if logprob.is_nan() {
-        return Err(EngineError::NotFinite { slot });
-    }
-    let (top_token_ids, top_logprobs) = top_tokens.into_iter().unzip();
-    Ok(proto::SampledToken { slot, token_id, logprob, top_token_ids, top_logprobs })
 }

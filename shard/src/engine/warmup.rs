@@ -21,7 +21,7 @@ impl Engine {
     /// Makes the engine ready for steps. `progress` hears of each piece of work.
     ///
     /// # Errors
-    /// When the limits cannot be met, or a step fails.
+    /// When the limits cannot be met, or a step or the row in it fails.
     pub(crate) fn warmup(&mut self, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<WarmupReply, EngineError> {
         if self.is_warm() {
             return Err(EngineError::AlreadyWarm);
@@ -105,10 +105,10 @@ impl Engine {
             ..PromptChunk::default()
         };
         let prefill = self.prefill(&Prefill { chunks: vec![chunk], rows: vec![] })?;
-        let mut rehearsal = Rehearsal::of(&prefill, prompt_len as u64);
+        let mut rehearsal = Rehearsal::of(&prefill, prompt_len as u64)?;
         if prompt_len < limits.layout.max_total_tokens {
             let row = DecodeRow { slot: 0, position: prompt_len as u32, new_blocks: vec![], allowed_tokens: None };
-            rehearsal.add(Rehearsal::of(&self.decode(&Decode { rows: vec![row] })?, 1));
+            rehearsal.add(Rehearsal::of(&self.decode(&Decode { rows: vec![row] })?, 1)?);
         }
         self.release(&Release { slots: vec![0] })?;
         Ok(rehearsal)
@@ -123,8 +123,13 @@ struct Rehearsal {
 }
 
 impl Rehearsal {
-    fn of(step: &StepReply, num_tokens: u64) -> Self {
-        Self { slowest_token_ns: step.forward_ns / num_tokens, fingerprint: step.fingerprint }
+    /// # Errors
+    /// When the row failed: what makes no token of these prompts makes none of any.
+    fn of(step: &StepReply, num_tokens: u64) -> Result<Self, EngineError> {
+        match step.failures.first() {
+            Some(failure) => Err(EngineError::NotFinite { slot: failure.slot }),
+            None => Ok(Self { slowest_token_ns: step.forward_ns / num_tokens, fingerprint: step.fingerprint }),
+        }
     }
 
     fn add(&mut self, next: Self) {

@@ -56,8 +56,6 @@ pub(crate) enum RowError {
     TooManyPromptTokens { num_tokens: usize, max_batch_prefill_tokens: usize },
     #[error("slot {slot} gets a mask of {given} bytes, the vocabulary of {vocab_size} needs {needed}")]
     MaskLen { slot: u32, given: usize, vocab_size: usize, needed: usize },
-    #[error("slot {slot} gets a mask that allows no token")]
-    MaskEmpty { slot: u32 },
     #[error("slot {slot} gets a mask for a chunk that samples no token")]
     MaskUnused { slot: u32 },
     #[error("slot {slot}: {source}")]
@@ -265,11 +263,7 @@ impl RowTable {
         };
         let vocab_size = self.limits.vocab_size;
         let (given, needed) = (bytes.len(), TokenMask::num_bytes(vocab_size));
-        if given != needed {
-            return Err(RowError::MaskLen { slot, given, vocab_size, needed });
-        }
-        let is_empty = TokenMask::new(bytes, vocab_size).tokens().next().is_none();
-        if is_empty { Err(RowError::MaskEmpty { slot }) } else { Ok(()) }
+        if given == needed { Ok(()) } else { Err(RowError::MaskLen { slot, given, vocab_size, needed }) }
     }
 
     fn check_growth(&self, growth: &Growth<'_>) -> Result<(), RowError> {

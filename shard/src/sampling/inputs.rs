@@ -8,6 +8,10 @@ use proto::SamplingParams;
 use crate::fingerprint::Fingerprint;
 use crate::graph::SamplingInput;
 
+/// Temperatures beyond have the same distribution as these: below, only the best token is left, or the best ones where several are
+/// equal; above, all tokens are alike. Devices take numbers near the ends of their range, and quotients of them, for zero.
+const TEMPERATURES: (f32, f32) = (1e-20, 1e20);
+
 /// One entry per row that samples.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SamplingInputs {
@@ -71,7 +75,8 @@ impl SamplingInputs {
         self.repetition_penalty.push(*repetition_penalty);
         self.frequency_penalty.push(*frequency_penalty);
         self.presence_penalty.push(*presence_penalty);
-        self.temperature.push(drawn(*is_greedy, *temperature, neutral.temperature));
+        let (coldest, hottest) = TEMPERATURES;
+        self.temperature.push(drawn(*is_greedy, temperature.clamp(coldest, hottest), neutral.temperature));
         self.top_k.push(limit(drawn(*is_greedy, *top_k, neutral.top_k)));
         self.top_p.push(drawn(*is_greedy, *top_p, neutral.top_p));
         self.min_p.push(drawn(*is_greedy, *min_p, neutral.min_p));

@@ -36,20 +36,29 @@ fn a_sampled_row_runs_what_it_asks_for() {
     insta::assert_snapshot!(printed(|p| (p.is_greedy, p.temperature, p.top_n_tokens) = (false, 0.5, 2)), @r"
     %0 = argument 0 : [rows, 10] float32
     %1 = input Sampling(Temperature) : [rows] float32
-    %2 = divide %0, %1 : [rows, 10] float32
-    %3 = log_softmax %2 : [rows, 10] float32
-    %4 = input Sampling(SeedLow) : [rows] uint32
-    %5 = input Sampling(SeedHigh) : [rows] uint32
-    %6 = input Sampling(NumGenerated) : [rows] uint32
-    %7 = uniform %4, %5, %6 : [rows] float32
-    %8 = exp %3 : [rows, 10] float32
-    %9 = inverse_cdf %8, %7 : [rows] int32
-    %10 = append_token %9 : [rows] int32
-    %11 = gather_columns %3, %10 : [rows] float32
-    %12 = input Sampling(TopNTokens) : [rows] int32
-    %13 = top_tokens %3, %12 : [rows, top_tokens] int32
-    %14 = gather_columns %3, %13 : [rows, top_tokens] float32
-    return %10, %11, %13, %14
+    %2 = arg_max %0 : [rows] int32
+    %3 = gather_columns %0, %2 : [rows] float32
+    %4 = constant 0 : [] float32
+    %5 = constant 1 : [] float32
+    %6 = less %1, %5 : [rows] bool
+    %7 = less %5, %1 : [rows] bool
+    %8 = select %6, %3, %4 : [rows] float32
+    %9 = select %7, %3, %8 : [rows] float32
+    %10 = subtract %0, %9 : [rows, 10] float32
+    %11 = divide %10, %1 : [rows, 10] float32
+    %12 = log_softmax %11 : [rows, 10] float32
+    %13 = input Sampling(SeedLow) : [rows] uint32
+    %14 = input Sampling(SeedHigh) : [rows] uint32
+    %15 = input Sampling(NumGenerated) : [rows] uint32
+    %16 = uniform %13, %14, %15 : [rows] float32
+    %17 = exp %12 : [rows, 10] float32
+    %18 = inverse_cdf %17, %16 : [rows] int32
+    %19 = append_token %18 : [rows] int32
+    %20 = gather_columns %12, %19 : [rows] float32
+    %21 = input Sampling(TopNTokens) : [rows] int32
+    %22 = top_tokens %12, %21 : [rows, top_tokens] int32
+    %23 = gather_columns %12, %22 : [rows, top_tokens] float32
+    return %19, %20, %22, %23
     ");
 }
 

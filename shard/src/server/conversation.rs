@@ -77,7 +77,15 @@ fn step_answer(
     if rank == 0 {
         return Ok(reply::Kind::Step(reply));
     }
-    let StepReply { forward_ns, num_programs_compiled, fingerprint, idle_ns: _, tokens: _, prompt_logprobs: _ } = reply;
+    let StepReply {
+        forward_ns,
+        num_programs_compiled,
+        fingerprint,
+        idle_ns: _,
+        tokens: _,
+        prompt_logprobs: _,
+        failures: _,
+    } = reply;
     Ok(reply::Kind::StepDone(StepDone { forward_ns, num_programs_compiled, fingerprint }))
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
+use proto::row_failure::Kind;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
@@ -178,6 +179,47 @@ async fn when_the_shard_dies_every_request_is_told_once() {
     assert_eq!(events.last(), Some(&expected));
     assert!(events.iter().rev().skip(1).all(|event| event.get("error").is_none()));
     assert!(server.batcher.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn a_row_that_fails_ends_alone_and_everybody_else_goes_on() {
+    for (kind, reason) in [
+        (Kind::NotFinite, "the model's numbers for this sequence are not finite; other sequences are not affected"),
+        (Kind::NothingAllowed, "no token is allowed here"),
+    ] {
+        // "x" is in the prompt, and the third token is the last.
+        let fails = move |tokens: &[u32]| (tokens.len() == 5 && tokens[1] == 93).then_some(kind);
+        let steps = Arc::new(Semaphore::new(0));
+        let shard = FakeShard { fails: Arc::new(fails), steps: Arc::clone(&steps), ..FakeShard::default() };
+        let server = TestServer::start(shard, &[]).await;
+        let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 9}});
+        let (failing, ordinary) = (body("x"), body("a"));
+        let all_are_there = async {
+            server.wait_for_metric("tgi_request_max_new_tokens_count 4").await;
+            steps.add_permits(100);
+        };
+        let (whole, streamed, other, other_stream, ()) = tokio::join!(
+            server.post("/generate", &failing),
+            server.post("/generate_stream", &failing),
+            server.post("/generate", &ordinary),
+            server.post("/generate_stream", &ordinary),
+            all_are_there
+        );
+        let error = format!("Request failed during generation: {reason}");
+        let expected = json!({"error": error, "error_type": "generation"});
+        assert_eq!(
+            (whole.status, crate::testing::json(&whole.text)),
+            (StatusCode::FAILED_DEPENDENCY, expected.clone())
+        );
+        let events = streamed.events();
+        assert_eq!((events.len(), events.last()), (4, Some(&expected)), "{events:?}");
+        assert_eq!((other.status, other_stream.events().len()), (StatusCode::OK, 9), "{}", other.text);
+        server.wait_for_metric("hilo_row_failures_total 2").await;
+        for line in ["hilo_slots_used 0", "hilo_kv_blocks_used 0", "tgi_queue_size 0", "tgi_batch_current_size 0"] {
+            server.wait_for_metric(line).await;
+        }
+        assert_eq!(server.get("/health").await.status, StatusCode::OK);
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proto::{PromptLogprobs, SamplingParams, StepReply};
+use proto::{Command, PromptLogprobs, SamplingParams, StepReply, command, frame};
 
 use super::super::*;
 use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
@@ -38,6 +38,8 @@ enum Action {
     Wait {
         seconds: u64,
     },
+    /// Numbers of a row are not finite from here on.
+    Poison(usize),
     FailAll,
 }
 
@@ -75,6 +77,7 @@ fn action() -> impl Strategy<Value = Action> {
         16 => Just(Action::Schedule),
         16 => Just(Action::Reply),
         1 => (0..3u64).prop_map(|seconds| Action::Wait { seconds }),
+        1 => any::<usize>().prop_map(Action::Poison),
         1 => prop_oneof![20 => Just(Action::Schedule), 1 => Just(Action::FailAll)],
     ]
 }
@@ -140,6 +143,7 @@ struct Simulation {
     log: Option<Log>,
     num_preempted: u32,
     num_cached: u32,
+    num_failed: u32,
 }
 
 impl Simulation {
@@ -155,6 +159,7 @@ impl Simulation {
             log: is_logged.then(Log::default),
             num_preempted: 0,
             num_cached: 0,
+            num_failed: 0,
         }
     }
 
@@ -192,6 +197,7 @@ impl Simulation {
             Action::Schedule => self.schedule(),
             Action::Reply => self.reply(),
             Action::Wait { seconds } => self.now += Duration::from_secs(seconds),
+            Action::Poison(index) => self.shard.poison(index),
             Action::FailAll => {
                 let events = self.scheduler.fail_all("the shard died");
                 self.note(|| Entry::FailAll(events.clone()));
@@ -232,6 +238,9 @@ impl Simulation {
             return;
         }
         let step = self.scheduler.schedule(self.now);
+        if let Some(step) = &step {
+            self.check_bytes(step);
+        }
         let reply = step.as_ref().map(|step| self.shard.run(step));
         let (now, events) = (self.now, step.as_ref().map_or(Vec::new(), |step| step.events.clone()));
         if let (Some(step), Some(reply)) = (&step, reply) {
@@ -244,11 +253,31 @@ impl Simulation {
         events.into_iter().for_each(|event| self.see(event));
     }
 
+    /// A step fits in a frame, whatever one sequence needs beside.
+    fn check_bytes(&self, step: &Step) {
+        let prefill = proto::Prefill { chunks: step.chunks.clone(), rows: step.rows.clone() };
+        let mut bytes = Vec::new();
+        frame::encode(&Command { sequence_number: 1, kind: Some(command::Kind::Prefill(prefill)) }, &mut bytes)
+            .unwrap();
+        let num_bytes = bytes.len();
+        let num_opened = step.chunks.iter().filter(|chunk| chunk.sampling.is_some()).count();
+        let most = self.limits.max_step_bytes + 40 * (step.rows.len() + step.chunks.len() + 1);
+        assert!(num_bytes <= most || num_opened == 1, "{num_bytes} bytes of {num_opened} openings");
+    }
+
     fn reply(&mut self) {
         let Some(reply) = self.in_flight.pop_front() else {
             return;
         };
+        let slots = self.scheduler.rows.iter().map(|(slot, running)| (running.sequence.id, slot.0));
+        let slots: BTreeMap<SequenceId, u32> = slots.collect();
         let events = self.scheduler.apply(reply.clone()).unwrap();
+        for Event { id, kind } in &events {
+            if let SequenceEvent::Failed(_) = kind {
+                self.shard.note_failure(slots[id]);
+                self.num_failed += 1;
+            }
+        }
         self.note(|| Entry::Apply(reply, events.clone()));
         events.into_iter().for_each(|event| self.see(event));
     }
@@ -345,9 +374,11 @@ proptest! {
         num_blocks in 1..24u32,
         window in 1..3usize,
         caches_prefixes in prop_oneof![4 => Just(true), 1 => Just(false)],
+        max_step_bytes in prop_oneof![3 => Just(proto::MAX_STEP_BYTES), 1 => 100..4000usize],
         is_logged in prop_oneof![15 => Just(false), 1 => Just(true)],
     ) {
-        let limits = Limits { caches_prefixes, ..limits(max_batch_size, max_batch_prefill_tokens, num_blocks) };
+        let limits = limits(max_batch_size, max_batch_prefill_tokens, num_blocks);
+        let limits = Limits { caches_prefixes, max_step_bytes, ..limits };
         let mut simulation = Simulation::new(limits.clone(), window, is_logged);
         for action in actions {
             simulation.act(action);
@@ -361,7 +392,7 @@ proptest! {
 
 /// Without this, the histories could be of a kind in which nothing happens.
 #[test]
-fn histories_share_and_preempt() {
+fn histories_share_preempt_and_fail() {
     let mut simulation = Simulation::new(limits(5, 20, 16), 2, true);
     for own in 0..30 {
         let prompt = Prompt { story: own % 2, shared_len: 12, own, own_len: 3 };
@@ -376,13 +407,17 @@ fn histories_share_and_preempt() {
         [submit, Action::Schedule, Action::Schedule, Action::Reply]
             .into_iter()
             .for_each(|action| simulation.act(action));
+        if own % 10 == 9 {
+            simulation.act(Action::Poison(own as usize));
+        }
     }
     simulation.drain();
     assert!(
-        simulation.num_preempted > 5 && simulation.num_cached > 100,
-        "{} {}",
+        simulation.num_preempted > 5 && simulation.num_cached > 100 && simulation.num_failed > 0,
+        "{} {} {}",
         simulation.num_preempted,
-        simulation.num_cached
+        simulation.num_cached,
+        simulation.num_failed
     );
     let (limits, log) = (simulation.limits.clone(), simulation.log.take());
     log.unwrap().replay(limits);

@@ -18,8 +18,16 @@ const BLOCK: u32 = 4;
 fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -> Limits {
     let eos_token_ids = vec![EOS];
     let block_size_tokens = BLOCK;
-    let caches_prefixes = true;
-    Limits { max_batch_size, max_batch_prefill_tokens, num_blocks, block_size_tokens, eos_token_ids, caches_prefixes }
+    let (caches_prefixes, max_step_bytes) = (true, proto::MAX_STEP_BYTES);
+    Limits {
+        max_batch_size,
+        max_batch_prefill_tokens,
+        num_blocks,
+        block_size_tokens,
+        eos_token_ids,
+        caches_prefixes,
+        max_step_bytes,
+    }
 }
 
 /// A prompt that shares no block with one of another length.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::{PromptLogprobs, SampledToken, StepReply, TopTokens};
+use proto::{PromptLogprobs, RowFailure, SampledToken, StepReply, TopTokens, row_failure};
 
 use super::super::{Limits, Step};
 use super::{BLOCK, EOS, TOKEN};
@@ -32,7 +32,12 @@ pub(super) struct ShardModel {
     cache: Vec<u64>,
     /// Prompt tokens read so far.
     pub(super) num_read: u64,
+    /// Blocks with poison in them of which the scheduler has heard.
+    known_bad: BTreeSet<u32>,
 }
+
+/// Stands for keys and values that are not finite: so are all that depend on them, and no token can be made of them.
+const POISON: u64 = u64::MAX;
 
 /// The seed of sequences that are masked.
 pub(super) const MASKED: u64 = 77;
@@ -44,6 +49,9 @@ pub(super) fn mask_behind(num_tokens: u32) -> Vec<u8> {
 
 /// The number that stands for the keys and values of `token` behind those of `before`.
 fn entry(before: u64, token: u32) -> u64 {
+    if before == POISON {
+        return POISON;
+    }
     (before ^ u64::from(token).wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(23)
 }
 
@@ -78,7 +86,7 @@ impl Row {
 impl ShardModel {
     pub(super) fn new(limits: &Limits) -> Self {
         let cache = vec![0; (limits.num_blocks * BLOCK) as usize];
-        Self { limits: limits.clone(), rows: BTreeMap::new(), cache, num_read: 0 }
+        Self { limits: limits.clone(), rows: BTreeMap::new(), cache, num_read: 0, known_bad: BTreeSet::new() }
     }
 
     /// Carries out a step.
@@ -135,13 +143,31 @@ impl ShardModel {
             sampled.push(row.slot);
         }
         for slot in sampled {
-            let token_id = self.sample(slot);
+            let token_id = self.sample(slot).unwrap_or_else(|| {
+                reply.failures.push(RowFailure { slot, kind: row_failure::Kind::NotFinite.into() });
+                0
+            });
             reply.tokens.push(SampledToken { slot, token_id, ..Default::default() });
         }
         let prompt_tokens: usize = step.chunks.iter().map(|chunk| chunk.token_ids.len()).sum();
         assert!(prompt_tokens <= self.limits.max_batch_prefill_tokens as usize, "prefill budget passed");
         assert!(slots.len() <= self.limits.max_batch_size as usize, "batch size passed");
         reply
+    }
+
+    /// Spoils the last entry of an open row.
+    pub(super) fn poison(&mut self, index: usize) {
+        let row = self.rows.values().nth(index % self.rows.len().max(1)).filter(|row| row.position > 0);
+        if let Some(row) = row {
+            let last = row.position - 1;
+            self.cache[(row.blocks[(last / BLOCK) as usize] * BLOCK + last % BLOCK) as usize] = POISON;
+        }
+    }
+
+    /// The scheduler hears that a row has failed: from here on nobody may be given its blocks to read.
+    pub(super) fn note_failure(&mut self, slot: u32) {
+        let has_poison = |block: &u32| self.cache[(block * BLOCK) as usize..][..BLOCK as usize].contains(&POISON);
+        self.known_bad.extend(self.rows[&slot].blocks.iter().filter(|block| has_poison(block)));
     }
 
     fn write(&mut self, slot: u32, position: u32, tokens: &[u32], new_blocks: &[u32]) {
@@ -158,6 +184,7 @@ impl ShardModel {
         let place = |position: u32| (blocks[(position / BLOCK) as usize] * BLOCK + position % BLOCK) as usize;
         for (position, token) in (position..end).zip(tokens) {
             self.check_nobody_reads(slot, blocks[(position / BLOCK) as usize]);
+            self.known_bad.remove(&blocks[(position / BLOCK) as usize]);
             let before = if position == 0 { 0 } else { self.cache[place(position - 1)] };
             self.cache[place(position)] = entry(before, *token);
         }
@@ -169,22 +196,28 @@ impl ShardModel {
         assert!(reader.is_none(), "slot {slot} writes block {block} of slot {}", reader.unwrap().0);
     }
 
-    /// Blocks of a prefix hold what its tokens make.
+    /// Blocks of a prefix hold what its tokens make, unless they are spoiled and nobody knows.
     fn check_cached(&self, blocks: &[u32], tokens: &[u32]) {
         let mut last = 0;
         for (position, token) in tokens.iter().enumerate() {
             last = entry(last, *token);
-            let place = blocks[position / BLOCK as usize] as usize * BLOCK as usize + position % BLOCK as usize;
+            let block = blocks[position / BLOCK as usize];
+            let place = block as usize * BLOCK as usize + position % BLOCK as usize;
+            if self.cache[place] == POISON {
+                assert!(!self.known_bad.contains(&block), "block {block} of a row that failed is read");
+                continue;
+            }
             assert_eq!(self.cache[place], last, "cached position {position} is not what it should be");
         }
     }
 
-    fn sample(&mut self, slot: u32) -> u32 {
+    fn sample(&mut self, slot: u32) -> Option<u32> {
         let row = self.rows.get_mut(&slot).unwrap();
         let last = row.position - 1;
         let place = row.blocks[(last / BLOCK) as usize] * BLOCK + last % BLOCK;
         let num_generated = row.position - row.prompt_len.unwrap();
-        row.last_token = next_token(self.cache[place as usize], num_generated);
-        row.last_token
+        let last = self.cache[place as usize];
+        row.last_token = if last == POISON { 0 } else { next_token(last, num_generated) };
+        (last != POISON).then_some(row.last_token)
     }
 }

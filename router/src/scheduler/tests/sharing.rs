@@ -1,5 +1,8 @@
 //! Blocks that several sequences have, blocks that nobody has any more, and sequences that must give theirs up.
 
+use proto::RowFailure;
+use proto::row_failure::Kind;
+
 use super::super::*;
 use super::{BLOCK, Rig, SequenceSpec, chunk_lens, limits, num_tokens, spec};
 
@@ -169,4 +172,86 @@ fn tokens_under_way_of_a_sequence_that_gave_way_are_dropped_and_made_again() {
     assert!(num_preempted > 0 && first < second);
     let alone = |spec: SequenceSpec| super::shard_model::completion(&spec.prompt, 6, true);
     assert_eq!(tokens, [alone(spec(7, 6)), alone(spec(6, 6))]);
+}
+
+/// Ends the sequence in slot 0 in the reply to the next step, for this reason.
+fn fail_first(rig: &mut Rig, kind: Kind) -> Vec<Event> {
+    let step = rig.scheduler.schedule(Instant::now()).unwrap();
+    let reply = rig.shard.run(&step);
+    let failures = vec![RowFailure { slot: 0, kind: kind.into() }];
+    rig.scheduler.apply(StepReply { failures, ..reply }).unwrap()
+}
+
+#[test]
+fn blocks_that_are_not_finite_are_read_anew() {
+    for (kind, num_cached) in [(Kind::NotFinite, 0), (Kind::Unspecified, 0), (Kind::NothingAllowed, 20)] {
+        let mut rig = Rig::new(limits(4, 100, 50));
+        rig.submit(prompt(20, &[500]));
+        drain(&mut rig);
+        // It shares five blocks of the one before, which may be the cause.
+        let id = rig.submit(prompt(20, &[600, 601, 602, 603]));
+        let events = fail_first(&mut rig, kind);
+        assert!(matches!(&events[..], [Event { id: of, kind: SequenceEvent::Failed(_) }] if *of == id), "{events:?}");
+        rig.submit(prompt(20, &[700]));
+        let (_, events) = rig.next();
+        let SequenceEvent::Admitted { num_cached: found, .. } = events[0].kind else { panic!("{events:?}") };
+        assert_eq!(found, num_cached, "{kind:?}");
+        drain(&mut rig);
+        // What is forgotten is evicted first, and every block can be had.
+        rig.submit(SequenceSpec { prompt: (9000..9190).collect(), ..spec(1, 10) });
+        drain(&mut rig);
+        assert_eq!(rig.usage().num_used_blocks, 0);
+    }
+}
+
+#[test]
+fn who_shares_with_a_row_that_fails_goes_on() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    let first = rig.submit(prompt(20, &[500]));
+    rig.next();
+    let second = rig.submit(SequenceSpec { max_new_tokens: 9, ..prompt(20, &[600]) });
+    rig.next();
+    let events = fail_first(&mut rig, Kind::NotFinite);
+    let tokens = events.iter().filter(|event| matches!(event.kind, SequenceEvent::Token { .. }));
+    assert_eq!(tokens.map(|event| event.id).collect::<Vec<_>>(), [second]);
+    assert!(!rig.scheduler.cancel(first), "it has ended");
+    let mut num_more = 0;
+    while rig.usage().num_running > 0 {
+        num_more += num_tokens(&rig.next().1);
+    }
+    assert_eq!(num_more, 7);
+    drain(&mut rig);
+    assert!(rig.shard.rows.is_empty());
+}
+
+/// With two steps under way the second one's reply comes when the sequence is gone, and its slot has another.
+#[test]
+fn what_is_under_way_for_a_row_that_fails_is_dropped() {
+    let mut rig = Rig::new(limits(1, 100, 50));
+    rig.submit(spec(3, 9));
+    let [first, second] = [(); 2].map(|()| rig.scheduler.schedule(Instant::now()).unwrap());
+    let mut replies = [&first, &second].map(|step| {
+        let failures = vec![RowFailure { slot: 0, kind: Kind::NotFinite.into() }];
+        StepReply { failures, ..rig.shard.run(step) }
+    });
+    let next = rig.submit(spec(5, 2));
+    assert_eq!(rig.scheduler.apply(std::mem::take(&mut replies[0])).unwrap().len(), 1);
+    let third = rig.scheduler.schedule(Instant::now()).unwrap();
+    assert_eq!((third.releases.as_slice(), third.chunks.len()), ([SlotId(0)].as_slice(), 1));
+    let reply = rig.shard.run(&third);
+    assert_eq!(rig.scheduler.apply(std::mem::take(&mut replies[1])).unwrap(), []);
+    let events = rig.scheduler.apply(reply).unwrap();
+    assert_eq!((events.len(), events[0].id), (1, next));
+}
+
+#[test]
+fn a_failure_of_nobody_is_a_mismatch() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    rig.submit(spec(3, 9));
+    let step = rig.scheduler.schedule(Instant::now()).unwrap();
+    let reply = rig.shard.run(&step);
+    let failures = vec![RowFailure { slot: 1, kind: Kind::NotFinite.into() }];
+    let result = rig.scheduler.apply(StepReply { failures, ..reply.clone() });
+    assert_eq!(result, Err(ReplyMismatch::FailedSlot { got: 1 }));
+    assert_eq!(rig.scheduler.apply(reply).unwrap().len(), 1);
 }

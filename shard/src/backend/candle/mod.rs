@@ -147,7 +147,7 @@ impl CandleBackend {
             let prompt_tokens = self.prompt_tokens(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
             // Later steps name no tokens, so those that were made are part of what must agree.
-            let made = tokens.iter().map(|token: &SampledToken| u64::from(token.token_id));
+            let made = tokens.iter().map(SampledToken::identity);
             let fingerprint = batch.fingerprint(self.fingerprint).numbers(made).value();
             Ok(StepOutput { tokens, prompt_tokens, fingerprint })
         })

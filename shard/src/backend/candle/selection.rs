@@ -4,6 +4,8 @@
 //! A threshold is found digit by digit, as in a radix sort that keeps only the digit's group which holds it: three
 //! passes over a vocabulary of any size. Sums are f64, in the order of the vocabulary. Nothing here panics on NaN.
 
+use proto::MAX_TIED_TOKENS;
+
 /// Digits of a key, from the highest: 11, 11 and 10 bits.
 const DIGITS: [(u32, u32); 3] = [(21, 11), (10, 11), (0, 10)];
 
@@ -39,7 +41,8 @@ pub(super) fn inverse_cdf(probabilities: &[f32], u: f64) -> usize {
     last_possible
 }
 
-/// Indices of the scores that are at least the n-th largest and above minus infinity, largest first, then lowest first.
+/// Indices of the scores that are at least the n-th largest and above minus infinity, largest first, then lowest first; of those
+/// that tie with the n-th at most [`MAX_TIED_TOKENS`].
 pub(super) fn top_tokens(scores: &[f32], n: usize) -> Vec<usize> {
     if n == 0 {
         return Vec::new();
@@ -50,6 +53,7 @@ pub(super) fn top_tokens(scores: &[f32], n: usize) -> Vec<usize> {
     // The sum makes both zeroes one.
     let key = |index: usize| scores[index] + 0.0;
     indices.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
+    indices.truncate(n.saturating_add(MAX_TIED_TOKENS));
     indices
 }
 
@@ -167,5 +171,6 @@ mod tests {
         assert_eq!(top_tokens(&scores, 3), [1, 4, 3, 5]);
         assert_eq!(top_tokens(&scores, 9), [1, 4, 3, 5, 0]);
         assert!(top_tokens(&scores, 0).is_empty());
+        assert_eq!(top_tokens(&[0.5; 1000], 3), (0..3 + MAX_TIED_TOKENS).collect::<Vec<_>>());
     }
 }

@@ -17,9 +17,9 @@ const Q_PROJ: &str = "model.layers.0.self_attn.q_proj.weight";
 const K_PROJ: &str = "model.layers.0.self_attn.k_proj.weight";
 
 /// A safetensors file, taken apart.
-struct Parts {
+pub(super) struct Parts {
     header: Map<String, Value>,
-    data: Vec<u8>,
+    pub(super) data: Vec<u8>,
 }
 
 impl Parts {
@@ -35,7 +35,7 @@ impl Parts {
     }
 
     /// Start and end of a tensor.
-    fn offsets(&mut self, tensor: &str) -> [usize; 2] {
+    pub(super) fn offsets(&mut self, tensor: &str) -> [usize; 2] {
         serde_json::from_value(self.header[tensor]["data_offsets"].clone()).unwrap()
     }
 
@@ -56,7 +56,7 @@ impl Parts {
 /// What is done to a directory with a good checkpoint.
 type Damage = fn(&Path);
 
-fn rewrite(directory: &Path, change: impl FnOnce(&mut Parts)) {
+pub(super) fn rewrite(directory: &Path, change: impl FnOnce(&mut Parts)) {
     let path = directory.join(FILE);
     let mut parts = Parts::read(&path);
     change(&mut parts);
@@ -69,7 +69,7 @@ fn rewrite_bytes(directory: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     fs::write(directory.join(FILE), bytes).unwrap();
 }
 
-fn set_config(directory: &Path, key: &str, value: Value) {
+pub(super) fn set_config(directory: &Path, key: &str, value: Value) {
     let path = directory.join("config.json");
     let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     config[key] = value;

@@ -4,6 +4,7 @@
 
 mod configs;
 mod corrupted;
+mod failures;
 mod families;
 mod gguf;
 mod independence;

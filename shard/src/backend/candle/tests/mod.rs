@@ -3,6 +3,7 @@
 //! The graphs come from `sampling`; another backend must agree with what is checked here.
 
 mod draws;
+mod legal_range;
 mod processors;
 mod watermark;
 
@@ -13,7 +14,7 @@ use proto::SamplingParams;
 use super::*;
 use crate::batch::RowSampler;
 use crate::graph::Graph;
-use crate::sampling::Samplers;
+use crate::sampling::{BatchSampler, Samplers};
 
 const VOCAB_SIZE: usize = 6;
 const PROMPT: [i32; 3] = [0, 1, 1];

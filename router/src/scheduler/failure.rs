@@ -1,0 +1,40 @@
+//! Rows that cannot go on: a shard says so of one of a step, and the others go on.
+//!
+//! Door: [`Scheduler::fail`]. The sequence ends with one event; what is under way for it is dropped when it comes, as for every
+//! sequence that has ended. Blocks of numbers that are not finite leave the prefix cache, those too that it found there: whoever
+//! comes next computes them anew.
+
+use proto::RowFailure;
+use proto::row_failure::Kind;
+
+use super::rows::SlotId;
+use super::step::Outstanding;
+use super::{Event, Scheduler, SequenceEvent};
+
+impl Scheduler {
+    /// Ends the sequence that a reply to `outstanding` says has failed; `None` where it has ended already.
+    pub(super) fn fail(&mut self, failure: &RowFailure, outstanding: &Outstanding) -> Option<Event> {
+        let slot = SlotId(failure.slot);
+        let admission = outstanding.admission(slot);
+        self.rows.get_mut(slot).filter(|running| Some(running.admission) == admission)?;
+        let sequence = match failure.kind() {
+            Kind::NothingAllowed => self.release(slot)?,
+            Kind::NotFinite | Kind::Unspecified => {
+                let running = self.rows.remove(slot)?;
+                self.pool.forget(&running.table);
+                self.give_back(slot, running)
+            }
+        };
+        Some(Event { id: sequence.id, kind: SequenceEvent::Failed(reason(failure.kind()).to_owned()) })
+    }
+}
+
+/// What the client is told.
+fn reason(kind: Kind) -> &'static str {
+    match kind {
+        Kind::NothingAllowed => "no token is allowed here",
+        Kind::NotFinite | Kind::Unspecified => {
+            "the model's numbers for this sequence are not finite; other sequences are not affected"
+        }
+    }
+}

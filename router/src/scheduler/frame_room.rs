@@ -1,0 +1,59 @@
+//! How much goes into one step, so that its command fits in a frame however many rows there are.
+//!
+//! Door: [`FrameRoom`]. Half of [`Limits::max_step_bytes`] is for sequences that are opened: what the prefix cache has of a prompt is
+//! told in full. An eighth is for tokens that are read, a quarter for masks. A sequence that takes more than its half is opened
+//! alone; it fits, because sequences are shorter than [`MAX_SEQUENCE_TOKENS`](proto::MAX_SEQUENCE_TOKENS).
+
+use proto::TOKEN_BYTES;
+
+use super::Limits;
+use super::sequence::Sequence;
+
+/// A slot, a position, sampling parameters but for their biases.
+const ROW_BYTES: usize = 200;
+const LOGIT_BIAS_BYTES: usize = 13;
+const BLOCK_BYTES: usize = 5;
+
+/// What is left of a step's frame.
+#[derive(Debug)]
+pub(super) struct FrameRoom {
+    opening_bytes: usize,
+    is_empty: bool,
+}
+
+impl FrameRoom {
+    /// A step with nothing in it.
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self { opening_bytes: limits.max_step_bytes / 2, is_empty: true }
+    }
+
+    /// Most tokens that a step reads.
+    pub(super) fn max_read_tokens(limits: &Limits) -> u32 {
+        let most = (limits.max_step_bytes / 8 / TOKEN_BYTES).max(1);
+        limits.max_batch_prefill_tokens.min(u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    /// Most sequences with masks of so many bytes that run at once.
+    pub(super) fn max_masked(limits: &Limits, mask_bytes: usize) -> usize {
+        (limits.max_step_bytes / 4 / (mask_bytes + ROW_BYTES)).max(1)
+    }
+
+    /// Whether a sequence can be opened in this step.
+    pub(super) fn has_room(&self, sequence: &Sequence, block_size_tokens: u32) -> bool {
+        self.is_empty || opening_bytes(sequence, block_size_tokens) <= self.opening_bytes
+    }
+
+    /// Opens a sequence.
+    pub(super) fn take(&mut self, sequence: &Sequence, block_size_tokens: u32) {
+        self.is_empty = false;
+        self.opening_bytes = self.opening_bytes.saturating_sub(opening_bytes(sequence, block_size_tokens));
+    }
+}
+
+/// What the first chunk of a sequence takes at most, whatever part of it is cached.
+fn opening_bytes(sequence: &Sequence, block_size_tokens: u32) -> usize {
+    let num_tokens = sequence.tokens.len();
+    let num_blocks = num_tokens / block_size_tokens as usize + 1;
+    let num_biases = sequence.sampling.logit_bias.len();
+    ROW_BYTES + num_tokens * TOKEN_BYTES + num_blocks * BLOCK_BYTES + num_biases * LOGIT_BIAS_BYTES
+}

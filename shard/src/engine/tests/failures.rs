@@ -1,0 +1,177 @@
+//! A row that cannot go on fails alone: the reply says so, and its neighbours' tokens are the same bits as without it.
+//!
+//! On the CPU with one rank and two, with every type of keys and values, on XLA-CPU and on the mock.
+
+use proto::row_failure::Kind;
+use proto::{Decode, PromptChunk, RowFailure, SampledToken, SamplingParams, StepReply};
+
+use super::corrupted::{rewrite, set_config};
+use super::independence::{bits, prompt, sampling};
+use super::ranks::{Engines, on_cpu_ranks};
+use super::{FIXTURES, Rig, args, fixture, ids};
+use crate::args::{Device, KvCacheDtype};
+use crate::plugins::PluginKind;
+use crate::plugins::testing::plugin_path;
+
+/// The token of which the model makes what is not finite.
+const BAD: u32 = 100;
+
+/// A checkpoint of finite numbers, in which the embedding of [`BAD`] becomes infinite when it is used.
+fn overflowing() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture("families/granite-bias").join(file), directory.path().join(file)).unwrap();
+    }
+    set_config(directory.path(), "embedding_multiplier", 2.0.into());
+    rewrite(directory.path(), |parts| {
+        let [start, end] = parts.offsets("model.embed_tokens.weight");
+        let row_bytes = (end - start) / 128;
+        let row = &mut parts.data[start + BAD as usize * row_bytes..][..row_bytes];
+        row.copy_from_slice(&2e38_f32.to_le_bytes().repeat(row_bytes / 4));
+    });
+    directory
+}
+
+fn on_two_ranks() -> Rig {
+    on_cpu_ranks(fixture(FIXTURES[0]).to_str().unwrap(), 2)
+}
+
+fn failures(reply: &StepReply) -> Vec<(u32, Kind)> {
+    reply.failures.iter().map(|failure: &RowFailure| (failure.slot, failure.kind())).collect()
+}
+
+fn tokens_of(reply: &StepReply, slot: u32) -> SampledToken {
+    reply.tokens.iter().find(|token| token.slot == slot).unwrap().clone()
+}
+
+/// A row beside one that fails, then another row in the slot and the blocks that were left; and both as they are alone.
+fn beside_a_failure(rig: &mut Rig) -> [Vec<SampledToken>; 4] {
+    let (observed, later) = (vec![5, 6, 7, 8, 9], vec![11, 12, 13]);
+    let alone = rig.generate(1, &observed, SamplingParams::greedy(), 6);
+    let later_alone = rig.generate(3, &later, sampling(3), 6);
+    let chunks = vec![
+        rig.chunk(1, &observed, Some(SamplingParams::greedy()), true),
+        rig.chunk(2, &[5, 6, BAD, 8, 9], Some(SamplingParams::greedy()), true),
+    ];
+    let reply = rig.prefill(chunks, vec![]);
+    assert_eq!(failures(&reply), [(2, Kind::NotFinite)]);
+    let mut together = vec![tokens_of(&reply, 1)];
+    for step in 1..6 {
+        // The router hears of it a step late.
+        let mut rows = vec![rig.row(1)];
+        rows.extend((step < 2).then(|| rig.row(2)));
+        let reply = rig.engine.decode(&Decode { rows }).unwrap();
+        assert_eq!(failures(&reply), if step < 2 { vec![(2, Kind::NotFinite)] } else { vec![] });
+        together.push(tokens_of(&reply, 1));
+        if step == 1 {
+            rig.release(2);
+        }
+    }
+    rig.release(1);
+    let later_together = rig.generate(2, &later, sampling(3), 6);
+    [alone, together, later_alone, later_together]
+}
+
+#[test]
+fn a_row_that_is_not_finite_leaves_all_others_as_they_are() {
+    let directory = overflowing();
+    let model_id = directory.path().to_str().unwrap();
+    let mut rigs = Vec::new();
+    for kv_cache_dtype in [KvCacheDtype::F32, KvCacheDtype::Bf16, KvCacheDtype::Int8] {
+        let mut args = args(model_id, Device::Cpu);
+        args.model.kv_cache_dtype = kv_cache_dtype;
+        rigs.push(Rig::warm(Engines::load(&[args]).unwrap()));
+    }
+    rigs.push(on_cpu_ranks(model_id, 2));
+    for mut rig in rigs {
+        let [alone, together, later_alone, later_together] = beside_a_failure(&mut rig);
+        assert_eq!(bits(&together), bits(&alone));
+        assert_eq!(bits(&later_together), bits(&later_alone));
+    }
+    if plugin_path(PluginKind::Cpu).is_some() {
+        let mut rig = Rig::warm_for(Engines::load(&[args(model_id, Device::XlaCpu)]).unwrap(), 4);
+        let [alone, together, later_alone, later_together] = beside_a_failure(&mut rig);
+        assert_eq!((ids(&together), ids(&later_together)), (ids(&alone), ids(&later_alone)));
+    }
+}
+
+/// Its logits come later, if at all: the chunk that has the token is the last that needs to be read.
+#[test]
+fn prompt_logprobs_that_are_not_finite_are_a_failure_before_the_prompt_is_read() {
+    let directory = overflowing();
+    let mut rig = Rig::new(directory.path().to_str().unwrap(), Device::Cpu);
+    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
+    let chunks = vec![
+        rig.chunk(1, &[5, 6, BAD, 8], Some(params.clone()), false),
+        rig.chunk(2, &[5, 6, 7, 8], Some(params), false),
+    ];
+    let reply = rig.prefill(chunks, vec![]);
+    assert_eq!((failures(&reply), reply.tokens.len()), (vec![(1, Kind::NotFinite)], 0));
+    assert!(reply.prompt_logprobs[1].logprobs.iter().skip(1).all(|logprob| logprob.is_finite()));
+}
+
+#[test]
+fn a_row_that_may_choose_nothing_fails_alone() {
+    let rigs = [Some(Rig::mock()), Some(Rig::fixture(FIXTURES[0])), Some(on_two_ranks())];
+    for mut rig in rigs.into_iter().chain([Rig::xla_fixture(FIXTURES[0])]).flatten() {
+        let nothing = Some(vec![0; rig.engine.info().vocab_size.div_ceil(8) as usize]);
+        for params in [SamplingParams::greedy(), sampling(4)] {
+            let params = SamplingParams { min_new_tokens: 3, ..params };
+            let alone = rig.generate(1, &prompt(20, 0), params.clone(), 3);
+            let chunk = rig.chunk(2, &prompt(7, 1), Some(params.clone()), true);
+            let chunks = vec![
+                rig.chunk(1, &prompt(20, 0), Some(params.clone()), true),
+                PromptChunk { allowed_tokens: nothing.clone(), ..chunk },
+            ];
+            let reply = rig.prefill(chunks, vec![]);
+            assert_eq!(failures(&reply), [(2, Kind::NothingAllowed)]);
+            let rows = vec![rig.row(1), proto::DecodeRow { allowed_tokens: nothing.clone(), ..rig.row(2) }];
+            let reply = [reply, rig.engine.decode(&Decode { rows }).unwrap()];
+            assert_eq!(failures(&reply[1]), [(2, Kind::NothingAllowed)]);
+            let tokens: Vec<SampledToken> =
+                reply.iter().map(|reply| tokens_of(reply, 1)).chain([rig.next(1)]).collect();
+            assert_eq!(ids(&tokens), ids(&alone));
+            [1, 2].into_iter().for_each(|slot| rig.release(slot));
+        }
+    }
+}
+
+/// Numbers at the ends of the legal ranges, alone and together, and with a mask that leaves one token.
+#[test]
+fn extreme_parameters_make_tokens() {
+    let drawn = SamplingParams { is_greedy: false, seed: 7, top_n_tokens: 5, ..SamplingParams::greedy() };
+    let smallest = f32::from_bits(1);
+    let mut extremes = Vec::new();
+    for temperature in [smallest, 1e-40, f32::MIN_POSITIVE, 1e-20, 1e-6, 1e6, f32::MAX] {
+        extremes.push(SamplingParams { temperature, ..drawn.clone() });
+        for repetition_penalty in [0.01, 100.0] {
+            extremes.push(SamplingParams { temperature, repetition_penalty, ..drawn.clone() });
+        }
+    }
+    for share in [smallest, 1e-20, 1.0 - f32::EPSILON / 2.0] {
+        let shares = SamplingParams { top_p: share, typical_p: share, min_p: share, ..drawn.clone() };
+        extremes.push(SamplingParams { temperature: smallest, ..shares.clone() });
+        extremes.push(shares);
+    }
+    let rigs = [Some(Rig::fixture(FIXTURES[0])), Some(on_two_ranks())];
+    for mut rig in rigs.into_iter().chain([Rig::xla_fixture(FIXTURES[0])]).flatten() {
+        let mut one = vec![0; rig.engine.info().vocab_size.div_ceil(8) as usize];
+        one[0] = 1 << 5;
+        let best = rig.generate(1, &prompt(20, 0), SamplingParams::greedy(), 1).remove(0);
+        for params in &extremes {
+            let chunk = rig.chunk(2, &prompt(20, 0), Some(params.clone()), true);
+            let chunks = vec![
+                rig.chunk(1, &prompt(20, 0), Some(params.clone()), true),
+                PromptChunk { allowed_tokens: Some(one.clone()), ..chunk },
+            ];
+            let reply = rig.prefill(chunks, vec![]);
+            assert_eq!(failures(&reply), [], "{params:?}");
+            assert!(reply.tokens.iter().all(|token| token.logprob.is_finite()), "{params:?}: {reply:?}");
+            assert_eq!((reply.tokens[1].token_id, reply.tokens[1].logprob), (5, 0.0), "{params:?}");
+            if params.temperature < 1e-9 && params.repetition_penalty == 1.0 {
+                assert_eq!((reply.tokens[0].token_id, reply.tokens[0].logprob), (best.token_id, 0.0), "{params:?}");
+            }
+            [1, 2].into_iter().for_each(|slot| rig.release(slot));
+        }
+    }
+}
