@@ -31,6 +31,7 @@
 pub mod exit_status;
 pub mod frame;
 mod sampling;
+mod sampling_error;
 
 mod message {
     include!(concat!(env!("OUT_DIR"), "/hilo.v1.rs"));
@@ -40,7 +41,8 @@ pub use frame::{
     FrameError, HEADER_BYTES, MAX_FRAME_BYTES, MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_VOCAB_SIZE, TOKEN_BYTES,
 };
 pub use message::*;
-pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS, SamplingError};
+pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS};
+pub use sampling_error::SamplingError;
 
 /// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
 pub const PROTOCOL_VERSION: u32 = 4;

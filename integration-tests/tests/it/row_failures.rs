@@ -17,21 +17,23 @@ const REASON: &str = "the model's numbers for this sequence are not finite";
 fn write_model(directory: &Path) {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
     for file in ["generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(demo.join(file), directory.join(file)).unwrap();
+        std::fs::copy(demo.join(file), directory.join(file)).expect("the demo is there");
     }
-    let mut config: Value = serde_json::from_slice(&std::fs::read(demo.join("config.json")).unwrap()).unwrap();
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(demo.join("config.json")).expect("the demo is there"))
+            .expect("config.json is JSON");
     config["architectures"] = json!(["GraniteForCausalLM"]);
     config["tie_word_embeddings"] = false.into();
     config["embedding_multiplier"] = 2.0.into();
     config["attention_multiplier"] = (1.0 / 32.0_f64.sqrt()).into();
-    std::fs::write(directory.join("config.json"), config.to_string()).unwrap();
+    std::fs::write(directory.join("config.json"), config.to_string()).expect("the folder can be written");
 
-    let file = std::fs::read(demo.join("model.safetensors")).unwrap();
-    let header_len = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
-    let mut header: Value = serde_json::from_slice(&file[8..8 + header_len]).unwrap();
+    let file = std::fs::read(demo.join("model.safetensors")).expect("the demo is there");
+    let header_len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+    let mut header: Value = serde_json::from_slice(&file[8..8 + header_len]).expect("the head is JSON");
     let mut data = file[8 + header_len..].to_vec();
     let embeddings = header["model.embed_tokens.weight"].clone();
-    let [start, end]: [usize; 2] = serde_json::from_value(embeddings["data_offsets"].clone()).unwrap();
+    let [start, end]: [usize; 2] = serde_json::from_value(embeddings["data_offsets"].clone()).expect("two offsets");
     let table = data[start..end].to_vec();
     let mut head = embeddings;
     head["data_offsets"] = json!([data.len(), data.len() + table.len()]);
@@ -42,7 +44,7 @@ fn write_model(directory: &Path) {
     data.extend(table);
     let header = header.to_string();
     let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
-    std::fs::write(directory.join("model.safetensors"), bytes).unwrap();
+    std::fs::write(directory.join("model.safetensors"), bytes).expect("the folder can be written");
 }
 
 /// The first blocks are those of good prompts too.
@@ -62,9 +64,13 @@ fn check_refused(client: &Client) {
     let response = client.post("/v1/completions", &body(true, false));
     assert_eq!(response.status, 424, "{}", response.text);
     let error = &response.json()["error"];
-    assert!(error["message"].as_str().unwrap().contains(REASON) && error["code"] == "generation", "{error}");
-    let (status, lines) = client.open("/v1/completions", &body(true, true)).unwrap();
-    let lines: Vec<String> = lines.map(|line| line.unwrap()).filter(|line| line.contains(REASON)).collect();
+    assert!(
+        error["message"].as_str().expect("a sentence").contains(REASON) && error["code"] == "generation",
+        "{error}"
+    );
+    let (status, lines) = client.open("/v1/completions", &body(true, true)).expect("the server answers");
+    let lines: Vec<String> =
+        lines.map(|line| line.expect("the stream ends whole")).filter(|line| line.contains(REASON)).collect();
     assert_eq!((status, lines.len()), (200, 1), "{lines:?}");
 }
 
