@@ -490,7 +490,9 @@ mod tests {
     #[test]
     fn every_flag_has_its_environment_twin() {
         for flag in Cli::command().get_arguments() {
-            let Some(long) = flag.get_long().filter(|long| !["help", "hostname", "model-path", "ready-path"].contains(long)) else {
+            let Some(long) =
+                flag.get_long().filter(|long| !["help", "hostname", "model-path", "ready-path"].contains(long))
+            else {
                 continue;
             };
             let twin = long.to_uppercase().replace('-', "_");
