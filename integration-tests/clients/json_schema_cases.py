@@ -246,7 +246,6 @@ REFUSED = {
     "contains": (arr(whole(0, 9), contains={"const": 1}), "contains"),
     "dependentRequired": ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
     "propertyNames": ({"type": "object", "propertyNames": {"maxLength": 3}}, "propertyNames"),
-    "unevaluatedProperties": ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
     "unknown format": ({"type": "string", "format": "strange"}, "format"),
     "unknown type": ({"type": "strange"}, "strange"),
     "remote reference": ({"$ref": "https://example.org/x"}, "example.org"),
