@@ -333,7 +333,7 @@ fn is_large(name: &str) -> bool {
     name.ends_with(".safetensors")
 }
 
-/// What git calls a file.
+/// Returns the id that git gives to a file: the SHA-1 of its length and its bytes.
 fn git_sha1(bytes: &[u8]) -> String {
     let hash = Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,4 +1,4 @@
-//! Who reads what the launcher writes: tests, or somebody who has stopped, left or never came.
+//! Readers of the launcher's log: the tests, or somebody who has stopped reading, has left, or never came.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write as _, pipe};
@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::ioctl_fionbio;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// What is at the other end of stdout.
+/// The reader at the other end of the launcher's stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogReader {
     /// The harness, which reads every line; stderr is that of the test.
@@ -27,7 +27,7 @@ pub enum LogReader {
     Gone,
 }
 
-/// What the harness does with the stream.
+/// The stream that the harness reads, or the end of a pipe that it keeps open and does not read.
 #[derive(Debug)]
 pub(crate) enum Reading {
     Stdout,

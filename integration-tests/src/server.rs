@@ -78,7 +78,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Who reads the log; otherwise the harness reads stdout.
+    /// Sets the reader of the log. By default the harness reads stdout.
     #[must_use]
     pub fn log_reader(mut self, reader: LogReader) -> Self {
         self.reader = reader;
@@ -370,7 +370,8 @@ pub fn send_signal(pid: i32, signal: Signal) {
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-/// The launcher: the one that `HILO_TEST_EXECUTABLE` names, or else built once per test process in the profile of the tests.
+/// Returns the path of the launcher: the one in `HILO_TEST_EXECUTABLE`, or one that is built once per test process in
+/// the tests' profile.
 pub fn executable() -> &'static Path {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     EXECUTABLE.get_or_init(|| {

@@ -19,9 +19,9 @@ pub(crate) struct Attack {
     pub(crate) requests: fn() -> Vec<Request>,
     /// How a connection treats its request and the answer.
     pub(crate) manner: Manner,
-    /// Whether nobody reads the log of the server.
+    /// True where nobody reads the log of the server.
     pub(crate) is_log_unread: bool,
-    /// Whether the server is known not to withstand it yet: such an attack runs only when it is named.
+    /// True where the server does not withstand the attack yet. It runs only when it is named then.
     pub(crate) is_open: bool,
 }
 
