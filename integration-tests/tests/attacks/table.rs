@@ -10,7 +10,7 @@ const SHORT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Every attack.
 pub(crate) const TABLE: &[Attack] = &[
-    Attack { is_open: true, pause: SHORT_PAUSE, ..Attack::new("extreme-parameters", requests::extreme_parameters) },
+    Attack { pause: SHORT_PAUSE, ..Attack::new("extreme-parameters", requests::extreme_parameters) },
     Attack { is_open: true, connections: 3, ..Attack::new("nested-grammars", requests::nested_grammars) },
     Attack { is_open: true, connections: 6, ..Attack::new("long-stop-strings", requests::long_stop_strings) },
     Attack {
@@ -38,7 +38,7 @@ pub(crate) const TABLE: &[Attack] = &[
     Attack { connections: 200, manner: Manner::SendHalf, ..Attack::new("half-sent-bodies", requests::large_bodies) },
     Attack { connections: 400, manner: Manner::SendHead, ..Attack::new("half-sent-heads", requests::short_requests) },
     Attack { connections: 12, ..Attack::new("large-bodies", requests::large_bodies) },
-    Attack { is_open: true, connections: 8, ..Attack::new("many-properties", requests::many_properties) },
+    Attack { connections: 8, ..Attack::new("many-properties", requests::many_properties) },
     Attack {
         connections: 4,
         pause: SHORT_PAUSE,
