@@ -7,7 +7,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use subtle::{Choice, ConstantTimeEq};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::tenant::Tenant;
 
 /// A key. It cannot be printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -73,7 +75,13 @@ impl ApiKeys {
             }
             keys.extend(of_file);
         }
-        Ok(Self(keys))
+        let mut once: Vec<ApiKey> = Vec::with_capacity(keys.len());
+        for key in keys {
+            if !once.contains(&key) {
+                once.push(key);
+            }
+        }
+        Ok(Self(once))
     }
 
     /// Whether everybody may call.
@@ -81,10 +89,20 @@ impl ApiKeys {
         self.0.is_empty()
     }
 
-    /// Whether it is one of the keys. All of them are looked at.
-    pub(crate) fn accept(&self, given: &str) -> bool {
-        let is_same = |key: &ApiKey| key.0.as_bytes().ct_eq(given.as_bytes());
-        self.0.iter().map(is_same).fold(Choice::from(0), |found, is_same| found | is_same).into()
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whose key it is, if it is one. All of them are looked at.
+    pub(crate) fn tenant(&self, given: &str) -> Option<Tenant> {
+        let (mut is_known, mut place) = (Choice::from(0), 0);
+        for (index, key) in (0..).zip(&self.0) {
+            let is_same = key.0.as_bytes().ct_eq(given.as_bytes());
+            place.conditional_assign(&index, is_same);
+            is_known |= is_same;
+        }
+        bool::from(is_known).then(|| Tenant::new(place))
     }
 }
 
@@ -106,7 +124,7 @@ mod tests {
         let good = ["\u{feff}first\r\nsecond\r\n", "first\nsecond", "\u{feff}# team\n\n first\t\n#\nsecond\n\n"];
         for text in good {
             let keys = ApiKeys(keys_of(text).unwrap());
-            assert!(keys.0.len() == 2 && keys.accept("first") && keys.accept("second"), "{text:?}");
+            assert!(keys.0.len() == 2 && keys.tenant("first").is_some() && keys.tenant("second").is_some(), "{text:?}");
         }
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
@@ -124,10 +142,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
         std::fs::write(&path, "# team a\nfirst\n\n  second  \n").unwrap();
-        let given = ["given".parse().unwrap()];
+        let given = ["given".parse().unwrap(), "first".parse().unwrap(), "given".parse().unwrap()];
         let keys = ApiKeys::load(&given, Some(&path)).unwrap();
-        assert!(["given", "first", "second"].iter().all(|key| keys.accept(key)));
-        assert!(["", "firs", "first ", "First", "# team a"].iter().all(|key| !keys.accept(key)));
+        let tenants = ["given", "first", "second"].map(|key| keys.tenant(key).unwrap().index());
+        assert_eq!((tenants, keys.len()), ([0, 1, 2], 3), "a key that is given twice is one");
+        assert!(["", "firs", "first ", "First", "# team a"].iter().all(|key| keys.tenant(key).is_none()));
         assert!(!format!("{keys:?}").contains("first"), "{keys:?}");
         std::fs::write(&path, "# nobody\n").unwrap();
         assert!(ApiKeys::load(&given, Some(&path)).unwrap_err().to_string().ends_with("one per line is expected"));

@@ -235,6 +235,10 @@ pub struct BatchingArgs {
     #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching: bool,
 
+    /// Only requests with the same API key share what was computed for their prompts: true or false [default: true where there are several keys]
+    #[arg(long, env, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
+    pub prefix_caching_by_key: Option<bool>,
+
     /// Accepted for compatibility; without effect, because waiting sequences are admitted at every step
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
@@ -362,6 +366,7 @@ impl BatchingArgs {
             max_batch_total_tokens,
             kv_cache_memory,
             prefix_caching,
+            prefix_caching_by_key,
             max_waiting_tokens,
             max_batch_size,
             step_window,
@@ -372,6 +377,7 @@ impl BatchingArgs {
         argv.optional("--max-batch-total-tokens", max_batch_total_tokens.as_ref());
         argv.optional("--kv-cache-memory", kv_cache_memory.as_ref());
         argv.flag("--prefix-caching", prefix_caching);
+        argv.optional("--prefix-caching-by-key", prefix_caching_by_key.as_ref());
         argv.flag("--max-waiting-tokens", max_waiting_tokens);
         argv.optional("--max-batch-size", max_batch_size.as_ref());
         argv.flag("--step-window", step_window);

@@ -49,6 +49,10 @@ pub(crate) struct Config {
     pub(crate) batching: BatchingArgs,
 }
 
+/// Tokens are shorter than this on average, whatever the language; small limits still allow [`MIN_INPUT_LIMIT_BYTES`].
+const MAX_BYTES_PER_TOKEN: usize = 256;
+const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
+
 /// What one request may ask for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestLimits {
@@ -67,6 +71,17 @@ pub(crate) struct RequestLimits {
     pub(crate) num_eos_tokens: usize,
     /// Time that a request may take in all.
     pub(crate) request_timeout: Option<Duration>,
+    /// API keys that share the server; without any, everybody is one.
+    pub(crate) num_tenants: usize,
+    /// They do not find each other's prompts in the prefix cache.
+    pub(crate) separates_tenants: bool,
+}
+
+impl RequestLimits {
+    /// Longest text of a prompt. One with more bytes per allowed token is not worth the time to tokenize it.
+    pub(crate) fn max_input_bytes(&self) -> usize {
+        (self.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES)
+    }
 }
 
 /// The limits that hold while serving.
@@ -203,6 +218,8 @@ impl Config {
                 vocab_size: model.vocab_size,
                 num_eos_tokens: model.eos_token_ids.len(),
                 request_timeout: self.limits.request_timeout.map(Duration::from_secs),
+                num_tenants: self.api_keys.len().max(1),
+                separates_tenants: self.batching.prefix_caching_by_key.unwrap_or(self.api_keys.len() > 1),
             },
             scheduler: scheduler::Limits {
                 max_batch_size,

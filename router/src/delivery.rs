@@ -161,11 +161,10 @@ fn num_bytes(event: &SequenceEvent) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-    use std::sync::Arc;
-
     use super::*;
-    use tokio::sync::Semaphore;
+    use crate::generation::Permits;
+    use crate::tenant::Tenant;
+    use std::future::poll_fn;
 
     fn token() -> SequenceEvent {
         let token =
@@ -174,15 +173,15 @@ mod tests {
     }
 
     /// A channel whose permit is the only one, and the memory of answers.
-    fn start(answers_bytes: usize) -> (EventSender, EventReceiver, Arc<Semaphore>, Part) {
-        let (permits, answers) = (Arc::new(Semaphore::new(1)), Part::new(answers_bytes));
-        let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
+    fn start(answers_bytes: usize) -> (EventSender, EventReceiver, Permits, Part) {
+        let (permits, answers) = (Permits::new(1, 1), Part::new(answers_bytes));
+        let permit = permits.try_take(Tenant::default(), 1).unwrap();
         let (sender, receiver) = channel(1000, 0, (answers.clone(), permit));
         (sender, receiver, permits, answers)
     }
 
-    fn is_free(permits: &Arc<Semaphore>) -> bool {
-        permits.available_permits() == 1
+    fn is_free(permits: &Permits) -> bool {
+        permits.try_take(Tenant::default(), 1).is_some()
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::generation::GenerationError;
-use crate::text::{ChatError, ChatTemplateError};
+use crate::text::{ChatError, ChatTemplateError, TextError};
 use crate::validation::ValidationError;
 
 /// What clients of Anthropic's API send with every request.
@@ -160,7 +160,11 @@ impl From<ChatError> for ApiError {
     fn from(error: ChatError) -> Self {
         match error {
             ChatError::Template(error) => Self::ChatTemplate(error),
+            ChatError::Tokenizer(TextError::Busy) => Self::Generation(GenerationError::Overloaded),
             ChatError::Tokenizer(error) => Self::Generation(ValidationError::Tokenizer(error).into()),
+            ChatError::TooLong { limit, given } => {
+                Self::Generation(ValidationError::InputBytes { limit, given }.into())
+            }
         }
     }
 }

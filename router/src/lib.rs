@@ -37,6 +37,7 @@ mod socket;
 mod startup;
 mod state;
 mod take_deadline;
+mod tenant;
 #[cfg(test)]
 mod testing;
 mod text;

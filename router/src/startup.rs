@@ -12,7 +12,7 @@ use crate::RouterError;
 use crate::args::{BatchingArgs, LimitArgs};
 use crate::batcher::{self, Batcher};
 use crate::config::{Config, ServingLimits};
-use crate::generation::Generator;
+use crate::generation::{Generator, Permits};
 use crate::grammar::GrammarCompiler;
 use crate::memory::{self, MemoryBudget};
 use crate::memory_size::MemorySize;
@@ -74,15 +74,16 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let (handle, batcher) = Batcher::new(rules, group, stop_rx, (Arc::clone(&metrics), memory.answers.clone()));
 
     let tokenizer = Arc::new(tokenizer);
-    let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers)
+    let tokenizer_pool = TokenizerPool::spawn(&tokenizer, config.limits.validation_workers, memory.text.clone())
         .map_err(|source| RouterError::Thread { source })?;
-    let chat = Chat::new(chat_templates, tokenizer_pool.clone());
+    let chat = Chat::new(chat_templates, tokenizer_pool.clone(), limits.request.max_input_bytes());
     let grammars = (!config.limits.disable_grammar_support).then(|| {
         let memory_bytes = memory.grammars.limit_bytes();
         GrammarCompiler::new(Arc::clone(&tokenizer), model.vocab_size, model.eos_token_ids.clone(), memory_bytes)
     });
     let validator = Validator::new(limits.request.clone(), tokenizer_pool, grammars);
-    let generator = Generator::new(&limits.request, tokenizer, validator, handle, Arc::clone(&metrics));
+    let permits = Permits::new(limits.request.max_concurrent_requests, limits.request.num_tenants);
+    let generator = Generator::new(&limits.request, permits, (tokenizer, validator), handle, Arc::clone(&metrics));
     let health = Health::new();
     let info = ServerInfo { config, limits: limits.clone(), model, memory: memory.clone() };
     let app = routes::router(AppState::new(info, generator, chat, Arc::clone(&metrics), health.clone()));

@@ -66,13 +66,15 @@ fn nested_grammar(len: usize) -> String {
     text
 }
 
-/// A stop string as long as the body, for as many choices as there are.
+/// Stop strings as long as the body, and as long as they may be, for as many choices as there are.
 pub(crate) fn long_stop_strings() -> Vec<Request> {
-    let stop = "a".repeat(LARGE);
-    vec![post(
-        "/v1/completions",
-        &json!({"model": "x", "prompt": "Once", "n": 20, "max_tokens": 900, "stop": [stop], "temperature": 1.0}),
-    )]
+    let body = |stop: Vec<String>| {
+        post(
+            "/v1/completions",
+            &json!({"model": "x", "prompt": "Once", "n": 20, "max_tokens": 900, "stop": stop, "temperature": 1.0}),
+        )
+    };
+    vec![body(vec!["a".repeat(LARGE)]), body(vec![" ".repeat(1024); 4])]
 }
 
 /// Answers of some megabytes.
@@ -144,11 +146,11 @@ pub(crate) fn many_properties() -> Vec<Request> {
         .into()
 }
 
-/// All rows of a server for as long as the context lasts.
-pub(crate) fn all_rows() -> Vec<Request> {
+/// All rows that one of two keys may have, for as long as the context lasts.
+pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     vec![post(
         "/v1/completions",
-        &json!({"model": "x", "prompt": "Once", "n": 128, "max_tokens": 900, "temperature": 1.0, "ignore_eos": true}),
+        &json!({"model": "x", "prompt": "Once", "n": 96, "max_tokens": 900, "temperature": 1.0, "ignore_eos": true}),
     )]
 }
 

@@ -12,7 +12,7 @@ const SHORT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) const TABLE: &[Attack] = &[
     Attack { pause: SHORT_PAUSE, ..Attack::new("extreme-parameters", requests::extreme_parameters) },
     Attack { is_open: true, connections: 3, ..Attack::new("nested-grammars", requests::nested_grammars) },
-    Attack { is_open: true, connections: 6, ..Attack::new("long-stop-strings", requests::long_stop_strings) },
+    Attack { connections: 6, ..Attack::new("long-stop-strings", requests::long_stop_strings) },
     Attack {
         connections: 8,
         manner: Manner::ReadSlowly { bytes_per_second: 32_000 },
@@ -25,15 +25,10 @@ pub(crate) const TABLE: &[Attack] = &[
     },
     Attack { connections: 8, manner: Manner::ReadNothing, ..Attack::new("absent-readers", requests::long_answers) },
     Attack { pause: NO_PAUSE, is_log_unread: true, ..Attack::new("unread-log", requests::short_requests) },
-    Attack {
-        is_open: true,
-        connections: 30,
-        manner: Manner::ReadNothing,
-        ..Attack::new("unread-tokens", requests::long_texts)
-    },
-    Attack { is_open: true, connections: 12, ..Attack::new("long-texts", requests::long_texts) },
+    Attack { connections: 30, manner: Manner::ReadNothing, ..Attack::new("unread-tokens", requests::long_texts) },
+    Attack { connections: 12, ..Attack::new("long-texts", requests::long_texts) },
     Attack { connections: 24, ..Attack::new("many-messages", requests::many_messages) },
-    Attack { is_open: true, ..Attack::new("many-choices", requests::many_choices) },
+    Attack::new("many-choices", requests::many_choices),
     Attack { is_open: true, connections: 32, ..Attack::new("wide-expressions", requests::wide_expressions) },
     Attack { connections: 200, manner: Manner::SendHalf, ..Attack::new("half-sent-bodies", requests::large_bodies) },
     Attack { connections: 400, manner: Manner::SendHead, ..Attack::new("half-sent-heads", requests::short_requests) },
@@ -49,6 +44,6 @@ pub(crate) const TABLE: &[Attack] = &[
         flags: &[("--api-key", "greedy,ordinary")],
         api_keys: Some(["greedy", "ordinary"]),
         pause: NO_PAUSE,
-        ..Attack::new("one-key-takes-all", requests::all_rows)
+        ..Attack::new("one-key-takes-all", requests::all_rows_of_a_key)
     },
 ];

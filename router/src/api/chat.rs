@@ -3,13 +3,13 @@
 //! Messages stay the JSON they are: which fields there may be beside `role` and `content` is the template's affair.
 
 use jiff::civil::DateTime;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::schemas;
 use crate::error::ApiError;
-use crate::text::{ChatEnding, ChatInputs, TokenSpan, TokenizedChat};
+use crate::text::{ChatEnding, ChatInputs};
 
 /// What a body says of its conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -28,21 +28,9 @@ pub(crate) struct ChatRequest {
     pub(super) chat_template: Option<Value>,
 }
 
-/// Answer of `POST /chat_tokenize`.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ChatTokenizeResponse {
-    tokenize_response: Vec<SimpleToken>,
-    templated_text: String,
-}
-
-/// A token with its place.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct SimpleToken {
-    id: u32,
-    text: String,
-    start: usize,
-    stop: usize,
-}
+/// More messages, or tools, are no conversation.
+const MAX_MESSAGES: usize = 8192;
+const MAX_TOOLS: usize = 1024;
 
 impl ChatRequest {
     /// The conversation in our words.
@@ -54,6 +42,13 @@ impl ChatRequest {
         let wrong = |sentence: String| Err(ApiError::BodyShape(sentence));
         if self.messages.is_empty() {
             return wrong("messages: there must be at least one".to_owned());
+        }
+        let num_tools = self.tools.as_ref().map_or(0, Vec::len);
+        for (field, given, limit) in [("messages", self.messages.len(), MAX_MESSAGES), ("tools", num_tools, MAX_TOOLS)]
+        {
+            if given > limit {
+                return wrong(format!("{field}: at most {limit} are allowed. Given: {given}"));
+            }
         }
         for (index, message) in self.messages.iter().enumerate() {
             if !message.get("role").is_some_and(Value::is_string) {
@@ -102,20 +97,6 @@ impl ChatRequest {
             _ => false,
         };
         has_text && last.get("role").and_then(Value::as_str) == Some("assistant") && !last.contains_key("tool_calls")
-    }
-}
-
-impl From<TokenizedChat> for ChatTokenizeResponse {
-    fn from(TokenizedChat { text, tokens }: TokenizedChat) -> Self {
-        let token = |token| SimpleToken::new(token, &text);
-        Self { tokenize_response: tokens.into_iter().map(token).collect(), templated_text: text }
-    }
-}
-
-impl SimpleToken {
-    /// A token of `of_text`. Tokens that are parts of one character all have its place.
-    pub(crate) fn new(TokenSpan { id, start, stop }: TokenSpan, of_text: &str) -> Self {
-        Self { id, text: of_text.get(start..stop).unwrap_or_default().to_owned(), start, stop }
     }
 }
 
@@ -181,6 +162,10 @@ mod tests {
     fn errors_say_where() {
         check_error(json!({"messages": []}), "messages: there must be at least one");
         let user = json!({"role": "user", "content": "x"});
+        let many = "at most 8192 are allowed. Given: 8193";
+        check_error(json!({"messages": vec![user.clone(); 8193]}), &format!("messages: {many}"));
+        let tools = vec![json!({}); 1025];
+        check_error(json!({"messages": [user], "tools": tools}), "tools: at most 1024 are allowed. Given: 1025");
         check_error(json!({"messages": [user, {"content": "x"}]}), "messages[1].role: must be a string");
         for (content, expected) in [
             (json!(7), ": must be a string or a list"),

@@ -16,6 +16,7 @@ use super::body_memory::RequestMemory;
 use super::trace_context::trace;
 use crate::generation::RequestId;
 use crate::state::AppState;
+use crate::tenant::Tenant;
 
 /// The header.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -23,16 +24,18 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// Longest request id taken from a client, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// When a request came and what it is called.
+/// When a request came, what it is called, and whose it is.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestContext {
     pub(crate) received_at: Instant,
     pub(crate) request_id: RequestId,
+    /// Whose key it came with.
+    pub(crate) tenant: Tenant,
 }
 
 impl RequestContext {
     fn new(request_id: RequestId) -> Self {
-        Self { received_at: Instant::now(), request_id }
+        Self { received_at: Instant::now(), request_id, tenant: Tenant::default() }
     }
 }
 

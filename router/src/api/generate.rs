@@ -103,9 +103,9 @@ impl GenerateRequest {
     /// What the request asks for, in our words.
     pub(crate) fn into_generation(self, context: RequestContext, defaults: &SamplingDefaults) -> GenerationRequest {
         let Self { inputs, parameters } = self;
-        let RequestContext { received_at, request_id } = context;
+        let RequestContext { received_at, request_id, tenant: _ } = context;
         let options = parameters.unwrap_or_else(GenerateParameters::absent).or_defaults(defaults).into_options();
-        GenerationRequest { prompt: Prompt::Text(inputs), options, received_at, request_id }
+        GenerationRequest { prompt: Prompt::Text(inputs.into()), options, num_choices: 1, received_at, request_id }
     }
 }
 

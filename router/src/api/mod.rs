@@ -22,13 +22,15 @@ pub(crate) mod responses;
 mod schemas;
 mod sse;
 mod stop;
+mod token_list;
 mod trace_context;
 
 pub(crate) use answer_events::AnswerEvents;
 pub(crate) use body::{JsonBody, parse as parse_body, parse_aside, read_as};
-pub(crate) use chat::{ChatRequest, ChatTokenizeResponse, SimpleToken};
+pub(crate) use chat::ChatRequest;
 pub(crate) use context::{REQUEST_ID, RequestContext, request_id};
 pub(crate) use generate::{CompatRequest, GenerateRequest, GenerateResponse, StreamResponse};
 pub(crate) use headers::{ComputeType, GENERATION_HEADERS, generation_headers, stream_headers};
 pub(crate) use parameters::GenerateParameters;
 pub(crate) use sse::{NativeEvents, event_stream};
+pub(crate) use token_list::{ChatTokenizeResponse, SimpleToken, chat_token_list, token_list};

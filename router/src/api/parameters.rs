@@ -57,6 +57,8 @@ pub(crate) struct GenerateParameters {
     #[serde(default, deserialize_with = "grammar::tagged")]
     #[schema(schema_with = schemas::grammar)]
     pub(crate) grammar: Option<Grammar>,
+    /// An extension, as vLLM names it.
+    pub(crate) cache_salt: Option<String>,
     pub(crate) adapter_id: Option<String>,
 }
 
@@ -92,6 +94,7 @@ impl GenerateParameters {
             seed,
             top_n_tokens,
             grammar,
+            cache_salt,
             adapter_id,
         } = self;
         let (neutral, do_sample) = (SamplingParams::greedy(), do_sample.unwrap_or(false));
@@ -114,13 +117,13 @@ impl GenerateParameters {
             watermark_gamma: neutral.watermark_gamma,
             watermark_delta: neutral.watermark_delta,
         };
-        sampling.is_greedy = !do_sample && has_neutral_choice(&sampling, &neutral);
+        sampling.is_greedy = !do_sample && choice(&sampling) == choice(&neutral);
         GenerationOptions {
             sampling,
             has_seed: seed.is_some(),
             names_sampling: do_sample
-                || [temperature, top_p, min_p, typical_p].iter().any(Option::is_some)
-                || top_k.is_some(),
+                || top_k.is_some()
+                || [temperature, top_p, min_p, typical_p].iter().any(Option::is_some),
             has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),
             best_of,
             max_new_tokens,
@@ -134,18 +137,15 @@ impl GenerateParameters {
             wants_deltas: false,
             answer_form: None,
             grammar: grammar.map(Into::into),
+            cache_salt,
             adapter_id,
         }
     }
 }
 
-/// Without `do_sample`, any parameter of the choice that is not neutral asks for sampling too.
-fn has_neutral_choice(sampling: &SamplingParams, neutral: &SamplingParams) -> bool {
-    sampling.temperature == neutral.temperature
-        && sampling.top_k == neutral.top_k
-        && sampling.top_p == neutral.top_p
-        && sampling.min_p == neutral.min_p
-        && sampling.typical_p == neutral.typical_p
+/// Any of these that is not neutral asks for sampling too.
+fn choice(params: &SamplingParams) -> (f32, u32, f32, f32, f32) {
+    (params.temperature, params.top_k, params.top_p, params.min_p, params.typical_p)
 }
 
 #[cfg(test)]

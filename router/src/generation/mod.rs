@@ -1,31 +1,35 @@
-//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. A sequence gives its permit
-//! back when it ends, however slowly its events are read.
+//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. The permit comes before
+//! everything that takes time, and a sequence gives it back when it ends, however slowly its events are read.
 //!
 //! A request that cannot be carried out is refused before its answer begins. Whoever drops a generation cancels it:
 //! its event channel closes, and the batcher gives its slots and blocks back at the next step.
 
 mod best_of;
 mod error;
+mod permits;
 mod report;
 mod stream;
 mod timings;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use futures_util::future::try_join_all;
 
 use crate::batcher::BatcherHandle;
 use crate::config::RequestLimits;
 use crate::grammar::GrammarError;
 use crate::metrics::Metrics;
-use crate::scheduler::SequenceSpec;
-use crate::text::Tokenizer;
+use crate::scheduler::{CacheScope, SequenceSpec};
+use crate::tenant::Tenant;
+use crate::text::{TextError, Tokenizer};
 use crate::validation::{Delivery, GenerationOptions, Prompt, ValidRequest, ValidationError, Validator};
 
 pub(crate) use best_of::Outcome;
 pub(crate) use error::GenerationError;
+pub(crate) use permits::{Permit, Permits};
 pub(crate) use report::{RequestId, Trace};
 pub(crate) use stream::{Completion, Finish, Piece, PromptToken, Token};
 pub(crate) use timings::Timings;
@@ -39,6 +43,8 @@ use timings::Arrival;
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: Prompt,
     pub(crate) options: GenerationOptions,
+    /// Answers to make, at least one. Where the client gives a seed, each has the next one.
+    pub(crate) num_choices: u32,
     pub(crate) received_at: Instant,
     /// Its name in the log.
     pub(crate) request_id: RequestId,
@@ -47,16 +53,17 @@ pub(crate) struct GenerationRequest {
 /// Starts generations.
 #[derive(Debug)]
 pub(crate) struct Generator {
-    permits: Arc<Semaphore>,
+    permits: Permits,
     validator: Validator,
     tokenizer: Arc<Tokenizer>,
     batcher: BatcherHandle,
     metrics: Arc<Metrics>,
     request_timeout: Option<Duration>,
+    /// Tenants do not find each other's prompts in the prefix cache.
+    separates_tenants: bool,
+    /// Of scopes of the prefix cache; nobody can choose a salt that meets another one.
+    hasher: RandomState,
 }
-
-/// Of one sequence or several; given back when they end.
-pub(crate) type Permit = OwnedSemaphorePermit;
 
 /// A generation that is read token by token.
 #[derive(Debug)]
@@ -66,50 +73,104 @@ pub(crate) struct Generation {
     report: Report,
 }
 
+/// A request whose sequences can be submitted.
+struct Prepared {
+    valid: ValidRequest,
+    arrival: Arrival,
+    /// One for each choice.
+    reports: Vec<Report>,
+}
+
+impl GenerationRequest {
+    /// Sequences of each choice.
+    fn best_of(&self) -> u32 {
+        self.options.best_of.unwrap_or(1)
+    }
+
+    /// Sequences of all choices.
+    fn num_sequences(&self) -> u32 {
+        self.num_choices.saturating_mul(self.best_of())
+    }
+}
+
 impl Generator {
     pub(crate) fn new(
         limits: &RequestLimits,
-        tokenizer: Arc<Tokenizer>,
-        validator: Validator,
+        permits: Permits,
+        (tokenizer, validator): (Arc<Tokenizer>, Validator),
         batcher: BatcherHandle,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self {
-            permits: Arc::new(Semaphore::new(limits.max_concurrent_requests as usize)),
-            request_timeout: limits.request_timeout,
-            validator,
-            tokenizer,
-            batcher,
-            metrics,
-        }
+        let RequestLimits { request_timeout, separates_tenants, .. } = *limits;
+        let hasher = RandomState::new();
+        Self { permits, validator, tokenizer, batcher, metrics, request_timeout, separates_tenants, hasher }
+    }
+
+    /// Permits for so many sequences, to be taken before any work on a request.
+    ///
+    /// # Errors
+    /// When there are not as many now, or there could never be.
+    pub(crate) fn admit(
+        &self,
+        tenant: Tenant,
+        num_sequences: u32,
+        request_id: &RequestId,
+    ) -> Result<Permit, GenerationError> {
+        let limit = self.permits.most();
+        let permit = if num_sequences > limit {
+            Err(ValidationError::Sequences { limit, given: num_sequences }.into())
+        } else {
+            self.permits.try_take(tenant, num_sequences).ok_or(GenerationError::Overloaded)
+        };
+        permit.inspect_err(|error| Report::new(&self.metrics, request_id).failure(error))
+    }
+
+    /// Permits for a request whose prompt needs no more work.
+    ///
+    /// # Errors
+    /// When its sequences cannot be made, or not in this form, or there are no permits for them.
+    pub(crate) fn admit_request(
+        &self,
+        tenant: Tenant,
+        request: &GenerationRequest,
+        delivery: Delivery,
+    ) -> Result<Permit, GenerationError> {
+        let checked = self.validator.check_sequences(&request.options, delivery).map_err(GenerationError::from);
+        checked.inspect_err(|error| Report::new(&self.metrics, &request.request_id).failure(error))?;
+        self.admit(tenant, request.num_sequences(), &request.request_id)
     }
 
     /// Begins a generation that is read token by token.
     ///
     /// # Errors
     /// When the request cannot be carried out; nothing has begun then.
-    pub(crate) async fn stream(&self, request: GenerationRequest) -> Result<Generation, GenerationError> {
-        let mut report = Report::new(&self.metrics, &request.request_id);
-        match self.begin_stream(request).await {
-            Ok((tokens, arrival)) => Ok(Generation { tokens, arrival, report }),
-            Err(error) => {
-                report.failure(&error);
-                Err(error)
-            }
-        }
+    pub(crate) async fn stream(
+        &self,
+        permit: Permit,
+        request: GenerationRequest,
+    ) -> Result<Generation, GenerationError> {
+        let generations = self.stream_all(permit, vec![request]).await?;
+        generations.into_iter().next().ok_or(GenerationError::Incomplete)
     }
 
-    /// Begins generations that are read side by side.
+    /// Begins generations that are read side by side: request after request, each with its choices.
     ///
     /// # Errors
     /// When one of them cannot be carried out; the others are cancelled then.
     pub(crate) async fn stream_all(
         &self,
+        mut permit: Permit,
         requests: Vec<GenerationRequest>,
     ) -> Result<Vec<Generation>, GenerationError> {
-        let mut generations = Vec::with_capacity(requests.len());
+        let mut generations = Vec::new();
         for request in requests {
-            generations.push(self.stream(request).await?);
+            let mut own = permit.split(request.num_sequences()).ok_or(GenerationError::Overloaded)?;
+            let Prepared { valid, arrival, reports } = self.prepare(&mut own, &request).await?;
+            for (choice, mut report) in (0..).zip(reports) {
+                let tokens = self.submit(&valid, &request, choice, &mut own).await;
+                let tokens = tokens.inspect_err(|error| report.failure(error))?;
+                generations.push(Generation { tokens, arrival, report });
+            }
         }
         Ok(generations)
     }
@@ -118,65 +179,94 @@ impl Generator {
     ///
     /// # Errors
     /// When the request cannot be carried out or its generation failed.
-    pub(crate) async fn complete(&self, request: GenerationRequest) -> Result<Outcome, GenerationError> {
-        let mut report = Report::new(&self.metrics, &request.request_id);
-        match self.complete_best_of(request).await {
-            Ok(outcome) => {
-                report.success(&outcome.best.finish, &outcome.timings);
-                Ok(outcome)
-            }
-            Err(error) => {
-                report.failure(&error);
-                Err(error)
-            }
+    pub(crate) async fn complete(
+        &self,
+        permit: Permit,
+        request: GenerationRequest,
+    ) -> Result<Outcome, GenerationError> {
+        let outcomes = self.complete_all(permit, vec![request]).await?;
+        outcomes.into_iter().next().ok_or(GenerationError::Incomplete)
+    }
+
+    /// Carries out generations side by side: request after request, each with its choices.
+    ///
+    /// # Errors
+    /// When one of them cannot be carried out or failed; the others are cancelled then.
+    pub(crate) async fn complete_all(
+        &self,
+        mut permit: Permit,
+        requests: Vec<GenerationRequest>,
+    ) -> Result<Vec<Outcome>, GenerationError> {
+        let mut all = Vec::with_capacity(requests.len());
+        for request in requests {
+            let own = permit.split(request.num_sequences()).ok_or(GenerationError::Overloaded)?;
+            all.push(self.complete_choices(own, request));
         }
+        Ok(try_join_all(all).await?.into_iter().flatten().collect())
     }
 
     /// The text of a prompt; of token ids, which must be known to be in the vocabulary, what they stand for.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
-    pub(crate) fn text_of(&self, prompt: Prompt) -> Result<String, GenerationError> {
+    pub(crate) fn text_of(&self, prompt: &Prompt) -> Result<Arc<str>, GenerationError> {
         match prompt {
-            Prompt::Text(text) | Prompt::Rendered(text) => Ok(text),
-            Prompt::TokenIds(token_ids) => Ok(self.tokenizer.detokenize(&token_ids)?),
+            Prompt::Text(text) | Prompt::Rendered(text) => Ok(Arc::clone(text)),
+            Prompt::TokenIds(token_ids) => Ok(self.tokenizer.detokenize(token_ids)?.into()),
         }
     }
 
-    async fn begin_stream(&self, request: GenerationRequest) -> Result<(TokenStream, Arrival), GenerationError> {
-        let (valid, _, permit) = self.admit(&request, Delivery::Stream).await?;
-        let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
-        Ok((self.submit(&valid, &request, permit).await?, arrival))
-    }
-
-    async fn complete_best_of(&self, request: GenerationRequest) -> Result<Outcome, GenerationError> {
-        let (valid, num_sequences, mut permit) = self.admit(&request, Delivery::Whole).await?;
-        let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
-        let mut sequences = Vec::with_capacity(num_sequences as usize);
-        for _ in 0..num_sequences {
-            let one = permit.split(1).ok_or(GenerationError::Overloaded)?;
-            sequences.push(self.submit(&valid, &request, one).await?);
-        }
-        best_of::collect(sequences, arrival).await
-    }
-
-    /// Permits for every sequence, then validation. The number of sequences is checked first, before it costs anything.
-    async fn admit(
+    async fn complete_choices(
         &self,
-        request: &GenerationRequest,
-        delivery: Delivery,
-    ) -> Result<(ValidRequest, u32, Permit), GenerationError> {
-        let num_sequences = self.validator.num_sequences(&request.options, delivery)?;
-        let permits = Arc::clone(&self.permits).try_acquire_many_owned(num_sequences);
-        let permit = permits.map_err(|_| GenerationError::Overloaded)?;
-        let valid = self.validator.validate(&request.prompt, &request.options).await;
-        let valid = valid.map_err(|error| match error {
-            ValidationError::Grammar(GrammarError::Busy) => GenerationError::Overloaded,
+        mut permit: Permit,
+        request: GenerationRequest,
+    ) -> Result<Vec<Outcome>, GenerationError> {
+        let Prepared { valid, arrival, reports } = self.prepare(&mut permit, &request).await?;
+        let mut choices = Vec::with_capacity(reports.len());
+        for (choice, mut report) in (0..).zip(reports) {
+            let mut sequences = Vec::with_capacity(request.best_of() as usize);
+            for _ in 0..request.best_of() {
+                let sequence = self.submit(&valid, &request, choice, &mut permit).await;
+                sequences.push(sequence.inspect_err(|error| report.failure(error))?);
+            }
+            choices.push(async move {
+                let outcome = best_of::collect(sequences, arrival).await;
+                match &outcome {
+                    Ok(Outcome { best, timings, .. }) => report.success(&best.finish, timings),
+                    Err(error) => report.failure(error),
+                }
+                outcome
+            });
+        }
+        try_join_all(choices).await
+    }
+
+    /// Validates a request, once for all its sequences.
+    async fn prepare(&self, permit: &mut Permit, request: &GenerationRequest) -> Result<Prepared, GenerationError> {
+        let mut report = Report::new(&self.metrics, &request.request_id);
+        let prepared = async {
+            let valid = self.validator.validate(&request.prompt, &request.options).await?;
+            // Every sequence reads its own copy, and what is read of them shares one.
+            let token_bytes = size_of_val(&*valid.prompt).saturating_mul(request.num_sequences() as usize + 1);
+            if let Some(memory) = self.validator.memory_for(token_bytes).await? {
+                permit.keep(memory);
+            }
+            Ok(valid)
+        };
+        let valid = prepared.await.map_err(|error| match error {
+            ValidationError::Grammar(GrammarError::Busy) | ValidationError::Tokenizer(TextError::Busy) => {
+                GenerationError::Overloaded
+            }
             error => GenerationError::Validation(error),
-        })?;
-        self.metrics.request_input_length.record(valid.prompt.len() as f64);
-        self.metrics.request_max_new_tokens.record(valid.max_new_tokens);
-        Ok((valid, num_sequences, permit))
+        });
+        let valid = valid.inspect_err(|error| report.failure(error))?;
+        for _ in 0..request.num_choices {
+            self.metrics.request_input_length.record(valid.prompt.len() as f64);
+            self.metrics.request_max_new_tokens.record(valid.max_new_tokens);
+        }
+        let arrival = Arrival { received_at: request.received_at, validated_at: Instant::now() };
+        let more = (1..request.num_choices).map(|_| Report::new(&self.metrics, &request.request_id));
+        Ok(Prepared { valid, arrival, reports: std::iter::once(report).chain(more).collect() })
     }
 
     /// Hands one sequence to the batcher. Sequences without a seed of their own get a random one.
@@ -184,24 +274,35 @@ impl Generator {
         &self,
         valid: &ValidRequest,
         request: &GenerationRequest,
-        permit: Permit,
+        choice: u32,
+        permit: &mut Permit,
     ) -> Result<TokenStream, GenerationError> {
         let mut sampling = valid.sampling.clone();
-        if !valid.has_seed {
-            sampling.seed = fastrand::u64(..);
-        }
+        sampling.seed = if valid.has_seed { sampling.seed.wrapping_add(choice.into()) } else { fastrand::u64(..) };
         let seed = (!sampling.is_greedy).then_some(sampling.seed);
         let ValidRequest { prompt, max_new_tokens, ignores_eos, grammar, .. } = valid;
+        let permit = permit.split(1).ok_or(GenerationError::Overloaded)?;
         let spec = SequenceSpec {
-            prompt: prompt.clone(),
+            prompt: prompt.to_vec(),
             sampling,
             max_new_tokens: *max_new_tokens,
             ignores_eos: *ignores_eos,
             is_masked: grammar.is_some(),
             deadline: self.request_timeout.and_then(|timeout| request.received_at.checked_add(timeout)),
+            tenant: permit.tenant(),
+            cache_scope: self.cache_scope(permit.tenant(), request.options.cache_salt.as_deref()),
         };
         let events = self.batcher.submit(spec, grammar.as_ref(), permit).await?;
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)
+    }
+
+    /// Where in the prefix cache a sequence looks for its prompt.
+    fn cache_scope(&self, tenant: Tenant, salt: Option<&str>) -> CacheScope {
+        let tenant = self.separates_tenants.then_some(tenant);
+        if tenant.is_none() && salt.is_none() {
+            return CacheScope::default();
+        }
+        CacheScope(self.hasher.hash_one((tenant, salt)))
     }
 }
 

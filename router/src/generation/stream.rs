@@ -108,7 +108,7 @@ pub(super) struct TokenStream {
     /// Bytes of the generated text that were in deltas.
     num_sent_bytes: usize,
     answer: Option<AnswerReader>,
-    prompt: Vec<u32>,
+    prompt: Arc<[u32]>,
     /// Of them the tokenizer put so many before the text.
     num_added: usize,
     prompt_report: PromptLogprobs,
@@ -169,12 +169,12 @@ impl TokenStream {
             kept: None,
             detokenizer: Detokenizer::new(&tokenizer, &valid.prompt)?,
             tokenizer,
-            stop_strings: StopStrings::new(valid.stop_strings.clone()),
+            stop_strings: StopStrings::new(valid.stop_patterns.clone()),
             generated_text: prefix.to_owned(),
             wants_deltas: request.options.wants_deltas,
             num_sent_bytes: 0,
             answer: request.options.answer_form.clone().map(AnswerReader::new),
-            prompt: valid.prompt.clone(),
+            prompt: Arc::clone(&valid.prompt),
             num_added,
             prompt_report: PromptLogprobs::default(),
             seed,
@@ -311,7 +311,7 @@ impl TokenStream {
     /// The generated text that is new, without what may be the beginning of a stop string while there may be more of it.
     fn delta(&mut self, is_last: bool) -> String {
         let new = self.generated_text.get(self.num_sent_bytes..).unwrap_or_default();
-        let held_back = if is_last { 0 } else { self.stop_strings.num_held_back(new) };
+        let held_back = if is_last { 0 } else { self.stop_strings.num_held_back().min(new.len()) };
         let delta = new[..new.floor_char_boundary(new.len() - held_back)].to_owned();
         self.num_sent_bytes += delta.len();
         delta

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use crate::api::RequestContext;
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -30,7 +31,7 @@ const OPEN: [&str; 14] = [
 ];
 
 /// Lets a request pass, or answers it.
-pub(super) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(super) async fn check_key(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let keys = state.api_keys();
     let path = request.uri().path();
     let is_open = matches!(*request.method(), Method::GET | Method::HEAD) && OPEN.contains(&path);
@@ -38,10 +39,13 @@ pub(super) async fn check_key(State(state): State<AppState>, request: Request, n
         return next.run(request).await;
     }
     let given = given_key(request.headers());
-    if given.is_some_and(|key| keys.accept(key)) {
-        return next.run(request).await;
+    let Some(tenant) = given.and_then(|key| keys.tenant(key)) else {
+        return ApiError::Unauthorized { has_key: given.is_some() }.for_path(path, request.headers());
+    };
+    if let Some(context) = request.extensions_mut().get_mut::<RequestContext>() {
+        context.tenant = tenant;
     }
-    ApiError::Unauthorized { has_key: given.is_some() }.for_path(path, request.headers())
+    next.run(request).await
 }
 
 fn given_key(headers: &HeaderMap) -> Option<&str> {

@@ -3,14 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use futures_util::future::try_join_all;
 
 use crate::api::openai::{
-    ChatChunks, ChatCompletion, ChatCompletionRequest, ChatPlan, Identity, OpenAiBody, OpenAiEvents,
+    ChatChunks, ChatCompletion, ChatCompletionRequest, ChatForm, Identity, OpenAiBody, OpenAiEvents,
 };
 use crate::api::{RequestContext, event_stream, generation_headers, stream_headers};
 use crate::error::{ApiError, OpenAiError};
-use crate::generation::GenerationRequest;
+use crate::generation::{GenerationRequest, Permit};
 use crate::state::AppState;
 
 const KIND: (&str, &str) = ("chat.completion", "chatcmpl");
@@ -31,38 +30,42 @@ pub(super) async fn answer(
     context: RequestContext,
     body: OpenAiBody<ChatCompletionRequest>,
 ) -> Result<Response, OpenAiError> {
-    let ChatRequests { plan, each, num_characters } = requests(state, context, body).await?;
-    if plan.is_stream {
-        let chunks = ChatChunks::new(Identity::new(CHUNK_KIND, state.model_id()), plan.form, each.len());
-        let generations = state.generator().stream_all(each).await?;
+    let Asked { permit, request, is_stream, form, num_characters } = ask(state, context, body).await?;
+    if is_stream {
+        let num_choices = request.num_choices as usize;
+        let chunks = ChatChunks::new(Identity::new(CHUNK_KIND, state.model_id()), form, num_choices);
+        let generations = state.generator().stream_all(permit, vec![request]).await?;
         let headers = stream_headers(state.compute_type(), num_characters);
         return Ok((headers, event_stream(OpenAiEvents::new(generations, chunks))).into_response());
     }
-    let complete = |request| async { state.generator().complete(request).await };
-    let outcomes = try_join_all(each.into_iter().map(complete)).await?;
+    let outcomes = state.generator().complete_all(permit, vec![request]).await?;
     let headers = generation_headers(state.compute_type(), &outcomes, num_characters);
     let identity = Identity::new(KIND, state.model_id());
-    Ok((headers, Json(ChatCompletion::new(identity, plan.form, outcomes))).into_response())
+    Ok((headers, Json(ChatCompletion::new(identity, form, outcomes))).into_response())
 }
 
 /// A conversation, ready to go on.
 #[derive(Debug)]
-pub(super) struct ChatRequests {
-    plan: ChatPlan,
-    /// One for each choice.
-    pub(super) each: Vec<GenerationRequest>,
+pub(super) struct Asked {
+    /// For every choice.
+    pub(super) permit: Permit,
+    pub(super) request: GenerationRequest,
+    is_stream: bool,
+    form: ChatForm,
     num_characters: usize,
 }
 
 /// What is to be generated for a body.
-pub(super) async fn requests(
+pub(super) async fn ask(
     state: &AppState,
     context: RequestContext,
     OpenAiBody { request, sampling }: OpenAiBody<ChatCompletionRequest>,
-) -> Result<ChatRequests, ApiError> {
+) -> Result<Asked, ApiError> {
     let (chat, plan) = request.into_plan(sampling.or_defaults(state.sampling_defaults()))?;
     let inputs = chat.into_inputs(jiff::Zoned::now().datetime())?;
+    let permit = state.generator().admit(context.tenant, plan.num_choices, &context.request_id)?;
     let rendered = state.chat().render(inputs).await?;
     let num_characters = rendered.text.chars().count();
-    Ok(ChatRequests { each: plan.requests(rendered, &context)?, plan, num_characters })
+    let (is_stream, form) = (plan.is_stream, plan.form);
+    Ok(Asked { permit, request: plan.request(rendered, context)?, is_stream, form, num_characters })
 }

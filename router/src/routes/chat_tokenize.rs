@@ -2,18 +2,22 @@
 //!
 //! Nothing is generated. It shows what the model would read.
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 
-use crate::api::{ChatRequest, ChatTokenizeResponse, JsonBody};
+use crate::api::{ChatRequest, JsonBody, RequestContext, chat_token_list};
 use crate::error::ApiError;
 use crate::state::AppState;
 
 /// The handler.
 pub(super) async fn chat_tokenize(
     State(state): State<AppState>,
+    context: RequestContext,
     JsonBody(request): JsonBody<ChatRequest>,
-) -> Result<Json<ChatTokenizeResponse>, ApiError> {
+) -> Result<Response, ApiError> {
     let inputs = request.into_inputs(jiff::Zoned::now().datetime())?;
-    Ok(Json(state.chat().tokenize(inputs).await?.into()))
+    let permit = state.generator().admit(context.tenant, 1, &context.request_id)?;
+    let tokenized = state.chat().tokenize(inputs).await?;
+    drop(permit);
+    Ok(chat_token_list(tokenized))
 }

@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use futures_util::future::try_join_all;
 
 use crate::api::openai::{CompletionChunks, CompletionRequest, Identity, OpenAiBody, OpenAiEvents, TextCompletion};
 use crate::api::{RequestContext, event_stream, generation_headers, stream_headers};
@@ -29,22 +28,22 @@ pub(super) async fn answer(
     OpenAiBody { request, sampling }: OpenAiBody<CompletionRequest>,
 ) -> Result<Response, OpenAiError> {
     let max_prompts = state.info().config.limits.max_client_batch_size;
-    let plan = request.into_plan(sampling.or_defaults(state.sampling_defaults()), (context, max_prompts))?;
+    let plan = request.into_plan(sampling.or_defaults(state.sampling_defaults()), (&context, max_prompts))?;
+    let num_choices = plan.requests.len() * plan.form.num_per_prompt;
+    let permit = state.generator().admit(context.tenant, num_choices as u32, &context.request_id)?;
     let identity = Identity::new(KIND, state.model_id());
-    let num_characters = plan.requests.iter().map(|request| request.prompt.num_characters()).sum();
+    let num_characters: usize = plan.requests.iter().map(|request| request.prompt.num_characters()).sum();
+    let num_characters = num_characters * plan.form.num_per_prompt;
     if plan.is_stream {
-        let chunks = CompletionChunks::new(identity, plan.form, plan.requests.len());
-        let generations = state.generator().stream_all(plan.requests).await?;
+        let chunks = CompletionChunks::new(identity, plan.form, num_choices);
+        let generations = state.generator().stream_all(permit, plan.requests).await?;
         let headers = stream_headers(state.compute_type(), num_characters);
         return Ok((headers, event_stream(OpenAiEvents::new(generations, chunks))).into_response());
     }
-    let complete = |request| async { state.generator().complete(request).await };
     let prompts: Vec<Prompt> = plan.requests.iter().map(|request| request.prompt.clone()).collect();
-    let mut outcomes = try_join_all(plan.requests.into_iter().map(complete)).await?;
+    let mut outcomes = state.generator().complete_all(permit, plan.requests).await?;
     outcomes.iter_mut().for_each(|outcome| plan.form.trim(outcome));
-    let prompts = prompts.into_iter().map(|prompt| state.generator().text_of(prompt));
-    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
+    let prompts = prompts.iter().map(|prompt| state.generator().text_of(prompt)).collect::<Result<Vec<_>, _>>()?;
     let headers = generation_headers(state.compute_type(), &outcomes, num_characters);
-    let answers = prompts.into_iter().zip(outcomes).collect();
-    Ok((headers, Json(TextCompletion::new(identity, plan.form, answers))).into_response())
+    Ok((headers, Json(TextCompletion::new(identity, plan.form, &prompts, outcomes))).into_response())
 }

@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use crate::api::{GenerateRequest, GenerateResponse, JsonBody, RequestContext, generation_headers};
 use crate::error::ApiError;
 use crate::state::AppState;
+use crate::validation::Delivery;
 
 /// The handler.
 pub(super) async fn generate(
@@ -26,9 +27,11 @@ pub(super) async fn complete(
     context: RequestContext,
     request: GenerateRequest,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
+    let tenant = context.tenant;
     let request = request.into_generation(context, state.sampling_defaults());
+    let permit = state.generator().admit_request(tenant, &request, Delivery::Whole)?;
     let (num_characters, wants_details) = (request.prompt.num_characters(), request.options.wants_details);
-    let outcome = state.generator().complete(request).await?;
+    let outcome = state.generator().complete(permit, request).await?;
     let headers = generation_headers(state.compute_type(), std::slice::from_ref(&outcome), num_characters);
     Ok((headers, GenerateResponse::new(outcome.best, outcome.others, wants_details)))
 }

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use crate::api::{GenerateRequest, JsonBody, NativeEvents, RequestContext, event_stream, stream_headers};
 use crate::error::ApiError;
 use crate::state::AppState;
+use crate::validation::Delivery;
 
 /// The handler.
 pub(super) async fn generate_stream(
@@ -24,10 +25,12 @@ pub(super) async fn stream(
     context: RequestContext,
     request: GenerateRequest,
 ) -> Result<Response, ApiError> {
+    let tenant = context.tenant;
     let request = request.into_generation(context, state.sampling_defaults());
+    let permit = state.generator().admit_request(tenant, &request, Delivery::Stream)?;
     let headers = stream_headers(state.compute_type(), request.prompt.num_characters());
     let wants_details = request.options.wants_details;
-    let generation = state.generator().stream(request).await?;
+    let generation = state.generator().stream(permit, request).await?;
     let events = event_stream(NativeEvents { generation, wants_details });
     Ok((headers, events).into_response())
 }

@@ -1,20 +1,22 @@
 //! `POST /tokenize`: the tokens of a prompt, with their places in it in bytes. Nothing is generated.
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 
-use crate::api::{GenerateRequest, JsonBody, SimpleToken};
+use crate::api::{GenerateRequest, JsonBody, RequestContext, token_list};
 use crate::error::ApiError;
 use crate::state::AppState;
 
 /// The handler.
 pub(super) async fn tokenize(
     State(state): State<AppState>,
+    context: RequestContext,
     JsonBody(request): JsonBody<GenerateRequest>,
-) -> Result<Json<Vec<SimpleToken>>, ApiError> {
-    let text = request.inputs;
-    let tokens = state.chat().tokenize_prompt(text.clone()).await?;
-    Ok(Json(tokens.into_iter().map(|token| SimpleToken::new(token, &text)).collect()))
+) -> Result<Response, ApiError> {
+    let permit = state.generator().admit(context.tenant, 1, &context.request_id)?;
+    let tokenized = state.chat().tokenize_prompt(request.inputs).await?;
+    drop(permit);
+    Ok(token_list(tokenized))
 }
 
 #[cfg(test)]

@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::chat_completions;
+use super::chat_completions::{self, Asked};
 use crate::api::openai::OpenAiBody;
 use crate::api::{GenerateRequest, JsonBody, RequestContext, parse_aside, parse_body};
 use crate::error::ApiError;
+use crate::generation::GenerationRequest;
 use crate::state::AppState;
+use crate::validation::Delivery;
 
 /// The body.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -39,23 +41,29 @@ pub(super) async fn vertex(
     if request.instances.is_empty() {
         return Err(ApiError::NoInstances);
     }
+    let limit = state.info().config.limits.max_client_batch_size;
+    if request.instances.len() > limit as usize {
+        return Err(ApiError::TooManyPrompts { limit });
+    }
     let predictions = request.instances.iter().map(|instance| predict(&state, context.clone(), instance));
     Ok(Json(VertexResponse { predictions: try_join_all(predictions).await? }))
 }
 
 async fn predict(state: &AppState, context: RequestContext, instance: &Value) -> Result<String, ApiError> {
     let bytes = Bytes::from(instance.to_string());
-    let request = if instance.get("messages").is_some() {
-        let requests =
-            chat_completions::requests(state, context, parse_aside(bytes, state, OpenAiBody::parse).await?).await?;
-        requests.each.into_iter().next().ok_or(ApiError::NoInstances)?
+    let (permit, request) = if instance.get("messages").is_some() {
+        let body = parse_aside(bytes, state, OpenAiBody::parse).await?;
+        let Asked { permit, request, .. } = chat_completions::ask(state, context, body).await?;
+        (permit, GenerationRequest { num_choices: 1, ..request })
     } else if instance.get("inputs").is_some() {
         let request: GenerateRequest = parse_aside(bytes, state, parse_body).await?;
-        request.into_generation(context, state.sampling_defaults())
+        let tenant = context.tenant;
+        let request = request.into_generation(context, state.sampling_defaults());
+        (state.generator().admit_request(tenant, &request, Delivery::Whole)?, request)
     } else {
         return Err(ApiError::NoInstances);
     };
-    Ok(state.generator().complete(request).await?.best.finish.generated_text)
+    Ok(state.generator().complete(permit, request).await?.best.finish.generated_text)
 }
 
 #[cfg(test)]

@@ -68,8 +68,9 @@ impl Scheduler {
             let is_blocked = sequence.blocked_since == Some(self.pool.num_returns());
             // The last token is read in any case: the next one is made of it.
             let readable = &sequence.tokens[..sequence.tokens.len() - 1];
+            let scope = sequence.cache_scope;
             let is_alone = is_blocked || sequence.wants_prompt_logprobs();
-            let prefix = if is_alone { Prefix::default() } else { self.pool.lookup(readable) };
+            let prefix = if is_alone { Prefix::nothing(scope) } else { self.pool.lookup(scope, readable) };
             if prefix.is_being_read {
                 continue;
             }

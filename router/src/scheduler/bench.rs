@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use proto::{SampledToken, SamplingParams, StepReply};
 
 use super::kv_pool::KvPool;
-use super::{Limits, Scheduler, SequenceSpec};
+use super::{CacheScope, Limits, Scheduler, SequenceSpec};
+use crate::tenant::Tenant;
 
 const BLOCK_SIZE_TOKENS: u32 = 16;
 
@@ -54,6 +55,8 @@ impl SchedulerBench {
             ignores_eos: true,
             deadline: None,
             is_masked: false,
+            tenant: Tenant::default(),
+            cache_scope: CacheScope::default(),
         };
         self.scheduler.submit(spec, (self.clock)()).expect("there is room for it");
     }
@@ -100,7 +103,7 @@ impl KvPoolBench {
             let tokens: Vec<u32> = tokens;
             pool.begin_step();
             let num_new = tokens.len() as u32 / BLOCK_SIZE_TOKENS;
-            let prefix = pool.lookup(&tokens);
+            let prefix = pool.lookup(CacheScope::default(), &tokens);
             let mut table = pool.open(prefix, num_new).expect("it fits");
             pool.cache(&mut table, &tokens);
             pool.close(table);
@@ -111,7 +114,7 @@ impl KvPoolBench {
 
     /// Looks the whole prompt up, and answers how many of its blocks were found.
     pub fn lookup(&self) -> usize {
-        self.pool.lookup(&self.prompt).nodes.len()
+        self.pool.lookup(CacheScope::default(), &self.prompt).nodes.len()
     }
 
     /// Gives a sequence `num_blocks` blocks, and takes them back.

@@ -11,7 +11,7 @@
 //!
 //! A block that is forgotten ([`KvPool::forget`]) goes the same way, but no sequence finds it.
 
-use super::prefix_tree::{BlockId, NodeId, PrefixTree};
+use super::prefix_tree::{BlockId, CacheScope, NodeId, Parent, PrefixTree};
 
 /// All blocks.
 #[derive(Debug)]
@@ -34,15 +34,24 @@ pub(super) struct BlockTable {
     /// The sequence's tokens in the prefix cache, from the first block on. Where another sequence has computed the same
     /// tokens at the same time, a node has another block than this one: a twin of it.
     path: Vec<NodeId>,
+    scope: CacheScope,
     num_twins: u32,
 }
 
 /// What the prefix cache has of a prompt.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Prefix {
+    scope: CacheScope,
     pub(super) nodes: Vec<NodeId>,
     /// The next block is being computed in this very step.
     pub(super) is_being_read: bool,
+}
+
+impl Prefix {
+    /// Nothing of a sequence of this scope.
+    pub(super) fn nothing(scope: CacheScope) -> Self {
+        Self { scope, nodes: Vec::new(), is_being_read: false }
+    }
 }
 
 impl BlockTable {
@@ -70,12 +79,12 @@ impl KvPool {
         self.step += 1;
     }
 
-    /// The longest prefix of `tokens` in whole blocks that the cache has.
-    pub(super) fn lookup(&self, tokens: &[u32]) -> Prefix {
-        let mut prefix = Prefix::default();
+    /// The longest prefix of `tokens` in whole blocks that the cache has in this scope.
+    pub(super) fn lookup(&self, scope: CacheScope, tokens: &[u32]) -> Prefix {
+        let mut prefix = Prefix::nothing(scope);
         let Some(tree) = &self.tree else { return prefix };
         for tokens in tokens.chunks_exact(self.block_size) {
-            let Some(node) = tree.child(prefix.nodes.last().copied(), tokens) else { break };
+            let Some(node) = tree.child(parent(scope, &prefix.nodes), tokens) else { break };
             if tree.computed_in(node) == self.step {
                 prefix.is_being_read = true;
                 break;
@@ -116,7 +125,7 @@ impl KvPool {
         if num_new > self.num_available_beside(&prefix) {
             return None;
         }
-        let mut table = BlockTable { blocks: Vec::new(), path: prefix.nodes, num_twins: 0 };
+        let mut table = BlockTable { blocks: Vec::new(), path: prefix.nodes, scope: prefix.scope, num_twins: 0 };
         if let Some(tree) = &mut self.tree {
             table.path.iter().for_each(|node| tree.refer(*node));
             table.blocks.extend(table.path.iter().map(|node| tree.block(*node)));
@@ -145,7 +154,7 @@ impl KvPool {
             return;
         }
         for tokens in tokens.chunks_exact(self.block_size).skip(table.path.len()) {
-            let parent = table.path.last().copied();
+            let parent = parent(table.scope, &table.path);
             let own = table.blocks[table.path.len()];
             let node = if let Some(node) = tree.child(parent, tokens) {
                 tree.refer(node);
@@ -169,7 +178,7 @@ impl KvPool {
 
     /// Ends a table. What is not in the prefix cache is free again.
     pub(super) fn close(&mut self, table: BlockTable) {
-        let BlockTable { blocks, path, num_twins: _ } = table;
+        let BlockTable { blocks, path, scope: _, num_twins: _ } = table;
         self.num_returns += 1;
         for (index, block) in blocks.into_iter().enumerate().rev() {
             let mut is_cached = false;
@@ -214,6 +223,11 @@ impl KvPool {
         assert!(!was_free, "block {} released twice", block.0);
         self.free.push(block);
     }
+}
+
+/// What comes before the next block of a path.
+fn parent(scope: CacheScope, path: &[NodeId]) -> Parent {
+    path.last().map_or(Parent::Root(scope), |node| Parent::Node(*node))
 }
 
 fn count(len: usize) -> u32 {

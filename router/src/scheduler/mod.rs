@@ -9,7 +9,7 @@
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
 //! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads them
 //! again. Prompts share what the budget leaves (`prefill`), and the queue is served in order but for what has no room
-//! (`admission`).
+//! (`admission`); tenants take turns in it (`queue`).
 
 mod admission;
 pub(crate) mod bench;
@@ -34,6 +34,7 @@ use std::time::Instant;
 use proto::StepReply;
 
 pub(crate) use event::{Event, SequenceEvent};
+pub(crate) use prefix_tree::CacheScope;
 pub(crate) use sequence::{SequenceId, SequenceSpec};
 pub use step::ReplyMismatch;
 pub(crate) use step::{Phase, Step};
@@ -120,7 +121,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts a sequence at the end of the queue.
+    /// Puts a sequence into the queue.
     ///
     /// # Errors
     /// When it could never run.

@@ -18,6 +18,17 @@ pub(crate) struct BlockId(pub(crate) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(u32);
 
+/// Sequences of one scope share what they have in common; others do not find it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct CacheScope(pub(crate) u64);
+
+/// Where a block comes: behind another one, or first in a scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Parent {
+    Root(CacheScope),
+    Node(NodeId),
+}
+
 /// All blocks that are in the cache.
 #[derive(Debug)]
 pub(super) struct PrefixTree {
@@ -39,7 +50,7 @@ pub(super) struct PrefixTree {
 #[derive(Debug, Clone, Copy)]
 struct Node {
     block: BlockId,
-    parent: Option<NodeId>,
+    parent: Parent,
     num_references: u32,
     num_children: u32,
     /// The step in which its tokens are computed.
@@ -66,8 +77,8 @@ impl PrefixTree {
         }
     }
 
-    /// The node that holds `tokens`, a block's worth, behind the path that ends with `parent`.
-    pub(super) fn child(&self, parent: Option<NodeId>, tokens: &[u32]) -> Option<NodeId> {
+    /// The node that holds `tokens`, a block's worth, behind `parent`.
+    pub(super) fn child(&self, parent: Parent, tokens: &[u32]) -> Option<NodeId> {
         let hash = self.hash(parent, tokens);
         let is_it = |node: &NodeId| self.nodes[index(*node)].parent == parent && self.tokens_of(*node) == tokens;
         self.children.find(hash, is_it).copied()
@@ -102,13 +113,13 @@ impl PrefixTree {
     }
 
     /// Puts a block into the cache, with one reference. Its tokens are computed in `step`. No other may be in its place.
-    pub(super) fn insert(&mut self, parent: Option<NodeId>, block: BlockId, tokens: &[u32], step: u64) -> NodeId {
+    pub(super) fn insert(&mut self, parent: Parent, block: BlockId, tokens: &[u32], step: u64) -> NodeId {
         let id = self.unused.pop().expect("there are as many nodes as blocks");
         let start = index(id) * self.block_size;
         self.tokens[start..start + self.block_size].copy_from_slice(tokens);
         self.nodes[index(id)] =
             Node { block, parent, num_references: 1, computed_in: step, last_used: step, ..Node::UNUSED };
-        if let Some(parent) = parent {
+        if let Parent::Node(parent) = parent {
             self.nodes[index(parent)].num_children += 1;
         }
         let hash = self.hash(parent, tokens);
@@ -157,7 +168,7 @@ impl PrefixTree {
         self.nodes[index(id)] = Node::UNUSED;
         self.unused.push(id);
         self.num_idle -= 1;
-        if let Some(parent) = parent {
+        if let Parent::Node(parent) = parent {
             let node = &mut self.nodes[index(parent)];
             node.num_children -= 1;
             if node.num_children == 0 && node.num_references == 0 {
@@ -179,7 +190,7 @@ impl PrefixTree {
         &self.tokens[index(node) * self.block_size..][..self.block_size]
     }
 
-    fn hash(&self, parent: Option<NodeId>, tokens: &[u32]) -> u64 {
+    fn hash(&self, parent: Parent, tokens: &[u32]) -> u64 {
         self.hash_builder.hash_one((parent, tokens))
     }
 }
@@ -187,7 +198,7 @@ impl PrefixTree {
 impl Node {
     const UNUSED: Self = Self {
         block: BlockId(u32::MAX),
-        parent: None,
+        parent: Parent::Root(CacheScope(0)),
         num_references: 0,
         num_children: 0,
         computed_in: 0,

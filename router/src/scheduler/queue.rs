@@ -1,23 +1,36 @@
-//! Sequences that wait, in order of arrival; those that were preempted are in front.
+//! Sequences that wait, in order of arrival, those of several tenants in turns; those that were preempted are in front.
+//!
+//! Turns are those of fair queuing (Demers, Keshav and Shenker, 1989): each sequence of a tenant has the turn after its last
+//! one, and none has a turn that is over. So a tenant whose sequences are many waits behind itself, and not the others behind it.
 //!
 //! How many there can be is bounded by the permits of `generation` and of the batcher. Who may leave is decided in
 //! `admission`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::SequenceId;
 use super::sequence::Sequence;
+use crate::tenant::Tenant;
 
-/// First come, first served.
+/// First come, first served, tenant by tenant.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Sequence>,
+    /// Of the sequence that left the queue last, those that were overtaken aside.
+    turn: u64,
+    /// Of each tenant's last sequence.
+    last_turns: HashMap<Tenant, u64>,
 }
 
 impl Queue {
-    /// Appends a sequence.
-    pub(super) fn push(&mut self, sequence: Sequence) {
-        self.waiting.push_back(sequence);
+    /// Puts a sequence behind those whose turn is not after its own.
+    pub(super) fn push(&mut self, mut sequence: Sequence) {
+        let last_turn = self.last_turns.entry(sequence.tenant).or_default();
+        sequence.turn = self.turn.max(*last_turn) + 1;
+        *last_turn = sequence.turn;
+        let is_later = |waiting: &&Sequence| waiting.turn > sequence.turn;
+        let num_later = self.waiting.iter().rev().take_while(is_later).count();
+        self.waiting.insert(self.waiting.len() - num_later, sequence);
     }
 
     /// Puts a sequence before all others.
@@ -40,7 +53,9 @@ impl Queue {
 
     /// Takes the sequence at a place.
     pub(super) fn take(&mut self, index: usize) -> Option<Sequence> {
-        self.waiting.remove(index)
+        let sequence = self.waiting.remove(index)?;
+        self.turn = self.turn.max(sequence.turn);
+        Some(sequence)
     }
 
     /// Takes one out of the middle. False when it does not wait.

@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use proto::{PromptLogprobs, SamplingParams};
 
+use super::prefix_tree::CacheScope;
+use crate::tenant::Tenant;
+
 /// Names a sequence; larger is younger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SequenceId(pub(crate) u64);
@@ -23,6 +26,10 @@ pub(crate) struct SequenceSpec {
     pub(crate) deadline: Option<Instant>,
     /// Which tokens may come next depends on those before: no token is made before its mask is there.
     pub(crate) is_masked: bool,
+    /// Whose it is: those who share the server wait side by side.
+    pub(crate) tenant: Tenant,
+    /// Only sequences of the same scope share the blocks of what they have in common.
+    pub(crate) cache_scope: CacheScope,
 }
 
 /// A sequence that waits or runs.
@@ -34,6 +41,10 @@ pub(super) struct Sequence {
     pub(super) ignores_eos: bool,
     pub(super) deadline: Option<Instant>,
     is_masked: bool,
+    pub(super) tenant: Tenant,
+    /// Its turn in the queue; sequences with the same have come at the same time, so to speak.
+    pub(super) turn: u64,
+    pub(super) cache_scope: CacheScope,
     /// Which tokens may come next; until the next one is known.
     mask: Option<Vec<u8>>,
     /// When it was submitted.
@@ -54,7 +65,8 @@ pub(super) struct Sequence {
 impl Sequence {
     /// A sequence that nothing has happened to.
     pub(super) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
-        let SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked } = spec;
+        let SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked, tenant, cache_scope } =
+            spec;
         Self {
             id,
             sampling,
@@ -62,6 +74,9 @@ impl Sequence {
             ignores_eos,
             deadline,
             is_masked,
+            tenant,
+            turn: 0,
+            cache_scope,
             mask: None,
             since,
             // A prompt has fewer than 2^32 tokens: its blocks were counted in u32.

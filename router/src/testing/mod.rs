@@ -27,5 +27,7 @@ pub(crate) fn request_limits() -> RequestLimits {
         vocab_size: VOCAB_SIZE,
         num_eos_tokens: 1,
         request_timeout: None,
+        num_tenants: 1,
+        separates_tenants: false,
     }
 }

@@ -8,20 +8,24 @@ use std::sync::Arc;
 use super::chat_files::ChatTemplates;
 use super::chat_template::{ChatInputs, ChatTemplateError, RenderedChat};
 use super::tokenizer::TokenSpan;
-use super::{TextError, TokenizerPool};
+use super::{TextError, Tokenizer, TokenizerPool};
+use crate::memory::Held;
 
 /// Renders and tokenizes conversations; cloning is cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Chat {
     templates: Arc<ChatTemplates>,
     tokenizer_pool: TokenizerPool,
+    max_text_bytes: usize,
 }
 
-/// A conversation as the model reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TokenizedChat {
+/// A text, or a conversation, as the model reads it.
+#[derive(Debug)]
+pub(crate) struct TokenizedText {
     pub(crate) text: String,
     pub(crate) tokens: Vec<TokenSpan>,
+    /// What the tokens of a long one take.
+    pub(crate) _memory: Option<Held>,
 }
 
 /// Why a conversation has no tokens.
@@ -31,19 +35,30 @@ pub(crate) enum ChatError {
     Template(#[from] ChatTemplateError),
     #[error(transparent)]
     Tokenizer(#[from] TextError),
+    #[error("a text of {given} bytes, of at most {limit}")]
+    TooLong { limit: usize, given: usize },
 }
 
 impl Chat {
-    pub(crate) fn new(templates: ChatTemplates, tokenizer_pool: TokenizerPool) -> Self {
-        Self { templates: Arc::new(templates), tokenizer_pool }
+    /// Texts of at most `max_text_bytes` are tokenized.
+    pub(crate) fn new(templates: ChatTemplates, tokenizer_pool: TokenizerPool, max_text_bytes: usize) -> Self {
+        Self { templates: Arc::new(templates), tokenizer_pool, max_text_bytes }
     }
 
     /// The tokens of a prompt, with the special tokens that the model expects around it.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text.
-    pub(crate) async fn tokenize_prompt(&self, text: String) -> Result<Vec<TokenSpan>, ChatError> {
-        Ok(self.tokenizer_pool.run(move |tokenizer| tokenizer.tokenize_spans(&text, true)).await??)
+    /// When the tokenizer cannot represent the text, or it is too long.
+    pub(crate) async fn tokenize_prompt(&self, text: String) -> Result<TokenizedText, ChatError> {
+        let num_bytes = text.len();
+        check_len(&text, self.max_text_bytes)?;
+        let work = move |tokenizer: &Tokenizer| {
+            let tokens = tokenizer.tokenize_spans(&text, true)?;
+            Ok::<_, TextError>((text, tokens))
+        };
+        let (tokenized, memory) = self.tokenizer_pool.run(num_bytes, work).await?;
+        let (text, tokens) = tokenized?;
+        Ok(TokenizedText { text, tokens, _memory: memory })
     }
 
     /// The text of a conversation, and what is read out of the answer to it.
@@ -52,25 +67,38 @@ impl Chat {
     /// When the template refuses the conversation.
     pub(crate) async fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatError> {
         let templates = Arc::clone(&self.templates);
-        let rendered = self.tokenizer_pool.run(move |tokenizer| {
-            let RenderedChat { text, answer_form } = templates.render(inputs)?;
-            let answer_form = answer_form.with_special_marks(|mark| tokenizer.special_id(mark));
-            Ok(RenderedChat { text, answer_form })
-        });
-        rendered.await?
+        let num_bytes = inputs.num_bytes();
+        let (rendered, _) = self
+            .tokenizer_pool
+            .run(num_bytes, move |tokenizer| {
+                let RenderedChat { text, answer_form } = templates.render(inputs)?;
+                let answer_form = answer_form.with_special_marks(|mark| tokenizer.special_id(mark));
+                Ok(RenderedChat { text, answer_form })
+            })
+            .await?;
+        rendered
     }
 
     /// The text of a conversation, and its tokens.
     ///
     /// # Errors
-    /// When the template refuses the conversation, or the tokenizer its text.
-    pub(crate) async fn tokenize(&self, inputs: ChatInputs) -> Result<TokenizedChat, ChatError> {
-        let templates = Arc::clone(&self.templates);
-        let tokenized = self.tokenizer_pool.run(move |tokenizer| {
+    /// When the template refuses the conversation, or the tokenizer its text, or that is too long.
+    pub(crate) async fn tokenize(&self, inputs: ChatInputs) -> Result<TokenizedText, ChatError> {
+        let (templates, num_bytes) = (Arc::clone(&self.templates), inputs.num_bytes());
+        let limit = self.max_text_bytes;
+        let work = move |tokenizer: &Tokenizer| {
             let text = templates.render(inputs)?.text;
+            check_len(&text, limit)?;
             let tokens = tokenizer.tokenize_spans(&text, false)?;
-            Ok(TokenizedChat { text, tokens })
-        });
-        tokenized.await?
+            Ok::<_, ChatError>((text, tokens))
+        };
+        let (tokenized, memory) = self.tokenizer_pool.run(num_bytes, work).await?;
+        let (text, tokens) = tokenized?;
+        Ok(TokenizedText { text, tokens, _memory: memory })
     }
+}
+
+fn check_len(text: &str, limit: usize) -> Result<(), ChatError> {
+    let given = text.len();
+    if given > limit { Err(ChatError::TooLong { limit, given }) } else { Ok(()) }
 }

@@ -18,11 +18,11 @@ mod vocabulary;
 use model_files::ModelFiles;
 
 pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, CallSyntax, ToolCall};
-pub(crate) use chat::{Chat, ChatError, TokenizedChat};
+pub(crate) use chat::{Chat, ChatError, TokenizedText};
 pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
 pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError, RenderedChat};
 pub(crate) use detokenizer::Detokenizer;
-pub(crate) use stop_strings::{StopFound, StopStrings};
+pub(crate) use stop_strings::{StopFound, StopPatterns, StopStrings};
 pub use tokenizer::TextError;
 pub(crate) use tokenizer::{TokenSpan, Tokenizer};
 pub(crate) use tokenizer_pool::TokenizerPool;

@@ -5,12 +5,26 @@
 //! It never holds text back and never ends a sequence: it says where the text should end, and how much of it may be the
 //! beginning of a stop string.
 
-/// Watches one sequence's text for its stop strings.
+use std::sync::Arc;
+
+/// The stop strings of a request, ready to be looked for; cloning is cheap.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StopPatterns(Arc<[Pattern]>);
+
+/// A stop string, and for each beginning of it how long the longest shorter beginning is with which that one ends: the table of
+/// Knuth, Morris and Pratt (1977).
+#[derive(Debug, PartialEq, Eq)]
+struct Pattern {
+    bytes: Box<[u8]>,
+    borders: Box<[usize]>,
+}
+
+/// Watches one sequence's text for its stop strings. Each byte is looked at once, however long they are.
 #[derive(Debug)]
 pub(crate) struct StopStrings {
-    stop_strings: Vec<String>,
-    /// The end of the text so far: as much as the beginning of a stop string can take.
-    tail: String,
+    patterns: StopPatterns,
+    /// For each pattern how many bytes of its beginning the text ends with.
+    matched: Vec<usize>,
 }
 
 /// A stop string in a text.
@@ -20,38 +34,70 @@ pub(crate) struct StopFound {
     pub(crate) rest_bytes: usize,
     /// Its own.
     pub(crate) len_bytes: usize,
-    /// Which of the stop strings it is.
+    /// Its place among the stop strings.
     pub(crate) index: usize,
 }
 
-impl StopStrings {
-    /// Watches for non-empty strings.
-    pub(crate) fn new(stop_strings: Vec<String>) -> Self {
-        Self { stop_strings, tail: String::new() }
+impl StopPatterns {
+    /// Prepares non-empty strings.
+    pub(crate) fn new(stop_strings: &[String]) -> Self {
+        Self(stop_strings.iter().map(|stop| Pattern::new(stop.as_bytes())).collect())
+    }
+}
+
+impl Pattern {
+    fn new(bytes: &[u8]) -> Self {
+        let mut pattern = Self { bytes: bytes.into(), borders: Box::default() };
+        let mut borders = vec![0; bytes.len()];
+        let mut len = 0;
+        for (index, byte) in bytes.iter().enumerate().skip(1) {
+            while len > 0 && bytes[len] != *byte {
+                len = borders[len - 1];
+            }
+            len += usize::from(bytes[len] == *byte);
+            borders[index] = len;
+        }
+        pattern.borders = borders.into();
+        pattern
     }
 
-    /// Adds text. Where the stop string is that ended first, when there is one.
-    pub(crate) fn push(&mut self, piece: &str) -> Option<StopFound> {
-        let max_len = self.stop_strings.iter().map(String::len).max()?;
-        self.tail.push_str(piece);
-        let place = |(index, stop): (usize, &String)| Some((self.tail.find(stop)? + stop.len(), stop.len(), index));
-        let places = self.stop_strings.iter().enumerate().filter_map(place);
-        // Of several that end together the longest.
-        if let Some((end, len_bytes, index)) = places.min_by_key(|(end, len, _)| (*end, std::cmp::Reverse(*len))) {
-            return Some(StopFound { rest_bytes: self.tail.len() - end, len_bytes, index });
+    /// How much of the beginning is matched after one more byte, where `len` bytes were before it.
+    fn advance(&self, mut len: usize, byte: u8) -> usize {
+        while len > 0 && self.bytes[len] != byte {
+            len = self.borders[len - 1];
         }
-        let keep_from = self.tail.floor_char_boundary((self.tail.len() + 1).saturating_sub(max_len));
-        self.tail.drain(..keep_from);
+        len + usize::from(self.bytes[len] == byte)
+    }
+}
+
+impl StopStrings {
+    /// Watches for these.
+    pub(crate) fn new(patterns: StopPatterns) -> Self {
+        Self { matched: vec![0; patterns.0.len()], patterns }
+    }
+
+    /// Adds text. Returns the stop string that ended first, and of several that end together the longest; nothing may be added after
+    /// it.
+    pub(crate) fn push(&mut self, piece: &str) -> Option<StopFound> {
+        for (place, byte) in piece.bytes().enumerate() {
+            let mut found: Option<StopFound> = None;
+            for (index, (pattern, matched)) in self.patterns.0.iter().zip(&mut self.matched).enumerate() {
+                *matched = pattern.advance(*matched, byte);
+                let len_bytes = pattern.bytes.len();
+                if *matched == len_bytes && found.is_none_or(|found| found.len_bytes < len_bytes) {
+                    found = Some(StopFound { rest_bytes: piece.len() - place - 1, len_bytes, index });
+                }
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
         None
     }
 
-    /// Bytes at the end of `text` with which a stop string may begin.
-    pub(crate) fn num_held_back(&self, text: &str) -> usize {
-        let held = |stop: &String| {
-            let longest = stop.len().saturating_sub(1).min(text.len());
-            (1..=longest).rev().find(|len| text.as_bytes().ends_with(&stop.as_bytes()[..*len])).unwrap_or(0)
-        };
-        self.stop_strings.iter().map(held).max().unwrap_or(0)
+    /// Bytes at the end of the text with which a stop string may begin.
+    pub(crate) fn num_held_back(&self) -> usize {
+        self.matched.iter().copied().max().unwrap_or(0)
     }
 }
 
@@ -61,8 +107,13 @@ mod tests {
 
     use super::*;
 
+    fn watch(stop_strings: &[impl ToString]) -> StopStrings {
+        let stop_strings: Vec<String> = stop_strings.iter().map(ToString::to_string).collect();
+        StopStrings::new(StopPatterns::new(&stop_strings))
+    }
+
     fn check(stop_strings: &[&str], pieces: &[&str], expected: Option<usize>) {
-        let mut stops = StopStrings::new(stop_strings.iter().map(|&stop| stop.to_owned()).collect());
+        let mut stops = watch(stop_strings);
         let found = pieces.iter().find_map(|piece| stops.push(piece)).map(|found| found.rest_bytes);
         assert_eq!(found, expected, "{stop_strings:?} in {pieces:?}");
     }
@@ -76,17 +127,25 @@ mod tests {
         check(&["abc"], &["ab", "ab", "d"], None);
         check(&["\n\n", "."], &["x\n", "\n.y"], Some(2));
         check(&["é!"], &["caf", "é", "!"], Some(0));
+        check(&["aab"], &["aaa", "ab!"], Some(1));
+        let found = watch(&["b", "ab", "c"]).push("xab");
+        assert_eq!(
+            found,
+            Some(StopFound { rest_bytes: 0, len_bytes: 2, index: 1 }),
+            "the longest of those that end together"
+        );
     }
 
     #[test]
     fn what_may_be_a_beginning_is_held_back() {
-        let stops = StopStrings::new(["abc", "bcd", "\n\n"].map(str::to_owned).to_vec());
         for (text, expected) in
-            [("", 0), ("xa", 1), ("xab", 2), ("abcx", 0), ("b", 1), ("abd", 0), ("\n", 1), ("xbc", 2)]
+            [("", 0), ("xa", 1), ("xab", 2), ("abcx", 0), ("b", 1), ("abd", 0), ("\n", 1), ("xbc", 2), ("bcbc", 2)]
         {
-            assert_eq!(stops.num_held_back(text), expected, "{text:?}");
+            let mut stops = watch(&["abce", "bcd", "\n\n"]);
+            assert_eq!(stops.push(text), None, "{text:?}");
+            assert_eq!(stops.num_held_back(), expected, "{text:?}");
         }
-        assert_eq!(StopStrings::new(Vec::new()).num_held_back("abc"), 0);
+        assert_eq!(watch(&[""; 0]).num_held_back(), 0);
     }
 
     proptest! {
@@ -97,7 +156,7 @@ mod tests {
         ) {
             let text = pieces.concat();
             let expected = stops.iter().filter_map(|stop| text.find(stop).map(|start| start + stop.len())).min();
-            let mut watcher = StopStrings::new(stops);
+            let mut watcher = watch(&stops);
             let mut len = 0;
             let found = pieces.iter().find_map(|piece| {
                 len += piece.len();

@@ -28,6 +28,9 @@ pub enum TextError {
     /// The text has no tokens.
     #[error("{0}")]
     Tokenize(String),
+    /// Other texts take the threads or the memory for them.
+    #[error("too many other texts are being read")]
+    Busy,
     /// The tokens have no text.
     #[error("detokenize {num_tokens} tokens: {message}")]
     Detokenize { num_tokens: usize, message: String },

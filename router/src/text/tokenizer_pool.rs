@@ -1,21 +1,32 @@
 //! Threads that tokenize prompts and render conversations, so that a long one never stops the async threads.
 //!
-//! A short prompt takes less time than a thread takes to wake up, so it stays where it is. For the others there is
-//! one shared, bounded queue: a long prompt keeps one thread busy and nobody waits behind it while another is free.
-//! Work whose client has left is skipped.
+//! A short prompt takes less time than a thread takes to wake up, so it stays where it is. For the others there are two lanes, each with
+//! its threads: nobody waits behind a text of some hundred kilobytes but another one like it, and the threads for those run
+//! behind all others. Who has not got a turn in time is told so, and work whose client has left is skipped. How many wait is
+//! bounded by the permits of `generation`, and what long texts hold by the memory budget.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{TextError, Tokenizer};
-
-/// Prompts that may wait per thread; more wait in their own request.
-const QUEUE_PER_WORKER: usize = 8;
+use crate::aside::{NICENESS, lower_priority};
+use crate::memory::{Held, Part};
 
 /// Longest prompt that stays on the caller's thread: about 250 tokens, a tenth of a millisecond.
 const SHORT_PROMPT_BYTES: usize = 1 << 10;
+
+/// Longest text of the lane for ordinary ones: some milliseconds.
+const ORDINARY_BYTES: usize = 64 << 10;
+
+/// How long a text waits for a thread, and a long one before that for memory.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Memory that a byte of text takes while it is tokenized: tokens with their places, and the tokenizer's own tables.
+const WORK_BYTES: usize = 32;
 
 /// Work that knows whom to answer.
 type Job = Box<dyn FnOnce(&Tokenizer) + Send>;
@@ -24,81 +35,164 @@ type Job = Box<dyn FnOnce(&Tokenizer) + Send>;
 #[derive(Debug, Clone)]
 pub(crate) struct TokenizerPool {
     tokenizer: Arc<Tokenizer>,
-    jobs_tx: mpsc::Sender<Job>,
+    ordinary: Arc<Lane>,
+    long: Arc<Lane>,
+    memory: Part,
+}
+
+/// Jobs that wait for the threads of their lane, in order of arrival.
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    is_closed: bool,
+}
+
+/// A queue with threads that empty it.
+#[derive(Debug)]
+struct Lane(Arc<LaneQueue>);
+
+#[derive(Default)]
+struct LaneQueue {
+    jobs: Mutex<Jobs>,
+    has_news: Condvar,
 }
 
 impl TokenizerPool {
-    /// Starts `num_workers` threads.
+    /// Starts `num_workers` threads for ordinary texts, and half as many for long ones. These and what is made of them
+    /// are counted in `memory`.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(crate) fn spawn(tokenizer: &Arc<Tokenizer>, num_workers: u32) -> std::io::Result<Self> {
-        let num_workers = num_workers.max(1) as usize;
-        let (jobs_tx, jobs_rx) = mpsc::channel(num_workers * QUEUE_PER_WORKER);
-        let jobs_rx = Arc::new(Mutex::new(jobs_rx));
-        for worker in 0..num_workers {
-            let (tokenizer, jobs_rx) = (Arc::clone(tokenizer), Arc::clone(&jobs_rx));
-            let thread = std::thread::Builder::new().name(format!("tokenizer-{worker}"));
-            thread.spawn(move || work(&tokenizer, &jobs_rx))?;
-        }
-        Ok(Self { tokenizer: Arc::clone(tokenizer), jobs_tx })
+    pub(crate) fn spawn(tokenizer: &Arc<Tokenizer>, num_workers: u32, memory: Part) -> std::io::Result<Self> {
+        let num_workers = num_workers.max(1);
+        Ok(Self {
+            tokenizer: Arc::clone(tokenizer),
+            ordinary: Arc::new(Lane::spawn(tokenizer, "tokenizer", num_workers, || {})?),
+            long: Arc::new(Lane::spawn(tokenizer, "long-texts", num_workers.div_ceil(2), || {
+                lower_priority(None, NICENESS);
+            })?),
+            memory,
+        })
     }
 
     /// Token ids of a prompt.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text.
-    pub(crate) async fn tokenize(&self, text: String) -> Result<Vec<u32>, TextError> {
+    /// When the tokenizer cannot represent the text, or there is too much to do.
+    pub(crate) async fn tokenize(&self, text: &Arc<str>) -> Result<Vec<u32>, TextError> {
         if text.len() <= SHORT_PROMPT_BYTES {
-            return guarded(|| self.tokenizer.tokenize(&text)).unwrap_or_else(|| Err(panicked()));
+            return guarded(|| self.tokenizer.tokenize(text)).unwrap_or_else(|| Err(panicked()));
         }
-        self.run(move |tokenizer| tokenizer.tokenize(&text)).await?
+        let (len, text) = (text.len(), Arc::clone(text));
+        let (token_ids, _) = self.run(len, move |tokenizer| tokenizer.tokenize(&text)).await?;
+        token_ids
     }
 
     /// Token ids of a text that has its special tokens written out.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text.
-    pub(crate) async fn tokenize_rendered(&self, text: String) -> Result<Vec<u32>, TextError> {
+    /// When the tokenizer cannot represent the text, or there is too much to do.
+    pub(crate) async fn tokenize_rendered(&self, text: &Arc<str>) -> Result<Vec<u32>, TextError> {
         if text.len() <= SHORT_PROMPT_BYTES {
-            return guarded(|| self.tokenizer.tokenize_bare(&text)).unwrap_or_else(|| Err(panicked()));
+            return guarded(|| self.tokenizer.tokenize_bare(text)).unwrap_or_else(|| Err(panicked()));
         }
-        self.run(move |tokenizer| tokenizer.tokenize_bare(&text)).await?
+        let (len, text) = (text.len(), Arc::clone(text));
+        let (token_ids, _) = self.run(len, move |tokenizer| tokenizer.tokenize_bare(&text)).await?;
+        token_ids
     }
 
-    /// What `work` makes, on a thread of the pool.
+    /// Does `work` on a text of `num_bytes` on a thread of the pool. Returns with it the memory that it takes, if the text is long.
     ///
     /// # Errors
-    /// When it panics.
-    pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, TextError>
+    /// When it panics, or gets no memory or no thread in time.
+    pub(crate) async fn run<T, F>(&self, num_bytes: usize, work: F) -> Result<(T, Option<Held>), TextError>
     where
         T: Send + 'static,
         F: FnOnce(&Tokenizer) -> T + Send + 'static,
     {
+        let is_long = num_bytes > ORDINARY_BYTES;
+        let held = if is_long { Some(self.take(num_bytes.saturating_mul(WORK_BYTES)).await?) } else { None };
+        let (start_tx, start_rx) = oneshot::channel();
         let (reply_tx, reply_rx) = oneshot::channel();
         let job = move |tokenizer: &Tokenizer| {
-            if !reply_tx.is_closed()
+            if start_tx.send(()).is_ok()
                 && let Some(reply) = guarded(|| work(tokenizer))
             {
-                let _ = reply_tx.send(reply);
+                // The memory is held until the work is done, also where nobody waits for it any more.
+                let _ = reply_tx.send((reply, held));
             }
         };
-        self.jobs_tx.send(Box::new(job)).await.map_err(|_| panicked())?;
+        let lane = if is_long { &self.long } else { &self.ordinary };
+        lane.0.push(Box::new(job));
+        let start = tokio::time::timeout(PATIENCE, start_rx).await;
+        start.map_err(|_| TextError::Busy)?.map_err(|_| panicked())?;
         reply_rx.await.map_err(|_| panicked())
+    }
+
+    /// Memory for what is made of a text; `None` where it is too little to be counted.
+    ///
+    /// # Errors
+    /// When others hold it for too long.
+    pub(crate) async fn memory_for(&self, num_bytes: usize) -> Result<Option<Held>, TextError> {
+        if num_bytes <= ORDINARY_BYTES { Ok(None) } else { self.take(num_bytes).await.map(Some) }
+    }
+
+    /// Whoever needs more than all of the memory has all of it: no other long text is worked on then.
+    async fn take(&self, num_bytes: usize) -> Result<Held, TextError> {
+        self.memory.take(num_bytes.min(self.memory.limit_bytes()), PATIENCE).await.ok_or(TextError::Busy)
+    }
+}
+
+impl Lane {
+    fn spawn(tokenizer: &Arc<Tokenizer>, name: &str, num_threads: u32, prepare: fn()) -> std::io::Result<Self> {
+        let lane = Self(Arc::new(LaneQueue::default()));
+        for number in 0..num_threads {
+            let (tokenizer, queue) = (Arc::clone(tokenizer), Arc::clone(&lane.0));
+            let thread = std::thread::Builder::new().name(format!("{name}-{number}"));
+            thread.spawn(move || {
+                prepare();
+                while let Some(job) = queue.next() {
+                    job(&tokenizer);
+                }
+            })?;
+        }
+        Ok(lane)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.has_news.notify_all();
+    }
+}
+
+impl LaneQueue {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job) {
+        self.lock().waiting.push_back(job);
+        self.has_news.notify_one();
+    }
+
+    /// Waits for a job; `None` when there will be no more.
+    fn next(&self) -> Option<Job> {
+        let is_idle = |jobs: &mut Jobs| jobs.waiting.is_empty() && !jobs.is_closed;
+        let jobs = self.has_news.wait_while(self.lock(), is_idle);
+        jobs.unwrap_or_else(PoisonError::into_inner).waiting.pop_front()
+    }
+}
+
+impl std::fmt::Debug for LaneQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaneQueue").field("num_waiting", &self.lock().waiting.len()).finish_non_exhaustive()
     }
 }
 
 fn panicked() -> TextError {
     TextError::Tokenize("the tokenizer panicked".to_owned())
-}
-
-fn work(tokenizer: &Tokenizer, jobs_rx: &Mutex<mpsc::Receiver<Job>>) {
-    loop {
-        // The lock is held while waiting: whoever has it is next, the others queue behind it.
-        let job = jobs_rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-        let Some(job) = job else { return };
-        job(tokenizer);
-    }
 }
 
 /// `None` on a panic: a defect costs the request that hit it, not the thread.
@@ -107,18 +201,85 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 #[cfg(test)]
+pub(crate) fn demo_pool(num_workers: u32) -> TokenizerPool {
+    TokenizerPool::spawn(&Arc::new(super::tokenizer::demo()), num_workers, Part::new(64 << 20)).unwrap()
+}
+
+#[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
-    use crate::text::tokenizer::demo;
 
     #[tokio::test]
     async fn many_prompts_at_once_each_get_their_own_ids() {
-        let tokenizer = Arc::new(demo());
-        let pool = TokenizerPool::spawn(&tokenizer, 3).unwrap();
-        let texts: Vec<String> = (0..100).map(|n| format!("prompt number {n} ").repeat(1 + n)).collect();
-        let replies = futures_util::future::join_all(texts.iter().map(|text| pool.tokenize(text.clone()))).await;
+        let pool = demo_pool(3);
+        let texts: Vec<Arc<str>> = (0..100).map(|n| format!("prompt number {n} ").repeat(1 + n).into()).collect();
+        let replies = futures_util::future::join_all(texts.iter().map(|text| pool.tokenize(text))).await;
         for (text, reply) in texts.iter().zip(replies) {
-            assert_eq!(reply.unwrap(), tokenizer.tokenize(text).unwrap());
+            assert_eq!(reply.unwrap(), pool.tokenizer.tokenize(text).unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn ordinary_texts_do_not_wait_behind_long_ones() {
+        let pool = demo_pool(1);
+        let (end_tx, end_rx) = mpsc::channel::<()>();
+        let work = pool.clone();
+        let long = tokio::spawn(async move { work.run(ORDINARY_BYTES + 1, move |_| end_rx.recv()).await });
+        let ordinary: Arc<str> = "word ".repeat(ORDINARY_BYTES / 5).into();
+        assert!(pool.tokenize(&ordinary).await.is_ok());
+        drop(end_tx);
+        assert!(long.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_gets_no_turn_is_told_and_his_work_is_skipped() {
+        let pool = demo_pool(1);
+        let (end_tx, end_rx) = mpsc::channel::<()>();
+        let work = pool.clone();
+        let (begun_tx, begun_rx) = oneshot::channel();
+        let first = tokio::spawn(async move {
+            work.run(1, move |_| {
+                let _ = begun_tx.send(());
+                end_rx.recv().is_err()
+            })
+            .await
+        });
+        begun_rx.await.unwrap();
+        tokio::time::pause();
+        let (ran_tx, ran_rx) = mpsc::channel::<()>();
+        let late = pool.run(1, move |_| ran_tx.send(())).await.map(drop);
+        assert_eq!(late, Err(TextError::Busy));
+        tokio::time::resume();
+        drop(end_tx);
+        assert!(first.await.unwrap().unwrap().0);
+        assert!(pool.run(1, |_| ()).await.is_ok());
+        assert!(ran_rx.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn memory_is_held_until_the_work_is_done_and_then_by_its_result() {
+        let pool = demo_pool(1);
+        let most = pool.memory.limit_bytes();
+        let (end_tx, end_rx) = mpsc::channel::<()>();
+        let (begun_tx, begun_rx) = oneshot::channel();
+        let work = pool.clone();
+        let task = tokio::spawn(async move {
+            work.run(usize::MAX, move |_| {
+                let _ = begun_tx.send(());
+                end_rx.recv().is_err()
+            })
+            .await
+        });
+        begun_rx.await.unwrap();
+        task.abort();
+        assert!(pool.memory.try_take(1).is_none(), "the thread still works");
+        drop(end_tx);
+        assert!(pool.memory.take(most, PATIENCE).await.is_some());
+        let (_, held) = pool.run(ORDINARY_BYTES + 1, |_| ()).await.unwrap();
+        assert!(pool.memory.try_take(most).is_none());
+        drop(held);
+        assert!(pool.memory.try_take(most).is_some());
     }
 }

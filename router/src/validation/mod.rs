@@ -12,22 +12,22 @@ use proto::{MAX_HELD_BACK_TOKENS, MAX_PROMPT_TOP_N_TOKENS, SamplingError, Sampli
 
 use crate::config::RequestLimits;
 use crate::grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarError};
-use crate::text::{AnswerForm, TextError, TokenizerPool};
+use crate::memory::Held;
+use crate::text::{AnswerForm, StopPatterns, TextError, TokenizerPool};
 
-/// Tokens are shorter than this on average, whatever the language. A prompt with more bytes per allowed token is not
-/// worth the time to tokenize it; small limits still allow [`MIN_INPUT_LIMIT_BYTES`].
-const MAX_BYTES_PER_TOKEN: usize = 256;
-const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
+/// Longest stop string, and all of a request together.
+const MAX_STOP_BYTES: usize = 1 << 10;
+const MAX_STOPS_BYTES: usize = 16 << 10;
 
-/// What the model goes on with.
+/// What the model goes on with; cloning is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Prompt {
     /// A text, around which come the special tokens that the model expects.
-    Text(String),
+    Text(Arc<str>),
     /// A text with its special tokens in it, as chat templates write them.
-    Rendered(String),
+    Rendered(Arc<str>),
     /// Tokens.
-    TokenIds(Vec<u32>),
+    TokenIds(Arc<[u32]>),
 }
 
 /// What a client asks of a generation, in our words and unchecked.
@@ -60,6 +60,8 @@ pub(crate) struct GenerationOptions {
     pub(crate) answer_form: Option<AnswerForm>,
     /// What the generated text must look like.
     pub(crate) grammar: Option<Arc<Grammar>>,
+    /// Only requests with the same one share what they have in common in the prefix cache.
+    pub(crate) cache_salt: Option<String>,
     /// Would change the answer, and cannot be done here.
     pub(crate) adapter_id: Option<String>,
 }
@@ -75,13 +77,13 @@ pub(crate) enum Delivery {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ValidRequest {
     /// At least one, at most `max_input_tokens`.
-    pub(crate) prompt: Vec<u32>,
+    pub(crate) prompt: Arc<[u32]>,
     pub(crate) sampling: SamplingParams,
     pub(crate) has_seed: bool,
     /// At least one.
     pub(crate) max_new_tokens: u32,
     pub(crate) ignores_eos: bool,
-    pub(crate) stop_strings: Vec<String>,
+    pub(crate) stop_patterns: StopPatterns,
     pub(crate) grammar: Option<CompiledGrammar>,
 }
 
@@ -108,6 +110,17 @@ pub(crate) enum ValidationError {
     StopSequences { limit: u32, given: usize },
     #[error("`stop` sequences cannot be empty")]
     EmptyStopSequence,
+    #[error("`stop` sequences must have at most {MAX_STOP_BYTES} bytes. Given: one of {given}")]
+    StopSequenceBytes { given: usize },
+    #[error("`stop` sequences must have at most {MAX_STOPS_BYTES} bytes together. Given: {given}")]
+    StopSequencesBytes { given: usize },
+    #[error("`cache_salt` must be a non-empty string")]
+    CacheSalt,
+    #[error(
+        "a request must have at most {limit} sequences here, all choices of all prompts together (`--max-concurrent-requests`, \
+         shared between API keys where there are several). Given: {given}"
+    )]
+    Sequences { limit: u32, given: u32 },
     #[error("`seed` must not be set when `best_of` > 1")]
     BestOfSeed,
     #[error("`top_n_tokens` must be >= 0 and <= {limit}. Given: {given}")]
@@ -176,22 +189,22 @@ impl Validator {
         Self { limits, tokenizer_pool, grammars }
     }
 
-    /// How many sequences to make; checked before anything is reserved for them.
+    /// Checks how many sequences to make, before anything is reserved for them.
     ///
     /// # Errors
     /// When that many cannot be made, or not in a stream.
-    pub(crate) fn num_sequences(
+    pub(crate) fn check_sequences(
         &self,
         options: &GenerationOptions,
         delivery: Delivery,
-    ) -> Result<u32, ValidationError> {
+    ) -> Result<(), ValidationError> {
         let (given, limit) = (options.best_of.unwrap_or(1), self.limits.max_best_of);
         match delivery {
             Delivery::Stream if given != 1 => Err(ValidationError::BestOfStream),
             Delivery::Stream if options.sampling.wants_prompt_logprobs => Err(ValidationError::PromptDetailsStream),
             Delivery::Whole if limit == 1 && given > 1 => Err(ValidationError::BestOfDisabled),
             Delivery::Whole if given == 0 || given > limit => Err(ValidationError::BestOf { limit, given }),
-            Delivery::Stream | Delivery::Whole => Ok(given),
+            Delivery::Stream | Delivery::Whole => Ok(()),
         }
     }
 
@@ -208,9 +221,9 @@ impl Validator {
         check_input(prompt, options, &self.limits)?;
         let pool = &self.tokenizer_pool;
         let token_ids = match prompt {
-            Prompt::Text(text) => pool.tokenize(text.clone()).await,
-            Prompt::Rendered(text) => pool.tokenize_rendered(text.clone()).await,
-            Prompt::TokenIds(token_ids) => Ok(token_ids.clone()),
+            Prompt::Text(text) => pool.tokenize(text).await.map(Arc::from),
+            Prompt::Rendered(text) => pool.tokenize_rendered(text).await.map(Arc::from),
+            Prompt::TokenIds(token_ids) => Ok(Arc::clone(token_ids)),
         };
         let token_ids = token_ids.map_err(ValidationError::Tokenizer)?;
         let prompt = truncate(token_ids, options.truncate_tokens);
@@ -225,9 +238,17 @@ impl Validator {
             has_seed: options.has_seed,
             max_new_tokens,
             ignores_eos: options.ignores_eos,
-            stop_strings: options.stop_strings.clone(),
+            stop_patterns: StopPatterns::new(&options.stop_strings),
             grammar,
         })
+    }
+
+    /// Memory for the tokens of a request; `None` where they are few.
+    ///
+    /// # Errors
+    /// When other requests hold it for too long.
+    pub(crate) async fn memory_for(&self, num_bytes: usize) -> Result<Option<Held>, ValidationError> {
+        self.tokenizer_pool.memory_for(num_bytes).await.map_err(ValidationError::Tokenizer)
     }
 
     async fn compile(
@@ -266,6 +287,17 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
     if options.stop_strings.iter().any(String::is_empty) {
         return Err(ValidationError::EmptyStopSequence);
     }
+    let lens = || options.stop_strings.iter().map(String::len);
+    if let Some(given) = lens().find(|len| *len > MAX_STOP_BYTES) {
+        return Err(ValidationError::StopSequenceBytes { given });
+    }
+    let given = lens().sum();
+    if given > MAX_STOPS_BYTES {
+        return Err(ValidationError::StopSequencesBytes { given });
+    }
+    if options.cache_salt.as_ref().is_some_and(String::is_empty) {
+        return Err(ValidationError::CacheSalt);
+    }
     if has_several && options.has_seed {
         return Err(ValidationError::BestOfSeed);
     }
@@ -300,7 +332,7 @@ fn check_input(prompt: &Prompt, options: &GenerationOptions, limits: &RequestLim
     if let Some(adapter_id) = &options.adapter_id {
         return Err(ValidationError::Adapter(adapter_id.clone()));
     }
-    let limit = (limits.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES);
+    let limit = limits.max_input_bytes();
     if num_bytes > limit {
         return Err(ValidationError::InputBytes { limit, given: num_bytes });
     }
@@ -316,9 +348,11 @@ fn sampling(options: &GenerationOptions, limits: &RequestLimits) -> SamplingPara
     sampling
 }
 
-fn truncate(mut token_ids: Vec<u32>, keep_tokens: Option<u32>) -> Vec<u32> {
-    let keep = keep_tokens.map_or(token_ids.len(), |keep| keep as usize);
-    token_ids.split_off(token_ids.len().saturating_sub(keep))
+fn truncate(token_ids: Arc<[u32]>, keep_tokens: Option<u32>) -> Arc<[u32]> {
+    match token_ids.len().checked_sub(keep_tokens.map_or(usize::MAX, |keep| keep as usize)) {
+        None | Some(0) => token_ids,
+        Some(num_dropped) => token_ids[num_dropped..].into(),
+    }
 }
 
 /// The number of tokens to make.

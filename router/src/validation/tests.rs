@@ -15,7 +15,11 @@ fn validator() -> Validator {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
     let grammars = GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![1], 256 << 20);
     let limits = crate::testing::request_limits();
-    Validator::new(limits, TokenizerPool::spawn(&tokenizer, 1).unwrap(), Some(grammars))
+    Validator::new(
+        limits,
+        TokenizerPool::spawn(&tokenizer, 1, crate::memory::Part::new(64 << 20)).unwrap(),
+        Some(grammars),
+    )
 }
 
 fn options(parameters: serde_json::Value) -> GenerationOptions {
@@ -23,10 +27,7 @@ fn options(parameters: serde_json::Value) -> GenerationOptions {
 }
 
 async fn validate(inputs: &str, parameters: serde_json::Value) -> Result<ValidRequest, String> {
-    validator()
-        .validate(&Prompt::Text(inputs.to_owned()), &options(parameters))
-        .await
-        .map_err(|error| error.to_string())
+    validator().validate(&Prompt::Text(inputs.into()), &options(parameters)).await.map_err(|error| error.to_string())
 }
 
 async fn check_error(inputs: &str, parameters: serde_json::Value, expected: &str) {
@@ -101,7 +102,7 @@ async fn a_grammar_is_checked_last_and_ends_the_text_alone() {
     assert!(validate("x", json!({"grammar": grammar("a")})).await.unwrap().grammar.is_some());
     let disabled = Validator { grammars: None, ..validator() };
     let options = options(json!({"grammar": grammar("a")}));
-    let error = disabled.validate(&Prompt::Text("x".to_owned()), &options).await.unwrap_err();
+    let error = disabled.validate(&Prompt::Text("x".into()), &options).await.unwrap_err();
     assert_eq!(error.to_string(), "grammar is not supported");
 }
 
@@ -152,9 +153,9 @@ async fn the_least_number_of_tokens_is_within_the_largest() {
     check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
     let mut validator = validator();
     validator.limits.num_eos_tokens = 9;
-    assert!(validator.validate(&Prompt::Text("x".to_owned()), &options(json!({}))).await.is_ok());
+    assert!(validator.validate(&Prompt::Text("x".into()), &options(json!({}))).await.is_ok());
     let error = validator
-        .validate(&Prompt::Text("x".to_owned()), &options(json!({"min_new_tokens": 1})))
+        .validate(&Prompt::Text("x".into()), &options(json!({"min_new_tokens": 1})))
         .await
         .unwrap_err()
         .to_string();
@@ -173,25 +174,25 @@ async fn truncation_keeps_the_end() {
 async fn ids_outside_the_model_are_refused() {
     let mut validator = validator();
     validator.limits.vocab_size = 3;
-    let error = validator.validate(&Prompt::Text("x".to_owned()), &options(json!({}))).await.unwrap_err().to_string();
+    let error = validator.validate(&Prompt::Text("x".into()), &options(json!({}))).await.unwrap_err().to_string();
     assert!(error.starts_with("tokenizer error token id "), "{error}");
 }
 
 #[tokio::test]
 async fn the_number_of_sequences_is_checked_before_anything_else() {
     let mut validator = validator();
-    let check = |validator: &Validator, parameters, delivery, expected: Result<u32, &str>| {
-        let result = validator.num_sequences(&options(parameters), delivery).map_err(|error| error.to_string());
+    let check = |validator: &Validator, parameters, delivery, expected: Result<(), &str>| {
+        let result = validator.check_sequences(&options(parameters), delivery).map_err(|error| error.to_string());
         assert_eq!(result.as_ref().map_err(String::as_str), expected.as_ref().map_err(|error| *error));
     };
-    check(&validator, json!({}), Delivery::Whole, Ok(1));
-    check(&validator, json!({"best_of": 2}), Delivery::Whole, Ok(2));
+    check(&validator, json!({}), Delivery::Whole, Ok(()));
+    check(&validator, json!({"best_of": 2}), Delivery::Whole, Ok(()));
     let error = "`best_of` must be > 0 and <= 2. Given: 1000000";
     check(&validator, json!({"best_of": 1_000_000}), Delivery::Whole, Err(error));
     check(&validator, json!({"best_of": 0}), Delivery::Whole, Err("`best_of` must be > 0 and <= 2. Given: 0"));
     let error = "`best_of` != 1 is not supported when streaming tokens";
     check(&validator, json!({"best_of": 2}), Delivery::Stream, Err(error));
-    check(&validator, json!({"best_of": 1}), Delivery::Stream, Ok(1));
+    check(&validator, json!({"best_of": 1}), Delivery::Stream, Ok(()));
     let error = "`decoder_input_details` == true is not supported when streaming tokens";
     check(&validator, json!({"decoder_input_details": true}), Delivery::Stream, Err(error));
     validator.limits.max_best_of = 1;

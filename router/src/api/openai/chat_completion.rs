@@ -87,7 +87,7 @@ struct Message {
 pub(crate) struct ChatPlan {
     pub(crate) is_stream: bool,
     pub(crate) form: ChatForm,
-    num_choices: u32,
+    pub(crate) num_choices: u32,
     sampling: OpenAiSampling,
     top_logprobs: u32,
     tools: ToolUse,
@@ -133,24 +133,20 @@ impl ChatCompletionRequest {
 }
 
 impl ChatPlan {
-    /// One for each choice, to go on with a conversation.
+    /// The generation that goes on with a conversation.
     ///
     /// # Errors
     /// When the model is to call a tool in a way that it cannot be made to.
-    pub(crate) fn requests(
-        &self,
+    pub(crate) fn request(
+        self,
         RenderedChat { text, answer_form }: RenderedChat,
-        context: &RequestContext,
-    ) -> Result<Vec<GenerationRequest>, ApiError> {
-        let mut options = self.sampling.clone().into_options(self.top_logprobs, false);
+        context: RequestContext,
+    ) -> Result<GenerationRequest, ApiError> {
+        let mut options = self.sampling.into_options(self.top_logprobs, false);
         self.tools.apply(answer_form, &mut options)?;
-        let request = |number: u32| {
-            let mut options = options.clone();
-            options.sampling.seed = options.sampling.seed.wrapping_add(number.into());
-            let RequestContext { received_at, request_id } = context.clone();
-            GenerationRequest { prompt: Prompt::Rendered(text.clone()), options, received_at, request_id }
-        };
-        Ok((0..self.num_choices).map(request).collect())
+        let RequestContext { received_at, request_id, tenant: _ } = context;
+        let (prompt, num_choices) = (Prompt::Rendered(text.into()), self.num_choices);
+        Ok(GenerationRequest { prompt, options, num_choices, received_at, request_id })
     }
 }
 

@@ -1,5 +1,7 @@
 //! `/v1/completions`: a prompt, or several, and what the model goes on with.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -76,7 +78,7 @@ struct Choice {
 /// What a request asks for, in our words.
 #[derive(Debug)]
 pub(crate) struct CompletionPlan {
-    /// Prompt after prompt, each as often as it is wanted.
+    /// One for each prompt.
     pub(crate) requests: Vec<GenerationRequest>,
     pub(crate) is_stream: bool,
     pub(crate) form: CompletionForm,
@@ -85,7 +87,7 @@ pub(crate) struct CompletionPlan {
 /// How the answer looks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CompletionForm {
-    num_per_prompt: usize,
+    pub(crate) num_per_prompt: usize,
     has_echo: bool,
     /// No token is wanted.
     is_prompt_only: bool,
@@ -101,13 +103,13 @@ impl CompletionRequest {
     pub(crate) fn into_plan(
         self,
         mut sampling: OpenAiSampling,
-        (context, max_prompts): (RequestContext, u32),
+        (context, max_prompts): (&RequestContext, u32),
     ) -> Result<CompletionPlan, ApiError> {
         let prompts = match self.prompt {
-            Prompts::Text(text) => vec![Prompt::Text(text)],
-            Prompts::TokenIds(token_ids) => vec![Prompt::TokenIds(token_ids)],
-            Prompts::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
-            Prompts::ListsOfTokenIds(lists) => lists.into_iter().map(Prompt::TokenIds).collect(),
+            Prompts::Text(text) => vec![Prompt::Text(text.into())],
+            Prompts::TokenIds(token_ids) => vec![Prompt::TokenIds(token_ids.into())],
+            Prompts::Texts(texts) => texts.into_iter().map(|text| Prompt::Text(text.into())).collect(),
+            Prompts::ListsOfTokenIds(lists) => lists.into_iter().map(|ids| Prompt::TokenIds(ids.into())).collect(),
         };
         if prompts.len() > max_prompts as usize {
             return Err(ApiError::TooManyPrompts { limit: max_prompts });
@@ -120,15 +122,12 @@ impl CompletionRequest {
         // A token is made to read the prompt, and left out of the answer.
         let is_prompt_only = self.echo && sampling.replace_max_tokens(0, 1);
         let options = sampling.into_options(self.logprobs.unwrap_or(0), wants_prompt_logprobs);
-        let request = |prompt: Prompt, number: u32| {
-            let mut options = options.clone();
-            options.sampling.seed = options.sampling.seed.wrapping_add(number.into());
-            let RequestContext { received_at, request_id } = context.clone();
-            GenerationRequest { prompt, options, received_at, request_id }
+        let request = |prompt: Prompt| {
+            let RequestContext { received_at, request_id, tenant: _ } = context.clone();
+            GenerationRequest { prompt, options: options.clone(), num_choices: n, received_at, request_id }
         };
-        let requests = prompts.into_iter().flat_map(|prompt| (0..n).map(move |number| (prompt.clone(), number)));
         Ok(CompletionPlan {
-            requests: requests.map(|(prompt, number)| request(prompt, number)).collect(),
+            requests: prompts.into_iter().map(request).collect(),
             is_stream: self.stream,
             form: CompletionForm {
                 num_per_prompt: n as usize,
@@ -168,10 +167,11 @@ impl CompletionForm {
 }
 
 impl TextCompletion {
-    /// The answer; beside each outcome the text to repeat in front.
-    pub(crate) fn new(identity: Identity, form: CompletionForm, answers: Vec<(String, Outcome)>) -> Self {
+    /// The answer: prompt after prompt, the outcomes of each with the text to repeat in front of them.
+    pub(crate) fn new(identity: Identity, form: CompletionForm, prompts: &[Arc<str>], outcomes: Vec<Outcome>) -> Self {
         let mut usage = Usage::default();
-        let choice = |(index, (prompt, outcome)): (usize, (String, Outcome))| {
+        let choice = |(index, outcome): (usize, Outcome)| {
+            let prompt = prompts.get(index / form.num_per_prompt).map_or("", |prompt| &**prompt);
             let completion = outcome.best;
             usage.add(&completion.finish, index.is_multiple_of(form.num_per_prompt));
             let logprobs = form.has_logprobs.then(|| {
@@ -187,10 +187,11 @@ impl TextCompletion {
                 logprobs
             });
             let finish_reason = Some(finish_reason(completion.finish.reason, false));
-            let text = if form.has_echo { prompt } else { String::new() } + &completion.finish.generated_text;
+            let echo = if form.has_echo { prompt } else { "" };
+            let text = [echo, &completion.finish.generated_text].concat();
             Choice { index, text, logprobs, finish_reason }
         };
-        let choices = answers.into_iter().enumerate().map(choice).collect();
+        let choices = outcomes.into_iter().enumerate().map(choice).collect();
         Self { identity, choices, usage }
     }
 }

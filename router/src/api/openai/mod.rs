@@ -25,7 +25,7 @@ mod tools;
 
 pub(crate) use body::OpenAiBody;
 pub(crate) use chat_completion::{
-    ChatChunks, ChatCompletion, ChatCompletionRequest, ChatPlan, Chunk as ChatCompletionChunk,
+    ChatChunks, ChatCompletion, ChatCompletionRequest, ChatForm, Chunk as ChatCompletionChunk,
 };
 pub(crate) use completion::{Chunk as TextCompletionChunk, CompletionChunks, CompletionRequest, TextCompletion};
 pub(crate) use events::OpenAiEvents;

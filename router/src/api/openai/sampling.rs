@@ -43,6 +43,8 @@ pub(crate) struct OpenAiSampling {
     #[serde(default, deserialize_with = "null_as_false")]
     #[schema(value_type = Option<bool>)]
     pub(in crate::api) ignore_eos: bool,
+    /// Only requests with the same one share what they have in common in the prefix cache, as for vLLM.
+    pub(in crate::api) cache_salt: Option<String>,
     /// More tokens than there is room for are as many as there is.
     #[serde(skip)]
     pub(in crate::api) cuts_max_new_tokens: bool,
@@ -90,6 +92,7 @@ impl OpenAiSampling {
             repetition_penalty,
             min_tokens,
             ignore_eos,
+            cache_salt,
             cuts_max_new_tokens,
             grammar,
         } = self;
@@ -132,6 +135,7 @@ impl OpenAiSampling {
             wants_deltas: true,
             answer_form: None,
             grammar: grammar.map(Into::into),
+            cache_salt,
             adapter_id: None,
         }
     }

@@ -76,11 +76,17 @@ impl ToolUse {
         &self,
         RenderedChat { text, answer_form }: RenderedChat,
         sampling: OpenAiSampling,
-        RequestContext { received_at, request_id }: RequestContext,
+        RequestContext { received_at, request_id, tenant: _ }: RequestContext,
     ) -> Result<GenerationRequest, ApiError> {
         let mut options = sampling.into_options(0, false);
         self.apply(answer_form, &mut options)?;
-        Ok(GenerationRequest { prompt: Prompt::Rendered(text), options, received_at, request_id })
+        Ok(GenerationRequest {
+            prompt: Prompt::Rendered(text.into()),
+            options,
+            num_choices: 1,
+            received_at,
+            request_id,
+        })
     }
 
     /// Makes a generation's answer be read, and its model call what it has to, or answer in the form that is asked for.

@@ -41,10 +41,12 @@ fn tgi() -> Vec<Route> {
             .generates()
             .answers_list::<GenerateResponse>()
             .answers_events::<StreamResponse>(),
-        post("/tokenize", "the tokens of a prompt").reads::<GenerateRequest>(native()).answers_list::<SimpleToken>(),
+        post("/tokenize", "the tokens of a prompt")
+            .reads::<GenerateRequest>(native())
+            .answers_list::<SimpleToken<'_>>(),
         post("/chat_tokenize", "the text that the chat template makes of a conversation, and its tokens")
             .reads::<ChatRequest>(json!({"messages": messages()}))
-            .answers::<ChatTokenizeResponse>(),
+            .answers::<ChatTokenizeResponse<'_>>(),
         post("/invocations", "what SageMaker calls: `/`, `/v1/chat/completions` or `/v1/completions`, by the body")
             .may_speak_as_openai()
             .reads::<InvocationsRequest>(native())

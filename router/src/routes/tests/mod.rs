@@ -11,6 +11,7 @@ mod echo;
 mod failures;
 mod openai;
 mod responses;
+mod sharing;
 mod structured_output;
 mod tools;
 mod wire;

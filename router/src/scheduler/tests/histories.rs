@@ -14,6 +14,7 @@ use proto::{Command, PromptLogprobs, SamplingParams, StepReply, command, frame};
 use super::super::*;
 use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
 use super::{EOS, limits};
+use crate::tenant::Tenant;
 
 /// Histories of a run: as many as the variable `HILO_HISTORIES` says.
 fn num_histories() -> u32 {
@@ -178,7 +179,18 @@ impl Simulation {
                 let sampling =
                     SamplingParams { wants_prompt_logprobs, prompt_top_n_tokens, seed, ..SamplingParams::greedy() };
                 let deadline = seconds.map(|seconds| self.now + Duration::from_secs(seconds));
-                self.submit(SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked });
+                let tenant = Tenant::default();
+                let cache_scope = CacheScope(u64::from(max_new_tokens % 3 == 0));
+                self.submit(SequenceSpec {
+                    prompt,
+                    sampling,
+                    max_new_tokens,
+                    ignores_eos,
+                    deadline,
+                    is_masked,
+                    tenant,
+                    cache_scope,
+                });
             }
             Action::Cancel(index) => {
                 let id = self.readers.keys().nth(index % self.readers.len().max(1)).copied();

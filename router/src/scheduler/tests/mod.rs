@@ -3,12 +3,14 @@
 mod histories;
 mod shard_model;
 mod sharing;
+mod tenants;
 
 use std::time::{Duration, Instant};
 
 use proto::{PromptLogprobs, SampledToken, SamplingParams, StepReply, command};
 
 use super::*;
+use crate::tenant::Tenant;
 use shard_model::ShardModel;
 
 const EOS: u32 = 1;
@@ -39,6 +41,8 @@ fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
         ignores_eos: true,
         deadline: None,
         is_masked: false,
+        tenant: Tenant::default(),
+        cache_scope: CacheScope::default(),
     }
 }
 

@@ -69,9 +69,16 @@ fn text_of(message: &Map<String, Json>) -> String {
     }
 }
 
-/// Adds a paragraph to a content.
+/// Adds a paragraph to a content. What is there already is not copied, however many paragraphs come.
 fn append(message: &mut Map<String, Json>, paragraph: &str) {
-    let text = text_of(message);
-    let separator = if text.is_empty() { "" } else { "\n" };
-    message.insert("content".to_owned(), Json::String(format!("{text}{separator}{paragraph}")));
+    if !matches!(message.get("content"), Some(Json::String(_))) {
+        let text = text_of(message);
+        message.insert("content".to_owned(), Json::String(text));
+    }
+    if let Some(Json::String(text)) = message.get_mut("content") {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(paragraph);
+    }
 }

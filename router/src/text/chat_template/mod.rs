@@ -75,6 +75,29 @@ pub(crate) struct ChatInputs {
     pub(crate) now: DateTime,
 }
 
+impl ChatInputs {
+    /// Bytes of all the texts in it.
+    pub(crate) fn num_bytes(&self) -> usize {
+        let Self { messages, tools, documents, variables, ending: _, now: _ } = self;
+        let lists = tools.iter().chain(documents).flatten().map(num_bytes);
+        let objects = messages.iter().chain([variables]).map(num_object_bytes);
+        lists.chain(objects).sum()
+    }
+}
+
+fn num_bytes(value: &Json) -> usize {
+    match value {
+        Json::Null | Json::Bool(_) | Json::Number(_) => size_of::<f64>(),
+        Json::String(text) => text.len(),
+        Json::Array(values) => values.iter().map(num_bytes).sum(),
+        Json::Object(object) => num_object_bytes(object),
+    }
+}
+
+fn num_object_bytes(object: &Map<String, Json>) -> usize {
+    object.iter().map(|(name, value)| name.len() + num_bytes(value)).sum()
+}
+
 /// How the text ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ChatEnding {

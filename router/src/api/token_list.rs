@@ -1,0 +1,141 @@
+//! Tokens with their places in a text, as `/tokenize` and `/chat_tokenize` answer them.
+//!
+//! Each token becomes some fifty bytes of JSON, so the answer is written piece by piece while it is read, and never is in memory as a
+//! whole.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::text::{TokenSpan, TokenizedText};
+
+/// A piece is at least so long, but for the last one.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// A token with its place.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SimpleToken<'a> {
+    id: u32,
+    text: &'a str,
+    start: usize,
+    stop: usize,
+}
+
+/// Answer of `POST /chat_tokenize`.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "describes for the OpenAPI document what is written piece by piece")]
+pub(crate) struct ChatTokenizeResponse<'a> {
+    tokenize_response: Vec<SimpleToken<'a>>,
+    templated_text: String,
+}
+
+/// The answer as an iterator over its pieces.
+#[derive(Debug)]
+struct Pieces {
+    tokenized: TokenizedText,
+    is_chat: bool,
+    num_written: usize,
+    has_ended: bool,
+}
+
+/// A list of the tokens.
+pub(crate) fn token_list(tokenized: TokenizedText) -> Response {
+    answer(Pieces { tokenized, is_chat: false, num_written: 0, has_ended: false })
+}
+
+/// An object with a list of the tokens, and the text.
+pub(crate) fn chat_token_list(tokenized: TokenizedText) -> Response {
+    answer(Pieces { tokenized, is_chat: true, num_written: 0, has_ended: false })
+}
+
+fn answer(mut pieces: Pieces) -> Response {
+    let first = pieces.next().unwrap_or_default();
+    let body = if pieces.has_ended {
+        Body::from(first)
+    } else {
+        let all = std::iter::once(first).chain(pieces).map(Ok::<_, Infallible>);
+        Body::from_stream(futures_util::stream::iter(all))
+    };
+    ([(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+impl<'a> SimpleToken<'a> {
+    /// A token of `of_text`. Tokens that are parts of one character all have its place.
+    fn new(&TokenSpan { id, start, stop }: &TokenSpan, of_text: &'a str) -> Self {
+        Self { id, text: of_text.get(start..stop).unwrap_or_default(), start, stop }
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let Self { tokenized: TokenizedText { text, tokens, _memory: _ }, is_chat, num_written, has_ended } = self;
+        if *has_ended {
+            return None;
+        }
+        let mut piece = Vec::with_capacity(PIECE_BYTES + (PIECE_BYTES >> 4));
+        if *num_written == 0 {
+            piece.extend_from_slice(if *is_chat { b"{\"tokenize_response\":[" } else { b"[" });
+        }
+        for token in &tokens[*num_written..] {
+            if piece.len() >= PIECE_BYTES {
+                return Some(piece.into());
+            }
+            if *num_written > 0 {
+                piece.push(b',');
+            }
+            write(&mut piece, &SimpleToken::new(token, text));
+            *num_written += 1;
+        }
+        piece.push(b']');
+        if *is_chat {
+            piece.extend_from_slice(b",\"templated_text\":");
+            write(&mut piece, text);
+            piece.push(b'}');
+        }
+        *has_ended = true;
+        Some(piece.into())
+    }
+}
+
+/// Numbers and texts can always be written into memory.
+fn write(piece: &mut Vec<u8>, value: &impl Serialize) {
+    if let Err(error) = serde_json::to_writer(piece, value) {
+        tracing::error!("a token could not be written: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parse(num_tokens: usize, is_chat: bool) -> (Value, usize) {
+        let text = "é".repeat(num_tokens);
+        let token = |index: usize| TokenSpan { id: 7, start: 2 * index, stop: 2 * index + 2 };
+        let tokenized = TokenizedText { text, tokens: (0..num_tokens).map(token).collect(), _memory: None };
+        let pieces: Vec<Bytes> = Pieces { tokenized, is_chat, num_written: 0, has_ended: false }.collect();
+        assert!(pieces.iter().rev().skip(1).all(|piece| (PIECE_BYTES..PIECE_BYTES + 100).contains(&piece.len())));
+        (serde_json::from_slice(&pieces.concat()).unwrap(), pieces.len())
+    }
+
+    #[test]
+    fn pieces_are_one_answer() {
+        assert_eq!(parse(0, false), (json!([]), 1));
+        assert_eq!(parse(0, true), (json!({"tokenize_response": [], "templated_text": ""}), 1));
+        for num_tokens in [1, 10_000] {
+            let (list, num_pieces) = parse(num_tokens, false);
+            assert_eq!((list.as_array().unwrap().len(), num_pieces > 1), (num_tokens, num_tokens > 1000));
+            let last = num_tokens - 1;
+            assert_eq!(list[last], json!({"id": 7, "text": "é", "start": 2 * last, "stop": 2 * num_tokens}));
+            let (chat, _) = parse(num_tokens, true);
+            assert_eq!(chat, json!({"tokenize_response": list, "templated_text": "é".repeat(num_tokens)}));
+        }
+    }
+}

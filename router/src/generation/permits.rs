@@ -1,0 +1,154 @@
+//! Permits: how many sequences there may be, and how they are shared between API keys.
+//!
+//! Without keys, or with one, whoever comes first gets what is free. With several keys half of the permits are guaranteed: each key
+//! finds its equal part of that half whatever the others do, and the other half is whoever's who comes first. So no key can
+//! shut out another, and a key that is alone still gets most of the server.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::memory::Held;
+use crate::tenant::Tenant;
+
+/// All permits. Cloning is cheap, and both are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Permits(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    total: u32,
+    /// What each tenant finds, whatever the others have.
+    guaranteed: u32,
+    /// Taken, by tenant.
+    taken: Mutex<Vec<u32>>,
+}
+
+/// Permits of one tenant, given back when they are dropped, with memory that goes with them.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    shared: Arc<Shared>,
+    tenant: Tenant,
+    count: u32,
+    memory: Option<Arc<Held>>,
+}
+
+impl Permits {
+    /// So many permits for these tenants, of which there is at least one.
+    pub(crate) fn new(total: u32, num_tenants: usize) -> Self {
+        let num_tenants = num_tenants.max(1);
+        let guaranteed = if num_tenants == 1 { 0 } else { total / 2 / u32::try_from(num_tenants).unwrap_or(u32::MAX) };
+        Self(Arc::new(Shared { total, guaranteed, taken: Mutex::new(vec![0; num_tenants]) }))
+    }
+
+    /// The most that one tenant can have.
+    pub(crate) fn most(&self) -> u32 {
+        let num_others = self.0.taken().len() as u32 - 1;
+        self.0.total - self.0.guaranteed * num_others
+    }
+
+    /// Takes permits; `None` where not as many are left for this tenant now.
+    pub(crate) fn try_take(&self, tenant: Tenant, count: u32) -> Option<Permit> {
+        let Shared { total, guaranteed, .. } = *self.0;
+        let mut taken = self.0.taken();
+        let others = taken.iter().enumerate().filter(|(index, _)| *index != tenant.index());
+        // What the others have, or will find.
+        let kept: u64 = others.map(|(_, taken)| u64::from(*taken.max(&guaranteed))).sum();
+        let own = taken.get_mut(tenant.index())?;
+        let is_free = u64::from(*own) + u64::from(count) + kept <= u64::from(total);
+        is_free.then(|| {
+            *own += count;
+            Permit { shared: Arc::clone(&self.0), tenant, count, memory: None }
+        })
+    }
+}
+
+impl Shared {
+    fn taken(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Permit {
+    /// Takes `count` of them away; `None` where there are not as many.
+    pub(crate) fn split(&mut self, count: u32) -> Option<Self> {
+        self.count = self.count.checked_sub(count)?;
+        let Self { shared, tenant, memory, .. } = self;
+        Some(Self { shared: Arc::clone(shared), tenant: *tenant, count, memory: memory.clone() })
+    }
+
+    /// Whose they are.
+    pub(crate) fn tenant(&self) -> Tenant {
+        self.tenant
+    }
+
+    /// Keeps memory until these, and all that are split from them, are given back.
+    pub(crate) fn keep(&mut self, memory: Held) {
+        self.memory = Some(Arc::new(memory));
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.shared.taken()[self.tenant.index()] -= self.count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Tenant = Tenant::new(0);
+    const OTHER: Tenant = Tenant::new(1);
+
+    #[test]
+    fn who_is_alone_gets_all() {
+        for num_tenants in [0, 1] {
+            let permits = Permits::new(3, num_tenants);
+            assert_eq!(permits.most(), 3);
+            let mut permit = permits.try_take(ONE, 3).unwrap();
+            assert!(permits.try_take(ONE, 1).is_none());
+            drop(permit.split(1));
+            assert!(permit.split(3).is_none());
+            let again = permits.try_take(ONE, 1).unwrap();
+            assert!(permits.try_take(ONE, 1).is_none());
+            drop((permit, again));
+            assert!(permits.try_take(ONE, 3).is_some());
+        }
+    }
+
+    #[test]
+    fn each_key_finds_its_part() {
+        let permits = Permits::new(128, 2);
+        assert_eq!(permits.most(), 96);
+        assert!(permits.try_take(ONE, 97).is_none());
+        let greedy = permits.try_take(ONE, 96).unwrap();
+        assert!(permits.try_take(ONE, 1).is_none());
+        let ordinary = permits.try_take(OTHER, 32).unwrap();
+        assert!(permits.try_take(OTHER, 1).is_none());
+        drop(greedy);
+        assert!(permits.try_take(OTHER, 64).is_some());
+        drop(ordinary);
+        assert!(permits.try_take(OTHER, 96).is_some());
+    }
+
+    #[test]
+    fn few_permits_for_many_keys_are_for_whoever_comes() {
+        let permits = Permits::new(4, 3);
+        assert_eq!(permits.most(), 4);
+        let all = permits.try_take(Tenant::new(2), 4).unwrap();
+        assert!(permits.try_take(ONE, 1).is_none());
+        drop(all);
+        assert!(permits.try_take(ONE, 1).is_some());
+    }
+
+    #[test]
+    fn memory_goes_with_the_last_of_them() {
+        let part = crate::memory::Part::new(1 << 10);
+        let mut permit = Permits::new(2, 1).try_take(ONE, 2).unwrap();
+        permit.keep(part.try_take(1).unwrap());
+        let one = permit.split(1);
+        drop(permit);
+        assert!(part.try_take(1).is_none());
+        drop(one);
+        assert!(part.try_take(1).is_some());
+    }
+}
