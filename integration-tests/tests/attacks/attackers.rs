@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use integration_tests::{Connection, End, request_head};
+
 use crate::attack::{Attack, Manner, Request};
-use crate::connection::{Connection, head};
-use crate::end::End;
 
 /// How long a client that leaves waits before it does.
 const STAY: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ pub(crate) fn attack(attack: &Attack, address: SocketAddr, end: &End) {
 fn send(attack: &Attack, request: &Request, address: SocketAddr, end: &End) -> std::io::Result<()> {
     let is_slow = matches!(attack.manner, Manner::ReadSlowly { .. } | Manner::ReadNothing);
     let mut connection = Connection::open(address, is_slow)?;
-    let head = head(request, attack.api_keys.map(|[key, _]| key));
+    let head = request_head(request.path, request.body.len(), attack.api_keys.map(|[key, _]| key));
     let (head, body) = (head.as_bytes(), request.body.as_slice());
     if let Manner::SendHead = attack.manner {
         connection.send(&head[..head.len() - 2], end)?;

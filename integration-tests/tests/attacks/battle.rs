@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use integration_tests::{Client, Server};
+use integration_tests::aftermath::{self, Aftermath};
+use integration_tests::{Client, End, Processes, Resident, Server, pause};
 
-use crate::aftermath::{self, Aftermath};
 use crate::attack::Attack;
 use crate::attackers;
-use crate::end::{End, pause};
-use crate::memory::{Processes, Resident};
 use crate::streams::{self, Tally};
 
 /// How long and how strictly.

@@ -15,13 +15,9 @@
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 
-mod aftermath;
 mod attack;
 mod attackers;
 mod battle;
-mod connection;
-mod end;
-mod memory;
 mod report;
 mod requests;
 mod streams;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::aftermath::most_afterwards;
+use integration_tests::aftermath::most_afterwards;
+
 use crate::battle::{Effort, Outcome};
 use crate::streams::Tally;
 

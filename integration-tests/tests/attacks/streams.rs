@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use integration_tests::Client;
+use integration_tests::{Client, End, pause};
 use serde_json::{Value, json};
-
-use crate::end::{End, pause};
 
 const NUM_STREAMS: usize = 4;
 /// How long who was refused waits before the next attempt.

@@ -1,46 +1,48 @@
 //! Resident memory of the processes of a server, as the kernel counts it.
 
-use integration_tests::Server;
+use crate::Server;
 
 /// Bytes of the router, and of all shards together.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Resident {
-    pub(crate) router: u64,
-    pub(crate) shards: u64,
+pub struct Resident {
+    /// Those of the router.
+    pub router: u64,
+    /// Those of all shards.
+    pub shards: u64,
 }
 
 /// Processes whose memory is measured.
 #[derive(Debug)]
-pub(crate) struct Processes {
+pub struct Processes {
     router: i32,
     shards: Vec<i32>,
 }
 
 impl Processes {
     /// Those of a server that is ready.
-    pub(crate) fn of(server: &Server) -> Self {
+    pub fn of(server: &Server) -> Self {
         Self { router: server.child("router"), shards: server.children("shard") }
     }
 
-    /// What they have now; zero for who is gone.
-    pub(crate) fn now(&self) -> Resident {
+    /// Memory that they have now; zero for those that are gone.
+    pub fn now(&self) -> Resident {
         self.read("VmRSS:")
     }
 
     /// The most that they had since [`Self::forget_peak`].
-    pub(crate) fn peak(&self) -> Resident {
+    pub fn peak(&self) -> Resident {
         self.read("VmHWM:")
     }
 
     /// Lets the kernel begin anew to look for the most.
-    pub(crate) fn forget_peak(&self) {
+    pub fn forget_peak(&self) {
         for pid in self.all() {
             let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
         }
     }
 
-    /// Whether all of them still run.
-    pub(crate) fn are_alive(&self) -> bool {
+    /// Returns whether all of them still run.
+    pub fn are_alive(&self) -> bool {
         self.all().all(|pid| bytes_of(pid, "VmRSS:").is_some())
     }
 

@@ -5,33 +5,33 @@ use std::time::{Duration, Instant};
 
 /// Not there yet, or there. It never goes away again.
 #[derive(Debug, Default)]
-pub(crate) struct End {
+pub struct End {
     is_there: Mutex<bool>,
     came: Condvar,
 }
 
 impl End {
     /// Tells all who wait.
-    pub(crate) fn set(&self) {
+    pub fn set(&self) {
         *self.is_there.lock().expect("no thread panics with the lock") = true;
         self.came.notify_all();
     }
 
     /// Waits for it, and returns whether it came within this time.
-    pub(crate) fn wait(&self, time: Duration) -> bool {
+    pub fn wait(&self, time: Duration) -> bool {
         let is_there = self.is_there.lock().expect("no thread panics with the lock");
         let wait = self.came.wait_timeout_while(is_there, time, |is_there| !*is_there);
         *wait.expect("no thread panics with the lock").0
     }
 
-    /// Whether it is there.
-    pub(crate) fn is_set(&self) -> bool {
+    /// Returns whether it is there.
+    pub fn is_set(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 }
 
 /// Lets this time pass: the pace of an attack, or of looking again.
-pub(crate) fn pause(time: Duration) {
+pub fn pause(time: Duration) {
     let end = Instant::now() + time;
     while let left = end.saturating_duration_since(Instant::now())
         && !left.is_zero()

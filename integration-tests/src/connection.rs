@@ -1,4 +1,4 @@
-//! One connection of an attacker: raw bytes over TCP, so that it can do what no client does.
+//! A connection of raw bytes over TCP, which can do what no client does.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
-use crate::attack::Request;
-use crate::end::End;
+use crate::End;
 
-/// How often a thread that waits for bytes looks whether the attack is over.
+/// How often a thread that waits for bytes looks whether the end came.
 const TICK: Duration = Duration::from_millis(100);
 /// Receive buffer of who reads slowly or not at all: the system's own would take megabytes for it.
 const SMALL_BUFFER_BYTES: usize = 4096;
 
 /// A connection with a request on it.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     stream: TcpStream,
 }
 
 impl Connection {
     /// Connects, with a small receive buffer if so wished.
-    pub(crate) fn open(address: SocketAddr, has_small_buffer: bool) -> std::io::Result<Self> {
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn open(address: SocketAddr, has_small_buffer: bool) -> std::io::Result<Self> {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
         if has_small_buffer {
             sockopt::set_socket_recv_buffer_size(&socket, SMALL_BUFFER_BYTES)?;
@@ -35,8 +37,11 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Sends the first bytes of something, as many as the attack lasts.
-    pub(crate) fn send(&mut self, mut bytes: &[u8], end: &End) -> std::io::Result<()> {
+    /// Sends the first bytes of something, as many as there is time for.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn send(&mut self, mut bytes: &[u8], end: &End) -> std::io::Result<()> {
         while !bytes.is_empty() && !end.is_set() {
             match self.stream.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -48,8 +53,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the server closes, or the attack is over.
-    pub(crate) fn read_all(&mut self, end: &End) -> std::io::Result<()> {
+    /// Reads until the server closes, or the end comes.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn read_all(&mut self, end: &End) -> std::io::Result<()> {
         let mut buffer = vec![0; 1 << 16];
         while !end.is_set() {
             match self.stream.read(&mut buffer) {
@@ -62,8 +70,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads so many bytes in a second until the server closes, or the attack is over.
-    pub(crate) fn read_slowly(&mut self, bytes_per_second: usize, end: &End) -> std::io::Result<()> {
+    /// Reads so many bytes in a second until the server closes, or the end comes.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn read_slowly(&mut self, bytes_per_second: usize, end: &End) -> std::io::Result<()> {
         let ticks_per_second = Duration::from_secs(1).as_millis() / TICK.as_millis();
         let mut buffer = vec![0; bytes_per_second / ticks_per_second as usize];
         while !end.wait(TICK) {
@@ -78,9 +89,8 @@ impl Connection {
     }
 }
 
-/// The head of a request, with the blank line behind it.
-pub(crate) fn head(request: &Request, api_key: Option<&str>) -> String {
-    let (path, len) = (request.path, request.body.len());
+/// The head of a POST of so many bytes of JSON, with the blank line after it.
+pub fn request_head(path: &str, len: usize, api_key: Option<&str>) -> String {
     let key = api_key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n\

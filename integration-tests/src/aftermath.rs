@@ -1,12 +1,10 @@
-//! A server when an attack is over: it takes structured output, holds nothing for anybody, and gave memory back.
+//! A server after an attack, or after many requests: it takes structured output, holds nothing, and gave memory back.
 
 use std::time::{Duration, Instant};
 
-use integration_tests::{Client, Metrics};
 use serde_json::json;
 
-use crate::end::pause;
-use crate::memory::{Processes, Resident};
+use crate::{Client, Metrics, Processes, Resident, pause};
 
 /// How long gauges may take to come to rest, and memory to come back.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -23,25 +21,25 @@ const GAUGES: [&str; 6] = [
 
 /// How a server was found after an attack.
 #[derive(Debug)]
-pub(crate) struct Aftermath {
+pub struct Aftermath {
     /// Time until a request for structured output succeeded, or how the last attempt ended.
-    pub(crate) structured: Result<Duration, String>,
+    pub structured: Result<Duration, String>,
     /// Gauges that stayed above zero.
-    pub(crate) held: Vec<String>,
+    pub held: Vec<String>,
     /// Memory when it had come back, or at the deadline.
-    pub(crate) resident: Resident,
+    pub resident: Resident,
 }
 
 /// Memory is back when it is at most this share of before, and a little that an allocator may keep.
 const RETURN_PERCENT: u64 = 130;
 
 /// Bytes that the router may have afterwards, if it had so many before.
-pub(crate) fn most_afterwards(before: Resident, kept: u64) -> u64 {
+pub fn most_afterwards(before: Resident, kept: u64) -> u64 {
     before.router * RETURN_PERCENT / 100 + kept
 }
 
 /// Looks at the server, whose router should come back to so many bytes.
-pub(crate) fn examine(client: &Client, processes: &Processes, most: u64) -> Aftermath {
+pub fn examine(client: &Client, processes: &Processes, most: u64) -> Aftermath {
     let structured = ask_for_structured_output(client);
     let held = held_gauges(client);
     let deadline = Instant::now() + DEADLINE;
@@ -51,8 +49,11 @@ pub(crate) fn examine(client: &Client, processes: &Processes, most: u64) -> Afte
     Aftermath { structured, held, resident: processes.now() }
 }
 
-/// Asks until it is served, as a client does that was told to come back.
-pub(crate) fn ask_for_structured_output(client: &Client) -> Result<Duration, String> {
+/// Asks until it is served, as a client does that was told to come back. Returns how long that took.
+///
+/// # Errors
+/// How the last attempt ended.
+pub fn ask_for_structured_output(client: &Client) -> Result<Duration, String> {
     let start = Instant::now();
     let grammar = json!({"type": "json", "value": {
         "type": "object", "properties": {"age": {"type": "integer", "maximum": 30}}, "required": ["age"],

@@ -1,0 +1,170 @@
+//! Whole answers: the shape of each dialect, and the texts and calls in it.
+
+use serde_json::Value;
+
+use crate::requests::{Dialect, Request};
+
+/// One choice of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// The model ended it. A choice that the number of tokens or a stop string ended has any text.
+    pub(crate) has_ended: bool,
+    pub(crate) text: String,
+    /// Arguments of calls.
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Reads a whole answer.
+///
+/// # Errors
+/// When it has not the shape of its dialect.
+pub(crate) fn read(request: &Request, answer: &Value) -> Result<Vec<Said>, String> {
+    match request.dialect {
+        Dialect::Native => native(request, answer),
+        Dialect::NativeList => match answer.as_array().map(Vec::as_slice) {
+            Some([only]) => native(request, only),
+            _ => Err("no list of one answer".to_owned()),
+        },
+        Dialect::Completion => choices(request, answer)?.iter().map(|choice| completion(request, choice)).collect(),
+        Dialect::Chat => choices(request, answer)?.iter().map(|choice| chat(request, choice)).collect(),
+        Dialect::Response => Ok(vec![response(request, answer)?]),
+        Dialect::Message => Ok(vec![message(answer)?]),
+        Dialect::Predictions => predictions(request, answer),
+        Dialect::Tokens => tokens(answer),
+        Dialect::ChatTokens => {
+            text(answer, "templated_text")?;
+            tokens(&answer["tokenize_response"])
+        }
+        Dialect::TokenCount if answer["input_tokens"].is_u64() => Ok(Vec::new()),
+        Dialect::TokenCount => Err("`input_tokens` is no number".to_owned()),
+    }
+}
+
+/// A field that is a text.
+///
+/// # Errors
+/// When it is not.
+pub(crate) fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, String> {
+    value[field].as_str().ok_or_else(|| format!("`{field}` is no text but {}", value[field]))
+}
+
+/// A field that is a list.
+///
+/// # Errors
+/// When it is not.
+pub(crate) fn list<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], String> {
+    let list = value[field].as_array().map(Vec::as_slice);
+    list.ok_or_else(|| format!("`{field}` is no list but {}", value[field]))
+}
+
+/// Returns whether the model ended a choice with this `finish_reason` of OpenAI, which is the same for stop strings.
+///
+/// # Errors
+/// When there is no such reason.
+pub(crate) fn has_ended(request: &Request, reason: &str) -> Result<bool, String> {
+    let is_free = request.body["stop"].is_null() && request.body["echo"] != true;
+    match reason {
+        "stop" | "tool_calls" => Ok(is_free),
+        "length" => Ok(false),
+        other => Err(format!("a `finish_reason` {other:?}")),
+    }
+}
+
+/// The text of a native answer, without the prompt that it may repeat.
+pub(crate) fn native_sequence(request: &Request, text: &str, details: &Value) -> Said {
+    let text = text.strip_prefix(request.repeated_prompt()).unwrap_or(text).to_owned();
+    Said { has_ended: details["finish_reason"] == "eos_token", text, arguments: Vec::new() }
+}
+
+/// The answer of `/v1/responses`, also as the last event has it.
+///
+/// # Errors
+/// When it has not its shape.
+pub(crate) fn response(request: &Request, response: &Value) -> Result<Said, String> {
+    let has_ended = match text(response, "status")? {
+        "completed" => request.body["stop"].is_null(),
+        "incomplete" => false,
+        other => return Err(format!("a `status` {other:?}")),
+    };
+    let mut said = Said { has_ended, ..Said::default() };
+    for item in list(response, "output")? {
+        match text(item, "type")? {
+            "message" => said.text.push_str(&parts(item)?),
+            "function_call" => said.arguments.push(text(item, "arguments")?.to_owned()),
+            "reasoning" => {}
+            other => return Err(format!("an item of the type {other:?}")),
+        }
+    }
+    Ok(said)
+}
+
+/// Returns whether the model ended an answer with this `stop_reason` of Anthropic.
+///
+/// # Errors
+/// When there is no such reason.
+pub(crate) fn has_ended_turn(reason: &str) -> Result<bool, String> {
+    match reason {
+        "end_turn" | "tool_use" => Ok(true),
+        "max_tokens" | "stop_sequence" => Ok(false),
+        other => Err(format!("a `stop_reason` {other:?}")),
+    }
+}
+
+fn native(request: &Request, answer: &Value) -> Result<Vec<Said>, String> {
+    let details = &answer["details"];
+    let mut said = vec![native_sequence(request, text(answer, "generated_text")?, details)];
+    for other in details["best_of_sequences"].as_array().into_iter().flatten() {
+        said.push(native_sequence(request, text(other, "generated_text")?, other));
+    }
+    Ok(said)
+}
+
+fn choices<'a>(request: &Request, answer: &'a Value) -> Result<&'a [Value], String> {
+    let (choices, expected) = (list(answer, "choices")?, request.num_choices());
+    if choices.len() == expected { Ok(choices) } else { Err(format!("{} choices, not {expected}", choices.len())) }
+}
+
+fn completion(request: &Request, choice: &Value) -> Result<Said, String> {
+    let has_ended = has_ended(request, text(choice, "finish_reason")?)?;
+    Ok(Said { has_ended, text: text(choice, "text")?.to_owned(), arguments: Vec::new() })
+}
+
+fn chat(request: &Request, choice: &Value) -> Result<Said, String> {
+    let message = &choice["message"];
+    let has_ended = has_ended(request, text(choice, "finish_reason")?)?;
+    let calls = message["tool_calls"].as_array().into_iter().flatten();
+    let arguments = calls.map(|call| text(&call["function"], "arguments").map(str::to_owned));
+    let arguments = arguments.collect::<Result<Vec<String>, String>>()?;
+    let text = if message["content"].is_null() && !arguments.is_empty() { "" } else { text(message, "content")? };
+    Ok(Said { has_ended, text: text.to_owned(), arguments })
+}
+
+fn message(answer: &Value) -> Result<Said, String> {
+    let mut said = Said { has_ended: has_ended_turn(text(answer, "stop_reason")?)?, ..Said::default() };
+    for block in list(answer, "content")? {
+        match text(block, "type")? {
+            "text" => said.text.push_str(text(block, "text")?),
+            "tool_use" => said.arguments.push(block["input"].to_string()),
+            "thinking" => {}
+            other => return Err(format!("a block of the type {other:?}")),
+        }
+    }
+    Ok(said)
+}
+
+/// The texts of the parts of a message.
+fn parts(item: &Value) -> Result<String, String> {
+    list(item, "content")?.iter().map(|part| text(part, "text")).collect()
+}
+
+fn predictions(request: &Request, answer: &Value) -> Result<Vec<Said>, String> {
+    let (predictions, instances) = (list(answer, "predictions")?, list(&request.body, "instances")?);
+    let is_right = predictions.len() == instances.len() && predictions.iter().all(Value::is_string);
+    if is_right { Ok(Vec::new()) } else { Err(format!("no texts for {} instances", instances.len())) }
+}
+
+fn tokens(list: &Value) -> Result<Vec<Said>, String> {
+    let is_token = |token: &Value| token["id"].is_u64() && token["start"].as_u64() <= token["stop"].as_u64();
+    let is_right = list.as_array().is_some_and(|tokens| tokens.iter().all(is_token));
+    if is_right { Ok(Vec::new()) } else { Err("no list of tokens".to_owned()) }
+}

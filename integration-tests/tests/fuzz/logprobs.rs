@@ -1,0 +1,39 @@
+//! Log-probabilities of an answer, wherever they are in it: finite, and not above zero but for rounding.
+
+use serde_json::{Map, Value};
+
+const ROUNDING: f64 = 1e-3;
+
+/// Checks all of them. The first token of a prompt has none; with `repeats_prompt` a completion begins with one.
+///
+/// # Errors
+/// The first that is none.
+pub(crate) fn check(value: &Value, repeats_prompt: bool) -> Result<(), String> {
+    let check_all = |values: &[Value]| values.iter().try_for_each(|value| check(value, repeats_prompt));
+    match value {
+        Value::Array(values) => check_all(values),
+        Value::Object(fields) if fields.contains_key("token_logprobs") => check_completion(fields, repeats_prompt),
+        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| match (name.as_str(), value) {
+            ("logprob", value) => check_one(value),
+            ("prefill", Value::Array(tokens)) => check_all(tokens.get(1..).unwrap_or_default()),
+            (_, value) => check(value, repeats_prompt),
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+/// Those of a completion: a list of them, and one of objects whose names are texts of tokens.
+fn check_completion(fields: &Map<String, Value>, repeats_prompt: bool) -> Result<(), String> {
+    let behind_first = |name: &str| {
+        let values = fields.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        values.get(usize::from(repeats_prompt)..).unwrap_or_default()
+    };
+    behind_first("token_logprobs").iter().try_for_each(check_one)?;
+    let candidates = behind_first("top_logprobs").iter().filter_map(Value::as_object);
+    candidates.flat_map(|candidates| candidates.values()).try_for_each(check_one)
+}
+
+fn check_one(value: &Value) -> Result<(), String> {
+    let is_right = value.as_f64().is_some_and(|logprob| logprob.is_finite() && logprob <= ROUNDING);
+    if is_right { Ok(()) } else { Err(format!("a log-probability of {value}")) }
+}
