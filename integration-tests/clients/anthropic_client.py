@@ -1,14 +1,59 @@
-"""The `anthropic` package, unmodified, against a running server: messages, whole and streamed, tokens counted, models,
-errors."""
+"""The `anthropic` package, unmodified, against a running server: messages, whole, streamed and parsed, tokens counted,
+models, errors."""
 
+import asyncio
 import sys
+from typing import Literal
 
-from anthropic import Anthropic, BadRequestError, NotFoundError
+from anthropic import Anthropic, AsyncAnthropic, BadRequestError, NotFoundError, transform_schema
+from pydantic import BaseModel
 
 QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
 ANSWER = "3 + 4 is 7."
 # Newer versions of the package have no such parameter.
 GREEDY = dict(extra_body={"temperature": 0})
+
+
+# The package moves bounds of numbers and patterns of texts into descriptions, so there are none.
+class Day(BaseModel):
+    name: Literal["Monday", "Tuesday"]
+    is_warm: bool
+
+
+class Weather(BaseModel):
+    city: Literal["Paris", "Rome"]
+    today: Day
+    tomorrow: Day | None
+
+
+def check_formats(client: Anthropic) -> None:
+    ask = dict(model="demo", max_tokens=200, messages=[{"role": "user", "content": "How warm is it in Rome?"}])
+    for messages in (client.messages, client.beta.messages):
+        whole = messages.parse(**ask, output_format=Weather)
+        assert isinstance(whole.parsed_output, Weather) and whole.stop_reason == "end_turn", whole
+        assert whole.parsed_output == Weather.model_validate_json(whole.content[0].text), whole
+        with messages.stream(**ask, output_format=Weather) as stream:
+            pieces = list(stream.text_stream)
+            last = stream.get_final_message()
+        assert last.parsed_output == Weather.model_validate_json("".join(pieces)) and len(pieces) > 3, last
+    # A schema of one's own, and as the beta of 2025 sent it.
+    form = {"type": "json_schema", "schema": transform_schema(Weather)}
+    written = client.messages.create(**ask, output_config={"format": form})
+    beta = dict(betas=["structured-outputs-2025-11-13"], extra_body={"output_format": form})
+    older = client.beta.messages.create(**ask, **beta)
+    for message in (written, older):
+        Weather.model_validate_json(message.content[0].text)
+    # The model does not see it.
+    prompt = dict(model="demo", messages=ask["messages"])
+    assert client.messages.count_tokens(**prompt, output_format=Weather) == client.messages.count_tokens(**prompt)
+    short = client.messages.create(**{**ask, "max_tokens": 2}, output_config={"format": form})
+    assert short.stop_reason == "max_tokens", short
+
+
+async def check_async(url: str) -> None:
+    client = AsyncAnthropic(base_url=url, api_key="-", max_retries=0)
+    day = await client.messages.parse(model="demo", max_tokens=100, messages=QUESTION, output_format=Day)
+    assert isinstance(day.parsed_output, Day), day
 
 
 def main(url: str) -> None:
@@ -51,6 +96,8 @@ def main(url: str) -> None:
         assert error.body["error"]["type"] == "not_found_error", error.body
     else:
         raise AssertionError("another model was found")
+    check_formats(client)
+    asyncio.run(check_async(url))
     print("anthropic: ok")
 
 
