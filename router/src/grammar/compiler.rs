@@ -1,8 +1,9 @@
 //! From a grammar to something that can be followed: compiled on threads of its own, bounded in time and size, and kept for
 //! the next request that asks for the same.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use rustix::thread::gettid;
@@ -10,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::build::{BuildStop, GrammarBuilder, defect};
 use super::held::MatcherBytes;
-use super::kept::KeptGrammars;
+use super::kept::{KeptGrammars, MAX_IDLE};
 use super::key::{GrammarKey, GrammarKeys};
 use super::matcher::{GrammarMatcher, MaskError};
 use super::{Grammar, GrammarError, limits};
@@ -62,6 +63,8 @@ pub(crate) struct CompiledGrammar {
 struct Shared {
     builder: GrammarBuilder,
     kept: Mutex<KeptGrammars>,
+    /// Somebody is waiting to forget kept ones.
+    is_forgetting: AtomicBool,
     keys: GrammarKeys,
 }
 
@@ -86,7 +89,7 @@ impl GrammarCompiler {
     ) -> Self {
         let builder = GrammarBuilder::new(tokenizer, vocab_size, eos_token_ids, memory_bytes / 2);
         let kept = Mutex::new(KeptGrammars::new(memory_bytes / 8));
-        let shared = Shared { builder, kept, keys: GrammarKeys::default() };
+        let shared = Shared { builder, kept, is_forgetting: AtomicBool::new(false), keys: GrammarKeys::default() };
         let lanes = std::array::from_fn(|_| Arc::new(Semaphore::new(num_turns())));
         Self { shared: Arc::new(shared), lanes }
     }
@@ -110,10 +113,12 @@ impl GrammarCompiler {
         }
         let Begun { thread_id, mut compiled_rx, stop } = self.begin(key, Arc::clone(grammar), turn).await?;
         if let Ok(compiled) = tokio::time::timeout(PROMPT_TIME, &mut compiled_rx).await {
+            self.shared.forget_later();
             return compiled.unwrap_or_else(|_| Err(defect()));
         }
         lower_priority(Some(thread_id), LATE_NICENESS);
         if let Ok(compiled) = tokio::time::timeout(COMPILE_TIMEOUT - PROMPT_TIME, compiled_rx).await {
+            self.shared.forget_later();
             return compiled.unwrap_or_else(|_| Err(defect()));
         }
         drop(stop);
@@ -203,6 +208,23 @@ impl PartialEq for CompiledGrammar {
 impl Shared {
     fn kept(&self) -> MutexGuard<'_, KeptGrammars> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets large grammars when they have not been used for a while.
+    fn forget_later(self: &Arc<Self>) {
+        if !self.kept().has_too_much() || self.is_forgetting.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(MAX_IDLE).await;
+                if !shared.kept().forget_idle(Instant::now()) {
+                    break;
+                }
+            }
+            shared.is_forgetting.store(false, Ordering::Relaxed);
+        });
     }
 
     fn compile(&self, key: GrammarKey, grammar: &Grammar, stop: &BuildStop) -> Compiled {

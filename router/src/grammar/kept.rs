@@ -17,12 +17,25 @@ const MAX_REFUSED: usize = 1024;
 /// For so long a grammar is refused that took too much time; it may have been the machine's fault.
 const MAX_LATE: Duration = Duration::from_secs(60);
 
+/// Bytes of compiled grammars that are kept however long they are not used; they are many ordinary ones.
+const MAX_IDLE_BYTES: usize = 4 << 20;
+
+/// After so long without use the others are forgotten.
+pub(super) const MAX_IDLE: Duration = Duration::from_secs(10);
+
 /// The ones used last are in front.
 #[derive(Debug)]
 pub(super) struct KeptGrammars {
     max_bytes: usize,
-    compiled: VecDeque<(GrammarKey, CompiledGrammar)>,
+    compiled: VecDeque<Kept>,
     refused: VecDeque<Refused>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    key: GrammarKey,
+    compiled: CompiledGrammar,
+    used_at: Instant,
 }
 
 #[derive(Debug)]
@@ -39,13 +52,13 @@ impl KeptGrammars {
     }
 
     pub(super) fn find(&mut self, key: GrammarKey) -> Option<Compiled> {
-        if let Some(place) = self.compiled.iter().position(|(other, _)| *other == key) {
+        let now = Instant::now();
+        if let Some(place) = self.compiled.iter().position(|kept| kept.key == key) {
             let found = self.compiled.remove(place)?;
-            let compiled = found.1.clone();
-            self.compiled.push_front(found);
+            let compiled = found.compiled.clone();
+            self.compiled.push_front(Kept { used_at: now, ..found });
             return Some(Ok(compiled));
         }
-        let now = Instant::now();
         let refused = self.refused.iter().find(|refused| refused.key == key)?;
         refused.until.is_none_or(|until| now < until).then(|| Err(refused.error.clone()))
     }
@@ -53,16 +66,31 @@ impl KeptGrammars {
     pub(super) fn keep(&mut self, key: GrammarKey, compiled: Compiled) {
         match compiled {
             Ok(compiled) => {
-                self.compiled.push_front((key, compiled));
-                let num_bytes = |grammars: &VecDeque<(GrammarKey, CompiledGrammar)>| -> usize {
-                    grammars.iter().map(|(_, grammar)| grammar.num_bytes()).sum()
-                };
-                while self.compiled.len() > MAX_COMPILED || num_bytes(&self.compiled) > self.max_bytes {
+                self.compiled.push_front(Kept { key, compiled, used_at: Instant::now() });
+                while self.compiled.len() > MAX_COMPILED || self.num_bytes() > self.max_bytes {
                     self.compiled.pop_back();
                 }
             }
             Err(error) => self.refuse(key, error, None),
         }
+    }
+
+    /// Forgets large grammars that nobody has used for [`MAX_IDLE`]. True where there are some left that will be.
+    pub(super) fn forget_idle(&mut self, now: Instant) -> bool {
+        let is_idle = |kept: &Kept| now.saturating_duration_since(kept.used_at) >= MAX_IDLE;
+        while self.has_too_much() && self.compiled.back().is_some_and(is_idle) {
+            self.compiled.pop_back();
+        }
+        self.has_too_much()
+    }
+
+    /// Whether there are more bytes than are kept for long.
+    pub(super) fn has_too_much(&self) -> bool {
+        self.num_bytes() > MAX_IDLE_BYTES
+    }
+
+    fn num_bytes(&self) -> usize {
+        self.compiled.iter().map(|kept| kept.compiled.num_bytes()).sum()
     }
 
     /// Remembers a grammar that took too long.

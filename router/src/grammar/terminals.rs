@@ -11,6 +11,9 @@ const MAX_DEPTH: usize = 100;
 /// Most bytes of a terminal in which the terminals that it names are written out.
 const MAX_BYTES: usize = 256 << 10;
 
+/// Most names, texts and signs of a grammar: the brackets of a rule are rules of their own, and all of them are looked at again and again.
+const MAX_PIECES: usize = 50_000;
+
 /// A terminal in its own words.
 #[derive(Debug, Default)]
 struct Terminal<'a> {
@@ -35,11 +38,15 @@ enum Piece<'a> {
     Sign(u8),
 }
 
-/// Checks the terminals of a grammar.
+/// Checks the size of a grammar and of its terminals.
 ///
 /// # Errors
-/// Names the terminal that is too large, and how large it may be.
+/// Says what there is too much of, or names the terminal that is too large, and how large it may be.
 pub(super) fn check(lark: &str) -> Result<(), String> {
+    let num_pieces = pieces(lark).filter(|piece| *piece != Piece::Newline).count();
+    if num_pieces > MAX_PIECES {
+        return Err(format!("it has {num_pieces} names, texts and signs; at most {MAX_PIECES} are allowed"));
+    }
     let terminals = read(lark);
     let mut sizes = HashMap::new();
     let mut names: Vec<&&str> = terminals.keys().collect();
@@ -200,6 +207,13 @@ mod tests {
             let error = check(&lark).unwrap_err();
             assert!(error.contains(expected), "{error}: {}", &lark[..80]);
         }
+    }
+
+    #[test]
+    fn long_grammars_are_refused() {
+        let rules = chain("\"a\"", 4600, |next| format!("\"a\" {}t{next}{} \"b\"", "(".repeat(20), ")+".repeat(20)));
+        let error = check(&rules.replace("\nT", "\nt").replace(": T", ": t")).unwrap_err();
+        assert!(error.ends_with("names, texts and signs; at most 50000 are allowed"), "{error}");
     }
 
     #[test]

@@ -61,7 +61,9 @@ pub(super) fn tool_use_block(id: &str, name: &str, input: &Value) -> Value {
 }
 
 pub(super) fn usage(finish: &Finish) -> Value {
-    json!({"input_tokens": finish.num_prompt_tokens, "output_tokens": finish.num_generated_tokens,
+    // Those read from the cache are counted by themselves.
+    let read = finish.num_prompt_tokens.saturating_sub(finish.num_cached_tokens);
+    json!({"input_tokens": read, "output_tokens": finish.num_generated_tokens,
         "cache_read_input_tokens": finish.num_cached_tokens})
 }
 
