@@ -37,6 +37,11 @@ use proto::exit_status;
 
 use crate::args::{Ahead, Args, Part};
 
+/// Gives back to the system what was freed, by a thread of its own; glibc's keeps most of what a burst of requests took.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     if init::is_first_process() {
         return init::run();

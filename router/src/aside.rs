@@ -10,7 +10,7 @@ use rustix::process::{Pid, setpriority_process};
 use tokio::sync::{Semaphore, oneshot};
 
 /// Of threads that work aside.
-pub(crate) const NICENESS: i32 = 5;
+pub(crate) const NICENESS: i32 = 10;
 
 /// Runs such work.
 #[derive(Debug, Clone)]

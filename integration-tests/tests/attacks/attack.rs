@@ -21,8 +21,6 @@ pub(crate) struct Attack {
     pub(crate) manner: Manner,
     /// True where nobody reads the log of the server.
     pub(crate) is_log_unread: bool,
-    /// True where the server does not withstand the attack yet. It runs only when it is named then.
-    pub(crate) is_open: bool,
 }
 
 /// A request over HTTP.
@@ -63,7 +61,6 @@ impl Attack {
             requests,
             manner: Manner::Read,
             is_log_unread: false,
-            is_open: false,
         }
     }
 }

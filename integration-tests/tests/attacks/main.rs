@@ -41,7 +41,7 @@ const SHORT: Effort = Effort {
 const MEASURED: Effort = Effort {
     calm: Duration::from_secs(3),
     attack: Duration::from_secs(8),
-    patience: Duration::from_secs(5),
+    patience: Duration::from_secs(10),
     kept: 0,
     judges_time: true,
 };
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (options, words): (Vec<_>, Vec<_>) = args.into_iter().partition(|arg| arg.starts_with("--"));
     let is_named = |attack: &&Attack| words.iter().any(|word| attack.name.contains(word.as_str()));
-    let is_wanted = |attack: &&Attack| if words.is_empty() { !attack.is_open } else { is_named(attack) };
+    let is_wanted = |attack: &&Attack| words.is_empty() || is_named(attack);
     let attacks: Vec<_> = table::TABLE.iter().filter(is_wanted).collect();
     if options.iter().any(|option| option == "--list") {
         attacks.iter().for_each(|attack| println!("{}: test", attack.name));

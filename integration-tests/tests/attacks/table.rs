@@ -11,7 +11,7 @@ const SHORT_PAUSE: Duration = Duration::from_millis(100);
 /// Every attack.
 pub(crate) const TABLE: &[Attack] = &[
     Attack { pause: SHORT_PAUSE, ..Attack::new("extreme-parameters", requests::extreme_parameters) },
-    Attack { is_open: true, connections: 3, ..Attack::new("nested-grammars", requests::nested_grammars) },
+    Attack { connections: 3, ..Attack::new("nested-grammars", requests::nested_grammars) },
     Attack { connections: 6, ..Attack::new("long-stop-strings", requests::long_stop_strings) },
     Attack {
         connections: 8,
@@ -29,7 +29,7 @@ pub(crate) const TABLE: &[Attack] = &[
     Attack { connections: 12, ..Attack::new("long-texts", requests::long_texts) },
     Attack { connections: 24, ..Attack::new("many-messages", requests::many_messages) },
     Attack::new("many-choices", requests::many_choices),
-    Attack { is_open: true, connections: 32, ..Attack::new("wide-expressions", requests::wide_expressions) },
+    Attack { connections: 32, ..Attack::new("wide-expressions", requests::wide_expressions) },
     Attack { connections: 200, manner: Manner::SendHalf, ..Attack::new("half-sent-bodies", requests::large_bodies) },
     Attack { connections: 400, manner: Manner::SendHead, ..Attack::new("half-sent-heads", requests::short_requests) },
     Attack { connections: 12, ..Attack::new("large-bodies", requests::large_bodies) },

@@ -212,11 +212,16 @@ pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32)
     }
 }
 
+/// How jemalloc works in the router, whose memory is that of requests.
+const ALLOCATOR: &str = "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2";
+
 fn router(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> ChildPlan {
     let mut child = child(ChildId::Router, "router", router_args(args, place, world_size).to_argv());
     let reason = "keys with which clients may call; arguments of a process can be read by others";
     let key = |value| Variable { name: "API_KEY", value, reason, is_yours: false };
     child.variables.extend(args.http.api_key_variable().map(key));
+    let reason = "what requests took goes back to the system within seconds, and few threads need few arenas";
+    child.variables.push(Variable { name: "_RJEM_MALLOC_CONF", value: ALLOCATOR.to_owned(), reason, is_yours: false });
     child
 }
 

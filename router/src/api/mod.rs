@@ -7,6 +7,7 @@ mod answer_events;
 pub(crate) mod anthropic;
 mod body;
 mod body_memory;
+mod bounded;
 mod chat;
 mod context;
 mod defaults;

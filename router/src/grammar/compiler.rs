@@ -28,7 +28,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 const PROMPT_TIME: Duration = Duration::from_millis(50);
 
 /// Niceness of a thread that compiles for longer: it gets what others leave.
-const LATE_NICENESS: i32 = 10;
+const LATE_NICENESS: i32 = 15;
 
 /// Stack of a thread that compiles: `llguidance` goes down once for each property of an object. Only what is used is memory.
 const STACK_BYTES: usize = 256 << 20;

@@ -18,7 +18,7 @@ const MAX_REFUSED: usize = 1024;
 const MAX_LATE: Duration = Duration::from_secs(60);
 
 /// Bytes of compiled grammars that are kept however long they are not used; they are many ordinary ones.
-const MAX_IDLE_BYTES: usize = 4 << 20;
+const MAX_IDLE_BYTES: usize = 1 << 20;
 
 /// After so long without use the others are forgotten.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use super::conversation::{messages, tool_fields};
 use crate::api::grammar::tagged;
 use crate::api::nullable::null_as_false;
 use crate::api::openai::{OpenAiSampling, ToolUse};
-use crate::api::{ChatRequest, schemas};
+use crate::api::{ChatRequest, bounded, schemas};
 use crate::error::ApiError;
 use crate::grammar::Grammar;
 
@@ -19,6 +19,7 @@ const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
 /// Body of `POST /v1/messages`; of `count_tokens` too, where only the conversation counts.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct MessagesRequest {
+    #[serde(deserialize_with = "bounded::messages")]
     #[schema(schema_with = schemas::messages)]
     messages: Vec<Map<String, Value>>,
     /// A text, or a list of blocks with texts.

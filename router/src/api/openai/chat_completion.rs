@@ -11,6 +11,7 @@ use super::reply::{Identity, Usage, finish_reason};
 use super::sampling::OpenAiSampling;
 use super::tool_calls::{CallDelta, MessageCall};
 use super::tools::{ToolFields, ToolUse};
+use crate::api::bounded;
 use crate::api::nullable::null_as_false;
 use crate::api::schemas;
 use crate::api::sse::write_event;
@@ -25,6 +26,7 @@ const ASSISTANT: &str = "assistant";
 /// What is particular to the route.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ChatCompletionRequest {
+    #[serde(deserialize_with = "bounded::messages")]
     #[schema(schema_with = schemas::messages)]
     messages: Vec<Map<String, Value>>,
     #[schema(value_type = Option<Vec<Object>>)]
