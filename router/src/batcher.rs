@@ -335,7 +335,7 @@ impl Batcher {
                 self.metrics.prefix_cache.count(num_prompt_tokens, num_cached);
             }
         }
-        self.metrics.preemptions.increment(u64::from(step.num_preempted));
+        self.metrics.preemptions.increment(u64::from(step.num_preempted + step.num_displaced));
         num_admitted
     }
 

@@ -1,7 +1,7 @@
 //! Those who share the server.
 
 /// One of those who share the server: the place of its API key, or the first where there are no keys.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tenant(u32);
 
 impl Tenant {

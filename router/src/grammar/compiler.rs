@@ -218,7 +218,7 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(MAX_IDLE).await;
+                tokio::time::sleep(MAX_IDLE / 4).await;
                 if !shared.kept().forget_idle(Instant::now()) {
                     break;
                 }

@@ -9,12 +9,14 @@
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
 //! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads them
 //! again. Prompts share what the budget leaves (`prefill`), and the queue is served in order but for what has no room
-//! (`admission`); tenants take turns in it (`queue`).
+//! (`admission`); tenants take turns in it (`queue`), and share
+//! the slots (`fairness`).
 
 mod admission;
 pub(crate) mod bench;
 mod event;
 mod failure;
+mod fairness;
 mod frame_room;
 mod kv_pool;
 mod prefill;
@@ -160,6 +162,7 @@ impl Scheduler {
         let mut step = Step::default();
         self.pool.begin_step();
         self.expire(now, &mut step);
+        self.share_slots(&mut step);
         self.decode(&mut step);
         self.prefill(now, &mut step);
         step.releases = std::mem::take(&mut self.ended_slots);

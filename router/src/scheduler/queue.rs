@@ -80,6 +80,11 @@ impl Queue {
         self.waiting.iter()
     }
 
+    /// Whether sequences of several tenants have waited so far.
+    pub(super) fn has_tenants(&self) -> bool {
+        self.last_turns.len() > 1
+    }
+
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }

@@ -20,8 +20,10 @@ pub(crate) struct Step {
     pub(crate) rows: Vec<DecodeRow>,
     /// Sequences that left the queue, and those whose time was over.
     pub(crate) events: Vec<Event>,
-    /// Sequences that had to go back to the queue.
+    /// Sequences that had to go back to the queue because there were no blocks for them.
     pub(crate) num_preempted: u32,
+    /// Sequences that had to go back to the queue because their tenant had more than its part of the slots.
+    pub(crate) num_displaced: u32,
     pub(super) outstanding: Outstanding,
 }
 

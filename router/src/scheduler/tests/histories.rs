@@ -179,7 +179,7 @@ impl Simulation {
                 let sampling =
                     SamplingParams { wants_prompt_logprobs, prompt_top_n_tokens, seed, ..SamplingParams::greedy() };
                 let deadline = seconds.map(|seconds| self.now + Duration::from_secs(seconds));
-                let tenant = Tenant::default();
+                let tenant = Tenant::new(u32::from(max_new_tokens % 4 == 0));
                 let cache_scope = CacheScope(u64::from(max_new_tokens % 3 == 0));
                 self.submit(SequenceSpec {
                     prompt,

@@ -67,3 +67,52 @@ fn another_scope_finds_nothing() {
     };
     assert_eq!([0, 0, 1, 1, 0].map(&mut num_cached), [0, 8, 0, 8, 8]);
 }
+
+/// Runs to the end. Returns the steps after which each sequence had its first token, and how often one was displaced.
+fn run(rig: &mut Rig) -> (Vec<(SequenceId, usize)>, u32) {
+    let (mut first_tokens, mut num_displaced): (Vec<(SequenceId, usize)>, u32) = (Vec::new(), 0);
+    for number in 1.. {
+        let (step, events) = rig.next();
+        num_displaced += step.num_displaced;
+        for event in events {
+            let is_known = first_tokens.iter().any(|(id, _)| *id == event.id);
+            if matches!(event.kind, SequenceEvent::Token { .. }) && !is_known {
+                first_tokens.push((event.id, number));
+            }
+        }
+        if rig.usage().num_waiting + rig.usage().num_running == 0 {
+            break;
+        }
+    }
+    (first_tokens, num_displaced)
+}
+
+#[test]
+fn who_comes_to_full_slots_waits_for_a_step_and_not_for_answers() {
+    let mut rig = Rig::new(limits(4, 100, 200));
+    let greedy: Vec<SequenceId> =
+        (0..8).map(|number| rig.submit(SequenceSpec { tenant: Tenant::new(0), ..spec(3 + number, 40) })).collect();
+    rig.next();
+    rig.next();
+    assert_eq!(rig.usage().num_running, 4);
+    let ordinary = [20, 21, 22].map(|len| rig.submit(SequenceSpec { tenant: Tenant::new(1), ..spec(len, 40) }));
+    let (first_tokens, num_displaced) = run(&mut rig);
+    let step_of = |id: SequenceId| first_tokens.iter().find(|(other, _)| *other == id).unwrap().1;
+    assert!(step_of(ordinary[0]) <= 2 && step_of(ordinary[1]) <= 4, "{first_tokens:?}");
+    assert!(step_of(ordinary[2]) > 30, "two of four slots are its part: {first_tokens:?}");
+    // Two slots were given up for the ordinary one, and none while both had their parts.
+    assert_eq!((num_displaced, first_tokens.len()), (2, greedy.len() + ordinary.len()));
+}
+
+#[test]
+fn a_tenant_alone_has_every_slot() {
+    let mut rig = Rig::new(limits(4, 100, 200));
+    rig.submit(SequenceSpec { tenant: Tenant::new(1), ..spec(2, 1) });
+    run(&mut rig);
+    for number in 0..8 {
+        rig.submit(SequenceSpec { tenant: Tenant::new(0), ..spec(3 + number, 10) });
+    }
+    rig.next();
+    assert_eq!(rig.usage().num_running, 4);
+    assert_eq!(run(&mut rig).1, 0);
+}
