@@ -5,7 +5,8 @@
 #   docker build -t hilo:xla-cpu --target xla-cpu .   with XLA's CPU compiler
 #
 # docs/docker.md says how to run it, how to build it behind a proxy or a mirror, and how to pin what it is built from.
-ARG RUST_IMAGE=rust:1.95.0-slim-bookworm
+# The slim one has no make, which jemalloc is built with.
+ARG RUST_IMAGE=rust:1.95.0-bookworm
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${RUST_IMAGE} AS build

@@ -55,7 +55,7 @@ make_root() {
     command -v debootstrap > /dev/null || install debootstrap || fail "debootstrap cannot be installed: $(tail -n 3 "$work/apt.log")"
     local mirror
     mirror=$(apt-get indextargets --format "\$(ORIGIN) \$(SITE) \$(RELEASE)" 'Created-By: Packages' | awk '$1 == "Debian" && $3 !~ /-/ { print $2; exit }')
-    debootstrap --variant=minbase --include=ca-certificates,gcc,libc6-dev,python3-pip "$suite" "$work/root" ${mirror:+"$mirror"} > "$work/debootstrap.log" 2>&1 \
+    debootstrap --variant=minbase --include=ca-certificates,gcc,libc6-dev,make,python3-pip "$suite" "$work/root" ${mirror:+"$mirror"} > "$work/debootstrap.log" 2>&1 \
         || fail "debootstrap: $(tail -n 5 "$work/debootstrap.log")"
 }
 import() {
