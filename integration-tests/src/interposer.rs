@@ -22,6 +22,8 @@ use crate::send_signal;
 const READY_MODE: u32 = 0o600;
 /// Between two looks for the socket.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// Looks for somebody who takes connections.
+const MAX_ATTEMPTS: usize = 1000;
 /// Bytes that are no frame: the length is beyond all bounds.
 const GARBAGE: [u8; 64] = [0xff; 64];
 /// Added to what should be right.
@@ -75,6 +77,17 @@ struct State {
     has_closed: bool,
 }
 
+/// Connects to a shard. Its socket has its mode a moment before it takes connections.
+fn connect(path: &Path) -> Option<UnixStream> {
+    for _ in 0..MAX_ATTEMPTS {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::thread::sleep(LOOK_INTERVAL),
+            connected => return connected.ok(),
+        }
+    }
+    None
+}
+
 impl Interposer {
     /// Waits, on a thread, for the socket of this rank.
     ///
@@ -91,11 +104,13 @@ impl Interposer {
             while !is_ready(&path) {
                 std::thread::park_timeout(LOOK_INTERVAL);
             }
+            // The shard looks at its own file once more.
+            std::thread::sleep(5 * LOOK_INTERVAL);
             let moved = path.with_extension("moved");
             std::fs::rename(&path, &moved).expect("the socket can be moved");
             let listener = UnixListener::bind(&path).expect("the socket can be replaced");
             for client in listener.incoming().flatten() {
-                let Ok(shard) = UnixStream::connect(&moved) else { return };
+                let Some(shard) = connect(&moved) else { return };
                 // A client's end is noticed by the pumps.
                 let _ = pump_both(&shared, client, shard);
             }
