@@ -95,7 +95,8 @@ def check_anthropic(client: Anthropic) -> None:
     result = {"type": "tool_result", "tool_use_id": block.id, "content": "21"}
     messages = [*QUESTION, {"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
     after = client.messages.create(model="demo", max_tokens=10, messages=messages, tools=[tool])
-    assert after.content and after.usage.input_tokens > message.usage.input_tokens, after
+    whole = lambda usage: usage.input_tokens + usage.cache_read_input_tokens
+    assert after.content and whole(after.usage) > whole(message.usage), after
 
 
 def main(url: str) -> None:
