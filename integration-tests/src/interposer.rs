@@ -81,7 +81,7 @@ struct State {
 fn connect(path: &Path) -> Option<UnixStream> {
     for _ in 0..MAX_ATTEMPTS {
         match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::thread::sleep(LOOK_INTERVAL),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::thread::park_timeout(LOOK_INTERVAL),
             connected => return connected.ok(),
         }
     }
@@ -105,7 +105,7 @@ impl Interposer {
                 std::thread::park_timeout(LOOK_INTERVAL);
             }
             // The shard looks at its own file once more.
-            std::thread::sleep(5 * LOOK_INTERVAL);
+            std::thread::park_timeout(5 * LOOK_INTERVAL);
             let moved = path.with_extension("moved");
             std::fs::rename(&path, &moved).expect("the socket can be moved");
             let listener = UnixListener::bind(&path).expect("the socket can be replaced");
