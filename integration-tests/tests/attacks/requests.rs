@@ -93,15 +93,18 @@ pub(crate) fn short_requests() -> Vec<Request> {
     vec![generate("Once", &json!({"max_new_tokens": 1}))]
 }
 
-/// Texts as long as the body where nothing is generated.
+/// Texts where nothing is generated: as long as a body, as long as a prompt of the demo may be, and just not long.
 pub(crate) fn long_texts() -> Vec<Request> {
-    let text = "a ".repeat(LARGE / 2);
-    let messages = json!([{"role": "user", "content": text}]);
-    vec![
-        post("/tokenize", &json!({"inputs": text})),
-        post("/chat_tokenize", &json!({"model": "x", "messages": messages})),
-        post("/v1/messages/count_tokens", &json!({"model": "x", "messages": messages})),
-    ]
+    let of_len = |len: usize| {
+        let text = "a ".repeat(len / 2);
+        let messages = json!([{"role": "user", "content": text}]);
+        [
+            post("/tokenize", &json!({"inputs": text})),
+            post("/chat_tokenize", &json!({"model": "x", "messages": messages})),
+            post("/v1/messages/count_tokens", &json!({"model": "x", "messages": messages})),
+        ]
+    };
+    [60_000, 260_000, LARGE].map(of_len).into_iter().flatten().collect()
 }
 
 /// Conversations of some sixty thousand messages.
@@ -115,14 +118,17 @@ pub(crate) fn many_messages() -> Vec<Request> {
         .into()
 }
 
-/// A prompt as long as the body, for 128 choices.
+/// Prompts as long as the body, and as long as they may be, for 128 choices.
 pub(crate) fn many_choices() -> Vec<Request> {
-    let text = "a ".repeat(LARGE / 2);
-    let messages = json!([{"role": "user", "content": text}]);
-    vec![
-        post("/v1/completions", &json!({"model": "x", "prompt": text, "n": 128, "max_tokens": 1})),
-        post("/v1/chat/completions", &json!({"model": "x", "messages": messages, "n": 128, "max_tokens": 1})),
-    ]
+    let of_len = |len: usize| {
+        let text = "a ".repeat(len / 2);
+        let messages = json!([{"role": "user", "content": text}]);
+        [
+            post("/v1/completions", &json!({"model": "x", "prompt": text, "n": 128, "max_tokens": 1})),
+            post("/v1/chat/completions", &json!({"model": "x", "messages": messages, "n": 128, "max_tokens": 1})),
+        ]
+    };
+    [260_000, LARGE].map(of_len).into_iter().flatten().collect()
 }
 
 /// Expressions of few bytes whose automata take megabytes.

@@ -25,7 +25,7 @@ pub(crate) const TABLE: &[Attack] = &[
     },
     Attack { connections: 8, manner: Manner::ReadNothing, ..Attack::new("absent-readers", requests::long_answers) },
     Attack { pause: NO_PAUSE, is_log_unread: true, ..Attack::new("unread-log", requests::short_requests) },
-    Attack { connections: 30, manner: Manner::ReadNothing, ..Attack::new("unread-tokens", requests::long_texts) },
+    Attack { connections: 300, manner: Manner::ReadNothing, ..Attack::new("unread-tokens", requests::long_texts) },
     Attack { connections: 12, ..Attack::new("long-texts", requests::long_texts) },
     Attack { connections: 24, ..Attack::new("many-messages", requests::many_messages) },
     Attack::new("many-choices", requests::many_choices),

@@ -1,9 +1,10 @@
 //! Tokens with their places in a text, as `/tokenize` and `/chat_tokenize` answer them.
 //!
-//! Each token becomes some fifty bytes of JSON, so the answer is written piece by piece while it is read, and never is in memory as a
-//! whole.
+//! A token becomes some fifty bytes of JSON, so a long answer is written piece by piece while the client reads it. What
+//! it is written from is counted in the memory budget, like other answers, until it is read.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
@@ -11,10 +12,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::error::ApiError;
+use crate::memory::Part;
 use crate::text::{TokenSpan, TokenizedText};
 
 /// A piece is at least so long, but for the last one.
 const PIECE_BYTES: usize = 16 << 10;
+
+/// How long an answer waits for others to be read.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A token with its place.
 #[derive(Debug, Serialize, ToSchema)]
@@ -43,24 +49,41 @@ struct Pieces {
 }
 
 /// A list of the tokens.
-pub(crate) fn token_list(tokenized: TokenizedText) -> Response {
-    answer(Pieces { tokenized, is_chat: false, num_written: 0, has_ended: false })
+///
+/// # Errors
+/// When unread answers take all of the memory for them.
+pub(crate) async fn token_list(tokenized: TokenizedText, answers: &Part) -> Result<Response, ApiError> {
+    answer(Pieces::new(tokenized, false), answers).await
 }
 
 /// An object with a list of the tokens, and the text.
-pub(crate) fn chat_token_list(tokenized: TokenizedText) -> Response {
-    answer(Pieces { tokenized, is_chat: true, num_written: 0, has_ended: false })
+///
+/// # Errors
+/// As [`token_list`].
+pub(crate) async fn chat_token_list(tokenized: TokenizedText, answers: &Part) -> Result<Response, ApiError> {
+    answer(Pieces::new(tokenized, true), answers).await
 }
 
-fn answer(mut pieces: Pieces) -> Response {
+async fn answer(mut pieces: Pieces, answers: &Part) -> Result<Response, ApiError> {
     let first = pieces.next().unwrap_or_default();
     let body = if pieces.has_ended {
         Body::from(first)
     } else {
-        let all = std::iter::once(first).chain(pieces).map(Ok::<_, Infallible>);
+        let held = answers.take(pieces.tokenized.num_bytes(), PATIENCE).await.ok_or(ApiError::NoRoomForAnswer)?;
+        let all = std::iter::once(first).chain(pieces).map(move |piece| {
+            // Given back with the stream, after the last piece or when the client leaves.
+            let _held = &held;
+            Ok::<_, Infallible>(piece)
+        });
         Body::from_stream(futures_util::stream::iter(all))
     };
-    ([(CONTENT_TYPE, "application/json")], body).into_response()
+    Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+impl Pieces {
+    fn new(tokenized: TokenizedText, is_chat: bool) -> Self {
+        Self { tokenized, is_chat, num_written: 0, has_ended: false }
+    }
 }
 
 impl<'a> SimpleToken<'a> {
@@ -74,7 +97,7 @@ impl Iterator for Pieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
-        let Self { tokenized: TokenizedText { text, tokens, _memory: _ }, is_chat, num_written, has_ended } = self;
+        let Self { tokenized: TokenizedText { text, tokens }, is_chat, num_written, has_ended } = self;
         if *has_ended {
             return None;
         }
@@ -119,10 +142,24 @@ mod tests {
     fn parse(num_tokens: usize, is_chat: bool) -> (Value, usize) {
         let text = "é".repeat(num_tokens);
         let token = |index: usize| TokenSpan { id: 7, start: 2 * index, stop: 2 * index + 2 };
-        let tokenized = TokenizedText { text, tokens: (0..num_tokens).map(token).collect(), _memory: None };
-        let pieces: Vec<Bytes> = Pieces { tokenized, is_chat, num_written: 0, has_ended: false }.collect();
+        let tokenized = TokenizedText { text, tokens: (0..num_tokens).map(token).collect() };
+        let pieces: Vec<Bytes> = Pieces::new(tokenized, is_chat).collect();
         assert!(pieces.iter().rev().skip(1).all(|piece| (PIECE_BYTES..PIECE_BYTES + 100).contains(&piece.len())));
         (serde_json::from_slice(&pieces.concat()).unwrap(), pieces.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_answers_hold_memory_until_they_are_read() {
+        let answers = Part::new(300 << 10);
+        let tokenized = |num_tokens: usize| TokenizedText {
+            text: "a".repeat(num_tokens),
+            tokens: (0..num_tokens).map(|index| TokenSpan { id: 7, start: index, stop: index + 1 }).collect(),
+        };
+        let unread = token_list(tokenized(10_000), &answers).await.unwrap();
+        assert!(matches!(token_list(tokenized(10_000), &answers).await, Err(ApiError::NoRoomForAnswer)));
+        assert!(token_list(tokenized(10), &answers).await.is_ok(), "a short one needs none");
+        drop(unread);
+        assert!(chat_token_list(tokenized(10_000), &answers).await.is_ok());
     }
 
     #[test]

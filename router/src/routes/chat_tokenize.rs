@@ -16,8 +16,7 @@ pub(super) async fn chat_tokenize(
     JsonBody(request): JsonBody<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let inputs = request.into_inputs(jiff::Zoned::now().datetime())?;
-    let permit = state.generator().admit(context.tenant, 1, &context.request_id)?;
+    let _permit = state.generator().admit(context.tenant, 1, &context.request_id)?;
     let tokenized = state.chat().tokenize(inputs).await?;
-    drop(permit);
-    Ok(chat_token_list(tokenized))
+    chat_token_list(tokenized, &state.memory().answers).await
 }

@@ -13,10 +13,9 @@ pub(super) async fn tokenize(
     context: RequestContext,
     JsonBody(request): JsonBody<GenerateRequest>,
 ) -> Result<Response, ApiError> {
-    let permit = state.generator().admit(context.tenant, 1, &context.request_id)?;
+    let _permit = state.generator().admit(context.tenant, 1, &context.request_id)?;
     let tokenized = state.chat().tokenize_prompt(request.inputs).await?;
-    drop(permit);
-    Ok(token_list(tokenized))
+    token_list(tokenized, &state.memory().answers).await
 }
 
 #[cfg(test)]

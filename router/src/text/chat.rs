@@ -9,7 +9,6 @@ use super::chat_files::ChatTemplates;
 use super::chat_template::{ChatInputs, ChatTemplateError, RenderedChat};
 use super::tokenizer::TokenSpan;
 use super::{TextError, Tokenizer, TokenizerPool};
-use crate::memory::Held;
 
 /// Renders and tokenizes conversations; cloning is cheap.
 #[derive(Debug, Clone)]
@@ -24,8 +23,13 @@ pub(crate) struct Chat {
 pub(crate) struct TokenizedText {
     pub(crate) text: String,
     pub(crate) tokens: Vec<TokenSpan>,
-    /// What the tokens of a long one take.
-    pub(crate) _memory: Option<Held>,
+}
+
+impl TokenizedText {
+    /// Memory that it takes.
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.text.len() + size_of_val(self.tokens.as_slice())
+    }
 }
 
 /// Why a conversation has no tokens.
@@ -54,11 +58,9 @@ impl Chat {
         check_len(&text, self.max_text_bytes)?;
         let work = move |tokenizer: &Tokenizer| {
             let tokens = tokenizer.tokenize_spans(&text, true)?;
-            Ok::<_, TextError>((text, tokens))
+            Ok::<_, TextError>(TokenizedText { text, tokens })
         };
-        let (tokenized, memory) = self.tokenizer_pool.run(num_bytes, work).await?;
-        let (text, tokens) = tokenized?;
-        Ok(TokenizedText { text, tokens, _memory: memory })
+        Ok(self.tokenizer_pool.run(num_bytes, work).await??)
     }
 
     /// The text of a conversation, and what is read out of the answer to it.
@@ -66,17 +68,13 @@ impl Chat {
     /// # Errors
     /// When the template refuses the conversation.
     pub(crate) async fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatError> {
-        let templates = Arc::clone(&self.templates);
-        let num_bytes = inputs.num_bytes();
-        let (rendered, _) = self
-            .tokenizer_pool
-            .run(num_bytes, move |tokenizer| {
-                let RenderedChat { text, answer_form } = templates.render(inputs)?;
-                let answer_form = answer_form.with_special_marks(|mark| tokenizer.special_id(mark));
-                Ok(RenderedChat { text, answer_form })
-            })
-            .await?;
-        rendered
+        let (templates, num_bytes) = (Arc::clone(&self.templates), inputs.num_bytes());
+        let work = move |tokenizer: &Tokenizer| {
+            let RenderedChat { text, answer_form } = templates.render(inputs)?;
+            let answer_form = answer_form.with_special_marks(|mark| tokenizer.special_id(mark));
+            Ok::<_, ChatError>(RenderedChat { text, answer_form })
+        };
+        self.tokenizer_pool.run(num_bytes, work).await?
     }
 
     /// The text of a conversation, and its tokens.
@@ -90,11 +88,9 @@ impl Chat {
             let text = templates.render(inputs)?.text;
             check_len(&text, limit)?;
             let tokens = tokenizer.tokenize_spans(&text, false)?;
-            Ok::<_, ChatError>((text, tokens))
+            Ok::<_, ChatError>(TokenizedText { text, tokens })
         };
-        let (tokenized, memory) = self.tokenizer_pool.run(num_bytes, work).await?;
-        let (text, tokens) = tokenized?;
-        Ok(TokenizedText { text, tokens, _memory: memory })
+        self.tokenizer_pool.run(num_bytes, work).await?
     }
 }
 

@@ -1,9 +1,9 @@
 //! Threads that tokenize prompts and render conversations, so that a long one never stops the async threads.
 //!
-//! A short prompt takes less time than a thread takes to wake up, so it stays where it is. For the others there are two lanes, each with
-//! its threads: nobody waits behind a text of some hundred kilobytes but another one like it, and the threads for those run
-//! behind all others. Who has not got a turn in time is told so, and work whose client has left is skipped. How many wait is
-//! bounded by the permits of `generation`, and what long texts hold by the memory budget.
+//! A short prompt takes less time than a thread takes to wake up, so it stays where it is. For the others there are two
+//! lanes, each with threads of its own: an ordinary text never waits for a long one, and the threads for long ones run
+//! behind all others. A request that gets no turn in time is refused, and work whose client has left is skipped.
+//! Permits bound how many wait, and the memory budget bounds what long texts hold.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,8 +84,7 @@ impl TokenizerPool {
             return guarded(|| self.tokenizer.tokenize(text)).unwrap_or_else(|| Err(panicked()));
         }
         let (len, text) = (text.len(), Arc::clone(text));
-        let (token_ids, _) = self.run(len, move |tokenizer| tokenizer.tokenize(&text)).await?;
-        token_ids
+        self.run(len, move |tokenizer| tokenizer.tokenize(&text)).await?
     }
 
     /// Token ids of a text that has its special tokens written out.
@@ -97,15 +96,14 @@ impl TokenizerPool {
             return guarded(|| self.tokenizer.tokenize_bare(text)).unwrap_or_else(|| Err(panicked()));
         }
         let (len, text) = (text.len(), Arc::clone(text));
-        let (token_ids, _) = self.run(len, move |tokenizer| tokenizer.tokenize_bare(&text)).await?;
-        token_ids
+        self.run(len, move |tokenizer| tokenizer.tokenize_bare(&text)).await?
     }
 
-    /// Does `work` on a text of `num_bytes` on a thread of the pool. Returns with it the memory that it takes, if the text is long.
+    /// Does `work` on a text of `num_bytes` on a thread of the pool.
     ///
     /// # Errors
     /// When it panics, or gets no memory or no thread in time.
-    pub(crate) async fn run<T, F>(&self, num_bytes: usize, work: F) -> Result<(T, Option<Held>), TextError>
+    pub(crate) async fn run<T, F>(&self, num_bytes: usize, work: F) -> Result<T, TextError>
     where
         T: Send + 'static,
         F: FnOnce(&Tokenizer) -> T + Send + 'static,
@@ -118,9 +116,10 @@ impl TokenizerPool {
             if start_tx.send(()).is_ok()
                 && let Some(reply) = guarded(|| work(tokenizer))
             {
-                // The memory is held until the work is done, also where nobody waits for it any more.
-                let _ = reply_tx.send((reply, held));
+                let _ = reply_tx.send(reply);
             }
+            // Not before the work is done, also where nobody waits for it any more.
+            drop(held);
         };
         let lane = if is_long { &self.long } else { &self.ordinary };
         lane.0.push(Box::new(job));
@@ -253,13 +252,13 @@ mod tests {
         assert_eq!(late, Err(TextError::Busy));
         tokio::time::resume();
         drop(end_tx);
-        assert!(first.await.unwrap().unwrap().0);
+        assert!(first.await.unwrap().unwrap());
         assert!(pool.run(1, |_| ()).await.is_ok());
         assert!(ran_rx.try_recv().is_err());
     }
 
     #[tokio::test]
-    async fn memory_is_held_until_the_work_is_done_and_then_by_its_result() {
+    async fn memory_is_held_until_the_work_is_done() {
         let pool = demo_pool(1);
         let most = pool.memory.limit_bytes();
         let (end_tx, end_rx) = mpsc::channel::<()>();
@@ -277,9 +276,5 @@ mod tests {
         assert!(pool.memory.try_take(1).is_none(), "the thread still works");
         drop(end_tx);
         assert!(pool.memory.take(most, PATIENCE).await.is_some());
-        let (_, held) = pool.run(ORDINARY_BYTES + 1, |_| ()).await.unwrap();
-        assert!(pool.memory.try_take(most).is_none());
-        drop(held);
-        assert!(pool.memory.try_take(most).is_some());
     }
 }
