@@ -59,14 +59,7 @@ impl Connection {
     /// When the connection breaks.
     pub fn read_all(&mut self, end: &End) -> std::io::Result<()> {
         let mut buffer = vec![0; 1 << 16];
-        while !end.is_set() {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if is_tick(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        while !end.is_set() && self.read_once(&mut buffer)? {}
         Ok(())
     }
 
@@ -77,15 +70,16 @@ impl Connection {
     pub fn read_slowly(&mut self, bytes_per_second: usize, end: &End) -> std::io::Result<()> {
         let ticks_per_second = Duration::from_secs(1).as_millis() / TICK.as_millis();
         let mut buffer = vec![0; bytes_per_second / ticks_per_second as usize];
-        while !end.wait(TICK) {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if is_tick(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        while !end.wait(TICK) && self.read_once(&mut buffer)? {}
         Ok(())
+    }
+
+    /// Reads what there is within a tick. False when the server has closed.
+    fn read_once(&mut self, buffer: &mut [u8]) -> std::io::Result<bool> {
+        match self.stream.read(buffer) {
+            Err(error) if is_tick(&error) => Ok(true),
+            read => read.map(|len| len > 0),
+        }
     }
 }
 

@@ -37,7 +37,7 @@ use proto::exit_status;
 
 use crate::args::{Ahead, Args, Part};
 
-/// Gives back to the system what was freed, by a thread of its own; glibc's keeps most of what a burst of requests took.
+/// The allocator of every process. A thread of its own gives freed memory back to the system; glibc keeps most of it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

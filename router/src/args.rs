@@ -235,7 +235,7 @@ pub struct BatchingArgs {
     #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching: bool,
 
-    /// Only requests with the same API key share what was computed for their prompts: true or false [default: true where there are several keys]
+    /// Only requests with the same API key share cached prompts: true or false [default: true with several keys]
     #[arg(long, env, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching_by_key: Option<bool>,
 

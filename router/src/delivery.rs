@@ -161,10 +161,11 @@ fn num_bytes(event: &SequenceEvent) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
     use crate::generation::Permits;
     use crate::tenant::Tenant;
-    use std::future::poll_fn;
 
     fn token() -> SequenceEvent {
         let token =

@@ -24,10 +24,11 @@ const CHOICES: [&str; 7] = ["", "", "auto", "none", "required", "weather", "weat
 /// How a dialect writes functions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ToolForm {
-    /// Of chat completions.
+    /// An object within the tool, as in `/v1/chat/completions`.
     Nested,
-    /// Of responses.
+    /// Fields of the tool itself, as in `/v1/responses`.
     Flat,
+    /// Fields of Anthropic's names, as in `/v1/messages`.
     Anthropic,
 }
 

@@ -8,9 +8,9 @@
 //!     cargo test -p integration-tests --test fuzz -- --seconds 1800 --seed 7
 //! ```
 //!
-//! `verdict.rs` says which answers are right. A request whose answer is not is printed with its place in the sequence of
-//! its client: with the same seed each client draws the same requests, however fast they are answered. At the end the
-//! server holds nothing for anybody, answers a plain request as it did before the first one, and ends as it should.
+//! `verdict.rs` judges each answer. A request with a wrong answer is printed with its client and its number: with the
+//! same seed each client draws the same requests, however fast they are answered. At the end the server must hold
+//! nothing, answer a plain request as it did before the first one, and exit with status 0.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 

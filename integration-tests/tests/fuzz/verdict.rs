@@ -17,9 +17,9 @@ use crate::{events, logprobs};
 
 /// The beginning of every sentence about a generation that failed: of `router/src/generation/error.rs`.
 const FAILURE: &str = "Request failed during generation: ";
-/// Beginnings of sentences about a row that cannot go on, while nobody else notices: those of
-/// `router/src/scheduler/failure.rs` and of `router/src/grammar/matcher.rs`. Numbers that are not finite are none of them:
-/// the demo's weights are finite, and `proto/src/sampling.rs` promises that scores stay so whatever is combined.
+/// Beginnings of the sentences about a row that fails alone, from `router/src/scheduler/failure.rs` and
+/// `router/src/grammar/matcher.rs`. The sentence about numbers that are not finite is left out: the demo's weights are
+/// finite, and `proto/src/sampling.rs` promises that scores stay finite with all legal parameters.
 const ROW_FAILURES: [&str; 3] =
     ["no token is allowed here", "the grammar allows no token here", "the grammar cannot be followed: "];
 /// Part of the sentences that own up to a mistake of the server.
@@ -36,7 +36,7 @@ const BEYOND_VALUES: [&str; 4] = [
 /// Judges an answer.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When the answer is wrong; the message says in which way.
 pub(crate) fn judge(request: &Request, answer: &Answer) -> Result<(), String> {
     let said = match answer.status {
         200 if request.is_stream => events::read(request, &answer.text)?,

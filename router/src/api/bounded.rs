@@ -1,4 +1,4 @@
-//! Lists that end the reading of a body where they are too long, before the rest becomes values.
+//! The messages of a body: where there are too many, the reading of the body ends before the rest becomes values.
 
 use std::fmt;
 
@@ -6,8 +6,9 @@ use serde::Deserializer;
 use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// More messages, or tools, are no conversation.
+/// Most messages of a conversation.
 pub(super) const MAX_MESSAGES: usize = 8192;
+/// Most tools of a conversation.
 pub(super) const MAX_TOOLS: usize = 1024;
 
 /// Reads the messages of a conversation.

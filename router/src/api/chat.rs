@@ -41,6 +41,7 @@ impl ChatRequest {
         if self.messages.is_empty() {
             return wrong("messages: there must be at least one".to_owned());
         }
+        // Other dialects make several messages of one item.
         let num_tools = self.tools.as_ref().map_or(0, Vec::len);
         for (field, given, limit) in [("messages", self.messages.len(), MAX_MESSAGES), ("tools", num_tools, MAX_TOOLS)]
         {

@@ -1,5 +1,6 @@
-//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. The permit comes before
-//! everything that takes time, and a sequence gives it back when it ends, however slowly its events are read.
+//! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. The permit
+//! comes before everything that takes time, and a sequence gives it back when it ends, however slowly its events are
+//! read.
 //!
 //! A request that cannot be carried out is refused before its answer begins. Whoever drops a generation cancels it:
 //! its event channel closes, and the batcher gives its slots and blocks back at the next step.
@@ -61,7 +62,7 @@ pub(crate) struct Generator {
     request_timeout: Option<Duration>,
     /// Tenants do not find each other's prompts in the prefix cache.
     separates_tenants: bool,
-    /// Of scopes of the prefix cache; nobody can choose a salt that meets another one.
+    /// Makes scopes of the prefix cache. Its keys are random, so nobody can choose a salt that collides with another.
     hasher: RandomState,
 }
 

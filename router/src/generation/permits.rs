@@ -1,7 +1,7 @@
 //! Permits: how many sequences there may be, and how they are shared between API keys.
 //!
-//! Without keys, or with one, whoever comes first gets what is free. With several keys half of the permits are guaranteed: each key
-//! finds its equal part of that half whatever the others do, and the other half is whoever's who comes first. So no key can
+//! Without keys, or with one, permits go to whoever comes first. With several keys half of the permits are guaranteed:
+//! each key always finds its equal part of that half, and the other half goes to whoever comes first. So no key can
 //! shut out another, and a key that is alone still gets most of the server.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

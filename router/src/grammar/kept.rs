@@ -104,3 +104,30 @@ impl KeptGrammars {
         self.refused.push_front(Refused { key, error, until });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::grammar::Grammar;
+    use crate::grammar::key::GrammarKeys;
+    use crate::grammar::tests::compiler;
+
+    #[tokio::test]
+    async fn many_bytes_that_nobody_uses_are_forgotten() {
+        let grammar = |number: usize| Grammar::Regex(format!("{number}[a-z]+"));
+        let compiled = compiler().0.compile(&Arc::new(grammar(0))).await.unwrap();
+        let (keys, mut kept) = (GrammarKeys::default(), KeptGrammars::new(usize::MAX));
+        let key = |number: usize| keys.of(&grammar(number));
+        // More than is kept for long, of a grammar that is counted each time.
+        let count = MAX_IDLE_BYTES / compiled.num_bytes() + 2;
+        assert!(count <= MAX_COMPILED, "{count}");
+        (0..count).for_each(|number| kept.keep(key(number), Ok(compiled.clone())));
+        let now = Instant::now();
+        assert!(kept.forget_idle(now), "they have just been used");
+        assert!(kept.find(key(0)).is_some());
+        assert!(!kept.forget_idle(now + 2 * MAX_IDLE));
+        assert!(kept.find(key(1)).is_none() && kept.find(key(0)).is_some(), "the one used last stays");
+    }
+}

@@ -11,7 +11,8 @@ const MAX_DEPTH: usize = 100;
 /// Most bytes of a terminal in which the terminals that it names are written out.
 const MAX_BYTES: usize = 256 << 10;
 
-/// Most names, texts and signs of a grammar: the brackets of a rule are rules of their own, and all of them are looked at again and again.
+/// Most names, texts and signs of a grammar. `llguidance` makes a rule of each bracket, and above some number never
+/// ends.
 const MAX_PIECES: usize = 50_000;
 
 /// A terminal in its own words.

@@ -11,7 +11,7 @@ use crate::text::Tokenizer;
 const EOS: u32 = 1;
 const MEMORY_BYTES: usize = 256 << 20;
 
-fn compiler() -> (GrammarCompiler, Arc<Tokenizer>) {
+pub(super) fn compiler() -> (GrammarCompiler, Arc<Tokenizer>) {
     let tokenizer = Arc::new(Tokenizer::load(&ModelFiles::Demo).unwrap());
     (GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![EOS], MEMORY_BYTES), tokenizer)
 }

@@ -1,17 +1,20 @@
-//! Slots between tenants. Where all are taken and a tenant waits that has less than its equal part of them, the tenant that has the most
-//! gives one up: the sequence of it that was admitted last goes back to the queue, keeps its tokens, and reads them again later.
+//! Slots between tenants. Where all slots are taken and a tenant waits that has less than its equal part of them, the
+//! tenant with the most gives one up: its sequence that was admitted last goes back to the queue, and reads its tokens
+//! again later.
 //!
-//! So a tenant that is alone has every slot, and one that comes waits for a step and not for the others' answers.
+//! So a tenant that is alone has every slot, and a new one waits for a step, not for the answers of the others.
 
 use std::collections::BTreeMap;
 
 use super::Scheduler;
 use super::rows::SlotId;
+use super::sequence::Sequence;
 use super::step::Step;
 use crate::tenant::Tenant;
 
 impl Scheduler {
-    /// Frees a slot for a tenant that has too few, and puts its sequence to the front. Before any row is in `step`.
+    /// Frees a slot for a tenant that has too few, and puts its sequence to the front of the queue. Called before any
+    /// row is in `step`.
     pub(super) fn share_slots(&mut self, step: &mut Step) {
         if self.rows.has_free() || !self.waiting.has_tenants() {
             return;
@@ -21,10 +24,9 @@ impl Scheduler {
             *held.entry(running.sequence.tenant).or_default() += 1;
         }
         let part = (self.rows.len() / held.len().max(1) as u32).max(1);
-        let Some((index, _)) = self.waiting.iter().enumerate().find(|(_, sequence)| held[&sequence.tenant] < part)
-        else {
-            return;
-        };
+        // One that others have overtaken lacks blocks, and a slot would not help it.
+        let needs_slot = |sequence: &Sequence| held[&sequence.tenant] < part && sequence.num_overtaken == 0;
+        let Some(index) = self.waiting.iter().position(needs_slot) else { return };
         let Some(slot) = self.latest_of_most(&held).filter(|(_, most)| *most > part).map(|(slot, _)| slot) else {
             return;
         };
@@ -35,7 +37,7 @@ impl Scheduler {
         }
     }
 
-    /// The slot of the sequence that was admitted last of the tenant that has the most, and how many it has.
+    /// The tenant with the most slots: the slot of its sequence that was admitted last, and how many it has.
     fn latest_of_most(&self, held: &BTreeMap<Tenant, u32>) -> Option<(SlotId, u32)> {
         let (tenant, most) = held.iter().max_by_key(|(_, count)| **count)?;
         let of_tenant = self.rows.iter().filter(|(_, running)| running.sequence.tenant == *tenant);

@@ -1,7 +1,7 @@
 //! Sequences that wait, in order of arrival, those of several tenants in turns; those that were preempted are in front.
 //!
-//! Turns are those of fair queuing (Demers, Keshav and Shenker, 1989): each sequence of a tenant has the turn after its last
-//! one, and none has a turn that is over. So a tenant whose sequences are many waits behind itself, and not the others behind it.
+//! Turns are those of fair queuing (Demers, Keshav and Shenker, 1989): each sequence has the turn after the last one of
+//! its tenant, and never one that is over. So a tenant with many sequences waits behind its own, and others do not.
 //!
 //! How many there can be is bounded by the permits of `generation` and of the batcher. Who may leave is decided in
 //! `admission`.
@@ -16,9 +16,9 @@ use crate::tenant::Tenant;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Sequence>,
-    /// Of the sequence that left the queue last, those that were overtaken aside.
+    /// The latest turn of a sequence that left the queue.
     turn: u64,
-    /// Of each tenant's last sequence.
+    /// The turn of each tenant's last sequence.
     last_turns: HashMap<Tenant, u64>,
 }
 

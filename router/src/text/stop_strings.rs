@@ -11,8 +11,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StopPatterns(Arc<[Pattern]>);
 
-/// A stop string, and for each beginning of it how long the longest shorter beginning is with which that one ends: the table of
-/// Knuth, Morris and Pratt (1977).
+/// A stop string with the failure table of Knuth, Morris and Pratt (1977): for each of its prefixes the length of the
+/// longest shorter prefix that is also a suffix of it.
 #[derive(Debug, PartialEq, Eq)]
 struct Pattern {
     bytes: Box<[u8]>,
@@ -76,8 +76,8 @@ impl StopStrings {
         Self { matched: vec![0; patterns.0.len()], patterns }
     }
 
-    /// Adds text. Returns the stop string that ended first, and of several that end together the longest; nothing may be added after
-    /// it.
+    /// Adds text. Returns the stop string that ends first, and of several that end together the longest. After that
+    /// nothing may be added.
     pub(crate) fn push(&mut self, piece: &str) -> Option<StopFound> {
         for (place, byte) in piece.bytes().enumerate() {
             let mut found: Option<StopFound> = None;

@@ -60,7 +60,7 @@ pub(crate) struct GenerationOptions {
     pub(crate) answer_form: Option<AnswerForm>,
     /// What the generated text must look like.
     pub(crate) grammar: Option<Arc<Grammar>>,
-    /// Only requests with the same one share what they have in common in the prefix cache.
+    /// Only requests with the same salt share cached prompts.
     pub(crate) cache_salt: Option<String>,
     /// Would change the answer, and cannot be done here.
     pub(crate) adapter_id: Option<String>,

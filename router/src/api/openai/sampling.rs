@@ -43,7 +43,7 @@ pub(crate) struct OpenAiSampling {
     #[serde(default, deserialize_with = "null_as_false")]
     #[schema(value_type = Option<bool>)]
     pub(in crate::api) ignore_eos: bool,
-    /// Only requests with the same one share what they have in common in the prefix cache, as for vLLM.
+    /// Only requests with the same salt share cached prompts, as with vLLM.
     pub(in crate::api) cache_salt: Option<String>,
     /// More tokens than there is room for are as many as there is.
     #[serde(skip)]

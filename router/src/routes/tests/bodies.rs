@@ -93,7 +93,7 @@ async fn a_body_that_stalls_or_crawls_is_given_up() {
     }
 }
 
-/// The beginning of a body whose values take more than half of the memory of bodies, whatever this process takes at rest.
+/// The beginning of a body whose values take more than half of the memory of bodies, also where this process is large.
 fn hungry() -> String {
     "[".repeat(700_000)
 }

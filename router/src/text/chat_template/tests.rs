@@ -235,3 +235,16 @@ fn messages_take_the_shape_that_the_template_reads() {
     let plain_calls = "{% for c in messages[-1].tool_calls or [] %}{{ '' + c.function.arguments }}{% endfor %}";
     assert_eq!(render(&[reads_parts, plain_calls].concat()), "(a)(b){\"x\": 1}");
 }
+
+#[test]
+fn the_bytes_of_a_conversation_are_those_of_its_texts() {
+    let object = |value: Json| value.as_object().cloned().unwrap();
+    let inputs = ChatInputs {
+        messages: vec![object(json!({"role": "user", "content": [{"text": "x".repeat(1000)}]}))],
+        tools: Some(vec![json!({"name": "y".repeat(200)})]),
+        documents: Some(vec![json!("z".repeat(30))]),
+        variables: object(json!({"w": "w".repeat(5000)})),
+        ..ChatInputs::default()
+    };
+    assert!((6230..6300).contains(&inputs.num_bytes()), "{}", inputs.num_bytes());
+}
