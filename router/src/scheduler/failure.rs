@@ -2,12 +2,13 @@
 //!
 //! Door: [`Scheduler::fail`]. The sequence ends with one event; what is under way for it is dropped when it comes, as for every
 //! sequence that has ended. Blocks of numbers that are not finite leave the prefix cache, those too that it found there: whoever
-//! comes next computes them anew.
+//! comes next computes them anew, and so does a sequence that was admitted with such blocks and has read nothing yet.
 
 use proto::RowFailure;
 use proto::row_failure::Kind;
 
 use super::rows::SlotId;
+use super::running::Running;
 use super::step::Outstanding;
 use super::{Event, Scheduler, SequenceEvent};
 
@@ -22,10 +23,24 @@ impl Scheduler {
             Kind::NotFinite | Kind::Unspecified => {
                 let running = self.rows.remove(slot)?;
                 self.pool.forget(&running.table);
-                self.give_back(slot, running)
+                let sequence = self.give_back(slot, running);
+                self.readmit_unread();
+                sequence
             }
         };
         Some(Event { id: sequence.id, kind: SequenceEvent::Failed(reason(failure.kind()).to_owned()) })
+    }
+
+    /// Puts sequences that hold forgotten blocks and have read nothing yet back to the front of the queue.
+    fn readmit_unread(&mut self) {
+        let is_spoiled = |running: &Running| !running.is_open() && self.pool.is_forgotten(&running.table);
+        let spoiled = self.rows.iter().filter(|(_, running)| is_spoiled(running));
+        let slots: Vec<SlotId> = spoiled.map(|(slot, _)| slot).collect();
+        for slot in slots.into_iter().rev() {
+            if let Some(sequence) = self.release(slot) {
+                self.waiting.push_front(sequence);
+            }
+        }
     }
 }
 

@@ -176,6 +176,11 @@ impl KvPool {
         }
     }
 
+    /// True if a block of a table was forgotten.
+    pub(super) fn is_forgotten(&self, table: &BlockTable) -> bool {
+        self.tree.as_ref().is_some_and(|tree| table.path.iter().any(|node| tree.is_forgotten(*node)))
+    }
+
     /// Ends a table. What is not in the prefix cache is free again.
     pub(super) fn close(&mut self, table: BlockTable) {
         let BlockTable { blocks, path, scope: _, num_twins: _ } = table;

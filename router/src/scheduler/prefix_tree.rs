@@ -160,6 +160,11 @@ impl PrefixTree {
         self.remove_from_children(id);
     }
 
+    /// True if nobody finds a node any more.
+    pub(super) fn is_forgotten(&self, id: NodeId) -> bool {
+        self.nodes[index(id)].is_forgotten
+    }
+
     /// Takes the block of the least recently used leaf out of the cache.
     pub(super) fn evict(&mut self) -> Option<BlockId> {
         let (_, id) = self.idle_leaves.pop_first()?;

@@ -224,6 +224,24 @@ fn who_shares_with_a_row_that_fails_goes_on() {
     assert!(rig.shard.rows.is_empty());
 }
 
+/// It has everything but its last token from a row that fails before its mask comes.
+#[test]
+fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
+    let mut rig = Rig::new(limits(4, 100, 50));
+    rig.submit(SequenceSpec { max_new_tokens: 9, ..prompt(20, &[500]) });
+    rig.next();
+    let masked = rig.submit(SequenceSpec { is_masked: true, ..prompt(20, &[600]) });
+    let (_, events) = rig.next();
+    let SequenceEvent::Admitted { num_cached, .. } = events[0].kind else { panic!("{events:?}") };
+    assert_eq!((events[0].id, num_cached, rig.usage().num_running), (masked, 20, 2));
+    fail_first(&mut rig, Kind::NotFinite);
+    assert_eq!((rig.usage().num_running, rig.usage().num_waiting), (0, 1));
+    assert!(rig.scheduler.set_mask(masked, vec![255; 200]));
+    let step = rig.scheduler.schedule(Instant::now()).unwrap();
+    let [chunk] = &step.chunks[..] else { panic!("{step:?}") };
+    assert_eq!((chunk.cached_token_ids.len(), chunk.token_ids.len()), (0, 21));
+}
+
 /// With two steps under way the second one's reply comes when the sequence is gone, and its slot has another.
 #[test]
 fn what_is_under_way_for_a_row_that_fails_is_dropped() {
