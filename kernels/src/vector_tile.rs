@@ -200,12 +200,13 @@ impl Rows<'_> {
         first_vector: usize,
         sums: [&mut Block<D::Sum>; RIGHTS],
     ) {
-        let first_sums = sums[0].0[self.row].first_chunk().expect("a row has more columns");
-        let mut vectors = [[[D::load(simd, first_sums); VECTORS]; ROWS]; RIGHTS];
+        // Loops over sums have constant bounds: the compiler keeps sums in registers only if it can unroll all of them.
+        let mut sums = sums.map(|sums| sums.0[self.row..].first_chunk_mut::<ROWS>().expect("a block has these rows"));
+        let mut vectors = [[[D::load(simd, columns(&sums[0][0], 0)); VECTORS]; ROWS]; RIGHTS];
         for (vectors, sums) in vectors.iter_mut().zip(&sums) {
-            for (vectors, sums) in vectors.iter_mut().zip(&sums.0[self.row..]) {
-                for (vector, sums) in vectors.iter_mut().zip(&sums.as_chunks().0[first_vector..]) {
-                    *vector = D::load(simd, sums);
+            for (vectors, sums) in vectors.iter_mut().zip(sums.iter()) {
+                for (vector, to) in vectors.iter_mut().enumerate() {
+                    *to = D::load(simd, columns(sums, first_vector + vector));
                 }
             }
         }
@@ -245,12 +246,24 @@ impl Rows<'_> {
                 }
             }
         }
-        for (vectors, sums) in vectors.into_iter().zip(sums) {
-            for (vectors, sums) in vectors.into_iter().zip(&mut sums.0[self.row..]) {
-                for (vector, sums) in vectors.into_iter().zip(&mut sums.as_chunks_mut().0[first_vector..]) {
-                    D::store(simd, vector, sums);
+        for (vectors, sums) in vectors.iter().zip(&mut sums) {
+            for (vectors, sums) in vectors.iter().zip(sums.iter_mut()) {
+                for (vector, from) in vectors.iter().enumerate() {
+                    D::store(simd, *from, columns_mut(sums, first_vector + vector));
                 }
             }
         }
     }
+}
+
+/// A vector's columns of the sums of a row.
+#[inline(always)]
+fn columns<T>(sums: &[T; BLOCK_COLUMNS], vector: usize) -> &[T; LANES] {
+    &sums.as_chunks().0[vector]
+}
+
+/// As [`columns`], to write.
+#[inline(always)]
+fn columns_mut<T>(sums: &mut [T; BLOCK_COLUMNS], vector: usize) -> &mut [T; LANES] {
+    &mut sums.as_chunks_mut().0[vector]
 }
