@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
 use std::arch::x86_64::*;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::sum_halves;
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
@@ -61,7 +62,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     type Integers = __m512i;
 
     const NUM_SUMS: usize = 24;
-    const MIN_UNPACKED_ROWS: usize = if Self::HAS_VNNI { 16 } else { usize::MAX };
+    const MIN_UNPACKED_ROWS: usize = if Self::HAS_VNNI { 32 } else { usize::MAX };
     const BYTE_OFFSET: i32 = if Self::HAS_VNNI { 128 } else { 0 };
     const DOT_PARTS: usize = if Self::HAS_VNNI { 1 } else { 2 };
 
@@ -223,6 +224,8 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
                 let low = _mm512_and_si512(bytes, nibble);
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
                 for (dots, x) in dots.iter_mut().zip(x) {
+                    // Row after row: words of all at once would take registers from the sums.
+                    compiler_fence(Ordering::SeqCst);
                     for (nibbles, quad) in [(low, x.quads[idx]), (high, x.quads[idx + GROUP_LINES])] {
                         let quad = _mm512_set1_epi32(quad.cast_signed());
                         *dots = if Self::HAS_VNNI {

@@ -73,10 +73,12 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
     rights: [(&[Line], Ahead); RIGHTS],
     sums: [&mut Block<i32>; RIGHTS],
 ) -> usize {
+    // Bounds are constant, as in `vector_tile`.
+    let mut sums = sums.map(|sums| sums.0[first_row..].first_chunk_mut::<ROWS>().expect("a block has these rows"));
     let mut vectors = [[[simd.load_integers(&[0; LANES]); ROWS]; PANEL_TILES]; RIGHTS];
     for (vectors, sums) in vectors.iter_mut().zip(&sums) {
         for (tile, vectors) in vectors.iter_mut().enumerate() {
-            for (vector, sums) in vectors.iter_mut().zip(&sums.0[first_row..]) {
+            for (vector, sums) in vectors.iter_mut().zip(sums.iter()) {
                 *vector = simd.load_integers(&sums.as_chunks().0[tile]);
             }
         }
@@ -107,9 +109,9 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
             }
         }
     }
-    for (vectors, sums) in vectors.into_iter().zip(sums) {
+    for (vectors, sums) in vectors.into_iter().zip(&mut sums) {
         for (tile, vectors) in vectors.into_iter().enumerate() {
-            for (vector, sums) in vectors.into_iter().zip(&mut sums.0[first_row..]) {
+            for (vector, sums) in vectors.into_iter().zip(sums.iter_mut()) {
                 simd.store_integers(vector, &mut sums.as_chunks_mut().0[tile]);
             }
         }

@@ -57,9 +57,9 @@ pub(super) fn multiply<S: Simd, L: WeightLine>(
         3 => sweep::<S, L, 3, 1>(simd, tile, y),
         4 => sweep::<S, L, 4, 1>(simd, tile, y),
         6 => sweep::<S, L, 6, 1>(simd, tile, y),
-        8 => sweep::<S, L, 8, 1>(simd, tile, y),
-        12 => sweep::<S, L, 12, 1>(simd, tile, y),
-        rows => unreachable!("row blocks have 1, 2, 3, 4, 6, 8 or 12 rows, not {rows}"),
+        8 if S::MAX_ROWS >= 8 => sweep::<S, L, 8, 1>(simd, tile, y),
+        12 if S::MAX_ROWS >= 12 => sweep::<S, L, 12, 1>(simd, tile, y),
+        rows => unreachable!("row blocks have 1, 2, 3, 4, 6, 8 or 12 rows and at most `MAX_ROWS`, not {rows}"),
     }
 }
 

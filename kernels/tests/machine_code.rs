@@ -1,0 +1,121 @@
+//! The machine code of the kernels keeps sums in registers, for every instruction set but AMX, whose code names its registers.
+//!
+//! A change of the source that makes the compiler put sums on the stack keeps every result and halves the speed, on some
+//! instruction sets only. This test reads its own executable, so it sees that on processors that lack them too.
+
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::error::Error;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use kernels::attention::paged_attention;
+use kernels::linear::{gated_mlp, linear};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+/// An instruction that adds products, and the bytes of its registers.
+type Product = (Mnemonic, usize);
+
+/// Loops that the kernels are made of: so many products at a time, in at least so many loops. Today there are a third more of them:
+/// another compiler may merge or divide some.
+const LOOPS: [(Product, usize, usize); 8] = [
+    ((Mnemonic::Vdpbf16ps, 64), 24, 18),
+    ((Mnemonic::Vpdpbusd, 64), 24, 18),
+    ((Mnemonic::Vpdpbusd, 64), 64, 9),
+    ((Mnemonic::Vpdpbusd, 32), 12, 13),
+    ((Mnemonic::Vpmaddwd, 64), 24, 13),
+    ((Mnemonic::Vpmaddwd, 32), 12, 13),
+    ((Mnemonic::Vfmadd231ps, 64), 48, 12),
+    ((Mnemonic::Vfmadd231ps, 32), 12, 9),
+];
+
+/// Vectors that a loop may exchange with the stack, where it is of another kind: those that widen or exponentiate, and such as hold
+/// code that seldom runs, exchange some.
+const MAX_STACK_VECTORS: usize = 32;
+
+/// An innermost loop that adds products.
+struct Loop {
+    product: Product,
+    num_products: usize,
+    /// Vectors that are read from the stack or written there.
+    num_stack_vectors: usize,
+    address: u64,
+}
+
+#[test]
+fn inner_loops_keep_their_sums_in_registers() -> Result<(), Box<dyn Error>> {
+    // The linker leaves out what nobody uses.
+    std::hint::black_box((linear as fn(_, _, _, _), gated_mlp as fn(_, _, _, _), paged_attention as fn(_, _, _, _, _)));
+    let loops = loops_of(&std::fs::read(std::env::current_exe()?)?)?;
+    for (product, num_products, num_loops) in LOOPS {
+        let is_it = |it: &&Loop| (it.product, it.num_products, it.num_stack_vectors) == (product, num_products, 0);
+        let found = loops.iter().filter(is_it).count();
+        assert!(found >= num_loops, "{product:?}: {found} loops of {num_products} products, {num_loops} expected");
+    }
+    let spilled = loops.iter().filter(|it| it.num_stack_vectors > MAX_STACK_VECTORS);
+    let spilled: Vec<String> = spilled.map(|it| format!("{:?} at {:#x}", it.product, it.address)).collect();
+    assert!(spilled.is_empty(), "these loops keep their sums on the stack: {spilled:?}");
+    Ok(())
+}
+
+/// The innermost loops with products of all functions of an executable.
+fn loops_of(executable: &[u8]) -> Result<Vec<Loop>, Box<dyn Error>> {
+    let file = object::File::parse(executable)?;
+    let mut loops = Vec::new();
+    for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0) {
+        let Some(section) = symbol.section_index() else { continue };
+        let section = file.section_by_index(section)?;
+        if let Some(code) = section.data_range(symbol.address(), symbol.size())? {
+            let decoder = Decoder::with_ip(64, code, symbol.address(), DecoderOptions::NONE);
+            loops.extend(innermost_loops(&decoder.into_iter().collect::<Vec<_>>()));
+        }
+    }
+    Ok(loops)
+}
+
+fn innermost_loops(code: &[Instruction]) -> Vec<Loop> {
+    let index_of = |address: u64| code.binary_search_by_key(&address, Instruction::ip).ok();
+    let mut ranges = Vec::new();
+    for (last, instruction) in code.iter().enumerate() {
+        let is_jump = instruction.op0_kind() == OpKind::NearBranch64 && instruction.mnemonic() != Mnemonic::Call;
+        if is_jump && let Some(first) = index_of(instruction.near_branch_target()).filter(|first| *first <= last) {
+            ranges.push((first, last));
+        }
+    }
+    let holds_another = |(first, last): (usize, usize)| {
+        ranges.iter().any(|other| *other != (first, last) && first <= other.0 && other.1 <= last)
+    };
+    let innermost = ranges.iter().filter(|range| !holds_another(**range));
+    innermost.filter_map(|(first, last)| loop_of(&code[*first..=*last])).collect()
+}
+
+/// The loop with this body; `None` if it adds no products.
+fn loop_of(body: &[Instruction]) -> Option<Loop> {
+    let products: Vec<Product> = body.iter().filter_map(product_of).collect();
+    let num_stack_vectors = body.iter().filter(|instruction| is_stack_vector(instruction)).count();
+    let product = *products.iter().max_by_key(|(_, bytes)| *bytes)?;
+    Some(Loop { product, num_products: products.len(), num_stack_vectors, address: body[0].ip() })
+}
+
+fn product_of(instruction: &Instruction) -> Option<Product> {
+    let mnemonic = instruction.mnemonic();
+    let is_product = matches!(
+        mnemonic,
+        Mnemonic::Vdpbf16ps
+            | Mnemonic::Vpdpbusd
+            | Mnemonic::Vpmaddwd
+            | Mnemonic::Vfmadd231ps
+            | Mnemonic::Vfmadd213ps
+            | Mnemonic::Vfmadd132ps
+    );
+    is_product.then(|| (mnemonic, instruction.op0_register().size()))
+}
+
+/// True if an instruction reads or writes a whole vector on the stack.
+fn is_stack_vector(instruction: &Instruction) -> bool {
+    let mut operands = (0..instruction.op_count()).map(|idx| instruction.op_kind(idx));
+    let mut registers = (0..instruction.op_count()).map(|idx| instruction.op_register(idx));
+    operands.any(|kind| kind == OpKind::Memory)
+        && !instruction.is_broadcast()
+        && matches!(instruction.memory_base(), Register::RSP | Register::RBP)
+        && registers.any(|register| register.is_ymm() || register.is_zmm())
+}
