@@ -3,10 +3,10 @@
 
     python3 bench/guard.py BASE [HEAD]
 
-Without HEAD it measures the working tree. Ends with 1 where HEAD is slower than BASE by more than `--tolerance`. Figures are
-ratios of the best call of each side, so that a busy neighbour changes both or none; a ratio that looks slow is measured again before it
-counts. Run it on a machine with nothing else running, before a change to `kernels/` or `shard/src/backend/candle/` is handed in, and put
-its table into the commit's message.
+Without HEAD it measures the working tree. It ends with 1 if HEAD is slower than BASE by more than `--tolerance`.
+Figures are ratios of the best call of each side; one that looks slow is measured again before it counts. Run it on a
+machine with nothing else running before you hand in a change to `kernels/` or `shard/src/backend/candle/`, and put its
+tables into the commit's message.
 """
 
 import argparse
@@ -39,13 +39,13 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="commit to compare with")
     parser.add_argument("head", nargs="?", help="commit to judge; without it, the working tree")
-    parser.add_argument("--isa", action="append", help="instruction set to measure; repeat it for several; default: all")
+    parser.add_argument("--isa", action="append", help="instruction set to measure, may be repeated; default: all")
     parser.add_argument("--bench", action="append", choices=BENCHES, help="kernels to measure; default: both")
     parser.add_argument("--type", help="type of weights or of the cache to measure, such as int8; default: all")
     parser.add_argument("--rounds", type=int, default=2, help="times that each side is measured; default: 2")
     parser.add_argument("--again", type=int, default=6, help="more times for what looks slow; default: 6")
     parser.add_argument("--tolerance", type=float, default=3.0, help="per cent that HEAD may be slower; default: 3")
-    parser.add_argument("--target", type=pathlib.Path, help="folder of the builds, kept for the next run; default: none is kept")
+    parser.add_argument("--target", type=pathlib.Path, help="folder to keep the builds in; default: none is kept")
     return parser.parse_args()
 
 
@@ -61,18 +61,18 @@ class Side:
         print(f"Building the benches of {self.name} …", file=sys.stderr)
         executables.mkdir(parents=True, exist_ok=True)
         if not commit:
-            return self.build(ROOT, folder)
+            return self.build(ROOT, executables)
         with tempfile.TemporaryDirectory() as source:
             git("worktree", "add", "--detach", source, commit)
             try:
-                self.build(source, folder)
+                self.build(source, executables)
             finally:
                 git("worktree", "remove", "--force", source)
 
-    def build(self, source, folder):
-        """Builds where both sides find what the other one has compiled of other crates."""
+    def build(self, source, executables):
+        """Each side has a build folder of its own: cargo takes the same crate of another source for its own."""
         command = ["cargo", "bench", "--locked", "-p", "kernels", "--benches", "--no-run"]
-        environment = {**os.environ, "CARGO_TARGET_DIR": str(folder / "build")}
+        environment = {**os.environ, "CARGO_TARGET_DIR": str(executables / "build")}
         build = subprocess.run(command, cwd=source, env=environment, stderr=subprocess.PIPE, text=True)
         if build.returncode:
             sys.exit(f"{self.name} does not build:\n{build.stderr}")
@@ -109,15 +109,21 @@ def compare(sides, options):
             missing.append(isa)
             continue
         for _ in range(options.again):
-            suspects = {place[:2] for place in slow_places(best, options.tolerance)}
-            for bench, dtype in sorted(suspects):
-                keep_best(sides, best, bench, isa, dtype.lower())
+            # One after the other: what memory gives changes by the minute.
+            suspects = {suspect(*place) for place in slow_places(best, options.tolerance)}
+            for bench, *rest in sorted(suspects):
+                keep_best(sides, best, bench, isa, *rest)
         print_table(isa, best)
         slow += [(isa, *place, ratio) for place, ratio in slow_places(best, options.tolerance).items()]
     print(f"\nNot covered, because this processor or a commit lacks them: {', '.join(missing) or 'none'}.")
     for *place, ratio in slow:
         print(f"SLOWER: {' '.join(place)}: {ratio:.2f}")
     return slow
+
+
+def suspect(bench, dtype, column):
+    """The arguments of a bench that measures one place of a table, and as little else as it can."""
+    return (bench, dtype.lower(), column.split()[0]) if bench == "linear" else (bench, dtype.lower())
 
 
 def turn(sides, bench, isa, options, best):

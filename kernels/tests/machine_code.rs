@@ -1,7 +1,7 @@
-//! The machine code of the kernels keeps sums in registers, for every instruction set but AMX, whose code names its registers.
+//! The machine code of the kernels keeps sums in registers, for every instruction set but AMX, whose code names them.
 //!
-//! A change of the source that makes the compiler put sums on the stack keeps every result and halves the speed, on some
-//! instruction sets only. This test reads its own executable, so it sees that on processors that lack them too.
+//! A change of the source that makes the compiler put sums on the stack keeps every result and halves the speed, on
+//! some instruction sets only. This test reads its own executable, so it sees that on processors that lack them too.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -15,8 +15,8 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 /// An instruction that adds products, and the bytes of its registers.
 type Product = (Mnemonic, usize);
 
-/// Loops that the kernels are made of: so many products at a time, in at least so many loops. Today there are a third more of them:
-/// another compiler may merge or divide some.
+/// Loops that the kernels are made of: so many products at a time, in at least so many loops. Today there are a third
+/// more of them: another compiler may merge or divide some.
 const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vdpbf16ps, 64), 24, 18),
     ((Mnemonic::Vpdpbusd, 64), 24, 18),
@@ -28,8 +28,8 @@ const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vfmadd231ps, 32), 12, 9),
 ];
 
-/// Vectors that a loop may exchange with the stack, where it is of another kind: those that widen or exponentiate, and such as hold
-/// code that seldom runs, exchange some.
+/// Vectors that a loop of another kind may exchange with the stack: those that widen or exponentiate, and those that
+/// hold code that seldom runs, exchange some.
 const MAX_STACK_VECTORS: usize = 32;
 
 /// An innermost loop that adds products.
