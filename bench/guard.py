@@ -39,7 +39,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="commit to compare with")
     parser.add_argument("head", nargs="?", help="commit to judge; without it, the working tree")
-    parser.add_argument("--isa", action="append", help="instruction set to measure, may be repeated; default: all")
+    parser.add_argument("--isa", action="append", choices=ISAS, help="instruction set, may be repeated; default: all")
     parser.add_argument("--bench", action="append", choices=BENCHES, help="kernels to measure; default: both")
     parser.add_argument("--type", help="type of weights or of the cache to measure, such as int8; default: all")
     parser.add_argument("--rounds", type=int, default=2, help="times that each side is measured; default: 2")
@@ -80,10 +80,12 @@ class Side:
             shutil.copy(executable, self.benches[bench])
 
     def measure(self, bench, isa, *rest):
-        """Speeds by what is measured; `None` if this processor or this commit lacks the instruction set."""
+        """Returns speeds by place in the tables; `None` if the processor or the commit lacks the instruction set."""
         result = subprocess.run([self.benches[bench], isa, *rest], capture_output=True, text=True)
-        if result.returncode:
+        if result.returncode == 1:
             return None
+        if result.returncode:
+            sys.exit(f"{bench} of {self.name} failed on {isa} with {result.returncode}:\n{result.stderr}")
         speeds, heads = {}, ""
         for line in result.stdout.splitlines():
             if match := LINEAR.match(line):
@@ -108,6 +110,8 @@ def compare(sides, options):
         if not covered:
             missing.append(isa)
             continue
+        if not ratios(best):
+            sys.exit(f"nothing was measured on {isa}: the benches of both commits print no figures for type {options.type}")
         for _ in range(options.again):
             # One after the other: what memory gives changes by the minute.
             suspects = {suspect(*place) for place in slow_places(best, options.tolerance)}
@@ -115,6 +119,8 @@ def compare(sides, options):
                 keep_best(sides, best, bench, isa, *rest)
         print_table(isa, best)
         slow += [(isa, *place, ratio) for place, ratio in slow_places(best, options.tolerance).items()]
+    if len(missing) == len(options.isa or ISAS):
+        sys.exit(f"nothing was measured: this processor or a commit lacks {', '.join(missing)}")
     print(f"\nNot covered, because this processor or a commit lacks them: {', '.join(missing) or 'none'}.")
     for *place, ratio in slow:
         print(f"SLOWER: {' '.join(place)}: {ratio:.2f}")
@@ -142,23 +148,25 @@ def keep_best(sides, best, bench, isa, *rest):
     return True
 
 
-def slow_places(best, tolerance):
+def ratios(best):
     base, head = best
-    ratios = {place: head[place] / base[place] for place in base if place in head}
-    return {place: ratio for place, ratio in ratios.items() if ratio < 1 - tolerance / 100}
+    return {place: head[place] / base[place] for place in base if place in head}
+
+
+def slow_places(best, tolerance):
+    return {place: ratio for place, ratio in ratios(best).items() if ratio < 1 - tolerance / 100}
 
 
 def print_table(isa, best):
-    base, head = best
+    cells = ratios(best)
     for bench in BENCHES:
-        places = [place for place in base if place[0] == bench and place in head]
+        places = [place for place in cells if place[0] == bench]
         columns = list(dict.fromkeys(place[2] for place in places))
         if not columns:
             continue
         print(f"\n| {isa}, {bench} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
         for dtype in dict.fromkeys(place[1] for place in places):
-            ratios = [head[bench, dtype, column] / base[bench, dtype, column] for column in columns]
-            print(f"| {dtype} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |", flush=True)
+            print(f"| {dtype} | {' | '.join(f'{cells[bench, dtype, column]:.2f}' for column in columns)} |", flush=True)
 
 
 def processor():

@@ -1,7 +1,7 @@
 //! Tokens with their places in a text, as `/tokenize` and `/chat_tokenize` answer them.
 //!
-//! A token becomes some fifty bytes of JSON, so a long answer is written piece by piece while the client reads it. What
-//! it is written from is counted in the memory budget, like other answers, until it is read.
+//! Each token becomes about fifty bytes of JSON, so a long list is written piece by piece while the client reads it.
+//! Until then its text and tokens count in the memory budget, as other answers do.
 
 use std::convert::Infallible;
 use std::time::Duration;

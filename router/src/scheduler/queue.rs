@@ -1,7 +1,7 @@
 //! Sequences that wait, in order of arrival, those of several tenants in turns; those that were preempted are in front.
 //!
-//! Turns are those of fair queuing (Demers, Keshav and Shenker, 1989): each sequence has the turn after the last one of
-//! its tenant, and never one that is over. So a tenant with many sequences waits behind its own, and others do not.
+//! Tenants take turns by fair queuing (Demers, Keshav and Shenker, 1989): a sequence gets the turn after its tenant's
+//! last one, but never a turn that has passed. A tenant with many sequences delays its own, not those of others.
 //!
 //! How many there can be is bounded by the permits of `generation` and of the batcher. Who may leave is decided in
 //! `admission`.

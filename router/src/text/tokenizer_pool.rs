@@ -1,8 +1,8 @@
 //! Threads that tokenize prompts and render conversations, so that a long one never stops the async threads.
 //!
-//! A short prompt takes less time than a thread takes to wake up, so it stays where it is. For the others there are two
-//! lanes, each with threads of its own: an ordinary text never waits for a long one, and the threads for long ones run
-//! behind all others. A request that gets no turn in time is refused, and work whose client has left is skipped.
+//! Short prompts are tokenized in place, because waking a thread would take longer. Other texts go to one of two lanes,
+//! each with its own threads: an ordinary text never waits for a long one, and the threads for long texts have a lower
+//! priority. A request that gets no turn in time is refused, and work whose client has left is skipped.
 //! Permits bound how many wait, and the memory budget bounds what long texts hold.
 
 use std::collections::VecDeque;
