@@ -15,8 +15,8 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 /// An instruction that adds products, and the bytes of its registers.
 type Product = (Mnemonic, usize);
 
-/// Loops that the kernels are made of: so many products at a time, in at least so many loops. Dev and release builds have
-/// about a fifth more of the rarer ones: another version of the compiler may merge or divide some.
+/// Loops that the kernels are made of: so many products at a time, in at least so many loops. Dev and release builds
+/// have about a fifth more of the rarer ones: another version of the compiler may merge or divide some.
 const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vdpbf16ps, 64), 24, 18),
     ((Mnemonic::Vpdpbusd, 64), 24, 10),
