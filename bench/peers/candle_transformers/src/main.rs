@@ -1,0 +1,136 @@
+//! Times candle-transformers on this processor: the steps that `text-generation-launcher bench` times.
+//!
+//! ```text
+//! cargo run --release -- MODEL [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
+//! ```
+//!
+//! MODEL is the folder of a Llama checkpoint, read as `--dtype f32|f16` (candle multiplies no bf16 on a CPU), or a GGUF file.
+//! `RAYON_NUM_THREADS` sets the number of threads.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use candle_core::quantized::gguf_file;
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig};
+use candle_transformers::models::quantized_llama::ModelWeights;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Args {
+    model: PathBuf,
+    #[arg(long, default_value = "f16", value_parser = ["f16", "f32"])]
+    dtype: String,
+    #[arg(long, default_value_t = 512)]
+    prompt_tokens: usize,
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    rows: Vec<usize>,
+    #[arg(long, default_value_t = 16)]
+    steps: usize,
+}
+
+/// A model and the keys and values of the rows that it has read.
+enum Model {
+    Checkpoint { llama: Llama, config: Config, cache: Cache, dtype: DType },
+    Quantized(ModelWeights),
+}
+
+impl Model {
+    fn load(args: &Args) -> Result<Self> {
+        if args.model.is_dir() { Self::load_checkpoint(args) } else { Self::load_gguf(&args.model) }
+    }
+
+    fn load_checkpoint(args: &Args) -> Result<Self> {
+        let dtype = if args.dtype == "f16" { DType::F16 } else { DType::F32 };
+        let file = File::open(args.model.join("config.json"))?;
+        let mut config: LlamaConfig = serde_json::from_reader(file).map_err(candle_core::Error::wrap)?;
+        config.max_position_embeddings = args.prompt_tokens + args.steps + 1;
+        let config = config.into_config(false);
+        let weights = args.model.join("model.safetensors");
+        // SAFETY: nothing changes the checkpoint while it is measured.
+        let variables = unsafe { VarBuilder::from_mmaped_safetensors(&[weights], dtype, &Device::Cpu)? };
+        let llama = Llama::load(variables, &config)?;
+        let cache = Cache::new(true, dtype, &config, &Device::Cpu)?;
+        Ok(Self::Checkpoint { llama, config, cache, dtype })
+    }
+
+    fn load_gguf(path: &Path) -> Result<Self> {
+        let mut file = File::open(path)?;
+        let content = gguf_file::Content::read(&mut file)?;
+        ModelWeights::from_gguf(content, &mut file, &Device::Cpu).map(Self::Quantized)
+    }
+
+    /// Forgets every row.
+    fn clear(&mut self) -> Result<()> {
+        match self {
+            Self::Checkpoint { config, cache, dtype, .. } => *cache = Cache::new(true, *dtype, config, &Device::Cpu)?,
+            Self::Quantized(weights) => weights.clear_kv_cache(),
+        }
+        Ok(())
+    }
+
+    /// Reads the first tokens `[rows, length]` of every row.
+    fn read(&mut self, tokens: &Tensor) -> Result<Duration> {
+        let (rows, length) = tokens.dims2()?;
+        match self {
+            // It reads several rows a token at a time, or not at all.
+            Self::Quantized(_) if rows > 1 => {
+                (0..length).map(|position| self.step(&tokens.narrow(1, position, 1)?, position)).sum()
+            }
+            _ => self.step(tokens, 0),
+        }
+    }
+
+    /// Reads `tokens` `[rows, length]`, which begin at `position`, and returns the time until the last token of each row
+    /// has its logits.
+    fn step(&mut self, tokens: &Tensor, position: usize) -> Result<Duration> {
+        let start = Instant::now();
+        let logits = match self {
+            Self::Checkpoint { llama, cache, .. } => llama.forward(tokens, position, cache)?,
+            Self::Quantized(weights) => weights.forward(tokens, position)?,
+        };
+        black_box(logits);
+        Ok(start.elapsed())
+    }
+}
+
+/// Tokens `[rows, length]` that differ from row to row.
+fn prompts(rows: usize, length: usize) -> Result<Tensor> {
+    let tokens: Vec<_> =
+        (0..rows * length).map(|index| 3 + (index % length * 7 + index / length * 31) as u32 % 100).collect();
+    Tensor::from_vec(tokens, (rows, length), &Device::Cpu)
+}
+
+fn report(name: &str, mut times: Vec<Duration>, tokens: usize) {
+    times.sort_unstable();
+    let (usual, best) = (times[times.len() / 2].as_secs_f64(), times[0].as_secs_f64());
+    let (rate, best_rate) = (tokens as f64 / usual, tokens as f64 / best);
+    println!(
+        "{name} {rate:7.1} tokens/s, best {best_rate:7.1}; a step {:7.1} ms, best {:7.1}",
+        usual * 1e3,
+        best * 1e3
+    );
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let mut model = Model::load(&args)?;
+    let prompt = prompts(1, args.prompt_tokens)?;
+    let mut times = vec![];
+    for _ in 0..args.steps {
+        model.clear()?;
+        times.push(model.read(&prompt)?);
+    }
+    report(&format!("prefill {:<4}", args.prompt_tokens), times, args.prompt_tokens);
+    for &rows in &args.rows {
+        model.clear()?;
+        model.read(&prompts(rows, args.prompt_tokens)?)?;
+        let next = prompts(rows, 1)?;
+        let times = (0..args.steps).map(|step| model.step(&next, args.prompt_tokens + step)).collect::<Result<_>>()?;
+        report(&format!("decode  {rows:<4}"), times, rows);
+    }
+    Ok(())
+}

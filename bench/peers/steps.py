@@ -1,0 +1,38 @@
+"""Steps that every peer is timed on, and how their times are printed."""
+
+import argparse
+import os
+import statistics
+
+
+def arguments(model):
+    """A parser of the flags that all peers share; `model` says what the argument is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", help=model)
+    parser.add_argument("--prompt-tokens", type=int, default=512)
+    parser.add_argument("--rows", type=lambda text: [int(count) for count in text.split(",")], default=[1, 8, 32])
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    return parser
+
+
+def prompt(length, row=0):
+    """Tokens of a prompt; those of two rows differ from the first on."""
+    return [3 + (position * 7 + row * 31) % 100 for position in range(length)]
+
+
+def report_prefill(args, seconds):
+    report(f"prefill {args.prompt_tokens:<4}", seconds, args.prompt_tokens)
+
+
+def report_decode(rows, seconds):
+    report(f"decode  {rows:<4}", seconds, rows)
+
+
+def report(name, seconds, tokens):
+    usual, best = statistics.median(seconds), min(seconds)
+    print(
+        f"{name} {tokens / usual:7.1f} tokens/s, best {tokens / best:7.1f};"
+        f" a step {usual * 1e3:7.1f} ms, best {best * 1e3:7.1f}",
+        flush=True,
+    )
