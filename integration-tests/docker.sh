@@ -6,6 +6,9 @@ cd "$(dirname "$0")/.."
 
 MAX_CPU_IMAGE_BYTES=120000000
 MODEL=$PWD/integration-tests/fixtures/tiny-llama-bf16
+# The executable of the image is left here.
+EXECUTABLE=${CARGO_TARGET_DIR:-target}/image/text-generation-launcher
+rm -f "$EXECUTABLE"
 
 run=hilo-test-$$
 work=$(mktemp -d)
@@ -92,9 +95,11 @@ for target in cpu xla-cpu tpu; do
 done
 [ "$(docker image inspect --format '{{.Config.User}}' hilo:cpu)" = 1000:1000 ] || fail "the image runs as root"
 
-# Licences go with what is under them: those of crates, and of Debian's libraries.
+# Licences go with what is under them: those of crates, and of Debian's libraries. The executable is for tests without a container.
 id=$(docker create --label "$run" hilo:cpu)
 docker cp "$id:/usr/share/doc" "$work/licences" > /dev/null
+mkdir -p "$(dirname "$EXECUTABLE")"
+docker cp "$id:/usr/local/bin/text-generation-launcher" "$EXECUTABLE" > /dev/null
 docker rm "$id" > /dev/null
 for text in '^tokio 1[0-9.]*: MIT' '^ring 0[0-9.]*: ' 'Permission is hereby granted' 'TERMS AND CONDITIONS FOR USE'; do
     grep --quiet "$text" "$work/licences/hilo/THIRD_PARTY_NOTICES" || fail "the notices of the image lack $text"

@@ -1,14 +1,15 @@
 # For scripts that ask a real server; source it.
 #
-#   start_server [FLAG ...]    builds and starts one with these flags, on a free port; sets `url`; it ends with the script
+#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or what it builds, with these flags, on a free port; sets `url`; it ends with the script
 #   environment FILE           a Python environment with what this list of requirements says; prints its folder
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 start_server() {
-    cargo build --locked --package launcher --manifest-path "$root/Cargo.toml"
+    local executable=${HILO_TEST_EXECUTABLE:-${CARGO_TARGET_DIR:-$root/target}/debug/text-generation-launcher}
+    [ -n "${HILO_TEST_EXECUTABLE:-}" ] || cargo build --locked --package launcher --manifest-path "$root/Cargo.toml"
     local log; log=$(mktemp)
-    "${CARGO_TARGET_DIR:-$root/target}/debug/text-generation-launcher" --hostname 127.0.0.1 --port 0 --json-output "$@" > "$log" &
+    "$executable" --hostname 127.0.0.1 --port 0 --json-output "$@" > "$log" &
     local launcher=$!
     # shellcheck disable=SC2064 # what it is now
     trap "kill $launcher 2> /dev/null || true; wait $launcher || true; rm -f '$log'" EXIT

@@ -113,7 +113,7 @@ fn prompt_logprobs_that_are_not_finite_are_a_failure_before_the_prompt_is_read()
 #[test]
 fn a_row_that_may_choose_nothing_fails_alone() {
     let rigs = [Some(Rig::mock()), Some(Rig::fixture(FIXTURES[0])), Some(on_two_ranks())];
-    for mut rig in rigs.into_iter().chain([Rig::xla_fixture(FIXTURES[0])]).flatten() {
+    for mut rig in rigs.into_iter().chain([Rig::xla_fixture_for(FIXTURES[0], 3)]).flatten() {
         let nothing = Some(vec![0; rig.engine.info().vocab_size.div_ceil(8) as usize]);
         for params in [SamplingParams::greedy(), sampling(4)] {
             let params = SamplingParams { min_new_tokens: 3, ..params };
@@ -154,7 +154,7 @@ fn extreme_parameters_make_tokens() {
         extremes.push(shares);
     }
     let rigs = [Some(Rig::fixture(FIXTURES[0])), Some(on_two_ranks())];
-    for mut rig in rigs.into_iter().chain([Rig::xla_fixture(FIXTURES[0])]).flatten() {
+    for mut rig in rigs.into_iter().chain([Rig::xla_fixture_for(FIXTURES[0], 3)]).flatten() {
         let mut one = vec![0; rig.engine.info().vocab_size.div_ceil(8) as usize];
         one[0] = 1 << 5;
         let best = rig.generate(1, &prompt(20, 0), SamplingParams::greedy(), 1).remove(0);

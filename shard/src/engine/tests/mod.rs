@@ -43,6 +43,12 @@ pub(super) fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures").join(name)
 }
 
+/// The folder below the target directory in which tests keep compiled programs: many compile the same ones.
+fn shared_programs() -> PathBuf {
+    let executable = std::env::current_exe().unwrap();
+    executable.ancestors().nth(3).expect("tests lie in target/<profile>/deps").join("test-programs")
+}
+
 pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
     ShardArgs {
         model: ModelArgs {
@@ -53,7 +59,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             kv_cache_dtype: KvCacheDtype::Auto,
             device,
             plugin_path: None,
-            program_cache: Some("none".into()),
+            program_cache: Some(shared_programs()),
             threads: None,
             cpu_isa: None,
             mock_step_us: None,
@@ -112,8 +118,14 @@ impl Rig {
 
     /// On XLA-CPU; `None`, said aloud, where there is no plugin.
     pub(super) fn xla_fixture(name: &str) -> Option<Self> {
+        Self::xla_fixture_for(name, NUM_SLOTS)
+    }
+
+    /// As [`Self::xla_fixture`], with fewer slots, and so with fewer programs to compile.
+    pub(super) fn xla_fixture_for(name: &str, num_slots: u32) -> Option<Self> {
         plugin_path(PluginKind::Cpu)?;
-        Some(Self::new(fixture(name).to_str().unwrap(), Device::XlaCpu))
+        let args = args(fixture(name).to_str().unwrap(), Device::XlaCpu);
+        Some(Self::warm_for(Engines::load(&[args]).unwrap(), num_slots))
     }
 
     pub(super) fn mock() -> Self {

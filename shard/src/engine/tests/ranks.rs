@@ -286,15 +286,20 @@ fn the_others_hear_of_a_rank_that_is_gone() {
 
 #[test]
 fn devices_make_the_tokens_of_one() {
-    for (name, num_devices) in FIXTURES.into_iter().flat_map(|name| [(name, 2), (name, 4)]) {
+    for name in FIXTURES {
         let path = fixture(name);
         let path = path.to_str().unwrap();
-        let Some(mut rig) = on_xla_devices(path, num_devices) else { return };
+        // Four divide as two do: `devices_pad_and_copy` has models of which they copy heads.
+        let counts = if name == FIXTURES[0] { &[2, 4][..] } else { &[2] };
         // Short floats round activations on these devices only, and now and then another sum to another neighbour.
         let is_short = name.ends_with("16");
         let alone = if is_short { on_xla_devices(path, 1) } else { Some(Rig::fixture(name)) };
-        let (expected, tolerance) = (generate(&mut alone.unwrap(), 250), if is_short { 0.1 } else { 1e-4 });
-        check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {num_devices} devices"));
+        let Some(mut alone) = alone else { return };
+        let (expected, tolerance) = (generate(&mut alone, 250), if is_short { 0.1 } else { 1e-4 });
+        for &num_devices in counts {
+            let Some(mut rig) = on_xla_devices(path, num_devices) else { return };
+            check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {num_devices} devices"));
+        }
     }
 }
 
