@@ -6,13 +6,11 @@ Needs openvino-genai, and a folder that optimum-intel exported. Its pipeline of 
 what a step computes; keys and values are int8 as by default, and activations of integer weights are rounded to int8 too.
 """
 
-import time
-
 import numpy
 import openvino
 import openvino_genai
 
-from steps import arguments, prompt, report_decode, report_prefill
+from steps import arguments, measure_engine, prompt
 
 
 def load(args):
@@ -25,51 +23,30 @@ def load(args):
     return openvino_genai.ContinuousBatchingPipeline(args.model, scheduler, "CPU", properties)
 
 
-class Requests:
-    """Prompts that a pipeline reads together, and then continues by `num_tokens`."""
+class Engine:
+    """The pipeline, and the requests that it was asked last."""
 
-    def __init__(self, pipeline, args, rows, num_tokens):
-        self.pipeline = pipeline
+    def __init__(self, args):
+        self.args, self.pipeline, self.handles, self.made = args, load(args), [], []
+
+    def ask(self, rows, num_tokens):
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = num_tokens, True, False
-        tokens = [numpy.array([prompt(args.prompt_tokens, row)], numpy.int64) for row in range(rows)]
-        self.handles = [pipeline.add_request(row, openvino.Tensor(row_tokens), config) for row, row_tokens in enumerate(tokens)]
-        self.num_tokens = [0] * rows
+        tokens = [numpy.array([prompt(self.args.prompt_tokens, row)], numpy.int64) for row in range(rows)]
+        self.handles = [self.pipeline.add_request(row, openvino.Tensor(row_tokens), config) for row, row_tokens in enumerate(tokens)]
+        self.made = [0] * rows
 
     def step(self):
-        """Seconds of a step; counts the tokens that it made."""
-        start = time.perf_counter()
         self.pipeline.step()
-        seconds = time.perf_counter() - start
+
+    def is_busy(self):
+        return self.pipeline.has_non_finished_requests()
+
+    def num_tokens(self):
         for row, handle in enumerate(self.handles):
             if handle.can_read():
-                self.num_tokens[row] += sum(len(output.generated_ids) for output in handle.read().values())
-        return seconds
-
-
-def prefills(pipeline, args):
-    seconds = []
-    for _ in range(args.steps):
-        requests = Requests(pipeline, args, 1, 1)
-        seconds.append(0)
-        while pipeline.has_non_finished_requests():
-            seconds[-1] += requests.step()
-        assert requests.num_tokens == [1], requests.num_tokens
-    report_prefill(args, seconds)
-
-
-def decodes(pipeline, args, rows):
-    requests = Requests(pipeline, args, rows, args.steps + rows + 1)
-    while min(requests.num_tokens) == 0:
-        requests.step()
-    seconds = []
-    for _ in range(args.steps):
-        before = sum(requests.num_tokens)
-        seconds.append(requests.step())
-        assert sum(requests.num_tokens) == before + rows, "a step did not continue every row by a token"
-    report_decode(rows, seconds)
-    while pipeline.has_non_finished_requests():
-        pipeline.step()
+                self.made[row] += sum(len(output.generated_ids) for output in handle.read().values())
+        return self.made
 
 
 def main():
@@ -77,10 +54,7 @@ def main():
     parser.add_argument("--precision", default="bf16", choices=["bf16", "f32"])
     args = parser.parse_args()
     print(f"openvino-genai {openvino_genai.__version__}, {args.threads} threads, {args.precision}", flush=True)
-    pipeline = load(args)
-    prefills(pipeline, args)
-    for rows in args.rows:
-        decodes(pipeline, args, rows)
+    measure_engine(args, Engine(args))
 
 
 if __name__ == "__main__":

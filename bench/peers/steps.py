@@ -3,6 +3,7 @@
 import argparse
 import os
 import statistics
+import time
 
 
 def arguments(model):
@@ -36,3 +37,38 @@ def report(name, seconds, tokens):
         f" a step {usual * 1e3:7.1f} ms, best {best * 1e3:7.1f}",
         flush=True,
     )
+
+
+def measure_engine(args, engine):
+    """Times an engine of many requests: prompts alone, then steps that continue all of its rows.
+
+    `ask(rows, num_tokens)` gives it prompts that are each to be continued by so many tokens, `step()` runs a step, `num_tokens()` lists how
+    many tokens each request has, and `is_busy()` says that some lack one.
+    """
+    seconds = []
+    for _ in range(args.steps):
+        engine.ask(1, 1)
+        seconds.append(0)
+        while engine.is_busy():
+            seconds[-1] += timed(engine.step)
+        assert engine.num_tokens() == [1], engine.num_tokens()
+    report_prefill(args, seconds)
+    for rows in args.rows:
+        # Some rows may be ahead of others by as many tokens as there are rows.
+        engine.ask(rows, args.steps + rows + 1)
+        while min(engine.num_tokens()) == 0:
+            engine.step()
+        seconds = []
+        for _ in range(args.steps):
+            before = sum(engine.num_tokens())
+            seconds.append(timed(engine.step))
+            assert sum(engine.num_tokens()) == before + rows, "a step did not continue every row by a token"
+        report_decode(rows, seconds)
+        while engine.is_busy():
+            engine.step()
+
+
+def timed(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start

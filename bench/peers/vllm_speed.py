@@ -7,7 +7,6 @@ sampler are part of a step, as in its server.
 """
 
 import os
-import time
 
 # Both are read when vLLM is imported.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -17,7 +16,7 @@ import vllm
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from steps import arguments, prompt, report_decode, report_prefill
+from steps import arguments, measure_engine, prompt
 
 
 def load(args):
@@ -35,63 +34,36 @@ def load(args):
     )
 
 
-class Requests:
-    """Prompts that the engine reads together, and then continues by `num_tokens`."""
+class Engine:
+    """vLLM's engine, and the requests that it was asked last."""
 
-    count = 0
+    def __init__(self, args):
+        self.args, self.engine, self.asked, self.made = args, load(args), 0, {}
 
-    def __init__(self, engine, args, rows, num_tokens):
-        self.engine = engine
-        self.num_tokens = {}
+    def ask(self, rows, num_tokens):
         params = vllm.SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+        self.made = {}
         for row in range(rows):
-            Requests.count += 1
-            self.num_tokens[str(Requests.count)] = 0
-            engine.add_request(str(Requests.count), {"prompt_token_ids": prompt(args.prompt_tokens, row)}, params)
+            self.asked += 1
+            self.made[str(self.asked)] = 0
+            self.engine.add_request(str(self.asked), {"prompt_token_ids": prompt(self.args.prompt_tokens, row)}, params)
 
     def step(self):
-        """Seconds of a step; counts the tokens that it made."""
-        start = time.perf_counter()
-        outputs = self.engine.step()
-        seconds = time.perf_counter() - start
-        for output in outputs:
-            self.num_tokens[output.request_id] = len(output.outputs[0].token_ids)
-        return seconds
+        for output in self.engine.step():
+            self.made[output.request_id] = len(output.outputs[0].token_ids)
 
+    def is_busy(self):
+        return self.engine.has_unfinished_requests()
 
-def prefills(engine, args):
-    seconds = []
-    for _ in range(args.steps):
-        requests = Requests(engine, args, 1, 1)
-        seconds.append(0)
-        while engine.has_unfinished_requests():
-            seconds[-1] += requests.step()
-        assert list(requests.num_tokens.values()) == [1], requests.num_tokens
-    report_prefill(args, seconds)
-
-
-def decodes(engine, args, rows):
-    requests = Requests(engine, args, rows, args.steps + rows + 1)
-    while min(requests.num_tokens.values()) == 0:
-        requests.step()
-    seconds = []
-    for _ in range(args.steps):
-        before = sum(requests.num_tokens.values())
-        seconds.append(requests.step())
-        assert sum(requests.num_tokens.values()) == before + rows, "a step did not continue every row by a token"
-    report_decode(rows, seconds)
-    while engine.has_unfinished_requests():
-        engine.step()
+    def num_tokens(self):
+        return list(self.made.values())
 
 
 def main():
     args = arguments("folder of a checkpoint").parse_args()
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(os.sched_getaffinity(0))[: args.threads])))
     print(f"vllm {vllm.__version__}, {args.threads} threads", flush=True)
-    engine = load(args)
-    prefills(engine, args)
-    for rows in args.rows:
-        decodes(engine, args, rows)
+    measure_engine(args, Engine(args))
 
 
 if __name__ == "__main__":
