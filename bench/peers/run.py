@@ -43,7 +43,7 @@ CANDLE = HERE / "candle_transformers"
 
 @contextlib.contextmanager
 def neighbours(args):
-    """Processes beside those that are measured, which never wait."""
+    """Keeps processors busy with other processes meanwhile."""
     command = ["nice", "-n", str(args.neighbours_nice), sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(command) for _ in range(args.neighbours)]
     try:
@@ -236,9 +236,9 @@ def main():
     raw = []
     with neighbours(args):
         found = in_process(args, contenders, raw)
+        served = {} if args.skip_http else through_http(args, place, raw)
     parts = [f"# {args.shape} beside its peers", machine(args, place), who_is_who(args.only), "## In process", table(found, args.only)]
-    if not args.skip_http:
-        served = through_http(args, place, raw)
+    if served:
         parts += [f"## Through HTTP, {STREAMS} streams of {STREAM_PROMPT} and {STREAM_TOKENS} tokens", http_table(served)]
     report = "\n\n".join([*parts, "## As printed", "```\n" + "\n".join(raw) + "```"]) + "\n"
     print(report)

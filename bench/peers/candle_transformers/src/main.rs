@@ -4,8 +4,8 @@
 //! cargo run --release -- MODEL [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 //! ```
 //!
-//! MODEL is the folder of a Llama checkpoint, read as `--dtype f32|f16` (candle multiplies no bf16 on a CPU), or a GGUF file.
-//! `RAYON_NUM_THREADS` sets the number of threads.
+//! MODEL names the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` sets the type that a checkpoint is read
+//! as: candle multiplies no bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -75,7 +75,7 @@ impl Model {
     fn read(&mut self, tokens: &Tensor) -> Result<Duration> {
         let (rows, length) = tokens.dims2()?;
         match self {
-            // It reads several rows a token at a time, or not at all.
+            // candle reads the prompts of several quantized rows token by token only.
             Self::Quantized(_) if rows > 1 => {
                 (0..length).map(|position| self.step(&tokens.narrow(1, position, 1)?, position)).sum()
             }

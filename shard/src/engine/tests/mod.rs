@@ -43,7 +43,7 @@ pub(super) fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../integration-tests/fixtures").join(name)
 }
 
-/// The folder below the target directory in which tests keep compiled programs: many compile the same ones.
+/// The folder below the target directory where tests share compiled programs.
 fn shared_programs() -> PathBuf {
     let executable = std::env::current_exe().unwrap();
     executable.ancestors().nth(3).expect("tests lie in target/<profile>/deps").join("test-programs")

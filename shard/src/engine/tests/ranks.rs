@@ -289,7 +289,7 @@ fn devices_make_the_tokens_of_one() {
     for name in FIXTURES {
         let path = fixture(name);
         let path = path.to_str().unwrap();
-        // Four divide as two do: `devices_pad_and_copy` has models of which they copy heads.
+        // `devices_pad_and_copy` runs other models on four devices.
         let counts = if name == FIXTURES[0] { &[2, 4][..] } else { &[2] };
         // Short floats round activations on these devices only, and now and then another sum to another neighbour.
         let is_short = name.ends_with("16");
