@@ -30,12 +30,12 @@ impl Activation {
     #[inline(always)]
     pub(crate) fn gate<S: Simd>(self, simd: S, gate: &mut [[f32; LANES]], up: &[[f32; LANES]]) {
         match self {
-            Self::Silu => gate_by(simd, Silu, gate, up),
-            Self::Gelu => gate_by(simd, Gelu, gate, up),
-            Self::GeluTanh => gate_by(simd, GeluTanh, gate, up),
-            Self::SquaredRelu => gate_by(simd, SquaredRelu, gate, up),
-            Self::Sigmoid => gate_by(simd, Sigmoid, gate, up),
-            Self::Tanh => gate_by(simd, Tanh, gate, up),
+            Self::Silu => simd.call(Gate { function: Silu, gate, up }),
+            Self::Gelu => simd.call(Gate { function: Gelu, gate, up }),
+            Self::GeluTanh => simd.call(Gate { function: GeluTanh, gate, up }),
+            Self::SquaredRelu => simd.call(Gate { function: SquaredRelu, gate, up }),
+            Self::Sigmoid => simd.call(Gate { function: Sigmoid, gate, up }),
+            Self::Tanh => simd.call(Gate { function: Tanh, gate, up }),
         }
     }
 }
@@ -165,10 +165,20 @@ impl Function for Tanh {
     }
 }
 
-#[inline(always)]
-fn gate_by<S: Simd, F: Function>(simd: S, function: F, gate: &mut [[f32; LANES]], up: &[[f32; LANES]]) {
-    for (gate, up) in gate.iter_mut().zip(up) {
-        simd.store(simd.mul(function.of(simd, simd.load(gate)), simd.load(up)), gate);
+struct Gate<'a, F> {
+    function: F,
+    gate: &'a mut [[f32; LANES]],
+    up: &'a [[f32; LANES]],
+}
+
+impl<F: Function> Kernel for Gate<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (gate, up) in self.gate.iter_mut().zip(self.up) {
+            simd.store(simd.mul(self.function.of(simd, simd.load(gate)), simd.load(up)), gate);
+        }
     }
 }
 

@@ -138,7 +138,7 @@ fn floats<S: Simd, const ROWS: usize>(simd: S) -> usize {
 
 /// Words of several integers or values of bf16, of which each sum takes `per_word` at a time.
 #[inline(always)]
-fn dots<S: Simd, D: Dots<S>, const ROWS: usize>(simd: S, _: D, zeros: [D::Sum; LANES], per_word: usize) -> usize {
+fn dots<S: Simd, D: Dots, const ROWS: usize>(simd: S, _: D, zeros: [D::Sum; LANES], per_word: usize) -> usize {
     let x = [[0; NUM_WORDS]; ROWS];
     let weights = D::words(simd, &black_box(Line([0; LANES])), 0);
     let mut sums = [D::load(simd, &zeros); ROWS];
@@ -170,7 +170,8 @@ fn groups<S: Simd>(simd: S) -> usize {
         for (x, quads) in x.iter_mut().zip(quads) {
             x.quads = quads;
         }
-        simd.add_group(&mut sums, Int4Group { lines, factors: &factors }, &x);
+        // As products do, which have sums of several columns, it reads them from memory and writes them there.
+        simd.add_group(black_box(&mut sums), Int4Group { lines, factors: &factors }, &x);
     }
     for sum in sums {
         let mut lanes = [0; LANES];

@@ -17,6 +17,8 @@ pub mod isa;
 pub mod layer_norm;
 pub mod linear;
 mod lines;
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod machine_code;
 pub mod memory;
 #[cfg(test)]
 mod numbers;

@@ -5,27 +5,26 @@
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use crate::isa::{LANES, Simd};
+use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES, TILE_SIZE};
 
 /// Vectors that hold a block's columns.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 
 /// What the words of lines are, and how they are multiplied.
-pub(crate) trait Dots<S: Simd>: Copy {
+pub(crate) trait Dots: Copy {
     /// Of one output.
     type Sum: Copy;
-    type Sums: Copy;
+    type Sums<S: Simd>: Copy;
 
     /// Parts of words that are multiplied one after the other: of each, a row on the left has a line of words of its own.
-    const PARTS: usize;
-
-    fn load(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums;
-    fn store(simd: S, sums: Self::Sums, to: &mut [Self::Sum; LANES]);
+    fn num_parts<S: Simd>() -> usize;
+    fn load<S: Simd>(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums<S>;
+    fn store<S: Simd>(simd: S, sums: Self::Sums<S>, to: &mut [Self::Sum; LANES]);
     /// A part of a line's words as they are multiplied.
-    fn words(simd: S, line: &Line, part: usize) -> S::Integers;
+    fn words<S: Simd>(simd: S, line: &Line, part: usize) -> S::Integers;
     /// Adds the products of each of `words` and `word`.
-    fn add(simd: S, sums: Self::Sums, words: S::Integers, word: u32) -> Self::Sums;
+    fn add<S: Simd>(simd: S, sums: Self::Sums<S>, words: S::Integers, word: u32) -> Self::Sums<S>;
 }
 
 /// Four integers from -127 to 127 in a word.
@@ -36,56 +35,62 @@ pub(crate) struct Int8Quads;
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Pairs;
 
-impl<S: Simd> Dots<S> for Int8Quads {
+impl Dots for Int8Quads {
     type Sum = i32;
-    type Sums = S::Integers;
-
-    const PARTS: usize = S::DOT_PARTS;
+    type Sums<S: Simd> = S::Integers;
 
     #[inline(always)]
-    fn load(simd: S, sums: &[i32; LANES]) -> S::Integers {
+    fn num_parts<S: Simd>() -> usize {
+        S::DOT_PARTS
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, sums: &[i32; LANES]) -> S::Integers {
         simd.load_integers(sums)
     }
 
     #[inline(always)]
-    fn store(simd: S, sums: S::Integers, to: &mut [i32; LANES]) {
+    fn store<S: Simd>(simd: S, sums: S::Integers, to: &mut [i32; LANES]) {
         simd.store_integers(sums, to);
     }
 
     #[inline(always)]
-    fn words(simd: S, line: &Line, part: usize) -> S::Integers {
+    fn words<S: Simd>(simd: S, line: &Line, part: usize) -> S::Integers {
         simd.load_quads(&line.0, part)
     }
 
     #[inline(always)]
-    fn add(simd: S, sums: S::Integers, words: S::Integers, word: u32) -> S::Integers {
+    fn add<S: Simd>(simd: S, sums: S::Integers, words: S::Integers, word: u32) -> S::Integers {
         simd.add_dots(sums, words, word)
     }
 }
 
-impl<S: Simd> Dots<S> for Bf16Pairs {
+impl Dots for Bf16Pairs {
     type Sum = f32;
-    type Sums = S::Vector;
-
-    const PARTS: usize = 1;
+    type Sums<S: Simd> = S::Vector;
 
     #[inline(always)]
-    fn load(simd: S, sums: &[f32; LANES]) -> S::Vector {
+    fn num_parts<S: Simd>() -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, sums: &[f32; LANES]) -> S::Vector {
         simd.load(sums)
     }
 
     #[inline(always)]
-    fn store(simd: S, sums: S::Vector, to: &mut [f32; LANES]) {
+    fn store<S: Simd>(simd: S, sums: S::Vector, to: &mut [f32; LANES]) {
         simd.store(sums, to);
     }
 
     #[inline(always)]
-    fn words(simd: S, line: &Line, _part: usize) -> S::Integers {
+    fn words<S: Simd>(simd: S, line: &Line, _part: usize) -> S::Integers {
         simd.load_words(&line.0)
     }
 
     #[inline(always)]
-    fn add(simd: S, sums: S::Vector, words: S::Integers, word: u32) -> S::Vector {
+    fn add<S: Simd>(simd: S, sums: S::Vector, words: S::Integers, word: u32) -> S::Vector {
         simd.add_bf16_dots(sums, words, word)
     }
 }
@@ -118,43 +123,80 @@ pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
 /// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][parts][16 words]` and `right` `[steps][2][16 words][16 columns]`.
 /// Each sweep asks for its share of the lines ahead.
 #[inline(always)]
-pub(crate) fn add_product<S: Simd, D: Dots<S>>(
+pub(crate) fn add_product<S: Simd, D: Dots>(
     simd: S,
     _: D,
     (left, num_rows): (&[Line], usize),
-    (right, ahead): (&[Line], Ahead),
+    right: (&[Line], Ahead),
     sums: &mut Block<D::Sum>,
 ) {
-    let num_steps = right.len() / STEP_LINES;
-    let shares = ahead.shares(num_sweeps(num_rows, rows_together::<S>), num_steps);
-    let mut row = 0;
-    for ahead in shares {
-        let (rows, right) = (Rows { left, num_rows, row }, (right, ahead));
-        row += match rows_together::<S>(num_rows - row) {
-            12 => rows.add::<S, D, 12>(simd, right, sums),
-            8 => rows.add::<S, D, 8>(simd, right, sums),
-            6 => rows.add_columns::<S, D, 6>(simd, right, sums),
-            4 if S::HAS_LONE_COLUMNS => rows.add_columns::<S, D, 4>(simd, right, sums),
-            4 => rows.add::<S, D, 4>(simd, right, sums),
-            3 => rows.add_columns::<S, D, 3>(simd, right, sums),
-            2 => rows.add::<S, D, 2>(simd, right, sums),
-            _ => rows.add::<S, D, 1>(simd, right, sums),
-        };
-    }
+    simd.call(Product::<D> { rows: Rows { left, num_rows, row: 0 }, right, sums });
 }
 
 /// Adds to `sums` the products of one row `[steps][parts][16 words]` and several `rights`, side by side: memory answers several streams
 /// faster than one, and there are more sums that do not wait for each other.
 #[inline(always)]
-pub(crate) fn add_products_of_row<S: Simd, D: Dots<S>, const RIGHTS: usize>(
+pub(crate) fn add_products_of_row<S: Simd, D: Dots, const RIGHTS: usize>(
     simd: S,
     _: D,
     left: &[Line],
     rights: [(&[Line], Ahead); RIGHTS],
     sums: [&mut Block<D::Sum>; RIGHTS],
 ) {
-    let rows = Rows { left, num_rows: 1, row: 0 };
-    rows.add_vectors::<S, D, 1, NUM_VECTORS, RIGHTS>(simd, rights, 0, sums);
+    simd.call(RowProducts::<D, RIGHTS> { left, rights, sums });
+}
+
+/// The product of the rows of a block.
+struct Product<'a, D: Dots> {
+    rows: Rows<'a>,
+    right: (&'a [Line], Ahead),
+    sums: &'a mut Block<D::Sum>,
+}
+
+impl<D: Dots> Kernel for Product<'_, D> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { rows: Rows { left, num_rows, mut row }, right: (right, ahead), sums } = self;
+        let num_steps = right.len() / STEP_LINES;
+        let shares = ahead.shares(num_sweeps(num_rows, rows_together::<S>), num_steps);
+        for ahead in shares {
+            let (rows, right) = (Rows { left, num_rows, row }, (right, ahead));
+            row += match rows_together::<S>(num_rows - row) {
+                12 => rows.add::<S, D, 12>(simd, right, sums),
+                8 => rows.add::<S, D, 8>(simd, right, sums),
+                6 => rows.add_columns::<S, D, 6>(simd, right, sums),
+                4 if S::HAS_LONE_COLUMNS => rows.add_columns::<S, D, 4>(simd, right, sums),
+                4 => rows.add::<S, D, 4>(simd, right, sums),
+                3 => rows.add_columns::<S, D, 3>(simd, right, sums),
+                2 => rows.add::<S, D, 2>(simd, right, sums),
+                _ => rows.add::<S, D, 1>(simd, right, sums),
+            };
+        }
+    }
+}
+
+/// The products of one row and several right-hand sides.
+struct RowProducts<'a, D: Dots, const RIGHTS: usize> {
+    left: &'a [Line],
+    rights: [(&'a [Line], Ahead); RIGHTS],
+    sums: [&'a mut Block<D::Sum>; RIGHTS],
+}
+
+impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { left, rights, sums } = self;
+        for (_, ahead) in &rights {
+            // The compiler unrolls the loop that asks for them.
+            assert_eq!(ahead.lines_per_step, STEP_LINES, "lines that are read once are asked for once");
+        }
+        let rows = Rows { left, num_rows: 1, row: 0 };
+        rows.add_vectors::<S, D, 1, NUM_VECTORS, RIGHTS>(simd, rights, 0, sums);
+    }
 }
 
 /// Rows of a block, from one on.
@@ -168,7 +210,7 @@ struct Rows<'a> {
 impl Rows<'_> {
     /// All columns at a time.
     #[inline(always)]
-    fn add<S: Simd, D: Dots<S>, const ROWS: usize>(
+    fn add<S: Simd, D: Dots, const ROWS: usize>(
         self,
         simd: S,
         right: (&[Line], Ahead),
@@ -180,7 +222,7 @@ impl Rows<'_> {
 
     /// One vector of columns at a time.
     #[inline(always)]
-    fn add_columns<S: Simd, D: Dots<S>, const ROWS: usize>(
+    fn add_columns<S: Simd, D: Dots, const ROWS: usize>(
         self,
         simd: S,
         right: (&[Line], Ahead),
@@ -193,13 +235,14 @@ impl Rows<'_> {
     }
 
     #[inline(always)]
-    fn add_vectors<S: Simd, D: Dots<S>, const ROWS: usize, const VECTORS: usize, const RIGHTS: usize>(
+    fn add_vectors<S: Simd, D: Dots, const ROWS: usize, const VECTORS: usize, const RIGHTS: usize>(
         self,
         simd: S,
         rights: [(&[Line], Ahead); RIGHTS],
         first_vector: usize,
         sums: [&mut Block<D::Sum>; RIGHTS],
     ) {
+        let num_parts = D::num_parts::<S>();
         // Loops over sums have constant bounds: the compiler keeps sums in registers only if it can unroll all of them.
         let mut sums = sums.map(|sums| sums.0[self.row..].first_chunk_mut::<ROWS>().expect("a block has these rows"));
         let mut vectors = [[[D::load(simd, columns(&sums[0][0], 0)); VECTORS]; ROWS]; RIGHTS];
@@ -210,19 +253,19 @@ impl Rows<'_> {
                 }
             }
         }
-        for (step, left) in self.left.chunks_exact(self.num_rows * D::PARTS).enumerate() {
-            let left = &left[self.row * D::PARTS..][..ROWS * D::PARTS];
+        for (step, left) in self.left.chunks_exact(self.num_rows * num_parts).enumerate() {
+            let left = &left[self.row * num_parts..][..ROWS * num_parts];
             let rights = rights.map(|(right, ahead)| {
                 (&right[step * STEP_LINES..][first_vector * TILE_SIZE..][..VECTORS * TILE_SIZE], ahead)
             });
             // Part after part: words of both at once would take registers from the sums.
-            for part in 0..D::PARTS {
+            for part in 0..num_parts {
                 for idx in 0..TILE_SIZE {
                     if VECTORS < NUM_VECTORS && part == 0 {
                         // Of the next step: every other tile, and few rows of a block, are no sequence that caches recognise.
                         simd.prefetch(rights[0].0.as_ptr().wrapping_add(STEP_LINES + idx));
-                        if idx < ROWS * D::PARTS {
-                            simd.prefetch(left.as_ptr().wrapping_add(self.num_rows * D::PARTS + idx));
+                        if idx < ROWS * num_parts {
+                            simd.prefetch(left.as_ptr().wrapping_add(self.num_rows * num_parts + idx));
                         }
                     }
                     for (vectors, (right, ahead)) in vectors.iter_mut().zip(rights) {
@@ -237,7 +280,7 @@ impl Rows<'_> {
                         for (row, vectors) in vectors.iter_mut().enumerate() {
                             // Words are read one by one, as they are used: all at once would take registers from the sums.
                             compiler_fence(Ordering::SeqCst);
-                            let word = left[row * D::PARTS + part].0[idx];
+                            let word = left[row * num_parts + part].0[idx];
                             for (vector, words) in vectors.iter_mut().zip(words) {
                                 *vector = D::add(simd, *vector, words, word);
                             }

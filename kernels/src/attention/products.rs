@@ -3,12 +3,13 @@
 //! Doors: [`add_product`], by vectors, where keys and values lie; [`Pairs`] and [`Floats`], the two ways to multiply. How many rows there
 //! are changes how often memory is read, never the order of additions: each sum is one chain over the words of what is on the right.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::chunk::{ChunkAhead, stored_lines};
 use super::element::{Bf16Exact, KvElement, WordNumbers};
 use super::groups::GROUP_SIZE;
-use crate::isa::{LANES, Simd};
+use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Block, Line};
 
 /// Values of a step on the left: two for each of sixteen words.
@@ -210,32 +211,51 @@ pub(super) fn add_product<S: Simd, E: KvElement, D: Dots<E>>(
     (right, ahead): (&impl Runs<E>, &mut ChunkAhead),
     sums: &mut [Block<f32>],
 ) {
-    let mut vector = 0;
-    while vector < right.num_vectors() {
-        let sums = &mut sums[vector / 2..];
-        // Few rows have few sums, each of which waits for itself.
-        let are_four = S::NUM_SUMS >= 24 && num_rows < 8 && right.num_vectors() - vector > 2;
-        let mut row = 0;
-        while row < num_rows {
-            let rows = Rows { left, num_rows, row };
-            row += match num_rows - row {
-                6.. if are_four => rows.add::<S, E, D, 6, 4>(simd, (right, vector), ahead, sums),
-                4.. if are_four => rows.add::<S, E, D, 4, 4>(simd, (right, vector), ahead, sums),
-                3 if are_four => rows.add::<S, E, D, 3, 4>(simd, (right, vector), ahead, sums),
-                2 if are_four => rows.add::<S, E, D, 2, 4>(simd, (right, vector), ahead, sums),
-                _ if are_four => rows.add::<S, E, D, 1, 4>(simd, (right, vector), ahead, sums),
-                12.. if S::NUM_SUMS >= 24 => rows.add::<S, E, D, 12, 2>(simd, (right, vector), ahead, sums),
-                8.. if S::NUM_SUMS >= 16 => rows.add::<S, E, D, 8, 2>(simd, (right, vector), ahead, sums),
-                4.. if S::NUM_SUMS >= 8 => rows.add::<S, E, D, 4, 2>(simd, (right, vector), ahead, sums),
-                4.. if S::HAS_LONE_COLUMNS => {
-                    rows.add::<S, E, D, 4, 1>(simd, (right, vector), ahead, sums);
-                    rows.add::<S, E, D, 4, 1>(simd, (right, vector + 1), ahead, sums)
-                }
-                2.. => rows.add::<S, E, D, 2, 2>(simd, (right, vector), ahead, sums),
-                _ => rows.add::<S, E, D, 1, 2>(simd, (right, vector), ahead, sums),
-            };
+    simd.call(Product { left, num_rows, right, ahead, sums, kinds: PhantomData::<(E, D)> });
+}
+
+struct Product<'a, E: KvElement, D: Dots<E>, R: Runs<E>> {
+    left: &'a [Line],
+    num_rows: usize,
+    right: &'a R,
+    ahead: &'a mut ChunkAhead,
+    sums: &'a mut [Block<f32>],
+    kinds: PhantomData<(E, D)>,
+}
+
+impl<E: KvElement, D: Dots<E>, R: Runs<E>> Kernel for Product<'_, E, D, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { left, num_rows, right, ahead, sums, .. } = self;
+        let mut vector = 0;
+        while vector < right.num_vectors() {
+            let sums = &mut sums[vector / 2..];
+            // Few rows have few sums, each of which waits for itself.
+            let are_four = S::NUM_SUMS >= 24 && num_rows < 8 && right.num_vectors() - vector > 2;
+            let mut row = 0;
+            while row < num_rows {
+                let rows = Rows { left, num_rows, row };
+                row += match num_rows - row {
+                    6.. if are_four => rows.add::<S, E, D, 6, 4>(simd, (right, vector), ahead, sums),
+                    4.. if are_four => rows.add::<S, E, D, 4, 4>(simd, (right, vector), ahead, sums),
+                    3 if are_four => rows.add::<S, E, D, 3, 4>(simd, (right, vector), ahead, sums),
+                    2 if are_four => rows.add::<S, E, D, 2, 4>(simd, (right, vector), ahead, sums),
+                    _ if are_four => rows.add::<S, E, D, 1, 4>(simd, (right, vector), ahead, sums),
+                    12.. if S::NUM_SUMS >= 24 => rows.add::<S, E, D, 12, 2>(simd, (right, vector), ahead, sums),
+                    8.. if S::NUM_SUMS >= 16 => rows.add::<S, E, D, 8, 2>(simd, (right, vector), ahead, sums),
+                    4.. if S::NUM_SUMS >= 8 => rows.add::<S, E, D, 4, 2>(simd, (right, vector), ahead, sums),
+                    4.. if S::HAS_LONE_COLUMNS => {
+                        rows.add::<S, E, D, 4, 1>(simd, (right, vector), ahead, sums);
+                        rows.add::<S, E, D, 4, 1>(simd, (right, vector + 1), ahead, sums)
+                    }
+                    2.. => rows.add::<S, E, D, 2, 2>(simd, (right, vector), ahead, sums),
+                    _ => rows.add::<S, E, D, 1, 2>(simd, (right, vector), ahead, sums),
+                };
+            }
+            vector += if are_four { 4 } else { 2 };
         }
-        vector += if are_four { 4 } else { 2 };
     }
 }
 

@@ -31,19 +31,29 @@ impl<const HAS_VNNI: bool> Avx2<HAS_VNNI> {
     /// Runs `kernel` compiled for these instructions.
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: `self` proves that the CPU has the features of the function.
-        unsafe { if HAS_VNNI { run_with_vnni(self, kernel) } else { run_plain(self, kernel) } }
+        unsafe { if HAS_VNNI { kernel.run_with_vnni(self) } else { kernel.run_plain(self) } }
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run_plain<K: Kernel, const HAS_VNNI: bool>(token: Avx2<HAS_VNNI>, kernel: K) -> K::Output {
-    kernel.run(token)
+/// Compiles kernels with the features. These are methods, so the compiler puts their code beside that of the kernel: a
+/// changed kernel is compiled again, and no other.
+trait Compile: Kernel + Sized {
+    /// # Safety
+    /// The CPU has the features.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn run_plain<const HAS_VNNI: bool>(self, token: Avx2<HAS_VNNI>) -> Self::Output {
+        self.run(token)
+    }
+
+    /// # Safety
+    /// As above.
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    unsafe fn run_with_vnni<const HAS_VNNI: bool>(self, token: Avx2<HAS_VNNI>) -> Self::Output {
+        self.run(token)
+    }
 }
 
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-fn run_with_vnni<K: Kernel, const HAS_VNNI: bool>(token: Avx2<HAS_VNNI>, kernel: K) -> K::Output {
-    kernel.run(token)
-}
+impl<K: Kernel> Compile for K {}
 
 impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     type Vector = Pair;
@@ -54,6 +64,11 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     const MIN_UNPACKED_ROWS: usize = if HAS_VNNI { 64 } else { usize::MAX };
     const BYTE_OFFSET: i32 = if HAS_VNNI { 128 } else { 0 };
     const DOT_PARTS: usize = if HAS_VNNI { 1 } else { 2 };
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        self.run(kernel)
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Pair {

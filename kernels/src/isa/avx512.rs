@@ -34,28 +34,40 @@ impl<const NUM_DOTS: usize> Avx512<NUM_DOTS> {
         // SAFETY: `self` proves that the CPU has the features of the function.
         unsafe {
             match NUM_DOTS {
-                0 => run_plain(self, kernel),
-                1 => run_with_vnni(self, kernel),
-                _ => run_with_bf16(self, kernel),
+                0 => kernel.run_plain(self),
+                1 => kernel.run_with_vnni(self),
+                _ => kernel.run_with_bf16(self),
             }
         }
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,fma")]
-fn run_plain<K: Kernel, const NUM_DOTS: usize>(token: Avx512<NUM_DOTS>, kernel: K) -> K::Output {
-    kernel.run(token)
+/// Compiles kernels with the features. These are methods, so the compiler puts their code beside that of the kernel: a
+/// changed kernel is compiled again, and no other.
+trait Compile: Kernel + Sized {
+    /// # Safety
+    /// The CPU has the features.
+    #[target_feature(enable = "avx512f,avx512bw,fma")]
+    unsafe fn run_plain<const NUM_DOTS: usize>(self, token: Avx512<NUM_DOTS>) -> Self::Output {
+        self.run(token)
+    }
+
+    /// # Safety
+    /// As above.
+    #[target_feature(enable = "avx512f,avx512bw,fma,avx512vnni")]
+    unsafe fn run_with_vnni<const NUM_DOTS: usize>(self, token: Avx512<NUM_DOTS>) -> Self::Output {
+        self.run(token)
+    }
+
+    /// # Safety
+    /// As above.
+    #[target_feature(enable = "avx512f,avx512bw,fma,avx512bf16,avx512vnni")]
+    unsafe fn run_with_bf16<const NUM_DOTS: usize>(self, token: Avx512<NUM_DOTS>) -> Self::Output {
+        self.run(token)
+    }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,fma,avx512vnni")]
-fn run_with_vnni<K: Kernel, const NUM_DOTS: usize>(token: Avx512<NUM_DOTS>, kernel: K) -> K::Output {
-    kernel.run(token)
-}
-
-#[target_feature(enable = "avx512f,avx512bw,fma,avx512bf16,avx512vnni")]
-fn run_with_bf16<K: Kernel, const NUM_DOTS: usize>(token: Avx512<NUM_DOTS>, kernel: K) -> K::Output {
-    kernel.run(token)
-}
+impl<K: Kernel> Compile for K {}
 
 impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     type Vector = __m512;
@@ -65,6 +77,11 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     const MIN_UNPACKED_ROWS: usize = if Self::HAS_VNNI { 32 } else { usize::MAX };
     const BYTE_OFFSET: i32 = if Self::HAS_VNNI { 128 } else { 0 };
     const DOT_PARTS: usize = if Self::HAS_VNNI { 1 } else { 2 };
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        self.run(kernel)
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {

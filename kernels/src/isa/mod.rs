@@ -27,7 +27,7 @@ pub(crate) use amx::Tiles;
 pub(crate) use int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use no_tiles::Tiles;
-use portable::Portable;
+use portable::Compile as _;
 pub(crate) use simd::{Kernel, LANES, Simd};
 
 static ACTIVE: OnceLock<Isa> = OnceLock::new();
@@ -198,7 +198,7 @@ impl Isa {
     /// Runs `kernel`, which computes with floats alone: all that have AVX-512 run the same code, and so do both that have AVX2 alone.
     pub(crate) fn run_floats<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Self::Portable => kernel.run(Portable),
+            Self::Portable => kernel.run_portable(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 | Self::AvxVnni => {
                 avx2::Avx2::<false>::detect().expect("a chosen instruction set is available").run(kernel)
@@ -227,7 +227,7 @@ impl Isa {
     /// Runs `kernel` with this instruction set.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Self::Portable => kernel.run(Portable),
+            Self::Portable => kernel.run_portable(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::Avx2::<false>::detect().expect("a chosen instruction set is available").run(kernel),
             #[cfg(target_arch = "x86_64")]

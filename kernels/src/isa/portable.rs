@@ -3,13 +3,22 @@
 //! Multiply-add is fused only where the target has an instruction for it (a software one would be far slower), so on
 //! x86-64 the results differ from AVX2 and AVX-512 in the last bits.
 
-use super::simd::{LANES, Simd};
+use super::simd::{Kernel, LANES, Simd};
 
 const HAS_FUSED_MULTIPLY_ADD: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
 /// Needs nothing.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
+
+/// Runs kernels without features. See `Compile` of the other instruction sets.
+pub(super) trait Compile: Kernel + Sized {
+    fn run_portable(self) -> Self::Output {
+        self.run(Portable)
+    }
+}
+
+impl<K: Kernel> Compile for K {}
 
 #[inline(always)]
 fn lanewise(a: [f32; LANES], b: [f32; LANES], operation: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
@@ -25,6 +34,11 @@ impl Simd for Portable {
     type Integers = [i32; LANES];
 
     const NUM_SUMS: usize = 4;
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run_portable()
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> [f32; LANES] {

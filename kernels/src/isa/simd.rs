@@ -42,6 +42,8 @@ pub(crate) trait Simd: Copy {
     /// fourth, each two as integers of 16 bits.
     const DOT_PARTS: usize = 1;
 
+    /// Runs `kernel` in a function of its own, for loops with many callers: code inlined into each of them takes a compiler minutes.
+    fn call<K: Kernel>(self, kernel: K) -> K::Output;
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
     fn store(self, vector: Self::Vector, to: &mut [f32; LANES]);

@@ -2,7 +2,7 @@
 //!
 //! Door: [`add_products`]. It adds in the order in which tiles do, so a row has the same bits alone and among others.
 
-use crate::isa::{LANES, Simd};
+use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Ahead, BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
 
 /// Vectors that hold a panel's columns.
@@ -17,33 +17,49 @@ pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     rights: [(&[Line], Ahead); RIGHTS],
     sums: [&mut [f32; BLOCK_COLUMNS]; RIGHTS],
 ) {
-    let mut vectors = [[simd.splat(0.0); RIGHTS]; NUM_VECTORS];
-    for (right, sums) in sums.iter().enumerate() {
-        for (vectors, sums) in vectors.iter_mut().zip(sums.as_chunks().0) {
-            vectors[right] = simd.load(sums);
+    simd.call(RowProducts { left, rights, sums });
+}
+
+struct RowProducts<'a, const RIGHTS: usize> {
+    left: &'a [Line],
+    rights: [(&'a [Line], Ahead); RIGHTS],
+    sums: [&'a mut [f32; BLOCK_COLUMNS]; RIGHTS],
+}
+
+impl<const RIGHTS: usize> Kernel for RowProducts<'_, RIGHTS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { left, rights, sums } = self;
+        let mut vectors = [[simd.splat(0.0); RIGHTS]; NUM_VECTORS];
+        for (right, sums) in sums.iter().enumerate() {
+            for (vectors, sums) in vectors.iter_mut().zip(sums.as_chunks().0) {
+                vectors[right] = simd.load(sums);
+            }
         }
-    }
-    for (step, left) in left.iter().enumerate() {
-        let rights = rights.map(|(right, ahead)| (&right[step * STEP_LINES..][..STEP_LINES], ahead));
-        for (tile, vectors) in vectors.iter_mut().enumerate() {
-            let [mut even, mut odd] = [[simd.splat(0.0); RIGHTS]; 2];
-            for (idx, word) in left.0.iter().enumerate() {
-                let line = tile * TILE_SIZE + idx;
-                for ((right, ahead), (even, odd)) in rights.into_iter().zip(even.iter_mut().zip(&mut odd)) {
-                    ahead.prefetch(simd, step, line..line + 1);
-                    let weights = simd.widen_bf16_pairs(simd.load_words(&right[line].0));
-                    *even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], *even);
-                    *odd = simd.mul_add(simd.splat(f32::from_bits(word & 0xffff_0000)), weights[1], *odd);
+        for (step, left) in left.iter().enumerate() {
+            let rights = rights.map(|(right, ahead)| (&right[step * STEP_LINES..][..STEP_LINES], ahead));
+            for (tile, vectors) in vectors.iter_mut().enumerate() {
+                let [mut even, mut odd] = [[simd.splat(0.0); RIGHTS]; 2];
+                for (idx, word) in left.0.iter().enumerate() {
+                    let line = tile * TILE_SIZE + idx;
+                    for ((right, ahead), (even, odd)) in rights.into_iter().zip(even.iter_mut().zip(&mut odd)) {
+                        ahead.prefetch(simd, step, line..line + 1);
+                        let weights = simd.widen_bf16_pairs(simd.load_words(&right[line].0));
+                        *even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], *even);
+                        *odd = simd.mul_add(simd.splat(f32::from_bits(word & 0xffff_0000)), weights[1], *odd);
+                    }
+                }
+                for (vector, (even, odd)) in vectors.iter_mut().zip(even.into_iter().zip(odd)) {
+                    *vector = simd.add(*vector, simd.add(even, odd));
                 }
             }
-            for (vector, (even, odd)) in vectors.iter_mut().zip(even.into_iter().zip(odd)) {
-                *vector = simd.add(*vector, simd.add(even, odd));
-            }
         }
-    }
-    for (right, sums) in sums.into_iter().enumerate() {
-        for (vectors, sums) in vectors.iter().zip(sums.as_chunks_mut().0) {
-            simd.store(vectors[right], sums);
+        for (right, sums) in sums.into_iter().enumerate() {
+            for (vectors, sums) in vectors.iter().zip(sums.as_chunks_mut().0) {
+                simd.store(vectors[right], sums);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits.
 
 use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
-use crate::isa::{GroupOfX, LANES, Simd};
+use crate::isa::{GroupOfX, Kernel, LANES, Simd};
 use crate::lines::{Ahead, Block, Line};
 use crate::vector_tile;
 
@@ -36,23 +36,8 @@ fn rows_together<S: Simd>(num_rows: usize) -> usize {
 
 /// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep asks for its share of the lines ahead.
 #[inline(always)]
-pub(super) fn add_product<S: Simd>(
-    simd: S,
-    rows: GroupedRows<'_>,
-    (right, ahead): (&[Line], Ahead),
-    sums: &mut Block<i32>,
-) {
-    let num_steps = right.len() / INT4_STEP_LINES;
-    let shares = ahead.shares(num_sweeps::<S>(rows.num_rows), num_steps);
-    let mut row = 0;
-    for ahead in shares {
-        row += match rows_together::<S>(rows.num_rows - row) {
-            8 => add_rows::<S, 8, 1>(simd, (rows, row), [(right, ahead)], [sums]),
-            4 => add_rows::<S, 4, 1>(simd, (rows, row), [(right, ahead)], [sums]),
-            2 => add_rows::<S, 2, 1>(simd, (rows, row), [(right, ahead)], [sums]),
-            _ => add_rows::<S, 1, 1>(simd, (rows, row), [(right, ahead)], [sums]),
-        };
-    }
+pub(super) fn add_product<S: Simd>(simd: S, rows: GroupedRows<'_>, right: (&[Line], Ahead), sums: &mut Block<i32>) {
+    simd.call(Product { rows, right, sums });
 }
 
 /// Adds to `sums` the products of a single row and several `rights`, side by side, as `vector_tile` does.
@@ -63,7 +48,50 @@ pub(super) fn add_products_of_row<S: Simd, const RIGHTS: usize>(
     rights: [(&[Line], Ahead); RIGHTS],
     sums: [&mut Block<i32>; RIGHTS],
 ) {
-    add_rows::<S, 1, RIGHTS>(simd, (row, 0), rights, sums);
+    simd.call(RowProducts { row, rights, sums });
+}
+
+/// The product of the rows of a block.
+struct Product<'a> {
+    rows: GroupedRows<'a>,
+    right: (&'a [Line], Ahead),
+    sums: &'a mut Block<i32>,
+}
+
+impl Kernel for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { rows, right: (right, ahead), sums } = self;
+        let num_steps = right.len() / INT4_STEP_LINES;
+        let shares = ahead.shares(num_sweeps::<S>(rows.num_rows), num_steps);
+        let mut row = 0;
+        for ahead in shares {
+            row += match rows_together::<S>(rows.num_rows - row) {
+                8 => add_rows::<S, 8, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+                4 => add_rows::<S, 4, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+                2 => add_rows::<S, 2, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+                _ => add_rows::<S, 1, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+            };
+        }
+    }
+}
+
+/// The products of a single row and several right-hand sides.
+struct RowProducts<'a, const RIGHTS: usize> {
+    row: GroupedRows<'a>,
+    rights: [(&'a [Line], Ahead); RIGHTS],
+    sums: [&'a mut Block<i32>; RIGHTS],
+}
+
+impl<const RIGHTS: usize> Kernel for RowProducts<'_, RIGHTS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        add_rows::<S, 1, RIGHTS>(simd, (self.row, 0), self.rights, self.sums);
+    }
 }
 
 #[inline(always)]

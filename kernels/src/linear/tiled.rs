@@ -444,9 +444,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
             }
             match (self.finish, values.as_mut_slice()) {
                 (Finish::Gate(activation), [gate, up, ..]) => {
-                    for (gate, up) in gate.0.iter_mut().zip(&up.0).take(block_rows) {
-                        activation.gate(simd, gate.as_chunks_mut().0, up.as_chunks().0);
-                    }
+                    let gate = gate.0[..block_rows].as_flattened_mut().as_chunks_mut().0;
+                    activation.gate(simd, gate, up.0.as_flattened().as_chunks().0);
                 }
                 (Finish::Bias(bias), [values, ..]) => {
                     let bias = &bias[idx_of_panel * PANEL_OUTPUTS..];
