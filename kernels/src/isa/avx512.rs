@@ -77,6 +77,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     const MIN_UNPACKED_ROWS: usize = if Self::HAS_VNNI { 32 } else { usize::MAX };
     const BYTE_OFFSET: i32 = if Self::HAS_VNNI { 128 } else { 0 };
     const DOT_PARTS: usize = if Self::HAS_VNNI { 1 } else { 2 };
+    const HAS_PAIRS: bool = Self::HAS_BF16;
 
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {

@@ -41,6 +41,8 @@ pub(crate) trait Simd: Copy {
     /// Parts of four bytes that [`Simd::add_dots`] multiplies: all as bytes or, in two parts, the first and third and then the second and
     /// fourth, each two as integers of 16 bits.
     const DOT_PARTS: usize = 1;
+    /// True where pairs of bf16 are multiplied ([`Simd::add_bf16_dots`]). Only there can a processor have tiles.
+    const HAS_PAIRS: bool = false;
 
     /// Runs `kernel` in a function of its own, for loops with many callers: code inlined into each of them takes a compiler minutes.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;

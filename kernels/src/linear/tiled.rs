@@ -272,10 +272,12 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let tiles = self.tiles;
+        // What cannot be is not compiled.
+        let tiles = if S::HAS_PAIRS { self.tiles } else { None };
         let block_rows = self.blocks.block_rows();
         let num_rows = self.destination.num_blocks(block_rows) * block_rows;
         match self.weights[0].format() {
+            Format::Bf16 if !S::HAS_PAIRS => unreachable!("weights are laid out for the instruction set"),
             Format::Bf16 => {
                 let by = match tiles {
                     Some(tiles) => Bf16::Tiles(tiles),
