@@ -380,13 +380,15 @@ pub fn executable() -> &'static Path {
         }
         let profile = profile_folder();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "launcher", "--manifest-path"]);
-        build.arg(
+        build.args(["build", "--quiet", "--manifest-path"]).arg(
             Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").join("Cargo.toml"),
         );
         build.arg("--target-dir").arg(target_folder());
         if profile.ends_with("release") {
-            build.arg("--release");
+            build.args(["--release", "--package", "launcher"]);
+        } else {
+            // Dependencies have the features that `cargo test --workspace` has built them with.
+            build.args(["--workspace", "--bin", "text-generation-launcher", "--tests"]);
         }
         assert!(build.status().expect("cargo runs").success(), "the launcher does not build");
         profile.join("text-generation-launcher")
