@@ -387,7 +387,7 @@ pub fn executable() -> &'static Path {
         if profile.ends_with("release") {
             build.args(["--release", "--package", "launcher"]);
         } else {
-            // Dependencies have the features that `cargo test --workspace` has built them with.
+            // Selects the features with which `cargo test --workspace` built the dependencies.
             build.args(["--workspace", "--bin", "text-generation-launcher", "--tests"]);
         }
         assert!(build.status().expect("cargo runs").success(), "the launcher does not build");

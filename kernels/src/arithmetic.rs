@@ -170,7 +170,7 @@ fn groups<S: Simd>(simd: S) -> usize {
         for (x, quads) in x.iter_mut().zip(quads) {
             x.quads = quads;
         }
-        // As products do, which have sums of several columns, it reads them from memory and writes them there.
+        // Sums are loaded and stored for each group, as in the kernels' own loop.
         simd.add_group(black_box(&mut sums), Int4Group { lines, factors: &factors }, &x);
     }
     for sum in sums {

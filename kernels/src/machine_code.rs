@@ -14,8 +14,8 @@ use crate::linear::{gated_mlp, linear};
 /// An instruction that adds products, and the bytes of its registers.
 type Product = (Mnemonic, usize);
 
-/// Loops that the kernels are made of: so many products at a time, in at least so many loops. As many as the compiler of
-/// `rust-toolchain.toml` makes; another version may merge or divide some.
+/// Products of one pass through a loop, and the least number of such loops. The counts are those of the compiler in
+/// `rust-toolchain.toml`; another version may merge or split some loops.
 const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vdpbf16ps, 64), 24, 6),
     ((Mnemonic::Vpdpbusd, 64), 24, 4),
@@ -27,8 +27,8 @@ const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vfmadd231ps, 32), 12, 14),
 ];
 
-/// Vectors that a loop of another kind may exchange with the stack: those that widen or exponentiate, those that measure what
-/// the processor can do, and those that hold code that seldom runs, exchange some.
+/// The most vectors that any loop may load from the stack and store there. Loops that widen, exponentiate or measure the
+/// processor's limit spill some.
 const MAX_STACK_VECTORS: usize = 40;
 
 /// An innermost loop that adds products.

@@ -191,7 +191,7 @@ impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
     fn run<S: Simd>(self, simd: S) {
         let Self { left, rights, sums } = self;
         for (_, ahead) in &rights {
-            // The compiler unrolls the loop that asks for them.
+            // A constant number lets the compiler unroll the loop that prefetches them.
             assert_eq!(ahead.lines_per_step, STEP_LINES, "lines that are read once are asked for once");
         }
         let rows = Rows { left, num_rows: 1, row: 0 };

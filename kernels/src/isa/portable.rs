@@ -11,7 +11,7 @@ const HAS_FUSED_MULTIPLY_ADD: bool = cfg!(any(target_arch = "aarch64", target_fe
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
-/// Runs kernels without features. See `Compile` of the other instruction sets.
+/// Compiles kernels without features. A trait for the reason that `Compile` in `avx2.rs` states.
 pub(super) trait Compile: Kernel + Sized {
     fn run_portable(self) -> Self::Output {
         self.run(Portable)

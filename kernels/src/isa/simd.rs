@@ -44,7 +44,7 @@ pub(crate) trait Simd: Copy {
     /// True where pairs of bf16 are multiplied ([`Simd::add_bf16_dots`]). Only there can a processor have tiles.
     const HAS_PAIRS: bool = false;
 
-    /// Runs `kernel` in a function of its own, for loops with many callers: code inlined into each of them takes a compiler minutes.
+    /// Runs `kernel` in a function of its own. For loops with many callers: inlined copies take the compiler minutes.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;

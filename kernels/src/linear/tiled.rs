@@ -272,7 +272,7 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // What cannot be is not compiled.
+        // The constant removes the code for tiles where there are none.
         let tiles = if S::HAS_PAIRS { self.tiles } else { None };
         let block_rows = self.blocks.block_rows();
         let num_rows = self.destination.num_blocks(block_rows) * block_rows;

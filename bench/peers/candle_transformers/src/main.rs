@@ -4,8 +4,8 @@
 //! cargo run --release -- MODEL [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 //! ```
 //!
-//! MODEL names the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` sets the type that a checkpoint is read
-//! as: candle multiplies no bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
+//! `MODEL` is the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` is the type of the loaded weights: candle
+//! does not multiply bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
 
 use std::fs::File;
 use std::hint::black_box;
