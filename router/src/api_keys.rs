@@ -7,9 +7,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use scheduler::Tenant;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-
-use crate::tenant::Tenant;
 
 /// A key. It cannot be printed.
 #[derive(Clone, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proto::StepReply;
+use scheduler::{Event, Limits, Phase, ReplyMismatch, Scheduler, SequenceEvent, SequenceId, SequenceSpec, Step};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::delivery::{self, EventReceiver, EventSender, TooSlow};
@@ -24,7 +25,6 @@ use crate::grammar::{CompiledGrammar, GrammarMatcher};
 use crate::masks::{Made, Masked, Masks};
 use crate::memory::Part;
 use crate::metrics::Metrics;
-use crate::scheduler::{Event, Limits, Phase, ReplyMismatch, Scheduler, SequenceEvent, SequenceId, SequenceSpec, Step};
 use crate::shard_client::{ShardClientError, ShardGroup};
 
 /// Submissions that may wait for the current step to end; more wait in their own request.

@@ -4,7 +4,7 @@ use model_files::ModelFiles;
 
 use crate::text::{Detokenizer, Tokenizer};
 
-pub use crate::scheduler::bench::{KvPoolBench, SchedulerBench};
+pub use scheduler::bench::{KvPoolBench, SchedulerBench};
 
 /// The demo model's tokenizer, and texts in its tokens.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, HttpArgs, LimitArgs, RouterArgs};
 use crate::endpoint::Endpoint;
 use crate::memory;
-use crate::scheduler;
 use crate::text::ChatOverrides;
 
 /// An id and a log-probability in a frame.

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use proto::{PromptLogprobs, SampledToken};
+use scheduler::SequenceEvent;
 use tokio::sync::mpsc;
 
 use crate::generation::Permit;
 use crate::memory::{Account, Held, Part};
-use crate::scheduler::SequenceEvent;
 
 /// So much may be unread without being counted: a reader that keeps up takes nothing from the budget.
 const BATCH_BYTES: usize = 16 << 10;
@@ -163,9 +163,10 @@ fn num_bytes(event: &SequenceEvent) -> usize {
 mod tests {
     use std::future::poll_fn;
 
+    use scheduler::Tenant;
+
     use super::*;
     use crate::generation::Permits;
-    use crate::tenant::Tenant;
 
     fn token() -> SequenceEvent {
         let token =

@@ -30,14 +30,12 @@ mod memory_size;
 mod metrics;
 mod ready;
 mod routes;
-mod scheduler;
 mod server;
 mod shard_client;
 mod socket;
 mod startup;
 mod state;
 mod take_deadline;
-mod tenant;
 #[cfg(test)]
 mod testing;
 mod text;
@@ -59,7 +57,6 @@ pub use config::ConfigError;
 pub use endpoint::{Endpoint, EndpointError, ListenError};
 pub use memory_size::{MemorySize, MemorySizeError};
 pub use ready::Ready;
-pub use scheduler::ReplyMismatch;
 pub use shard_client::ShardClientError;
 pub use text::TextError;
 

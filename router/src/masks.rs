@@ -6,11 +6,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use scheduler::SequenceId;
 use tokio::task::JoinSet;
 
 use crate::aside::Aside;
 use crate::grammar::{GrammarMatcher, MaskError, MaskStop};
-use crate::scheduler::SequenceId;
 
 /// Rows whose masks are computed on one thread; more rows are spread over more threads.
 const MASKS_PER_THREAD: usize = 4;

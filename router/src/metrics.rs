@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use scheduler::{Phase, Usage};
 
 use crate::config::RequestLimits;
-use crate::scheduler::{Phase, Usage};
 
 const METADATA: Metadata<'static> = Metadata::new("router", Level::INFO, None);
 

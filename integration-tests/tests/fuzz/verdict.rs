@@ -17,7 +17,7 @@ use crate::{events, logprobs};
 
 /// The beginning of every sentence about a generation that failed: of `router/src/generation/error.rs`.
 const FAILURE: &str = "Request failed during generation: ";
-/// Beginnings of the sentences about a row that fails alone, from `router/src/scheduler/failure.rs` and
+/// Beginnings of the sentences about a row that fails alone, from `scheduler/src/failure.rs` and
 /// `router/src/grammar/matcher.rs`. The sentence about numbers that are not finite is left out: the demo's weights are
 /// finite, and `proto/src/sampling.rs` promises that scores stay finite with all legal parameters.
 const ROW_FAILURES: [&str; 3] =

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Rooms of the workspace, one crate each.
-pub(crate) const CRATES: [&str; 12] = [
+pub(crate) const CRATES: [&str; 13] = [
     "proto",
     "model-files",
     "telemetry",
@@ -12,6 +12,7 @@ pub(crate) const CRATES: [&str; 12] = [
     "kernels",
     "pjrt",
     "shard",
+    "scheduler",
     "router",
     "launcher",
     "bench",

@@ -11,12 +11,12 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
+use scheduler::Tenant;
 
 use super::body_memory::RequestMemory;
 use super::trace_context::trace;
 use crate::generation::RequestId;
 use crate::state::AppState;
-use crate::tenant::Tenant;
 
 /// The header.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -4,12 +4,12 @@
 //! when they are empty are left out; keys that it sends as `null` are `null`.
 
 use proto::SamplingDefaults;
+use scheduler::FinishReason;
 use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::{GenerateParameters, RequestContext};
 use crate::generation::{Completion, Finish, GenerationRequest, Piece, PromptToken, Token};
-use crate::scheduler::FinishReason;
 use crate::validation::Prompt;
 
 /// Body of `POST /generate` and `POST /generate_stream`.

@@ -18,13 +18,12 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
+use scheduler::{CacheScope, SequenceSpec, Tenant};
 
 use crate::batcher::BatcherHandle;
 use crate::config::RequestLimits;
 use crate::grammar::GrammarError;
 use crate::metrics::Metrics;
-use crate::scheduler::{CacheScope, SequenceSpec};
-use crate::tenant::Tenant;
 use crate::text::{TextError, Tokenizer};
 use crate::validation::{Delivery, GenerationOptions, Prompt, ValidRequest, ValidationError, Validator};
 

@@ -6,8 +6,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use scheduler::Tenant;
+
 use crate::memory::Held;
-use crate::tenant::Tenant;
 
 /// All permits. Cloning is cheap, and both are the same.
 #[derive(Debug, Clone)]

@@ -9,12 +9,12 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use proto::{PromptLogprobs, SampledToken, TopTokens};
+use scheduler::{FinishReason, SequenceEvent};
 
 use super::timings::{Arrival, Timings};
 use super::{GenerationError, GenerationRequest};
 use crate::delivery::EventReceiver;
 use crate::memory::Account;
-use crate::scheduler::{FinishReason, SequenceEvent};
 use crate::text::{
     Answer, AnswerEvent, AnswerForm, AnswerParser, Detokenizer, StopFound, StopStrings, TextError, Tokenizer,
 };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use scheduler::FinishReason;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,7 +16,6 @@ use crate::api::schemas;
 use crate::api::sse::write_event;
 use crate::error::ApiError;
 use crate::generation::{Completion, GenerationRequest, Outcome, Piece};
-use crate::scheduler::FinishReason;
 use crate::validation::Prompt;
 
 /// Most sequences for one prompt.

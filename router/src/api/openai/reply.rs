@@ -2,11 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use scheduler::FinishReason;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::generation::Finish;
-use crate::scheduler::FinishReason;
 
 /// Says which answer it is.
 #[derive(Debug, Clone, Serialize, ToSchema)]

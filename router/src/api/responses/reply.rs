@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use scheduler::FinishReason;
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{ArrayBuilder, SchemaType};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
@@ -9,7 +10,6 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::item::{Item, Status, new_id};
 use crate::generation::Finish;
-use crate::scheduler::FinishReason;
 
 /// What is known before the answer.
 #[derive(Debug, Clone)]

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use proto::{PromptLogprobs, SampledToken, SamplingParams, StepReply, command};
 
-use super::*;
-use crate::tenant::Tenant;
+use crate::*;
 use shard_model::ShardModel;
 
 const EOS: u32 = 1;

@@ -4,67 +4,66 @@ use std::time::Instant;
 
 use proto::{PromptLogprobs, SamplingParams};
 
-use super::prefix_tree::CacheScope;
-use crate::tenant::Tenant;
+use crate::{CacheScope, Tenant};
 
 /// Names a sequence; larger is younger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SequenceId(pub(crate) u64);
+pub struct SequenceId(pub u64);
 
 /// What a sequence is to do.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SequenceSpec {
+pub struct SequenceSpec {
     /// Token ids to read, at least one.
-    pub(crate) prompt: Vec<u32>,
+    pub prompt: Vec<u32>,
     /// How tokens are chosen.
-    pub(crate) sampling: SamplingParams,
+    pub sampling: SamplingParams,
     /// Tokens to make at most, at least one.
-    pub(crate) max_new_tokens: u32,
+    pub max_new_tokens: u32,
     /// It goes on behind an end-of-sequence token.
-    pub(crate) ignores_eos: bool,
+    pub ignores_eos: bool,
     /// It fails if it has not ended by then.
-    pub(crate) deadline: Option<Instant>,
+    pub deadline: Option<Instant>,
     /// Which tokens may come next depends on those before: no token is made before its mask is there.
-    pub(crate) is_masked: bool,
+    pub is_masked: bool,
     /// Whose it is: those who share the server wait side by side.
-    pub(crate) tenant: Tenant,
+    pub tenant: Tenant,
     /// Only sequences of the same scope share the blocks of what they have in common.
-    pub(crate) cache_scope: CacheScope,
+    pub cache_scope: CacheScope,
 }
 
 /// A sequence that waits or runs.
 #[derive(Debug)]
-pub(super) struct Sequence {
-    pub(super) id: SequenceId,
-    pub(super) sampling: SamplingParams,
-    pub(super) max_new_tokens: u32,
-    pub(super) ignores_eos: bool,
-    pub(super) deadline: Option<Instant>,
+pub(crate) struct Sequence {
+    pub(crate) id: SequenceId,
+    pub(crate) sampling: SamplingParams,
+    pub(crate) max_new_tokens: u32,
+    pub(crate) ignores_eos: bool,
+    pub(crate) deadline: Option<Instant>,
     is_masked: bool,
-    pub(super) tenant: Tenant,
+    pub(crate) tenant: Tenant,
     /// Its turn in the queue; sequences with the same have come at the same time, so to speak.
-    pub(super) turn: u64,
-    pub(super) cache_scope: CacheScope,
+    pub(crate) turn: u64,
+    pub(crate) cache_scope: CacheScope,
     /// Which tokens may come next; until the next one is known.
     mask: Option<Vec<u8>>,
     /// When it was submitted.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
     /// The prompt, and the tokens made whose replies have come.
-    pub(super) tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     prompt_len: u32,
     /// Prompt tokens whose log-probabilities have been reported.
     num_prompt_logprobs: u32,
     /// It has run before.
-    pub(super) was_admitted: bool,
+    pub(crate) was_admitted: bool,
     /// Younger sequences that were admitted while there was no room for this one.
-    pub(super) num_overtaken: u32,
+    pub(crate) num_overtaken: u32,
     /// There was no room for it when blocks had been given back so many times. Until the next time there is none.
-    pub(super) blocked_since: Option<u64>,
+    pub(crate) blocked_since: Option<u64>,
 }
 
 impl Sequence {
     /// A sequence that nothing has happened to.
-    pub(super) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
+    pub(crate) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
         let SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked, tenant, cache_scope } =
             spec;
         Self {
@@ -90,17 +89,17 @@ impl Sequence {
     }
 
     /// Tokens known: its prompt's, and those it made.
-    pub(super) fn num_tokens(&self) -> u32 {
+    pub(crate) fn num_tokens(&self) -> u32 {
         self.tokens.len() as u32
     }
 
     /// Tokens that it made and whose replies have come.
-    pub(super) fn num_new_tokens(&self) -> u32 {
+    pub(crate) fn num_new_tokens(&self) -> u32 {
         self.num_tokens() - self.prompt_len
     }
 
     /// Notes which tokens may come next. False where any may, or that is known already.
-    pub(super) fn set_mask(&mut self, mask: Vec<u8>) -> bool {
+    pub(crate) fn set_mask(&mut self, mask: Vec<u8>) -> bool {
         let is_wanted = self.is_masked && self.mask.is_none();
         if is_wanted {
             self.mask = Some(mask);
@@ -109,33 +108,33 @@ impl Sequence {
     }
 
     /// Adds a token whose reply has come. The mask was for this one.
-    pub(super) fn push_token(&mut self, token_id: u32) {
+    pub(crate) fn push_token(&mut self, token_id: u32) {
         self.tokens.push(token_id);
         self.mask = None;
     }
 
     /// Whether its tokens need masks.
-    pub(super) fn is_masked(&self) -> bool {
+    pub(crate) fn is_masked(&self) -> bool {
         self.is_masked
     }
 
     /// The mask of the next token.
-    pub(super) fn mask(&self) -> Option<&Vec<u8>> {
+    pub(crate) fn mask(&self) -> Option<&Vec<u8>> {
         self.mask.as_ref()
     }
 
     /// Whether the token behind `num_scheduled` new ones can be made: a mask needs to know all before it.
-    pub(super) fn can_sample(&self, num_scheduled: u32) -> bool {
+    pub(crate) fn can_sample(&self, num_scheduled: u32) -> bool {
         !self.is_masked || (self.mask.is_some() && num_scheduled == self.num_new_tokens())
     }
 
     /// Whether log-probabilities of its prompt are still to come, so that all of it must be computed.
-    pub(super) fn wants_prompt_logprobs(&self) -> bool {
+    pub(crate) fn wants_prompt_logprobs(&self) -> bool {
         self.sampling.wants_prompt_logprobs && self.num_prompt_logprobs < self.prompt_len
     }
 
     /// Of a report on the tokens from `position` on, what it says of those of the prompt that were not reported before.
-    pub(super) fn unreported(&mut self, position: u32, mut report: PromptLogprobs) -> PromptLogprobs {
+    pub(crate) fn unreported(&mut self, position: u32, mut report: PromptLogprobs) -> PromptLogprobs {
         let PromptLogprobs { logprobs, top_tokens, slot: _ } = &mut report;
         let num_of_prompt = self.prompt_len.saturating_sub(position) as usize;
         let num_known = self.num_prompt_logprobs.saturating_sub(position) as usize;

@@ -1,8 +1,7 @@
 //! Several tenants: they take turns in the queue, and share blocks only within a scope.
 
-use super::super::*;
 use super::{Rig, SequenceSpec, limits, spec};
-use crate::tenant::Tenant;
+use crate::*;
 
 fn of(tenant: u32) -> SequenceSpec {
     SequenceSpec { tenant: Tenant::new(tenant), ..spec(2, 1) }

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proto::{Command, PromptLogprobs, SamplingParams, StepReply, command, frame};
 
-use super::super::*;
 use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
 use super::{EOS, limits};
-use crate::tenant::Tenant;
+use crate::*;
 
 /// Histories of a run: as many as the variable `HILO_HISTORIES` says.
 fn num_histories() -> u32 {

@@ -6,9 +6,9 @@
 
 use std::time::Instant;
 
-use super::frame_room::FrameRoom;
-use super::rows::SlotId;
-use super::{Scheduler, Step};
+use crate::frame_room::FrameRoom;
+use crate::rows::SlotId;
+use crate::{Scheduler, Step};
 
 /// Part of a prompt that a step reads.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ struct Share {
 
 impl Scheduler {
     /// Adds pieces of prompts to a step.
-    pub(super) fn prefill(&mut self, now: Instant, step: &mut Step) {
+    pub(crate) fn prefill(&mut self, now: Instant, step: &mut Step) {
         let mut rest = FrameRoom::max_read_tokens(&self.limits);
         let mut room = FrameRoom::new(&self.limits);
         let unread = self.rows.iter().map(|(slot, running)| (slot, running.num_unread()));

@@ -3,8 +3,8 @@
 use proto::RowFailure;
 use proto::row_failure::Kind;
 
-use super::super::*;
 use super::{BLOCK, Rig, SequenceSpec, chunk_lens, limits, num_tokens, spec};
+use crate::*;
 
 /// `len` tokens that begin like all others, then some of one's own.
 fn prompt(len: u32, own: &[u32]) -> SequenceSpec {

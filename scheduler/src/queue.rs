@@ -8,13 +8,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::SequenceId;
-use super::sequence::Sequence;
-use crate::tenant::Tenant;
+use crate::sequence::Sequence;
+use crate::{SequenceId, Tenant};
 
 /// First come, first served, tenant by tenant.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     waiting: VecDeque<Sequence>,
     /// The latest turn of a sequence that left the queue.
     turn: u64,
@@ -24,7 +23,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Puts a sequence behind those whose turn is not after its own.
-    pub(super) fn push(&mut self, mut sequence: Sequence) {
+    pub(crate) fn push(&mut self, mut sequence: Sequence) {
         let last_turn = self.last_turns.entry(sequence.tenant).or_default();
         sequence.turn = self.turn.max(*last_turn) + 1;
         *last_turn = sequence.turn;
@@ -34,58 +33,58 @@ impl Queue {
     }
 
     /// Puts a sequence before all others.
-    pub(super) fn push_front(&mut self, sequence: Sequence) {
+    pub(crate) fn push_front(&mut self, sequence: Sequence) {
         self.waiting.push_front(sequence);
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&Sequence> {
+    pub(crate) fn get(&self, index: usize) -> Option<&Sequence> {
         self.waiting.get(index)
     }
 
-    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Sequence> {
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Sequence> {
         self.waiting.get_mut(index)
     }
 
     /// The sequence of that name.
-    pub(super) fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
+    pub(crate) fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
         self.waiting.iter_mut().find(|sequence| sequence.id == id)
     }
 
     /// Takes the sequence at a place.
-    pub(super) fn take(&mut self, index: usize) -> Option<Sequence> {
+    pub(crate) fn take(&mut self, index: usize) -> Option<Sequence> {
         let sequence = self.waiting.remove(index)?;
         self.turn = self.turn.max(sequence.turn);
         Some(sequence)
     }
 
     /// Takes one out of the middle. False when it does not wait.
-    pub(super) fn remove(&mut self, id: SequenceId) -> bool {
+    pub(crate) fn remove(&mut self, id: SequenceId) -> bool {
         let position = self.waiting.iter().position(|waiting| waiting.id == id);
         position.and_then(|position| self.waiting.remove(position)).is_some()
     }
 
     /// Takes those that are over.
-    pub(super) fn take_where(&mut self, is_over: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
+    pub(crate) fn take_where(&mut self, is_over: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
         let (over, waiting) = self.waiting.drain(..).partition(is_over);
         self.waiting = waiting;
         Vec::from(over)
     }
 
     /// Takes all, oldest first.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Sequence> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> {
         self.waiting.drain(..)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.waiting.iter()
     }
 
     /// Whether sequences of several tenants have waited so far.
-    pub(super) fn has_tenants(&self) -> bool {
+    pub(crate) fn has_tenants(&self) -> bool {
         self.last_turns.len() > 1
     }
 
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 }

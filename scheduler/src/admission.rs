@@ -9,19 +9,19 @@
 
 use std::time::Instant;
 
-use super::frame_room::FrameRoom;
-use super::kv_pool::Prefix;
-use super::rows::SlotId;
-use super::running::{Admission, Running};
-use super::{Event, Scheduler, SequenceEvent, SequenceSpec, Step};
+use crate::frame_room::FrameRoom;
+use crate::kv_pool::Prefix;
+use crate::rows::SlotId;
+use crate::running::{Admission, Running};
+use crate::{Event, Scheduler, SequenceEvent, SequenceSpec, Step};
 
 /// Younger sequences that may be admitted before one for which there is no room.
-pub(super) const MAX_OVERTAKEN: u32 = 32;
+pub(crate) const MAX_OVERTAKEN: u32 = 32;
 /// Waiting sequences that are looked at for one that may be admitted.
 const LOOKAHEAD: usize = 64;
 
 /// Blocks that a sequence may need in the end. The last token made is never read again and needs no place.
-pub(super) fn most_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
+pub(crate) fn most_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
     let prompt_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
     let kv_tokens = prompt_tokens.saturating_add(spec.max_new_tokens).saturating_sub(1);
     kv_tokens.div_ceil(block_size_tokens)
@@ -29,7 +29,7 @@ pub(super) fn most_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
 
 impl Scheduler {
     /// Admits the next sequence that may be, and answers its slot.
-    pub(super) fn admit(&mut self, now: Instant, step: &mut Step, room: &mut FrameRoom) -> Option<SlotId> {
+    pub(crate) fn admit(&mut self, now: Instant, step: &mut Step, room: &mut FrameRoom) -> Option<SlotId> {
         let (index, prefix, num_new) = self.choose(room)?;
         let mut sequence = self.waiting.take(index)?;
         let block_size = self.limits.block_size_tokens;

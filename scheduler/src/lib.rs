@@ -4,7 +4,7 @@
 //! step; one step mixes prompt chunks and decode rows. `schedule` books what a step will write before its reply is
 //! there, so it may be called again while steps are under way; `apply` takes the replies in order. Whatever a reply
 //! says about a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no socket, no
-//! lock and nothing async here.
+//! lock and nothing async here: the manifest has no crate for any of them.
 //!
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
 //! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads them
@@ -12,8 +12,11 @@
 //! (`admission`); tenants take turns in it (`queue`), and share
 //! the slots (`fairness`).
 
+#![forbid(unsafe_code)]
+
 mod admission;
-pub(crate) mod bench;
+#[doc(hidden)]
+pub mod bench;
 mod event;
 mod failure;
 mod fairness;
@@ -27,6 +30,7 @@ mod running;
 mod sequence;
 mod step;
 mod stopping;
+mod tenant;
 #[cfg(test)]
 mod tests;
 
@@ -35,12 +39,12 @@ use std::time::Instant;
 
 use proto::StepReply;
 
-pub(crate) use event::{Event, SequenceEvent};
-pub(crate) use prefix_tree::CacheScope;
-pub(crate) use sequence::{SequenceId, SequenceSpec};
-pub use step::ReplyMismatch;
-pub(crate) use step::{Phase, Step};
-pub(crate) use stopping::FinishReason;
+pub use event::{Event, SequenceEvent};
+pub use prefix_tree::CacheScope;
+pub use sequence::{SequenceId, SequenceSpec};
+pub use step::{Phase, ReplyMismatch, Step};
+pub use stopping::FinishReason;
+pub use tenant::Tenant;
 
 use kv_pool::KvPool;
 use queue::Queue;
@@ -51,46 +55,49 @@ use step::Outstanding;
 
 /// What the shards offer and the user allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Most sequences that run at once, at most the number of slots of the shards.
-    pub(crate) max_batch_size: u32,
+    pub max_batch_size: u32,
     /// Most prompt tokens of one step; longer prompts are read in chunks.
-    pub(crate) max_batch_prefill_tokens: u32,
+    pub max_batch_prefill_tokens: u32,
     /// KV blocks of the shards.
-    pub(crate) num_blocks: u32,
+    pub num_blocks: u32,
     /// Tokens per KV block.
-    pub(crate) block_size_tokens: u32,
+    pub block_size_tokens: u32,
     /// Tokens that end a sequence.
-    pub(crate) eos_token_ids: Vec<u32>,
+    pub eos_token_ids: Vec<u32>,
     /// Prompts that begin alike share the blocks of what they have in common.
-    pub(crate) caches_prefixes: bool,
+    pub caches_prefixes: bool,
     /// What a step's command takes at most, unless a single sequence takes more.
-    pub(crate) max_step_bytes: usize,
+    pub max_step_bytes: usize,
 }
 
 /// A sequence that could never run under these limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a sequence of {num_blocks} KV blocks does not fit in {max_blocks}, or it has no token to read or to make")]
-pub(crate) struct SubmitError {
+pub struct SubmitError {
     num_blocks: u32,
     max_blocks: u32,
 }
 
 /// How full everything is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Usage {
-    pub(crate) num_waiting: u32,
-    pub(crate) num_running: u32,
+pub struct Usage {
+    /// Sequences in the queue.
+    pub num_waiting: u32,
+    /// Sequences in slots.
+    pub num_running: u32,
     /// Blocks that running sequences own or share.
-    pub(crate) num_used_blocks: u32,
+    pub num_used_blocks: u32,
     /// Blocks that only the prefix cache holds; whoever needs one takes it.
-    pub(crate) num_cached_blocks: u32,
-    pub(crate) num_blocks: u32,
+    pub num_cached_blocks: u32,
+    /// All blocks of the shards.
+    pub num_blocks: u32,
 }
 
 /// The scheduler of one model.
 #[derive(Debug)]
-pub(crate) struct Scheduler {
+pub struct Scheduler {
     limits: Limits,
     next_id: u64,
     next_admission: u64,
@@ -108,7 +115,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     /// A scheduler with every slot and block free.
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits) -> Self {
         Self {
             rows: Rows::new(limits.max_batch_size),
             pool: KvPool::new(limits.num_blocks, limits.block_size_tokens, limits.caches_prefixes),
@@ -127,7 +134,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When it could never run.
-    pub(crate) fn submit(&mut self, spec: SequenceSpec, now: Instant) -> Result<SequenceId, SubmitError> {
+    pub fn submit(&mut self, spec: SequenceSpec, now: Instant) -> Result<SequenceId, SubmitError> {
         let num_blocks = admission::most_blocks(&spec, self.limits.block_size_tokens);
         let has_work = !spec.prompt.is_empty() && spec.max_new_tokens > 0;
         if num_blocks > self.limits.num_blocks || !has_work {
@@ -141,13 +148,13 @@ impl Scheduler {
     }
 
     /// Ends a sequence whose reader wants no more of it. False when it has ended already.
-    pub(crate) fn cancel(&mut self, id: SequenceId) -> bool {
+    pub fn cancel(&mut self, id: SequenceId) -> bool {
         self.waiting.remove(id) || self.rows.slot_of(id).is_some_and(|slot| self.release(slot).is_some())
     }
 
     /// Says which tokens may follow those of a sequence that are known: bit i % 8 of byte i / 8 for token i. False when it
     /// has ended, or needs no mask now.
-    pub(crate) fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
+    pub fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
         self.mask_bytes = self.mask_bytes.max(mask.len());
         let running = self.rows.slot_of(id).and_then(|slot| self.rows.get_mut(slot));
         match running {
@@ -158,7 +165,7 @@ impl Scheduler {
 
     /// The next step, or `None` when there is nothing to do: no sequence is alive and the shards know it, or all that
     /// can be done is under way. Its slots may contain ones it releases itself.
-    pub(crate) fn schedule(&mut self, now: Instant) -> Option<Step> {
+    pub fn schedule(&mut self, now: Instant) -> Option<Step> {
         let mut step = Step::default();
         self.pool.begin_step();
         self.expire(now, &mut step);
@@ -177,7 +184,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the reply is not one to that step; nothing has changed then.
-    pub(crate) fn apply(&mut self, reply: StepReply) -> Result<Vec<Event>, ReplyMismatch> {
+    pub fn apply(&mut self, reply: StepReply) -> Result<Vec<Event>, ReplyMismatch> {
         let outstanding = self.outstanding.front().ok_or(ReplyMismatch::NoStep)?;
         outstanding.check(&reply)?;
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
@@ -208,7 +215,7 @@ impl Scheduler {
     }
 
     /// Ends every sequence, waiting or running, with one failure event each.
-    pub(crate) fn fail_all(&mut self, message: &str) -> Vec<Event> {
+    pub fn fail_all(&mut self, message: &str) -> Vec<Event> {
         let mut ids = Vec::new();
         while let Some(running) = self.rows.slot_at(0).and_then(|slot| self.release(slot)) {
             ids.push(running.id);
@@ -218,7 +225,7 @@ impl Scheduler {
     }
 
     /// How full everything is.
-    pub(crate) fn usage(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         Usage {
             num_waiting: self.waiting.len(),
             num_running: self.rows.len(),

@@ -3,8 +3,8 @@
 //! A slot is a numbered place in the batch. What it holds (a block table, a history of tokens, sampling parameters) is with
 //! the shards.
 
-use super::SequenceId;
-use super::running::Running;
+use crate::SequenceId;
+use crate::running::Running;
 
 /// A place in the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,7 +12,7 @@ pub(crate) struct SlotId(pub(crate) u32);
 
 /// All slots.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     by_slot: Vec<Option<Running>>,
     free: Vec<SlotId>,
     /// Slots of running sequences, the one admitted first in front.
@@ -21,7 +21,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Slots `0..num_slots`, all free.
-    pub(super) fn new(num_slots: u32) -> Self {
+    pub(crate) fn new(num_slots: u32) -> Self {
         Self {
             by_slot: (0..num_slots).map(|_| None).collect(),
             free: (0..num_slots).rev().map(SlotId).collect(),
@@ -30,23 +30,23 @@ impl Rows {
     }
 
     /// Whether [`insert`](Self::insert) would find a slot.
-    pub(super) fn has_free(&self) -> bool {
+    pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
     /// Sequences that run.
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         // As many as slots, whose number is a u32.
         self.in_order.len() as u32
     }
 
     /// Sequences whose tokens need masks.
-    pub(super) fn num_masked(&self) -> usize {
+    pub(crate) fn num_masked(&self) -> usize {
         self.iter().filter(|(_, running)| running.sequence.is_masked()).count()
     }
 
     /// Puts a sequence into a free slot, and answers which; `None` drops it where there is none.
-    pub(super) fn insert(&mut self, running: Running) -> Option<SlotId> {
+    pub(crate) fn insert(&mut self, running: Running) -> Option<SlotId> {
         let slot = self.free.pop()?;
         self.by_slot[slot.0 as usize] = Some(running);
         self.in_order.push(slot);
@@ -54,7 +54,7 @@ impl Rows {
     }
 
     /// Takes a sequence out of its slot.
-    pub(super) fn remove(&mut self, slot: SlotId) -> Option<Running> {
+    pub(crate) fn remove(&mut self, slot: SlotId) -> Option<Running> {
         let running = self.by_slot[slot.0 as usize].take()?;
         self.in_order.retain(|other| *other != slot);
         self.free.push(slot);
@@ -62,26 +62,26 @@ impl Rows {
     }
 
     /// The slot at a place in the order of admission.
-    pub(super) fn slot_at(&self, place: usize) -> Option<SlotId> {
+    pub(crate) fn slot_at(&self, place: usize) -> Option<SlotId> {
         self.in_order.get(place).copied()
     }
 
     /// The slot of the sequence that was admitted last.
-    pub(super) fn latest(&self) -> Option<SlotId> {
+    pub(crate) fn latest(&self) -> Option<SlotId> {
         self.in_order.last().copied()
     }
 
-    pub(super) fn get_mut(&mut self, slot: SlotId) -> Option<&mut Running> {
+    pub(crate) fn get_mut(&mut self, slot: SlotId) -> Option<&mut Running> {
         self.by_slot[slot.0 as usize].as_mut()
     }
 
     /// Running sequences in the order of admission.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (SlotId, &Running)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlotId, &Running)> {
         self.in_order.iter().filter_map(|slot| Some((*slot, self.by_slot[slot.0 as usize].as_ref()?)))
     }
 
     /// The slot of a sequence.
-    pub(super) fn slot_of(&self, id: SequenceId) -> Option<SlotId> {
+    pub(crate) fn slot_of(&self, id: SequenceId) -> Option<SlotId> {
         self.iter().find(|(_, running)| running.sequence.id == id).map(|(slot, _)| slot)
     }
 }

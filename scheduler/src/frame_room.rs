@@ -6,8 +6,8 @@
 
 use proto::TOKEN_BYTES;
 
-use super::Limits;
-use super::sequence::Sequence;
+use crate::Limits;
+use crate::sequence::Sequence;
 
 /// A slot, a position, sampling parameters but for their biases.
 const ROW_BYTES: usize = 200;
@@ -16,35 +16,35 @@ const BLOCK_BYTES: usize = 5;
 
 /// What is left of a step's frame.
 #[derive(Debug)]
-pub(super) struct FrameRoom {
+pub(crate) struct FrameRoom {
     opening_bytes: usize,
     is_empty: bool,
 }
 
 impl FrameRoom {
     /// A step with nothing in it.
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self { opening_bytes: limits.max_step_bytes / 2, is_empty: true }
     }
 
     /// Most tokens that a step reads.
-    pub(super) fn max_read_tokens(limits: &Limits) -> u32 {
+    pub(crate) fn max_read_tokens(limits: &Limits) -> u32 {
         let most = (limits.max_step_bytes / 8 / TOKEN_BYTES).max(1);
         limits.max_batch_prefill_tokens.min(u32::try_from(most).unwrap_or(u32::MAX))
     }
 
     /// Most sequences with masks of so many bytes that run at once.
-    pub(super) fn max_masked(limits: &Limits, mask_bytes: usize) -> usize {
+    pub(crate) fn max_masked(limits: &Limits, mask_bytes: usize) -> usize {
         (limits.max_step_bytes / 4 / (mask_bytes + ROW_BYTES)).max(1)
     }
 
     /// Whether a sequence can be opened in this step.
-    pub(super) fn has_room(&self, sequence: &Sequence, block_size_tokens: u32) -> bool {
+    pub(crate) fn has_room(&self, sequence: &Sequence, block_size_tokens: u32) -> bool {
         self.is_empty || opening_bytes(sequence, block_size_tokens) <= self.opening_bytes
     }
 
     /// Opens a sequence.
-    pub(super) fn take(&mut self, sequence: &Sequence, block_size_tokens: u32) {
+    pub(crate) fn take(&mut self, sequence: &Sequence, block_size_tokens: u32) {
         self.is_empty = false;
         self.opening_bytes = self.opening_bytes.saturating_sub(opening_bytes(sequence, block_size_tokens));
     }

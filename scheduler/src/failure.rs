@@ -7,14 +7,14 @@
 use proto::RowFailure;
 use proto::row_failure::Kind;
 
-use super::rows::SlotId;
-use super::running::Running;
-use super::step::Outstanding;
-use super::{Event, Scheduler, SequenceEvent};
+use crate::rows::SlotId;
+use crate::running::Running;
+use crate::step::Outstanding;
+use crate::{Event, Scheduler, SequenceEvent};
 
 impl Scheduler {
     /// Ends the sequence that a reply to `outstanding` says has failed; `None` where it has ended already.
-    pub(super) fn fail(&mut self, failure: &RowFailure, outstanding: &Outstanding) -> Option<Event> {
+    pub(crate) fn fail(&mut self, failure: &RowFailure, outstanding: &Outstanding) -> Option<Event> {
         let slot = SlotId(failure.slot);
         let admission = outstanding.admission(slot);
         self.rows.get_mut(slot).filter(|running| Some(running.admission) == admission)?;

@@ -11,11 +11,11 @@
 //!
 //! A block that is forgotten ([`KvPool::forget`]) goes the same way, but no sequence finds it.
 
-use super::prefix_tree::{BlockId, CacheScope, NodeId, Parent, PrefixTree};
+use crate::prefix_tree::{BlockId, CacheScope, NodeId, Parent, PrefixTree};
 
 /// All blocks.
 #[derive(Debug)]
-pub(super) struct KvPool {
+pub(crate) struct KvPool {
     block_size: usize,
     free: Vec<BlockId>,
     is_free: Vec<bool>,
@@ -28,7 +28,7 @@ pub(super) struct KvPool {
 
 /// The blocks of one sequence.
 #[derive(Debug, Default)]
-pub(super) struct BlockTable {
+pub(crate) struct BlockTable {
     /// In order of position.
     blocks: Vec<BlockId>,
     /// The sequence's tokens in the prefix cache, from the first block on. Where another sequence has computed the same
@@ -40,30 +40,30 @@ pub(super) struct BlockTable {
 
 /// What the prefix cache has of a prompt.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Prefix {
+pub(crate) struct Prefix {
     scope: CacheScope,
-    pub(super) nodes: Vec<NodeId>,
+    pub(crate) nodes: Vec<NodeId>,
     /// The next block is being computed in this very step.
-    pub(super) is_being_read: bool,
+    pub(crate) is_being_read: bool,
 }
 
 impl Prefix {
     /// Nothing of a sequence of this scope.
-    pub(super) fn nothing(scope: CacheScope) -> Self {
+    pub(crate) fn nothing(scope: CacheScope) -> Self {
         Self { scope, nodes: Vec::new(), is_being_read: false }
     }
 }
 
 impl BlockTable {
     /// Blocks in order of position.
-    pub(super) fn blocks(&self) -> &[BlockId] {
+    pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 }
 
 impl KvPool {
     /// Blocks `0..num_blocks`, all free.
-    pub(super) fn new(num_blocks: u32, block_size_tokens: u32, caches_prefixes: bool) -> Self {
+    pub(crate) fn new(num_blocks: u32, block_size_tokens: u32, caches_prefixes: bool) -> Self {
         Self {
             block_size: block_size_tokens as usize,
             free: (0..num_blocks).rev().map(BlockId).collect(),
@@ -75,12 +75,12 @@ impl KvPool {
     }
 
     /// From here on it is another step.
-    pub(super) fn begin_step(&mut self) {
+    pub(crate) fn begin_step(&mut self) {
         self.step += 1;
     }
 
     /// The longest prefix of `tokens` in whole blocks that the cache has in this scope.
-    pub(super) fn lookup(&self, scope: CacheScope, tokens: &[u32]) -> Prefix {
+    pub(crate) fn lookup(&self, scope: CacheScope, tokens: &[u32]) -> Prefix {
         let mut prefix = Prefix::nothing(scope);
         let Some(tree) = &self.tree else { return prefix };
         for tokens in tokens.chunks_exact(self.block_size) {
@@ -95,33 +95,33 @@ impl KvPool {
     }
 
     /// Times that blocks were given back so far. Until the next time, no more of them can be had.
-    pub(super) fn num_returns(&self) -> u64 {
+    pub(crate) fn num_returns(&self) -> u64 {
         self.num_returns
     }
 
     /// Blocks that could be had: free ones, and those of the cache that nobody refers to.
-    pub(super) fn num_available(&self) -> u32 {
+    pub(crate) fn num_available(&self) -> u32 {
         count(self.free.len()) + self.num_idle()
     }
 
     /// Blocks of the prefix cache that nobody refers to.
-    pub(super) fn num_idle(&self) -> u32 {
+    pub(crate) fn num_idle(&self) -> u32 {
         self.tree.as_ref().map_or(0, PrefixTree::num_idle)
     }
 
     /// Blocks that sequences own or refer to.
-    pub(super) fn num_used(&self) -> u32 {
+    pub(crate) fn num_used(&self) -> u32 {
         count(self.is_free.len()) - self.num_available()
     }
 
     /// Blocks that could be had beside those of `prefix`.
-    pub(super) fn num_available_beside(&self, prefix: &Prefix) -> u32 {
+    pub(crate) fn num_available_beside(&self, prefix: &Prefix) -> u32 {
         let Some(tree) = &self.tree else { return self.num_available() };
         self.num_available() - count(prefix.nodes.iter().filter(|node| tree.num_references(**node) == 0).count())
     }
 
     /// The table of a sequence: `prefix`, then `num_new` blocks of its own. `None`, and no change, when there are not enough.
-    pub(super) fn open(&mut self, prefix: Prefix, num_new: u32) -> Option<BlockTable> {
+    pub(crate) fn open(&mut self, prefix: Prefix, num_new: u32) -> Option<BlockTable> {
         if num_new > self.num_available_beside(&prefix) {
             return None;
         }
@@ -137,7 +137,7 @@ impl KvPool {
 
     /// Adds a block to a table. `None` when there is none left: never where no other sequence has blocks, and all that this
     /// one needs fit in the cache.
-    pub(super) fn grow(&mut self, table: &mut BlockTable) -> Option<BlockId> {
+    pub(crate) fn grow(&mut self, table: &mut BlockTable) -> Option<BlockId> {
         if self.num_available() == 0 {
             self.free_twins(table);
         }
@@ -148,7 +148,7 @@ impl KvPool {
 
     /// Puts the full blocks of a table into the prefix cache. `tokens` are those whose keys and values are written by the
     /// steps scheduled so far.
-    pub(super) fn cache(&mut self, table: &mut BlockTable, tokens: &[u32]) {
+    pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &[u32]) {
         let Some(tree) = &mut self.tree else { return };
         if tokens.len() / self.block_size <= table.path.len() {
             return;
@@ -170,19 +170,19 @@ impl KvPool {
 
     /// Takes the blocks of a table, and all that follows them, out of the prefix cache: nobody finds them any more. Those who refer
     /// to them keep them.
-    pub(super) fn forget(&mut self, table: &BlockTable) {
+    pub(crate) fn forget(&mut self, table: &BlockTable) {
         if let Some(tree) = &mut self.tree {
             table.path.iter().for_each(|node| tree.forget(*node));
         }
     }
 
     /// True if a block of a table was forgotten.
-    pub(super) fn is_forgotten(&self, table: &BlockTable) -> bool {
+    pub(crate) fn is_forgotten(&self, table: &BlockTable) -> bool {
         self.tree.as_ref().is_some_and(|tree| table.path.iter().any(|node| tree.is_forgotten(*node)))
     }
 
     /// Ends a table. What is not in the prefix cache is free again.
-    pub(super) fn close(&mut self, table: BlockTable) {
+    pub(crate) fn close(&mut self, table: BlockTable) {
         let BlockTable { blocks, path, scope: _, num_twins: _ } = table;
         self.num_returns += 1;
         for (index, block) in blocks.into_iter().enumerate().rev() {

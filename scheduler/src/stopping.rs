@@ -2,11 +2,11 @@
 //!
 //! Stop strings need text, which never comes here: `generation` finds them and cancels what still runs.
 
-use super::sequence::Sequence;
+use crate::sequence::Sequence;
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FinishReason {
+pub enum FinishReason {
     /// It has as many tokens as were asked for.
     Length,
     /// The model ended it.
@@ -17,7 +17,7 @@ pub(crate) enum FinishReason {
 
 /// The finish reason, if `token_id`, the last of the tokens counted in `sequence`, ends it. The length comes first: an
 /// end-of-sequence token exactly at the limit is reported as `Length`, as TGI does. Sequences may ignore such tokens.
-pub(super) fn after_token(sequence: &Sequence, token_id: u32, eos_token_ids: &[u32]) -> Option<FinishReason> {
+pub(crate) fn after_token(sequence: &Sequence, token_id: u32, eos_token_ids: &[u32]) -> Option<FinishReason> {
     if sequence.num_new_tokens() >= sequence.max_new_tokens {
         Some(FinishReason::Length)
     } else if !sequence.ignores_eos && eos_token_ids.contains(&token_id) {

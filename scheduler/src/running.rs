@@ -10,21 +10,21 @@
 
 use proto::{DecodeRow, PromptChunk, SamplingParams};
 
-use super::kv_pool::{BlockTable, KvPool};
-use super::rows::SlotId;
-use super::sequence::Sequence;
-use super::step::{Expected, ExpectedLogprobs, Step};
+use crate::kv_pool::{BlockTable, KvPool};
+use crate::rows::SlotId;
+use crate::sequence::Sequence;
+use crate::step::{Expected, ExpectedLogprobs, Step};
 
 /// Counts admissions: a sequence that was preempted and comes back is not the one whose tokens are under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Admission(pub(super) u64);
+pub(crate) struct Admission(pub(super) u64);
 
 /// A sequence that owns a slot and blocks.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) sequence: Sequence,
-    pub(super) admission: Admission,
-    pub(super) table: BlockTable,
+pub(crate) struct Running {
+    pub(crate) sequence: Sequence,
+    pub(crate) admission: Admission,
+    pub(crate) table: BlockTable,
     num_to_read: u32,
     num_written: u32,
     /// Tokens that it has made once the steps scheduled so far are done.
@@ -36,7 +36,7 @@ pub(super) struct Running {
 
 impl Running {
     /// A sequence whose first `num_cached` tokens the blocks of `table` hold.
-    pub(super) fn new(sequence: Sequence, admission: Admission, table: BlockTable, num_cached: u32) -> Self {
+    pub(crate) fn new(sequence: Sequence, admission: Admission, table: BlockTable, num_cached: u32) -> Self {
         Self {
             num_to_read: sequence.num_tokens(),
             num_scheduled_tokens: sequence.num_new_tokens(),
@@ -50,36 +50,36 @@ impl Running {
     }
 
     /// Tokens that no step reads yet and the next one may. The last one waits for the mask of the token that follows.
-    pub(super) fn num_unread(&self) -> u32 {
+    pub(crate) fn num_unread(&self) -> u32 {
         let held_back = u32::from(!self.sequence.can_sample(self.num_scheduled_tokens));
         (self.num_to_read - held_back).saturating_sub(self.num_written)
     }
 
     /// Whether the shards know of it.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
     /// Whether the next step can make a token of it.
-    pub(super) fn is_decoding(&self) -> bool {
+    pub(crate) fn is_decoding(&self) -> bool {
         self.num_written >= self.num_to_read
             && self.num_scheduled_tokens < self.sequence.max_new_tokens
             && self.sequence.can_sample(self.num_scheduled_tokens)
     }
 
     /// Whether its next token needs a block that it has not.
-    pub(super) fn needs_block(&self, block_size_tokens: u32) -> bool {
+    pub(crate) fn needs_block(&self, block_size_tokens: u32) -> bool {
         self.num_written as usize == self.table.blocks().len() * block_size_tokens as usize
     }
 
     /// Puts its full blocks whose tokens are known into the prefix cache.
-    pub(super) fn cache(&mut self, pool: &mut KvPool) {
+    pub(crate) fn cache(&mut self, pool: &mut KvPool) {
         let num_known = self.num_written.min(self.sequence.num_tokens());
         pool.cache(&mut self.table, &self.sequence.tokens[..num_known as usize]);
     }
 
     /// Adds its row to a step, with the block that it needs now.
-    pub(super) fn decode(&mut self, slot: SlotId, new_block: Option<u32>, step: &mut Step) {
+    pub(crate) fn decode(&mut self, slot: SlotId, new_block: Option<u32>, step: &mut Step) {
         let new_blocks = new_block.into_iter().collect();
         let allowed_tokens = self.sequence.mask().cloned();
         step.rows.push(DecodeRow { slot: slot.0, position: self.num_written, new_blocks, allowed_tokens });
@@ -89,7 +89,7 @@ impl Running {
     }
 
     /// Plans to read some more tokens in this step, and answers where they begin.
-    pub(super) fn plan(&mut self, num_tokens: u32, pool: &mut KvPool) -> u32 {
+    pub(crate) fn plan(&mut self, num_tokens: u32, pool: &mut KvPool) -> u32 {
         let start = self.num_written;
         self.num_written += num_tokens;
         self.cache(pool);
@@ -97,7 +97,7 @@ impl Running {
     }
 
     /// Adds what was planned from `start` on to a step.
-    pub(super) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
+    pub(crate) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
         let is_first = !std::mem::replace(&mut self.is_open, true);
         let ids = |range: std::ops::Range<u32>| self.sequence.tokens[range.start as usize..range.end as usize].to_vec();
         let mut chunk = PromptChunk {

@@ -6,16 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use super::Scheduler;
-use super::rows::SlotId;
-use super::sequence::Sequence;
-use super::step::Step;
-use crate::tenant::Tenant;
+use crate::rows::SlotId;
+use crate::sequence::Sequence;
+use crate::step::Step;
+use crate::{Scheduler, Tenant};
 
 impl Scheduler {
     /// Frees a slot for a tenant that has too few, and puts its sequence to the front of the queue. Called before any
     /// row is in `step`.
-    pub(super) fn share_slots(&mut self, step: &mut Step) {
+    pub(crate) fn share_slots(&mut self, step: &mut Step) {
         if self.rows.has_free() || !self.waiting.has_tenants() {
             return;
         }

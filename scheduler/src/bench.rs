@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use proto::{SampledToken, SamplingParams, StepReply};
 
-use super::kv_pool::KvPool;
-use super::{CacheScope, Limits, Scheduler, SequenceSpec};
-use crate::tenant::Tenant;
+use crate::kv_pool::KvPool;
+use crate::{CacheScope, Limits, Scheduler, SequenceSpec, Tenant};
 
 const BLOCK_SIZE_TOKENS: u32 = 16;
 
@@ -122,7 +121,7 @@ impl KvPoolBench {
     /// # Panics
     /// When there are not as many.
     pub fn open_and_close(&mut self, num_blocks: u32) {
-        let table = self.pool.open(super::kv_pool::Prefix::default(), num_blocks).expect("there are enough");
+        let table = self.pool.open(crate::kv_pool::Prefix::default(), num_blocks).expect("there are enough");
         self.pool.close(table);
     }
 }

@@ -5,31 +5,31 @@
 
 use proto::{DecodeRow, PromptChunk, StepReply, command};
 
-use super::Event;
-use super::rows::SlotId;
-use super::running::Admission;
+use crate::Event;
+use crate::rows::SlotId;
+use crate::running::Admission;
 
 /// One round of work.
 #[derive(Debug, Default)]
-pub(crate) struct Step {
+pub struct Step {
     /// Slots whose rows have ended; the shards must hear of it before the chunks, which may reuse them.
     pub(crate) releases: Vec<SlotId>,
     /// Pieces of prompts.
-    pub(crate) chunks: Vec<PromptChunk>,
+    pub chunks: Vec<PromptChunk>,
     /// Rows that make one token each.
-    pub(crate) rows: Vec<DecodeRow>,
+    pub rows: Vec<DecodeRow>,
     /// Sequences that left the queue, and those whose time was over.
-    pub(crate) events: Vec<Event>,
+    pub events: Vec<Event>,
     /// Sequences that had to go back to the queue because there were no blocks for them.
-    pub(crate) num_preempted: u32,
+    pub num_preempted: u32,
     /// Sequences that had to go back to the queue because their tenant had more than its part of the slots.
-    pub(crate) num_displaced: u32,
-    pub(super) outstanding: Outstanding,
+    pub num_displaced: u32,
+    pub(crate) outstanding: Outstanding,
 }
 
 /// What a step mainly does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// It reads prompts; rows may ride along.
     Prefill,
     /// It only makes tokens.
@@ -58,34 +58,34 @@ pub enum ReplyMismatch {
 
 /// A row that makes a token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Expected {
-    pub(super) slot: SlotId,
-    pub(super) admission: Admission,
+pub(crate) struct Expected {
+    pub(crate) slot: SlotId,
+    pub(crate) admission: Admission,
 }
 
 /// A chunk whose prompt logprobs were asked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ExpectedLogprobs {
-    pub(super) slot: SlotId,
-    pub(super) admission: Admission,
+pub(crate) struct ExpectedLogprobs {
+    pub(crate) slot: SlotId,
+    pub(crate) admission: Admission,
     /// Of the chunk's first token.
-    pub(super) position: u32,
-    pub(super) num_tokens: u32,
+    pub(crate) position: u32,
+    pub(crate) num_tokens: u32,
     /// Top tokens were asked for too.
-    pub(super) has_top_tokens: bool,
+    pub(crate) has_top_tokens: bool,
 }
 
 /// What the reply to a step must contain, in order.
 #[derive(Debug, Default)]
-pub(super) struct Outstanding {
-    pub(super) chunk_tokens: Vec<Expected>,
-    pub(super) row_tokens: Vec<Expected>,
-    pub(super) prompt_logprobs: Vec<ExpectedLogprobs>,
+pub(crate) struct Outstanding {
+    pub(crate) chunk_tokens: Vec<Expected>,
+    pub(crate) row_tokens: Vec<Expected>,
+    pub(crate) prompt_logprobs: Vec<ExpectedLogprobs>,
 }
 
 impl Step {
     /// What it mainly does; `None` when it only releases.
-    pub(crate) fn phase(&self) -> Option<Phase> {
+    pub fn phase(&self) -> Option<Phase> {
         match (self.chunks.is_empty(), self.rows.is_empty()) {
             (false, _) => Some(Phase::Prefill),
             (true, false) => Some(Phase::Decode),
@@ -94,12 +94,12 @@ impl Step {
     }
 
     /// Tokens the shards read in this step.
-    pub(crate) fn num_tokens(&self) -> usize {
+    pub fn num_tokens(&self) -> usize {
         self.rows.len() + self.chunks.iter().map(|chunk| chunk.token_ids.len()).sum::<usize>()
     }
 
     /// What goes to the shards, in this order.
-    pub(crate) fn into_commands(self) -> Vec<command::Kind> {
+    pub fn into_commands(self) -> Vec<command::Kind> {
         let phase = self.phase();
         let slots: Vec<u32> = self.releases.iter().map(|slot| slot.0).collect();
         let release = (!slots.is_empty()).then_some(command::Kind::Release(proto::Release { slots }));
@@ -113,12 +113,12 @@ impl Step {
 
 impl Outstanding {
     /// Sequences whose tokens come, in the order of the reply: chunks first.
-    pub(super) fn tokens(&self) -> impl Iterator<Item = &Expected> {
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = &Expected> {
         self.chunk_tokens.iter().chain(&self.row_tokens)
     }
 
     /// Who was in a slot when the step was scheduled, if the reply says anything about it.
-    pub(super) fn admission(&self, slot: SlotId) -> Option<Admission> {
+    pub(crate) fn admission(&self, slot: SlotId) -> Option<Admission> {
         let tokens = self.tokens().map(|expected| (expected.slot, expected.admission));
         let logprobs = self.prompt_logprobs.iter().map(|expected| (expected.slot, expected.admission));
         tokens.chain(logprobs).find(|(other, _)| *other == slot).map(|(_, admission)| admission)
@@ -126,7 +126,7 @@ impl Outstanding {
 
     /// # Errors
     /// When `reply` is not the answer to this step.
-    pub(super) fn check(&self, reply: &StepReply) -> Result<(), ReplyMismatch> {
+    pub(crate) fn check(&self, reply: &StepReply) -> Result<(), ReplyMismatch> {
         let expected = self.chunk_tokens.len() + self.row_tokens.len();
         if reply.tokens.len() != expected {
             return Err(ReplyMismatch::NumTokens { expected, got: reply.tokens.len() });

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::{PromptLogprobs, RowFailure, SampledToken, StepReply, TopTokens, row_failure};
 
-use super::super::{Limits, Step};
 use super::{BLOCK, EOS, TOKEN};
+use crate::{Limits, Step};
 
 /// What a shard knows of one open row.
 #[derive(Debug)]

@@ -7,18 +7,20 @@ use std::time::Duration;
 
 use proto::{PromptLogprobs, SampledToken};
 
-use super::{FinishReason, SequenceId};
+use crate::{FinishReason, SequenceId};
 
 /// Something happened to one sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Event {
-    pub(crate) id: SequenceId,
-    pub(crate) kind: SequenceEvent,
+pub struct Event {
+    /// The sequence.
+    pub id: SequenceId,
+    /// Its news.
+    pub kind: SequenceEvent,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum SequenceEvent {
+pub enum SequenceEvent {
     /// It left the queue, after this long in it, and its prompt is being read, but for the tokens that the prefix cache has.
     Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
     /// Log-probabilities of the next tokens of its prompt; not-a-number for the very first.
@@ -33,7 +35,7 @@ pub(crate) enum SequenceEvent {
 
 impl SequenceEvent {
     /// Whether nothing follows it.
-    pub(crate) fn is_terminal(&self) -> bool {
+    pub fn is_terminal(&self) -> bool {
         match self {
             Self::Admitted { .. } | Self::PromptLogprobs(_) | Self::Token { finish: None, .. } => false,
             Self::Token { finish: Some(_), .. } | Self::Failed(_) | Self::TimedOut => true,

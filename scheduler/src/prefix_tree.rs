@@ -16,22 +16,22 @@ pub(crate) struct BlockId(pub(crate) u32);
 
 /// A place in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct NodeId(u32);
+pub(crate) struct NodeId(u32);
 
 /// Sequences of one scope share what they have in common; others do not find it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(crate) struct CacheScope(pub(crate) u64);
+pub struct CacheScope(pub u64);
 
 /// Where a block comes: behind another one, or first in a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Parent {
+pub(crate) enum Parent {
     Root(CacheScope),
     Node(NodeId),
 }
 
 /// All blocks that are in the cache.
 #[derive(Debug)]
-pub(super) struct PrefixTree {
+pub(crate) struct PrefixTree {
     block_size: usize,
     /// By id; there are as many as blocks.
     nodes: Vec<Node>,
@@ -63,7 +63,7 @@ struct Node {
 
 impl PrefixTree {
     /// An empty cache that can hold blocks `0..num_blocks`.
-    pub(super) fn new(num_blocks: u32, block_size_tokens: u32) -> Self {
+    pub(crate) fn new(num_blocks: u32, block_size_tokens: u32) -> Self {
         let (num_blocks, block_size) = (num_blocks as usize, block_size_tokens as usize);
         Self {
             block_size,
@@ -78,42 +78,42 @@ impl PrefixTree {
     }
 
     /// The node that holds `tokens`, a block's worth, behind `parent`.
-    pub(super) fn child(&self, parent: Parent, tokens: &[u32]) -> Option<NodeId> {
+    pub(crate) fn child(&self, parent: Parent, tokens: &[u32]) -> Option<NodeId> {
         let hash = self.hash(parent, tokens);
         let is_it = |node: &NodeId| self.nodes[index(*node)].parent == parent && self.tokens_of(*node) == tokens;
         self.children.find(hash, is_it).copied()
     }
 
     /// The block with the keys and values of a node.
-    pub(super) fn block(&self, node: NodeId) -> BlockId {
+    pub(crate) fn block(&self, node: NodeId) -> BlockId {
         self.nodes[index(node)].block
     }
 
     /// Gives a node a block whose keys and values are computed by the end of `step`, and answers the one that it had, which
     /// nobody may use.
-    pub(super) fn replace_block(&mut self, node: NodeId, block: BlockId, step: u64) -> BlockId {
+    pub(crate) fn replace_block(&mut self, node: NodeId, block: BlockId, step: u64) -> BlockId {
         let node = &mut self.nodes[index(node)];
         node.computed_in = step;
         std::mem::replace(&mut node.block, block)
     }
 
     /// The step in which the tokens of a node are computed.
-    pub(super) fn computed_in(&self, node: NodeId) -> u64 {
+    pub(crate) fn computed_in(&self, node: NodeId) -> u64 {
         self.nodes[index(node)].computed_in
     }
 
     /// How many sequences refer to a node.
-    pub(super) fn num_references(&self, node: NodeId) -> u32 {
+    pub(crate) fn num_references(&self, node: NodeId) -> u32 {
         self.nodes[index(node)].num_references
     }
 
     /// Nodes that nobody refers to.
-    pub(super) fn num_idle(&self) -> u32 {
+    pub(crate) fn num_idle(&self) -> u32 {
         self.num_idle
     }
 
     /// Puts a block into the cache, with one reference. Its tokens are computed in `step`. No other may be in its place.
-    pub(super) fn insert(&mut self, parent: Parent, block: BlockId, tokens: &[u32], step: u64) -> NodeId {
+    pub(crate) fn insert(&mut self, parent: Parent, block: BlockId, tokens: &[u32], step: u64) -> NodeId {
         let id = self.unused.pop().expect("there are as many nodes as blocks");
         let start = index(id) * self.block_size;
         self.tokens[start..start + self.block_size].copy_from_slice(tokens);
@@ -132,7 +132,7 @@ impl PrefixTree {
     }
 
     /// Refers to a node once more. Its ancestors come first.
-    pub(super) fn refer(&mut self, id: NodeId) {
+    pub(crate) fn refer(&mut self, id: NodeId) {
         let node = &mut self.nodes[index(id)];
         node.num_references += 1;
         if node.num_references == 1 {
@@ -142,7 +142,7 @@ impl PrefixTree {
     }
 
     /// Takes a reference back in `step`. Its ancestors come last.
-    pub(super) fn unrefer(&mut self, id: NodeId, step: u64) {
+    pub(crate) fn unrefer(&mut self, id: NodeId, step: u64) {
         let node = &mut self.nodes[index(id)];
         node.num_references = node.num_references.checked_sub(1).expect("each reference is taken back once");
         if node.num_references == 0 {
@@ -155,18 +155,18 @@ impl PrefixTree {
     }
 
     /// Lets nobody find a node from here on. Another one with the same tokens may come into its place.
-    pub(super) fn forget(&mut self, id: NodeId) {
+    pub(crate) fn forget(&mut self, id: NodeId) {
         self.nodes[index(id)].is_forgotten = true;
         self.remove_from_children(id);
     }
 
     /// True if nobody finds a node any more.
-    pub(super) fn is_forgotten(&self, id: NodeId) -> bool {
+    pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
         self.nodes[index(id)].is_forgotten
     }
 
     /// Takes the block of the least recently used leaf out of the cache.
-    pub(super) fn evict(&mut self) -> Option<BlockId> {
+    pub(crate) fn evict(&mut self) -> Option<BlockId> {
         let (_, id) = self.idle_leaves.pop_first()?;
         let Node { block, parent, .. } = self.nodes[index(id)];
         self.remove_from_children(id);
