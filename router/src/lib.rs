@@ -15,8 +15,6 @@ mod api_keys;
 mod args;
 mod aside;
 mod batcher;
-#[doc(hidden)]
-pub mod bench;
 mod config;
 mod delivery;
 mod endpoint;
@@ -58,12 +56,12 @@ pub use endpoint::{Endpoint, EndpointError, ListenError};
 pub use memory_size::{MemorySize, MemorySizeError};
 pub use ready::Ready;
 pub use shard_client::ShardClientError;
-pub use text::TextError;
+pub use text::{Detokenizer, TextError, Tokenizer};
 
 use config::{Config, ServingLimits};
 use endpoint::Listener;
 use lifecycle::StopRequests;
-use text::{ModelText, Tokenizer};
+use text::ModelText;
 
 /// Threads for HTTP, detokenising and the batcher. They move small messages; the processor belongs to the shards.
 const MAX_ASYNC_THREADS: usize = 4;

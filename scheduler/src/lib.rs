@@ -15,8 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-#[doc(hidden)]
-pub mod bench;
 mod event;
 mod failure;
 mod fairness;

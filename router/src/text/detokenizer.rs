@@ -20,7 +20,7 @@ const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
 /// The text side of one sequence.
 #[derive(Debug)]
-pub(crate) struct Detokenizer {
+pub struct Detokenizer {
     token_ids: Vec<u32>,
     read: usize,
     /// Text of `token_ids[..read]`, all of it out.
@@ -32,7 +32,7 @@ impl Detokenizer {
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
-    pub(crate) fn new(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<Self, TextError> {
+    pub fn new(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<Self, TextError> {
         let token_ids = prompt[prompt.len().saturating_sub(CONTEXT_TOKENS)..].to_vec();
         let context = tokenizer.detokenize(&token_ids)?;
         Ok(Self { read: token_ids.len(), token_ids, context })
@@ -42,7 +42,7 @@ impl Detokenizer {
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
-    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, token_id: u32) -> Result<String, TextError> {
+    pub fn push(&mut self, tokenizer: &Tokenizer, token_id: u32) -> Result<String, TextError> {
         self.token_ids.push(token_id);
         let text = tokenizer.detokenize(&self.token_ids)?;
         let is_incomplete = text.ends_with(REPLACEMENT) || text.len() <= self.context.len();
@@ -60,7 +60,7 @@ impl Detokenizer {
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
-    pub(crate) fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+    pub fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
         let text = tokenizer.detokenize(&self.token_ids)?;
         let piece = self.after_context(&text);
         self.context = text;

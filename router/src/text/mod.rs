@@ -21,10 +21,10 @@ pub(crate) use answer::{Answer, AnswerEvent, AnswerForm, AnswerParser, CallSynta
 pub(crate) use chat::{Chat, ChatError, TokenizedText};
 pub(crate) use chat_files::{ChatOverrides, ChatTemplates};
 pub(crate) use chat_template::{ChatEnding, ChatInputs, ChatTemplateError, RenderedChat};
-pub(crate) use detokenizer::Detokenizer;
+pub use detokenizer::Detokenizer;
 pub(crate) use stop_strings::{StopFound, StopPatterns, StopStrings};
-pub use tokenizer::TextError;
-pub(crate) use tokenizer::{TokenSpan, Tokenizer};
+pub(crate) use tokenizer::TokenSpan;
+pub use tokenizer::{TextError, Tokenizer};
 pub(crate) use tokenizer_pool::TokenizerPool;
 pub(crate) use vocabulary::TokenBytes;
 

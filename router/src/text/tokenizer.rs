@@ -38,7 +38,7 @@ pub enum TextError {
 
 /// Text to ids and back.
 #[derive(Debug)]
-pub(crate) struct Tokenizer {
+pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// Where detokenizing is copying.
     byte_table: Option<ByteTable>,
@@ -60,7 +60,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the model has none, or it cannot be understood.
-    pub(crate) fn load(files: &ModelFiles) -> Result<Self, TextError> {
+    pub fn load(files: &ModelFiles) -> Result<Self, TextError> {
         let file = |error: ModelFilesError| TextError::File(describe(&error));
         let bytes = match (files.read_optional(FILE).map_err(file)?, files.gguf().map_err(file)?) {
             (None, Some(gguf)) => {
@@ -88,7 +88,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
-    pub(crate) fn tokenize(&self, text: &str) -> Result<Vec<u32>, TextError> {
+    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>, TextError> {
         self.ids(text, true)
     }
 

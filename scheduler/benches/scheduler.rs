@@ -1,0 +1,139 @@
+//! A step of the scheduler, and a prompt that the prefix cache has, both by the scheduler's verbs.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::Criterion;
+use proto::{SampledToken, SamplingParams, StepReply};
+use scheduler::{CacheScope, Limits, Scheduler, SequenceSpec, Step, Tenant};
+
+const BLOCK_SIZE_TOKENS: u32 = 16;
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    for num_rows in [32, 256] {
+        // Answers so long that hardly anybody ends, and such that five of 256 rows end and five are admitted in a step.
+        for (name, max_new_tokens) in [("decode", 4096), ("decode and admit", 50)] {
+            let mut rows = Rows::new(num_rows, 64, max_new_tokens);
+            criterion.bench_function(&format!("step of {num_rows} rows, {name}"), |bencher| {
+                bencher.iter_custom(|num_steps| (0..num_steps).map(|_| rows.step()).sum::<Duration>());
+            });
+        }
+    }
+    let mut cached = CachedPrompt::new(65_536, 4096);
+    assert_eq!(cached.visit(), 4096);
+    criterion.bench_function("prefix lookup of 4096 tokens", |bencher| bencher.iter(|| black_box(&mut cached).visit()));
+    criterion.final_summary();
+}
+
+/// A scheduler whose rows all make tokens.
+struct Rows {
+    scheduler: Scheduler,
+    prompt_len: u32,
+    max_new_tokens: u32,
+    next_token_id: u32,
+}
+
+impl Rows {
+    /// `num_rows` sequences that have read prompts of `prompt_len` tokens. Each makes `max_new_tokens`; then another comes.
+    fn new(num_rows: u32, prompt_len: u32, max_new_tokens: u32) -> Self {
+        let blocks_per_row = (prompt_len + max_new_tokens).div_ceil(BLOCK_SIZE_TOKENS) + 1;
+        // Room for twice as many, so that the prefix cache is full and something is evicted all the time.
+        let scheduler = Scheduler::new(limits(num_rows, num_rows * prompt_len, 2 * num_rows * blocks_per_row));
+        let mut rows = Self { scheduler, prompt_len, max_new_tokens, next_token_id: 1 };
+        // One after the other, so that they do not all end in the same step.
+        for _ in 0..num_rows {
+            rows.submit();
+            rows.step();
+        }
+        rows
+    }
+
+    fn submit(&mut self) {
+        self.next_token_id += self.prompt_len;
+        let prompt = (self.next_token_id..self.next_token_id + self.prompt_len).collect();
+        self.scheduler.submit(spec(prompt, self.max_new_tokens), Instant::now()).expect("there is room for it");
+    }
+
+    /// One step from schedule to events; how long the scheduler took, without the shard's answer.
+    fn step(&mut self) -> Duration {
+        let start = Instant::now();
+        let step = self.scheduler.schedule(start).expect("there is work");
+        let scheduled = start.elapsed();
+        let reply = reply(&step);
+        let start = Instant::now();
+        let events = self.scheduler.apply(reply).expect("the reply fits the step");
+        let applied = start.elapsed();
+        let num_ended = events.iter().filter(|event| event.kind.is_terminal()).count();
+        (0..num_ended).for_each(|_| self.submit());
+        scheduled + applied
+    }
+}
+
+/// A prefix cache with one long prompt in it.
+struct CachedPrompt {
+    scheduler: Scheduler,
+    /// What is cached of it, and the token that is read in any case.
+    prompt: Vec<u32>,
+}
+
+impl CachedPrompt {
+    /// A cache of `num_blocks` blocks with `num_cached` tokens of a prompt in it, and half of the rest filled with others.
+    fn new(num_blocks: u32, num_cached: u32) -> Self {
+        let mut scheduler = Scheduler::new(limits(1, num_cached + 1, num_blocks));
+        let prompt: Vec<u32> = (0..=num_cached).collect();
+        let num_others = (num_blocks - num_cached / BLOCK_SIZE_TOKENS) / 2 / 4;
+        let other_len = 4 * BLOCK_SIZE_TOKENS;
+        let first_ids = (1..=num_others).map(|other| num_cached + other * other_len);
+        let others = first_ids.map(|first_id| (first_id..first_id + other_len).collect());
+        for prompt in others.chain([prompt.clone()]) {
+            scheduler.submit(spec(prompt, 1), Instant::now()).expect("there is room for it");
+            let step = scheduler.schedule(Instant::now()).expect("there is work");
+            scheduler.apply(reply(&step)).expect("the reply fits the step");
+        }
+        Self { scheduler, prompt }
+    }
+
+    /// Submits the prompt, schedules it and cancels it. Returns how many of its tokens were found.
+    fn visit(&mut self) -> usize {
+        let now = Instant::now();
+        let id = self.scheduler.submit(spec(self.prompt.clone(), 1), now).expect("there is room for it");
+        let step = self.scheduler.schedule(now).expect("there is work");
+        self.scheduler.cancel(id);
+        self.scheduler.apply(reply(&step)).expect("the reply fits the step");
+        step.chunks.iter().map(|chunk| chunk.cached_token_ids.len()).sum()
+    }
+}
+
+fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -> Limits {
+    Limits {
+        max_batch_size,
+        max_batch_prefill_tokens,
+        num_blocks,
+        block_size_tokens: BLOCK_SIZE_TOKENS,
+        eos_token_ids: vec![0],
+        caches_prefixes: true,
+        max_step_bytes: proto::MAX_STEP_BYTES,
+    }
+}
+
+fn spec(prompt: Vec<u32>, max_new_tokens: u32) -> SequenceSpec {
+    SequenceSpec {
+        prompt,
+        sampling: SamplingParams::greedy(),
+        max_new_tokens,
+        ignores_eos: true,
+        deadline: None,
+        is_masked: false,
+        tenant: Tenant::default(),
+        cache_scope: CacheScope::default(),
+    }
+}
+
+/// A token for every row that makes one.
+fn reply(step: &Step) -> StepReply {
+    let sampled = step.chunks.iter().filter(|chunk| chunk.samples_token).map(|chunk| chunk.slot);
+    let token = |slot| SampledToken { slot, token_id: 7 + slot, ..SampledToken::default() };
+    let tokens = sampled.chain(step.rows.iter().map(|row| row.slot)).map(token).collect();
+    StepReply { tokens, ..StepReply::default() }
+}
