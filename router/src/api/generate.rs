@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::{GenerateParameters, RequestContext};
 use crate::generation::{Completion, Finish, GenerationRequest, Piece, PromptToken, Token};
-use crate::validation::Prompt;
+use crate::validation::PromptInput;
 
 /// Body of `POST /generate` and `POST /generate_stream`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -105,7 +105,7 @@ impl GenerateRequest {
         let Self { inputs, parameters } = self;
         let RequestContext { received_at, request_id, tenant: _ } = context;
         let options = parameters.unwrap_or_else(GenerateParameters::absent).or_defaults(defaults).into_options();
-        GenerationRequest { prompt: Prompt::Text(inputs.into()), options, num_choices: 1, received_at, request_id }
+        GenerationRequest { prompt: PromptInput::Text(inputs.into()), options, num_choices: 1, received_at, request_id }
     }
 }
 

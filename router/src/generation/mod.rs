@@ -25,7 +25,7 @@ use crate::config::RequestLimits;
 use crate::grammar::GrammarError;
 use crate::metrics::Metrics;
 use crate::text::{TextError, Tokenizer};
-use crate::validation::{Delivery, GenerationOptions, Prompt, ValidRequest, ValidationError, Validator};
+use crate::validation::{Delivery, GenerationOptions, PromptInput, ValidRequest, ValidationError, Validator};
 
 pub(crate) use best_of::Outcome;
 pub(crate) use error::GenerationError;
@@ -41,7 +41,7 @@ use timings::Arrival;
 /// What one request asks for.
 #[derive(Debug, Clone)]
 pub(crate) struct GenerationRequest {
-    pub(crate) prompt: Prompt,
+    pub(crate) prompt: PromptInput,
     pub(crate) options: GenerationOptions,
     /// Answers to make, at least one. Where the client gives a seed, each has the next one.
     pub(crate) num_choices: u32,
@@ -209,10 +209,10 @@ impl Generator {
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
-    pub(crate) fn text_of(&self, prompt: &Prompt) -> Result<Arc<str>, GenerationError> {
+    pub(crate) fn text_of(&self, prompt: &PromptInput) -> Result<Arc<str>, GenerationError> {
         match prompt {
-            Prompt::Text(text) | Prompt::Rendered(text) => Ok(Arc::clone(text)),
-            Prompt::TokenIds(token_ids) => Ok(self.tokenizer.detokenize(token_ids)?.into()),
+            PromptInput::Text(text) | PromptInput::Rendered(text) => Ok(Arc::clone(text)),
+            PromptInput::TokenIds(token_ids) => Ok(self.tokenizer.detokenize(token_ids)?.into()),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::memory::Account;
 use crate::text::{
     Answer, AnswerEvent, AnswerForm, AnswerParser, Detokenizer, StopFound, StopStrings, TextError, Tokenizer,
 };
-use crate::validation::{Prompt, ValidRequest};
+use crate::validation::{PromptInput, ValidRequest};
 
 /// A token of the completion, or a candidate for one.
 #[derive(Debug, Clone, PartialEq)]
@@ -161,8 +161,8 @@ impl TokenStream {
     ) -> Result<Self, GenerationError> {
         let prefix = if request.options.wants_full_text { request.prompt.text() } else { "" };
         let num_added = match &request.prompt {
-            Prompt::Text(text) => tokenizer.num_added(text, &valid.prompt)?,
-            Prompt::Rendered(_) | Prompt::TokenIds(_) => 0,
+            PromptInput::Text(text) => tokenizer.num_added(text, &valid.prompt)?,
+            PromptInput::Rendered(_) | PromptInput::TokenIds(_) => 0,
         };
         Ok(Self {
             events: Some(events),

@@ -8,7 +8,7 @@ use crate::api::openai::{CompletionChunks, CompletionRequest, Identity, OpenAiBo
 use crate::api::{RequestContext, event_stream, generation_headers, stream_headers};
 use crate::error::OpenAiError;
 use crate::state::AppState;
-use crate::validation::Prompt;
+use crate::validation::PromptInput;
 
 const KIND: (&str, &str) = ("text_completion", "cmpl");
 
@@ -40,7 +40,7 @@ pub(super) async fn answer(
         let headers = stream_headers(state.compute_type(), num_characters);
         return Ok((headers, event_stream(OpenAiEvents::new(generations, chunks))).into_response());
     }
-    let prompts: Vec<Prompt> = plan.requests.iter().map(|request| request.prompt.clone()).collect();
+    let prompts: Vec<PromptInput> = plan.requests.iter().map(|request| request.prompt.clone()).collect();
     let mut outcomes = state.generator().complete_all(permit, plan.requests).await?;
     outcomes.iter_mut().for_each(|outcome| plan.form.trim(outcome));
     let prompts = prompts.iter().map(|prompt| state.generator().text_of(prompt)).collect::<Result<Vec<_>, _>>()?;

@@ -19,9 +19,9 @@ use crate::text::{AnswerForm, StopPatterns, TextError, TokenizerPool};
 const MAX_STOP_BYTES: usize = 1 << 10;
 const MAX_STOPS_BYTES: usize = 16 << 10;
 
-/// What the model goes on with; cloning is cheap.
+/// The text or the tokens that the model goes on with; cloning is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Prompt {
+pub(crate) enum PromptInput {
     /// A text, around which come the special tokens that the model expects.
     Text(Arc<str>),
     /// A text with its special tokens in it, as chat templates write them.
@@ -161,7 +161,7 @@ pub(crate) enum ValidationError {
     GrammarAnd(&'static str),
 }
 
-impl Prompt {
+impl PromptInput {
     /// The text, if it is one.
     pub(crate) fn text(&self) -> &str {
         match self {
@@ -214,16 +214,16 @@ impl Validator {
     /// The first thing that is wrong, in TGI's order.
     pub(crate) async fn validate(
         &self,
-        prompt: &Prompt,
+        prompt: &PromptInput,
         options: &GenerationOptions,
     ) -> Result<ValidRequest, ValidationError> {
         check_parameters(options, &self.limits)?;
         check_input(prompt, options, &self.limits)?;
         let pool = &self.tokenizer_pool;
         let token_ids = match prompt {
-            Prompt::Text(text) => pool.tokenize(text).await.map(Arc::from),
-            Prompt::Rendered(text) => pool.tokenize_rendered(text).await.map(Arc::from),
-            Prompt::TokenIds(token_ids) => Ok(Arc::clone(token_ids)),
+            PromptInput::Text(text) => pool.tokenize(text).await.map(Arc::from),
+            PromptInput::Rendered(text) => pool.tokenize_rendered(text).await.map(Arc::from),
+            PromptInput::TokenIds(token_ids) => Ok(Arc::clone(token_ids)),
         };
         let token_ids = token_ids.map_err(ValidationError::Tokenizer)?;
         let prompt = truncate(token_ids, options.truncate_tokens);
@@ -315,10 +315,14 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
     Ok(())
 }
 
-fn check_input(prompt: &Prompt, options: &GenerationOptions, limits: &RequestLimits) -> Result<(), ValidationError> {
+fn check_input(
+    prompt: &PromptInput,
+    options: &GenerationOptions,
+    limits: &RequestLimits,
+) -> Result<(), ValidationError> {
     let (is_empty, num_bytes) = match prompt {
-        Prompt::Text(text) | Prompt::Rendered(text) => (text.is_empty(), text.len()),
-        Prompt::TokenIds(token_ids) => (token_ids.is_empty(), 0),
+        PromptInput::Text(text) | PromptInput::Rendered(text) => (text.is_empty(), text.len()),
+        PromptInput::TokenIds(token_ids) => (token_ids.is_empty(), 0),
     };
     if is_empty {
         return Err(ValidationError::EmptyInput);

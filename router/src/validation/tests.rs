@@ -27,7 +27,10 @@ fn options(parameters: serde_json::Value) -> GenerationOptions {
 }
 
 async fn validate(inputs: &str, parameters: serde_json::Value) -> Result<ValidRequest, String> {
-    validator().validate(&Prompt::Text(inputs.into()), &options(parameters)).await.map_err(|error| error.to_string())
+    validator()
+        .validate(&PromptInput::Text(inputs.into()), &options(parameters))
+        .await
+        .map_err(|error| error.to_string())
 }
 
 async fn check_error(inputs: &str, parameters: serde_json::Value, expected: &str) {
@@ -102,7 +105,7 @@ async fn a_grammar_is_checked_last_and_ends_the_text_alone() {
     assert!(validate("x", json!({"grammar": grammar("a")})).await.unwrap().grammar.is_some());
     let disabled = Validator { grammars: None, ..validator() };
     let options = options(json!({"grammar": grammar("a")}));
-    let error = disabled.validate(&Prompt::Text("x".into()), &options).await.unwrap_err();
+    let error = disabled.validate(&PromptInput::Text("x".into()), &options).await.unwrap_err();
     assert_eq!(error.to_string(), "grammar is not supported");
 }
 
@@ -153,9 +156,9 @@ async fn the_least_number_of_tokens_is_within_the_largest() {
     check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
     let mut validator = validator();
     validator.limits.num_eos_tokens = 9;
-    assert!(validator.validate(&Prompt::Text("x".into()), &options(json!({}))).await.is_ok());
+    assert!(validator.validate(&PromptInput::Text("x".into()), &options(json!({}))).await.is_ok());
     let error = validator
-        .validate(&Prompt::Text("x".into()), &options(json!({"min_new_tokens": 1})))
+        .validate(&PromptInput::Text("x".into()), &options(json!({"min_new_tokens": 1})))
         .await
         .unwrap_err()
         .to_string();
@@ -174,7 +177,7 @@ async fn truncation_keeps_the_end() {
 async fn ids_outside_the_model_are_refused() {
     let mut validator = validator();
     validator.limits.vocab_size = 3;
-    let error = validator.validate(&Prompt::Text("x".into()), &options(json!({}))).await.unwrap_err().to_string();
+    let error = validator.validate(&PromptInput::Text("x".into()), &options(json!({}))).await.unwrap_err().to_string();
     assert!(error.starts_with("tokenizer error token id "), "{error}");
 }
 

@@ -19,7 +19,7 @@ use crate::api::{ChatRequest, RequestContext};
 use crate::error::ApiError;
 use crate::generation::{GenerationRequest, Outcome, Piece};
 use crate::text::{Answer, AnswerEvent, RenderedChat};
-use crate::validation::Prompt;
+use crate::validation::PromptInput;
 
 const ASSISTANT: &str = "assistant";
 
@@ -147,7 +147,7 @@ impl ChatPlan {
         let mut options = self.sampling.into_options(self.top_logprobs, false);
         self.tools.apply(answer_form, &mut options)?;
         let RequestContext { received_at, request_id, tenant: _ } = context;
-        let (prompt, num_choices) = (Prompt::Rendered(text.into()), self.num_choices);
+        let (prompt, num_choices) = (PromptInput::Rendered(text.into()), self.num_choices);
         Ok(GenerationRequest { prompt, options, num_choices, received_at, request_id })
     }
 }

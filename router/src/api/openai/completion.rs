@@ -16,7 +16,7 @@ use crate::api::schemas;
 use crate::api::sse::write_event;
 use crate::error::ApiError;
 use crate::generation::{Completion, GenerationRequest, Outcome, Piece};
-use crate::validation::Prompt;
+use crate::validation::PromptInput;
 
 /// Most sequences for one prompt.
 const MAX_N: u32 = 128;
@@ -106,10 +106,10 @@ impl CompletionRequest {
         (context, max_prompts): (&RequestContext, u32),
     ) -> Result<CompletionPlan, ApiError> {
         let prompts = match self.prompt {
-            Prompts::Text(text) => vec![Prompt::Text(text.into())],
-            Prompts::TokenIds(token_ids) => vec![Prompt::TokenIds(token_ids.into())],
-            Prompts::Texts(texts) => texts.into_iter().map(|text| Prompt::Text(text.into())).collect(),
-            Prompts::ListsOfTokenIds(lists) => lists.into_iter().map(|ids| Prompt::TokenIds(ids.into())).collect(),
+            Prompts::Text(text) => vec![PromptInput::Text(text.into())],
+            Prompts::TokenIds(token_ids) => vec![PromptInput::TokenIds(token_ids.into())],
+            Prompts::Texts(texts) => texts.into_iter().map(|text| PromptInput::Text(text.into())).collect(),
+            Prompts::ListsOfTokenIds(lists) => lists.into_iter().map(|ids| PromptInput::TokenIds(ids.into())).collect(),
         };
         if prompts.len() > max_prompts as usize {
             return Err(ApiError::TooManyPrompts { limit: max_prompts });
@@ -122,7 +122,7 @@ impl CompletionRequest {
         // A token is made to read the prompt, and left out of the answer.
         let is_prompt_only = self.echo && sampling.replace_max_tokens(0, 1);
         let options = sampling.into_options(self.logprobs.unwrap_or(0), wants_prompt_logprobs);
-        let request = |prompt: Prompt| {
+        let request = |prompt: PromptInput| {
             let RequestContext { received_at, request_id, tenant: _ } = context.clone();
             GenerationRequest { prompt, options: options.clone(), num_choices: n, received_at, request_id }
         };

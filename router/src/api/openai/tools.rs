@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::generation::GenerationRequest;
 use crate::grammar::{after_thought, calls, calls_or};
 use crate::text::{AnswerForm, RenderedChat};
-use crate::validation::{GenerationOptions, Prompt, ValidationError};
+use crate::validation::{GenerationOptions, PromptInput, ValidationError};
 
 /// Fields of a body.
 #[derive(Debug, Clone, Default)]
@@ -81,7 +81,7 @@ impl ToolUse {
         let mut options = sampling.into_options(0, false);
         self.apply(answer_form, &mut options)?;
         Ok(GenerationRequest {
-            prompt: Prompt::Rendered(text.into()),
+            prompt: PromptInput::Rendered(text.into()),
             options,
             num_choices: 1,
             received_at,
