@@ -147,12 +147,12 @@ impl BatcherHandle {
         grammar: Option<&CompiledGrammar>,
         permit: Permit,
     ) -> Result<EventReceiver, SubmitError> {
-        let num_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
+        let num_tokens = u32::try_from(spec.prompt.token_ids.len()).unwrap_or(u32::MAX);
         let wait = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_many_owned(num_tokens);
         let queue_permit = self.queued_tokens.as_ref().map(wait).transpose().map_err(|_| SubmitError::QueueFull)?;
         let begun = grammar.map(CompiledGrammar::begin).transpose().map_err(|_| SubmitError::QueueFull)?;
         let (matcher, mask) = begun.unzip();
-        let reader_bytes = size_of_val(&spec.prompt[..]);
+        let reader_bytes = size_of_val(&*spec.prompt.token_ids);
         let (events, events_rx) = delivery::channel(most_events(&spec), reader_bytes, (self.answers.clone(), permit));
         let submission = Submission { spec, reader: Reader { events, queue_permit, matcher }, mask };
         self.submissions_tx.send(submission).await.map_err(|_| SubmitError::Stopped)?;
@@ -162,7 +162,7 @@ impl BatcherHandle {
 
 /// Admission, a failure, one event per token, and with prompt logprobs one per chunk, of which each has a token.
 fn most_events(spec: &SequenceSpec) -> usize {
-    let num_chunks = if spec.sampling.wants_prompt_logprobs { spec.prompt.len() } else { 0 };
+    let num_chunks = if spec.sampling.wants_prompt_logprobs { spec.prompt.token_ids.len() } else { 0 };
     2 + spec.max_new_tokens as usize + num_chunks
 }
 

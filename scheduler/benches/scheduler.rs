@@ -1,11 +1,12 @@
 //! A step of the scheduler, and a prompt that the prefix cache has, both by the scheduler's verbs.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use proto::{SampledToken, SamplingParams, StepReply};
-use scheduler::{CacheScope, Limits, Scheduler, SequenceSpec, Step, Tenant};
+use scheduler::{Limits, PrefixScope, Prompt, Scheduler, SequenceSpec, Step, Tenant};
 
 const BLOCK_SIZE_TOKENS: u32 = 16;
 
@@ -51,7 +52,7 @@ impl Rows {
 
     fn submit(&mut self) {
         self.next_token_id += self.prompt_len;
-        let prompt = (self.next_token_id..self.next_token_id + self.prompt_len).collect();
+        let prompt: Arc<[u32]> = (self.next_token_id..self.next_token_id + self.prompt_len).collect();
         self.scheduler.submit(spec(prompt, self.max_new_tokens), Instant::now()).expect("there is room for it");
     }
 
@@ -74,19 +75,19 @@ impl Rows {
 struct CachedPrompt {
     scheduler: Scheduler,
     /// What is cached of it, and the token that is read in any case.
-    prompt: Vec<u32>,
+    prompt: Arc<[u32]>,
 }
 
 impl CachedPrompt {
     /// A cache of `num_blocks` blocks with `num_cached` tokens of a prompt in it, and half of the rest filled with others.
     fn new(num_blocks: u32, num_cached: u32) -> Self {
         let mut scheduler = Scheduler::new(limits(1, num_cached + 1, num_blocks));
-        let prompt: Vec<u32> = (0..=num_cached).collect();
+        let prompt: Arc<[u32]> = (0..=num_cached).collect();
         let num_others = (num_blocks - num_cached / BLOCK_SIZE_TOKENS) / 2 / 4;
         let other_len = 4 * BLOCK_SIZE_TOKENS;
         let first_ids = (1..=num_others).map(|other| num_cached + other * other_len);
         let others = first_ids.map(|first_id| (first_id..first_id + other_len).collect());
-        for prompt in others.chain([prompt.clone()]) {
+        for prompt in others.chain([Arc::clone(&prompt)]) {
             scheduler.submit(spec(prompt, 1), Instant::now()).expect("there is room for it");
             let step = scheduler.schedule(Instant::now()).expect("there is work");
             scheduler.apply(reply(&step)).expect("the reply fits the step");
@@ -97,7 +98,7 @@ impl CachedPrompt {
     /// Submits the prompt, schedules it and cancels it. Returns how many of its tokens were found.
     fn visit(&mut self) -> usize {
         let now = Instant::now();
-        let id = self.scheduler.submit(spec(self.prompt.clone(), 1), now).expect("there is room for it");
+        let id = self.scheduler.submit(spec(Arc::clone(&self.prompt), 1), now).expect("there is room for it");
         let step = self.scheduler.schedule(now).expect("there is work");
         self.scheduler.cancel(id);
         self.scheduler.apply(reply(&step)).expect("the reply fits the step");
@@ -117,16 +118,15 @@ fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -
     }
 }
 
-fn spec(prompt: Vec<u32>, max_new_tokens: u32) -> SequenceSpec {
+fn spec(token_ids: Arc<[u32]>, max_new_tokens: u32) -> SequenceSpec {
     SequenceSpec {
-        prompt,
+        prompt: Prompt { token_ids, scope: PrefixScope::SHARED },
         sampling: SamplingParams::greedy(),
         max_new_tokens,
         ignores_eos: true,
         deadline: None,
         is_masked: false,
         tenant: Tenant::default(),
-        cache_scope: CacheScope::default(),
     }
 }
 

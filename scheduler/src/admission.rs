@@ -13,6 +13,7 @@ use crate::frame_room::FrameRoom;
 use crate::kv_pool::Prefix;
 use crate::rows::SlotId;
 use crate::running::{Admission, Running};
+use crate::sequence::Sequence;
 use crate::{Event, Scheduler, SequenceEvent, SequenceSpec, Step};
 
 /// Younger sequences that may be admitted before one for which there is no room.
@@ -22,7 +23,7 @@ const LOOKAHEAD: usize = 64;
 
 /// Blocks that a sequence may need in the end. The last token made is never read again and needs no place.
 pub(crate) fn most_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
-    let prompt_tokens = u32::try_from(spec.prompt.len()).unwrap_or(u32::MAX);
+    let prompt_tokens = u32::try_from(spec.prompt.token_ids.len()).unwrap_or(u32::MAX);
     let kv_tokens = prompt_tokens.saturating_add(spec.max_new_tokens).saturating_sub(1);
     kv_tokens.div_ceil(block_size_tokens)
 }
@@ -67,10 +68,11 @@ impl Scheduler {
             }
             let is_blocked = sequence.blocked_since == Some(self.pool.num_returns());
             // The last token is read in any case: the next one is made of it.
-            let readable = &sequence.tokens[..sequence.tokens.len() - 1];
-            let scope = sequence.cache_scope;
+            let num_readable = sequence.num_tokens() - 1;
+            let Sequence { scope, tokens, .. } = sequence;
             let is_alone = is_blocked || sequence.wants_prompt_logprobs();
-            let prefix = if is_alone { Prefix::nothing(scope) } else { self.pool.lookup(scope, readable) };
+            let prefix =
+                if is_alone { Prefix::nothing(*scope) } else { self.pool.lookup(*scope, tokens, num_readable) };
             if prefix.is_being_read {
                 continue;
             }

@@ -52,7 +52,7 @@ impl FrameRoom {
 
 /// What the first chunk of a sequence takes at most, whatever part of it is cached.
 fn opening_bytes(sequence: &Sequence, block_size_tokens: u32) -> usize {
-    let num_tokens = sequence.tokens.len();
+    let num_tokens = sequence.num_tokens() as usize;
     let num_blocks = num_tokens / block_size_tokens as usize + 1;
     let num_biases = sequence.sampling.logit_bias.len();
     ROW_BYTES + num_tokens * TOKEN_BYTES + num_blocks * BLOCK_BYTES + num_biases * LOGIT_BIAS_BYTES

@@ -11,12 +11,14 @@
 //!
 //! A block that is forgotten ([`KvPool::forget`]) goes the same way, but no sequence finds it.
 
-use crate::prefix_tree::{BlockId, CacheScope, NodeId, Parent, PrefixTree};
+use crate::PrefixScope;
+use crate::prefix_tree::{BlockId, NodeId, Parent, PrefixTree};
+use crate::tokens::Tokens;
 
 /// All blocks.
 #[derive(Debug)]
 pub(crate) struct KvPool {
-    block_size: usize,
+    block_size: u32,
     free: Vec<BlockId>,
     is_free: Vec<bool>,
     /// `None` where prompts are never shared.
@@ -27,21 +29,21 @@ pub(crate) struct KvPool {
 }
 
 /// The blocks of one sequence.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct BlockTable {
     /// In order of position.
     blocks: Vec<BlockId>,
     /// The sequence's tokens in the prefix cache, from the first block on. Where another sequence has computed the same
     /// tokens at the same time, a node has another block than this one: a twin of it.
     path: Vec<NodeId>,
-    scope: CacheScope,
+    scope: PrefixScope,
     num_twins: u32,
 }
 
 /// What the prefix cache has of a prompt.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Prefix {
-    scope: CacheScope,
+    scope: PrefixScope,
     pub(crate) nodes: Vec<NodeId>,
     /// The next block is being computed in this very step.
     pub(crate) is_being_read: bool,
@@ -49,7 +51,7 @@ pub(crate) struct Prefix {
 
 impl Prefix {
     /// Nothing of a sequence of this scope.
-    pub(crate) fn nothing(scope: CacheScope) -> Self {
+    pub(crate) fn nothing(scope: PrefixScope) -> Self {
         Self { scope, nodes: Vec::new(), is_being_read: false }
     }
 }
@@ -65,7 +67,7 @@ impl KvPool {
     /// Blocks `0..num_blocks`, all free.
     pub(crate) fn new(num_blocks: u32, block_size_tokens: u32, caches_prefixes: bool) -> Self {
         Self {
-            block_size: block_size_tokens as usize,
+            block_size: block_size_tokens,
             free: (0..num_blocks).rev().map(BlockId).collect(),
             is_free: vec![true; num_blocks as usize],
             tree: caches_prefixes.then(|| PrefixTree::new(num_blocks, block_size_tokens)),
@@ -79,12 +81,13 @@ impl KvPool {
         self.step += 1;
     }
 
-    /// The longest prefix of `tokens` in whole blocks that the cache has in this scope.
-    pub(crate) fn lookup(&self, scope: CacheScope, tokens: &[u32]) -> Prefix {
+    /// The longest prefix in whole blocks of the first `num_tokens` tokens that the cache has in this scope.
+    pub(crate) fn lookup(&self, scope: PrefixScope, tokens: &Tokens, num_tokens: u32) -> Prefix {
         let mut prefix = Prefix::nothing(scope);
         let Some(tree) = &self.tree else { return prefix };
-        for tokens in tokens.chunks_exact(self.block_size) {
-            let Some(node) = tree.child(parent(scope, &prefix.nodes), tokens) else { break };
+        for start in (0..num_tokens / self.block_size).map(|block| block * self.block_size) {
+            let tokens = tokens.range(start..start + self.block_size);
+            let Some(node) = tree.child(parent(scope, &prefix.nodes), &tokens) else { break };
             if tree.computed_in(node) == self.step {
                 prefix.is_being_read = true;
                 break;
@@ -146,22 +149,24 @@ impl KvPool {
         Some(block)
     }
 
-    /// Puts the full blocks of a table into the prefix cache. `tokens` are those whose keys and values are written by the
-    /// steps scheduled so far.
-    pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &[u32]) {
+    /// Puts the full blocks of a table into the prefix cache. Keys and values of the first `num_tokens` of its tokens are
+    /// written by the steps scheduled so far.
+    pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &Tokens, num_tokens: u32) {
         let Some(tree) = &mut self.tree else { return };
-        if tokens.len() / self.block_size <= table.path.len() {
+        let (num_cached, num_full) = (count(table.path.len()), num_tokens / self.block_size);
+        if num_full <= num_cached {
             return;
         }
-        for tokens in tokens.chunks_exact(self.block_size).skip(table.path.len()) {
+        for start in (num_cached..num_full).map(|block| block * self.block_size) {
+            let tokens = tokens.range(start..start + self.block_size);
             let parent = parent(table.scope, &table.path);
             let own = table.blocks[table.path.len()];
-            let node = if let Some(node) = tree.child(parent, tokens) {
+            let node = if let Some(node) = tree.child(parent, &tokens) {
                 tree.refer(node);
                 table.num_twins += 1;
                 node
             } else {
-                tree.insert(parent, own, tokens, self.step)
+                tree.insert(parent, own, &tokens, self.step)
             };
             table.path.push(node);
         }
@@ -231,7 +236,7 @@ impl KvPool {
 }
 
 /// What comes before the next block of a path.
-fn parent(scope: CacheScope, path: &[NodeId]) -> Parent {
+fn parent(scope: PrefixScope, path: &[NodeId]) -> Parent {
     path.last().map_or(Parent::Root(scope), |node| Parent::Node(*node))
 }
 

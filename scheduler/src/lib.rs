@@ -22,6 +22,7 @@ mod frame_room;
 mod kv_pool;
 mod prefill;
 mod prefix_tree;
+mod prompt;
 mod queue;
 mod rows;
 mod running;
@@ -31,6 +32,7 @@ mod stopping;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -38,7 +40,7 @@ use std::time::Instant;
 use proto::StepReply;
 
 pub use event::{Event, SequenceEvent};
-pub use prefix_tree::CacheScope;
+pub use prompt::{PrefixScope, Prompt, ScopeParts};
 pub use sequence::{SequenceId, SequenceSpec};
 pub use step::{Phase, ReplyMismatch, Step};
 pub use stopping::FinishReason;
@@ -134,7 +136,7 @@ impl Scheduler {
     /// When it could never run.
     pub fn submit(&mut self, spec: SequenceSpec, now: Instant) -> Result<SequenceId, SubmitError> {
         let num_blocks = admission::most_blocks(&spec, self.limits.block_size_tokens);
-        let has_work = !spec.prompt.is_empty() && spec.max_new_tokens > 0;
+        let has_work = !spec.prompt.token_ids.is_empty() && spec.max_new_tokens > 0;
         if num_blocks > self.limits.num_blocks || !has_work {
             return Err(SubmitError { num_blocks, max_blocks: self.limits.num_blocks });
         }

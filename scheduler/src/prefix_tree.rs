@@ -10,6 +10,8 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::PrefixScope;
+
 /// A page of the KV cache. Its bytes are with the shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockId(pub(crate) u32);
@@ -18,14 +20,10 @@ pub(crate) struct BlockId(pub(crate) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(u32);
 
-/// Sequences of one scope share what they have in common; others do not find it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct CacheScope(pub u64);
-
 /// Where a block comes: behind another one, or first in a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Parent {
-    Root(CacheScope),
+    Root(PrefixScope),
     Node(NodeId),
 }
 
@@ -203,7 +201,7 @@ impl PrefixTree {
 impl Node {
     const UNUSED: Self = Self {
         block: BlockId(u32::MAX),
-        parent: Parent::Root(CacheScope(0)),
+        parent: Parent::Root(PrefixScope::SHARED),
         num_references: 0,
         num_children: 0,
         computed_in: 0,

@@ -8,6 +8,8 @@
 //!
 //! What is to be read is the prompt, and for a sequence that was preempted the tokens that it had made.
 
+use std::ops::Range;
+
 use proto::{DecodeRow, PromptChunk, SamplingParams};
 
 use crate::kv_pool::{BlockTable, KvPool};
@@ -75,7 +77,7 @@ impl Running {
     /// Puts its full blocks whose tokens are known into the prefix cache.
     pub(crate) fn cache(&mut self, pool: &mut KvPool) {
         let num_known = self.num_written.min(self.sequence.num_tokens());
-        pool.cache(&mut self.table, &self.sequence.tokens[..num_known as usize]);
+        pool.cache(&mut self.table, &self.sequence.tokens, num_known);
     }
 
     /// Adds its row to a step, with the block that it needs now.
@@ -99,7 +101,7 @@ impl Running {
     /// Adds what was planned from `start` on to a step.
     pub(crate) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
         let is_first = !std::mem::replace(&mut self.is_open, true);
-        let ids = |range: std::ops::Range<u32>| self.sequence.tokens[range.start as usize..range.end as usize].to_vec();
+        let ids = |range: Range<u32>| self.sequence.tokens.range(range).into_owned();
         let mut chunk = PromptChunk {
             slot: slot.0,
             position: start,

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use proto::{PromptLogprobs, SamplingParams};
 
-use crate::{CacheScope, Tenant};
+use crate::tokens::Tokens;
+use crate::{PrefixScope, Prompt, Tenant};
 
 /// Names a sequence; larger is younger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,8 +14,8 @@ pub struct SequenceId(pub u64);
 /// What a sequence is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceSpec {
-    /// Token ids to read, at least one.
-    pub prompt: Vec<u32>,
+    /// Token ids to read, and who may share their keys and values.
+    pub prompt: Prompt,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Tokens to make at most, at least one.
@@ -27,8 +28,6 @@ pub struct SequenceSpec {
     pub is_masked: bool,
     /// Whose it is: those who share the server wait side by side.
     pub tenant: Tenant,
-    /// Only sequences of the same scope share the blocks of what they have in common.
-    pub cache_scope: CacheScope,
 }
 
 /// A sequence that waits or runs.
@@ -43,14 +42,13 @@ pub(crate) struct Sequence {
     pub(crate) tenant: Tenant,
     /// Its turn in the queue; sequences with the same have come at the same time, so to speak.
     pub(crate) turn: u64,
-    pub(crate) cache_scope: CacheScope,
+    pub(crate) scope: PrefixScope,
     /// Which tokens may come next; until the next one is known.
     mask: Option<Vec<u8>>,
     /// When it was submitted.
     pub(crate) since: Instant,
     /// The prompt, and the tokens made whose replies have come.
-    pub(crate) tokens: Vec<u32>,
-    prompt_len: u32,
+    pub(crate) tokens: Tokens,
     /// Prompt tokens whose log-probabilities have been reported.
     num_prompt_logprobs: u32,
     /// It has run before.
@@ -64,8 +62,8 @@ pub(crate) struct Sequence {
 impl Sequence {
     /// A sequence that nothing has happened to.
     pub(crate) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
-        let SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked, tenant, cache_scope } =
-            spec;
+        let SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked, tenant } = spec;
+        let Prompt { token_ids, scope } = prompt;
         Self {
             id,
             sampling,
@@ -75,12 +73,10 @@ impl Sequence {
             is_masked,
             tenant,
             turn: 0,
-            cache_scope,
+            scope,
             mask: None,
             since,
-            // A prompt has fewer than 2^32 tokens: its blocks were counted in u32.
-            prompt_len: prompt.len() as u32,
-            tokens: prompt,
+            tokens: Tokens::new(token_ids),
             num_prompt_logprobs: 0,
             was_admitted: false,
             num_overtaken: 0,
@@ -90,12 +86,12 @@ impl Sequence {
 
     /// Tokens known: its prompt's, and those it made.
     pub(crate) fn num_tokens(&self) -> u32 {
-        self.tokens.len() as u32
+        self.tokens.len()
     }
 
     /// Tokens that it made and whose replies have come.
     pub(crate) fn num_new_tokens(&self) -> u32 {
-        self.num_tokens() - self.prompt_len
+        self.tokens.num_made()
     }
 
     /// Notes which tokens may come next. False where any may, or that is known already.
@@ -130,13 +126,13 @@ impl Sequence {
 
     /// Whether log-probabilities of its prompt are still to come, so that all of it must be computed.
     pub(crate) fn wants_prompt_logprobs(&self) -> bool {
-        self.sampling.wants_prompt_logprobs && self.num_prompt_logprobs < self.prompt_len
+        self.sampling.wants_prompt_logprobs && self.num_prompt_logprobs < self.tokens.prompt_len()
     }
 
     /// Of a report on the tokens from `position` on, what it says of those of the prompt that were not reported before.
     pub(crate) fn unreported(&mut self, position: u32, mut report: PromptLogprobs) -> PromptLogprobs {
         let PromptLogprobs { logprobs, top_tokens, slot: _ } = &mut report;
-        let num_of_prompt = self.prompt_len.saturating_sub(position) as usize;
+        let num_of_prompt = self.tokens.prompt_len().saturating_sub(position) as usize;
         let num_known = self.num_prompt_logprobs.saturating_sub(position) as usize;
         keep(logprobs, num_known, num_of_prompt);
         keep(top_tokens, num_known, num_of_prompt);

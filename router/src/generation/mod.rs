@@ -12,13 +12,13 @@ mod report;
 mod stream;
 mod timings;
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use scheduler::{CacheScope, SequenceSpec, Tenant};
+use scheduler::{PrefixScope, Prompt, ScopeParts, SequenceSpec, Tenant};
 
 use crate::batcher::BatcherHandle;
 use crate::config::RequestLimits;
@@ -246,7 +246,7 @@ impl Generator {
         let mut report = Report::new(&self.metrics, &request.request_id);
         let prepared = async {
             let valid = self.validator.validate(&request.prompt, &request.options).await?;
-            // Every sequence reads its own copy, and what is read of them shares one.
+            // All sequences share the prompt; what goes of it to the shards is a copy for each.
             let token_bytes = size_of_val(&*valid.prompt).saturating_mul(request.num_sequences() as usize + 1);
             if let Some(memory) = self.validator.memory_for(token_bytes).await? {
                 permit.keep(memory);
@@ -282,27 +282,23 @@ impl Generator {
         let seed = (!sampling.is_greedy).then_some(sampling.seed);
         let ValidRequest { prompt, max_new_tokens, ignores_eos, grammar, .. } = valid;
         let permit = permit.split(1).ok_or(GenerationError::Overloaded)?;
+        let scope = self.scope(permit.tenant(), request.options.cache_salt.as_deref());
         let spec = SequenceSpec {
-            prompt: prompt.to_vec(),
+            prompt: Prompt { token_ids: Arc::clone(prompt), scope },
             sampling,
             max_new_tokens: *max_new_tokens,
             ignores_eos: *ignores_eos,
             is_masked: grammar.is_some(),
             deadline: self.request_timeout.and_then(|timeout| request.received_at.checked_add(timeout)),
             tenant: permit.tenant(),
-            cache_scope: self.cache_scope(permit.tenant(), request.options.cache_salt.as_deref()),
         };
         let events = self.batcher.submit(spec, grammar.as_ref(), permit).await?;
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)
     }
 
     /// Where in the prefix cache a sequence looks for its prompt.
-    fn cache_scope(&self, tenant: Tenant, salt: Option<&str>) -> CacheScope {
-        let tenant = self.separates_tenants.then_some(tenant);
-        if tenant.is_none() && salt.is_none() {
-            return CacheScope::default();
-        }
-        CacheScope(self.hasher.hash_one((tenant, salt)))
+    fn scope(&self, tenant: Tenant, salt: Option<&str>) -> PrefixScope {
+        PrefixScope::new(ScopeParts { tenant: self.separates_tenants.then_some(tenant), salt }, &self.hasher)
     }
 }
 

@@ -6,13 +6,14 @@
 //! end within as many steps as they have tokens to read and to make.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proto::{Command, PromptLogprobs, SamplingParams, StepReply, command, frame};
 
 use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
-use super::{EOS, limits};
+use super::{EOS, limits, scope};
 use crate::*;
 
 /// Histories of a run: as many as the variable `HILO_HISTORIES` says.
@@ -24,7 +25,7 @@ fn num_histories() -> u32 {
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Submit {
-        prompt: Prompt,
+        prompt: PromptShape,
         max_new_tokens: u32,
         wants_prompt_logprobs: bool,
         ignores_eos: bool,
@@ -45,22 +46,22 @@ enum Action {
 
 /// The first tokens of a story that many prompts begin with, then tokens of its own.
 #[derive(Debug, Clone, Copy)]
-struct Prompt {
+struct PromptShape {
     story: u32,
     shared_len: u32,
     own: u32,
     own_len: u32,
 }
 
-impl Prompt {
-    fn tokens(self) -> Vec<u32> {
+impl PromptShape {
+    fn token_ids(self) -> Arc<[u32]> {
         let shared = (0..self.shared_len).map(|i| 100 + self.story * 100 + i);
         shared.chain((0..self.own_len).map(|i| 1000 + self.own * 100 + i)).collect()
     }
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let prompt = (0..2u32, 0..24u32, 0..3u32, 1..8u32).prop_map(|(story, shared_len, own, own_len)| Prompt {
+    let prompt = (0..2u32, 0..24u32, 0..3u32, 1..8u32).prop_map(|(story, shared_len, own, own_len)| PromptShape {
         story,
         shared_len,
         own,
@@ -172,14 +173,14 @@ impl Simulation {
     fn act(&mut self, action: Action) {
         match action {
             Action::Submit { prompt, max_new_tokens, wants_prompt_logprobs, ignores_eos, seconds, is_masked } => {
-                let prompt = prompt.tokens();
+                let scope = scope(u32::from(max_new_tokens % 3 == 0));
+                let prompt = Prompt { token_ids: prompt.token_ids(), scope };
                 let seed = if is_masked { MASKED } else { 0 };
                 let prompt_top_n_tokens = u32::from(wants_prompt_logprobs && max_new_tokens % 2 == 0);
                 let sampling =
                     SamplingParams { wants_prompt_logprobs, prompt_top_n_tokens, seed, ..SamplingParams::greedy() };
                 let deadline = seconds.map(|seconds| self.now + Duration::from_secs(seconds));
                 let tenant = Tenant::new(u32::from(max_new_tokens % 4 == 0));
-                let cache_scope = CacheScope(u64::from(max_new_tokens % 3 == 0));
                 self.submit(SequenceSpec {
                     prompt,
                     sampling,
@@ -188,7 +189,6 @@ impl Simulation {
                     deadline,
                     is_masked,
                     tenant,
-                    cache_scope,
                 });
             }
             Action::Cancel(index) => {
@@ -226,7 +226,7 @@ impl Simulation {
         let now = self.now;
         self.note(|| Entry::Submit(spec.clone(), now, result.clone()));
         if let Ok(id) = result {
-            let expected = completion(&spec.prompt, spec.max_new_tokens, spec.ignores_eos);
+            let expected = completion(&spec.prompt.token_ids, spec.max_new_tokens, spec.ignores_eos);
             let reader =
                 Reader { spec, expected, num_seen: 0, num_prompt_logprobs: 0, was_admitted: false, masked_at: None };
             assert!(self.readers.insert(id, reader).is_none());
@@ -236,7 +236,7 @@ impl Simulation {
     /// A mask is taken once for each token, and only where one is wanted.
     fn set_mask(&mut self, id: SequenceId) {
         let Some(reader) = self.readers.get_mut(&id) else { return };
-        let num_known = reader.spec.prompt.len() + reader.num_seen;
+        let num_known = reader.spec.prompt.token_ids.len() + reader.num_seen;
         let is_new = reader.masked_at.replace(num_known) != Some(num_known);
         let expected = reader.spec.is_masked && is_new;
         let mask = mask_behind(num_known as u32);
@@ -299,7 +299,7 @@ impl Simulation {
         match kind {
             SequenceEvent::Admitted { num_prompt_tokens, num_cached, .. } => {
                 assert!(!std::mem::replace(&mut reader.was_admitted, true), "admitted twice");
-                assert_eq!(num_prompt_tokens as usize, reader.spec.prompt.len());
+                assert_eq!(num_prompt_tokens as usize, reader.spec.prompt.token_ids.len());
                 assert!(num_cached < num_prompt_tokens);
                 self.num_cached += num_cached;
             }
@@ -330,7 +330,7 @@ impl Simulation {
                 assert_eq!(finish, expected_finish);
                 assert_eq!(
                     *num_prompt_logprobs,
-                    if spec.sampling.wants_prompt_logprobs { spec.prompt.len() } else { 0 }
+                    if spec.sampling.wants_prompt_logprobs { spec.prompt.token_ids.len() } else { 0 }
                 );
             }
         }
@@ -344,7 +344,9 @@ impl Simulation {
         // A masked sequence waits for its token before the next.
         let steps_per_token = |reader: &Reader| if reader.spec.is_masked { self.window } else { 1 };
         let work = |reader: &Reader| {
-            reader.spec.prompt.len() + reader.spec.max_new_tokens as usize * steps_per_token(reader) + self.window
+            reader.spec.prompt.token_ids.len()
+                + reader.spec.max_new_tokens as usize * steps_per_token(reader)
+                + self.window
         };
         let most_rounds = self.readers.values().map(work).sum::<usize>() + 2;
         for _ in 0..most_rounds {
@@ -406,7 +408,7 @@ proptest! {
 fn histories_share_preempt_and_fail() {
     let mut simulation = Simulation::new(limits(5, 20, 16), 2, true);
     for own in 0..30 {
-        let prompt = Prompt { story: own % 2, shared_len: 12, own, own_len: 3 };
+        let prompt = PromptShape { story: own % 2, shared_len: 12, own, own_len: 3 };
         let submit = Action::Submit {
             prompt,
             max_new_tokens: 19,

@@ -5,6 +5,7 @@ mod shard_model;
 mod sharing;
 mod tenants;
 
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
 
 use proto::{PromptLogprobs, SampledToken, SamplingParams, StepReply, command};
@@ -31,17 +32,27 @@ fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -
     }
 }
 
+/// A prompt of these tokens that shares them with everybody.
+fn prompt_of(token_ids: impl IntoIterator<Item = u32>) -> Prompt {
+    Prompt { token_ids: token_ids.into_iter().collect(), scope: PrefixScope::SHARED }
+}
+
+/// The scope of everybody for 0, else one of its own.
+fn scope(number: u32) -> PrefixScope {
+    let tenant = (number > 0).then(|| Tenant::new(number));
+    PrefixScope::new(ScopeParts { tenant, salt: None }, &BuildHasherDefault::<DefaultHasher>::default())
+}
+
 /// A prompt that shares no block with one of another length.
 fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
     SequenceSpec {
-        prompt: (0..prompt_len).map(|i| 100 * prompt_len + i).collect(),
+        prompt: prompt_of((0..prompt_len).map(|i| 100 * prompt_len + i)),
         sampling: SamplingParams::greedy(),
         max_new_tokens,
         ignores_eos: true,
         deadline: None,
         is_masked: false,
         tenant: Tenant::default(),
-        cache_scope: CacheScope::default(),
     }
 }
 
@@ -174,7 +185,7 @@ fn who_has_no_room_is_overtaken_a_bounded_number_of_times() {
     let large = rig.submit(spec(25, 2));
     let mut num_overtaken = 0;
     for round in 0..1000 {
-        rig.submit(SequenceSpec { prompt: vec![5000 + round], ..spec(1, 1) });
+        rig.submit(SequenceSpec { prompt: prompt_of([5000 + round]), ..spec(1, 1) });
         let (_, events) = rig.next();
         let admitted: Vec<_> =
             events.iter().filter(|event| matches!(event.kind, SequenceEvent::Admitted { .. })).map(|e| e.id).collect();
@@ -183,7 +194,7 @@ fn who_has_no_room_is_overtaken_a_bounded_number_of_times() {
         }
         num_overtaken += admitted.len() as u32;
         if round % 10 == 9 {
-            rig.submit(SequenceSpec { prompt: vec![7000 + round; 9], ..spec(9, 20) });
+            rig.submit(SequenceSpec { prompt: prompt_of([7000 + round; 9]), ..spec(9, 20) });
         }
     }
     assert!((1..=admission::MAX_OVERTAKEN).contains(&num_overtaken), "{num_overtaken} went before it");

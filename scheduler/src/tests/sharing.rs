@@ -3,12 +3,12 @@
 use proto::RowFailure;
 use proto::row_failure::Kind;
 
-use super::{BLOCK, Rig, SequenceSpec, chunk_lens, limits, num_tokens, spec};
+use super::{BLOCK, Rig, SequenceSpec, chunk_lens, limits, num_tokens, prompt_of, spec};
 use crate::*;
 
 /// `len` tokens that begin like all others, then some of one's own.
 fn prompt(len: u32, own: &[u32]) -> SequenceSpec {
-    SequenceSpec { prompt: (0..len).chain(own.iter().copied()).collect(), ..spec(1, 3) }
+    SequenceSpec { prompt: prompt_of((0..len).chain(own.iter().copied())), ..spec(1, 3) }
 }
 
 fn drain(rig: &mut Rig) {
@@ -49,7 +49,7 @@ fn the_next_turn_of_a_conversation_reads_only_what_is_new() {
     let mut conversation: Vec<u32> = (0..10).collect();
     let mut num_old = 0;
     for turn in 0..5 {
-        rig.submit(SequenceSpec { prompt: conversation.clone(), max_new_tokens: 10, ..spec(1, 1) });
+        rig.submit(SequenceSpec { prompt: prompt_of(conversation.iter().copied()), max_new_tokens: 10, ..spec(1, 1) });
         let before = rig.shard.num_read;
         while rig.usage().num_waiting + rig.usage().num_running > 0 {
             let (_, events) = rig.next();
@@ -110,7 +110,7 @@ fn without_a_cache_everything_is_read() {
 #[test]
 fn the_least_recently_used_prompt_is_forgotten_first() {
     let mut rig = Rig::new(limits(1, 100, 10));
-    let story = |first: u32| SequenceSpec { prompt: (first..first + 12).collect(), max_new_tokens: 1, ..spec(1, 1) };
+    let story = |first: u32| SequenceSpec { prompt: prompt_of(first..first + 12), max_new_tokens: 1, ..spec(1, 1) };
     let mut run = |first| {
         rig.submit(story(first));
         let lens = chunk_lens(&rig.next().0);
@@ -170,7 +170,7 @@ fn tokens_under_way_of_a_sequence_that_gave_way_are_dropped_and_made_again() {
         }
     }
     assert!(num_preempted > 0 && first < second);
-    let alone = |spec: SequenceSpec| super::shard_model::completion(&spec.prompt, 6, true);
+    let alone = |spec: SequenceSpec| super::shard_model::completion(&spec.prompt.token_ids, 6, true);
     assert_eq!(tokens, [alone(spec(7, 6)), alone(spec(6, 6))]);
 }
 
@@ -198,7 +198,7 @@ fn blocks_that_are_not_finite_are_read_anew() {
         assert_eq!(found, num_cached, "{kind:?}");
         drain(&mut rig);
         // What is forgotten is evicted first, and every block can be had.
-        rig.submit(SequenceSpec { prompt: (9000..9190).collect(), ..spec(1, 10) });
+        rig.submit(SequenceSpec { prompt: prompt_of(9000..9190), ..spec(1, 10) });
         drain(&mut rig);
         assert_eq!(rig.usage().num_used_blocks, 0);
     }

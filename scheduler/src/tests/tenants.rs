@@ -1,6 +1,6 @@
 //! Several tenants: they take turns in the queue, and share blocks only within a scope.
 
-use super::{Rig, SequenceSpec, limits, spec};
+use super::{Rig, SequenceSpec, limits, scope, spec};
 use crate::*;
 
 fn of(tenant: u32) -> SequenceSpec {
@@ -54,9 +54,10 @@ fn a_tenant_alone_is_served_in_order() {
 #[test]
 fn another_scope_finds_nothing() {
     let mut rig = Rig::new(limits(1, 100, 50));
-    let of_scope = |scope| SequenceSpec { cache_scope: CacheScope(scope), ..spec(9, 1) };
-    let mut num_cached = |scope| {
-        rig.submit(of_scope(scope));
+    let mut num_cached = |number| {
+        let mut spec = spec(9, 1);
+        spec.prompt.scope = scope(number);
+        rig.submit(spec);
         let (step, _) = rig.next();
         let num_cached = step.chunks[0].cached_token_ids.len();
         while rig.usage().num_running > 0 {
