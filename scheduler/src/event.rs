@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proto::{PromptLogprobs, SampledToken};
 
-use crate::{FinishReason, SequenceId};
+use crate::{SequenceId, TokenFinish};
 
 /// Something happened to one sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +26,7 @@ pub enum SequenceEvent {
     /// Log-probabilities of the next tokens of its prompt; not-a-number for the very first.
     PromptLogprobs(PromptLogprobs),
     /// It grew by a token; with a reason, that was the last one.
-    Token { token: SampledToken, finish: Option<FinishReason> },
+    Token { token: SampledToken, finish: Option<TokenFinish> },
     /// It cannot go on.
     Failed(String),
     /// Its deadline has passed.

@@ -43,7 +43,7 @@ pub use event::{Event, SequenceEvent};
 pub use prompt::{PrefixScope, Prompt, ScopeParts};
 pub use sequence::{SequenceId, SequenceSpec};
 pub use step::{Phase, ReplyMismatch, Step};
-pub use stopping::FinishReason;
+pub use stopping::TokenFinish;
 pub use tenant::Tenant;
 
 use kv_pool::KvPool;

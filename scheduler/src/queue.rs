@@ -3,8 +3,7 @@
 //! Tenants take turns by fair queuing (Demers, Keshav and Shenker, 1989): a sequence gets the turn after its tenant's
 //! last one, but never a turn that has passed. A tenant with many sequences delays its own, not those of others.
 //!
-//! How many there can be is bounded by the permits of `generation` and of the batcher. Who may leave is decided in
-//! `admission`.
+//! How many there can be is bounded by the permits of the router. Who may leave is decided in `admission`.
 
 use std::collections::{HashMap, VecDeque};
 

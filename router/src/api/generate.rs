@@ -4,12 +4,11 @@
 //! when they are empty are left out; keys that it sends as `null` are `null`.
 
 use proto::SamplingDefaults;
-use scheduler::FinishReason;
 use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::{GenerateParameters, RequestContext};
-use crate::generation::{Completion, Finish, GenerationRequest, Piece, PromptToken, Token};
+use crate::generation::{Completion, Finish, FinishReason, GenerationRequest, Piece, PromptToken, Token};
 use crate::validation::PromptInput;
 
 /// Body of `POST /generate` and `POST /generate_stream`.

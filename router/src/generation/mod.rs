@@ -31,7 +31,7 @@ pub(crate) use best_of::Outcome;
 pub(crate) use error::GenerationError;
 pub(crate) use permits::{Permit, Permits};
 pub(crate) use report::{RequestId, Trace};
-pub(crate) use stream::{Completion, Finish, Piece, PromptToken, Token};
+pub(crate) use stream::{Completion, Finish, FinishReason, Piece, PromptToken, Token};
 pub(crate) use timings::Timings;
 
 use report::Report;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use proto::{PromptLogprobs, SampledToken, TopTokens};
-use scheduler::{FinishReason, SequenceEvent};
+use scheduler::{SequenceEvent, TokenFinish};
 
 use super::timings::{Arrival, Timings};
 use super::{GenerationError, GenerationRequest};
@@ -39,6 +39,17 @@ pub(crate) struct PromptToken {
     pub(crate) logprob: f32,
     /// What else it could have been, best first; empty unless asked for.
     pub(crate) top_tokens: Vec<Token>,
+}
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FinishReason {
+    /// It has as many tokens as were asked for.
+    Length,
+    /// The model ended it.
+    EosToken,
+    /// Its text contains a stop string.
+    StopSequence,
 }
 
 /// How a sequence ended.
@@ -117,6 +128,15 @@ pub(super) struct TokenStream {
     waited: Duration,
     num_cached_tokens: u32,
     first_token_at: Option<Instant>,
+}
+
+impl From<TokenFinish> for FinishReason {
+    fn from(finish: TokenFinish) -> Self {
+        match finish {
+            TokenFinish::Length => Self::Length,
+            TokenFinish::Eos => Self::EosToken,
+        }
+    }
 }
 
 impl Piece {
@@ -253,13 +273,13 @@ impl TokenStream {
         }
     }
 
-    fn token(&mut self, token: &SampledToken, finish: Option<FinishReason>) -> Result<Piece, GenerationError> {
+    fn token(&mut self, token: &SampledToken, finish: Option<TokenFinish>) -> Result<Piece, GenerationError> {
         self.num_tokens += 1;
         self.first_token_at.get_or_insert_with(Instant::now);
         let is_special = self.tokenizer.is_special(token.token_id);
         let mut text = self.detokenizer.push(&self.tokenizer, token.token_id)?;
         let stop = self.stop_strings.push(&text);
-        let finish = finish.or_else(|| stop.map(|_| FinishReason::StopSequence));
+        let finish = finish.map(FinishReason::from).or_else(|| stop.map(|_| FinishReason::StopSequence));
         if finish.is_some() {
             text.push_str(&self.detokenizer.flush(&self.tokenizer)?);
         }

@@ -323,8 +323,8 @@ impl Simulation {
                 *num_seen += 1;
                 let is_eos = token.token_id == EOS && !spec.ignores_eos;
                 let expected_finish = match (*num_seen == spec.max_new_tokens as usize, is_eos) {
-                    (true, _) => Some(FinishReason::Length),
-                    (false, true) => Some(FinishReason::EosToken),
+                    (true, _) => Some(TokenFinish::Length),
+                    (false, true) => Some(TokenFinish::Eos),
                     (false, false) => None,
                 };
                 assert_eq!(finish, expected_finish);

@@ -119,7 +119,7 @@ fn a_sequence_is_read_then_decoded_then_released() {
     let (step, events) = rig.next();
     assert_eq!((step.rows[0].position, step.rows[0].new_blocks.len()), (8, 1));
     let SequenceEvent::Token { finish, .. } = &events[0].kind else { panic!("{events:?}") };
-    assert_eq!((events[0].id, *finish), (id, Some(FinishReason::Length)));
+    assert_eq!((events[0].id, *finish), (id, Some(TokenFinish::Length)));
     // Two blocks are full and stay in the prefix cache; the third is free.
     assert_eq!(rig.usage(), Usage { num_cached_blocks: 2, num_blocks: 10, ..Usage::default() });
     let (step, _) = rig.next();
@@ -204,10 +204,10 @@ fn who_has_no_room_is_overtaken_a_bounded_number_of_times() {
 #[test]
 fn eos_ends_a_sequence_unless_the_length_does() {
     let cases = [
-        (2, false, Some(FinishReason::EosToken)),
-        (1, false, Some(FinishReason::Length)),
+        (2, false, Some(TokenFinish::Eos)),
+        (1, false, Some(TokenFinish::Length)),
         (2, true, None),
-        (1, true, Some(FinishReason::Length)),
+        (1, true, Some(TokenFinish::Length)),
     ];
     for (max_new_tokens, ignores_eos, expected) in cases {
         let mut scheduler = Scheduler::new(limits(1, 10, 10));

@@ -1,11 +1,10 @@
 //! The answer in one piece.
 
-use scheduler::FinishReason;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::generation::Finish;
+use crate::generation::{Finish, FinishReason};
 use crate::text::ToolCall;
 
 /// The answer.

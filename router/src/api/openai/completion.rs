@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use scheduler::FinishReason;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,7 +14,7 @@ use crate::api::nullable::null_as_false;
 use crate::api::schemas;
 use crate::api::sse::write_event;
 use crate::error::ApiError;
-use crate::generation::{Completion, GenerationRequest, Outcome, Piece};
+use crate::generation::{Completion, FinishReason, GenerationRequest, Outcome, Piece};
 use crate::validation::PromptInput;
 
 /// Most sequences for one prompt.

@@ -2,11 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use scheduler::FinishReason;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::generation::Finish;
+use crate::generation::{Finish, FinishReason};
 
 /// Says which answer it is.
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -2,14 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use scheduler::FinishReason;
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{ArrayBuilder, SchemaType};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::item::{Item, Status, new_id};
-use crate::generation::Finish;
+use crate::generation::{Finish, FinishReason};
 
 /// What is known before the answer.
 #[derive(Debug, Clone)]
