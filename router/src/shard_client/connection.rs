@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proto::{Command, HEADER_BYTES, Reply, command, frame, reply};
+use proto::{HEADER_BYTES, Reply, frame, reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -71,21 +71,17 @@ impl Connection {
         }
     }
 
-    /// Sends a command; numbers count up from 1.
+    /// Sends the frame of the command of this number; numbers count up from 1.
     ///
     /// # Errors
-    /// When the socket or the frame's size does not allow it.
-    pub(super) async fn send(&mut self, kind: command::Kind) -> Result<(), ShardClientError> {
-        let rank = self.rank;
-        self.last_sent += 1;
-        let mut buffer = Vec::new();
-        let command = Command { sequence_number: self.last_sent, kind: Some(kind) };
-        frame::encode(&command, &mut buffer).map_err(|source| ShardClientError::Frame { rank, source })?;
-        match self.stream.write_all(&buffer).await {
+    /// When the socket does not allow it.
+    pub(super) async fn send(&mut self, sequence_number: u64, frame: &[u8]) -> Result<(), ShardClientError> {
+        self.last_sent = sequence_number;
+        match self.stream.write_all(frame).await {
             Ok(()) => Ok(()),
             // It may have said why.
             Err(error) if is_closed(&error) => Err(self.broken().await),
-            Err(source) => Err(ShardClientError::Io { rank, source }),
+            Err(source) => Err(ShardClientError::Io { rank: self.rank, source }),
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use proto::{StepDone, StepReply, command, reply};
+use proto::{Command, StepDone, StepReply, command, frame, reply};
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -29,6 +29,8 @@ pub(crate) struct ShardGroup {
     connections: Vec<Connection>,
     /// Commands that not every rank has answered, oldest first.
     pending: VecDeque<Pending>,
+    /// The number of the last command, the same for all ranks.
+    last_sent: u64,
     /// When the oldest of them became the oldest.
     waits_since: Instant,
     /// What went wrong, maybe not yet why, and how long to look for that.
@@ -58,6 +60,7 @@ impl ShardGroup {
         Self {
             connections,
             pending: VecDeque::new(),
+            last_sent: 0,
             waits_since: Instant::now(),
             symptom: None,
             deadlines: StepDeadlines::default(),
@@ -139,6 +142,7 @@ impl ShardGroup {
         Ok(self.answers().await?.1)
     }
 
+    /// Encodes a command once and writes the same bytes to every rank.
     async fn send_one(
         &mut self,
         kind: command::Kind,
@@ -149,7 +153,12 @@ impl ShardGroup {
             self.waits_since = Instant::now();
         }
         self.pending.push_back(Pending { name, deadline });
-        let sends = self.connections.iter_mut().map(|connection| connection.send(kind.clone()));
+        self.last_sent += 1;
+        let sequence_number = self.last_sent;
+        let mut frame = Vec::new();
+        frame::encode(&Command { sequence_number, kind: Some(kind) }, &mut frame)
+            .map_err(|source| ShardClientError::Frame { rank: 0, source })?;
+        let sends = self.connections.iter_mut().map(|connection| connection.send(sequence_number, &frame));
         match tokio::time::timeout(deadline, try_join_all(sends)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.cause(error).await),
