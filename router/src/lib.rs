@@ -22,7 +22,6 @@ mod error;
 mod generation;
 mod grammar;
 mod lifecycle;
-mod masks;
 mod memory;
 mod memory_size;
 mod metrics;

@@ -11,6 +11,8 @@
 //! the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be lost, and it is
 //! seen before the next step is scheduled. When a shard fails, every sequence gets one failure and the loop ends.
 
+mod masks;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,10 +24,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use crate::delivery::{self, EventReceiver, EventSender, TooSlow};
 use crate::generation::Permit;
 use crate::grammar::{CompiledGrammar, GrammarMatcher};
-use crate::masks::{Made, Masked, Masks};
 use crate::memory::Part;
 use crate::metrics::Metrics;
 use crate::shard_client::{ShardClientError, ShardGroup};
+
+use masks::{Made, Masked, Masks};
 
 /// Submissions that may wait for the current step to end; more wait in their own request.
 const QUEUE: usize = 256;

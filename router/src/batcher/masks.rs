@@ -23,7 +23,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Masks on their way.
 #[derive(Debug)]
-pub(crate) struct Masks {
+pub(super) struct Masks {
     quick: JoinSet<Vec<Masked>>,
     slow: JoinSet<Vec<Masked>>,
     aside: Aside,
@@ -32,17 +32,17 @@ pub(crate) struct Masks {
 }
 
 /// A token that was made in a sequence with a grammar.
-pub(crate) struct Made {
-    pub(crate) id: SequenceId,
-    pub(crate) matcher: GrammarMatcher,
-    pub(crate) token_id: u32,
+pub(super) struct Made {
+    pub(super) id: SequenceId,
+    pub(super) matcher: GrammarMatcher,
+    pub(super) token_id: u32,
 }
 
 /// A sequence whose next mask is there, or will never be.
 #[derive(Debug)]
-pub(crate) struct Masked {
-    pub(crate) id: SequenceId,
-    pub(crate) mask: Result<(GrammarMatcher, Vec<u8>), MaskError>,
+pub(super) struct Masked {
+    pub(super) id: SequenceId,
+    pub(super) mask: Result<(GrammarMatcher, Vec<u8>), MaskError>,
 }
 
 /// The mask that a thread is at, and since when.
@@ -50,12 +50,12 @@ pub(crate) struct Masked {
 struct Watch(Arc<Mutex<Option<(MaskStop, Instant)>>>);
 
 impl Masks {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { quick: JoinSet::new(), slow: JoinSet::new(), aside: Aside::new(), until: Instant::now() }
     }
 
     /// Begins to compute what may come behind tokens; the next step waits no longer than `patience`.
-    pub(crate) fn begin(&mut self, made: Vec<Made>, patience: Duration) {
+    pub(super) fn begin(&mut self, made: Vec<Made>, patience: Duration) {
         let (slow, quick): (Vec<Made>, Vec<Made>) = made.into_iter().partition(|made| made.matcher.is_slow());
         for made in slow {
             let aside = self.aside.clone();
@@ -79,12 +79,12 @@ impl Masks {
     }
 
     /// The end of the next step's wait, if it waits.
-    pub(crate) fn hold_back_until(&self) -> Option<Instant> {
+    pub(super) fn hold_back_until(&self) -> Option<Instant> {
         (!self.quick.is_empty() && Instant::now() < self.until).then_some(self.until)
     }
 
     /// The next ones that are there; waits for ever where there are none.
-    pub(crate) async fn next(&mut self) -> Vec<Masked> {
+    pub(super) async fn next(&mut self) -> Vec<Masked> {
         let Self { quick, slow, .. } = self;
         let masked = tokio::select! {
             Some(masked) = quick.join_next() => masked,
