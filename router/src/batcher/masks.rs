@@ -1,16 +1,27 @@
 //! The masks that are being computed: those that are quick, for which the next step waits a moment, and those that were slow
 //! before, which are computed behind everybody's streams and for which nobody waits.
 //!
-//! Door: [`Masks`]. A sequence whose mask takes too long, or whose work is lost, gets an error and nobody else does.
+//! The tokens that may follow in a sequence with a grammar are known when its last token is: then the mask of the next one is
+//! computed on a blocking thread, while the steps that are under way go on without the sequence.
+//!
+//! Doors: [`Masks`] and [`Masked::settle`]. A sequence whose mask takes too long, or whose work is lost, gets an error and
+//! nobody else does.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use scheduler::SequenceId;
+use scheduler::{Event, Scheduler, SequenceEvent, SequenceId};
 use tokio::task::JoinSet;
 
+use super::readers::Readers;
 use crate::aside::Aside;
 use crate::grammar::{GrammarMatcher, MaskError, MaskStop};
+
+/// A step waits so long for masks, so that all rows with grammars stay in the same steps: this share of the time that the
+/// step before it took, within bounds. Most masks take 0.1 ms; a row with a later one misses a step, and the others do not.
+const PATIENCE: f64 = 0.25;
+const MIN_PATIENCE: Duration = Duration::from_micros(300);
+const MAX_PATIENCE: Duration = Duration::from_millis(3);
 
 /// Rows whose masks are computed on one thread; more rows are spread over more threads.
 const MASKS_PER_THREAD: usize = 4;
@@ -32,17 +43,17 @@ pub(super) struct Masks {
 }
 
 /// A token that was made in a sequence with a grammar.
-pub(super) struct Made {
-    pub(super) id: SequenceId,
-    pub(super) matcher: GrammarMatcher,
-    pub(super) token_id: u32,
+struct Made {
+    id: SequenceId,
+    matcher: GrammarMatcher,
+    token_id: u32,
 }
 
 /// A sequence whose next mask is there, or will never be.
 #[derive(Debug)]
 pub(super) struct Masked {
-    pub(super) id: SequenceId,
-    pub(super) mask: Result<(GrammarMatcher, Vec<u8>), MaskError>,
+    id: SequenceId,
+    mask: Result<(GrammarMatcher, Vec<u8>), MaskError>,
 }
 
 /// The mask that a thread is at, and since when.
@@ -54,8 +65,23 @@ impl Masks {
         Self { quick: JoinSet::new(), slow: JoinSet::new(), aside: Aside::new(), until: Instant::now() }
     }
 
-    /// Begins to compute what may come behind tokens; the next step waits no longer than `patience`.
-    pub(super) fn begin(&mut self, made: Vec<Made>, patience: Duration) {
+    /// Begins to compute the masks behind the tokens that a step made in `forward`.
+    pub(super) fn follow(&mut self, events: &[Event], forward: Duration, readers: &mut Readers) {
+        let made = events.iter().filter_map(|Event { id, kind }| match kind {
+            SequenceEvent::Token { token, finish: None } => {
+                Some(Made { id: *id, matcher: readers.take_matcher(*id)?, token_id: token.token_id })
+            }
+            SequenceEvent::Token { finish: Some(_), .. }
+            | SequenceEvent::Admitted { .. }
+            | SequenceEvent::PromptLogprobs(_)
+            | SequenceEvent::Failed(_)
+            | SequenceEvent::TimedOut => None,
+        });
+        self.begin(made.collect(), forward.mul_f64(PATIENCE).clamp(MIN_PATIENCE, MAX_PATIENCE));
+    }
+
+    /// Begins to compute masks; the next step waits no longer than `patience`.
+    fn begin(&mut self, made: Vec<Made>, patience: Duration) {
         let (slow, quick): (Vec<Made>, Vec<Made>) = made.into_iter().partition(|made| made.matcher.is_slow());
         for made in slow {
             let aside = self.aside.clone();
@@ -93,6 +119,24 @@ impl Masks {
         };
         // These tasks only wait for threads; what is lost there has an error already.
         masked.unwrap_or_default()
+    }
+}
+
+impl Masked {
+    /// Hands the mask to the scheduler, and the place in the grammar back. A sequence that cannot go on ends.
+    pub(super) fn settle(self, readers: &mut Readers, scheduler: &mut Scheduler) {
+        let Self { id, mask } = self;
+        match mask {
+            Ok((matcher, mask)) => {
+                if readers.put_matcher(id, matcher) {
+                    scheduler.set_mask(id, mask);
+                }
+            }
+            Err(error) => {
+                scheduler.cancel(id);
+                readers.dispatch(vec![Event { id, kind: SequenceEvent::Failed(error.to_string()) }], scheduler);
+            }
+        }
     }
 }
 

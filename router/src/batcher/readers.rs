@@ -1,0 +1,73 @@
+//! The readers of sequences: where events go, and whose sequences end because nobody reads them.
+//!
+//! Door: [`Readers`]. Each sequence has an event channel that can hold every event the sequence can have, so a slow reader
+//! never stops the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be lost, and it
+//! is seen before the next step is scheduled.
+
+use std::collections::HashMap;
+
+use scheduler::{Event, Scheduler, SequenceEvent, SequenceId};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::delivery::{EventSender, TooSlow};
+use crate::grammar::GrammarMatcher;
+
+/// Readers of the sequences that wait or run.
+#[derive(Debug, Default)]
+pub(super) struct Readers(HashMap<SequenceId, Reader>);
+
+/// The reader of one sequence.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) events: EventSender,
+    /// Given back when the sequence leaves the queue.
+    pub(super) queue_permit: Option<OwnedSemaphorePermit>,
+    /// The place of the sequence in its grammar; not here while the next mask is computed.
+    pub(super) matcher: Option<GrammarMatcher>,
+}
+
+impl Readers {
+    /// Adds the reader of a sequence that was submitted.
+    pub(super) fn insert(&mut self, id: SequenceId, reader: Reader) {
+        self.0.insert(id, reader);
+    }
+
+    /// Takes the place of a sequence in its grammar. `None` where it has no grammar, or has ended.
+    pub(super) fn take_matcher(&mut self, id: SequenceId) -> Option<GrammarMatcher> {
+        self.0.get_mut(&id)?.matcher.take()
+    }
+
+    /// Gives a place in a grammar back. False where the sequence has ended.
+    pub(super) fn put_matcher(&mut self, id: SequenceId, matcher: GrammarMatcher) -> bool {
+        self.0.get_mut(&id).map(|reader| reader.matcher = Some(matcher)).is_some()
+    }
+
+    /// Ends the sequences that nobody reads any more.
+    pub(super) fn cancel_abandoned(&mut self, scheduler: &mut Scheduler) {
+        self.0.retain(|&id, reader| {
+            let is_abandoned = reader.events.is_closed();
+            if is_abandoned {
+                scheduler.cancel(id);
+            }
+            !is_abandoned
+        });
+    }
+
+    /// Hands events on. A sequence whose reader is too slow ends.
+    pub(super) fn dispatch(&mut self, events: Vec<Event>, scheduler: &mut Scheduler) {
+        for Event { id, kind } in events {
+            let Some(reader) = self.0.get_mut(&id) else { continue };
+            if let SequenceEvent::Admitted { .. } = kind {
+                reader.queue_permit = None;
+            }
+            if kind.is_terminal() {
+                reader.events.end(kind);
+                self.0.remove(&id);
+            } else if let Err(TooSlow) = reader.events.send(kind) {
+                scheduler.cancel(id);
+                reader.events.end(SequenceEvent::Failed(TooSlow.to_string()));
+                self.0.remove(&id);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The steps that are under way, and the counts and times of each.
+//!
+//! Door: [`Steps`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::StepReply;
+use scheduler::{Event, Phase, SequenceEvent, Step};
+
+use crate::metrics::Metrics;
+
+/// Steps whose replies have not come.
+#[derive(Debug)]
+pub(super) struct Steps {
+    /// Oldest first.
+    under_way: VecDeque<Sent>,
+    /// The time of the last reply.
+    idle_since: Instant,
+    metrics: Arc<Metrics>,
+}
+
+/// A step on its way.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    phase: Phase,
+    at: Instant,
+}
+
+/// A step whose reply has come.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Done {
+    phase: Phase,
+    began_at: Instant,
+    received_at: Instant,
+    /// The time that the model took.
+    pub(super) forward: Duration,
+}
+
+impl Steps {
+    /// None are under way.
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { under_way: VecDeque::new(), idle_since: Instant::now(), metrics }
+    }
+
+    /// Steps under way.
+    pub(super) fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// True if none are under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Counts the sequences that leave the queue with a step or go back to it, and the tokens that the prefix cache had of them.
+    pub(super) fn note_admissions(&self, step: &Step) {
+        let mut num_admitted = 0;
+        for event in &step.events {
+            if let SequenceEvent::Admitted { num_prompt_tokens, num_cached, .. } = event.kind {
+                num_admitted += 1;
+                self.metrics.prefix_cache.count(num_prompt_tokens, num_cached);
+            }
+        }
+        self.metrics.preemptions.increment(u64::from(step.num_preempted + step.num_displaced));
+        if num_admitted > 0 {
+            self.metrics.batch_next_size.record(f64::from(num_admitted));
+        }
+        if num_admitted > 0 && !step.rows.is_empty() {
+            self.metrics.batch_concat.increment(1);
+        }
+    }
+
+    /// Begins a step that is about to be sent. One that only releases slots has no reply to wait for.
+    pub(super) fn begin(&mut self, step: &Step) {
+        let num_tokens = step.num_tokens();
+        tracing::trace!(rows = step.rows.len(), chunks = step.chunks.len(), tokens = num_tokens, "step");
+        if let Some(phase) = step.phase() {
+            self.metrics.steps(phase).count.increment(1);
+            self.under_way.push_back(Sent { phase, at: Instant::now() });
+        }
+    }
+
+    /// Ends the oldest step, whose reply has come. `None` where none is under way.
+    pub(super) fn end(&mut self, reply: &StepReply) -> Option<Done> {
+        let Sent { phase, at } = self.under_way.pop_front()?;
+        let received_at = Instant::now();
+        // It began when it was sent, or when the step before it ended.
+        let began_at = at.max(std::mem::replace(&mut self.idle_since, received_at));
+        if phase == Phase::Decode {
+            self.metrics.device_idle_duration.record(Duration::from_nanos(reply.idle_ns));
+        }
+        self.metrics.programs_compiled.serving.increment(u64::from(reply.num_programs_compiled));
+        Some(Done { phase, began_at, received_at, forward: Duration::from_nanos(reply.forward_ns) })
+    }
+
+    /// Measures a step when its tokens have been handed on, or its reply did not fit.
+    pub(super) fn measure(&self, step: Done, is_success: bool) {
+        let Done { phase, began_at, received_at, forward } = step;
+        let metrics = self.metrics.steps(phase);
+        metrics.inference_duration.record(received_at.saturating_duration_since(began_at));
+        metrics.forward_duration.record(forward);
+        metrics.decode_duration.record(received_at.elapsed());
+        if is_success { metrics.success.increment(1) } else { metrics.failure.increment(1) }
+    }
+
+    /// Counts the sequences of a step that cannot go on, while the others do.
+    pub(super) fn note_failed_rows(&self, events: &[Event]) {
+        for Event { id, kind } in events {
+            if let SequenceEvent::Failed(reason) = kind {
+                self.metrics.row_failures.increment(1);
+                tracing::warn!(sequence = id.0, %reason, "a row failed");
+            }
+        }
+    }
+
+    /// Counts the steps that an error of the shards ends.
+    pub(super) fn note_error<T, E>(&mut self, result: Result<T, E>) -> Result<T, E> {
+        if result.is_err() {
+            for Sent { phase, at: _ } in self.under_way.drain(..) {
+                self.metrics.steps(phase).failure.increment(1);
+            }
+        }
+        result
+    }
+}
