@@ -36,7 +36,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// `num_rows` sequences that have read prompts of `prompt_len` tokens. Each makes `max_new_tokens`; then another comes.
+    /// `num_rows` sequences that have read prompts of `prompt_len` tokens. Each makes `max_new_tokens`; then another
+    /// comes.
     fn new(num_rows: u32, prompt_len: u32, max_new_tokens: u32) -> Self {
         let blocks_per_row = (prompt_len + max_new_tokens).div_ceil(BLOCK_SIZE_TOKENS) + 1;
         // Room for twice as many, so that the prefix cache is full and something is evicted all the time.
@@ -79,7 +80,8 @@ struct CachedPrompt {
 }
 
 impl CachedPrompt {
-    /// A cache of `num_blocks` blocks with `num_cached` tokens of a prompt in it, and half of the rest filled with others.
+    /// A cache of `num_blocks` blocks with `num_cached` tokens of a prompt in it, and half of the rest filled with
+    /// others.
     fn new(num_blocks: u32, num_cached: u32) -> Self {
         let mut scheduler = Scheduler::new(limits(1, num_cached + 1, num_blocks));
         let prompt: Arc<[u32]> = (0..=num_cached).collect();

@@ -1,11 +1,11 @@
 //! Who may leave the queue for this step: in order of arrival, while a slot and KV blocks are left.
 //!
-//! A sequence takes the blocks of all that it has to read when it is admitted, and one more at a time while it makes tokens;
-//! one block for each running sequence is left over, so that it is not preempted right away. One for which there is no room
-//! is overtaken by those behind it that fit, at most [`MAX_OVERTAKEN`] times; then all wait until there is room for it, which
-//! comes when those that run have ended. One whose prompt another is reading right now waits for the end of that step, and
-//! then shares it. Nobody is admitted whose prompt has no room in the step's frame; those with masks that would fill frames wait
-//! until others of them have ended.
+//! A sequence takes the blocks of all that it has to read when it is admitted, and one more at a time while it makes
+//! tokens; one block for each running sequence is left over, so that it is not preempted right away. One for which
+//! there is no room is overtaken by those behind it that fit, at most [`MAX_OVERTAKEN`] times; then all wait until
+//! there is room for it, which comes when those that run have ended. One whose prompt another is reading right now
+//! waits for the end of that step, and then shares it. Nobody is admitted whose prompt has no room in the step's frame;
+//! those with masks that would fill frames wait until others of them have ended.
 
 use std::time::Instant;
 

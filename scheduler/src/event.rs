@@ -1,7 +1,7 @@
 //! What happens to a sequence, for whoever reads it.
 //!
-//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling has no event, because
-//! the reader itself did it.
+//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling has no event,
+//! because the reader itself did it.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub struct Event {
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SequenceEvent {
-    /// It left the queue, after this long in it, and its prompt is being read, but for the tokens that the prefix cache has.
+    /// It left the queue, after this long in it, and its prompt is being read, but for the tokens that the prefix cache
+    /// has.
     Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
     /// Log-probabilities of the next tokens of its prompt; not-a-number for the very first.
     PromptLogprobs(PromptLogprobs),

@@ -1,8 +1,9 @@
 //! Rows that cannot go on: a shard says so of one of a step, and the others go on.
 //!
-//! Door: [`Scheduler::fail`]. The sequence ends with one event; what is under way for it is dropped when it comes, as for every
-//! sequence that has ended. Blocks of numbers that are not finite leave the prefix cache, those too that it found there: whoever
-//! comes next computes them anew, and so does a sequence that was admitted with such blocks and has read nothing yet.
+//! Door: [`Scheduler::fail`]. The sequence ends with one event; what is under way for it is dropped when it comes, as
+//! for every sequence that has ended. Blocks of numbers that are not finite leave the prefix cache, those too that it
+//! found there: whoever comes next computes them anew, and so does a sequence that was admitted with such blocks and
+//! has read nothing yet.
 
 use proto::RowFailure;
 use proto::row_failure::Kind;

@@ -1,8 +1,9 @@
 //! How much goes into one step, so that its command fits in a frame however many rows there are.
 //!
-//! Door: [`FrameRoom`]. Half of [`Limits::max_step_bytes`] is for sequences that are opened: what the prefix cache has of a prompt is
-//! told in full. An eighth is for tokens that are read, a quarter for masks. A sequence that takes more than its half is opened
-//! alone; it fits, because sequences are shorter than [`MAX_SEQUENCE_TOKENS`](proto::MAX_SEQUENCE_TOKENS).
+//! Door: [`FrameRoom`]. Half of [`Limits::max_step_bytes`] is for sequences that are opened: what the prefix cache has
+//! of a prompt is told in full. An eighth is for tokens that are read, a quarter for masks. A sequence that takes more
+//! than its half is opened alone; it fits, because sequences are shorter than
+//! [`MAX_SEQUENCE_TOKENS`](proto::MAX_SEQUENCE_TOKENS).
 
 use proto::TOKEN_BYTES;
 

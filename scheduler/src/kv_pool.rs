@@ -1,8 +1,8 @@
 //! The blocks of the KV cache: free, owned by one sequence, or in the prefix cache with a count of references.
 //!
 //! Doors: [`KvPool::lookup`] and [`KvPool::open`] for a sequence that is admitted, [`KvPool::grow`] while it runs,
-//! [`KvPool::cache`] when blocks of it are full, [`KvPool::close`] at its end. A block that is needed is a free one, else the
-//! least recently used of the prefix cache.
+//! [`KvPool::cache`] when blocks of it are full, [`KvPool::close`] at its end. A block that is needed is a free one,
+//! else the least recently used of the prefix cache.
 //!
 //! ```text
 //! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
@@ -123,7 +123,8 @@ impl KvPool {
         self.num_available() - count(prefix.nodes.iter().filter(|node| tree.num_references(**node) == 0).count())
     }
 
-    /// The table of a sequence: `prefix`, then `num_new` blocks of its own. `None`, and no change, when there are not enough.
+    /// The table of a sequence: `prefix`, then `num_new` blocks of its own. `None`, and no change, when there are not
+    /// enough.
     pub(crate) fn open(&mut self, prefix: Prefix, num_new: u32) -> Option<BlockTable> {
         if num_new > self.num_available_beside(&prefix) {
             return None;
@@ -138,8 +139,8 @@ impl KvPool {
         Some(table)
     }
 
-    /// Adds a block to a table. `None` when there is none left: never where no other sequence has blocks, and all that this
-    /// one needs fit in the cache.
+    /// Adds a block to a table. `None` when there is none left: never where no other sequence has blocks, and all that
+    /// this one needs fit in the cache.
     pub(crate) fn grow(&mut self, table: &mut BlockTable) -> Option<BlockId> {
         if self.num_available() == 0 {
             self.free_twins(table);
@@ -149,8 +150,8 @@ impl KvPool {
         Some(block)
     }
 
-    /// Puts the full blocks of a table into the prefix cache. Keys and values of the first `num_tokens` of its tokens are
-    /// written by the steps scheduled so far.
+    /// Puts the full blocks of a table into the prefix cache. Keys and values of the first `num_tokens` of its tokens
+    /// are written by the steps scheduled so far.
     pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &Tokens, num_tokens: u32) {
         let Some(tree) = &mut self.tree else { return };
         let (num_cached, num_full) = (count(table.path.len()), num_tokens / self.block_size);
@@ -173,8 +174,8 @@ impl KvPool {
         self.free_twins(table);
     }
 
-    /// Takes the blocks of a table, and all that follows them, out of the prefix cache: nobody finds them any more. Those who refer
-    /// to them keep them.
+    /// Takes the blocks of a table, and all that follows them, out of the prefix cache: nobody finds them any more.
+    /// Those who refer to them keep them.
     pub(crate) fn forget(&mut self, table: &BlockTable) {
         if let Some(tree) = &mut self.tree {
             table.path.iter().for_each(|node| tree.forget(*node));
@@ -202,7 +203,8 @@ impl KvPool {
         }
     }
 
-    /// Gives back the twins of a table's blocks that nobody else refers to: its own block takes their place in the cache.
+    /// Gives back the twins of a table's blocks that nobody else refers to: its own block takes their place in the
+    /// cache.
     fn free_twins(&mut self, table: &mut BlockTable) {
         let Some(tree) = &mut self.tree else { return };
         if table.num_twins == 0 {

@@ -1,4 +1,5 @@
-//! Who runs in which step: a pure value with six verbs, `submit`, `cancel`, `set_mask`, `schedule`, `apply`, `fail_all`.
+//! Who runs in which step: a pure value with six verbs, `submit`, `cancel`, `set_mask`, `schedule`, `apply`,
+//! `fail_all`.
 //!
 //! It owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave at every
 //! step; one step mixes prompt chunks and decode rows. `schedule` books what a step will write before its reply is
@@ -7,10 +8,9 @@
 //! lock and nothing async here: the manifest has no crate for any of them.
 //!
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
-//! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads them
-//! again. Prompts share what the budget leaves (`prefill`), and the queue is served in order but for what has no room
-//! (`admission`); tenants take turns in it (`queue`), and share
-//! the slots (`fairness`).
+//! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads
+//! them again. Prompts share what the budget leaves (`prefill`), and the queue is served in order but for what has no
+//! room (`admission`); tenants take turns in it (`queue`), and share the slots (`fairness`).
 
 #![forbid(unsafe_code)]
 
@@ -152,8 +152,8 @@ impl Scheduler {
         self.waiting.remove(id) || self.rows.slot_of(id).is_some_and(|slot| self.release(slot).is_some())
     }
 
-    /// Says which tokens may follow those of a sequence that are known: bit i % 8 of byte i / 8 for token i. False when it
-    /// has ended, or needs no mask now.
+    /// Says which tokens may follow those of a sequence that are known: bit i % 8 of byte i / 8 for token i. False when
+    /// it has ended, or needs no mask now.
     pub fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
         self.mask_bytes = self.mask_bytes.max(mask.len());
         let running = self.rows.slot_of(id).and_then(|slot| self.rows.get_mut(slot));
@@ -180,7 +180,8 @@ impl Scheduler {
         (!is_empty).then_some(step)
     }
 
-    /// Takes the reply to the oldest step that has none. Sequences that finished or failed give back their slot and blocks.
+    /// Takes the reply to the oldest step that has none. Sequences that finished or failed give back their slot and
+    /// blocks.
     ///
     /// # Errors
     /// When the reply is not one to that step; nothing has changed then.

@@ -1,8 +1,9 @@
 //! How the prompts share a step: at most `max_batch_prefill_tokens` in all, and what fits in a frame.
 //!
-//! The prompt that was admitted first gets half of them, so that every prompt is read in a bounded number of steps. The others,
-//! those with the fewest tokens left first, and then those in the queue, get at most half of what is left each, so that a long
-//! prompt does not hold back short ones. What is still left goes to the others, and last to the first one.
+//! The prompt that was admitted first gets half of them, so that every prompt is read in a bounded number of steps. The
+//! others, those with the fewest tokens left first, and then those in the queue, get at most half of what is left each,
+//! so that a long prompt does not hold back short ones. What is still left goes to the others, and last to the first
+//! one.
 
 use std::time::Instant;
 

@@ -2,8 +2,8 @@
 //!
 //! A block's keys and values depend on its tokens and on all tokens before them, so its place in the tree is its parent
 //! node and its own tokens. Running sequences refer to the nodes of their path; who refers to a node refers to all its
-//! ancestors, so a node without references has no descendant with one, and the blocks of nodes without references can all
-//! be evicted, leaves first, the least recently used first. Nothing here depends on the order of a hash table.
+//! ancestors, so a node without references has no descendant with one, and the blocks of nodes without references can
+//! all be evicted, leaves first, the least recently used first. Nothing here depends on the order of a hash table.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -87,8 +87,8 @@ impl PrefixTree {
         self.nodes[index(node)].block
     }
 
-    /// Gives a node a block whose keys and values are computed by the end of `step`, and answers the one that it had, which
-    /// nobody may use.
+    /// Gives a node a block whose keys and values are computed by the end of `step`, and answers the one that it had,
+    /// which nobody may use.
     pub(crate) fn replace_block(&mut self, node: NodeId, block: BlockId, step: u64) -> BlockId {
         let node = &mut self.nodes[index(node)];
         node.computed_in = step;
@@ -110,7 +110,8 @@ impl PrefixTree {
         self.num_idle
     }
 
-    /// Puts a block into the cache, with one reference. Its tokens are computed in `step`. No other may be in its place.
+    /// Puts a block into the cache, with one reference. Its tokens are computed in `step`. No other may be in its
+    /// place.
     pub(crate) fn insert(&mut self, parent: Parent, block: BlockId, tokens: &[u32], step: u64) -> NodeId {
         let id = self.unused.pop().expect("there are as many nodes as blocks");
         let start = index(id) * self.block_size;

@@ -1,7 +1,7 @@
 //! A prompt is more than its tokens: keys and values of equal token ids may differ, or be nobody else's business.
 //!
-//! Doors: [`Prompt`], and [`PrefixScope::new`], to which everything that keeps equal token ids apart comes by name. The prefix
-//! tree is keyed by the scope.
+//! Doors: [`Prompt`], and [`PrefixScope::new`], to which everything that keeps equal token ids apart comes by name. The
+//! prefix tree is keyed by the scope.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ pub struct Prompt {
     pub scope: PrefixScope,
 }
 
-/// A part of the prefix cache. Prompts of one scope share the blocks of what they have in common; others do not find them.
+/// A part of the prefix cache. Prompts of one scope share the blocks of what they have in common; others do not find
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrefixScope(u64);
 
-/// Everything that keeps equal token ids apart. An adapter's id and a hash of the prompt's media, whose placeholders are
-/// equal ids, will be fields here.
+/// Everything that keeps equal token ids apart. An adapter's id and a hash of the prompt's media, whose placeholders
+/// are equal ids, will be fields here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ScopeParts<'a> {
     /// The tenant, where tenants share nothing.
@@ -35,7 +36,8 @@ impl PrefixScope {
     /// The scope of all that have nothing to keep them apart.
     pub const SHARED: Self = Self(0);
 
-    /// The scope of these parts. A `hasher` with random keys lets nobody choose parts that collide with those of others.
+    /// The scope of these parts. A `hasher` with random keys lets nobody choose parts that collide with those of
+    /// others.
     pub fn new(parts: ScopeParts<'_>, hasher: &impl BuildHasher) -> Self {
         if parts == ScopeParts::default() { Self::SHARED } else { Self(hasher.hash_one(parts)) }
     }

@@ -1,7 +1,7 @@
 //! The running sequences by slot, and in the order in which they were admitted.
 //!
-//! A slot is a numbered place in the batch. What it holds (a block table, a history of tokens, sampling parameters) is with
-//! the shards.
+//! A slot is a numbered place in the batch. What it holds (a block table, a history of tokens, sampling parameters) is
+//! with the shards.
 
 use crate::SequenceId;
 use crate::running::Running;

@@ -13,8 +13,8 @@ pub enum TokenFinish {
     Eos,
 }
 
-/// The reason, if `token_id`, the last of the tokens counted in `sequence`, ends it. The length comes first: an end-of-sequence
-/// token exactly at the limit is reported as `Length`, as TGI does. Sequences may ignore such tokens.
+/// The reason, if `token_id`, the last of the tokens counted in `sequence`, ends it. The length comes first: an
+/// end-of-sequence token exactly at the limit is reported as `Length`, as TGI does. Sequences may ignore such tokens.
 pub(crate) fn after_token(sequence: &Sequence, token_id: u32, eos_token_ids: &[u32]) -> Option<TokenFinish> {
     if sequence.num_new_tokens() >= sequence.max_new_tokens {
         Some(TokenFinish::Length)

@@ -1,5 +1,5 @@
-//! Who may depend on whom. Three edges never appear: router to shard, scheduler to anything async, models to backend. The
-//! manifest of the scheduler is the proof of the second one.
+//! Who may depend on whom. Three edges never appear: router to shard, scheduler to anything async, models to backend.
+//! The manifest of the scheduler is the proof of the second one.
 
 use std::process::Command;
 

@@ -55,7 +55,8 @@ impl BatcherHandle {
         (Self { submissions_tx, queued_tokens, answers }, submissions_rx)
     }
 
-    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it; at its end `permit` is given back.
+    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it; at its end `permit` is given
+    /// back.
     ///
     /// # Errors
     /// When too many tokens wait, or the loop has ended.

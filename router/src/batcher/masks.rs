@@ -1,11 +1,11 @@
-//! The masks that are being computed: those that are quick, for which the next step waits a moment, and those that were slow
-//! before, which are computed behind everybody's streams and for which nobody waits.
+//! The masks that are being computed: those that are quick, for which the next step waits a moment, and those that were
+//! slow before, which are computed behind everybody's streams and for which nobody waits.
 //!
-//! The tokens that may follow in a sequence with a grammar are known when its last token is: then the mask of the next one is
-//! computed on a blocking thread, while the steps that are under way go on without the sequence.
+//! The tokens that may follow in a sequence with a grammar are known when its last token is: then the mask of the next
+//! one is computed on a blocking thread, while the steps that are under way go on without the sequence.
 //!
-//! Doors: [`Masks`] and [`Masked::settle`]. A sequence whose mask takes too long, or whose work is lost, gets an error and
-//! nobody else does.
+//! Doors: [`Masks`] and [`Masked::settle`]. A sequence whose mask takes too long, or whose work is lost, gets an error
+//! and nobody else does.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,8 +17,9 @@ use super::readers::Readers;
 use crate::aside::Aside;
 use crate::grammar::{GrammarMatcher, MaskError, MaskStop};
 
-/// A step waits so long for masks, so that all rows with grammars stay in the same steps: this share of the time that the
-/// step before it took, within bounds. Most masks take 0.1 ms; a row with a later one misses a step, and the others do not.
+/// A step waits so long for masks, so that all rows with grammars stay in the same steps: this share of the time that
+/// the step before it took, within bounds. Most masks take 0.1 ms; a row with a later one misses a step, and the others
+/// do not.
 const PATIENCE: f64 = 0.25;
 const MIN_PATIENCE: Duration = Duration::from_micros(300);
 const MAX_PATIENCE: Duration = Duration::from_millis(3);

@@ -1,11 +1,12 @@
 //! The one loop: commands in → schedule → shards → apply → events out. It owns the scheduler and the shards.
 //!
-//! Up to [`Rules::step_window`] steps are under way: the next one is sent before the tokens of the last one are there, because
-//! a row's input token stays with the shards. A row that ends is noticed one step late then, and that step's token is dropped.
-//! The next step is held back for masks of rows with grammars, but not for long. When a shard fails, every sequence gets one
-//! failure and the loop ends.
+//! Up to [`Rules::step_window`] steps are under way: the next one is sent before the tokens of the last one are there,
+//! because a row's input token stays with the shards. A row that ends is noticed one step late then, and that step's
+//! token is dropped. The next step is held back for masks of rows with grammars, but not for long. When a shard fails,
+//! every sequence gets one failure and the loop ends.
 //!
-//! Rooms: `handle`, where sequences come in; `readers`, where their events go; `masks`; and `steps`, with the metrics of each.
+//! Rooms: `handle`, where sequences come in; `readers`, where their events go; `masks`; and `steps`, with the metrics
+//! of each.
 
 mod handle;
 mod masks;
@@ -196,7 +197,8 @@ impl Batcher {
     async fn news(&mut self, is_stopping: bool) -> Result<News, ShardClientError> {
         let masks_until = self.masks.hold_back_until();
         let Self { group, submissions_rx, stop_rx, steps, rules, masks, .. } = self;
-        // While the window is full nothing could be scheduled: submissions wait in their queue, and then in their requests.
+        // While the window is full nothing could be scheduled: submissions wait in their queue, and then in their
+        // requests.
         let has_room = steps.len() < rules.step_window;
         let takes_submissions = has_room && !is_stopping && (steps.is_empty() || !submissions_rx.is_closed());
         let reply = async { if steps.is_empty() { Err(group.failure().await) } else { group.next_step().await } };

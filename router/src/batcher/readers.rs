@@ -1,8 +1,8 @@
 //! The readers of sequences: where events go, and whose sequences end because nobody reads them.
 //!
-//! Door: [`Readers`]. Each sequence has an event channel that can hold every event the sequence can have, so a slow reader
-//! never stops the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be lost, and it
-//! is seen before the next step is scheduled.
+//! Door: [`Readers`]. Each sequence has an event channel that can hold every event the sequence can have, so a slow
+//! reader never stops the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be
+//! lost, and it is seen before the next step is scheduled.
 
 use std::collections::HashMap;
 

@@ -54,7 +54,8 @@ impl Steps {
         self.under_way.is_empty()
     }
 
-    /// Counts the sequences that leave the queue with a step or go back to it, and the tokens that the prefix cache had of them.
+    /// Counts the sequences that leave the queue with a step or go back to it, and the tokens that the prefix cache had
+    /// of them.
     pub(super) fn note_admissions(&self, step: &Step) {
         let mut num_admitted = 0;
         for event in &step.events {

@@ -1,9 +1,9 @@
 //! Random histories: submit, cancel, step, answer, let time pass, fail, in any order.
 //!
-//! They prove that no slot or block leaks or has two owners, that no budget is passed, that every sequence has exactly one end,
-//! that its tokens are those that it makes alone, and that nobody starves: once nobody submits any more, the sequence that was
-//! admitted first gets a row, or at least half of the prefill budget, in every step and is never preempted. So all sequences
-//! end within as many steps as they have tokens to read and to make.
+//! They prove that no slot or block leaks or has two owners, that no budget is passed, that every sequence has exactly
+//! one end, that its tokens are those that it makes alone, and that nobody starves: once nobody submits any more, the
+//! sequence that was admitted first gets a row, or at least half of the prefill budget, in every step and is never
+//! preempted. So all sequences end within as many steps as they have tokens to read and to make.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

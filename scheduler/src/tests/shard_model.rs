@@ -1,5 +1,6 @@
-//! A shard as a model: it checks every command as a real one does, and holds in each place of the KV cache a number that
-//! depends on all tokens up to there. Whatever reads a wrong block, or one that another row has overwritten, makes other tokens.
+//! A shard as a model: it checks every command as a real one does, and holds in each place of the KV cache a number
+//! that depends on all tokens up to there. Whatever reads a wrong block, or one that another row has overwritten, makes
+//! other tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 

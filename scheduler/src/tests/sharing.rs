@@ -119,7 +119,8 @@ fn the_least_recently_used_prompt_is_forgotten_first() {
     };
     assert_eq!([run(100), run(200), run(300)], [12, 12, 12]);
     assert_eq!(run(100), 4, "used again, and now the last to go");
-    // Three blocks for this one: one is free, two of the second story go. Its third goes for the last block of the first.
+    // Three blocks for this one: one is free, two of the second story go. Its third goes for the last block of the
+    // first.
     assert_eq!(run(400), 12);
     assert_eq!((run(100), run(300), run(400), run(200)), (4, 4, 4, 12));
 }
