@@ -5,7 +5,7 @@
 
 Without HEAD it measures the working tree. It ends with 1 if HEAD is slower than BASE by more than `--tolerance`.
 Figures are ratios of the best call of each side; one that looks slow is measured again before it counts. Run it on a
-machine with nothing else running before you hand in a change to `kernels/` or `shard/src/backend/candle/`, and put its
+machine with nothing else running before you hand in a change to `kernels/` or `cpu/src/`, and put its
 tables into the commit's message.
 """
 

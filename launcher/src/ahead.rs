@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use shard::Device;
+use devices::Device;
 
 use crate::args::Ahead;
 use crate::variables::{Environment, Setting, variables, without_secrets};

@@ -14,7 +14,7 @@ pub(crate) enum LauncherError {
     Arguments(Vec<String>),
     /// Asked for and not here, or in use; all reasons at once.
     #[error("device {device}: {}", .reasons.join("; "))]
-    Device { device: shard::Device, reasons: Vec<String> },
+    Device { device: devices::Device, reasons: Vec<String> },
     #[error("model")]
     Model(#[from] model_files::ModelFilesError),
     #[error(transparent)]

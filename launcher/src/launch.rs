@@ -7,11 +7,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use devices::Choice;
+use devices::Device;
+use devices::plugins::Surroundings;
+use devices::tpu::{self as chips, Chip};
 use model_files::ModelFiles;
-use shard::Device;
-use shard::devices::tpu::{self as chips, Chip};
-use shard::devices::{self, Choice};
-use shard::plugins::Surroundings;
 
 use crate::args::{LaunchArgs, PlanArgs};
 use crate::download::{self, Snapshot, Wanted};

@@ -5,8 +5,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
+use devices::Device;
 use rustix::fs::MemfdFlags;
-use shard::Device;
 
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;

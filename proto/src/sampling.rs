@@ -2,7 +2,7 @@
 //! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], its legal
 //!    range in [`SamplingParams::check`] with the sentence the client reads.
 //! 2. `router/src/api/parameters.rs`: its name in each client dialect. The destructuring there stops compiling.
-//! 3. `shard/src/sampling/`: a file with the graph ops that apply it, and its place in the order of processors.
+//! 3. `model/src/sampling/`: a file with the graph ops that apply it, and its place in the order of processors.
 //!
 //! | field | neutral | legal | meaning |
 //! |---|---|---|---|

@@ -8,6 +8,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use devices::Device;
 
 /// Computes the steps of one model on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
@@ -167,27 +168,6 @@ pub enum QuantizeError {
 #[error("threads are counted from 1; leave it out for one on each core")]
 pub struct ThreadsError;
 
-/// What computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum Device {
-    /// The best that is here.
-    Auto,
-    /// This machine's processor, by kernels of our own.
-    Cpu,
-    /// This machine's processor, through XLA.
-    #[value(name = "xla-cpu")]
-    XlaCpu,
-    /// Google's TPU.
-    Tpu,
-    /// NVIDIA's GPU.
-    #[value(alias = "gpu")]
-    Cuda,
-    /// Arithmetic over token ids instead of a model, for tests.
-    #[value(hide = true)]
-    Mock,
-}
-
 impl ShardArgs {
     /// The arguments, without the program's name, that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
@@ -238,12 +218,6 @@ impl ModelArgs {
         ];
         let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?]));
         given.flatten().collect()
-    }
-}
-
-impl std::fmt::Display for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&name(self))
     }
 }
 

@@ -1,38 +1,25 @@
 //! One process per device, or for several: loads a model, keeps its KV cache, and computes the steps that the router tells it to.
 //!
 //! Doors: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks it with
-//! `kv_cache` and makes a `batch` → a `backend` executes the graphs of the model (`models`, `layers`, `graph`) and of each
-//! row's sampler (`sampling`) → `engine` makes the reply → `server` sends it. `weights` reads checkpoints.
+//! `kv_cache` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and of each row's
+//! sampler ([`model`]) → `engine` makes the reply → `server` sends it.
 //!
 //! **Invariant**: the shard has no policy. It never chooses who runs, never ends a sequence, never waits on a timer.
 //! **Invariant**: a model file names no device, a backend file names no model.
 
 mod args;
-mod backend;
-mod batch;
-#[doc(hidden)]
-pub mod bench;
 pub mod compile;
-pub mod devices;
 mod engine;
-mod fingerprint;
-mod graph;
 mod kv_cache;
-mod layers;
-mod models;
-pub mod plugins;
-mod sampling;
 mod server;
 pub mod speed;
-mod weights;
 
 use std::process::ExitCode;
 
-pub use args::{
-    Device, Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, Quantize, QuantizeError, ShardArgs, ThreadsError,
-};
 use proto::exit_status;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+pub use args::{Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, Quantize, QuantizeError, ShardArgs, ThreadsError};
 
 /// Why a shard ended other than by being told to.
 #[derive(Debug, thiserror::Error)]

@@ -7,14 +7,15 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
+use backend::{BLOCK_SIZE, BackendError, Fault, Processors};
 use clap::Args;
+use devices::Device;
 use kernels::arithmetic::multiply_adds_per_second;
 use kernels::linear::WeightType;
 use kernels::memory::read_bandwidth;
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup};
 
-use crate::args::{Device, ModelArgs, Quantize, ShardArgs};
-use crate::backend::{BLOCK_SIZE, BackendError, Processors};
+use crate::args::{ModelArgs, Quantize, ShardArgs};
 use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 
 /// Of memory, what is read to measure its bandwidth: as much as of weights, but no more than this.
@@ -138,7 +139,7 @@ impl Machine {
     fn of(args: &SpeedArgs, engine: &Engine) -> Result<Self, SpeedError> {
         let num_threads = num_threads(args.model.threads, &Processors::of_process())?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build();
-        let pool = pool.map_err(|source| EngineError::from(BackendError::Threads { num_threads, source }))?;
+        let pool = pool.map_err(|source| EngineError::from(BackendError::device(Fault::Failed, source)))?;
         let read_bytes = usize::try_from(engine.info().weights_bytes).unwrap_or(MAX_READ_BYTES).min(MAX_READ_BYTES);
         let weights = match (args.model.quantize, engine.info().dtype.as_str()) {
             (Some(Quantize::Int4), _) => WeightType::Int4,

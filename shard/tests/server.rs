@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use devices::Device;
 use proto::shard_error::Kind;
 use proto::{
     Command, Decode, DecodeRow, Fit, HEADER_BYTES, Hello, Info, Leave, PROTOCOL_VERSION, Prefill, PromptChunk, Release,
     Reply, SamplingParams, ShardError, StepReply, Warmup, WarmupReply, command, frame, reply,
 };
-use shard::{Device, KvCacheDtype, ModelArgs, ShardArgs, ShardRunError};
+use shard::{KvCacheDtype, ModelArgs, ShardArgs, ShardRunError};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 

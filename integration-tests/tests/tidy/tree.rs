@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Rooms of the workspace, one crate each.
-pub(crate) const CRATES: [&str; 13] = [
+pub(crate) const CRATES: [&str; 18] = [
     "proto",
     "model-files",
     "telemetry",
@@ -11,6 +11,11 @@ pub(crate) const CRATES: [&str; 13] = [
     "collectives",
     "kernels",
     "pjrt",
+    "devices",
+    "model",
+    "backend",
+    "cpu",
+    "xla",
     "shard",
     "scheduler",
     "router",

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::checksum::Checksum;
-
 use super::cache::{failed, sync_folder};
+use super::checksum::Checksum;
 use super::error::HubError;
 use super::hub::RemoteFile;
 

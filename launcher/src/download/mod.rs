@@ -29,10 +29,9 @@ use signal_hook::iterator::Signals;
 
 pub(crate) use self::cache::Snapshot;
 pub(crate) use self::error::HubError;
-pub(crate) use self::settings::INPUTS;
-
 use self::progress::{Display, Event};
 use self::retry::Stop;
+pub(crate) use self::settings::INPUTS;
 use self::settings::Settings;
 use self::snapshot::Download;
 use crate::args::{DownloadArgs, HubArgs};

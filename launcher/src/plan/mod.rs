@@ -11,8 +11,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shard::Device;
-use shard::devices::tpu::Chip;
+use devices::Device;
+use devices::tpu::Chip;
 
 use crate::args::LaunchArgs;
 use crate::download::Snapshot;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use shard::devices::tpu::Chip;
+use devices::tpu::Chip;
 
 use super::{ChildPlan, LaunchPlan, Machine};
 use crate::tpu::devices_per_chip;

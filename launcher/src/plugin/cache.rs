@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use shard::plugins::Plugin;
+use devices::plugins::Plugin;
 
 use super::error::FetchError;
 use super::say;

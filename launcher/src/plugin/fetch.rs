@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use shard::plugins::{Plugin, PluginKind, Surroundings, cache_folder};
+use devices::plugins::{Plugin, PluginKind, Surroundings, cache_folder};
 
 use super::cache::LockedFolder;
 use super::error::FetchError;

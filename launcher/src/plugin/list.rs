@@ -1,6 +1,6 @@
 //! `plugin list`: every plugin, its pinned version, and where the search finds it.
 
-use shard::plugins::{Plugin, PluginError, Surroundings, TABLE, find};
+use devices::plugins::{Plugin, PluginError, Surroundings, TABLE, find};
 
 use super::megabytes;
 

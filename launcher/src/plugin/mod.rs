@@ -1,7 +1,7 @@
 //! `text-generation-launcher plugin`: shows which plugins are on this machine, and fetches them. No server is started.
 //!
 //! Doors: [`PluginArgs`], [`run_as_process`]. `fetch` puts a plugin into the cache in order: `pip` downloads the pinned
-//! wheel, `wheel` checks and unpacks it, `cache` owns the folder. What there is to fetch stands in [`shard::plugins`].
+//! wheel, `wheel` checks and unpacks it, `cache` owns the folder. What there is to fetch stands in [`devices::plugins`].
 //! Results go to stdout, progress and errors to stderr.
 
 mod cache;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use shard::plugins::{PluginKind, Surroundings};
+use devices::plugins::{PluginKind, Surroundings};
 
 use crate::plugin::fetch::Fetch;
 

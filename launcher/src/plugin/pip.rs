@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use shard::plugins::{Plugin, Wheel};
+use devices::plugins::{Plugin, Wheel};
 
 use super::error::FetchError;
 

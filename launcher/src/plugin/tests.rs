@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use devices::plugins::{Plugin, PluginKind, Surroundings, Wheel};
 use sha2::{Digest, Sha256};
-use shard::plugins::{Plugin, PluginKind, Surroundings, Wheel};
 use tempfile::TempDir;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use devices::plugins::Plugin;
 use sha2::{Digest, Sha256};
-use shard::plugins::Plugin;
 use zip::ZipArchive;
 use zip::result::ZipError;
 

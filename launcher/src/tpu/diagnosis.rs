@@ -7,9 +7,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use devices::tpu::Chip;
 use rustix::fs::{Access, OFlags};
 use rustix::process::{Flock, FlockOffsetType, FlockType};
-use shard::devices::tpu::Chip;
 
 /// libtpu holds a POSIX lock on it while it may use chips, and leaves it behind.
 const LOCK_FILE: &str = "tmp/libtpu_lockfile";

@@ -14,7 +14,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use shard::devices::tpu::{Chip, Generation};
+use devices::tpu::{Chip, Generation};
 
 use crate::tpu::asked::Asked;
 pub(crate) use crate::tpu::asked::INPUTS;

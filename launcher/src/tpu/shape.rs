@@ -1,6 +1,6 @@
 //! From counts to shapes: which counts of processes and devices have a form, and the bounds of each.
 
-use shard::devices::tpu::Generation;
+use devices::tpu::Generation;
 
 use crate::tpu::asked::Asked;
 use crate::tpu::bounds::Bounds;

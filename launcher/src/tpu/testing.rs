@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use shard::devices::tpu::{Chip, find};
+use devices::tpu::{Chip, find};
 
 /// A folder laid out like `/`.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-use shard::Device;
+use devices::Device;
 
 use self::table::{Row, SECRETS, TABLE};
 use crate::tpu::Member;

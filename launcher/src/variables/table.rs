@@ -1,6 +1,6 @@
 //! To add a variable that children find in their environment: one row in [`TABLE`], with its reason.
 
-use shard::Device;
+use devices::Device;
 
 use super::Setting;
 

@@ -4,9 +4,10 @@
 
 use std::fmt::Write as _;
 
+use backend::{BLOCK_SIZE, StateLayout};
+use xla::ProgramFigures;
+
 use super::{CompileError, Plan, PlanArgs};
-use crate::backend::pjrt::ProgramFigures;
-use crate::backend::{BLOCK_SIZE, StateLayout};
 
 const MIB: f64 = (1 << 20) as f64;
 /// Bytes of a token in the token history.

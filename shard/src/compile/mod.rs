@@ -11,16 +11,17 @@ mod topology;
 
 use std::path::{Path, PathBuf};
 
+use backend::{BackendError, ModelGraphs, Progress, StateLayout};
 use clap::Args;
+use devices::Device;
+use model::models::{self, Config};
 use model_files::ModelFiles;
 use proto::Warmup;
+use xla::{AheadOfTime, Platform, Program, ProgramFigures};
 
-use crate::args::{Device, Dtype, Quantize};
-use crate::backend::pjrt::{AheadOfTime, Platform, Program, ProgramFigures};
-use crate::backend::{BackendError, ModelGraphs, Progress, StateLayout};
+use crate::args::{Dtype, Quantize};
 use crate::engine::limits::{self, Facts};
 use crate::engine::{EngineError, config_json, graphs, quantized, weight_type};
-use crate::models::{self, Config};
 pub use fit::{FitReport, run as fit};
 use topology::Slice;
 

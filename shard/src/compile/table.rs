@@ -2,9 +2,10 @@
 //!
 //! Door: [`print`].
 
+use backend::BLOCK_SIZE;
+use xla::ProgramFigures;
+
 use super::{Plan, PlanArgs};
-use crate::backend::BLOCK_SIZE;
-use crate::backend::pjrt::ProgramFigures;
 
 const HEADINGS: [&str; 10] =
     ["PROGRAM", "SECONDS", "GFLOP", "ACCESSED", "READ", "/ MINIMUM", "TEMP", "IN PLACE", "CODE", "COLLECTIVES"];

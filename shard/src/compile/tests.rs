@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
+use devices::plugins::testing::with_libtpu;
+use xla::ProgramCost;
+
 use super::*;
-use crate::backend::pjrt::ProgramCost;
-use crate::plugins::testing::with_libtpu;
 
 const NUM_LAYERS: u64 = 2;
 

@@ -3,16 +3,17 @@
 //! Door: [`check`]. What the processor could still allocate is asked before weights take their part, so whoever passes may
 //! fail later, but nobody fails here who would have been served.
 
+use backend::{LocalRanks, MemoryPlan, Processors};
+use cpu::kv_bytes_per_token;
+use devices::Device;
+use model::models::Config;
 use model_files::ModelFiles;
 use proto::Warmup;
 
 use super::limits::{self, Facts};
 use super::load::{Description, check_ranks, check_types, describe, kv_type};
 use super::{EngineError, config_json, num_threads};
-use crate::args::{Device, ShardArgs};
-use crate::backend::candle::kv_bytes_per_token;
-use crate::backend::{LocalRanks, MemoryPlan, Processors};
-use crate::models::Config;
+use crate::args::ShardArgs;
 
 /// Memory that nothing is too large for, where only the device knows how much it has.
 const UNKNOWN: MemoryPlan = MemoryPlan { available_bytes: u64::MAX, cache_percent: 100 };

@@ -2,16 +2,17 @@
 //!
 //! Door: [`EngineError`]. Messages name the thing, the value and what is allowed; only the kind decides what happens.
 
+use backend::{BackendError, Fault};
 use collectives::CollectiveError;
+use devices::Device;
+use model::graph::GraphError;
+use model::models::ModelError;
+use model::weights::WeightsError;
 use proto::shard_error::Kind;
 use proto::{MAX_HELD_BACK_TOKENS, ShardError, exit_status};
 
-use crate::args::{Device, KvCacheDtype, Quantize};
-use crate::backend::BackendError;
-use crate::graph::GraphError;
+use crate::args::{KvCacheDtype, Quantize};
 use crate::kv_cache::RowError;
-use crate::models::ModelError;
-use crate::weights::WeightsError;
 
 /// Why a command, or the loading of the model, failed.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +92,7 @@ impl EngineError {
     /// Exit status of a process that ends because of it.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::Backend(BackendError::Plugin(_) | BackendError::NoDevice { .. }) => exit_status::NO_DEVICE,
+            Self::Backend(BackendError::Device { fault: Fault::Absent, .. }) => exit_status::NO_DEVICE,
             Self::Isa(_) => exit_status::CONFIGURATION,
             _ => match self.kind() {
                 Kind::Model | Kind::OutOfMemory => exit_status::CONFIGURATION,
@@ -114,33 +115,7 @@ impl EngineError {
             | Self::KvCacheMemory { .. }
             | Self::OutOfMemory { .. }
             | Self::TooManyPlaces { .. } => Kind::OutOfMemory,
-            Self::Backend(BackendError::Weights(_)) => Kind::Model,
-            Self::Backend(BackendError::Allocate { .. }) => Kind::OutOfMemory,
-            Self::Backend(BackendError::Program { source, .. } | BackendError::Device { source, .. })
-                if source.code() == Some(pjrt::Code::ResourceExhausted) =>
-            {
-                Kind::OutOfMemory
-            }
-            Self::Backend(BackendError::Collective { source: CollectiveError::Deadline { .. }, .. }) => Kind::Peer,
-            Self::Backend(BackendError::Collective { source: CollectiveError::Aborted { .. }, .. }) => Kind::Aborted,
-            Self::Backend(
-                BackendError::Threads { .. }
-                | BackendError::Compute(_)
-                | BackendError::Plugin(_)
-                | BackendError::Device { .. }
-                | BackendError::Topology { .. }
-                | BackendError::NoDevice { .. }
-                | BackendError::NoCollectivePath { .. }
-                | BackendError::Collective { .. }
-                | BackendError::AssignmentLength { .. }
-                | BackendError::Assignment { .. }
-                | BackendError::Program { .. }
-                | BackendError::NotInPlace { .. },
-            ) => Kind::Device,
-            Self::Backend(BackendError::Graph(_) | BackendError::Hlo { .. } | BackendError::CompileThread { .. }) => {
-                Kind::Internal
-            }
-            Self::Backend(BackendError::Memory { .. } | BackendError::NotAllocated) => Kind::Internal,
+            Self::Backend(error) => backend_kind(error),
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::Rank { .. } => Kind::Internal,
             Self::DevicesPerShard { .. }
@@ -149,6 +124,22 @@ impl EngineError {
             | Self::KvCacheDtype { .. }
             | Self::Threads { .. } => Kind::Model,
         }
+    }
+}
+
+fn backend_kind(error: &BackendError) -> Kind {
+    match error {
+        BackendError::Weights(_) => Kind::Model,
+        BackendError::Allocate { .. } => Kind::OutOfMemory,
+        BackendError::Collective { source: CollectiveError::Deadline { .. }, .. } => Kind::Peer,
+        BackendError::Collective { source: CollectiveError::Aborted { .. }, .. } => Kind::Aborted,
+        BackendError::Collective { .. } | BackendError::NoCollectivePath { .. } => Kind::Device,
+        BackendError::Memory { .. } | BackendError::NotAllocated => Kind::Internal,
+        BackendError::Device { fault, .. } => match fault {
+            Fault::Absent | Fault::Failed => Kind::Device,
+            Fault::OutOfMemory => Kind::OutOfMemory,
+            Fault::Internal => Kind::Internal,
+        },
     }
 }
 

@@ -3,10 +3,10 @@
 //! Door: [`choose`], a pure function, so that programs compiled elsewhere have the sizes that a server will have. When the
 //! limits cannot be met, the error says which flag to change.
 
+use backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
 use proto::Warmup;
 
 use super::EngineError;
-use crate::backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
 use crate::kv_cache::Limits;
 
 const DEFAULT_MAX_BATCH_SIZE: usize = 64;

@@ -7,23 +7,24 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use backend::MockBackend;
+use backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Processors};
+use cpu::{CpuBackend, CpuOptions};
+use devices::Choice;
+use devices::Device;
+use devices::plugins::{self, Surroundings};
 use kernels::attention::KvType;
+use model::Fingerprint;
+use model::graph::{DType, Dim, Graph, GraphError, Rounding, Shape};
+use model::models::{self, Config, Model};
+use model::sampling::Samplers;
+use model::weights::{self, Checkpoint};
 use model_files::ModelFiles;
 use proto::ModelInfo;
+use xla::{Platform, XlaBackend, XlaOptions};
 
 use super::{Engine, EngineError, Progress, Work};
-use crate::args::{Device, Dtype, KvCacheDtype, ModelArgs, Quantize, ShardArgs};
-use crate::backend::candle::{CandleBackend, CandleOptions};
-use crate::backend::mock::MockBackend;
-use crate::backend::pjrt::{PjrtBackend, PjrtOptions, Platform};
-use crate::backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Processors};
-use crate::devices::{self, Choice};
-use crate::fingerprint::Fingerprint;
-use crate::graph::{DType, Dim, Graph, GraphError, Rounding, Shape};
-use crate::models::{self, Config, Model};
-use crate::plugins::{self, Surroundings};
-use crate::sampling::Samplers;
-use crate::weights::{self, Checkpoint};
+use crate::args::{Dtype, KvCacheDtype, ModelArgs, Quantize, ShardArgs};
 
 /// What a model in Hugging Face layout is described by.
 const CONFIG_FILE: &str = "config.json";
@@ -192,8 +193,8 @@ fn load_backend(
     Ok(match Platform::of(device) {
         Some(platform) => {
             let program_cache = program_cache(asked_cache.as_deref(), &Surroundings::of_process());
-            let options = PjrtOptions { ranks, membership, plugin_path: plugin_path.clone(), program_cache };
-            Box::new(PjrtBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
+            let options = XlaOptions { ranks, membership, plugin_path: plugin_path.clone(), program_cache };
+            Box::new(XlaBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
         }
         None => {
             let isa = kernels::isa::select(cpu_isa.as_deref())?;
@@ -201,8 +202,8 @@ fn load_backend(
             let processors = Processors::of_process();
             let num_threads = num_threads(*threads, &processors)?;
             tracing::info!(%isa, num_threads, kv_cache_dtype = %kv_type, "cpu kernels");
-            let options = CandleOptions { membership, num_threads, processors, kv_type };
-            Box::new(CandleBackend::load(graphs, checkpoint, options, &mut progress)?)
+            let options = CpuOptions { membership, num_threads, processors, kv_type };
+            Box::new(CpuBackend::load(graphs, checkpoint, options, &mut progress)?)
         }
     })
 }

@@ -18,16 +18,16 @@ mod warmup;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use backend::Progress;
+use backend::{Backend, DevicePlace};
+use backend::{Batch, RowSampler, SAMPLED_TOKEN};
+use model::sampling::{self, Samplers, TokenMask};
+use proto::{Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, Release, StepReply};
+
+use crate::kv_cache::{Phase, RowTable};
 pub(crate) use check::check;
 pub(crate) use error::EngineError;
 pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};
-use proto::{Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, Release, StepReply};
-
-pub(crate) use crate::backend::Progress;
-use crate::backend::{Backend, DevicePlace};
-use crate::batch::{Batch, RowSampler, SAMPLED_TOKEN};
-use crate::kv_cache::{Phase, RowTable};
-use crate::sampling::{self, Samplers, TokenMask};
 use reply::PromptReport;
 
 /// A loaded model.

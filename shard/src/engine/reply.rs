@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use backend::{PromptToken, SampledRow, SampledToken, StepOutput};
 use proto::row_failure::Kind;
 use proto::{PromptLogprobs, RowFailure, StepReply, TopTokens};
 
 use super::Step;
-use crate::batch::{PromptToken, SampledRow, SampledToken, StepOutput};
 
 /// A chunk whose prompt log-probabilities are asked for.
 pub(super) struct PromptReport {

@@ -3,6 +3,7 @@
 //! Door: [`Engine::warmup`]. Afterwards all slots are free. The limits follow from what the client asks for, what the
 //! model takes and what memory there is; when they cannot be met, the error says which flag to change.
 
+use backend::{BLOCK_SIZE, StateLayout};
 use proto::{
     Decode, DecodeRow, FitReply, LogitBias, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup,
     WarmupReply,
@@ -10,7 +11,6 @@ use proto::{
 
 use super::limits::{self, Facts};
 use super::{Engine, EngineError, Progress};
-use crate::backend::{BLOCK_SIZE, StateLayout};
 use crate::kv_cache::{Limits, RowTable};
 
 const PHASE: &str = "warm up";

@@ -9,11 +9,10 @@
 //!          len += chunk            len += 1
 //! ```
 
+use backend::RowSampler;
+use backend::{BLOCK_SIZE, StateLayout};
+use model::sampling::TokenMask;
 use proto::{DecodeRow, Prefill, PromptChunk, Release, SamplingError};
-
-use crate::backend::{BLOCK_SIZE, StateLayout};
-use crate::batch::RowSampler;
-use crate::sampling::TokenMask;
 
 /// A command that does not fit what the shard knows. Nothing has been changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
+use model::sampling::Samplers;
 use proptest::prelude::*;
 use proto::SamplingParams;
 
 use super::*;
-use crate::sampling::Samplers;
 
 const LIMITS: Limits = Limits {
     layout: StateLayout { num_slots: 4, num_blocks: 10, max_total_tokens: 40, max_batch_prefill_tokens: 30 },

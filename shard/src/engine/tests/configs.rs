@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use model::graph::DType;
+use model::models::{self, Config};
+use model::weights::{self, Checkpoint};
 use model_files::Gguf;
 use serde_json::{Value, json};
 
 use super::fixture;
 use crate::engine::graphs;
-use crate::graph::DType;
-use crate::models::{self, Config};
-use crate::weights::{self, Checkpoint};
 
 /// What becomes of a description of a model.
 fn build(json: &Value, world_size: usize) -> Result<(), String> {

@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::Path;
 
+use devices::Device;
 use serde_json::{Map, Value, json};
 
 use super::{args, fixture};
-use crate::args::Device;
 use crate::engine::load;
 
 const FILE: &str = "model.safetensors";

@@ -2,6 +2,9 @@
 //!
 //! On the CPU with one rank and two, with every type of keys and values, on XLA-CPU and on the mock.
 
+use devices::Device;
+use devices::plugins::PluginKind;
+use devices::plugins::testing::plugin_path;
 use proto::row_failure::Kind;
 use proto::{Decode, PromptChunk, RowFailure, SampledToken, SamplingParams, StepReply};
 
@@ -9,9 +12,7 @@ use super::corrupted::{rewrite, set_config};
 use super::independence::{bits, prompt, sampling};
 use super::ranks::{Engines, on_cpu_ranks};
 use super::{FIXTURES, Rig, args, fixture, ids};
-use crate::args::{Device, KvCacheDtype};
-use crate::plugins::PluginKind;
-use crate::plugins::testing::plugin_path;
+use crate::args::KvCacheDtype;
 
 /// The token of which the model makes what is not finite.
 const BAD: u32 = 100;

@@ -6,15 +6,16 @@
 
 use std::path::{Path, PathBuf};
 
+use devices::Device;
+use devices::plugins::PluginKind;
+use devices::plugins::testing::plugin_path;
+use model::models::{Config, architectures};
 use proto::SamplingParams;
 
 use super::ranks::{Engines, on_cpu_ranks};
 use super::references::{Reference, check_logits, check_top, token_ids};
 use super::{Rig, args, fixture, ids, tolerance};
-use crate::args::{Device, Dtype, KvCacheDtype, ShardArgs};
-use crate::models::{Config, architectures};
-use crate::plugins::PluginKind;
-use crate::plugins::testing::plugin_path;
+use crate::args::{Dtype, KvCacheDtype, ShardArgs};
 
 /// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-4;

@@ -5,12 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use devices::Device;
 use proto::SamplingParams;
 
 use super::ranks::Engines;
 use super::references::{Reference, check_logits, token_ids};
 use super::{Rig, args, fixture, ids};
-use crate::args::{Device, Dtype, ShardArgs};
+use crate::args::{Dtype, ShardArgs};
 use crate::engine::load;
 
 const FILES: [&str; 7] = ["gemma2-bf16", "gemma3-q8", "llama-k", "llama-q4", "llama-q8", "qwen2-q4-1", "qwen3-f16"];

@@ -2,6 +2,7 @@
 //!
 //! Recorded logits are those of keys and values in f32.
 
+use devices::Device;
 use proto::{SamplingParams, Warmup};
 
 use super::independence::{bits, prompt, sampling, shared_and_resumed, steps_among_others};
@@ -9,7 +10,7 @@ use super::quantized::read;
 use super::ranks::Engines;
 use super::references::{Reference, check_logits, token_ids};
 use super::{FIXTURES, Rig, args, fixture};
-use crate::args::{Device, KvCacheDtype};
+use crate::args::KvCacheDtype;
 use crate::engine::load;
 
 const SMALL: [KvCacheDtype; 3] = [KvCacheDtype::F16, KvCacheDtype::Bf16, KvCacheDtype::Int8];

@@ -2,11 +2,12 @@
 //!
 //! A refusal must say which flag to change.
 
+use devices::Device;
 use proto::{ShardError, Warmup, shard_error::Kind};
 
 use super::super::check;
 use super::{args, fixture, load};
-use crate::args::{Device, Quantize};
+use crate::args::Quantize;
 
 fn warmup(warmup: &Warmup) -> Result<proto::WarmupReply, (Kind, String)> {
     let mut engine = load(&args(fixture("tiny-llama-tied").to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();

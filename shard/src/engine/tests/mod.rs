@@ -18,13 +18,14 @@ mod xla;
 
 use std::path::PathBuf;
 
+use backend::BLOCK_SIZE;
+use devices::Device;
+use devices::plugins::PluginKind;
+use devices::plugins::testing::plugin_path;
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, StepReply, Warmup};
 
 use super::load;
-use crate::args::{Device, KvCacheDtype, ModelArgs, ShardArgs};
-use crate::backend::BLOCK_SIZE;
-use crate::plugins::PluginKind;
-use crate::plugins::testing::plugin_path;
+use crate::args::{KvCacheDtype, ModelArgs, ShardArgs};
 use ranks::Engines;
 
 pub(super) const FIXTURES: [&str; 5] =

@@ -1,12 +1,13 @@
 //! What `--quantize` changes: text that the demo model was not trained on, read by the model in its own type and in the smaller one.
 
+use devices::Device;
+use devices::plugins::PluginKind;
+use devices::plugins::testing::plugin_path;
 use proto::SamplingParams;
 
 use super::ranks::Engines;
 use super::{Rig, args};
-use crate::args::{Device, Quantize};
-use crate::plugins::PluginKind;
-use crate::plugins::testing::plugin_path;
+use crate::args::Quantize;
 
 /// Made by `demo/train/held_out.py`, a document a line.
 const HELD_OUT: &str = include_str!("held_out.txt");

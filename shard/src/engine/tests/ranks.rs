@@ -4,17 +4,18 @@
 
 use std::path::Path;
 
+use backend::Batch;
+use backend::StateLayout;
+use devices::Device;
+use devices::plugins::PluginKind;
+use devices::plugins::testing::plugin_path;
 use proto::{Decode, ModelInfo, Prefill, Release, SampledToken, SamplingParams, StepReply, Warmup, WarmupReply};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::super::{Engine, EngineError, load};
 use super::{FIXTURES, Rig, args, fixture, ids, tolerance};
-use crate::args::{Device, Quantize, ShardArgs};
-use crate::backend::StateLayout;
-use crate::batch::Batch;
-use crate::plugins::PluginKind;
-use crate::plugins::testing::plugin_path;
+use crate::args::{Quantize, ShardArgs};
 
 /// The engines of all shards of a model. A command goes to all of them at once, as the router sends it.
 pub(in crate::engine) struct Engines(Vec<Engine>);

@@ -2,12 +2,12 @@
 //!
 //! Each test says what the router did wrong, or what the device made of it, and what the rows are like afterwards.
 
+use devices::Device;
 use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, ShardError, shard_error};
 
 use super::super::EngineError;
 use super::ranks::Engines;
 use super::{Rig, args, fixture, load};
-use crate::args::Device;
 
 fn kind(error: &EngineError) -> shard_error::Kind {
     ShardError::from(error).kind()

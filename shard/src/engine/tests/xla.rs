@@ -3,14 +3,15 @@
 //! XLA-CPU keeps keys and values in f32, and so does the CPU backend here.
 //! Every program is compiled by the plugin as it would be for a TPU; only the size of the model differs.
 
+use devices::Device;
+use devices::plugins::PluginKind;
+use devices::plugins::testing::plugin_path;
 use proto::{DecodeRow, LogitBias, PromptChunk, SampledToken, SamplingParams};
 
 use super::independence::shared_and_resumed;
 use super::ranks::Engines;
 use super::{FIXTURES, Rig, args, fixture, ids};
-use crate::args::{Device, KvCacheDtype, Quantize};
-use crate::plugins::PluginKind;
-use crate::plugins::testing::plugin_path;
+use crate::args::{KvCacheDtype, Quantize};
 
 /// Largest difference of a log-probability, by fixture: f32 sums in another order; short floats round activations too, f16 with
 /// an eighth of the error of bf16.

@@ -1,0 +1,292 @@
+//! One step as data: the rows it reads, their tokens one after the other, and what is sampled.
+//!
+//! Doors: [`Batch`] and its `push_` methods, and [`StepOutput`], what a backend answers. It is the same for every backend
+//! and knows no graph but the samplers it hands on. It checks nothing: `kv_cache` has done that.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use model::Fingerprint;
+use model::graph::{Graph, Input};
+use model::sampling::{BatchSampler, Column, SamplingInputs, TokenMask};
+use proto::SamplingParams;
+
+/// Stands for the token that a row sampled for a position, which is in the token history.
+pub const SAMPLED_TOKEN: i32 = -1;
+
+/// The rows of one step, ragged: prompt chunks first, then rows that decode.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// `[tokens]`; [`SAMPLED_TOKEN`] where the token history knows the id.
+    pub token_ids: Vec<i32>,
+    /// `[tokens]`
+    pub(crate) positions: Vec<u32>,
+    pub rows: Vec<BatchRow>,
+    /// The rows' block tables, one after the other.
+    block_tables: Vec<u32>,
+    pub sampled: Vec<SampledRow>,
+    sampling_inputs: SamplingInputs,
+    pub targets: PromptTargets,
+    /// What rows begin with that this step does not read.
+    pub cached_tokens: Vec<CachedTokens>,
+}
+
+/// The first tokens of a row whose keys and values are in the KV cache already. The token history must hear of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedTokens {
+    pub slot: usize,
+    /// From position 0.
+    pub token_ids: Vec<i32>,
+}
+
+/// Where a row's tokens are, and what they belong to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchRow {
+    pub slot: usize,
+    /// Index of its first token in the batch.
+    pub first_token: usize,
+    /// Its tokens in this step: the last ones of its context.
+    pub num_tokens: usize,
+    /// Its tokens in the KV cache after this step.
+    pub context_len: usize,
+    block_table: Range<usize>,
+}
+
+/// A row whose last token gives logits, from which a token is sampled.
+#[derive(Debug)]
+pub struct SampledRow {
+    /// Index among [`Batch::rows`].
+    pub row: usize,
+    /// Tokens of its prompt.
+    pub prompt_len: usize,
+    pub params: Arc<SamplingParams>,
+    /// Tokens that it may not choose in this step, at most [`MAX_HELD_BACK_TOKENS`](proto::MAX_HELD_BACK_TOKENS).
+    pub held_back: Arc<[i32]>,
+    /// Tokens that it may choose in this step; all without one.
+    pub mask: Option<TokenMask>,
+    /// From logits to a token; see [`model::sampling::Samplers::graph`].
+    pub sampler: Arc<Graph>,
+    /// What a batch of compiled samplers needs for this row.
+    pub batch_sampler: BatchSampler,
+}
+
+/// Prompt tokens whose log-probability is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct PromptTargets {
+    /// Index in the batch of the token before each target.
+    pub token_indices: Vec<i32>,
+    pub token_ids: Vec<i32>,
+    /// How many of the best tokens to report in the place of each.
+    pub top_n: Vec<i32>,
+}
+
+/// What a step made.
+#[derive(Debug, Default, PartialEq)]
+pub struct StepOutput {
+    /// One per [`Batch::sampled`].
+    pub tokens: Vec<SampledToken>,
+    /// One per target.
+    pub prompt_tokens: Vec<PromptToken>,
+    /// Of what was run: the programs and their input. The same on all ranks that did the same, and other otherwise.
+    pub fingerprint: u64,
+}
+
+/// A token that a row sampled.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SampledToken {
+    pub token_id: u32,
+    /// NaN when the row has made no token: its logits were not finite, or it may choose nothing.
+    pub logprob: f32,
+    /// Best first, as many as asked for, ties included.
+    pub top_tokens: Vec<(u32, f32)>,
+}
+
+/// What a step tells of a target.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PromptToken {
+    pub logprob: f32,
+    /// Best first, as many as asked for or more, where the last ones are equal.
+    pub top_tokens: Vec<(u32, f32)>,
+}
+
+impl SampledToken {
+    /// A number that is the same on all ranks which made the same of it, a failure too.
+    pub fn identity(&self) -> u64 {
+        u64::from(self.token_id) | u64::from(self.logprob.is_nan()) << 32
+    }
+}
+
+impl Batch {
+    /// Adds a row of `token_ids` in `slot`, the first of them at `position`, and answers its index.
+    pub fn push_row(&mut self, slot: usize, position: usize, token_ids: &[i32], block_table: &[u32]) -> usize {
+        let first_token = self.token_ids.len();
+        let first_block = self.block_tables.len();
+        self.token_ids.extend_from_slice(token_ids);
+        let context_len = position + token_ids.len();
+        self.positions.extend((position..context_len).map(|position| position as u32));
+        self.block_tables.extend_from_slice(block_table);
+        self.rows.push(BatchRow {
+            slot,
+            first_token,
+            num_tokens: token_ids.len(),
+            context_len,
+            block_table: first_block..self.block_tables.len(),
+        });
+        self.rows.len() - 1
+    }
+
+    /// Tells that `slot` begins with tokens that are not read. Nothing to tell is not noted.
+    pub fn push_cached_tokens(&mut self, slot: usize, token_ids: &[u32]) {
+        if !token_ids.is_empty() {
+            let token_ids = token_ids.iter().map(|id| *id as i32).collect();
+            self.cached_tokens.push(CachedTokens { slot, token_ids });
+        }
+    }
+
+    /// Lets `row` sample a token after its last one.
+    pub fn push_sampled(&mut self, row: usize, prompt_len: usize, sampler: &RowSampler) {
+        let params = &sampler.params;
+        let batch_sampler = BatchSampler::of(params);
+        let num_generated = self.rows[row].context_len - prompt_len;
+        self.sampling_inputs.push(params, num_generated as u32);
+        let is_early = num_generated < params.min_new_tokens as usize;
+        let held_back = if is_early { Arc::clone(&sampler.eos_token_ids) } else { Arc::default() };
+        let sampler = Arc::clone(&sampler.graph);
+        let params = Arc::clone(params);
+        self.sampled.push(SampledRow { row, prompt_len, params, held_back, mask: None, sampler, batch_sampler });
+    }
+
+    /// Lets the row that was pushed last sample with `graph`, among the tokens of `mask` only. If it would have to hold all of
+    /// them back, it holds none back: a grammar that has come to its end can only end.
+    ///
+    /// # Panics
+    /// When no row samples.
+    pub fn mask_sampled(&mut self, mask: TokenMask, graph: Arc<Graph>) {
+        let sampled = self.sampled.last_mut().expect("a row that samples was pushed");
+        if mask.tokens().all(|token| sampled.held_back.contains(&(token as i32))) {
+            sampled.held_back = Arc::default();
+        }
+        (sampled.mask, sampled.sampler) = (Some(mask), graph);
+        sampled.batch_sampler = BatchSampler::Everything;
+    }
+
+    /// Asks for the log-probability of `token_id`, which follows the token at `token_index`, and for the `top_n` best tokens there.
+    pub fn push_target(&mut self, token_index: usize, token_id: i32, top_n: u32) {
+        self.targets.token_indices.push(token_index as i32);
+        self.targets.token_ids.push(token_id);
+        self.targets.top_n.push(i32::try_from(top_n).unwrap_or(i32::MAX));
+    }
+
+    /// The blocks of a row's context, in order of position.
+    pub fn block_table(&self, row: &BatchRow) -> &[u32] {
+        &self.block_tables[row.block_table.clone()]
+    }
+
+    /// `fingerprint` with all that a step reads of its rows.
+    pub fn fingerprint(&self, fingerprint: Fingerprint) -> Fingerprint {
+        let signed =
+            |numbers: &[i32]| numbers.iter().map(|number| u64::from(number.cast_unsigned())).collect::<Vec<_>>();
+        let unsigned = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).collect::<Vec<_>>();
+        let sizes = |sizes: [usize; 4]| sizes.map(|size| size as u64);
+        let Self { token_ids, positions, rows, block_tables, sampled, sampling_inputs, targets, cached_tokens } = self;
+        let lens = [token_ids.len(), rows.len(), sampled.len(), targets.token_ids.len()];
+        let rows = rows.iter().flat_map(|row| sizes([row.slot, row.first_token, row.num_tokens, row.block_table.end]));
+        let sampled = sampled.iter().flat_map(|sampled| {
+            let held_back = sampled.held_back.iter().map(|token| u64::from(token.cast_unsigned()));
+            let logit_bias = sampled.params.logit_bias.iter();
+            let logit_bias = logit_bias.flat_map(|entry| [u64::from(entry.token_id), u64::from(entry.bias.to_bits())]);
+            let places = [sampled.row, sampled.prompt_len].map(|number| number as u64);
+            let words = sampled.mask.as_ref().map_or([].as_slice(), TokenMask::words);
+            let lens = [held_back.len(), sampled.params.logit_bias.len(), words.len()].map(|len| len as u64);
+            let words = words.iter().map(|word| u64::from(*word));
+            places.into_iter().chain(lens).chain(held_back).chain(logit_bias).chain(words)
+        });
+        let fingerprint = fingerprint.numbers(sizes(lens)).numbers(signed(token_ids)).numbers(unsigned(positions));
+        let fingerprint = fingerprint.numbers(rows).numbers(unsigned(block_tables)).numbers(sampled);
+        let fingerprint = fingerprint.numbers(signed(&targets.token_indices)).numbers(signed(&targets.token_ids));
+        let fingerprint = fingerprint.numbers(signed(&targets.top_n));
+        let fingerprint = cached_tokens.iter().fold(fingerprint, |fingerprint, cached| {
+            let CachedTokens { slot, token_ids } = cached;
+            fingerprint.numbers([*slot as u64, token_ids.len() as u64]).numbers(signed(token_ids))
+        });
+        sampling_inputs.fingerprint(fingerprint)
+    }
+
+    /// Data that a graph asks for.
+    pub fn input(&self, input: Input) -> Column<'_> {
+        match input {
+            Input::TokenIds => Column::I32(&self.token_ids),
+            Input::Positions => Column::U32(&self.positions),
+            Input::Sampling(input) => self.sampling_inputs.column(input),
+        }
+    }
+}
+
+/// How a row samples.
+#[derive(Debug, Clone)]
+pub struct RowSampler {
+    pub params: Arc<SamplingParams>,
+    pub graph: Arc<Graph>,
+    /// Tokens that end a sequence: held back until there are `min_new_tokens` others.
+    pub eos_token_ids: Arc<[i32]>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::LogitBias;
+
+    use super::*;
+
+    #[test]
+    fn a_mask_of_nothing_but_ends_ends() {
+        let params = Arc::new(SamplingParams { min_new_tokens: 5, ..SamplingParams::greedy() });
+        let graph = Arc::new(Graph::default());
+        let sampler = RowSampler { params, graph: Arc::clone(&graph), eos_token_ids: Arc::new([7, 2]) };
+        for (byte, num_held_back) in [(0b1000_0100, 0), (0b1000_0000, 0), (0b1000_0001, 2)] {
+            let mut batch = Batch::default();
+            let row = batch.push_row(0, 0, &[1], &[0]);
+            batch.push_sampled(row, 1, &sampler);
+            let unmasked = batch.fingerprint(Fingerprint::default());
+            batch.mask_sampled(TokenMask::new(&[byte], 8), Arc::clone(&graph));
+            assert_eq!(batch.sampled[0].held_back.len(), num_held_back, "{byte:b}");
+            assert_eq!(batch.sampled[0].batch_sampler, BatchSampler::Everything);
+            assert_ne!(batch.fingerprint(Fingerprint::default()), unmasked);
+        }
+    }
+
+    #[test]
+    fn everything_that_a_step_reads_is_in_its_fingerprint() {
+        let of = |change: &dyn Fn(&mut Batch, &mut SamplingParams)| {
+            let (params, graph) = (Arc::new(SamplingParams::greedy()), Arc::new(Graph::default()));
+            let mut sampler = RowSampler { params, graph, eos_token_ids: Arc::new([7]) };
+            let mut batch = Batch::default();
+            change(&mut batch, Arc::make_mut(&mut sampler.params));
+            let row = batch.push_row(1, 16, &[5, 6], &[3, 4]);
+            batch.push_sampled(row, 17, &sampler);
+            batch.fingerprint(Fingerprint::default())
+        };
+        let known = of(&|_, _| ());
+        assert_eq!(known, of(&|_, _| ()));
+        let row = |slot, position, token, block| {
+            let mut batch = Batch::default();
+            batch.push_row(slot, position, &[token, 6], &[block, 4]);
+            batch.fingerprint(Fingerprint::default())
+        };
+        let known_row = row(1, 16, 5, 3);
+        for other in [row(2, 16, 5, 3), row(1, 15, 5, 3), row(1, 16, 4, 3), row(1, 16, 5, 2)] {
+            assert_ne!(other, known_row);
+        }
+        assert_ne!(known, known_row);
+        assert_ne!(known, of(&|_, params| params.frequency_penalty = 0.5));
+        assert_ne!(known, of(&|_, params| params.min_new_tokens = 2));
+        assert_eq!(known, of(&|_, params| params.min_new_tokens = 1));
+        let biases = [(4, 0.5), (5, 0.5), (4, -0.5)]
+            .map(|(token_id, bias)| of(&|_, params| params.logit_bias = vec![LogitBias { token_id, bias }]));
+        assert!(!biases.contains(&known) && biases[0] != biases[1] && biases[0] != biases[2]);
+        let target = of(&|batch, _| batch.push_target(0, 6, 0));
+        assert_ne!(known, target);
+        assert_ne!(target, of(&|batch, _| batch.push_target(0, 6, 1)));
+        assert_ne!(known, of(&|batch, _| _ = batch.push_row(0, 0, &[1], &[])));
+        assert_ne!(known, of(&|batch, _| batch.push_cached_tokens(0, &[1])));
+    }
+}

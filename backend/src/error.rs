@@ -1,0 +1,53 @@
+//! Errors of backends.
+//!
+//! Doors: [`BackendError`], and [`Fault`], which says what the error of one kind of device means for all others.
+
+use std::error::Error;
+
+use collectives::CollectiveError;
+use model::weights::WeightsError;
+
+/// Why a backend cannot do what it was told.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant means")]
+pub enum BackendError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error("read {path}: {source}")]
+    Memory { path: &'static str, source: std::io::Error },
+    #[error("allocate {bytes} bytes: {source}")]
+    Allocate { bytes: u64, source: std::io::Error },
+    #[error("--collective-path is missing: {num_ranks} shards of one host need a file that they share")]
+    NoCollectivePath { num_ranks: usize },
+    #[error("rank {rank}: {source}{}", cause(.source))]
+    Collective { rank: usize, source: CollectiveError },
+    #[error("step before the KV cache was allocated")]
+    NotAllocated,
+    #[error("{source}")]
+    Device { fault: Fault, source: Box<dyn Error + Send + Sync> },
+}
+
+/// What an error of a device means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The device, or the library that drives it, is not on this machine.
+    Absent,
+    /// The device has too little memory.
+    OutOfMemory,
+    /// The device, or its compiler, failed.
+    Failed,
+    /// A defect of the backend.
+    Internal,
+}
+
+impl BackendError {
+    /// The error of one kind of device.
+    pub fn device(fault: Fault, source: impl Error + Send + Sync + 'static) -> Self {
+        Self::Device { fault, source: Box::new(source) }
+    }
+}
+
+/// The error of the system behind an error of the group.
+fn cause(error: &CollectiveError) -> String {
+    error.source().map_or_else(String::new, |cause| format!(": {cause}"))
+}

@@ -1,0 +1,90 @@
+//! The token history: every token of every row, by slot and position.
+//!
+//! Door: [`TokenHistory`]. It is how a row finds the token it sampled in its previous step, and what penalties look at.
+//! Rows of a step write their own slots only, from several threads.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::batch::{Batch, BatchRow, CachedTokens, SAMPLED_TOKEN};
+
+/// Token ids `[num_slots, max_total_tokens]`.
+#[derive(Debug)]
+pub struct TokenHistory {
+    max_total_tokens: usize,
+    // Each entry is written by one thread of a step and read in a later one: no order is needed between entries.
+    tokens: Vec<AtomicI32>,
+}
+
+impl TokenHistory {
+    /// A history without tokens.
+    pub fn new(num_slots: usize, max_total_tokens: usize) -> Self {
+        let tokens = std::iter::repeat_with(AtomicI32::default).take(num_slots * max_total_tokens).collect();
+        Self { max_total_tokens, tokens }
+    }
+
+    /// Notes the cached and the given tokens of every row, and answers all of them, `[tokens]`, with those that were sampled filled in.
+    pub fn current_tokens(&self, batch: &Batch) -> Vec<i32> {
+        let mut tokens = batch.token_ids.clone();
+        for CachedTokens { slot, token_ids } in &batch.cached_tokens {
+            let entries = self.row(*slot, 0..token_ids.len());
+            entries.iter().zip(token_ids).for_each(|(entry, token)| entry.store(*token, Ordering::Relaxed));
+        }
+        for row in &batch.rows {
+            let positions = row.context_len - row.num_tokens..row.context_len;
+            for (token, entry) in tokens[row.first_token..].iter_mut().zip(self.row(row.slot, positions)) {
+                if *token == SAMPLED_TOKEN {
+                    *token = entry.load(Ordering::Relaxed);
+                } else {
+                    entry.store(*token, Ordering::Relaxed);
+                }
+            }
+        }
+        tokens // [tokens]
+    }
+
+    /// Notes the token that follows the context of `row`. A row at the end of its history has no use for it.
+    pub fn append(&self, row: &BatchRow, token: i32) {
+        if row.context_len < self.max_total_tokens {
+            self.row(row.slot, row.context_len..row.context_len + 1)[0].store(token, Ordering::Relaxed);
+        }
+    }
+
+    /// The tokens of `slot` at `positions`.
+    pub fn tokens(&self, slot: usize, positions: Range<usize>) -> impl Iterator<Item = i32> {
+        self.row(slot, positions).iter().map(|entry| entry.load(Ordering::Relaxed))
+    }
+
+    fn row(&self, slot: usize, positions: Range<usize>) -> &[AtomicI32] {
+        &self.tokens[slot * self.max_total_tokens..][positions]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sampled_tokens_are_read_back() {
+        let history = TokenHistory::new(2, 4);
+        let mut batch = Batch::default();
+        batch.push_row(1, 0, &[10, 11], &[]);
+        assert_eq!(history.current_tokens(&batch), [10, 11]);
+        history.append(&batch.rows[0], 12);
+        let mut batch = Batch::default();
+        batch.push_row(0, 0, &[7], &[]);
+        batch.push_row(1, 2, &[SAMPLED_TOKEN], &[]);
+        assert_eq!(history.current_tokens(&batch), [7, 12]);
+        assert_eq!(history.tokens(1, 0..3).collect::<Vec<_>>(), [10, 11, 12]);
+    }
+
+    #[test]
+    fn a_full_row_takes_no_token() {
+        let history = TokenHistory::new(2, 2);
+        let mut batch = Batch::default();
+        batch.push_row(0, 0, &[1, 2], &[]);
+        history.current_tokens(&batch);
+        history.append(&batch.rows[0], 3);
+        assert_eq!(history.tokens(1, 0..2).collect::<Vec<_>>(), [0, 0]);
+    }
+}

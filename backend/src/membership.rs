@@ -1,0 +1,198 @@
+//! A shard among the shards of one host: what it does together with them, and its share of the processor.
+//!
+//! Door: [`Membership`]. Shards on the processor add up through it, all take turns with the host's memory while they load. A shard
+//! alone has no group, and its graphs no operation that needs one. One whose step fails, or that is dropped, ends the group: the
+//! others hear of it at once instead of waiting for a result that never comes.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use collectives::{CollectiveError, Group, Turn};
+use model::graph::WeightSpec;
+use rustix::thread::CpuSet;
+
+use super::memory::available_host_bytes;
+use super::{BackendError, LocalRanks, Processors};
+
+/// How long a rank that loads waits for the others, which may have started later and have as much to read.
+const LOAD_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a rank waits for the others in a step, where all do the same at the same time, and more for each token. The client
+/// waits longer, so that it hears from this rank for which one it waited.
+const STEP_DEADLINE: Duration = Duration::from_secs(10);
+const TOKEN_DEADLINE: Duration = Duration::from_millis(1);
+/// What a tensor takes at most while it is loaded, in parts of its own size: as it is stored, and packed.
+const COPIES_OF_A_TENSOR: u64 = 2;
+const MIB: u64 = 1 << 20;
+
+/// Where weights are once they are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stays {
+    OnHost,
+    OnDevice,
+}
+
+/// One of the ranks that share a model on this host.
+#[derive(Debug)]
+pub struct Membership {
+    ranks: LocalRanks,
+    /// `None` where there is one rank. An operation locks it for its time, and nothing else does.
+    group: Option<Mutex<Group>>,
+}
+
+impl Membership {
+    /// A rank without others.
+    pub const fn alone() -> Self {
+        Self { ranks: LocalRanks { first: 0, num_local: 1, num_ranks: 1 }, group: None }
+    }
+
+    /// Joins the group of `ranks`, who share the file at `path`. It waits for nobody.
+    ///
+    /// # Errors
+    /// When there are others and no file, or it cannot be shared.
+    pub fn join(ranks: LocalRanks, path: Option<&Path>) -> Result<Self, BackendError> {
+        let LocalRanks { first: rank, num_local: _, num_ranks } = ranks;
+        if num_ranks == 1 {
+            return Ok(Self { ranks, group: None });
+        }
+        let path = path.ok_or(BackendError::NoCollectivePath { num_ranks })?;
+        let group = Group::open(path, rank, num_ranks, LOAD_DEADLINE);
+        let group = group.map_err(|source| BackendError::Collective { rank, source })?;
+        Ok(Self { ranks, group: Some(Mutex::new(group)) })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.ranks.first
+    }
+
+    /// All ranks of the host.
+    pub fn num_ranks(&self) -> usize {
+        self.ranks.num_ranks
+    }
+
+    /// This rank's share of `available` threads: at least one, the first ranks one more where they do not divide.
+    pub fn num_threads(&self, available: usize) -> usize {
+        let is_first = self.rank() < available % self.num_ranks();
+        (available / self.num_ranks() + usize::from(is_first)).max(1)
+    }
+
+    /// Where this rank's threads should run: [`Processors::near_rank`].
+    pub fn near(&self, processors: &Processors) -> Option<CpuSet> {
+        processors.near_rank(self.rank(), self.num_ranks())
+    }
+
+    /// Replaces each value by the sum of what all ranks have there, the same bits on each.
+    pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), BackendError> {
+        self.with_group(|group| group.all_reduce(values))
+    }
+
+    /// Puts the parts `[n, size]` of all ranks side by side into `gathered`, `[n, size * num_ranks]`.
+    pub fn all_gather(&self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), BackendError> {
+        self.with_group(|group| group.all_gather(part, num_rows, gathered))
+    }
+
+    /// How many ranks may load a tensor at once: all of them, unless the least memory that any of them sees is short of the
+    /// tensors' copies and of what `stays` in this memory of each rank. All ranks answer the same.
+    pub fn max_loading(&self, weights: &[&WeightSpec], stays: Stays) -> Result<usize, BackendError> {
+        if self.group.is_none() {
+            return Ok(1);
+        }
+        let mut available = vec![0.0; self.num_ranks()];
+        // Exact up to 2^24 MiB.
+        let own = [(available_host_bytes()? / MIB) as f32];
+        self.all_gather(&own, 1, &mut available)?;
+        let least = available.iter().copied().fold(f32::INFINITY, f32::min) as u64 * MIB;
+        let resident = match stays {
+            Stays::OnHost => self.num_ranks() as u64 * weights.iter().map(|spec| spec.local_bytes()).sum::<u64>(),
+            Stays::OnDevice => 0,
+        };
+        Ok(at_once(weights, self.num_ranks(), least.saturating_sub(resident)))
+    }
+
+    /// Waits until fewer than `max_at_once` ranks have a turn. `waiting` is called a few times a second meanwhile.
+    pub fn take_turn(&self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Option<Turn>, BackendError> {
+        let mut turn = None;
+        self.with_group(|group| group.take_turn(max_at_once, waiting).map(|taken| turn = Some(taken)))?;
+        Ok(turn)
+    }
+
+    /// A step of so many tokens begins, in which all ranks do the same at the same time.
+    pub fn begin_step(&self, num_tokens: usize) {
+        if let Some(mut group) = self.lock() {
+            let tokens = u32::try_from(num_tokens).unwrap_or(u32::MAX);
+            group.set_deadline(STEP_DEADLINE.saturating_add(TOKEN_DEADLINE.saturating_mul(tokens)));
+        }
+    }
+
+    /// Ends the group: this rank's state is lost, and with it what all ranks compute.
+    pub fn abort(&self) {
+        if let Some(group) = self.lock() {
+            group.abort();
+        }
+    }
+
+    /// Does an operation with the others, or nothing where there are none.
+    fn with_group(
+        &self,
+        operation: impl FnOnce(&mut Group) -> Result<(), CollectiveError>,
+    ) -> Result<(), BackendError> {
+        let Some(mut group) = self.lock() else { return Ok(()) };
+        operation(&mut group).map_err(|source| BackendError::Collective { rank: self.rank(), source })
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Group>> {
+        // A panic in the middle of an operation leaves a group that finds itself out of step.
+        self.group.as_ref().map(|group| group.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}
+
+/// How many ranks' largest tensors fit, with their copies, into half of the memory that is left.
+fn at_once(weights: &[&WeightSpec], num_ranks: usize, left_bytes: u64) -> usize {
+    let largest = weights.iter().map(|spec| spec.local_bytes()).max().unwrap_or(0).max(1);
+    let fitting = left_bytes / 2 / (COPIES_OF_A_TENSOR * largest);
+    usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, num_ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::graph::{DType, Partition, Source};
+
+    #[test]
+    fn threads_are_shared_out() {
+        let threads = |num_ranks: u32, available| -> Vec<usize> {
+            let of_rank = |rank| Membership { ranks: LocalRanks::of_shard(rank, num_ranks, 1), group: None };
+            (0..num_ranks).map(|rank| of_rank(rank).num_threads(available)).collect()
+        };
+        assert_eq!(threads(1, 6), [6]);
+        assert_eq!(threads(4, 6), [2, 2, 1, 1]);
+        assert_eq!(threads(4, 2), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn as_many_load_as_memory_has_room_for() {
+        let spec = WeightSpec {
+            name: "w".to_owned(),
+            shape: vec![1 << 20, 4],
+            dtype: DType::Bf16,
+            partition: Partition::Column,
+            world_size: 4,
+            num_copies: 1,
+            source: Source::Whole,
+            rounding: None,
+        };
+        let specs = [&spec, &spec];
+        // 2 MiB of each tensor per rank; a turn takes 4 MiB.
+        for (left_mib, expected) in [(0, 1), (8, 1), (16, 2), (24, 3), (10_000, 4)] {
+            assert_eq!(at_once(&specs, 4, left_mib * MIB), expected, "{left_mib}");
+        }
+    }
+
+    #[test]
+    fn a_group_needs_a_file() {
+        let error = Membership::join(LocalRanks::of_shard(0, 2, 1), None).unwrap_err().to_string();
+        assert_eq!(error, "--collective-path is missing: 2 shards of one host need a file that they share");
+        assert!(Membership::join(LocalRanks::of_shard(0, 1, 1), None).is_ok());
+    }
+}

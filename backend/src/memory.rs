@@ -1,0 +1,73 @@
+//! How much memory this process could still allocate.
+//!
+//! Doors: [`MemoryPlan::of_host`], the smaller of what the machine has and what the control group leaves, and
+//! [`MemoryPlan::of_device`], which is the same before the weights are loaded as after.
+
+use std::fs;
+
+use crate::{BackendError, MemoryPlan};
+
+const MEMINFO: &str = "/proc/meminfo";
+/// Limit and use of the control group, version 2 and version 1.
+const CGROUP_FILES: [(&str, &str); 2] = [
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+];
+
+/// Share of a device's memory that programs and their scratch take.
+const PROGRAMS_PERCENT: u64 = 8;
+
+impl MemoryPlan {
+    /// What each of `num_ranks` ranks may take of the host's memory, which others use too.
+    ///
+    /// # Errors
+    /// When `/proc/meminfo` cannot be read.
+    pub fn of_host(num_ranks: usize) -> Result<Self, BackendError> {
+        Ok(Self { available_bytes: available_host_bytes()? / num_ranks as u64, cache_percent: 50 })
+    }
+
+    /// Memory of a device of `limit_bytes` beside `weights_bytes`.
+    pub fn of_device(limit_bytes: u64, weights_bytes: u64) -> Self {
+        let usable = limit_bytes / 100 * (100 - PROGRAMS_PERCENT);
+        Self { available_bytes: usable.saturating_sub(weights_bytes), cache_percent: 100 }
+    }
+}
+
+/// Bytes that could be allocated without swapping or being killed.
+///
+/// # Errors
+/// When `/proc/meminfo` cannot be read.
+pub(super) fn available_host_bytes() -> Result<u64, BackendError> {
+    let meminfo = fs::read_to_string(MEMINFO).map_err(|source| BackendError::Memory { path: MEMINFO, source })?;
+    let left_in_group =
+        CGROUP_FILES.iter().filter_map(|(limit, usage)| Some(number(limit)?.saturating_sub(number(usage)?)));
+    Ok(left_in_group.chain(mem_available(&meminfo)).min().unwrap_or(0))
+}
+
+/// `None` when the file is not there or says `max`.
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_read_in_bytes() {
+        let text = "MemTotal:       16000 kB\nMemAvailable:    2048 kB\n";
+        assert_eq!(mem_available(text), Some(2 << 20));
+        assert_eq!(mem_available("MemTotal: 5 kB\n"), None);
+    }
+
+    #[test]
+    fn this_machine_has_some() {
+        assert!(available_host_bytes().unwrap() > 0);
+    }
+}

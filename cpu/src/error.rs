@@ -1,0 +1,39 @@
+//! Errors of the CPU backend.
+
+use backend::{BackendError, Fault};
+use model::graph::GraphError;
+use model::weights::WeightsError;
+
+/// Why the CPU backend cannot do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CpuError {
+    #[error("start {num_threads} compute threads: {source}")]
+    Threads { num_threads: usize, source: rayon::ThreadPoolBuildError },
+    #[error("compute: {}", first_line(.0))]
+    Compute(#[from] candle_core::Error),
+    #[error("build the graph of a report: {0}")]
+    Graph(#[from] GraphError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+impl From<WeightsError> for CpuError {
+    fn from(error: WeightsError) -> Self {
+        Self::Backend(error.into())
+    }
+}
+
+impl From<CpuError> for BackendError {
+    fn from(error: CpuError) -> Self {
+        match error {
+            CpuError::Backend(error) => error,
+            CpuError::Threads { .. } | CpuError::Compute(_) => Self::device(Fault::Failed, error),
+            CpuError::Graph(_) => Self::device(Fault::Internal, error),
+        }
+    }
+}
+
+/// Candle's messages are followed by a backtrace where `RUST_BACKTRACE` is set.
+fn first_line(error: &candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

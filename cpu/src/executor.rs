@@ -1,0 +1,218 @@
+//! Runs a graph: one operation after the other, each value dropped after its last use.
+//!
+//! Doors: [`Program`], a graph with its weights, and [`run`] for graphs without. The match over operations has no arm for
+//! "anything else": an operation added to `graph/` is named here by the compiler.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use backend::Membership;
+use backend::{Batch, BatchRow, SampledRow};
+use candle_core::{Device, Tensor};
+use kernels::linear::PackedWeight;
+use model::graph::{Graph, Input, Op, Value};
+use model::sampling::Column;
+
+use super::loader::Weight;
+use super::plan::Plan;
+use super::state::State;
+use super::{elementwise, experts, host, model_ops, sampling_ops};
+use crate::error::CpuError;
+
+/// A graph and its weights.
+#[derive(Debug)]
+pub(super) struct Program {
+    graph: Arc<Graph>,
+    plan: Plan,
+    /// One per node; `None` where it is no weight.
+    weights: Vec<Option<Weight>>,
+}
+
+/// What a graph is run on.
+#[derive(Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) state: &'a State,
+    /// Who computes the other parts.
+    pub(super) membership: &'a Membership,
+    /// Which of the batch's sampled rows a sampler runs for.
+    pub(super) sampled: usize,
+    pub(super) arguments: &'a [Tensor],
+}
+
+/// The values of a run that are still needed.
+pub(super) struct Values {
+    held: Vec<Option<Weight>>,
+}
+
+impl Program {
+    /// A program; `weights` has those of the graph, by name.
+    pub(super) fn new(graph: &Arc<Graph>, weights: &HashMap<String, Weight>) -> Self {
+        let weight = |op: &Op| {
+            if let Op::Weight(spec) = op { weights.get(&spec.name).cloned() } else { None }
+        };
+        let weights = graph.nodes().iter().map(|node| weight(&node.op)).collect();
+        Self { graph: Arc::clone(graph), plan: Plan::new(graph), weights }
+    }
+
+    /// The graph.
+    pub(super) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Runs the graph and answers its outputs.
+    pub(super) fn run(&self, step: &Step<'_>) -> Result<Vec<Tensor>, CpuError> {
+        run_plan(&self.graph, &self.plan, &self.weights, step)
+    }
+}
+
+/// Runs `graph` with the weights of its nodes and answers its outputs.
+pub(super) fn run(graph: &Graph, weights: &[Option<Weight>], step: &Step<'_>) -> Result<Vec<Tensor>, CpuError> {
+    run_plan(graph, &Plan::default(), weights, step)
+}
+
+fn run_plan(graph: &Graph, plan: &Plan, weights: &[Option<Weight>], step: &Step<'_>) -> Result<Vec<Tensor>, CpuError> {
+    let mut values = Values { held: vec![None; graph.nodes().len()] };
+    for index in (0..graph.nodes().len()).filter(|index| !plan.is_within(*index)) {
+        let known = weights.get(index).and_then(Option::as_ref);
+        let computed = match (known, plan.mlp(index), plan.siblings(index)) {
+            (Some(weight), ..) => vec![(index, weight.clone())],
+            (None, Some(mlp), _) => {
+                let weights = mlp.weights.map(|weight| values.packed(weight));
+                let y = model_ops::gated_mlp(values.tensor(mlp.x), weights, mlp.activation)?;
+                vec![(index, Weight::Tensor(y))]
+            }
+            (None, None, Some(layers)) => linear_each(graph, layers, &values)?,
+            (None, None, None) => vec![(index, Weight::Tensor(compute(graph, index, &values, step)?))],
+        };
+        computed.into_iter().for_each(|(index, value)| values.held[index] = Some(value));
+        let last_uses = plan.computed_at(index).flat_map(|index| &graph.last_uses()[index]);
+        last_uses.for_each(|value| values.held[value.index()] = None);
+    }
+    Ok(graph.outputs().iter().map(|output| values.tensor(*output).clone()).collect())
+}
+
+impl Values {
+    /// A value that is a tensor.
+    pub(super) fn tensor(&self, value: Value) -> &Tensor {
+        match self.weight(value) {
+            Weight::Tensor(tensor) => tensor,
+            Weight::Packed(_) | Weight::Experts(_) => unreachable!("only those use packed weights that ask for them"),
+        }
+    }
+
+    /// A value, maybe a packed weight.
+    pub(super) fn weight(&self, value: Value) -> &Weight {
+        self.held[value.index()].as_ref().expect("values are kept until their last use")
+    }
+
+    /// The weight of a linear layer.
+    pub(super) fn packed(&self, value: Value) -> &PackedWeight {
+        match self.weight(value) {
+            Weight::Packed(packed) => packed,
+            Weight::Tensor(_) | Weight::Experts(_) => unreachable!("weights of linear layers are packed"),
+        }
+    }
+
+    /// A matrix of each expert.
+    pub(super) fn experts(&self, value: Value) -> &[PackedWeight] {
+        match self.weight(value) {
+            Weight::Experts(experts) => experts,
+            Weight::Tensor(_) | Weight::Packed(_) => unreachable!("weights of experts are packed one by one"),
+        }
+    }
+}
+
+impl<'a> Step<'a> {
+    /// The row that a sampler runs for.
+    pub(super) fn sampled_row(&self) -> (&'a SampledRow, &'a BatchRow) {
+        let sampled = &self.batch.sampled[self.sampled];
+        (sampled, &self.batch.rows[sampled.row])
+    }
+
+    fn input(&self, input: Input) -> candle_core::Result<Tensor> {
+        let range = match input {
+            Input::TokenIds | Input::Positions => 0..self.batch.token_ids.len(),
+            Input::Sampling(_) => self.sampled..self.sampled + 1,
+        };
+        match self.batch.input(input) {
+            Column::F32(column) => host::tensor(column[range].to_vec()),
+            Column::I32(column) => host::tensor(column[range].to_vec()),
+            Column::U32(column) => host::tensor(column[range].to_vec()),
+        }
+    }
+}
+
+/// Linear layers of one x, by their indices.
+fn linear_each(graph: &Graph, layers: &[usize], values: &Values) -> Result<Vec<(usize, Weight)>, CpuError> {
+    let operands = |index: &usize| graph.nodes()[*index].operands.as_slice();
+    let x = values.tensor(operands(&layers[0])[0]);
+    let parameters = layers.iter().map(|index| {
+        let bias = operands(index).get(2).map(|bias| values.tensor(*bias));
+        (values.packed(operands(index)[1]), bias)
+    });
+    let computed = model_ops::linear_each(x, parameters)?;
+    Ok(layers.iter().copied().zip(computed.into_iter().map(Weight::Tensor)).collect())
+}
+
+fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Result<Tensor, CpuError> {
+    let node = &graph.nodes()[index];
+    let operand = |position: usize| values.tensor(node.operands[position]);
+    Ok(match &node.op {
+        Op::Input(input) => step.input(*input)?,
+        Op::Argument(index) => step.arguments[*index].clone(),
+        Op::Weight(spec) => unreachable!("weight {} was loaded", spec.name),
+        Op::Constant(value) => Tensor::new(*value, &Device::Cpu)?,
+        Op::CurrentTokens => host::tensor(step.state.history.current_tokens(step.batch))?, // [tokens]
+        Op::Embedding => {
+            let rank = step.membership.rank();
+            model_ops::embedding(values.weight(node.operands[0]), operand(1), rank)?
+        }
+        Op::Linear => {
+            let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
+            model_ops::linear(operand(0), values.packed(node.operands[1]), bias)?
+        }
+        Op::RmsNorm { eps, offset } => model_ops::rms_norm(operand(0), operand(1), *eps, *offset)?,
+        Op::LayerNorm { eps, offset } => {
+            let bias = node.operands.get(2).map(|bias| values.tensor(*bias));
+            model_ops::layer_norm([operand(0), operand(1)], bias, *eps, *offset)?
+        }
+        Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
+        Op::PagedAttention(spec) => model_ops::paged_attention([operand(0), operand(1), operand(2)], spec, step)?,
+        Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
+        Op::Gated(activation) => model_ops::gated(*activation, operand(0), operand(1))?,
+        Op::Route(spec) => experts::route(operand(0), *spec)?,
+        Op::Experts(spec) => {
+            let matrices = [2, 3, 4].map(|position: usize| values.experts(node.operands[position]));
+            experts::experts([operand(0), operand(1)], matrices, spec.activation, step.membership.rank())?
+        }
+        Op::Reshape => model_ops::reshape(operand(0), &node.shape)?,
+        Op::AllReduce => model_ops::all_reduce(operand(0), step.membership)?,
+        Op::AllGather => model_ops::all_gather(operand(0), step.membership)?,
+        Op::AddBias => model_ops::add_bias(operand(0), operand(1))?,
+        Op::ScaleColumns => operand(0).broadcast_mul(operand(1))?, // [n, m]
+        Op::FirstColumns => model_ops::first_columns(operand(0), &node.shape)?,
+        Op::Unary(function) => elementwise::unary(*function, operand(0))?,
+        Op::Binary(function) => elementwise::binary(*function, operand(0), operand(1))?,
+        Op::Less => elementwise::less(operand(0), operand(1))?,
+        Op::Select => elementwise::select(operand(0), operand(1), operand(2))?,
+        Op::SumColumns => sampling_ops::sum_columns(operand(0))?,
+        Op::LogSoftmax => sampling_ops::log_softmax(operand(0))?,
+        Op::ArgMax => sampling_ops::arg_max(operand(0))?,
+        Op::GatherColumns => sampling_ops::gather_columns(operand(0), operand(1))?,
+        Op::KthLargest => sampling_ops::kth_largest(operand(0), operand(1))?,
+        Op::MassThreshold => sampling_ops::mass_threshold(operand(0), operand(1), operand(2))?,
+        Op::TokenCounts { scope, vocab_size } => sampling_ops::token_counts(*scope, *vocab_size, step)?,
+        Op::HeldBack { vocab_size } => sampling_ops::held_back(*vocab_size, step)?,
+        Op::AddLogitBias => sampling_ops::add_logit_bias(operand(0), step)?,
+        Op::IsAllowed { vocab_size } => sampling_ops::is_allowed(*vocab_size, step)?,
+        Op::Uniform => sampling_ops::uniform([operand(0), operand(1), operand(2)])?,
+        Op::ContextUniform { vocab_size } => sampling_ops::context_uniform(*vocab_size, step)?,
+        Op::InverseCdf => sampling_ops::inverse_cdf(operand(0), operand(1))?,
+        Op::TopTokens => sampling_ops::top_tokens(operand(0), operand(1))?,
+        Op::AppendToken => {
+            step.state.history.append(step.sampled_row().1, host::View::new(operand(0))?.i32()[0]);
+            operand(0).clone()
+        }
+    })
+}

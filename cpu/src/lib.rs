@@ -1,0 +1,197 @@
+//! The CPU backend: executes graphs operation by operation. It is the reference that other backends are compared with.
+//!
+//! Candle's tensors hold the values between operations, convert types while loading, reshape and gather; the hot operations
+//! (linear, attention, norms, softmax) are our `kernels`. The model runs over all tokens of a step at once; a sampler runs
+//! one row at a time, each row with the graph that it asks for, rows in parallel.
+//!
+//! Several ranks of a host share a model, each a process with its part of the weights and its share of the processor. They add
+//! up their results twice per layer ([`Membership`]) and all sample the same tokens from the same bits.
+//!
+//! Activations are f32 whatever the type of the weights; keys and values are rounded to the type of the KV cache when they are
+//! written. A row's results are the same bits whatever its neighbours, the cut of its prompt and the number of threads.
+
+mod elementwise;
+mod error;
+mod executor;
+mod experts;
+mod host;
+mod loader;
+mod model_ops;
+#[cfg(any(test, feature = "oracle"))]
+pub mod oracle;
+mod plan;
+mod sampling_ops;
+mod selection;
+mod state;
+mod targets;
+#[cfg(test)]
+mod tests;
+mod threads;
+mod threefry;
+
+use backend::{
+    Backend, BackendError, Batch, DevicePlace, Membership, MemoryPlan, ModelGraphs, Processors, Progress, PromptToken,
+    SampledToken, StateLayout, StepOutput,
+};
+use candle_core::Tensor;
+use kernels::attention::KvType;
+use model::Fingerprint;
+use model::weights::Checkpoint;
+use rayon::prelude::*;
+
+use error::CpuError;
+use executor::{Program, Step};
+use loader::Weight;
+use state::{KvShape, State};
+use targets::Targets;
+use threads::Threads;
+
+/// How a rank computes.
+#[derive(Debug)]
+pub struct CpuOptions {
+    pub membership: Membership,
+    /// Of all ranks of the host together.
+    pub num_threads: usize,
+    pub processors: Processors,
+    /// Of keys and values.
+    pub kv_type: KvType,
+}
+
+/// Bytes of the keys and values of a token, in all layers of a rank.
+pub fn kv_bytes_per_token(graphs: &ModelGraphs, kv_type: KvType) -> u64 {
+    KvShape::of_layers(&graphs.decoder, kv_type).iter().map(KvShape::bytes_per_token).sum()
+}
+
+/// A model on the CPU.
+#[derive(Debug)]
+pub struct CpuBackend {
+    membership: Membership,
+    threads: Threads,
+    decoder: Program,
+    logits: Program,
+    targets: Targets,
+    kv_shapes: Vec<KvShape>,
+    weights_bytes: u64,
+    /// Of the graphs.
+    fingerprint: Fingerprint,
+    state: Option<State>,
+}
+
+impl CpuBackend {
+    /// Loads a rank's part of the weights of `graphs` and lays it out for the kernels. `progress` hears of each: (done, total).
+    ///
+    /// # Errors
+    /// When a weight is missing or malformed, no threads can be started, or another rank does not come.
+    pub fn load(
+        graphs: &ModelGraphs,
+        checkpoint: &Checkpoint,
+        options: CpuOptions,
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Self, BackendError> {
+        let CpuOptions { membership, num_threads, processors, kv_type } = options;
+        let threads = Threads::new(membership.num_threads(num_threads), membership.near(&processors))?;
+        let targets = Targets::new(graphs.vocab_size()).map_err(CpuError::from)?;
+        let ModelGraphs { decoder, logits } = graphs;
+        let graphs = [decoder, logits];
+        let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
+        let weights_bytes = weights.values().map(Weight::size_bytes).sum();
+        let [decoder, logits] = graphs.map(|graph| Program::new(graph, &weights));
+        let kv_shapes = KvShape::of_layers(decoder.graph(), kv_type);
+        let text = format!("{}{}", decoder.graph(), logits.graph());
+        let fingerprint = Fingerprint::default().bytes(text.as_bytes());
+        Ok(Self { membership, threads, decoder, logits, targets, kv_shapes, weights_bytes, fingerprint, state: None })
+    }
+}
+
+impl Backend for CpuBackend {
+    fn kv_bytes_per_token(&self) -> u64 {
+        self.kv_shapes.iter().map(KvShape::bytes_per_token).sum()
+    }
+
+    fn weights_bytes(&self) -> Option<u64> {
+        Some(self.weights_bytes)
+    }
+
+    fn memory(&self) -> Result<MemoryPlan, BackendError> {
+        MemoryPlan::of_host(self.membership.num_ranks())
+    }
+
+    fn devices(&self) -> Vec<DevicePlace> {
+        vec![DevicePlace::of_host(self.membership.rank())]
+    }
+
+    fn allocate(
+        &mut self,
+        layout: StateLayout,
+        _assignment: &[i64],
+        _progress: &mut Progress<'_>,
+    ) -> Result<(), BackendError> {
+        // The old state goes before the next one comes: both may not fit.
+        self.state = None;
+        self.state = Some(State::allocate(&self.kv_shapes, self.decoder.graph(), layout)?);
+        Ok(())
+    }
+
+    fn execute(&mut self, batch: &Batch) -> Result<StepOutput, BackendError> {
+        self.membership.begin_step(batch.token_ids.len());
+        // The other ranks cannot go on without this one.
+        Ok(self.run(batch).inspect_err(|_| self.membership.abort())?)
+    }
+}
+
+impl CpuBackend {
+    fn run(&self, batch: &Batch) -> Result<StepOutput, CpuError> {
+        let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
+        self.threads.step(self.weights_bytes, || {
+            let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
+            let prompt_tokens = self.prompt_tokens(batch, state, &hidden)?;
+            let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
+            // Later steps name no tokens, so those that were made are part of what must agree.
+            let made = tokens.iter().map(SampledToken::identity);
+            let fingerprint = batch.fingerprint(self.fingerprint).numbers(made).value();
+            Ok(StepOutput { tokens, prompt_tokens, fingerprint })
+        })
+    }
+
+    fn step<'a>(&'a self, batch: &'a Batch, state: &'a State, arguments: &'a [Tensor]) -> Step<'a> {
+        Step { batch, state, membership: &self.membership, sampled: 0, arguments }
+    }
+
+    fn prompt_tokens(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<PromptToken>, CpuError> {
+        let mut tokens = Vec::with_capacity(batch.targets.token_ids.len());
+        for pass in targets::passes(&batch.targets) {
+            let arguments = [model_ops::gather_rows(hidden, pass.token_indices)?]; // [rows, hidden]
+            let logits = self.logits.run(&self.step(batch, state, &arguments))?.remove(0); // [rows, vocab]
+            tokens.extend(self.targets.report(&pass, &logits, &self.step(batch, state, &[]))?);
+        }
+        Ok(tokens)
+    }
+
+    fn sample(&self, batch: &Batch, state: &State, hidden: &Tensor) -> Result<Vec<SampledToken>, CpuError> {
+        let last_token = |row: usize| (batch.rows[row].first_token + batch.rows[row].num_tokens - 1) as i32;
+        let indices: Vec<i32> = batch.sampled.iter().map(|sampled| last_token(sampled.row)).collect();
+        let arguments = [model_ops::gather_rows(hidden, &indices)?]; // [rows, hidden]
+        let logits = self.logits.run(&self.step(batch, state, &arguments))?.remove(0); // [rows, vocab]
+        let sample_row = |sampled: usize| {
+            let arguments = [logits.narrow(0, sampled, 1)?]; // [1, vocab]
+            let sampler = &batch.sampled[sampled].sampler;
+            let step = Step { sampled, ..self.step(batch, state, &arguments) };
+            let outputs = executor::run(sampler, &[], &step)?;
+            sampled_token(&outputs)
+        };
+        (0..batch.sampled.len()).into_par_iter().map(sample_row).collect()
+    }
+}
+
+fn sampled_token(outputs: &[Tensor]) -> Result<SampledToken, CpuError> {
+    let token_id = host::View::new(&outputs[0])?.i32()[0] as u32;
+    let logprob = host::View::new(&outputs[1])?.f32()[0];
+    Ok(SampledToken { token_id, logprob, top_tokens: top_tokens(&outputs[2..])? })
+}
+
+/// Top tokens from their ids and log-probabilities, both `[1, top_tokens]`; none where they were not asked for.
+fn top_tokens(outputs: &[Tensor]) -> Result<Vec<(u32, f32)>, CpuError> {
+    let [ids, logprobs] = outputs else { return Ok(Vec::new()) };
+    let (ids, logprobs) = (host::View::new(ids)?, host::View::new(logprobs)?);
+    Ok(ids.i32().iter().map(|id| *id as u32).zip(logprobs.f32().iter().copied()).collect())
+}

@@ -1,0 +1,203 @@
+//! From the checkpoint to weights as the kernels want them.
+//!
+//! Door: [`load`]. How a weight is kept follows from the operations that use it: packed for linear layers (and read row by
+//! row where an embedding shares it), a table in its own type for embeddings, f32 for norms and biases. One tensor is
+//! converted at a time, and of that a few rows, so that loading takes little more memory than the loaded weights.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use backend::{Membership, Stays};
+use candle_core::Tensor;
+use half::{bf16, f16};
+use kernels::floats::{self, FloatType};
+use kernels::linear::{PackedWeight, WeightType};
+use model::graph::{DType, Graph, Op, Rounding, WeightSpec};
+use model::weights::{Checkpoint, TensorPart};
+
+use super::host;
+use crate::error::CpuError;
+
+/// Rows of a table that are read at a time.
+const TABLE_ROWS: usize = 256;
+
+/// A weight in memory.
+#[derive(Debug, Clone)]
+pub(super) enum Weight {
+    /// Of a linear layer, maybe also of an embedding.
+    Packed(Arc<PackedWeight>),
+    /// Of an embedding `[vocab, hidden]`, in its own type; or of anything else, f32.
+    Tensor(Tensor),
+    /// One of each expert.
+    Experts(Arc<[PackedWeight]>),
+}
+
+/// What an operation does with a weight; where two share one, the later of these decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Vector,
+    Table,
+    Matrix,
+    Experts,
+}
+
+impl Weight {
+    /// Memory it takes.
+    pub(super) fn size_bytes(&self) -> u64 {
+        let bytes = match self {
+            Self::Packed(weight) => weight.size_bytes(),
+            Self::Tensor(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+            Self::Experts(experts) => experts.iter().map(PackedWeight::size_bytes).sum(),
+        };
+        bytes as u64
+    }
+}
+
+/// Loads what a rank has of every weight of `graphs`, by name. Ranks that share the host's memory take turns where it is
+/// short. `progress` hears of each weight: (done, total).
+///
+/// # Errors
+/// When a weight is missing or malformed, or another rank does not come.
+pub(super) fn load(
+    graphs: &[&Arc<Graph>],
+    (checkpoint, membership): (&Checkpoint, &Membership),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
+) -> Result<HashMap<String, Weight>, CpuError> {
+    let wanted = uses(graphs);
+    let specs: Vec<&WeightSpec> = wanted.iter().map(|(spec, _)| *spec).collect();
+    let max_at_once = membership.max_loading(&specs, Stays::OnHost)?;
+    let total = wanted.len() as u64;
+    let mut weights = HashMap::with_capacity(wanted.len());
+    for (done, (spec, used_as)) in (0..).zip(wanted) {
+        progress(done, total);
+        let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
+        let weight = checkpoint.read(spec, membership.rank(), |part| load_weight((spec, used_as), part))?;
+        weights.insert(spec.name.clone(), weight);
+    }
+    progress(total, total);
+    Ok(weights)
+}
+
+/// Each weight once, in the order of the graphs, with its most demanding use.
+fn uses<'a>(graphs: &[&'a Arc<Graph>]) -> Vec<(&'a WeightSpec, Use)> {
+    let mut order: Vec<(&WeightSpec, Use)> = Vec::new();
+    let mut indices: HashMap<&str, usize> = HashMap::new();
+    for graph in graphs {
+        for node in graph.nodes() {
+            for (position, operand) in node.operands.iter().enumerate() {
+                let Op::Weight(spec) = &graph.node(*operand).op else {
+                    continue;
+                };
+                let used_as = match (&node.op, position) {
+                    (Op::Linear, 1) => Use::Matrix,
+                    (Op::Embedding, 0) => Use::Table,
+                    (Op::Experts(_), 2..) => Use::Experts,
+                    _ => Use::Vector,
+                };
+                let index = *indices.entry(&spec.name).or_insert(order.len());
+                match order.get_mut(index) {
+                    Some((_, known)) => *known = used_as.max(*known),
+                    None => order.push((spec, used_as)),
+                }
+            }
+        }
+    }
+    order
+}
+
+fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Result<Weight, CpuError> {
+    let shape = spec.local_shape();
+    Ok(match used_as {
+        Use::Vector => Weight::Tensor(host::shaped(vector(spec, part), shape)?),
+        Use::Table => Weight::Tensor(match spec.dtype {
+            DType::F16 => host::shaped(table(part, shape[0], floats::read_f16), shape)?,
+            DType::Bf16 => host::shaped(table(part, shape[0], floats::read_bf16), shape)?,
+            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+                host::shaped(table(part, shape[0], floats::read_f32), shape)?
+            }
+        }),
+        Use::Matrix => {
+            let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
+            let (stored, packed) = (float_type(part.dtype), weight_type(spec));
+            Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], stored, packed, &rows)))
+        }
+        Use::Experts => {
+            let (stored, packed) = (float_type(part.dtype), weight_type(spec));
+            let row_bytes = shape[2] * part.dtype.size_bytes() as usize;
+            let expert = |index: usize| {
+                let matrix = part.rows(index..index + 1);
+                let rows = |rows: std::ops::Range<usize>, take: &mut dyn FnMut(&[u8])| {
+                    take(&matrix.bytes[rows.start * row_bytes..rows.end * row_bytes]);
+                };
+                PackedWeight::pack([shape[1], shape[2]], stored, packed, &rows)
+            };
+            Weight::Experts((0..shape[0]).map(expert).collect())
+        }
+    })
+}
+
+/// All elements, rounded to the type of `spec`, f32.
+fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
+    let (rows, stored) = (part.all(), float_type(part.dtype));
+    match spec.dtype {
+        DType::F16 => {
+            let mut floats = Vec::new();
+            floats::read_f16(&rows.bytes, stored, &mut floats);
+            floats.into_iter().map(f16::to_f32).collect()
+        }
+        DType::Bf16 => {
+            let mut floats = Vec::new();
+            floats::read_bf16(&rows.bytes, stored, &mut floats);
+            floats.into_iter().map(bf16::to_f32).collect()
+        }
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            let mut floats = Vec::new();
+            floats::read_f32(&rows.bytes, stored, &mut floats);
+            floats
+        }
+    }
+}
+
+/// All elements, read a few rows at a time.
+fn table<T>(part: &TensorPart<'_>, num_rows: usize, read: impl Fn(&[u8], FloatType, &mut Vec<T>)) -> Vec<T> {
+    let mut floats = Vec::new();
+    for first in (0..num_rows).step_by(TABLE_ROWS) {
+        let rows = part.rows(first..(first + TABLE_ROWS).min(num_rows));
+        if first == 0 {
+            let row_bytes = rows.bytes.len() / TABLE_ROWS.min(num_rows);
+            floats.reserve_exact(num_rows * row_bytes / part.dtype.size_bytes() as usize);
+        }
+        read(&rows.bytes, float_type(part.dtype), &mut floats);
+    }
+    floats
+}
+
+/// What the weights of a linear layer become.
+fn weight_type(spec: &WeightSpec) -> WeightType {
+    match spec.rounding {
+        Some(Rounding::Int8) => return WeightType::Int8,
+        Some(Rounding::Int4) => return WeightType::Int4,
+        Some(Rounding::Fp8) => unreachable!("the engine refuses floats of a byte here"),
+        None => {}
+    }
+    match spec.dtype {
+        DType::F16 => WeightType::F16,
+        DType::Bf16 => WeightType::Bf16,
+        DType::F32 => WeightType::F32,
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            unreachable!("the graph builders accept floats only")
+        }
+    }
+}
+
+/// The kernels' name of a type of floats.
+fn float_type(dtype: DType) -> FloatType {
+    match dtype {
+        DType::F16 => FloatType::F16,
+        DType::Bf16 => FloatType::Bf16,
+        DType::F32 => FloatType::F32,
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            unreachable!("the graph builders accept floats only")
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The operations of models, on the CPU: candle tensors in and out, kernels in between.
+//!
+//! Each function is one arm of the executor's match; shapes were checked when the graph was built. Every token is computed
+//! alone, in a fixed order of additions, so its result does not depend on the other tokens of the step.
+
+use std::borrow::Cow;
+
+use backend::{BLOCK_SIZE, Membership};
+use candle_core::{D, DType, Tensor};
+use kernels::attention::{AttentionRow, AttentionShape};
+use kernels::linear::{Layer, PackedWeight};
+use kernels::rotary::RotaryTable;
+use model::graph::{Activation, AttentionSpec, Shape};
+
+use super::executor::Step;
+use super::host::{self, View};
+use super::loader::Weight;
+use crate::error::CpuError;
+
+type Result<T> = candle_core::Result<T>;
+
+/// `table` is the part of `rank`: zeros for tokens that are in another part.
+pub(super) fn embedding(table: &Weight, tokens: &Tensor, rank: usize) -> Result<Tensor> {
+    let view = View::new(tokens)?;
+    let (num_rows, hidden_size) = match table {
+        Weight::Tensor(table) => table.dims2()?,
+        Weight::Packed(table) => (table.num_outputs(), table.num_inputs()),
+        Weight::Experts(_) => unreachable!("a table is no expert"),
+    };
+    let local = |token: &i32| (*token as usize).checked_sub(rank * num_rows).filter(|row| *row < num_rows);
+    let rows: Vec<Option<usize>> = match tokens.dtype() {
+        DType::U32 => view.u32().iter().map(|position| local(&(*position as i32))).collect(),
+        _ => view.i32().iter().map(local).collect(),
+    };
+    let mut hidden = vec![0.0; rows.len() * hidden_size]; // [tokens, hidden]
+    let places = hidden.chunks_exact_mut(hidden_size).zip(&rows).filter_map(|(place, row)| Some((place, (*row)?)));
+    match table {
+        Weight::Tensor(table) => {
+            let indices: Vec<i32> = rows.iter().flatten().map(|row| *row as i32).collect();
+            let found = gather_rows(table, &indices)?.to_dtype(DType::F32)?; // [tokens here, hidden]
+            let found = View::new(&found)?;
+            places.zip(found.f32().chunks_exact(hidden_size)).for_each(|((place, _), row)| place.copy_from_slice(row));
+        }
+        Weight::Packed(table) => places.for_each(|(place, row)| table.copy_row(row, place)),
+        Weight::Experts(_) => unreachable!("a table is no expert"),
+    }
+    host::shaped(hidden, (rows.len(), hidden_size))
+}
+
+pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -> Result<Tensor> {
+    let num_rows = x.dim(0)?;
+    let mut y = vec![0.0; num_rows * weight.num_outputs()]; // [n, out]
+    let bias = bias.map(View::new).transpose()?;
+    kernels::linear::linear(View::new(x)?.f32(), weight, bias.as_ref().map(View::f32), &mut y);
+    host::shaped(y, (num_rows, weight.num_outputs()))
+}
+
+/// [`linear`] of each weight and bias.
+pub(super) fn linear_each<'a>(
+    x: &Tensor,
+    parameters: impl Iterator<Item = (&'a PackedWeight, Option<&'a Tensor>)>,
+) -> Result<Vec<Tensor>> {
+    let num_rows = x.dim(0)?;
+    let parameters: Vec<_> =
+        parameters.map(|(weight, bias)| Ok((weight, bias.map(View::new).transpose()?))).collect::<Result<_>>()?;
+    let mut outputs: Vec<Vec<f32>> =
+        parameters.iter().map(|(weight, _)| vec![0.0; num_rows * weight.num_outputs()]).collect(); // [n, out]
+    let layers = parameters.iter().zip(&mut outputs);
+    let layers = layers.map(|((weight, bias), y)| Layer { weight, bias: bias.as_ref().map(View::f32), y });
+    kernels::linear::linear_each(View::new(x)?.f32(), layers.collect());
+    let shaped =
+        outputs.into_iter().zip(&parameters).map(|(y, (weight, _))| host::shaped(y, (num_rows, weight.num_outputs())));
+    shaped.collect()
+}
+
+/// `down(f(gate(x)) * up(x))` with the weights of gate, up and down.
+pub(super) fn gated_mlp(x: &Tensor, weights: [&PackedWeight; 3], activation: Activation) -> Result<Tensor> {
+    let num_rows = x.dim(0)?;
+    let num_outputs = weights[2].num_outputs();
+    let mut y = vec![0.0; num_rows * num_outputs]; // [n, out]
+    kernels::linear::gated_mlp(View::new(x)?.f32(), weights, kernel(activation), &mut y);
+    host::shaped(y, (num_rows, num_outputs))
+}
+
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, offset: f32) -> Result<Tensor> {
+    let mut y = vec![0.0; x.elem_count()]; // as x
+    let weight = View::new(weight)?;
+    kernels::rms_norm::rms_norm(View::new(x)?.f32(), &shifted(weight.f32(), offset), eps, &mut y);
+    host::shaped(y, x.shape())
+}
+
+pub(super) fn layer_norm([x, weight]: [&Tensor; 2], bias: Option<&Tensor>, eps: f32, offset: f32) -> Result<Tensor> {
+    let mut y = vec![0.0; x.elem_count()]; // as x
+    let (size, weight, bias) = (x.dim(D::Minus1)?, View::new(weight)?, bias.map(View::new).transpose()?);
+    let bias =
+        bias.as_ref().map_or_else(|| Cow::Owned(vec![0.0; weight.f32().len()]), |bias| Cow::Borrowed(bias.f32()));
+    let parameters = [&*shifted(weight.f32(), offset), &*bias];
+    kernels::layer_norm::layer_norm(View::new(x)?.f32(), size, parameters, eps, &mut y);
+    host::shaped(y, x.shape())
+}
+
+/// Offset + weight: few numbers beside what they are for.
+fn shifted(weight: &[f32], offset: f32) -> Cow<'_, [f32]> {
+    if offset == 0.0 { Cow::Borrowed(weight) } else { weight.iter().map(|weight| offset + weight).collect() }
+}
+
+pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Result<Tensor> {
+    let mut y = View::new(x)?.f32().to_vec(); // [tokens, heads, head_dim]
+    kernels::rotary::rotary(&mut y, x.dim(2)?, View::new(positions)?.u32(), table);
+    host::shaped(y, x.shape())
+}
+
+pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, step: &Step<'_>) -> Result<Tensor> {
+    let AttentionSpec { layer, scale, window, soft_cap } = *spec;
+    let (_, num_heads, head_dim) = q.dims3()?;
+    let (_, num_kv_heads, _) = k.dims3()?;
+    let block_size = BLOCK_SIZE;
+    let shape = AttentionShape { num_heads, num_kv_heads, head_dim, block_size, scale, window, soft_cap };
+    let row = |row: &backend::BatchRow| AttentionRow {
+        first_token: row.first_token,
+        num_tokens: row.num_tokens,
+        context_len: row.context_len,
+        block_table: step.batch.block_table(row),
+    };
+    let rows: Vec<AttentionRow<'_>> = step.batch.rows.iter().map(row).collect();
+    let mut out = vec![0.0; q.elem_count()]; // [tokens, heads, head_dim]
+    let mut cache = step.state.layers[layer].lock().expect("no operation panics while it holds a layer");
+    kernels::attention::write_kv(&shape, &rows, [View::new(k)?.f32(), View::new(v)?.f32()], &mut cache);
+    kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), &cache, &mut out);
+    host::shaped(out, q.shape())
+}
+
+pub(super) fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {
+    let mut y = vec![0.0; x.elem_count()]; // as x
+    kernels::activation::activate(kernel(activation), View::new(x)?.f32(), &mut y);
+    host::shaped(y, x.shape())
+}
+
+pub(super) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    let mut y = vec![0.0; gate.elem_count()]; // [tokens, n]
+    kernels::activation::gated(kernel(activation), View::new(gate)?.f32(), View::new(up)?.f32(), &mut y);
+    host::shaped(y, gate.shape())
+}
+
+/// The kernels' name of a function.
+pub(super) fn kernel(activation: Activation) -> kernels::activation::Activation {
+    match activation {
+        Activation::Silu => kernels::activation::Activation::Silu,
+        Activation::Gelu => kernels::activation::Activation::Gelu,
+        Activation::GeluTanh => kernels::activation::Activation::GeluTanh,
+        Activation::SquaredRelu => kernels::activation::Activation::SquaredRelu,
+        Activation::Sigmoid => kernels::activation::Activation::Sigmoid,
+        Activation::Tanh => kernels::activation::Activation::Tanh,
+    }
+}
+
+pub(super) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    x.broadcast_add(bias) // [n, out]
+}
+
+pub(super) fn first_columns(x: &Tensor, shape: &Shape) -> Result<Tensor> {
+    x.narrow(1, 0, shape.last_size().unwrap_or(0))?.contiguous() // [n, columns]
+}
+
+pub(super) fn reshape(x: &Tensor, shape: &Shape) -> Result<Tensor> {
+    let mut sizes = vec![x.dim(0)?];
+    sizes.extend(shape.dims()[1..].iter().filter_map(|dim| Shape::new([*dim]).last_size()));
+    x.reshape(sizes) // [first, sizes..]
+}
+
+/// The rows of x `[tokens, n]` at `indices`.
+pub(super) fn gather_rows(x: &Tensor, indices: &[i32]) -> Result<Tensor> {
+    // Candle takes no signed indices.
+    let indices: Vec<u32> = indices.iter().map(|index| *index as u32).collect();
+    x.index_select(&host::tensor(indices)?, 0) // [rows, n]
+}
+
+/// The sum of what all ranks have of x, the same bits on each.
+pub(super) fn all_reduce(x: &Tensor, membership: &Membership) -> std::result::Result<Tensor, CpuError> {
+    let mut sum = View::new(x)?.f32().to_vec(); // as x
+    membership.all_reduce(&mut sum)?;
+    Ok(host::shaped(sum, x.shape())?)
+}
+
+/// The parts `[n, size]` of all ranks side by side, `[n, size * num_ranks]`.
+pub(super) fn all_gather(part: &Tensor, membership: &Membership) -> std::result::Result<Tensor, CpuError> {
+    let (num_rows, size) = part.dims2()?;
+    let num_columns = size * membership.num_ranks();
+    let mut gathered = vec![0.0; num_rows * num_columns]; // [n, size * num_ranks]
+    membership.all_gather(View::new(part)?.f32(), num_rows, &mut gathered)?;
+    Ok(host::shaped(gathered, (num_rows, num_columns))?)
+}

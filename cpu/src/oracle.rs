@@ -1,0 +1,144 @@
+//! This backend as the oracle for the tests of others: any graph, on a state that the test fills and reads.
+//!
+//! Doors: [`Oracle`], and [`Array`], a tensor that belongs to no backend.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use backend::Batch;
+use backend::{Membership, StateLayout};
+use candle_core::{DType, Tensor};
+use kernels::attention::KvType;
+use model::graph::Graph;
+use model::weights::Checkpoint;
+
+use super::executor::{Program, Step};
+use super::host::{self, View};
+use super::loader;
+use super::state::{KvShape, State};
+
+/// Elements, the last dimension fastest.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Elements {
+    F32(Vec<f32>),
+    I32(Vec<i32>),
+    U32(Vec<u32>),
+    Bool(Vec<bool>),
+}
+
+/// A tensor on the host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array {
+    pub dims: Vec<usize>,
+    pub elements: Elements,
+}
+
+/// A graph with its weights and its state.
+#[derive(Debug)]
+pub struct Oracle {
+    program: Program,
+    state: State,
+    layout: StateLayout,
+}
+
+impl Oracle {
+    /// The oracle of `graph`, whose weights are in `checkpoint` if it has any; all state is zero.
+    pub fn new(graph: &Arc<Graph>, checkpoint: Option<&Checkpoint>, layout: StateLayout) -> Self {
+        let weights = match checkpoint {
+            Some(checkpoint) => loader::load(&[graph], (checkpoint, &Membership::alone()), &mut |_, _| ())
+                .expect("the checkpoint has every weight"),
+            None => HashMap::new(),
+        };
+        let state = State::allocate(&KvShape::of_layers(graph, KvType::F32), graph, layout).expect("a small state");
+        Self { program: Program::new(graph, &weights), state, layout }
+    }
+
+    /// Sets keys and values of a layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
+    pub fn set_cache(&self, layer: usize, kv: [&[f32]; 2]) {
+        let mut cache = self.state.layers[layer].lock().expect("no operation panics while it holds a layer");
+        cache.set_f32(kv);
+    }
+
+    /// Keys and values of a layer.
+    pub fn cache(&self, layer: usize) -> [Vec<f32>; 2] {
+        let cache = self.state.layers[layer].lock().expect("no operation panics while it holds a layer");
+        cache.to_f32().expect("a cache of floats")
+    }
+
+    /// Sets the token history `[num_slots, max_total_tokens]`.
+    pub fn set_history(&self, tokens: &[i32]) {
+        let mut batch = Batch::default();
+        for (slot, tokens) in tokens.chunks_exact(self.layout.max_total_tokens).enumerate() {
+            batch.push_row(slot, 0, tokens, &[]);
+        }
+        self.state.history.current_tokens(&batch);
+    }
+
+    /// The token history.
+    pub fn history(&self) -> Vec<i32> {
+        let StateLayout { num_slots, max_total_tokens, .. } = self.layout;
+        (0..num_slots).flat_map(|slot| self.state.history.tokens(slot, 0..max_total_tokens)).collect()
+    }
+
+    /// Runs the graph as a model: over all tokens, or rows, at once.
+    pub fn run(&self, batch: &Batch, arguments: &[Array]) -> Vec<Array> {
+        self.run_step(batch, 0, arguments)
+    }
+
+    /// Runs the graph as a sampler, for one row after the other; `arguments` have an entry per sampled row.
+    pub fn run_rows(&self, batch: &Batch, arguments: &[Array]) -> Vec<Vec<Array>> {
+        let run = |sampled: usize| {
+            let arguments: Vec<Array> = arguments.iter().map(|argument| argument.rows(&[sampled])).collect();
+            self.run_step(batch, sampled, &arguments)
+        };
+        (0..batch.sampled.len()).map(run).collect()
+    }
+
+    fn run_step(&self, batch: &Batch, sampled: usize, arguments: &[Array]) -> Vec<Array> {
+        let arguments: Vec<Tensor> = arguments.iter().map(Array::tensor).collect();
+        let membership = Membership::alone();
+        let step = Step { batch, state: &self.state, membership: &membership, sampled, arguments: &arguments };
+        let outputs = self.program.run(&step).expect("operations fit their operands");
+        outputs.iter().map(Array::of).collect()
+    }
+}
+
+impl Array {
+    /// The rows at `places`: all elements with these indices in the first dimension.
+    pub fn rows(&self, places: &[usize]) -> Self {
+        fn pick<T: Copy>(elements: &[T], width: usize, places: &[usize]) -> Vec<T> {
+            places.iter().flat_map(|place| elements[place * width..][..width].iter().copied()).collect()
+        }
+        let width = self.dims[1..].iter().product();
+        let elements = match &self.elements {
+            Elements::F32(elements) => Elements::F32(pick(elements, width, places)),
+            Elements::I32(elements) => Elements::I32(pick(elements, width, places)),
+            Elements::U32(elements) => Elements::U32(pick(elements, width, places)),
+            Elements::Bool(elements) => Elements::Bool(pick(elements, width, places)),
+        };
+        Self { dims: [&[places.len()], &self.dims[1..]].concat(), elements }
+    }
+
+    fn tensor(&self) -> Tensor {
+        let dims = self.dims.as_slice();
+        match self.elements.clone() {
+            Elements::F32(elements) => host::shaped(elements, dims),
+            Elements::I32(elements) => host::shaped(elements, dims),
+            Elements::U32(elements) => host::shaped(elements, dims),
+            Elements::Bool(elements) => host::shaped(elements.into_iter().map(u8::from).collect(), dims),
+        }
+        .expect("as many elements as the dimensions say")
+    }
+
+    fn of(tensor: &Tensor) -> Self {
+        let view = View::new(tensor).expect("results are contiguous");
+        let elements = match tensor.dtype() {
+            DType::F32 => Elements::F32(view.f32().to_vec()),
+            DType::I32 => Elements::I32(view.i32().to_vec()),
+            DType::U32 => Elements::U32(view.u32().to_vec()),
+            DType::U8 => Elements::Bool(view.bool().iter().map(|truth| *truth != 0).collect()),
+            other => panic!("no operation answers {other:?}"),
+        };
+        Self { dims: tensor.dims().to_vec(), elements }
+    }
+}

@@ -1,0 +1,131 @@
+//! The threads that compute.
+//!
+//! Door: [`Threads`]. A step is hundreds of short pieces of work, one after the other: threads stay awake from the first to the
+//! last, because to wake one takes longer than many a piece. Between steps they sleep.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::error::CpuError;
+
+/// Looks for work in a row that find none before the processor is offered to other threads of the machine.
+const LOOKS_BEFORE_OFFER: u32 = 1 << 10;
+
+/// Weights that a step reads, in bytes, below which it is over before other threads are awake.
+const MIN_STEP_BYTES: u64 = 32 << 20;
+
+/// A pool of threads.
+#[derive(Debug)]
+pub(super) struct Threads {
+    pool: rayon::ThreadPool,
+}
+
+/// Says that a step is over, also when it panics.
+struct OnEnd<'a>(&'a AtomicBool);
+
+impl Threads {
+    /// So many of them, on processors of `near`.
+    ///
+    /// # Errors
+    /// When the system refuses them.
+    pub(super) fn new(num_threads: usize, near: Option<CpuSet>) -> Result<Self, CpuError> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(num_threads)
+            .thread_name(|index| format!("compute-{index}"))
+            .start_handler(move |_| {
+                if let Some(near) = &near {
+                    // Elsewhere they compute the same, only more slowly.
+                    let _ = sched_setaffinity(None, near);
+                }
+            })
+            .build()
+            .map_err(|source| CpuError::Threads { num_threads, source })?;
+        Ok(Self { pool })
+    }
+
+    /// Runs `work` on one of them; the others take the pieces that it hands out.
+    pub(super) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.pool.install(work)
+    }
+
+    /// [`Self::install`] of a step that reads weights of `size_bytes`: unless these are few, the others stay awake until it ends.
+    pub(super) fn step<R: Send>(&self, size_bytes: u64, work: impl FnOnce() -> R + Send) -> R {
+        if size_bytes < MIN_STEP_BYTES {
+            return self.install(work);
+        }
+        let is_over = AtomicBool::new(false);
+        let is_over = &is_over;
+        self.pool.scope(|scope| {
+            let own = rayon::current_thread_index();
+            scope.spawn_broadcast(move |_, thread| {
+                if Some(thread.index()) != own {
+                    stay_awake(is_over);
+                }
+            });
+            let _end = OnEnd(is_over);
+            work()
+        })
+    }
+}
+
+impl Drop for OnEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Takes work of other threads until a step is over.
+fn stay_awake(is_over: &AtomicBool) {
+    let mut num_looks = 0;
+    while !is_over.load(Ordering::Acquire) {
+        if rayon::yield_now() == Some(rayon::Yield::Executed) {
+            num_looks = 0;
+            continue;
+        }
+        num_looks += 1;
+        if num_looks < LOOKS_BEFORE_OFFER {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Barrier;
+
+    use rayon::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn others_take_pieces_of_a_step() {
+        let threads = Threads::new(3, None).unwrap();
+        // Nobody passes before all three are there.
+        let barrier = Barrier::new(3);
+        for _ in 0..100 {
+            threads.step(u64::MAX, || {
+                (0..3).into_par_iter().with_max_len(1).for_each(|_| {
+                    barrier.wait();
+                });
+            });
+        }
+    }
+
+    #[test]
+    fn a_step_that_panics_lets_the_others_go() {
+        let threads = Threads::new(2, None).unwrap();
+        let result = catch_unwind(AssertUnwindSafe(|| threads.step(u64::MAX, || panic!("a step went wrong"))));
+        assert!(result.is_err());
+        assert_eq!(threads.step(u64::MAX, || (0..10).into_par_iter().sum::<i32>()), 45);
+    }
+
+    #[test]
+    fn a_single_thread_does_all() {
+        let threads = Threads::new(1, None).unwrap();
+        assert_eq!(threads.step(u64::MAX, || (0..10).into_par_iter().sum::<i32>()), 45);
+    }
+}

@@ -1,0 +1,51 @@
+//! Plugins for tests: the one place that decides between running, skipping aloud and failing.
+//!
+//! Doors: [`plugin_path`], and [`with_libtpu`], since libtpu reads its environment once, when it is loaded.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{PluginKind, Surroundings, find};
+
+/// Tells a child of this process that it is one.
+const CHILD: &str = "HILO_TEST_CHILD";
+/// What keeps libtpu quiet and quick where there is no TPU.
+const ENVIRONMENT: [(&str, &str); 6] = [
+    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+    ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
+    ("TPU_LOG_DIR", "disabled"),
+    ("TPU_MIN_LOG_LEVEL", "3"),
+    ("TPU_SKIP_MDS_QUERY", "1"),
+    ("TPU_WORKER_HOSTNAMES", "localhost"),
+];
+
+/// The plugin, if it is on this machine; says so aloud when it is not. Fails instead where `HILO_REQUIRE_PLUGINS=1` promises it.
+pub fn plugin_path(kind: PluginKind) -> Option<PathBuf> {
+    match find(kind, None, &Surroundings::of_process()) {
+        Ok(found) => Some(found.path),
+        Err(error) => {
+            assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Runs `body`, with libtpu's path, in a child of this process that runs only the test `test` of `module`.
+pub fn with_libtpu(module: &str, test: &str, body: impl FnOnce(&Path)) {
+    if std::env::var_os(CHILD).is_some() {
+        if let Some(path) = plugin_path(PluginKind::Tpu) {
+            body(&path);
+        }
+        return;
+    }
+    let (_, folder) = module.split_once("::").expect("below the crate");
+    let executable = std::env::current_exe().expect("this test has a path");
+    let arguments = [&format!("{folder}::{test}"), "--exact", "--nocapture"];
+    let child = Command::new(executable).args(arguments).env(CHILD, "1").envs(ENVIRONMENT).output();
+    let child = child.expect("the child starts");
+    let [stdout, stderr] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.contains("1 passed"), "the child ran no test: {stdout}");
+    stdout.lines().filter(|line| line.starts_with("skipped")).for_each(|line| println!("{line}"));
+}

@@ -1,0 +1,54 @@
+//! What a graph multiplies.
+//!
+//! Door: [`Graph::multiply_adds`].
+
+use super::{Graph, Op, Value};
+
+impl Graph {
+    /// Multiply-adds of linear layers and of the experts that are chosen, of one rank, for each token or row that the graph is run for.
+    /// Attention, whose work depends on the context, is not among them.
+    pub fn multiply_adds(&self) -> u64 {
+        let shape_of = |value: &Value| match &self.node(*value).op {
+            Op::Weight(spec) => spec.local_shape(),
+            _ => vec![0],
+        };
+        let of_nodes = self.nodes().iter().map(|node| match (&node.op, node.operands.as_slice()) {
+            (Op::Linear, [_, weight, ..]) => shape_of(weight).iter().product(),
+            (Op::Experts(spec), [_, _, matrices @ ..]) => {
+                let of_expert = matrices.iter().map(|matrix| shape_of(matrix)[1..].iter().product::<usize>());
+                spec.num_chosen * of_expert.sum::<usize>()
+            }
+            _ => 0,
+        });
+        of_nodes.fold(0, usize::saturating_add) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::{
+        Activation, DType, ExpertsSpec, Graph, Input, Partition, RouterSpec, Source, Value, WeightSpec,
+    };
+
+    fn weight(graph: &mut Graph, name: &str, shape: &[usize]) -> Value {
+        let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
+        let (dtype, partition, rounding) = (DType::F32, Partition::Replicated, None);
+        graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
+    }
+
+    #[test]
+    fn linear_layers_and_chosen_experts_multiply() {
+        let mut graph = Graph::default();
+        let ids = graph.input(Input::TokenIds);
+        let table = weight(&mut graph, "table", &[9, 4]);
+        let x = graph.embedding(table, ids).unwrap(); // [tokens, 4]
+        let router = weight(&mut graph, "router", &[3, 4]);
+        let scores = graph.linear(x, router, None).unwrap(); // [tokens, 3]
+        let chosen = graph.route(scores, RouterSpec { num_chosen: 2, is_normalised: true }).unwrap(); // [tokens, 3]
+        let [gate, up] = ["gate", "up"].map(|name| weight(&mut graph, name, &[3, 5, 4]));
+        let down = weight(&mut graph, "down", &[3, 4, 5]);
+        let spec = ExpertsSpec { num_chosen: 2, activation: Activation::Silu };
+        graph.experts([x, chosen], [gate, up, down], spec).unwrap(); // [tokens, 4]
+        assert_eq!(graph.multiply_adds(), 3 * 4 + 2 * 3 * 5 * 4);
+    }
+}

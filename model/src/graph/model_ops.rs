@@ -1,0 +1,234 @@
+//! Builders of the operations that models are made of.
+//!
+//! Each checks shapes and types and answers the handle of the result, or a [`GraphError`] that says what it was given
+//! and what it takes.
+
+use std::sync::Arc;
+
+use super::{Activation, Binary, DType, Dim, ExpertsSpec, Graph, GraphError, Op, RotarySpec, RouterSpec, Shape, Value};
+
+/// What an attention layer needs to know besides its operands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionSpec {
+    /// Which KV cache it owns.
+    pub layer: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Keys that a query attends at most, its own included.
+    pub window: Option<usize>,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
+}
+
+impl Graph {
+    /// [`Op::CurrentTokens`] of the ids `[tokens]`.
+    pub fn current_tokens(&mut self, token_ids: Value) -> Result<Value, GraphError> {
+        let op = Op::CurrentTokens;
+        let is_valid = self.dims(token_ids) == [Dim::Tokens] && self.dtype(token_ids) == DType::I32;
+        self.require(is_valid, &op, &[token_ids], "[tokens] int32")?;
+        Ok(self.push(op, vec![token_ids], Shape::new([Dim::Tokens]), DType::I32)) // [tokens]
+    }
+
+    /// [`Op::Embedding`]: the rows of `table` `[vocab, hidden]` that `tokens` `[tokens]`, ids or positions, name.
+    pub fn embedding(&mut self, table: Value, tokens: Value) -> Result<Value, GraphError> {
+        let op = Op::Embedding;
+        let operands = [table, tokens];
+        let is_table = self.dims(table).len() == 2 && self.dtype(table).is_float();
+        let are_tokens = self.dims(tokens) == [Dim::Tokens] && matches!(self.dtype(tokens), DType::I32 | DType::U32);
+        self.require(is_table && are_tokens, &op, &operands, "[vocab, hidden] float, [tokens] int32 or uint32")?;
+        let shape = Shape::new([Dim::Tokens, self.dims(table)[1]]);
+        Ok(self.push(op, operands.to_vec(), shape, DType::F32)) // [tokens, hidden]
+    }
+
+    /// [`Op::Linear`]: x `[n, in]` times weight `[out, in]`, plus bias `[out]`.
+    pub fn linear(&mut self, x: Value, weight: Value, bias: Option<Value>) -> Result<Value, GraphError> {
+        let op = Op::Linear;
+        let operands: Vec<Value> = [x, weight].into_iter().chain(bias).collect();
+        let weight_dims = self.dims(weight).to_vec();
+        let fits = self.dims(x).len() == 2 && weight_dims.len() == 2 && self.dims(x)[1] == weight_dims[1];
+        let bias_fits = bias.is_none_or(|bias| fits && self.dims(bias) == [weight_dims[0]]);
+        let are_floats = operands.iter().all(|value| self.dtype(*value).is_float());
+        self.require(fits && bias_fits && are_floats, &op, &operands, "[n, in], [out, in] and maybe [out], floats")?;
+        let shape = self.node(x).shape.with_last(weight_dims[0]);
+        let dtype = self.dtype(x);
+        Ok(self.push(op, operands, shape, dtype)) // [n, out]
+    }
+
+    /// [`Op::RmsNorm`] over the last dimension of x.
+    pub fn rms_norm(&mut self, x: Value, weight: Value, eps: f32, offset: f32) -> Result<Value, GraphError> {
+        let op = Op::RmsNorm { eps, offset };
+        let last = self.dims(x).last().copied();
+        let fits = last.is_some_and(|last| self.dims(weight) == [last]);
+        self.require(fits && self.dtype(x).is_float(), &op, &[x, weight], "[.., hidden], [hidden], floats")?;
+        Ok(self.push_like(op, vec![x, weight], x)) // as x
+    }
+
+    /// [`Op::LayerNorm`] over the last dimension of x; `parameters` are the weight and maybe the bias.
+    pub fn layer_norm(&mut self, x: Value, parameters: &[Value], eps: f32, offset: f32) -> Result<Value, GraphError> {
+        let op = Op::LayerNorm { eps, offset };
+        let operands = [&[x], parameters].concat();
+        let fits = |value: &Value| {
+            let dims = self.dims(*value);
+            !dims.is_empty() && self.dims(x).ends_with(dims) && dims.len() < self.dims(x).len()
+        };
+        let is_valid = matches!(parameters.len(), 1 | 2) && parameters.iter().all(fits) && self.dtype(x).is_float();
+        self.require(is_valid, &op, &operands, "[.., hidden], once or twice the last dimensions of it, floats")?;
+        Ok(self.push_like(op, operands, x)) // as x
+    }
+
+    /// [`Op::Rotary`]: turns the heads of x `[tokens, heads, head_dim]` by their positions `[tokens]`.
+    pub fn rotary(&mut self, x: Value, positions: Value, spec: &Arc<RotarySpec>) -> Result<Value, GraphError> {
+        let op = Op::Rotary(Arc::clone(spec));
+        let is_valid = self.dims(x).len() == 3
+            && self.dims(x)[0] == Dim::Tokens
+            && self.node(x).shape.last_size().is_some_and(|head_dim| 2 * spec.frequencies.len() <= head_dim)
+            && self.dims(positions) == [Dim::Tokens]
+            && self.dtype(positions) == DType::U32;
+        let expected = format!("[tokens, heads, head_dim >= {}], [tokens] uint32", 2 * spec.frequencies.len());
+        self.require(is_valid, &op, &[x, positions], &expected)?;
+        Ok(self.push_like(op, vec![x, positions], x)) // [tokens, heads, head_dim]
+    }
+
+    /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]` and keys and values `[tokens, kv_heads, head_dim]`.
+    pub fn paged_attention(&mut self, [q, k, v]: [Value; 3], spec: AttentionSpec) -> Result<Value, GraphError> {
+        let op = Op::PagedAttention(spec);
+        let is_valid = match (self.dims(q), self.dims(k)) {
+            ([Dim::Tokens, Dim::Fixed(heads), head_dim], [Dim::Tokens, Dim::Fixed(kv_heads), kv_head_dim]) => {
+                head_dim == kv_head_dim && *kv_heads > 0 && heads % kv_heads == 0
+            }
+            _ => false,
+        };
+        let is_valid = is_valid && self.dims(k) == self.dims(v) && spec.window != Some(0);
+        let expected = "[tokens, heads, head_dim], twice [tokens, kv_heads, head_dim], heads a multiple of kv_heads";
+        self.require(is_valid, &op, &[q, k, v], expected)?;
+        Ok(self.push_like(op, vec![q, k, v], q)) // [tokens, heads, head_dim]
+    }
+
+    /// a + b of one shape.
+    pub(crate) fn add(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
+        self.binary(Binary::Add, a, b) // as a
+    }
+
+    /// x times a number; x itself where that is 1.
+    pub(crate) fn scale(&mut self, x: Value, factor: f32) -> Result<Value, GraphError> {
+        if factor == 1.0 {
+            return Ok(x);
+        }
+        let factor = self.constant(factor); // []
+        self.binary(Binary::Multiply, x, factor) // as x
+    }
+
+    /// [`Op::Activate`] of every element of x.
+    pub fn activate(&mut self, activation: Activation, x: Value) -> Result<Value, GraphError> {
+        let op = Op::Activate(activation);
+        self.require(self.dtype(x) == DType::F32, &op, &[x], "float32")?;
+        Ok(self.push_like(op, vec![x], x)) // as x
+    }
+
+    /// x bounded by `cap`: `cap · tanh(x / cap)`.
+    pub(crate) fn soft_cap(&mut self, x: Value, cap: f32) -> Result<Value, GraphError> {
+        let shrunk = self.scale(x, 1.0 / cap)?; // as x
+        let bounded = self.activate(Activation::Tanh, shrunk)?; // as x
+        self.scale(bounded, cap) // as x
+    }
+
+    /// [`Op::Gated`] of gate and up, both `[tokens, n]`.
+    pub fn gated(&mut self, activation: Activation, gate: Value, up: Value) -> Result<Value, GraphError> {
+        let op = Op::Gated(activation);
+        let is_valid = self.dims(gate) == self.dims(up) && self.dtype(gate) == self.dtype(up);
+        self.require(is_valid, &op, &[gate, up], "two values of one shape and type")?;
+        Ok(self.push_like(op, vec![gate, up], gate)) // [tokens, n]
+    }
+
+    /// [`Op::Route`] of scores `[tokens, experts]`.
+    pub fn route(&mut self, scores: Value, spec: RouterSpec) -> Result<Value, GraphError> {
+        let op = Op::Route(spec);
+        let num_experts = self.node(scores).shape.last_size().filter(|_| self.dims(scores).len() == 2);
+        let fits = num_experts.is_some_and(|num_experts| (1..=num_experts).contains(&spec.num_chosen));
+        let expected = format!("[tokens, {} or more] float32", spec.num_chosen);
+        self.require(fits && self.dtype(scores) == DType::F32, &op, &[scores], &expected)?;
+        Ok(self.push_like(op, vec![scores], scores)) // [tokens, experts]
+    }
+
+    /// [`Op::Experts`] of x `[tokens, hidden]` and weights `[tokens, experts]`, with the matrices gate, up and down.
+    pub fn experts(
+        &mut self,
+        [x, mixture]: [Value; 2],
+        [gate, up, down]: [Value; 3],
+        spec: ExpertsSpec,
+    ) -> Result<Value, GraphError> {
+        let op = Op::Experts(spec);
+        let operands = [x, mixture, gate, up, down];
+        let fits = match (self.dims(x), self.dims(gate), self.dims(down)) {
+            ([_, hidden], [experts, intermediate, inputs], [other_experts, outputs, features]) => {
+                let is_square = hidden == inputs && hidden == outputs && intermediate == features;
+                is_square && experts == other_experts && self.dims(gate) == self.dims(up)
+            }
+            _ => false,
+        };
+        let fits = fits && self.dims(mixture).len() == 2 && self.dims(mixture)[0] == self.dims(x)[0];
+        let expected = "[tokens, hidden], [tokens, experts], twice [experts, intermediate, hidden], [experts, hidden, intermediate]";
+        self.require(fits && self.dtype(x) == DType::F32, &op, &operands, expected)?;
+        Ok(self.push_like(op, operands.to_vec(), x)) // [tokens, hidden]
+    }
+
+    /// [`Op::Reshape`]: keeps the first dimension of x, gives the others `sizes`.
+    pub fn reshape(&mut self, x: Value, sizes: &[usize]) -> Result<Value, GraphError> {
+        let op = Op::Reshape;
+        let is_valid = !self.dims(x).is_empty() && self.node(x).shape.fixed_len() == sizes.iter().product::<usize>();
+        self.require(is_valid, &op, &[x], &format!("as many elements as {sizes:?} per token or row"))?;
+        let dims: Vec<Dim> = self.dims(x)[..1].iter().copied().chain(sizes.iter().copied().map(Dim::Fixed)).collect();
+        let dtype = self.dtype(x);
+        Ok(self.push(op, vec![x], Shape::new(dims), dtype)) // [first, sizes..]
+    }
+
+    /// [`Op::AllReduce`] of what each rank has of x.
+    pub fn all_reduce(&mut self, x: Value) -> Result<Value, GraphError> {
+        let op = Op::AllReduce;
+        self.require(self.dtype(x) == DType::F32, &op, &[x], "float32")?;
+        Ok(self.push_like(op, vec![x], x)) // as x
+    }
+
+    /// [`Op::AllGather`] of x `[n, part]` from `world_size` ranks.
+    pub fn all_gather(&mut self, x: Value, world_size: usize) -> Result<Value, GraphError> {
+        let op = Op::AllGather;
+        let part = self.node(x).shape.last_size().filter(|_| self.dims(x).len() == 2);
+        self.require(part.is_some(), &op, &[x], "[n, part]")?;
+        let shape = self.node(x).shape.with_last(Dim::Fixed(part.unwrap_or_default() * world_size));
+        let dtype = self.dtype(x);
+        Ok(self.push(op, vec![x], shape, dtype)) // [n, part * world_size]
+    }
+
+    /// [`Op::AddBias`] of x `[n, out]`, bias `[out]`.
+    pub fn add_bias(&mut self, x: Value, bias: Value) -> Result<Value, GraphError> {
+        let op = Op::AddBias;
+        let fits = self.dims(x).len() == 2 && self.dims(bias) == &self.dims(x)[1..];
+        self.require(fits && self.dtype(bias).is_float(), &op, &[x, bias], "[n, out], [out], floats")?;
+        Ok(self.push_like(op, vec![x, bias], x)) // [n, out]
+    }
+
+    /// [`Op::ScaleColumns`] of x `[n, m]`, weight `[m]`.
+    pub fn scale_columns(&mut self, x: Value, weight: Value) -> Result<Value, GraphError> {
+        let op = Op::ScaleColumns;
+        let fits = self.dims(x).len() == 2 && self.dims(weight) == &self.dims(x)[1..];
+        self.require(fits && self.dtype(weight).is_float(), &op, &[x, weight], "[n, m], [m], floats")?;
+        Ok(self.push_like(op, vec![x, weight], x)) // [n, m]
+    }
+
+    /// [`Op::FirstColumns`]: the first `num_columns` of x `[n, m]`.
+    pub fn first_columns(&mut self, x: Value, num_columns: usize) -> Result<Value, GraphError> {
+        let op = Op::FirstColumns;
+        let has_columns = self.node(x).shape.last_size().is_some_and(|size| size >= num_columns);
+        let expected = format!("[n, {num_columns} or more]");
+        self.require(self.dims(x).len() == 2 && has_columns, &op, &[x], &expected)?;
+        let shape = self.node(x).shape.with_last(Dim::Fixed(num_columns));
+        let dtype = self.dtype(x);
+        Ok(self.push(op, vec![x], shape, dtype)) // [n, num_columns]
+    }
+
+    pub(super) fn push_like(&mut self, op: Op, operands: Vec<Value>, like: Value) -> Value {
+        let node = self.node(like);
+        let (shape, dtype) = (node.shape.clone(), node.dtype);
+        self.push(op, operands, shape, dtype)
+    }
+}

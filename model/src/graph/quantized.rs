@@ -1,0 +1,123 @@
+//! Which weights are rounded.
+//!
+//! Door: [`quantized`]. Those of linear layers and of experts do, also where an embedding shares them. Those whose outputs choose
+//! experts do not: they are small, and their errors send a token to another expert. The head's are never shorter than 8 bits, as
+//! its errors choose the token.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Graph, Node, Op, Partition, Rounding, WeightSpec};
+
+/// The same graphs, whose matrices are rounded.
+pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Arc<Graph>; N] {
+    let mut by_name: HashMap<String, Option<Rounding>> = HashMap::new();
+    for graph in graphs {
+        for (spec, wanted) in matrices(graph, rounding) {
+            let known = by_name.entry(spec.name.clone()).or_insert(wanted);
+            *known = known.and(wanted);
+        }
+    }
+    let of = |spec: &WeightSpec| by_name.get(&spec.name).copied().flatten();
+    graphs.map(|graph| {
+        let mut graph = graph.clone();
+        for node in &mut graph.nodes {
+            if let Op::Weight(spec) = &mut node.op {
+                spec.rounding = of(spec);
+            }
+        }
+        Arc::new(graph)
+    })
+}
+
+/// The weights that x is multiplied with, and what they become; the same one as often as it is used.
+fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Rounding>)> {
+    let mut matrices = Vec::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        for (position, operand) in node.operands.iter().enumerate() {
+            let Op::Weight(spec) = &graph.node(*operand).op else { continue };
+            match (&node.op, position) {
+                (Op::Linear, 1) if chooses(graph, index) => matrices.push((spec, None)),
+                (Op::Linear, 1) if spec.partition == Partition::Vocab => matrices.push((spec, Some(of_head(rounding)))),
+                (Op::Linear, 1) | (Op::Experts(_), 2..) => matrices.push((spec, Some(rounding))),
+                _ => {}
+            }
+        }
+    }
+    matrices
+}
+
+/// What the head becomes where other matrices are rounded so.
+fn of_head(rounding: Rounding) -> Rounding {
+    match rounding {
+        Rounding::Int8 | Rounding::Int4 => Rounding::Int8,
+        Rounding::Fp8 => Rounding::Fp8,
+    }
+}
+
+/// Whether the node's value chooses experts.
+fn chooses(graph: &Graph, node: usize) -> bool {
+    let reads = |other: &Node| other.operands.iter().any(|operand| operand.index() == node);
+    graph.nodes().iter().any(|other| matches!(other.op, Op::Route(_)) && reads(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Activation, DType, Dim, ExpertsSpec, Input, RouterSpec, Shape, Source, Value};
+
+    fn weight(graph: &mut Graph, name: &str, shape: &[usize], partition: Partition) -> Value {
+        let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
+        let (dtype, rounding) = (DType::Bf16, None);
+        graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
+    }
+
+    /// A decoder whose table is the head, with experts.
+    fn model() -> [Graph; 2] {
+        let mut decoder = Graph::default();
+        let ids = decoder.input(Input::TokenIds);
+        let table = weight(&mut decoder, "table", &[9, 4], Partition::Vocab);
+        let places = weight(&mut decoder, "places", &[9, 4], Partition::Replicated);
+        let x = decoder.embedding(table, ids).unwrap();
+        let place = decoder.embedding(places, ids).unwrap();
+        let x = decoder.add(x, place).unwrap();
+        let matrix = weight(&mut decoder, "matrix", &[4, 4], Partition::Column);
+        let bias = weight(&mut decoder, "bias", &[4], Partition::Column);
+        let x = decoder.linear(x, matrix, Some(bias)).unwrap();
+        let choice = weight(&mut decoder, "choice", &[2, 4], Partition::Replicated);
+        let scores = decoder.linear(x, choice, None).unwrap();
+        let mixture = decoder.route(scores, RouterSpec { num_chosen: 1, is_normalised: true }).unwrap();
+        let experts = ["gate", "up", "down"].map(|name| weight(&mut decoder, name, &[2, 4, 4], Partition::Column));
+        let spec = ExpertsSpec { num_chosen: 1, activation: Activation::Silu };
+        decoder.experts([x, mixture], experts, spec).unwrap();
+        let mut head = Graph::default();
+        let hidden = head.argument(0, Shape::new([Dim::Rows, Dim::Fixed(4)]), DType::F32);
+        let table = weight(&mut head, "table", &[9, 4], Partition::Vocab);
+        head.linear(hidden, table, None).unwrap();
+        [decoder, head]
+    }
+
+    #[test]
+    fn matrices_are_rounded_wherever_they_are_used() {
+        let [decoder, head] = &model();
+        let all = [(Rounding::Int8, Rounding::Int8), (Rounding::Int4, Rounding::Int8), (Rounding::Fp8, Rounding::Fp8)];
+        for (rounding, of_head) in all {
+            let [decoder, head] = quantized([decoder, head], rounding);
+            let found = |graph: &Graph| -> Vec<(String, Option<Rounding>)> {
+                graph.weights().map(|spec| (spec.name.clone(), spec.rounding)).collect()
+            };
+            let expected = [
+                ("table", Some(of_head)),
+                ("places", None),
+                ("matrix", Some(rounding)),
+                ("bias", None),
+                ("choice", None),
+                ("gate", Some(rounding)),
+                ("up", Some(rounding)),
+                ("down", Some(rounding)),
+            ];
+            assert_eq!(found(&decoder), expected.map(|(name, rounding)| (name.to_owned(), rounding)));
+            assert_eq!(found(&head), [("table".to_owned(), Some(of_head))]);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Shapes and element types of a graph's values, known when the graph is built.
+//!
+//! A dimension that changes from step to step is a name, not a number: a backend takes it as it comes, or puts the size
+//! of a bucket in its place. [`GraphError`] is what a builder answers when shapes do not fit each other.
+
+use std::fmt;
+
+/// Size of one dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// Fixed by the model.
+    Fixed(usize),
+    /// Tokens of a step: those of all rows, one row after the other.
+    Tokens,
+    /// Rows of logits: the rows of a step that sample, or the tokens whose logprobs are asked for.
+    Rows,
+    /// Tokens reported by [`Op::TopTokens`](super::Op::TopTokens): as many as the row wants, ties included.
+    TopTokens,
+}
+
+/// Element type of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DType {
+    F32,
+    F16,
+    Bf16,
+    /// E4M3 without infinities.
+    F8,
+    I4,
+    I8,
+    I32,
+    U32,
+    Bool,
+}
+
+/// Dimensions, the slowest first. A scalar has none.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Shape(Vec<Dim>);
+
+/// Values that an operation cannot take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{op} of {operands}: {expected}")]
+pub struct GraphError {
+    /// Name of the operation.
+    pub(crate) op: &'static str,
+    /// Shapes and types it was given.
+    pub(crate) operands: String,
+    /// What it takes.
+    pub(crate) expected: String,
+}
+
+impl Shape {
+    /// A shape with these dimensions.
+    pub fn new(dims: impl Into<Vec<Dim>>) -> Self {
+        Self(dims.into())
+    }
+
+    /// A shape the model fixes.
+    pub fn fixed(sizes: &[usize]) -> Self {
+        Self(sizes.iter().copied().map(Dim::Fixed).collect())
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[Dim] {
+        &self.0
+    }
+
+    /// The size of the last dimension, if the model fixes it.
+    pub fn last_size(&self) -> Option<usize> {
+        match self.0.last() {
+            Some(Dim::Fixed(size)) => Some(*size),
+            Some(Dim::Tokens | Dim::Rows | Dim::TopTokens) | None => None,
+        }
+    }
+
+    /// This shape with another last dimension.
+    pub(crate) fn with_last(&self, dim: Dim) -> Self {
+        let mut dims = self.0.clone();
+        dims.pop();
+        dims.push(dim);
+        Self(dims)
+    }
+
+    /// Product of the fixed dimensions: elements per token or row.
+    pub fn fixed_len(&self) -> usize {
+        let size = |dim: &Dim| match dim {
+            Dim::Fixed(size) => *size,
+            Dim::Tokens | Dim::Rows | Dim::TopTokens => 1,
+        };
+        self.0.iter().map(size).product()
+    }
+}
+
+impl DType {
+    /// Whether weights can have this type.
+    pub(crate) fn is_float(self) -> bool {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => true,
+            Self::F8 | Self::I4 | Self::I8 | Self::I32 | Self::U32 | Self::Bool => false,
+        }
+    }
+
+    /// Bytes of one element on the host; devices hold two of [`I4`](Self::I4) in one.
+    pub fn size_bytes(self) -> u64 {
+        match self {
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::F8 | Self::I4 | Self::I8 | Self::Bool => 1,
+        }
+    }
+
+    /// The name Hugging Face gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+            Self::Bf16 => "bfloat16",
+            Self::F8 => "float8_e4m3fn",
+            Self::I4 => "int4",
+            Self::I8 => "int8",
+            Self::I32 => "int32",
+            Self::U32 => "uint32",
+            Self::Bool => "bool",
+        }
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(size) => write!(f, "{size}"),
+            Self::Tokens => f.write_str("tokens"),
+            Self::Rows => f.write_str("rows"),
+            Self::TopTokens => f.write_str("top_tokens"),
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims: Vec<String> = self.0.iter().map(Dim::to_string).collect();
+        write!(f, "[{}]", dims.join(", "))
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

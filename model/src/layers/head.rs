@@ -1,0 +1,25 @@
+//! From hidden states to logits.
+//!
+//! Door: [`Head`]: a linear layer over the vocabulary, and what some models do with its outputs.
+
+use super::Linear;
+use crate::graph::{Graph, GraphError, Value};
+
+/// `bounded(multiplier · linear(x))`
+#[derive(Debug, Clone)]
+pub struct Head {
+    pub(crate) linear: Linear,
+    /// Factor of the logits.
+    pub(crate) multiplier: f32,
+    /// Logits become `cap · tanh(logit / cap)`.
+    pub(crate) soft_cap: Option<f32>,
+}
+
+impl Head {
+    /// x `[rows, hidden]` → `[rows, vocab]`, the same on every rank.
+    pub fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
+        let logits = self.linear.apply(graph, x)?; // [rows, vocab]
+        let logits = graph.scale(logits, self.multiplier)?; // [rows, vocab]
+        self.soft_cap.map_or(Ok(logits), |cap| graph.soft_cap(logits, cap)) // [rows, vocab]
+    }
+}

@@ -1,0 +1,70 @@
+//! How many ranks can share the heads of attention.
+//!
+//! Door: [`check_heads`]. A rank has whole heads, as many as each other rank. Its queries meet the keys and values of their own
+//! group only: it has the KV heads of its groups, or, where there are fewer than ranks, a copy of one.
+
+/// Heads that so many ranks cannot share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{heads}: --num-shard may be {legal}; with --devices-per-shard, the product of both")]
+pub struct HeadsError {
+    /// What there is, by the names in config.json.
+    heads: String,
+    legal: String,
+}
+
+/// Whether `num_ranks` ranks can share the heads: attention heads divide, and KV heads divide or are copied.
+///
+/// # Errors
+/// Lists the numbers of ranks that are possible.
+pub(crate) fn check_heads(
+    num_attention_heads: usize,
+    num_key_value_heads: usize,
+    num_ranks: usize,
+) -> Result<(), HeadsError> {
+    let divides = |num_ranks: &usize| num_attention_heads.is_multiple_of(*num_ranks);
+    let is_legal = |num_ranks: &usize| {
+        let kv_divides =
+            num_key_value_heads.is_multiple_of(*num_ranks) || num_ranks.is_multiple_of(num_key_value_heads);
+        divides(num_ranks) && kv_divides
+    };
+    // Heads that do not fit each other are found by the operation that joins them.
+    if num_ranks == 1 || is_legal(&num_ranks) {
+        return Ok(());
+    }
+    let mut heads = format!("num_attention_heads is {num_attention_heads}");
+    if divides(&num_ranks) {
+        heads += &format!(" and num_key_value_heads is {num_key_value_heads}");
+    }
+    let legal: Vec<String> =
+        (1..=num_attention_heads).filter(is_legal).map(|num_ranks| num_ranks.to_string()).collect();
+    Err(HeadsError { heads, legal: legal.join(", ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(heads: usize, kv_heads: usize, num_ranks: usize) -> String {
+        check_heads(heads, kv_heads, num_ranks).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn heads_divide_and_few_kv_heads_are_copied() {
+        for (heads, kv_heads, ranks) in
+            [(32, 8, 8), (32, 8, 16), (32, 8, 32), (8, 1, 8), (9, 3, 3), (12, 4, 2), (1, 1, 1)]
+        {
+            assert_eq!(check_heads(heads, kv_heads, ranks), Ok(()), "{heads} {kv_heads} {ranks}");
+        }
+    }
+
+    #[test]
+    fn impossible_numbers_list_the_possible() {
+        assert!(message(9, 9, 2).starts_with("num_attention_heads is 9: --num-shard may be 1, 3, 9"));
+        assert!(message(8, 2, 16).starts_with("num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"));
+        let both = message(12, 4, 6);
+        assert!(
+            both.starts_with("num_attention_heads is 12 and num_key_value_heads is 4: --num-shard may be 1, 2, 4, 12"),
+            "{both}"
+        );
+    }
+}

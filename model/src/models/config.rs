@@ -1,0 +1,331 @@
+//! `config.json` and `generation_config.json`: typed reading, and errors that name the key, the value and what is allowed.
+//!
+//! Door: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. It gives no key a meaning of its own
+//! beyond the few that every model has.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::rope_config;
+use crate::graph::{DType, GraphError};
+use crate::layers::HeadsError;
+
+const CONFIG: &str = "config.json";
+/// What old families call otherwise.
+const OTHER_NAMES: [(&str, &str); 6] = [
+    ("hidden_size", "n_embd"),
+    ("max_position_embeddings", "n_positions"),
+    ("num_attention_heads", "n_head"),
+    ("num_hidden_layers", "n_layer"),
+    ("partial_rotary_factor", "rotary_pct"),
+    ("rope_theta", "rotary_emb_base"),
+];
+
+/// The largest sizes that are taken for a model's, several times those of the largest models there are. Products of three of them
+/// can be counted, and so many layers are a graph of a few megabytes.
+const MAX_SIZES: [(&str, usize); 13] = [
+    ("ffn_hidden_size", 1 << 26),
+    ("head_dim", 1 << 16),
+    ("hidden_size", 1 << 20),
+    ("intermediate_size", 1 << 26),
+    ("moe_intermediate_size", 1 << 26),
+    ("n_inner", 1 << 26),
+    ("num_attention_heads", 1 << 16),
+    ("num_experts", 1 << 14),
+    ("num_hidden_layers", 1 << 12),
+    ("num_key_value_heads", 1 << 16),
+    ("num_local_experts", 1 << 14),
+    ("shared_expert_intermediate_size", 1 << 26),
+    ("vocab_size", proto::MAX_VOCAB_SIZE),
+];
+/// The largest of all others.
+const MAX_SIZE: usize = i32::MAX as usize;
+
+const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// Why a model cannot be built from its configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    #[error("parse {file}: {source}")]
+    Json { file: &'static str, source: serde_json::Error },
+    #[error("{file} is not a JSON object")]
+    NotAnObject { file: &'static str },
+    #[error("config.json has no {key}")]
+    MissingKey { key: String },
+    #[error("{file}: {key} is {value}, expected {expected}")]
+    Value { file: &'static str, key: String, value: String, expected: String },
+    #[error("config.json: {key} is {value}, only {supported} is supported")]
+    Unsupported { key: String, value: String, supported: String },
+    #[error("config.json: {0}")]
+    Heads(#[from] HeadsError),
+    #[error("metadata of the GGUF file: {key} is {value}, only {supported} is supported")]
+    Metadata { key: String, value: String, supported: String },
+    #[error("architecture {architecture} is not supported; {num_known} others are, such as {example} (docs/models.md)")]
+    UnknownArchitecture { architecture: String, num_known: usize, example: &'static str },
+    #[error("config.json does not describe a model: {0}")]
+    Graph(#[from] GraphError),
+}
+
+/// A configuration file, or an object in it.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Path of the object's keys, such as `rope_scaling.`.
+    prefix: String,
+    keys: Map<String, Value>,
+}
+
+impl ModelError {
+    /// The error for a key that has the wrong value.
+    pub(super) fn value(key: &str, value: impl fmt::Display, expected: &str) -> Self {
+        Self::Value { file: CONFIG, key: key.to_owned(), value: value.to_string(), expected: expected.to_owned() }
+    }
+}
+
+impl Config {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// [`ModelError::Json`] or [`ModelError::NotAnObject`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
+        Ok(Self { prefix: String::new(), keys: parse_object(CONFIG, bytes)? })
+    }
+
+    /// The object at `key` of a configuration.
+    pub(super) fn nested(key: &str, keys: Map<String, Value>) -> Self {
+        Self { prefix: format!("{key}."), keys }
+    }
+
+    /// The first of `architectures`.
+    pub fn architecture(&self) -> Result<&str, ModelError> {
+        let architectures = self.value("architectures").ok_or_else(|| self.missing("architectures"))?;
+        let first = architectures.as_array().and_then(|names| names.first()).and_then(Value::as_str);
+        first.ok_or_else(|| self.wrong("architectures", architectures, "a list with the name of a class"))
+    }
+
+    /// Number of tokens, `vocab_size`.
+    pub fn vocab_size(&self) -> Result<usize, ModelError> {
+        self.size("vocab_size")
+    }
+
+    /// Longest sequence the model was made for.
+    pub fn max_position_embeddings(&self) -> Result<usize, ModelError> {
+        rope_config::longest(self, self.size("max_position_embeddings")?)
+    }
+
+    /// Type of the weights, `dtype` or its older name `torch_dtype`; `None` when the file does not say.
+    pub fn dtype(&self) -> Result<Option<DType>, ModelError> {
+        let key = if self.value("dtype").is_some() { "dtype" } else { "torch_dtype" };
+        let Some(name) = self.text(key)? else { return Ok(None) };
+        match name.strip_prefix("torch.").unwrap_or(name) {
+            "float32" => Ok(Some(DType::F32)),
+            "float16" => Ok(Some(DType::F16)),
+            "bfloat16" => Ok(Some(DType::Bf16)),
+            _ => Err(ModelError::value(key, Value::from(name), "float32, float16 or bfloat16")),
+        }
+    }
+
+    /// Tokens that end a sequence: `eos_token_id` of `generation_config.json`, else of this file. A number or a list.
+    ///
+    /// # Errors
+    /// When either file is malformed there, or names a token outside of the vocabulary.
+    pub fn eos_token_ids(&self, generation_config: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
+        let generation = match generation_config {
+            Some(bytes) => parse_object(GENERATION_CONFIG, bytes)?,
+            None => Map::new(),
+        };
+        let listed = generation.get("eos_token_id").filter(|value| !value.is_null());
+        let file = if listed.is_some() { GENERATION_CONFIG } else { CONFIG };
+        let Some(value) = listed.or_else(|| self.value("eos_token_id")) else {
+            return Ok(Vec::new());
+        };
+        let vocab_size = self.vocab_size()? as u64;
+        let ids = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
+        let id = |id: &Value| {
+            let id = id.as_u64().filter(|id| *id < vocab_size).and_then(|id| u32::try_from(id).ok());
+            id.ok_or_else(|| ModelError::Value {
+                file,
+                key: "eos_token_id".to_owned(),
+                value: value.to_string(),
+                expected: format!("token ids below {vocab_size}"),
+            })
+        };
+        ids.iter().map(id).collect()
+    }
+
+    /// A positive integer that must be there.
+    pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
+        self.optional_size(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A positive integer with a default.
+    pub(super) fn size_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
+        Ok(self.optional_size(key)?.unwrap_or(default))
+    }
+
+    /// A number.
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.read(key, "a number", Value::as_f64)
+    }
+
+    /// A number that must be there.
+    pub(super) fn required_number(&self, key: &str) -> Result<f64, ModelError> {
+        self.number(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A number with a default.
+    pub(super) fn number_or(&self, key: &str, default: f64) -> Result<f64, ModelError> {
+        Ok(self.number(key)?.unwrap_or(default))
+    }
+
+    /// A truth value with a default.
+    pub(super) fn flag_or(&self, key: &str, default: bool) -> Result<bool, ModelError> {
+        Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(default))
+    }
+
+    /// A string.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.read(key, "a string", Value::as_str)
+    }
+
+    /// An object.
+    pub(super) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, ModelError> {
+        self.read(key, "an object", Value::as_object)
+    }
+
+    /// Whether there is a value.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.value(key).is_some()
+    }
+
+    /// A list of numbers that must be there.
+    pub(super) fn numbers(&self, key: &str) -> Result<Vec<f64>, ModelError> {
+        let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>();
+        self.read(key, "a list of numbers", numbers)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A list of strings.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ModelError> {
+        self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    /// Refuses every key that is neither known nor null.
+    pub(super) fn require_known(&self, known: &[&str]) -> Result<(), ModelError> {
+        let other = self.keys.iter().find(|(key, value)| !value.is_null() && !known.contains(&key.as_str()));
+        other.map_or(Ok(()), |(key, value)| Err(self.unsupported(key, value, "null")))
+    }
+
+    /// Path of a key of this object.
+    pub(super) fn path(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// Refuses every key of `fixed` whose value is neither absent nor the JSON text beside it.
+    pub(super) fn require_fixed(&self, fixed: &[(&str, &str)]) -> Result<(), ModelError> {
+        for (key, supported) in fixed {
+            let Some(value) = self.value(key) else { continue };
+            let is_same_number = value.as_f64().is_some_and(|value| supported.parse() == Ok(value));
+            let value = value.to_string();
+            if !is_same_number && value != *supported {
+                return Err(self.unsupported(key, &value, supported));
+            }
+        }
+        Ok(())
+    }
+
+    fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        let most = MAX_SIZES.iter().find(|(name, _)| *name == key).map_or(MAX_SIZE, |(_, most)| *most);
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| (1..=most).contains(size));
+        self.read(key, &format!("a positive integer up to {most}"), size)
+    }
+
+    fn read<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &str,
+        convert: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        convert(value).map(Some).ok_or_else(|| self.wrong(key, value, expected))
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        let here = |key: &str| self.keys.get(key).filter(|value| !value.is_null());
+        let other_name = || OTHER_NAMES.iter().find(|(name, _)| *name == key).and_then(|(_, other)| here(other));
+        here(key).or_else(other_name)
+    }
+
+    fn missing(&self, key: &str) -> ModelError {
+        ModelError::MissingKey { key: self.path(key) }
+    }
+
+    pub(super) fn unsupported(&self, key: &str, value: impl fmt::Display, supported: &str) -> ModelError {
+        ModelError::Unsupported { key: self.path(key), value: value.to_string(), supported: supported.to_owned() }
+    }
+
+    fn wrong(&self, key: &str, value: &Value, expected: &str) -> ModelError {
+        ModelError::value(&self.path(key), value, expected)
+    }
+}
+
+fn parse_object(file: &'static str, bytes: &[u8]) -> Result<Map<String, Value>, ModelError> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|source| ModelError::Json { file, source })?;
+    match value {
+        Value::Object(keys) => Ok(keys),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(ModelError::NotAnObject { file })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(json: &str) -> Config {
+        Config::parse(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn eos_ids_come_from_the_generation_config_first() {
+        let config = config(r#"{"vocab_size": 100, "eos_token_id": 5}"#);
+        let ids = |json: &str| config.eos_token_ids(Some(json.as_bytes())).map_err(|error| error.to_string());
+        assert_eq!(ids(r#"{"eos_token_id": [7, 8]}"#), Ok(vec![7, 8]));
+        assert_eq!(ids(r#"{"eos_token_id": 9}"#), Ok(vec![9]));
+        assert_eq!(ids("{}"), Ok(vec![5]));
+        assert_eq!(config.eos_token_ids(None).unwrap(), [5]);
+        assert_eq!(
+            ids(r#"{"eos_token_id": [100]}"#),
+            Err("generation_config.json: eos_token_id is [100], expected token ids below 100".into())
+        );
+    }
+
+    #[test]
+    fn both_names_of_the_dtype_are_read() {
+        assert_eq!(config(r#"{"torch_dtype": "bfloat16"}"#).dtype().unwrap(), Some(DType::Bf16));
+        assert_eq!(config(r#"{"dtype": "float16"}"#).dtype().unwrap(), Some(DType::F16));
+        assert_eq!(config("{}").dtype().unwrap(), None);
+        let error = config(r#"{"dtype": "float8"}"#).dtype().unwrap_err().to_string();
+        assert_eq!(error, r#"config.json: dtype is "float8", expected float32, float16 or bfloat16"#);
+    }
+
+    #[test]
+    fn values_of_the_wrong_kind_are_named() {
+        let config = config(r#"{"vocab_size": -1, "architectures": "x", "layers": 2.5}"#);
+        let message = config.vocab_size().unwrap_err().to_string();
+        assert_eq!(message, "config.json: vocab_size is -1, expected a positive integer up to 2097152");
+        assert!(config.architecture().unwrap_err().to_string().contains("architectures is \"x\""));
+        assert!(config.size("layers").is_err());
+        assert_eq!(config.size("nothing").unwrap_err().to_string(), "config.json has no nothing");
+        assert!(matches!(Config::parse(b"[]"), Err(ModelError::NotAnObject { .. })));
+        assert!(matches!(Config::parse(b"{"), Err(ModelError::Json { .. })));
+    }
+
+    #[test]
+    fn fixed_keys_accept_their_value_and_null() {
+        let fixed = [("a", "1"), ("b", "null"), ("c", "false")];
+        assert!(config(r#"{"a": 1.0, "b": null, "c": false}"#).require_fixed(&fixed).is_ok());
+        assert!(config("{}").require_fixed(&fixed).is_ok());
+        assert!(config(r#"{"c": true}"#).require_fixed(&fixed).is_err());
+    }
+}

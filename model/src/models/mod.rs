@@ -1,0 +1,105 @@
+//! To add a model architecture:
+//! 1. Copy the nearest file of this folder. Its header names the paper, the Hugging Face source it follows, and what
+//!    differs from Llama: that is also all that it says to `decoder`. Keys that it reads must be neutral for the others.
+//! 2. Add a row to [`ARCHITECTURES`].
+//! 3. A missing piece goes to `layers/`; a truly new operation to `graph/`, and the compiler names each backend.
+//! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to `engine/tests/families.rs`.
+//!
+//! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and answers a [`Model`].
+
+mod cohere;
+mod config;
+mod decoder;
+mod falcon;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod generation_config;
+mod gguf;
+mod gpt2;
+mod gpt_neox;
+mod granite;
+mod llama;
+mod mistral;
+mod mixtral;
+mod nemotron;
+mod neutral;
+mod olmo2;
+mod phi3;
+mod quantization;
+mod qwen2;
+mod qwen3;
+mod qwen_moe;
+mod rope_config;
+mod smollm3;
+mod starcoder2;
+
+use std::sync::Arc;
+
+use crate::graph::{DType, Graph};
+use crate::layers::Head;
+pub use config::{Config, ModelError};
+pub use generation_config::read as sampling_defaults;
+pub use gguf::config as gguf_config;
+pub use quantization::read as quantization;
+
+/// Builds the model that a config describes, with weights of one type, for one of so many ranks.
+type Build = fn(&Config, DType, usize) -> Result<Model, ModelError>;
+
+/// Hugging Face architecture → builder.
+const ARCHITECTURES: [(&str, Build); 24] = [
+    ("ArceeForCausalLM", nemotron::build_arcee),
+    ("Cohere2ForCausalLM", cohere::build_cohere2),
+    ("CohereForCausalLM", cohere::build),
+    ("FalconForCausalLM", falcon::build),
+    ("GPT2LMHeadModel", gpt2::build),
+    ("GPTNeoXForCausalLM", gpt_neox::build),
+    ("Gemma2ForCausalLM", gemma2::build),
+    ("Gemma3ForCausalLM", gemma3::build),
+    ("GemmaForCausalLM", gemma::build),
+    ("GraniteForCausalLM", granite::build),
+    ("LlamaForCausalLM", llama::build),
+    ("MinistralForCausalLM", mistral::build),
+    ("MistralForCausalLM", mistral::build),
+    ("MixtralForCausalLM", mixtral::build),
+    ("NemotronForCausalLM", nemotron::build),
+    ("Olmo2ForCausalLM", olmo2::build),
+    ("Olmo3ForCausalLM", olmo2::build_olmo3),
+    ("Phi3ForCausalLM", phi3::build),
+    ("Qwen2ForCausalLM", qwen2::build),
+    ("Qwen2MoeForCausalLM", qwen_moe::build_qwen2),
+    ("Qwen3ForCausalLM", qwen3::build),
+    ("Qwen3MoeForCausalLM", qwen_moe::build_qwen3),
+    ("SmolLM3ForCausalLM", smollm3::build),
+    ("Starcoder2ForCausalLM", starcoder2::build),
+];
+
+/// A causal language model as graphs.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// Token ids `[tokens]` → hidden states `[tokens, hidden]` after the last norm. Writes the KV cache.
+    pub decoder: Arc<Graph>,
+    /// Hidden state → logits.
+    pub head: Head,
+}
+
+/// The architectures there are, by name.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    ARCHITECTURES.iter().map(|(name, _)| *name)
+}
+
+/// Builds one rank's part of the model of `config`, for the architecture it names.
+///
+/// # Errors
+/// [`ModelError::UnknownArchitecture`] says where those there are stand; the others name the key of config.json and its value.
+pub fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+    let architecture = config.architecture()?;
+    let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
+    let (_, build) = row.ok_or_else(|| ModelError::UnknownArchitecture {
+        architecture: architecture.to_owned(),
+        num_known: ARCHITECTURES.len(),
+        example: "LlamaForCausalLM",
+    })?;
+    quantization(config)?;
+    build(config, dtype, world_size)
+}

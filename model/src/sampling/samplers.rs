@@ -1,0 +1,130 @@
+//! The graphs that samplers are: one per set of processors for rows that run alone, four for batches.
+//!
+//! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for one that compiles graphs ahead.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proto::SamplingParams;
+
+use super::choice::{self, Choice};
+use super::{Demand, PROCESSORS};
+use crate::graph::{DType, Dim, Graph, GraphError, Input, SamplingInput, Shape};
+
+/// The graphs that rows sample with, built when first asked for.
+#[derive(Debug)]
+pub struct Samplers {
+    vocab_size: usize,
+    graphs: HashMap<Variant, Arc<Graph>>,
+}
+
+/// What a sampler does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Variant {
+    /// Which of [`PROCESSORS`] run.
+    processors: [bool; PROCESSORS.len()],
+    choice: Choice,
+    reports_top_tokens: bool,
+}
+
+/// What a batch whose rows sample differently can do; the later can do what the earlier can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BatchSampler {
+    /// Greedy rows without penalties.
+    Greedy,
+    /// Every choice of a token, without penalties.
+    Drawing,
+    /// The penalties too, and top tokens.
+    Penalising,
+    /// All processors: those too that read arrays of tokens, which only its steps send.
+    Everything,
+}
+
+impl BatchSampler {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Greedy, Self::Drawing, Self::Penalising, Self::Everything];
+
+    /// The least that can do what `params` ask for, in steps without a mask.
+    pub fn of(params: &SamplingParams) -> Self {
+        let choice = if params.is_greedy { Self::Greedy } else { Self::Drawing };
+        let report = if params.top_n_tokens > 0 { Self::Penalising } else { Self::Greedy };
+        let row = Demand { params, is_masked: false };
+        let processors = PROCESSORS.iter().filter(|processor| processor.is_on(&row));
+        processors.map(|processor| processor.least).fold(choice.max(report), Self::max)
+    }
+
+    /// Whether it has the processors that read arrays of tokens.
+    pub fn reads_token_inputs(self) -> bool {
+        self == Self::Everything
+    }
+
+    /// Its name in those of programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Greedy => "greedy",
+            Self::Drawing => "drawing",
+            Self::Penalising => "penalising",
+            Self::Everything => "everything",
+        }
+    }
+
+    /// Its graph, with the arguments and outputs of [`Samplers::graph`].
+    pub fn graph(self, vocab_size: usize) -> Result<Arc<Graph>, GraphError> {
+        let processors = PROCESSORS.each_ref().map(|processor| processor.least <= self);
+        let choice = if self == Self::Greedy { Choice::Best } else { Choice::EachItsOwn };
+        build(vocab_size, Variant { processors, choice, reports_top_tokens: self >= Self::Penalising })
+    }
+}
+
+impl Samplers {
+    /// Samplers for a vocabulary.
+    pub fn new(vocab_size: usize) -> Self {
+        Self { vocab_size, graphs: HashMap::new() }
+    }
+
+    /// The graph that does what `params` ask for and nothing else: logits `[rows, vocab]` (argument 0) → token `[rows]`,
+    /// logprob `[rows]`, and, where top tokens are asked for, their ids and logprobs, both `[rows, top_tokens]`.
+    pub fn graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
+        self.graph_of(&Demand { params, is_masked: false })
+    }
+
+    /// The same for steps with a mask.
+    pub fn masked_graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
+        self.graph_of(&Demand { params, is_masked: true })
+    }
+
+    fn graph_of(&mut self, row: &Demand<'_>) -> Result<Arc<Graph>, GraphError> {
+        let params = row.params;
+        let variant = Variant {
+            processors: PROCESSORS.each_ref().map(|processor| processor.is_on(row)),
+            choice: if params.is_greedy { Choice::Best } else { Choice::Drawn },
+            reports_top_tokens: params.top_n_tokens > 0,
+        };
+        if let Some(graph) = self.graphs.get(&variant) {
+            return Ok(Arc::clone(graph));
+        }
+        let graph = build(self.vocab_size, variant)?;
+        self.graphs.insert(variant, Arc::clone(&graph));
+        Ok(graph)
+    }
+}
+
+fn build(vocab_size: usize, variant: Variant) -> Result<Arc<Graph>, GraphError> {
+    let mut graph = Graph::default();
+    let mut scores = graph.argument(0, Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]), DType::F32); // [rows, vocab]
+    for (processor, is_on) in PROCESSORS.iter().zip(variant.processors) {
+        if is_on {
+            scores = (processor.apply)(&mut graph, scores)?; // [rows, vocab]
+        }
+    }
+    let logprobs = graph.log_softmax(scores)?; // [rows, vocab]
+    let token = choice::choose(&mut graph, variant.choice, [scores, logprobs])?; // [rows]
+    let token = graph.append_token(token)?; // [rows]
+    let logprob = graph.gather_columns(logprobs, token)?; // [rows]
+    let mut outputs = vec![token, logprob];
+    if variant.reports_top_tokens {
+        let n = graph.input(Input::Sampling(SamplingInput::TopNTokens)); // [rows]
+        outputs.extend(choice::top_tokens(&mut graph, logprobs, n)?);
+    }
+    Ok(graph.finish(&outputs))
+}

@@ -1,0 +1,53 @@
+//! Why a checkpoint cannot be read.
+
+use model_files::ModelFilesError;
+use safetensors::SafeTensorError;
+
+use super::{INDEX_FILE, SINGLE_FILE, StoredType};
+use crate::graph::DType;
+
+/// Why a checkpoint cannot be read; each names the file, and the tensor if one is at fault.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    #[error("{location} has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors checkpoints are supported")]
+    NoCheckpoint { location: String },
+    #[error(
+        "{location} has only {file}, a Python pickle, which can run any code when it is read; convert it: in Python, \
+         AutoModelForCausalLM.from_pretrained(path).save_pretrained(new_path) writes safetensors"
+    )]
+    Pickle { location: String, file: &'static str },
+    #[error(transparent)]
+    Files(#[from] ModelFilesError),
+    #[error("{INDEX_FILE} {problem}")]
+    Index { problem: String },
+    #[error("map {file}: {source}")]
+    Map { file: String, source: std::io::Error },
+    #[error("{file} is not a complete safetensors file: {source}")]
+    Header { file: String, source: SafeTensorError },
+    #[error("{file} is a pointer of Git LFS, not the file that it stands for; fetch that with `git lfs pull`")]
+    Pointer { file: String },
+    #[error("{files} has no tensor {tensor}")]
+    MissingTensor { files: String, tensor: String },
+    #[error("tensor {tensor} is both in {} and in {}", files[0], files[1])]
+    Twice { tensor: String, files: [String; 2] },
+    #[error("tensor {tensor} of {file} has shape {found:?}, config.json asks for {expected:?}")]
+    Shape { tensor: String, file: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("tensor {tensor} of {file} is {found}, supported are F32, F16 and BF16")]
+    DType { tensor: String, file: String, found: StoredType },
+    #[error("tensor {tensor} of {file} is {found}, quantization_config asks for {expected}")]
+    QuantizedType { tensor: String, file: String, found: StoredType, expected: &'static str },
+    #[error(
+        "tensor {tensor} of {file} has type {kind} and shape {shape:?}; known are F32, F16, BF16, Q4_0 to Q8_0 and Q2_K to Q6_K"
+    )]
+    Block { tensor: String, file: String, kind: u32, shape: Vec<usize> },
+    #[error("{file} ends before its tensor {tensor} does; it is not complete")]
+    Truncated { tensor: String, file: String },
+    #[error("tensor {tensor} of {file} names group {group} of {num_groups}")]
+    Group { tensor: String, file: String, group: i64, num_groups: usize },
+    #[error("tensor {tensor} is {dtype}, {first}; tensors used as one must have one type")]
+    MixedTypes { tensor: String, dtype: DType, first: String },
+    #[error("tensor {tensor} is quantized, which is not supported for a model whose matrices are stored [in, out]")]
+    EncodedColumns { tensor: String },
+    #[error("tensor {tensor} of {file} has a value that is infinite or not a number")]
+    NotFinite { tensor: String, file: String },
+}

@@ -1,0 +1,304 @@
+//! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
+//!
+//! Doors: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. A file that is cut
+//! short, a tensor that is missing, stands in two files, has another shape or type than the model asks for, or holds what is no
+//! finite number is an error that names the file and the tensor. It copies only what does not lie in one piece, and converts
+//! only what is not stored as floats; the rest is the backend's affair.
+
+mod encoding;
+mod error;
+mod gguf;
+mod index;
+mod mmap;
+mod pages;
+mod part;
+mod quantized;
+mod tensor;
+
+use std::collections::HashMap;
+use std::fmt;
+
+use candle_core::quantized::GgmlDType;
+use kernels::floats::{self, FloatType};
+use model_files::{FileLocation, Gguf, ModelFiles};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::graph::{DType, Quantization, Source, WeightSpec};
+use encoding::{Blocks, Encoded};
+pub use error::WeightsError;
+pub use gguf::rope_factors;
+use mmap::MappedFile;
+use pages::{FileBytes, Pages};
+pub use part::TensorPart;
+use tensor::StoredTensor;
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+/// What stands in a repository for a large file that was not fetched.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+/// What is never read.
+const PICKLES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
+
+/// The safetensors files of one model, open.
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: Vec<WeightsFile>,
+    tensors: HashMap<String, TensorPlace>,
+    quantization: Quantization,
+}
+
+#[derive(Debug)]
+struct WeightsFile {
+    name: String,
+    bytes: FileBytes,
+}
+
+/// What a tensor is stored as.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum StoredType {
+    /// Numbers, one after the other.
+    Plain(Dtype),
+    /// Blocks of a GGUF file, maybe of one number each, with something to be added to each.
+    Blocks { kind: GgmlDType, added: f32 },
+}
+
+#[derive(Debug)]
+struct TensorPlace {
+    file: usize,
+    stored: StoredType,
+    shape: Vec<usize>,
+    range: std::ops::Range<usize>,
+}
+
+impl Checkpoint {
+    /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists, and reads their headers.
+    ///
+    /// # Errors
+    /// When there is neither, a listed file is missing, a file is malformed or cut short, or two files have the same tensor.
+    pub fn open(model_files: &ModelFiles, quantization: Quantization) -> Result<Self, WeightsError> {
+        if let Some(gguf) = model_files.gguf()? {
+            return Self::of_gguf(&gguf);
+        }
+        let names = match (model_files.locate(SINGLE_FILE), model_files.read_optional(INDEX_FILE)?) {
+            (Some(_), _) => vec![SINGLE_FILE.to_owned()],
+            (None, Some(index)) => index::file_names(&index)?,
+            (None, None) => return Err(none_found(model_files)),
+        };
+        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new(), quantization };
+        for name in names {
+            let location = model_files
+                .locate(&name)
+                .ok_or_else(|| WeightsError::Index { problem: format!("lists {name}, which {model_files} has not") })?;
+            checkpoint.add_file(WeightsFile::open(name, location)?)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// Opens a GGUF file.
+    ///
+    /// # Errors
+    /// When it cannot be mapped, is cut short, or has a tensor of a type that is not known.
+    pub fn of_gguf(gguf: &Gguf) -> Result<Self, WeightsError> {
+        let name = gguf.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
+        let tensors = gguf::places(gguf, &file.name, file.bytes.bytes().len())?.into_iter().collect();
+        Ok(Self { files: vec![file], tensors, quantization: Quantization::None })
+    }
+
+    /// Gives `take` what `rank` has of the weight that `spec` describes.
+    ///
+    /// # Errors
+    /// When a tensor of it is missing, has another shape, or is stored in a way that is not understood; after `take`, when
+    /// something that was read is no finite number; and what `take` answers.
+    pub fn read<T, E: From<WeightsError>>(
+        &self,
+        spec: &WeightSpec,
+        rank: usize,
+        take: impl FnOnce(&TensorPart<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let part = self.part(spec, rank)?;
+        let taken = take(&part)?;
+        match part.not_finite() {
+            None => Ok(taken),
+            Some(index) => {
+                let tensor = spec.tensors()[index].clone();
+                // What is stored in integers has no tensor of that name.
+                let file = self.find(&tensor).map_or_else(|| self.file_names(), |place| self.file_name(place));
+                Err(WeightsError::NotFinite { tensor, file }.into())
+            }
+        }
+    }
+
+    fn part(&self, spec: &WeightSpec, rank: usize) -> Result<TensorPart<'_>, WeightsError> {
+        let mut tensors: Vec<StoredTensor<'_>> = Vec::with_capacity(spec.tensors().len());
+        for tensor in spec.tensors() {
+            let stored = self.tensor(tensor, &spec.stored_shape())?;
+            if let (StoredTensor::Encoded(_), Source::Transposed { .. }) = (&stored, &spec.source) {
+                return Err(WeightsError::EncodedColumns { tensor: tensor.clone() });
+            }
+            if let Some(first) = tensors.first().filter(|first| first.dtype() != stored.dtype()) {
+                let (first, dtype) = (format!("{} is {}", spec.tensors()[0], first.dtype()), stored.dtype());
+                return Err(WeightsError::MixedTypes { tensor: tensor.clone(), dtype, first });
+            }
+            tensors.push(stored);
+        }
+        Ok(TensorPart::new(tensors, spec, rank))
+    }
+
+    /// A tensor of this shape.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<StoredTensor<'_>, WeightsError> {
+        if let Some(matrix) = quantized::find(self, name, shape)? {
+            return Ok(StoredTensor::Encoded(matrix));
+        }
+        let place = self.place(name)?;
+        if let (StoredType::Blocks { kind, added }, None) = (place.stored, place.stored.float()) {
+            self.check_shape(name, place, shape)?;
+            // A vector is read as a column.
+            let num_columns = shape.get(1).copied().unwrap_or(1);
+            return Ok(StoredTensor::Encoded(Encoded::Blocks(Blocks {
+                num_columns,
+                bytes: self.pages(place),
+                kind,
+                added,
+            })));
+        }
+        let dtype = self.float_type(name, place)?;
+        self.check_shape(name, place, shape)?;
+        Ok(StoredTensor::Floats { dtype, pages: self.pages(place) })
+    }
+
+    /// Type of the first tensor of floats by name: what the checkpoint is in when config.json does not say.
+    pub fn dtype(&self) -> DType {
+        let floats = self.tensors.iter().filter_map(|(name, place)| Some((name, place.stored.float()?)));
+        floats.min_by_key(|(name, _)| name.as_str()).map_or(DType::F32, |(_, dtype)| dtype)
+    }
+
+    fn add_file(&mut self, file: WeightsFile) -> Result<(), WeightsError> {
+        let bytes = file.bytes.bytes();
+        if bytes.starts_with(LFS_POINTER) {
+            return Err(WeightsError::Pointer { file: file.name });
+        }
+        let (header_len, header) = SafeTensors::read_metadata(bytes)
+            .map_err(|source| WeightsError::Header { file: file.name.clone(), source })?;
+        let data_start = size_of::<u64>() + header_len;
+        for (name, info) in header.tensors() {
+            let (start, end) = info.data_offsets;
+            let place = TensorPlace {
+                file: self.files.len(),
+                stored: StoredType::Plain(info.dtype),
+                shape: info.shape.clone(),
+                range: data_start + start..data_start + end,
+            };
+            if let Some(other) = self.tensors.get(&name) {
+                let files = [self.file_name(other), file.name.clone()];
+                return Err(WeightsError::Twice { tensor: name, files });
+            }
+            self.tensors.insert(name, place);
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// A tensor; also without the name of the model that is inside of the one with a head, as checkpoints of the former have
+    /// it.
+    fn find(&self, tensor: &str) -> Option<&TensorPlace> {
+        let bare = || tensor.split_once('.').and_then(|(_, bare)| self.tensors.get(bare));
+        self.tensors.get(tensor).or_else(bare)
+    }
+
+    fn place(&self, tensor: &str) -> Result<&TensorPlace, WeightsError> {
+        self.find(tensor)
+            .ok_or_else(|| WeightsError::MissingTensor { files: self.file_names(), tensor: tensor.to_owned() })
+    }
+
+    fn file_names(&self) -> String {
+        let files: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
+        files.join(", ")
+    }
+
+    /// All elements of a tensor of floats.
+    fn all_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
+        let place = self.place(name)?;
+        let stored = match self.float_type(name, place)? {
+            DType::F16 => FloatType::F16,
+            DType::Bf16 => FloatType::Bf16,
+            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
+        };
+        let mut floats = Vec::new();
+        floats::read_f32(self.pages(place).bytes(), stored, &mut floats);
+        Ok(floats)
+    }
+
+    fn check_shape(&self, tensor: &str, place: &TensorPlace, expected: &[usize]) -> Result<(), WeightsError> {
+        if place.shape == expected {
+            return Ok(());
+        }
+        let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.shape.clone());
+        Err(WeightsError::Shape { tensor, file, found, expected: expected.to_vec() })
+    }
+
+    fn pages(&self, place: &TensorPlace) -> Pages<'_> {
+        Pages { file: &self.files[place.file].bytes, range: place.range.clone() }
+    }
+
+    fn file_name(&self, place: &TensorPlace) -> String {
+        self.files.get(place.file).map(|file| file.name.clone()).unwrap_or_default()
+    }
+
+    fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<DType, WeightsError> {
+        place.stored.float().ok_or_else(|| {
+            let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.stored);
+            WeightsError::DType { tensor, file, found }
+        })
+    }
+}
+
+impl WeightsFile {
+    fn open(name: String, location: FileLocation) -> Result<Self, WeightsError> {
+        let bytes = match location {
+            FileLocation::Embedded(bytes) => FileBytes::Embedded(bytes),
+            FileLocation::Path(path) => match MappedFile::open(&path) {
+                Ok(file) => FileBytes::Mapped(file),
+                Err(source) => {
+                    return Err(WeightsError::Map { file: path.display().to_string(), source });
+                }
+            },
+        };
+        Ok(Self { name, bytes })
+    }
+}
+
+fn none_found(model_files: &ModelFiles) -> WeightsError {
+    let location = model_files.to_string();
+    match PICKLES.into_iter().find(|file| model_files.locate(file).is_some()) {
+        Some(file) => WeightsError::Pickle { location, file },
+        None => WeightsError::NoCheckpoint { location },
+    }
+}
+
+impl StoredType {
+    /// The type, if it is one of floats that are used as they are.
+    fn float(self) -> Option<DType> {
+        match self {
+            Self::Plain(Dtype::F32) => Some(DType::F32),
+            Self::Plain(Dtype::F16) => Some(DType::F16),
+            Self::Plain(Dtype::BF16) => Some(DType::Bf16),
+            Self::Blocks { kind: GgmlDType::F32, added: 0.0 } => Some(DType::F32),
+            Self::Blocks { kind: GgmlDType::F16, added: 0.0 } => Some(DType::F16),
+            Self::Blocks { kind: GgmlDType::BF16, added: 0.0 } => Some(DType::Bf16),
+            Self::Plain(_) | Self::Blocks { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for StoredType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(dtype) => write!(f, "{dtype:?}"),
+            Self::Blocks { kind, .. } => write!(f, "{kind:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! A rank's part of a weight, read by rows: borrowed from the file where they lie there in one piece, else gathered.
+//!
+//! Doors: [`TensorPart::rows`], [`TensorPart::all`]. Only the part's own bytes are read. It remembers whether there was something
+//! among them that is no finite number.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use kernels::floats::{self, FloatType};
+
+use super::pages::Pages;
+use super::tensor::{Reader, StoredTensor};
+use crate::graph::{DType, Section, Source, WeightPart, WeightSpec};
+
+/// What a rank has of a weight. Nothing of it is read yet.
+#[derive(Debug)]
+pub struct TensorPart<'a> {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// The whole tensors in their files: what was mapped around the pieces that were read goes back with them.
+    tensors: Vec<StoredTensor<'a>>,
+    layout: Layout,
+    part: WeightPart,
+    /// Size of the part's first dimension.
+    num_rows: usize,
+    /// Elements of a row of the weight.
+    row_len: usize,
+    /// Elements of an index of the dimension that is cut.
+    index_len: usize,
+    /// The first tensor in which something was found that is no finite number.
+    not_finite: OnceLock<usize>,
+}
+
+/// Where the rows of a weight are.
+#[derive(Debug, Clone, Copy)]
+enum Layout {
+    /// One after the other.
+    Rows,
+    /// Among those of a tensor: so many in each group.
+    Section { section: Section, len: usize },
+    /// The columns of a tensor with so many.
+    Columns { section: Section, len: usize },
+    /// A tensor each.
+    Stack,
+}
+
+/// Some rows of a part: indices of its first dimension.
+#[derive(Debug)]
+pub struct TensorRows<'a> {
+    /// Little-endian elements, the last dimension fastest; not aligned.
+    pub bytes: Cow<'a, [u8]>,
+    _pages: Option<Pages<'a>>,
+}
+
+impl<'a> TensorPart<'a> {
+    /// What `rank` has of the weight that `spec` describes, which is made of these tensors of one type.
+    pub(super) fn new(tensors: Vec<StoredTensor<'a>>, spec: &WeightSpec, rank: usize) -> Self {
+        let part = spec.part(rank);
+        let len_below = |dim: usize| spec.shape.iter().skip(dim + 1).product::<usize>();
+        Self {
+            dtype: tensors.first().map_or(spec.dtype, StoredTensor::dtype),
+            tensors,
+            layout: Layout::of(spec),
+            part,
+            num_rows: spec.local_shape().first().copied().unwrap_or(1),
+            row_len: len_below(0),
+            index_len: len_below(part.dim),
+            not_finite: OnceLock::new(),
+        }
+    }
+
+    /// All rows.
+    pub fn all(&self) -> TensorRows<'a> {
+        self.rows(0..self.num_rows)
+    }
+
+    /// Reads the rows with these indices.
+    pub fn rows(&self, rows: Range<usize>) -> TensorRows<'a> {
+        let WeightPart { dim, start, len, .. } = self.part;
+        match self.layout {
+            Layout::Rows if dim == 0 => {}
+            Layout::Rows | Layout::Section { .. } | Layout::Stack => return self.gather(rows),
+            Layout::Columns { section, len } => return self.gather_columns(rows, section, len),
+        }
+        let Some(tensor) = self.tensors[0].floats() else {
+            return self.gather(rows);
+        };
+        let at = |row: usize| (start + row.min(len)) * self.row_len * self.element_bytes();
+        let pages = tensor.part(at(rows.start)..at(rows.end));
+        let stored = pages.bytes();
+        self.check(0, stored);
+        let num_bytes = rows.len() * self.row_len * self.element_bytes();
+        let padded = || [stored, &vec![0; num_bytes - stored.len()]].concat();
+        let bytes = if stored.len() == num_bytes { Cow::Borrowed(stored) } else { Cow::Owned(padded()) };
+        TensorRows { bytes, _pages: Some(pages) }
+    }
+
+    /// The number of the tensor, if any, in which what was read is not finite throughout.
+    pub(super) fn not_finite(&self) -> Option<usize> {
+        self.not_finite.get().copied()
+    }
+
+    /// Rows that do not lie one after the other, or of which each has a piece, or that are encoded.
+    fn gather(&self, rows: Range<usize>) -> TensorRows<'a> {
+        let WeightPart { dim, start, len, padding } = self.part;
+        let (own, own_rows, padding) = if dim == 0 {
+            (0..self.row_len, start..start + len, 0)
+        } else {
+            (start * self.index_len..(start + len) * self.index_len, 0..self.num_rows, padding * self.index_len)
+        };
+        let size = self.element_bytes();
+        let own = own.start * size..own.end * size;
+        let mut gathered = Vec::with_capacity(rows.len() * (own.len() + padding * size));
+        let mut reader = Reader::new();
+        for row in rows {
+            let row = own_rows.start + row;
+            if row >= own_rows.end {
+                gathered.resize(gathered.len() + own.len(), 0);
+                continue;
+            }
+            let (tensor, first) = self.place(row);
+            let known = gathered.len();
+            reader.append(&self.tensors[tensor], &(first..first + self.row_len), own.clone(), &mut gathered);
+            self.check(tensor, &gathered[known..]);
+            gathered.resize(gathered.len() + padding * size, 0);
+        }
+        TensorRows { bytes: Cow::Owned(gathered), _pages: reader.rest() }
+    }
+
+    /// Rows that are columns of a tensor. What was mapped stays until the whole part is dropped: every row passes all of it.
+    fn gather_columns(&self, rows: Range<usize>, section: Section, group_len: usize) -> TensorRows<'a> {
+        let WeightPart { dim, start, len, padding } = self.part;
+        let size = self.element_bytes();
+        let (own_rows, own_columns, padding_bytes) = if dim == 0 {
+            (start..start + len, 0..self.row_len, 0)
+        } else {
+            (0..self.num_rows, start..start + len, padding * size)
+        };
+        let stored_row_len = section.num_groups * section.group_rows;
+        let stored = self.tensors[0].floats().expect("Checkpoint::read refuses what is encoded here").bytes();
+        let mut gathered = Vec::with_capacity(rows.len() * (own_columns.len() * size + padding_bytes));
+        for row in rows {
+            let row = own_rows.start + row;
+            if row >= own_rows.end {
+                gathered.resize(gathered.len() + own_columns.len() * size, 0);
+                continue;
+            }
+            let column = section.row(row, group_len);
+            for stored_row in own_columns.clone() {
+                let first = (stored_row * stored_row_len + column) * size;
+                gathered.extend_from_slice(&stored[first..first + size]);
+            }
+            gathered.resize(gathered.len() + padding_bytes, 0);
+        }
+        self.check(0, &gathered);
+        TensorRows { bytes: Cow::Owned(gathered), _pages: None }
+    }
+
+    /// The tensor that has a row of the weight, and its first element there.
+    fn place(&self, row: usize) -> (usize, usize) {
+        let (tensor, row) = match self.layout {
+            Layout::Rows | Layout::Columns { .. } => (0, row),
+            Layout::Section { section, len } => (0, section.row(row, len)),
+            Layout::Stack => (row, 0),
+        };
+        (tensor, row * self.row_len)
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.dtype.size_bytes() as usize
+    }
+
+    fn check(&self, tensor: usize, bytes: &[u8]) {
+        let stored = match self.dtype {
+            DType::F16 => FloatType::F16,
+            DType::Bf16 => FloatType::Bf16,
+            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
+        };
+        if !floats::are_finite(bytes, stored) {
+            let _ = self.not_finite.set(tensor);
+        }
+    }
+}
+
+impl Layout {
+    fn of(spec: &WeightSpec) -> Self {
+        let num_rows = spec.shape.first().copied().unwrap_or(1);
+        let whole = Section { num_groups: 1, group_rows: num_rows, first: 0 };
+        match &spec.source {
+            Source::Whole => Self::Rows,
+            Source::Section { section, .. } => Self::Section { section: *section, len: num_rows / section.num_groups },
+            Source::Transposed { section, .. } => {
+                let section = section.unwrap_or(whole);
+                Self::Columns { section, len: num_rows / section.num_groups }
+            }
+            Source::Stack(_) => Self::Stack,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Compiling for devices that need not be on this machine, and what the compiler says of each program.
+//!
+//! Doors: [`AheadOfTime::open`] for devices that are not here, [`AheadOfTime::attached`] for the one that is, then
+//! [`AheadOfTime::compile`]. The programs, their sizes and the names of their cache entries are
+//! those that a server on such devices asks for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use backend::{BackendError, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use pjrt::{Client, DeviceDescription, Executable, Plugin, Topology, Value};
+
+use super::bucket::Buckets;
+use super::cache::{ProgramCache, Target};
+use super::compiler::{self, Compiled, Compiler};
+use super::hlo::{Collectives, HloModule};
+use super::platform::Platform;
+use super::program::{Program, Programs, Reference};
+use crate::error::XlaError;
+
+/// Attribute of a topology: bytes of one device's memory.
+const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
+
+/// Devices and their compiler.
+#[derive(Debug)]
+pub struct AheadOfTime {
+    platform: Platform,
+    place: Place,
+    devices: Vec<DeviceDescription>,
+    memory: Memory,
+}
+
+/// Where the devices are.
+#[derive(Debug)]
+enum Place {
+    Elsewhere { plugin: Arc<Plugin>, topology: Topology },
+    Here(Client),
+}
+
+/// Memory of one device.
+#[derive(Debug, Clone, Copy)]
+enum Memory {
+    Own { bytes: u64 },
+    Host(MemoryPlan),
+}
+
+/// What the compiler says of a program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgramFigures {
+    pub name: String,
+    pub seconds: f64,
+    /// `None` where an earlier run has compiled it.
+    pub cost: Option<ProgramCost>,
+}
+
+/// Costs of one run of a program on one device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProgramCost {
+    pub flops: f64,
+    /// As the compiler counts them: bodies of loops once.
+    pub accessed_bytes: f64,
+    pub temp_bytes: u64,
+    pub alias_bytes: u64,
+    pub(crate) argument_bytes: u64,
+    pub code_bytes: u64,
+    /// Read from the device's memory, by the operands of the optimised program, where rows decode at [`REFERENCE_CONTEXT`](super::program::REFERENCE_CONTEXT).
+    pub read_bytes: u64,
+    /// What a program that decodes or samples has to read then; 0 for others.
+    pub minimum_bytes: u64,
+    pub collectives: Collectives,
+}
+
+impl AheadOfTime {
+    /// The topology `name` of the plugin of `platform`, of whose memories each is shared by `devices_per_memory` devices.
+    ///
+    /// # Errors
+    /// When there is no plugin, or it does not know the topology.
+    pub fn open(
+        platform: Platform,
+        plugin_path: Option<&std::path::Path>,
+        name: &str,
+        options: &[(&str, Value)],
+        devices_per_memory: u64,
+    ) -> Result<Self, BackendError> {
+        let plugin = platform.open_plugin(plugin_path)?;
+        let failed = |source| XlaError::Topology { name: name.to_owned(), source };
+        let topology = Topology::new(&plugin, name, options).map_err(failed)?;
+        let devices = topology.device_descriptions().map_err(failed)?;
+        let attributes = topology.attributes().map_err(failed)?;
+        let memory = attributes.iter().find(|(name, _)| name == MEMORY_ATTRIBUTE).and_then(|(_, value)| value.as_i64());
+        let memory_bytes = memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+        let memory = Memory::Own { bytes: memory_bytes / devices_per_memory };
+        Ok(Self { platform, place: Place::Elsewhere { plugin, topology }, devices, memory })
+    }
+
+    /// The first device of `platform` on this machine, whose memory is the host's.
+    ///
+    /// # Errors
+    /// When there is no plugin or no device.
+    pub fn attached(platform: Platform, plugin_path: Option<&std::path::Path>) -> Result<Self, BackendError> {
+        let client = platform.open(plugin_path)?;
+        let device = client.addressable_devices().into_iter().next();
+        let device = device.ok_or(XlaError::NoDevice { device: platform.device, wanted: 1, found: 0 })?;
+        let devices = vec![device.description().clone()];
+        Ok(Self { platform, place: Place::Here(client), devices, memory: Memory::Host(MemoryPlan::of_host(1)?) })
+    }
+
+    /// Devices of the topology, all of which share a model.
+    pub fn num_devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// What kind of device they are, such as `TPU v5 lite`.
+    pub fn device_kind(&self) -> &str {
+        self.devices.first().map_or("", |device| &device.kind)
+    }
+
+    /// Memory of one device; 0 where the plugin does not tell.
+    pub fn memory_bytes(&self) -> u64 {
+        match self.memory {
+            Memory::Own { bytes } => bytes,
+            Memory::Host(plan) => plan.available_bytes,
+        }
+    }
+
+    /// The memory that a rank of `graphs` leaves for its cache.
+    pub fn memory(&self, graphs: &ModelGraphs) -> MemoryPlan {
+        match self.memory {
+            Memory::Own { bytes } => MemoryPlan::of_device(bytes, graphs.weights_bytes()),
+            Memory::Host(plan) => plan,
+        }
+    }
+
+    /// Bytes that a rank of `graphs` keeps of a token.
+    pub fn kv_bytes_per_token(&self, graphs: &ModelGraphs) -> u64 {
+        self.platform.form.kv_bytes_per_token(graphs)
+    }
+
+    /// Every program that a server of `graphs` with steps of `layout` has.
+    ///
+    /// # Errors
+    /// When a sampler's graph cannot be built.
+    pub fn programs(&self, graphs: &ModelGraphs, layout: StateLayout) -> Result<Vec<Program>, BackendError> {
+        let programs = Programs::new(graphs, layout, self.devices.len(), self.platform.form);
+        let buckets = Buckets::new(layout.num_slots, layout.max_batch_prefill_tokens, layout.max_total_tokens);
+        let print = |key| programs.print(key).map_err(XlaError::from);
+        Ok(buckets.programs().into_iter().map(print).collect::<Result<_, _>>()?)
+    }
+
+    /// Compiles `programs` into `cache`. `progress` hears of each.
+    ///
+    /// # Errors
+    /// When the compiler refuses a program, for example because it needs too much memory.
+    pub fn compile(
+        &self,
+        programs: &[Program],
+        cache: Option<PathBuf>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<ProgramFigures>, BackendError> {
+        let ids: Vec<i64> = self.devices.iter().map(|device| device.id).collect();
+        let target = match &self.place {
+            Place::Elsewhere { plugin, topology } => Target::of_topology(plugin, topology),
+            Place::Here(client) => Ok(Target::of_client(client)),
+        };
+        let target = target.map_err(|source| self.platform.failed(source))?;
+        let compiler = Compiler::new(target, self.platform.compile_options(&ids), ProgramCache::new(cache));
+        match &self.place {
+            Place::Elsewhere { topology, .. } => {
+                let compiled = compiler.compile_ahead(topology, programs, progress)?;
+                let figures = |(program, compiled): (&Program, Compiled)| {
+                    figures(program, compiled.seconds, compiled.executable.as_ref())
+                };
+                Ok(programs.iter().zip(compiled).map(figures).collect::<Result<_, _>>()?)
+            }
+            Place::Here(client) => {
+                let compiled = compiler.compile(client, programs, progress)?;
+                let figures = |(program, compiled): (&Program, compiler::Executable)| {
+                    let executable = compiled.is_new.then(|| compiled.loaded.executable());
+                    figures(program, compiled.seconds, executable)
+                };
+                Ok(programs.iter().zip(compiled).map(figures).collect::<Result<_, _>>()?)
+            }
+        }
+    }
+}
+
+fn figures(program: &Program, seconds: f64, executable: Option<&Executable>) -> Result<ProgramFigures, XlaError> {
+    let cost = executable.map(|executable| cost(program, executable)).transpose()?;
+    Ok(ProgramFigures { name: program.name.clone(), seconds, cost })
+}
+
+fn cost(program: &Program, executable: &Executable) -> Result<ProgramCost, XlaError> {
+    let failed = |source| program.failed(source);
+    let costs = executable.cost_analysis().map_err(failed)?;
+    let cost = |name: &str| match costs.iter().find(|(known, _)| known == name) {
+        Some((_, Value::F32(value))) => f64::from(*value),
+        Some((_, Value::I64(value))) => *value as f64,
+        Some((_, Value::String(_) | Value::I64List(_) | Value::Bool(_))) | None => 0.0,
+    };
+    let stats = executable.memory_stats().map_err(failed)?;
+    let (format, bytes) = executable.optimized_program().map_err(failed)?;
+    let module = HloModule::parse(&format, &bytes);
+    let module = module.map_err(|source| XlaError::Hlo { program: program.name.clone(), source: Box::new(source) })?;
+    let Reference { attention_rounds, minimum_bytes } = program.reference;
+    let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    Ok(ProgramCost {
+        flops: cost("flops"),
+        accessed_bytes: cost("bytes accessed"),
+        temp_bytes: bytes(stats.temp_bytes),
+        alias_bytes: bytes(stats.alias_bytes),
+        argument_bytes: bytes(stats.argument_bytes),
+        code_bytes: bytes(stats.generated_code_bytes),
+        read_bytes: module.reads(attention_rounds.max(1)),
+        minimum_bytes,
+        collectives: module.collectives(),
+    })
+}

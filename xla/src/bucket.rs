@@ -1,0 +1,209 @@
+//! Which sizes programs are compiled for, and which of them a step takes.
+//!
+//! Doors: [`Buckets::new`], [`Buckets::programs`], [`Buckets::plan`]. Pure: a step becomes launches, one for the rows that decode and one for each
+//! group of prompt chunks of like length. Every size that a plan can ask for is in the list of programs.
+
+use backend::BLOCK_SIZE;
+use backend::Batch;
+use model::sampling::BatchSampler;
+
+use super::program::ProgramKey;
+use super::stablehlo::{MAX_CHUNK_BLOCKS, QUERY_TILE};
+
+/// Shortest padded prompt.
+const MIN_PREFILL_TOKENS: usize = 32;
+/// Prompts that are read together while they are short.
+const PREFILL_ROWS: usize = 8;
+/// Rows of decoders are powers of two from here. For one row, XLA's CPU compiler neither multiplies nor scatters well.
+const MIN_DECODE_ROWS: usize = 2;
+
+/// The sizes that there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Buckets {
+    /// Rows that decode together, ascending.
+    decode_rows: Vec<usize>,
+    /// Tokens of a prompt chunk, ascending.
+    prefill_tokens: Vec<usize>,
+    /// Rows that prefill together at most, unless that is more than a step's tokens.
+    prefill_rows: usize,
+    max_batch_prefill_tokens: usize,
+}
+
+/// One run of a decoder, and of a sampler if any of its rows samples.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Launch {
+    /// Indices among [`Batch::rows`].
+    pub(super) rows: Vec<usize>,
+    pub(super) bucket_rows: usize,
+    pub(super) tokens_per_row: usize,
+    pub(super) sampler: Option<BatchSampler>,
+}
+
+impl Buckets {
+    /// Sizes for `num_slots` rows and prompt chunks of up to `max_batch_prefill_tokens`, of rows no longer than `max_total_tokens`.
+    pub(super) fn new(num_slots: usize, max_batch_prefill_tokens: usize, max_total_tokens: usize) -> Self {
+        let mut decode_rows = vec![MIN_DECODE_ROWS];
+        while decode_rows.last().is_some_and(|last| *last < num_slots) {
+            decode_rows.push(2 * decode_rows[decode_rows.len() - 1]);
+        }
+        // A later chunk of a prompt may begin with a token that was read before.
+        let longest = (max_batch_prefill_tokens + 1).min(max_total_tokens);
+        let mut prefill_tokens = vec![MIN_PREFILL_TOKENS];
+        while prefill_tokens.last().is_some_and(|last| *last < longest) {
+            let last = prefill_tokens[prefill_tokens.len() - 1];
+            // Up to about 256 tokens a TPU reads weights longer than it computes.
+            prefill_tokens.push(if last < 128 { 4 * last } else { 2 * last });
+        }
+        if let Some(last) = prefill_tokens.last_mut() {
+            let step = if longest > QUERY_TILE { QUERY_TILE } else { BLOCK_SIZE };
+            *last = (*last).min(longest.next_multiple_of(step)).max(MIN_PREFILL_TOKENS);
+        }
+        let prefill_rows = PREFILL_ROWS.min(num_slots.next_power_of_two());
+        Self { decode_rows, prefill_tokens, prefill_rows, max_batch_prefill_tokens }
+    }
+
+    /// Every program that a step can ask for, the largest first.
+    pub(super) fn programs(&self) -> Vec<ProgramKey> {
+        let mut decoders = Vec::new();
+        for tokens_per_row in &self.prefill_tokens {
+            decoders.push((1, *tokens_per_row));
+            if self.fits_several(*tokens_per_row) {
+                decoders.push((self.prefill_rows, *tokens_per_row));
+            }
+        }
+        let mut targets: Vec<usize> = decoders.iter().map(|(rows, tokens_per_row)| rows * tokens_per_row).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        decoders.extend(self.decode_rows.iter().map(|rows| (*rows, 1)));
+        decoders.sort_by_key(|(rows, tokens_per_row)| std::cmp::Reverse((rows * tokens_per_row, *rows)));
+        let mut sampler_rows = self.decode_rows.clone();
+        sampler_rows.extend([1, self.prefill_rows]);
+        sampler_rows.sort_unstable();
+        sampler_rows.dedup();
+        let decoders = decoders.into_iter().map(|(rows, tokens_per_row)| ProgramKey::Decoder { rows, tokens_per_row });
+        let samplers = sampler_rows.into_iter().rev().flat_map(|rows| {
+            BatchSampler::ALL.into_iter().rev().map(move |sampler| ProgramKey::Sampler { rows, sampler })
+        });
+        let targets = targets.into_iter().rev().map(|tokens| ProgramKey::Targets { tokens });
+        [ProgramKey::Clear, ProgramKey::CachedTokens]
+            .into_iter()
+            .chain(decoders)
+            .chain(samplers)
+            .chain(targets)
+            .collect()
+    }
+
+    /// The launches of a step.
+    pub(super) fn plan(&self, batch: &Batch) -> Vec<Launch> {
+        let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
+        for (index, row) in batch.rows.iter().enumerate() {
+            let tokens_per_row = self.tokens_per_row(row.num_tokens);
+            match groups.iter_mut().find(|(known, _)| *known == tokens_per_row) {
+                Some((_, rows)) => rows.push(index),
+                None => groups.push((tokens_per_row, vec![index])),
+            }
+        }
+        let mut launches = Vec::new();
+        for (tokens_per_row, rows) in groups {
+            let most = match tokens_per_row {
+                1 => self.decode_rows[self.decode_rows.len() - 1],
+                _ if self.fits_several(tokens_per_row) => self.prefill_rows,
+                _ => 1,
+            };
+            for rows in rows.chunks(most) {
+                launches.push(self.launch(batch, rows, tokens_per_row, most));
+            }
+        }
+        launches
+    }
+
+    fn launch(&self, batch: &Batch, rows: &[usize], tokens_per_row: usize, most: usize) -> Launch {
+        let bucket_rows = match tokens_per_row {
+            1 => *self.decode_rows.iter().find(|bucket| **bucket >= rows.len()).unwrap_or(&most),
+            _ if rows.len() == 1 => 1,
+            _ => most,
+        };
+        let sampled = batch.sampled.iter().filter(|sampled| rows.contains(&sampled.row));
+        let sampler = sampled.map(|sampled| sampled.batch_sampler).max();
+        Launch { rows: rows.to_vec(), bucket_rows, tokens_per_row, sampler }
+    }
+
+    /// The padded length of a chunk.
+    fn tokens_per_row(&self, num_tokens: usize) -> usize {
+        if num_tokens == 1 {
+            return 1;
+        }
+        let bucket = self.prefill_tokens.iter().find(|bucket| **bucket >= num_tokens);
+        *bucket.expect("the engine lets no chunk through that is longer than a step")
+    }
+
+    fn fits_several(&self, tokens_per_row: usize) -> bool {
+        self.prefill_rows > 1 && self.prefill_rows * tokens_per_row <= self.max_batch_prefill_tokens
+    }
+}
+
+/// Entries of a block table: enough for the longest row, in whole chunks of the attention loop.
+pub(super) fn blocks_per_row(max_total_tokens: usize) -> usize {
+    let blocks = max_total_tokens.div_ceil(BLOCK_SIZE);
+    blocks.next_multiple_of(MAX_CHUNK_BLOCKS.min(blocks.next_power_of_two()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use proto::SamplingParams;
+
+    use super::*;
+    use backend::RowSampler;
+    use model::sampling::Samplers;
+
+    #[test]
+    fn programs_of_the_defaults() {
+        let names: Vec<String> = Buckets::new(64, 4096, 4096).programs().iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(names.join(" "));
+    }
+
+    proptest! {
+        #[test]
+        fn every_launch_has_its_programs_and_every_row_one_launch(
+            num_slots in 1..80usize,
+            prefill in 1..500usize,
+            total in 17..300usize,
+            lens in prop::collection::vec((1..300usize, any::<bool>()), 1..80),
+        ) {
+            let buckets = Buckets::new(num_slots, prefill, total);
+            let programs = buckets.programs();
+            let params = SamplingParams::greedy();
+            let graph = Samplers::new(10).graph(&params).unwrap();
+            let sampler = RowSampler { params: Arc::new(params), graph, eos_token_ids: Arc::default() };
+            let mut batch = Batch::default();
+            for (slot, (len, samples)) in lens.iter().take(num_slots).enumerate() {
+                let row = batch.push_row(slot, 0, &vec![0; (*len).min(prefill).min(total)], &[]);
+                if *samples {
+                    batch.push_sampled(row, 0, &sampler);
+                }
+            }
+            let mut seen = Vec::new();
+            for launch in buckets.plan(&batch) {
+                let Launch { rows, bucket_rows, tokens_per_row, sampler } = launch;
+                let decoder = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row };
+                prop_assert!(rows.len() <= bucket_rows, "{} rows", rows.len());
+                prop_assert!(rows.iter().all(|row| batch.rows[*row].num_tokens <= tokens_per_row));
+                prop_assert!(programs.contains(&decoder), "{decoder}");
+                if let Some(sampler) = sampler {
+                    let sampler = ProgramKey::Sampler { rows: bucket_rows, sampler };
+                    prop_assert!(programs.contains(&sampler), "{sampler}");
+                }
+                if tokens_per_row > 1 {
+                    let targets = ProgramKey::Targets { tokens: bucket_rows * tokens_per_row };
+                    prop_assert!(programs.contains(&targets), "{targets}");
+                }
+                seen.extend(rows);
+            }
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..batch.rows.len()).collect::<Vec<_>>());
+        }
+    }
+}

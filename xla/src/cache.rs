@@ -1,0 +1,256 @@
+//! Compiled programs on disk, so that a start compiles only what no start before has compiled.
+//!
+//! Doors: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of everything that the executable
+//! depends on: plugin, devices, program text, options and with them the device of each rank, flags. Of several processes that want an entry one compiles it and the others
+//! wait. An entry that cannot be read is a warning and compiled anew; a cache that cannot be written is a warning.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
+
+use pjrt::{Client, CompileOptions, Device, DeviceDescription, Executable, Plugin, Topology};
+use sha2::{Digest, Sha256};
+
+use super::program::Program;
+
+/// Begins each entry: a change of the format makes old entries unreadable.
+const MAGIC: &[u8] = b"hilo program 1\n";
+/// Variables that change what compilers do.
+const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
+/// A flag among them that says which devices there are, which the topology says too.
+const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
+const CPU_INFO: &str = "/proc/cpuinfo";
+
+/// A folder of compiled programs; without one, nothing is kept.
+#[derive(Debug, Clone)]
+pub(super) struct ProgramCache {
+    folder: Option<PathBuf>,
+    is_warned: Arc<Once>,
+}
+
+/// What executables are made for, as text that is part of their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target(String);
+
+/// The place of one program.
+#[derive(Debug)]
+pub(super) struct Entry {
+    path: Option<PathBuf>,
+    /// A folder that cannot be written is said once, not for each program.
+    is_warned: Arc<Once>,
+}
+
+/// What is at a place.
+#[derive(Debug)]
+pub(super) enum Cached<T> {
+    Found(T),
+    Missing(EntryGuard),
+}
+
+/// The right to fill a place; others that want it wait until this is dropped.
+#[derive(Debug)]
+pub(super) struct EntryGuard {
+    path: Option<PathBuf>,
+    _lock: Option<File>,
+}
+
+impl Target {
+    /// The devices of a client.
+    pub(super) fn of_client(client: &Client) -> Self {
+        let devices: Vec<Device> = client.devices();
+        let descriptions: Vec<DeviceDescription> = devices.iter().map(|device| device.description().clone()).collect();
+        Self::new(client.plugin(), [client.platform_name(), client.platform_version()], &descriptions)
+    }
+
+    /// The devices of a topology, which need not be on this machine. Equal to a client's of the same devices and plugin.
+    ///
+    /// # Errors
+    /// When the plugin does not tell them.
+    pub(super) fn of_topology(plugin: &Plugin, topology: &Topology) -> Result<Self, pjrt::Error> {
+        let [name, version] = [topology.platform_name()?, topology.platform_version()?];
+        Ok(Self::new(plugin, [&name, &version], &topology.device_descriptions()?))
+    }
+
+    fn new(plugin: &Plugin, [platform, version]: [&str; 2], devices: &[DeviceDescription]) -> Self {
+        let size = fs::metadata(plugin.path()).map_or(0, |file| file.len());
+        let mut text = format!("{platform} {version} {:?} {size}\n", plugin.api_version());
+        for device in devices {
+            text += &format!("{} {} {:?}\n", device.id, device.kind, device.coords());
+        }
+        for name in FLAG_VARIABLES {
+            text += &format!("{name}={}\n", compiler_flags(&std::env::var(name).unwrap_or_default()));
+        }
+        if platform == "cpu" {
+            // Executables of the CPU hold its machine code.
+            let info = fs::read_to_string(CPU_INFO).unwrap_or_default();
+            let line = |name: &str| info.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+            text += &format!("{}\n{}\n", line("model name"), line("flags"));
+        }
+        Self(text)
+    }
+}
+
+impl ProgramCache {
+    /// A cache in `folder`, which is made when it is written to.
+    pub(super) fn new(folder: Option<PathBuf>) -> Self {
+        Self { folder, is_warned: Arc::new(Once::new()) }
+    }
+
+    /// The place of the program `name` whose [`key`] is `key`.
+    pub(super) fn entry(&self, name: &str, key: &str) -> Entry {
+        let path = self.folder.as_ref().map(|folder| folder.join(format!("{name}-{key}.executable")));
+        Entry { path, is_warned: Arc::clone(&self.is_warned) }
+    }
+}
+
+impl Entry {
+    /// Waits for others that fill this place, then reads it with `load`.
+    pub(super) fn lock_and_load<T>(self, load: impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> Cached<T> {
+        let Some(path) = self.path else {
+            return Cached::Missing(EntryGuard { path: None, _lock: None });
+        };
+        if let Ok(loaded) = load_from(&path, &load) {
+            return Cached::Found(loaded);
+        }
+        let lock = match lock(&path) {
+            Ok(lock) => lock,
+            Err(error) => {
+                let warn = || tracing::warn!(path = %path.display(), %error, "programs are not cached");
+                self.is_warned.call_once(warn);
+                return Cached::Missing(EntryGuard { path: None, _lock: None });
+            }
+        };
+        // Whoever held the lock may have filled the place.
+        match load_from(&path, &load) {
+            Ok(loaded) => return Cached::Found(loaded),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cached program is unusable, compiling it anew");
+            }
+        }
+        Cached::Missing(EntryGuard { path: Some(path), _lock: Some(lock) })
+    }
+}
+
+impl EntryGuard {
+    /// Keeps `executable` for later starts.
+    pub(super) fn store(self, executable: &Executable) {
+        let Some(path) = &self.path else {
+            return;
+        };
+        let stored = executable.serialize().map_err(io::Error::other).and_then(|bytes| write(path, &bytes));
+        if let Err(error) = stored {
+            tracing::warn!(path = %path.display(), %error, "program was not cached");
+        }
+    }
+}
+
+/// What tells `program`, compiled with `options` for `target`, from all others.
+pub(super) fn key(target: &Target, program: &Program, options: &CompileOptions) -> String {
+    let mut hash = Sha256::new();
+    for part in [target.0.as_bytes(), program.text.as_bytes(), &options.encode()] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hex(&hash.finalize())[..32].to_owned()
+}
+
+fn load_from<T>(path: &Path, load: &impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> io::Result<T> {
+    load(&read(path)?).map_err(io::Error::other)
+}
+
+/// The content of an entry, its checksum checked.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it is of another format"))?;
+    let (checksum, content) = rest.split_at_checked(32).ok_or_else(|| invalid("it is cut short"))?;
+    if checksum != checksum_of(path, content) {
+        return Err(invalid("its checksum is wrong"));
+    }
+    Ok(content.to_vec())
+}
+
+/// Covers the name too: an entry under another's name is no entry.
+fn checksum_of(path: &Path, content: &[u8]) -> Vec<u8> {
+    let name = path.file_name().unwrap_or_default();
+    Sha256::new().chain_update(name.as_encoded_bytes()).chain_update(content).finalize().to_vec()
+}
+
+/// Writes an entry beside its place and moves it there.
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    let mut file = File::create(&temporary)?;
+    file.write_all(MAGIC)?;
+    file.write_all(&checksum_of(path, content))?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let lock = File::options().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn compiler_flags(flags: &str) -> String {
+    let flags = flags.split_whitespace().filter(|flag| !flag.starts_with(DEVICE_FLAG));
+    flags.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Platform;
+    use devices::Device as Name;
+    use devices::plugins::PluginKind;
+    use devices::plugins::testing::plugin_path;
+
+    #[test]
+    fn a_topology_and_a_client_of_it_are_one_target() {
+        if plugin_path(PluginKind::Cpu).is_none() {
+            return;
+        }
+        let client = Platform::of(Name::XlaCpu).unwrap().open(None).unwrap();
+        let topology = client.topology().unwrap();
+        assert_eq!(Target::of_topology(client.plugin(), &topology).unwrap(), Target::of_client(&client));
+    }
+
+    #[test]
+    fn entries_are_whole_or_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("entry.executable");
+        write(&path, b"content").unwrap();
+        assert_eq!(read(&path).unwrap(), b"content");
+        let whole = fs::read(&path).unwrap();
+        for broken in [&whole[..whole.len() - 1], &whole[..5], b""] {
+            fs::write(&path, broken).unwrap();
+            assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn everything_that_matters_changes_the_key() {
+        let program = |text: &str| Program { name: "p".to_owned(), text: text.to_owned(), ..Program::default() };
+        let options = CompileOptions::partitioned(&[0, 1]);
+        let target = Target("target".to_owned());
+        let known = key(&target, &program("text"), &options);
+        assert_eq!(known, key(&target, &program("text"), &options));
+        assert_ne!(known, key(&Target("other".to_owned()), &program("text"), &options));
+        assert_ne!(known, key(&target, &program("other"), &options));
+        // Fewer devices, other devices, and the same ones with other ranks.
+        for ids in [vec![0], vec![0, 2], vec![1, 0]] {
+            assert_ne!(known, key(&target, &program("text"), &CompileOptions::partitioned(&ids)), "{ids:?}");
+        }
+    }
+}

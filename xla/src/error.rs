@@ -1,0 +1,74 @@
+//! Errors of devices behind plugins.
+
+use backend::{BackendError, Fault};
+use devices::Device;
+use devices::plugins::PluginError;
+use model::graph::GraphError;
+use model::weights::WeightsError;
+
+/// Why a device behind a plugin cannot do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum XlaError {
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+    #[error("{device}: {source}")]
+    Device { device: Device, source: pjrt::Error },
+    #[error("topology {name}: {source}")]
+    Topology { name: String, source: pjrt::Error },
+    #[error("{device}: the plugin has {found} device(s) on this machine, not {wanted}")]
+    NoDevice { device: Device, wanted: usize, found: usize },
+    #[error("the assignment has {found} devices for {num_ranks} ranks")]
+    AssignmentLength { found: usize, num_ranks: usize },
+    #[error("the assignment gives rank {rank} device {assigned}, but its weights are on device {device}")]
+    Assignment { rank: usize, assigned: i64, device: i64 },
+    #[error("start a compiler thread: {source}")]
+    CompileThread { source: std::io::Error },
+    #[error("print a program: {0}")]
+    Graph(#[from] GraphError),
+    #[error("program {program}: {source}")]
+    Program { program: String, source: pjrt::Error },
+    #[error(
+        "program {program} keeps {alias_bytes} bytes of the KV cache and token history in place, not {donated_bytes}: the \
+         compiler would copy them in every step"
+    )]
+    NotInPlace { program: String, alias_bytes: u64, donated_bytes: u64 },
+    #[error("program {program}: the optimised program cannot be read: {source}")]
+    Hlo { program: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+impl XlaError {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Plugin(_) | Self::NoDevice { .. } => Fault::Absent,
+            Self::Program { source, .. } | Self::Device { source, .. }
+                if source.code() == Some(pjrt::Code::ResourceExhausted) =>
+            {
+                Fault::OutOfMemory
+            }
+            Self::Device { .. }
+            | Self::Topology { .. }
+            | Self::AssignmentLength { .. }
+            | Self::Assignment { .. }
+            | Self::Program { .. }
+            | Self::NotInPlace { .. } => Fault::Failed,
+            Self::CompileThread { .. } | Self::Graph(_) | Self::Hlo { .. } | Self::Backend(_) => Fault::Internal,
+        }
+    }
+}
+
+impl From<WeightsError> for XlaError {
+    fn from(error: WeightsError) -> Self {
+        Self::Backend(error.into())
+    }
+}
+
+impl From<XlaError> for BackendError {
+    fn from(error: XlaError) -> Self {
+        match error {
+            XlaError::Backend(error) => error,
+            error => Self::device(error.fault(), error),
+        }
+    }
+}

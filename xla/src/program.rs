@@ -1,0 +1,374 @@
+//! The programs that a model is compiled to, and what goes in and out of each.
+//!
+//! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. There are five kinds, so
+//! that their numbers add up instead of multiplying:
+//!
+//! | program | arguments | results |
+//! |---|---|---|
+//! | clear | | KV caches and token history, all zero |
+//! | decoder | KV caches and token history (donated), packed step, weights | KV caches, history, last hidden states `[rows, hidden]`, the sampler's columns, all hidden states `[tokens, hidden]` if there are several per row |
+//! | cached tokens | history (donated), places and ids `[2, CACHED_TOKENS]` | history |
+//! | sampler | history (donated), last hidden states, columns, arrays of tokens if it is the one with everything, weights | history, per row a token, its logprob's bits, top tokens and their logprobs' bits |
+//! | targets | hidden states `[tokens, hidden]`, indices, ids and numbers of top tokens `[3, TARGETS]`, weights | per target its logprob's bits, top tokens and their logprobs' bits |
+
+use std::collections::HashMap;
+
+use backend::{ModelGraphs, StateLayout};
+use model::graph::{AttentionSpec, DType, Graph, GraphError, Op, WeightSpec};
+use model::sampling::{BatchSampler, TargetReport, target_graph};
+
+use super::stablehlo::{
+    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type,
+    decode_chunk_tokens, module, pack_bits,
+};
+use super::step_input::{SAMPLED_COLUMNS, StepShape};
+use super::token_input::{TokenInput, TokenSizes};
+use super::weights;
+use crate::error::XlaError;
+
+/// Prompt tokens whose log-probabilities one launch gives.
+pub(super) const TARGETS: usize = 64;
+/// Cached tokens that one launch notes in the history.
+pub(super) const CACHED_TOKENS: usize = 512;
+/// Tokens that a row can report, ties included.
+pub(super) const TOP_TOKENS: usize = 16;
+
+/// Tokens of each row's context for which reads are counted.
+pub(crate) const REFERENCE_CONTEXT: usize = 1024;
+
+/// Which program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum ProgramKey {
+    Clear,
+    Decoder { rows: usize, tokens_per_row: usize },
+    CachedTokens,
+    Sampler { rows: usize, sampler: BatchSampler },
+    Targets { tokens: usize },
+}
+
+/// A program as text.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    pub name: String,
+    pub(super) text: String,
+    /// Its last arguments, in order, each of one array or several.
+    pub(super) weights: Vec<WeightSpec>,
+    /// Bytes of the arguments whose memory results take over.
+    pub(super) donated_bytes: u64,
+    /// Rounds of its attention loop, and the bytes that it has to read, where rows decode at [`REFERENCE_CONTEXT`].
+    pub(super) reference: Reference,
+}
+
+/// What a program does at a stated length of contexts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Reference {
+    pub(super) attention_rounds: u64,
+    /// Weights, but of a table only the rows asked for; the rows' keys and values. 0 where nobody asks.
+    pub(super) minimum_bytes: u64,
+}
+
+impl Program {
+    /// The error of this program.
+    pub(super) fn failed(&self, source: pjrt::Error) -> XlaError {
+        XlaError::Program { program: self.name.clone(), source }
+    }
+}
+
+/// What differs between the programs of two kinds of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ProgramForm {
+    /// How decoding queries meet the keys of several KV heads.
+    pub(super) decode_heads: HeadForm,
+    /// Most bytes of keys, or values, that the attention loop gathers at a time: what stays in fast memory.
+    pub(super) chunk_bytes: usize,
+    /// Type of keys and values; that of the weights where it is not given.
+    pub(super) kv_dtype: Option<DType>,
+}
+
+/// What all programs of a model have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Programs {
+    graphs: ModelGraphs,
+    layout: StateLayout,
+    num_devices: usize,
+    form: ProgramForm,
+    blocks_per_row: usize,
+    kv_dtype: DType,
+    kv_widths: Vec<usize>,
+    hidden_size: usize,
+    vocab_size: usize,
+}
+
+/// A function whose arguments are added one by one.
+#[derive(Default)]
+struct Signature {
+    parameters: Vec<Parameter>,
+    /// Those of the last parameters.
+    weights: Vec<WeightSpec>,
+}
+
+impl Programs {
+    /// The programs of `graphs` with state of `layout`, on `num_devices` devices together.
+    pub(super) fn new(graphs: &ModelGraphs, layout: StateLayout, num_devices: usize, form: ProgramForm) -> Self {
+        let hidden = graphs.decoder.node(graphs.decoder.outputs()[0]);
+        let logits = graphs.logits.node(graphs.logits.outputs()[0]);
+        Self {
+            graphs: graphs.clone(),
+            layout,
+            num_devices,
+            form,
+            blocks_per_row: super::bucket::blocks_per_row(layout.max_total_tokens),
+            kv_dtype: form.kv_dtype(graphs),
+            kv_widths: kv_widths(&graphs.decoder),
+            hidden_size: hidden.shape.fixed_len(),
+            vocab_size: logits.shape.fixed_len(),
+        }
+    }
+
+    /// Types of the layers' keys and values, in the order of the decoder's arguments.
+    pub(super) fn cache_types(&self) -> Vec<Type> {
+        let ty = |width: &usize| cache_type(self.layout.num_blocks, *width, self.kv_dtype);
+        self.kv_widths.iter().flat_map(|width| [ty(width), ty(width)]).collect()
+    }
+
+    /// Type of the token history.
+    pub(super) fn history_type(&self) -> Type {
+        Type::new([self.layout.num_slots * self.layout.max_total_tokens], DType::I32)
+    }
+
+    /// Sizes of a decoder's launch.
+    pub(super) fn step_shape(&self, rows: usize, tokens_per_row: usize) -> StepShape {
+        StepShape { rows, tokens_per_row, blocks_per_row: self.blocks_per_row }
+    }
+
+    /// Size of the state.
+    pub(super) fn layout(&self) -> StateLayout {
+        self.layout
+    }
+
+    /// Sizes of what rows of a sampler's launch ask of single tokens.
+    pub(super) fn token_sizes(&self, rows: usize) -> TokenSizes {
+        TokenSizes { rows, vocab_size: self.vocab_size }
+    }
+
+    /// The text of a program.
+    ///
+    /// # Errors
+    /// When a sampler's graph cannot be built.
+    pub(super) fn print(&self, key: ProgramKey) -> Result<Program, GraphError> {
+        match key {
+            ProgramKey::Clear => Ok(self.print_clear(key)),
+            ProgramKey::Decoder { rows, tokens_per_row } => Ok(self.print_decoder(key, rows, tokens_per_row)),
+            ProgramKey::CachedTokens => Ok(self.print_cached_tokens(key)),
+            ProgramKey::Sampler { rows, sampler } => self.print_sampler(key, rows, sampler),
+            ProgramKey::Targets { tokens } => self.print_targets(key, tokens),
+        }
+    }
+
+    fn print_clear(&self, key: ProgramKey) -> Program {
+        let mut emitter = Emitter::default();
+        let types = self.cache_types().into_iter().chain([self.history_type()]);
+        let zeros: Vec<Tensor> = types.map(|ty| emitter.splat(0.0, ty)).collect();
+        self.finish(key, Signature::default(), emitter, &zeros)
+    }
+
+    fn print_decoder(&self, key: ProgramKey, rows: usize, tokens_per_row: usize) -> Program {
+        let shape = self.step_shape(rows, tokens_per_row);
+        let mut signature = Signature::default();
+        let cache_types = self.cache_types();
+        let num_caches = cache_types.len();
+        let caches: Vec<Tensor> = cache_types.into_iter().enumerate().map(|(i, ty)| signature.donated(ty, i)).collect();
+        let caches = caches.chunks_exact(2).map(|pair| [pair[0].clone(), pair[1].clone()]).collect();
+        let history = signature.donated(self.history_type(), num_caches);
+        let packed = signature.kept(Type::new([shape.len()], DType::I32));
+        let weights = signature.weights(&self.graphs.decoder);
+        let sizes = self.sizes(rows, tokens_per_row);
+        let mut emitter = Emitter::default();
+        let (inputs, columns) = RowInputs::unpack(&mut emitter, &packed, shape);
+        let rows = Some(inputs.clone());
+        let mut lowering = Lowering { emitter, sizes, weights, rows, sampled: None, history: Some(history), caches };
+        let hidden = lowering.lower(&self.graphs.decoder, &[]).remove(0); // [tokens, hidden]
+        let last = inputs.last_tokens(&mut lowering.emitter, &hidden, &sizes); // [rows, hidden]
+        let Lowering { emitter, history, caches, .. } = lowering;
+        let mut results: Vec<Tensor> = caches.into_iter().flatten().chain(history).collect();
+        results.extend([last, columns]);
+        if tokens_per_row > 1 {
+            results.push(hidden);
+        }
+        self.finish(key, signature, emitter, &results)
+    }
+
+    fn print_cached_tokens(&self, key: ProgramKey) -> Program {
+        let mut signature = Signature::default();
+        let history = signature.donated(self.history_type(), 0);
+        let packed = signature.kept(Type::new([2, CACHED_TOKENS], DType::I32));
+        let mut emitter = Emitter::default();
+        let [places, ids] = [0, 1].map(|row| emitter.row(&packed, row)); // [cached_tokens]
+        let history = emitter.scatter_rows(&history, &places, &ids, false);
+        self.finish(key, signature, emitter, &[history])
+    }
+
+    fn print_sampler(&self, key: ProgramKey, rows: usize, sampler: BatchSampler) -> Result<Program, GraphError> {
+        let mut signature = Signature::default();
+        let history = signature.donated(self.history_type(), 0);
+        let hidden = signature.kept(Type::new([rows, self.hidden_size], DType::F32)); // [rows, hidden]
+        let columns = signature.kept(Type::new([SAMPLED_COLUMNS.len(), rows], DType::I32));
+        let token_inputs: &[TokenInput] = if sampler.reads_token_inputs() { &TokenInput::ALL } else { &[] };
+        let sizes = self.token_sizes(rows);
+        let token_inputs = token_inputs.iter().map(|input| signature.kept(Type::new(input.dims(sizes), DType::I32)));
+        let token_inputs = token_inputs.collect();
+        let weights = signature.weights(&self.graphs.logits);
+        let sizes = self.sizes(rows, 1);
+        let mut emitter = Emitter::default();
+        let sampled = Some(SampledInputs::unpack(&mut emitter, &columns, token_inputs));
+        let caches = Vec::new();
+        let mut lowering = Lowering { emitter, sizes, weights, rows: None, sampled, history: Some(history), caches };
+        let logits = lowering.lower(&self.graphs.logits, &[hidden]); // [rows, vocab]
+        let outputs = lowering.lower(&*sampler.graph(self.vocab_size)?, &logits);
+        let Lowering { mut emitter, history, .. } = lowering;
+        let report = report(&mut emitter, &outputs); // [rows, ..]
+        let results: Vec<Tensor> = history.into_iter().chain([report]).collect();
+        Ok(self.finish(key, signature, emitter, &results))
+    }
+
+    fn print_targets(&self, key: ProgramKey, tokens: usize) -> Result<Program, GraphError> {
+        let mut signature = Signature::default();
+        let hidden = signature.kept(Type::new([tokens, self.hidden_size], DType::F32)); // [tokens, hidden]
+        let targets = signature.kept(Type::new([3, TARGETS], DType::I32));
+        let weights = signature.weights(&self.graphs.logits);
+        let sizes = self.sizes(TARGETS, 1);
+        let mut emitter = Emitter::default();
+        let [indices, ids, top_n] = [0, 1, 2].map(|row| emitter.row(&targets, row)); // [targets]
+        let hidden = emitter.gather_rows(&hidden, &indices); // [targets, hidden]
+        let mut lowering =
+            Lowering { emitter, sizes, weights, rows: None, sampled: None, history: None, caches: Vec::new() };
+        let logits = lowering.lower(&self.graphs.logits, &[hidden]).remove(0); // [targets, vocab]
+        let graph = target_graph(self.vocab_size, TargetReport::TopTokens)?;
+        let outputs = lowering.lower(&graph, &[logits, ids, top_n]);
+        let mut emitter = lowering.emitter;
+        let report = report(&mut emitter, &outputs); // [targets, ..]
+        Ok(self.finish(key, signature, emitter, &[report]))
+    }
+
+    fn finish(&self, key: ProgramKey, signature: Signature, emitter: Emitter, results: &[Tensor]) -> Program {
+        let Signature { parameters, weights } = signature;
+        let donated = parameters.iter().filter(|parameter| parameter.donated_to.is_some());
+        let donated_bytes = donated.map(|parameter| parameter.ty.size_bytes()).sum();
+        let text = module(&key.to_string(), self.num_devices, &parameters, emitter, results);
+        Program { name: key.to_string(), text, weights, donated_bytes, reference: self.reference(key) }
+    }
+
+    fn reference(&self, key: ProgramKey) -> Reference {
+        match key {
+            ProgramKey::Decoder { rows, tokens_per_row: 1 } => {
+                let width = self.kv_widths.iter().copied().max().unwrap_or_default();
+                let chunk = decode_chunk_tokens(&self.sizes(rows, 1), width, self.kv_dtype);
+                let kv_bytes = (rows * REFERENCE_CONTEXT) as u64 * self.form.kv_bytes_per_token(&self.graphs);
+                Reference {
+                    attention_rounds: REFERENCE_CONTEXT.div_ceil(chunk) as u64,
+                    minimum_bytes: read_weights_bytes(&self.graphs.decoder) + kv_bytes,
+                }
+            }
+            ProgramKey::Sampler { .. } => {
+                Reference { attention_rounds: 0, minimum_bytes: read_weights_bytes(&self.graphs.logits) }
+            }
+            ProgramKey::Clear | ProgramKey::Decoder { .. } | ProgramKey::CachedTokens | ProgramKey::Targets { .. } => {
+                Reference::default()
+            }
+        }
+    }
+
+    fn sizes(&self, rows: usize, tokens_per_row: usize) -> Sizes {
+        let StateLayout { num_slots, max_total_tokens, .. } = self.layout;
+        Sizes {
+            rows,
+            tokens_per_row,
+            blocks_per_row: self.blocks_per_row,
+            num_slots,
+            max_total_tokens,
+            top_tokens: TOP_TOKENS,
+            num_devices: self.num_devices,
+            decode_heads: self.form.decode_heads,
+            chunk_bytes: self.form.chunk_bytes,
+        }
+    }
+}
+
+impl ProgramForm {
+    /// Bytes that all layers of one rank keep of a token.
+    pub(super) fn kv_bytes_per_token(&self, graphs: &ModelGraphs) -> u64 {
+        let elements: usize = kv_widths(&graphs.decoder).iter().map(|width| 2 * width).sum();
+        elements as u64 * self.kv_dtype(graphs).size_bytes()
+    }
+
+    /// Type of keys and values.
+    pub(super) fn kv_dtype(&self, graphs: &ModelGraphs) -> DType {
+        let weights = || graphs.decoder.weights().next().map_or(DType::F32, |spec| spec.dtype);
+        self.kv_dtype.unwrap_or_else(weights)
+    }
+}
+
+impl Signature {
+    fn kept(&mut self, ty: Type) -> Tensor {
+        self.parameters.push(Parameter::kept(ty.clone()));
+        Emitter::argument(self.parameters.len() - 1, ty)
+    }
+
+    fn donated(&mut self, ty: Type, result: usize) -> Tensor {
+        self.parameters.push(Parameter::donated(ty.clone(), result));
+        Emitter::argument(self.parameters.len() - 1, ty)
+    }
+
+    /// Arguments for the arrays of the weights of `graph`, by the weights' names.
+    fn weights(&mut self, graph: &Graph) -> HashMap<String, Tensor> {
+        self.weights = graph.weights().cloned().collect();
+        let specs = self.weights.clone();
+        let tensor = |spec: WeightSpec| {
+            let arrays = weights::arrays(&spec).into_iter().map(|(_, ty)| self.kept(ty));
+            (spec.name, Tensor::weight(arrays))
+        };
+        specs.into_iter().map(tensor).collect()
+    }
+}
+
+impl std::fmt::Display for ProgramKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Clear => f.write_str("clear"),
+            Self::Decoder { rows, tokens_per_row: 1 } => write!(f, "decode_{rows}"),
+            Self::Decoder { rows, tokens_per_row } => write!(f, "prefill_{rows}x{tokens_per_row}"),
+            Self::CachedTokens => f.write_str("cached_tokens"),
+            Self::Sampler { rows, sampler } => write!(f, "sample_{rows}_{}", sampler.name()),
+            Self::Targets { tokens } => write!(f, "prompt_logprobs_{tokens}"),
+        }
+    }
+}
+
+/// What a program answers of rows, as columns of one array.
+fn report(emitter: &mut Emitter, outputs: &[Tensor]) -> Tensor {
+    let columns: Vec<Tensor> = outputs.iter().map(|output| emitter.as_matrix(output)).collect(); // [rows, n]
+    pack_bits(emitter, &columns) // [rows, ..]
+}
+
+/// Bytes of the weights that are read as a whole: not those of embeddings.
+fn read_weights_bytes(graph: &Graph) -> u64 {
+    let is_table = |name: &str| {
+        graph.nodes().iter().any(|node| {
+            let table = node.operands.first().map(|table| &graph.node(*table).op);
+            matches!((&node.op, table), (Op::Embedding, Some(Op::Weight(spec))) if spec.name == name)
+        })
+    };
+    graph.weights().filter(|spec| !is_table(&spec.name)).map(WeightSpec::local_bytes).sum()
+}
+
+/// Elements that each layer keeps of a token, keys and values each.
+fn kv_widths(decoder: &Graph) -> Vec<usize> {
+    let mut widths = Vec::new();
+    for node in decoder.nodes() {
+        if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
+            widths.resize(widths.len().max(layer + 1), 0);
+            widths[layer] = decoder.node(node.operands[1]).shape.fixed_len();
+        }
+    }
+    widths
+}

@@ -1,0 +1,252 @@
+//! The rows of a matrix, or of several, rounded as devices have them.
+//!
+//! Doors: [`types`], [`RoundedRows`]. Integers are rounded as the CPU's kernels do it (`kernels/src/integers.rs`, `kernels/src/linear/int4.rs`), so that all
+//! devices have the same. Numbers of a byte lie as the floats did. Those of 4 bits lie with the outputs side by side,
+//! `[.., groups, inputs of a group, outputs]`, and factors `[.., groups, outputs]`: so a factor belongs to lanes of vectors, and the TPU's compiler
+//! multiplies with it on the way from memory to the product, without the product in memory.
+
+use kernels::linear::{INT4_GROUP_INPUTS, int4_row};
+use model::graph::{DType, Rounding, WeightSpec};
+
+use super::stablehlo::Type;
+
+/// A row whose largest magnitude is less becomes zeros, as in the programs.
+const LEAST_MAGNITUDE: f32 = 1e-30;
+/// The largest float of a byte.
+const MAX_FP8: f32 = 448.0;
+
+/// Types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales `[.., outputs]`, and factors where there are some.
+pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
+    let Sizes { stack, outputs, inputs } = Sizes::of(shape);
+    let scales = Type::new([stack, &[outputs]].concat(), DType::F32);
+    match rounding {
+        Rounding::Int8 => vec![Type::new(shape, DType::I8), scales],
+        Rounding::Fp8 => vec![Type::new(shape, DType::F8), scales],
+        Rounding::Int4 => {
+            let groups = inputs.div_ceil(INT4_GROUP_INPUTS);
+            let numbers = Type::new([stack, &[groups, INT4_GROUP_INPUTS, outputs]].concat(), DType::I4);
+            vec![numbers, scales, Type::new([stack, &[groups, outputs]].concat(), DType::I8)]
+        }
+    }
+}
+
+/// Rows of floats that are rounded.
+pub(super) struct RoundedRows {
+    rounding: Rounding,
+    outputs: usize,
+    inputs: usize,
+    num_rows: usize,
+    /// Bytes of the arrays that [`types`] says; one for each integer of four bits.
+    numbers: Vec<u8>,
+    scales: Vec<u8>,
+    factors: Vec<u8>,
+}
+
+/// The sizes of matrices.
+struct Sizes<'a> {
+    /// Of the dimensions before, none of a single one.
+    stack: &'a [usize],
+    outputs: usize,
+    inputs: usize,
+}
+
+impl<'a> Sizes<'a> {
+    fn of(shape: &'a [usize]) -> Self {
+        let [stack @ .., outputs, inputs] = shape else { unreachable!("only matrices are rounded") };
+        Self { stack, outputs: *outputs, inputs: *inputs }
+    }
+}
+
+impl RoundedRows {
+    /// No rows of a device's part of a rounded weight yet.
+    pub(super) fn new(spec: &WeightSpec) -> Self {
+        let shape = spec.local_shape();
+        let rounding = spec.rounding.expect("the weight is rounded");
+        let Sizes { outputs, inputs, .. } = Sizes::of(&shape);
+        let [numbers, scales, factors] = {
+            let mut types = types(rounding, &shape).into_iter();
+            [(); 3].map(|()| vec![0; types.next().map_or(0, |ty| ty.size_bytes() as usize)])
+        };
+        Self { rounding, outputs, inputs, num_rows: 0, numbers, scales, factors }
+    }
+
+    /// Rounds the next rows.
+    pub(super) fn append(&mut self, rows: &[f32]) {
+        let num_groups = self.inputs.div_ceil(INT4_GROUP_INPUTS);
+        let mut groups = vec![[0; INT4_GROUP_INPUTS]; num_groups];
+        let mut factors = vec![0; num_groups];
+        for row in rows.chunks(self.inputs) {
+            let first = self.num_rows * self.inputs;
+            let scale = match self.rounding {
+                Rounding::Int8 => int8_row(row, &mut self.numbers[first..first + self.inputs]),
+                Rounding::Fp8 => fp8_row(row, &mut self.numbers[first..first + self.inputs]),
+                Rounding::Int4 => {
+                    let scale = int4_row(row, &mut groups, &mut factors);
+                    self.put_column(&groups, &factors);
+                    scale
+                }
+            };
+            self.scales[self.num_rows * size_of::<f32>()..][..size_of::<f32>()].copy_from_slice(&scale.to_le_bytes());
+            self.num_rows += 1;
+        }
+    }
+
+    /// Puts the integers of the next output side by side with those of the others.
+    fn put_column(&mut self, groups: &[[i8; INT4_GROUP_INPUTS]], factors: &[i8]) {
+        let (matrix, output) = (self.num_rows / self.outputs, self.num_rows % self.outputs);
+        let first = matrix * groups.len();
+        let column = |array: &mut Vec<u8>, first: usize, values: &mut dyn Iterator<Item = i8>| {
+            let places = array[first * self.outputs + output..].iter_mut().step_by(self.outputs);
+            places.zip(values).for_each(|(place, value)| *place = value.cast_unsigned());
+        };
+        column(&mut self.numbers, first * INT4_GROUP_INPUTS, &mut groups.iter().flatten().copied());
+        column(&mut self.factors, first, &mut factors.iter().copied());
+    }
+
+    /// The bytes of each array.
+    pub(super) fn into_arrays(self) -> Vec<Vec<u8>> {
+        let Self { rounding, numbers, scales, factors, .. } = self;
+        match rounding {
+            Rounding::Int8 | Rounding::Fp8 => vec![numbers, scales],
+            Rounding::Int4 => vec![numbers, scales, factors],
+        }
+    }
+}
+
+/// Rounds a row to integers from -127 to 127, and answers what they are multiplied with.
+fn int8_row(row: &[f32], integers: &mut [u8]) -> f32 {
+    let [scale, inverse] = scale(row, 127.0);
+    for (integer, value) in integers.iter_mut().zip(row) {
+        *integer = ((value * inverse).round_ties_even() as i8).cast_unsigned();
+    }
+    scale
+}
+
+/// Rounds a row to floats of a byte from -448 to 448, and answers what they are multiplied with.
+fn fp8_row(row: &[f32], floats: &mut [u8]) -> f32 {
+    let [scale, inverse] = scale(row, MAX_FP8);
+    for (float, value) in floats.iter_mut().zip(row) {
+        *float = fp8(value * inverse);
+    }
+    scale
+}
+
+/// What numbers up to `limit` that stand for `row` are multiplied with, and what the row is to get them.
+fn scale(row: &[f32], limit: f32) -> [f32; 2] {
+    let largest = row.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    if largest < LEAST_MAGNITUDE { [0.0; 2] } else { [largest / limit, limit / largest] }
+}
+
+/// The nearest float of a sign, four bits of exponent and three of mantissa, of two the even one; the largest for what is larger. It has no
+/// infinities (E4M3 of arXiv 2209.05433).
+fn fp8(value: f32) -> u8 {
+    const NAN: u8 = 0x7f;
+    /// Bits of the mantissa that are cut off, and the distance of the exponents.
+    const CUT_BITS: u32 = 20;
+    const EXPONENT: u32 = (127 - 7) << 3;
+    let sign = (value.to_bits() >> 31 << 7) as u8;
+    let magnitude = value.abs();
+    let bits = if magnitude.is_nan() {
+        NAN
+    } else if magnitude < 1.0 / 64.0 {
+        // Multiples of 2^-9, of which eight are the least number with an exponent.
+        (magnitude * 512.0).round_ties_even() as u8
+    } else {
+        let bits = magnitude.min(MAX_FP8).to_bits();
+        let half = (1 << (CUT_BITS - 1)) - 1 + (bits >> CUT_BITS & 1);
+        (((bits + half) >> CUT_BITS) - EXPONENT) as u8
+    };
+    sign | bits
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor};
+
+    use super::*;
+    use model::graph::{Partition, Source};
+
+    fn rounded(rounding: Rounding, shape: &[usize], rows: &[f32]) -> [Vec<i8>; 3] {
+        let (name, shape, source) = ("w".to_owned(), shape.to_vec(), Source::Whole);
+        let (dtype, partition, rounding) = (DType::F32, Partition::Replicated, Some(rounding));
+        let spec = WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding };
+        let mut rounded = RoundedRows::new(&spec);
+        let (first, rest) = rows.split_at(spec.shape[spec.shape.len() - 1]);
+        rounded.append(first);
+        rounded.append(rest);
+        let RoundedRows { numbers, scales, factors, .. } = rounded;
+        [numbers, scales, factors].map(|bytes| bytes.into_iter().map(u8::cast_signed).collect())
+    }
+
+    fn scales(bytes: &[i8]) -> Vec<f32> {
+        let word = |bytes: &[i8]| f32::from_le_bytes([0, 1, 2, 3].map(|index: usize| bytes[index].cast_unsigned()));
+        bytes.chunks(4).map(word).collect()
+    }
+
+    #[test]
+    fn rows_of_eight_bits_have_a_scale() {
+        let rows = [0.0, -127.0, 2.5, 3.5, 126.4, 1e-31, 0.0, 0.0, 0.0, 0.0, -0.5, 0.25, 0.0, 0.0, 0.0];
+        let [numbers, found, factors] = rounded(Rounding::Int8, &[3, 5], &rows);
+        assert_eq!(scales(&found), [1.0, 0.0, 0.5 / 127.0]);
+        assert_eq!(numbers, [0, -127, 2, 4, 126, 0, 0, 0, 0, 0, -127, 64, 0, 0, 0]);
+        assert!(factors.is_empty());
+    }
+
+    #[test]
+    fn outputs_of_four_bits_are_columns_of_their_matrix() {
+        // Two matrices of two outputs and 33 inputs: a group, and one of a single input.
+        let row = |value: f32, last: f32| (0..33).map(move |input| if input < 32 { value } else { last });
+        let rows: Vec<f32> = [(-120.0, 8.0), (56.0, -120.0), (0.0, 0.0), (-64.0, 120.0)]
+            .into_iter()
+            .flat_map(|(value, last)| row(value, last))
+            .collect();
+        let [numbers, found, factors] = rounded(Rounding::Int4, &[2, 2, 33], &rows);
+        assert_eq!(scales(&found), [1.0, 1.0, 0.0, 1.0]);
+        let number = |matrix: usize, input: usize, output: usize| numbers[(matrix * 64 + input) * 2 + output];
+        let factor = |matrix: usize, input: usize, output: usize| factors[(matrix * 2 + input / 32) * 2 + output];
+        for (index, value) in rows.iter().enumerate() {
+            let (matrix, output, input) = (index / 66, index / 33 % 2, index % 33);
+            let found = i32::from(number(matrix, input, output)) * i32::from(factor(matrix, input, output));
+            assert_eq!(found as f32, *value, "{matrix} {output} {input}");
+        }
+        assert!((33..64).all(|input| number(0, input, 0) == 0 && number(1, input, 1) == 0));
+        assert_eq!([numbers.len(), factors.len()], [2 * 64 * 2, 2 * 2 * 2]);
+    }
+
+    #[test]
+    fn rows_of_floats_of_a_byte_have_a_scale() {
+        let [numbers, found, factors] = rounded(Rounding::Fp8, &[2, 3], &[1.75, -0.5, 0.0, 0.0, 1e-31, 0.0]);
+        assert_eq!(scales(&found), [1.0 / 256.0, 0.0]);
+        assert_eq!(numbers.into_iter().map(i8::cast_unsigned).collect::<Vec<_>>(), [0x7e, 0xf0, 0, 0, 0, 0]);
+        assert!(factors.is_empty());
+    }
+
+    /// Candle rounds by tables of its own.
+    #[test]
+    fn floats_of_a_byte_are_the_nearest() {
+        let of_byte = |bits: u8| -> f32 {
+            let byte = Tensor::from_raw_buffer(&[bits], candle_core::DType::F8E4M3, &[], &Device::Cpu).unwrap();
+            byte.to_dtype(candle_core::DType::F32).unwrap().to_scalar().unwrap()
+        };
+        let neighbours = (0..0x7e_u8).flat_map(|bits| {
+            let [low, high] = [of_byte(bits), of_byte(bits + 1)];
+            let middle = f32::midpoint(low, high);
+            let [below, above] = [middle.next_down(), middle.next_up()];
+            let even = if bits % 2 == 0 { bits } else { bits + 1 };
+            [(low, bits), (below, bits), (middle, even), (above, bits + 1)]
+        });
+        for (value, expected) in neighbours.chain([(448.0, 0x7e), (1e9, 0x7e), (f32::INFINITY, 0x7e)]) {
+            assert_eq!(fp8(value), expected, "{value}");
+            assert_eq!(fp8(-value), expected | 0x80, "-{value}");
+        }
+        assert_eq!(fp8(f32::NAN) & 0x7f, 0x7f);
+    }
+
+    #[test]
+    fn types_are_those_of_the_arrays() {
+        let text = |rounding| types(rounding, &[3, 10, 65]).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(text(Rounding::Int8), ["tensor<3x10x65xi8>", "tensor<3x10xf32>"]);
+        assert_eq!(text(Rounding::Fp8), ["tensor<3x10x65xf8E4M3FN>", "tensor<3x10xf32>"]);
+        assert_eq!(text(Rounding::Int4), ["tensor<3x3x32x10xi4>", "tensor<3x10xf32>", "tensor<3x3x10xi8>"]);
+    }
+}

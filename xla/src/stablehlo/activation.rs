@@ -1,0 +1,69 @@
+//! Activations as StableHLO, by the formulas of the CPU kernels.
+//!
+//! Door: [`activate`].
+
+use model::graph::Activation;
+
+use super::emitter::Emitter;
+use super::tensor::Tensor;
+
+/// f(x), element by element.
+pub(super) fn activate(emitter: &mut Emitter, activation: Activation, x: &Tensor) -> Tensor {
+    match activation {
+        Activation::Silu => {
+            let sigmoid = emitter.elementwise("logistic", &[x]);
+            emitter.elementwise("multiply", &[x, &sigmoid])
+        }
+        Activation::Gelu => gelu(emitter, x),
+        Activation::GeluTanh => {
+            let square = emitter.elementwise("multiply", &[x, x]);
+            let cube = emitter.elementwise("multiply", &[&square, x]);
+            let cube = scaled(emitter, &cube, 0.044_715);
+            let inner = emitter.elementwise("add", &[x, &cube]);
+            let inner = scaled(emitter, &inner, 1.595_769);
+            let sigmoid = emitter.elementwise("logistic", &[&inner]);
+            emitter.elementwise("multiply", &[x, &sigmoid])
+        }
+        Activation::SquaredRelu => {
+            let positive = positive(emitter, x);
+            emitter.elementwise("multiply", &[&positive, &positive])
+        }
+        Activation::Sigmoid => emitter.elementwise("logistic", &[x]),
+        Activation::Tanh => emitter.elementwise("tanh", &[x]),
+    }
+}
+
+/// max(x, 0) - |x| · erfc(|x| / √2) / 2, with Abramowitz and Stegun's formula 7.1.26 for erfc: StableHLO has no error function.
+fn gelu(emitter: &mut Emitter, x: &Tensor) -> Tensor {
+    let size = emitter.elementwise("abs", &[x]);
+    let z = scaled(emitter, &size, std::f64::consts::FRAC_1_SQRT_2);
+    let one = emitter.splat(1.0, x.ty.clone());
+    let t = scaled(emitter, &z, 0.327_591_1);
+    let t = emitter.elementwise("add", &[&one, &t]);
+    let t = emitter.elementwise("divide", &[&one, &t]);
+    let mut series = emitter.splat(1.061_405_4, x.ty.clone());
+    for coefficient in [-1.453_152, 1.421_413_7, -0.284_496_73, 0.254_829_6] {
+        series = emitter.elementwise("multiply", &[&series, &t]);
+        let coefficient = emitter.splat(coefficient, x.ty.clone());
+        series = emitter.elementwise("add", &[&series, &coefficient]);
+    }
+    let square = emitter.elementwise("multiply", &[&z, &z]);
+    let square = emitter.elementwise("negate", &[&square]);
+    let fall = emitter.elementwise("exponential", &[&square]);
+    let series = emitter.elementwise("multiply", &[&series, &t]);
+    let tail = emitter.elementwise("multiply", &[&series, &fall]);
+    let size = scaled(emitter, &size, 0.5);
+    let tail = emitter.elementwise("multiply", &[&size, &tail]);
+    let positive = positive(emitter, x);
+    emitter.elementwise("subtract", &[&positive, &tail])
+}
+
+fn positive(emitter: &mut Emitter, x: &Tensor) -> Tensor {
+    let zero = emitter.splat(0.0, x.ty.clone());
+    emitter.elementwise("maximum", &[&zero, x])
+}
+
+fn scaled(emitter: &mut Emitter, x: &Tensor, factor: f64) -> Tensor {
+    let factor = emitter.splat(factor, x.ty.clone());
+    emitter.elementwise("multiply", &[x, &factor])
+}

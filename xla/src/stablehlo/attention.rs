@@ -1,0 +1,507 @@
+//! Attention over the paged KV cache, in plain StableHLO.
+//!
+//! Doors: [`cache_type`], [`write`], [`attend`]. Keys and values of a layer are each `[num_blocks, block_size, kv_heads * head_dim]`. A loop
+//! reads the contexts in chunks, as often as the longest one needs, with a running softmax (Milakov and Gimelshein, 2018): a
+//! gathered chunk is small enough to stay in fast memory, so that the cache is read once, and no program is bound to a length
+//! of context. Prompts are cut into tiles of queries, each of which reads up to its own last position, and with a window from
+//! the first block on that its first query sees. `docs/tpu-attention.md`
+//! has the forms that were compared.
+
+use backend::BLOCK_SIZE;
+use model::graph::{AttentionSpec, DType};
+
+use super::emitter::{DotDims, Emitter, Reduction};
+use super::history::context_lens;
+use super::lower::{RowInputs, Sizes};
+use super::tensor::{Tensor, Type};
+
+/// Blocks of each row in a chunk, at most: while rows decode, and while they read prompts.
+const DECODE_CHUNK_BLOCKS: usize = 16;
+pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
+/// Queries of a prompt that read the context together.
+pub(crate) const QUERY_TILE: usize = 256;
+/// Scores of a chunk: what stays in fast memory beside the chunk.
+const MAX_SCORE_BYTES: usize = 16 << 20;
+
+/// How queries meet the keys of several KV heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum HeadForm {
+    /// One product per KV head: the fewest operations.
+    Split,
+    /// One product for all KV heads with queries that are zero outside of their own head's lanes: more operations, but keys and
+    /// values are read as they lie in the cache.
+    Wide,
+}
+
+/// Sizes of the loops.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// Queries of one row that are together.
+    tile: usize,
+    num_tiles: usize,
+    /// Tiles that read their contexts side by side.
+    group: usize,
+    chunk_blocks: usize,
+    form: HeadForm,
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+}
+
+/// Tiles with what they need to know of their rows.
+#[derive(Debug, Clone)]
+struct Tiles {
+    /// `[tiles, tile, heads, head_dim]`, scaled, type of the cache.
+    q: Tensor,
+    /// `[tiles, tile]` i32
+    positions: Tensor,
+    /// `[tiles, blocks_per_row]` i32
+    block_tables: Tensor,
+    /// The first key that a tile reads, a multiple of the block size, `[tiles]` i32; with a window only.
+    starts: Option<Tensor>,
+    /// Keys that a tile reads, those before its start included, `[tiles]` i32.
+    ends: Tensor,
+}
+
+/// What each round of the loop over chunks reads.
+struct Queries {
+    /// `[group, kv_heads, queries, head_dim]`, or wide: `[group, queries, kv_heads * head_dim]`.
+    q: Tensor,
+    /// Position of each query, as q without its last dimension.
+    positions: Tensor,
+}
+
+/// Type of the keys, or the values, of one layer.
+pub(crate) fn cache_type(num_blocks: usize, width: usize, dtype: DType) -> Type {
+    Type::new([num_blocks, BLOCK_SIZE, width], dtype)
+}
+
+/// The caches with the step's k and v `[tokens, kv_heads, head_dim]` in them.
+pub(super) fn write(
+    emitter: &mut Emitter,
+    caches: &[Tensor; 2],
+    [k, v]: [&Tensor; 2],
+    rows: &RowInputs,
+    sizes: &Sizes,
+) -> [Tensor; 2] {
+    let place = places(emitter, &caches[0], rows, sizes); // [tokens, 2]
+    let mut write = |cache: &Tensor, x: &Tensor| {
+        let x = emitter.reshape(x, &[x.dims()[0], cache.dims()[2]]); // [tokens, width]
+        let x = emitter.convert(&x, cache.dtype()); // [tokens, width]
+        emitter.scatter_rows(cache, &place, &x, false)
+    };
+    [write(&caches[0], k), write(&caches[1], v)]
+}
+
+/// Block and offset of each token, `[tokens, 2]` i32; a block behind the end for padding.
+fn places(emitter: &mut Emitter, cache: &Tensor, rows: &RowInputs, sizes: &Sizes) -> Tensor {
+    let num_tokens = rows.positions.dims()[0];
+    let size = emitter.splat(BLOCK_SIZE as f64, rows.positions.ty.clone()); // [tokens]
+    let index = emitter.elementwise("divide", &[&rows.positions, &size]); // [tokens]
+    let offset = emitter.elementwise("remainder", &[&rows.positions, &size]); // [tokens]
+    let row = emitter.iota(0, Type::new([sizes.rows, sizes.tokens_per_row], DType::I32)); // [rows, tokens_per_row]
+    let row = emitter.reshape(&row, &[num_tokens]); // [tokens]
+    let stride = emitter.splat(sizes.blocks_per_row as f64, row.ty.clone()); // [tokens]
+    let entry = emitter.elementwise("multiply", &[&row, &stride]); // [tokens]
+    let entry = emitter.elementwise("add", &[&entry, &index]); // [tokens]
+    let tables = emitter.reshape(&rows.block_tables, &[sizes.rows * sizes.blocks_per_row]); // [rows * blocks_per_row]
+    let block = emitter.gather_rows(&tables, &entry); // [tokens]
+    let block = super::history::or_nowhere(emitter, &rows.is_token, &block, cache); // [tokens]
+    let block = emitter.reshape(&block, &[num_tokens, 1]); // [tokens, 1]
+    let offset = emitter.reshape(&offset, &[num_tokens, 1]); // [tokens, 1]
+    emitter.concatenate(&[&block, &offset], 1) // [tokens, 2]
+}
+
+/// q `[tokens, heads, head_dim]` attends to the contexts of its rows → `[tokens, heads, head_dim]`, f32.
+pub(super) fn attend(
+    emitter: &mut Emitter,
+    q: &Tensor,
+    caches: &[Tensor; 2],
+    (rows, sizes): (&RowInputs, &Sizes),
+    spec: &AttentionSpec,
+) -> Tensor {
+    let plan = Plan::new(q, &caches[0], sizes, spec);
+    let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
+    let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
+    let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
+    let tiles = tiles(emitter, &scaled, rows, sizes, &plan);
+    if plan.group == plan.num_tiles {
+        let output = attend_group(emitter, &tiles, caches, &plan); // [tiles, tile, heads, head_dim]
+        return emitter.reshape(&output, q.dims()); // [tokens, heads, head_dim]
+    }
+    let zero = emitter.scalar(0.0, DType::I32); // []
+    let end = emitter.scalar(plan.num_tiles as f64, DType::I32); // []
+    let step = emitter.scalar(plan.group as f64, DType::I32); // []
+    let output = emitter.splat(0.0, Type::new(tiles.q.dims(), DType::F32)); // [tiles, tile, heads, head_dim]
+    let mut done = emitter.repeat(
+        &[zero.clone(), output],
+        |emitter, values| emitter.compare("LT", &values[0], &end),
+        |emitter, values| {
+            let [first, output] = [&values[0], &values[1]];
+            let group = tiles.from(emitter, first, plan.group);
+            let attended = attend_group(emitter, &group, caches, &plan); // [group, tile, heads, head_dim]
+            let output = emitter.dynamic_update_slice(output, &attended, &[first, &zero, &zero, &zero]);
+            let next = emitter.elementwise("add", &[first, &step]); // []
+            vec![next, output]
+        },
+    );
+    let output = done.remove(1); // [tiles, tile, heads, head_dim]
+    emitter.reshape(&output, q.dims()) // [tokens, heads, head_dim]
+}
+
+/// Keys that each round of the loop of a decoding program reads of a row, for keys `[.., width]` of `dtype`.
+pub(crate) fn decode_chunk_tokens(sizes: &Sizes, width: usize, dtype: DType) -> usize {
+    let row_bytes = BLOCK_SIZE * width * dtype.size_bytes() as usize;
+    let most = DECODE_CHUNK_BLOCKS.min(sizes.blocks_per_row);
+    BLOCK_SIZE * chunk_blocks(most, |blocks| sizes.rows * blocks * row_bytes > sizes.chunk_bytes)
+}
+
+/// `most` blocks, halved while they are too large.
+fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
+    let mut blocks = most;
+    while blocks > 1 && is_too_large(blocks) {
+        blocks /= 2;
+    }
+    blocks
+}
+
+impl Plan {
+    fn new(q: &Tensor, cache: &Tensor, sizes: &Sizes, spec: &AttentionSpec) -> Self {
+        let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
+        let width = cache.dims()[2];
+        let kv_heads = width / head_dim;
+        let tile = sizes.tokens_per_row.min(QUERY_TILE);
+        let num_tiles = sizes.rows * sizes.tokens_per_row / tile;
+        let is_decode = sizes.tokens_per_row == 1;
+        let form = if is_decode && kv_heads > 1 { sizes.decode_heads } else { HeadForm::Split };
+        let group = if is_decode { num_tiles } else { (QUERY_TILE / tile).min(num_tiles) };
+        let most = if is_decode { DECODE_CHUNK_BLOCKS } else { MAX_CHUNK_BLOCKS };
+        let block_bytes = BLOCK_SIZE * width * cache.dtype().size_bytes() as usize;
+        let score_bytes = tile * heads * BLOCK_SIZE * DType::F32.size_bytes() as usize;
+        let is_too_large = |blocks: usize| {
+            group * blocks * block_bytes > sizes.chunk_bytes || group * blocks * score_bytes > MAX_SCORE_BYTES
+        };
+        let chunk_blocks = chunk_blocks(most.min(sizes.blocks_per_row), is_too_large);
+        let AttentionSpec { layer: _, scale: _, window, soft_cap } = *spec;
+        Self { heads, kv_heads, head_dim, tile, num_tiles, group, chunk_blocks, form, window, soft_cap }
+    }
+}
+
+impl Plan {
+    /// The score of a key that a query does not see: with a window a number, since a chunk may have no key of a query.
+    fn unseen(&self) -> f64 {
+        if self.window.is_some() { f64::from(f32::MIN) } else { f64::NEG_INFINITY }
+    }
+}
+
+impl Tiles {
+    /// `len` tiles from `first` on.
+    fn from(&self, emitter: &mut Emitter, first: &Tensor, len: usize) -> Self {
+        let zero = emitter.scalar(0.0, DType::I32);
+        let mut slice = |x: &Tensor| {
+            let mut sizes = x.dims().to_vec();
+            sizes[0] = len;
+            let starts: Vec<&Tensor> =
+                std::iter::once(first).chain(std::iter::repeat(&zero)).take(sizes.len()).collect();
+            emitter.dynamic_slice(x, &starts, &sizes)
+        };
+        Self {
+            q: slice(&self.q),
+            positions: slice(&self.positions),
+            block_tables: slice(&self.block_tables),
+            starts: self.starts.as_ref().map(&mut slice),
+            ends: slice(&self.ends),
+        }
+    }
+}
+
+/// Cuts the rows' queries into tiles.
+fn tiles(emitter: &mut Emitter, q: &Tensor, rows: &RowInputs, sizes: &Sizes, plan: &Plan) -> Tiles {
+    let Plan { heads, head_dim, tile, num_tiles, .. } = *plan;
+    let per_row = num_tiles / sizes.rows;
+    let q = emitter.reshape(q, &[num_tiles, tile, heads, head_dim]); // [tiles, tile, heads, head_dim]
+    let positions = emitter.reshape(&rows.positions, &[num_tiles, tile]); // [tiles, tile]
+    let tables = [sizes.rows, per_row, sizes.blocks_per_row];
+    let block_tables = emitter.broadcast(&rows.block_tables, &[0, 2], &tables); // [rows, tiles / rows, blocks_per_row]
+    let block_tables = emitter.reshape(&block_tables, &[num_tiles, sizes.blocks_per_row]); // [tiles, blocks_per_row]
+    let lens = context_lens(emitter, rows); // [rows]
+    let lens = emitter.broadcast(&lens, &[0], &[sizes.rows, per_row]); // [rows, tiles / rows]
+    let lens = emitter.reshape(&lens, &[num_tiles]); // [tiles]
+    let [first, last] = [0, tile - 1].map(|query| {
+        let position = emitter.slice(&positions, 1, query..query + 1); // [tiles, 1]
+        emitter.reshape(&position, &[num_tiles]) // [tiles]
+    });
+    let one = emitter.splat(1.0, lens.ty.clone()); // [tiles]
+    let end = emitter.elementwise("add", &[&last, &one]); // [tiles]
+    let end = emitter.elementwise("minimum", &[&end, &lens]); // [tiles]
+    // Padding reads one key: of anything, but no time.
+    let has_tokens = emitter.compare("LT", &first, &lens); // [tiles]
+    let ends = emitter.select(&has_tokens, &end, &one); // [tiles]
+    let starts = plan.window.map(|window| starts(emitter, &first, &has_tokens, window)); // [tiles]
+    Tiles { q, positions, block_tables, starts, ends }
+}
+
+/// The first key of the block in which the window of the query at `first` begins, 0 for padding, all `[tiles]`.
+fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: usize) -> Tensor {
+    let zero = emitter.splat(0.0, first.ty.clone()); // [tiles]
+    let before = emitter.splat(window as f64 - 1.0, first.ty.clone()); // [tiles]
+    let start = emitter.elementwise("subtract", &[first, &before]); // [tiles]
+    let start = emitter.elementwise("maximum", &[&start, &zero]); // [tiles]
+    let start = emitter.select(has_tokens, &start, &zero); // [tiles]
+    let size = emitter.splat(BLOCK_SIZE as f64, first.ty.clone()); // [tiles]
+    let offset = emitter.elementwise("remainder", &[&start, &size]); // [tiles]
+    emitter.elementwise("subtract", &[&start, &offset]) // [tiles]
+}
+
+/// Tiles that read their contexts side by side → `[group, tile, heads, head_dim]`, f32.
+fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan: &Plan) -> Tensor {
+    let queries = queries(emitter, tiles, plan);
+    let mut state_dims = queries.q.dims().to_vec();
+    let width = state_dims.pop().expect("queries have a width"); // [group, (kv_heads,) queries]
+    let lens = match &tiles.starts {
+        Some(starts) => emitter.elementwise("subtract", &[&tiles.ends, starts]), // [group]
+        None => tiles.ends.clone(),
+    };
+    let longest = emitter.reduce(Reduction::Max, &lens, &[0]); // []
+    let step = emitter.scalar((plan.chunk_blocks * BLOCK_SIZE) as f64, DType::I32); // []
+    let state_type = Type::new(state_dims.clone(), DType::F32);
+    let output_type = Type::new([state_dims, vec![width]].concat(), DType::F32);
+    let start = [
+        emitter.scalar(0.0, DType::I32),
+        emitter.splat(plan.unseen(), state_type.clone()),
+        emitter.splat(0.0, state_type),
+        emitter.splat(0.0, output_type),
+    ];
+    let done = emitter.repeat(
+        &start,
+        |emitter, values| emitter.compare("LT", &values[0], &longest),
+        |emitter, values| {
+            let (position, state) = (&values[0], &values[1..]);
+            let blocks = blocks(emitter, tiles, position, plan); // [group, blocks]
+            let chunks = [0, 1].map(|index| chunk(emitter, &caches[index], &blocks));
+            let first = match &tiles.starts {
+                Some(starts) => {
+                    let position = emitter.broadcast(position, &[], starts.dims()); // [group]
+                    emitter.elementwise("add", &[&position, starts]) // [group]
+                }
+                None => position.clone(),
+            };
+            let [k, v] = &chunks;
+            let v = without_strangers(emitter, v, &first, &tiles.ends);
+            let state = attend_to_chunk(emitter, &queries, [k, &v], (&first, state), plan);
+            let next = emitter.elementwise("add", &[position, &step]); // []
+            [vec![next], state].concat()
+        },
+    );
+    let [sum, output] = [&done[2], &done[3]];
+    let dims: Vec<usize> = (0..sum.dims().len()).collect();
+    let sum = emitter.broadcast(sum, &dims, output.dims());
+    let output = emitter.elementwise("divide", &[output, &sum]);
+    gather_heads(emitter, &output, caches[0].dtype(), plan) // [group, tile, heads, head_dim]
+}
+
+/// Blocks of the tiles from `position` on, counted from their starts, `[group, blocks]`.
+fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) -> Tensor {
+    let tables = &tiles.block_tables;
+    let [group, per_row] = [tables.dims()[0], tables.dims()[1]];
+    let size = emitter.scalar(BLOCK_SIZE as f64, DType::I32); // []
+    let first = emitter.elementwise("divide", &[position, &size]); // []
+    let Some(starts) = &tiles.starts else {
+        let zero = emitter.scalar(0.0, DType::I32); // []
+        return emitter.dynamic_slice(tables, &[&zero, &first], &[group, plan.chunk_blocks]); // [group, blocks]
+    };
+    let dims = [group, plan.chunk_blocks];
+    let size = emitter.splat(BLOCK_SIZE as f64, starts.ty.clone()); // [group]
+    let start = emitter.elementwise("divide", &[starts, &size]); // [group]
+    let start = emitter.broadcast(&start, &[0], &dims); // [group, blocks]
+    let first = emitter.broadcast(&first, &[], &dims); // [group, blocks]
+    let block = emitter.iota(1, Type::new(dims, DType::I32)); // [group, blocks]
+    let block = emitter.elementwise("add", &[&block, &first]); // [group, blocks]
+    let block = emitter.elementwise("add", &[&block, &start]); // [group, blocks]
+    // Behind the end of its row a tile reads its last block again: nobody sees those keys.
+    let last = emitter.splat(per_row as f64 - 1.0, block.ty.clone()); // [group, blocks]
+    let block = emitter.elementwise("minimum", &[&block, &last]); // [group, blocks]
+    let tile = emitter.iota(0, block.ty.clone()); // [group, blocks]
+    let stride = emitter.splat(per_row as f64, block.ty.clone()); // [group, blocks]
+    let entry = emitter.elementwise("multiply", &[&tile, &stride]); // [group, blocks]
+    let entry = emitter.elementwise("add", &[&entry, &block]); // [group, blocks]
+    let tables = emitter.reshape(tables, &[group * per_row]); // [group * blocks_per_row]
+    emitter.gather_rows(&tables, &entry) // [group, blocks]
+}
+
+/// Keys or values of these blocks, `[group, chunk, width]`.
+fn chunk(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
+    let [group, num_blocks] = [blocks.dims()[0], blocks.dims()[1]];
+    let gathered = emitter.gather_rows(cache, blocks); // [group, blocks, block_size, width]
+    emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
+}
+
+/// Queries in the shape that the form asks for.
+fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
+    let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
+    let group = tiles.q.dims()[0];
+    match form {
+        HeadForm::Split => {
+            let per_kv_head = heads / kv_heads;
+            let q = emitter.reshape(&tiles.q, &[group, tile, kv_heads, per_kv_head, head_dim]);
+            let q = emitter.transpose(&q, &[0, 2, 1, 3, 4]); // [group, kv_heads, tile, heads / kv_heads, head_dim]
+            let q = emitter.reshape(&q, &[group, kv_heads, tile * per_kv_head, head_dim]);
+            let shape = [group, kv_heads, tile, per_kv_head];
+            let positions = emitter.broadcast(&tiles.positions, &[0, 2], &shape);
+            let positions = emitter.reshape(&positions, &[group, kv_heads, tile * per_kv_head]);
+            Queries { q, positions }
+        }
+        HeadForm::Wide => {
+            let q = emitter.reshape(&tiles.q, &[group, tile * heads, head_dim]); // [group, queries, head_dim]
+            let copies = lane_copies(emitter, plan, q.dtype()); // [head_dim, width]
+            let dtype = q.dtype();
+            let q = emitter.dot(&q, &copies, DotDims { batch: [&[], &[]], contract: [&[2], &[0]] });
+            let q = own_lanes(emitter, &q, plan); // [group, queries, width]
+            let q = emitter.convert(&q, dtype); // [group, queries, width]
+            let positions = emitter.broadcast(&tiles.positions, &[0, 1], &[group, tile, heads]);
+            let positions = emitter.reshape(&positions, &[group, tile * heads]); // [group, queries]
+            Queries { q, positions }
+        }
+    }
+}
+
+/// One round of the running softmax: the largest score, the sum and the output `[group, (kv_heads,) queries (, width)]`.
+fn attend_to_chunk(
+    emitter: &mut Emitter,
+    queries: &Queries,
+    [k, v]: [&Tensor; 2],
+    (first_key, state): (&Tensor, &[Tensor]),
+    plan: &Plan,
+) -> Vec<Tensor> {
+    let [largest, sum, output] = [&state[0], &state[1], &state[2]];
+    let query_dims: Vec<usize> = (0..largest.dims().len()).collect();
+    let last = query_dims.len();
+    let heads = [k.dims()[0], k.dims()[1], plan.kv_heads, plan.head_dim];
+    let (k, v, scores_dims, output_dims) = match plan.form {
+        HeadForm::Split => {
+            let scores_dims = DotDims { batch: [&[0, 1], &[0, 2]], contract: [&[3], &[3]] };
+            let output_dims = DotDims { batch: [&[0, 1], &[0, 2]], contract: [&[3], &[1]] };
+            (emitter.reshape(k, &heads), emitter.reshape(v, &heads), scores_dims, output_dims)
+        }
+        HeadForm::Wide => {
+            let scores_dims = DotDims { batch: [&[0], &[0]], contract: [&[2], &[2]] };
+            let output_dims = DotDims { batch: [&[0], &[0]], contract: [&[2], &[1]] };
+            (k.clone(), v.clone(), scores_dims, output_dims)
+        }
+    };
+    let scores = emitter.dot(&queries.q, &k, scores_dims); // [.., queries, chunk]
+    let scores = capped(emitter, scores, plan); // [.., queries, chunk]
+    let is_seen = is_seen(emitter, queries, first_key, (&scores.ty, plan)); // [.., queries, chunk]
+    let never = emitter.splat(plan.unseen(), scores.ty.clone()); // [.., queries, chunk]
+    let scores = emitter.select(&is_seen, &scores, &never); // [.., queries, chunk]
+    // The first chunk has the first key, which every query sees: from then on the largest score is finite. With a window it
+    // always is, and weights of what nobody sees yet are taken away.
+    let chunk_largest = emitter.reduce(Reduction::Max, &scores, &[last]); // [.., queries]
+    let new_largest = emitter.elementwise("maximum", &[largest, &chunk_largest]); // [.., queries]
+    let difference = emitter.elementwise("subtract", &[largest, &new_largest]); // [.., queries]
+    let correction = emitter.elementwise("exponential", &[&difference]); // [.., queries]
+    let subtracted = emitter.broadcast(&new_largest, &query_dims, scores.dims()); // [.., queries, chunk]
+    let shifted = emitter.elementwise("subtract", &[&scores, &subtracted]); // [.., queries, chunk]
+    let mut weights = emitter.elementwise("exponential", &[&shifted]); // [.., queries, chunk]
+    if plan.window.is_some() {
+        let none = emitter.splat(0.0, weights.ty.clone()); // [.., queries, chunk]
+        weights = emitter.select(&is_seen, &weights, &none); // [.., queries, chunk]
+    }
+    let chunk_sum = emitter.reduce(Reduction::Sum, &weights, &[last]); // [.., queries]
+    let sum = emitter.elementwise("multiply", &[sum, &correction]); // [.., queries]
+    let sum = emitter.elementwise("add", &[&sum, &chunk_sum]); // [.., queries]
+    let weights = emitter.convert(&weights, v.dtype()); // [.., queries, chunk]
+    let attended = emitter.dot(&weights, &v, output_dims); // [.., queries, width]
+    let correction = emitter.broadcast(&correction, &query_dims, output.dims()); // [.., queries, width]
+    let output = emitter.elementwise("multiply", &[output, &correction]); // [.., queries, width]
+    let output = emitter.elementwise("add", &[&output, &attended]); // [.., queries, width]
+    vec![new_largest, sum, output]
+}
+
+/// Scores bounded by the soft cap.
+fn capped(emitter: &mut Emitter, scores: Tensor, plan: &Plan) -> Tensor {
+    let Some(cap) = plan.soft_cap else { return scores };
+    let cap = emitter.splat(f64::from(cap), scores.ty.clone()); // [.., queries, chunk]
+    let scores = emitter.elementwise("divide", &[&scores, &cap]); // [.., queries, chunk]
+    let scores = emitter.elementwise("tanh", &[&scores]); // [.., queries, chunk]
+    emitter.elementwise("multiply", &[&scores, &cap]) // [.., queries, chunk]
+}
+
+/// Whether a query attends to a key of the chunk that begins at `first_key` (`[]` or `[group]`), for scores of a type.
+fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, plan): (&Type, &Plan)) -> Tensor {
+    let last = ty.dims.len() - 1;
+    let query_dims: Vec<usize> = (0..last).collect();
+    let keys = emitter.iota(last, Type::new(ty.dims.clone(), DType::I32)); // [.., queries, chunk]
+    let first = emitter.broadcast(first_key, &query_dims[..first_key.dims().len()], &ty.dims); // [.., queries, chunk]
+    let keys = emitter.elementwise("add", &[&keys, &first]); // [.., queries, chunk]
+    let positions = emitter.broadcast(&queries.positions, &query_dims, &ty.dims); // [.., queries, chunk]
+    let is_not_after = emitter.compare("LE", &keys, &positions); // [.., queries, chunk]
+    let Some(window) = plan.window else { return is_not_after };
+    let window = emitter.splat(window as f64, keys.ty.clone()); // [.., queries, chunk]
+    let end = emitter.elementwise("add", &[&keys, &window]); // [.., queries, chunk]
+    let is_in_window = emitter.compare("GT", &end, &positions); // [.., queries, chunk]
+    emitter.elementwise("and", &[&is_not_after, &is_in_window]) // [.., queries, chunk]
+}
+
+/// Values `[group, chunk, width]` with zeros behind what each tile reads: what lies there may be another row's infinity, which
+/// a weight of zero would not take away.
+fn without_strangers(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
+    let ty = Type::new(v.dims(), DType::I32);
+    let key = emitter.iota(1, ty); // [group, chunk, width]
+    let first = emitter.broadcast(first_key, &[0][..first_key.dims().len()], v.dims()); // [group, chunk, width]
+    let key = emitter.elementwise("add", &[&key, &first]); // [group, chunk, width]
+    let ends = emitter.broadcast(ends, &[0], v.dims()); // [group, chunk, width]
+    let is_own = emitter.compare("LT", &key, &ends); // [group, chunk, width]
+    let none = emitter.splat(0.0, v.ty.clone()); // [group, chunk, width]
+    emitter.select(&is_own, v, &none) // [group, chunk, width]
+}
+
+/// From the loop's output to `[group, tile, heads, head_dim]`.
+fn gather_heads(emitter: &mut Emitter, output: &Tensor, dtype: DType, plan: &Plan) -> Tensor {
+    let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
+    let group = output.dims()[0];
+    match form {
+        HeadForm::Split => {
+            let output = emitter.reshape(output, &[group, kv_heads, tile, heads / kv_heads, head_dim]);
+            let output = emitter.transpose(&output, &[0, 2, 1, 3, 4]); // [group, tile, kv_heads, heads / kv_heads, head_dim]
+            emitter.reshape(&output, &[group, tile, heads, head_dim])
+        }
+        HeadForm::Wide => {
+            let output = own_lanes(emitter, output, plan); // [group, queries, width]
+            let output = emitter.convert(&output, dtype); // [group, queries, width]
+            let copies = lane_copies(emitter, plan, dtype); // [head_dim, width]
+            let output = emitter.dot(&output, &copies, DotDims { batch: [&[], &[]], contract: [&[2], &[1]] });
+            emitter.reshape(&output, &[group, tile, heads, head_dim])
+        }
+    }
+}
+
+/// The matrix `[head_dim, width]` that copies a head to the lanes of every KV head: products with it are exact.
+fn lane_copies(emitter: &mut Emitter, plan: &Plan, dtype: DType) -> Tensor {
+    let ty = Type::new([plan.head_dim, plan.kv_heads * plan.head_dim], DType::I32);
+    let dim = emitter.iota(0, ty.clone()); // [head_dim, width]
+    let lane = emitter.iota(1, ty.clone()); // [head_dim, width]
+    let size = emitter.splat(plan.head_dim as f64, ty); // [head_dim, width]
+    let lane = emitter.elementwise("remainder", &[&lane, &size]); // [head_dim, width]
+    let is_same = emitter.compare("EQ", &dim, &lane); // [head_dim, width]
+    emitter.convert(&is_same, dtype) // [head_dim, width]
+}
+
+/// x `[group, queries, width]` with zeros outside the lanes of each query's KV head. Queries are `[tile, heads]`.
+fn own_lanes(emitter: &mut Emitter, x: &Tensor, plan: &Plan) -> Tensor {
+    let ty = Type::new(x.dims(), DType::I32);
+    let constant = |emitter: &mut Emitter, value: usize| emitter.splat(value as f64, ty.clone());
+    let query = emitter.iota(1, ty.clone()); // [group, queries, width]
+    let heads = constant(emitter, plan.heads); // [group, queries, width]
+    let head = emitter.elementwise("remainder", &[&query, &heads]); // [group, queries, width]
+    let per_kv_head = constant(emitter, plan.heads / plan.kv_heads); // [group, queries, width]
+    let kv_head = emitter.elementwise("divide", &[&head, &per_kv_head]); // [group, queries, width]
+    let lane = emitter.iota(2, ty.clone()); // [group, queries, width]
+    let head_dim = constant(emitter, plan.head_dim); // [group, queries, width]
+    let lane_head = emitter.elementwise("divide", &[&lane, &head_dim]); // [group, queries, width]
+    let is_own = emitter.compare("EQ", &lane_head, &kv_head); // [group, queries, width]
+    let none = emitter.splat(0.0, x.ty.clone()); // [group, queries, width]
+    emitter.select(&is_own, x, &none) // [group, queries, width]
+}

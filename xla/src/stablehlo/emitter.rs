@@ -1,0 +1,449 @@
+//! Writes the body of one StableHLO function, operation by operation.
+//!
+//! Door: [`Emitter`]; a method per operation of the [specification](https://openxla.org/stablehlo/spec) that we use, which
+//! works out the type of its result. Names are numbers in the order of writing and nothing else enters the text, so that
+//! the same graph always gives the same bytes. Shapes that do not fit are defects of the caller, which the compiler of
+//! the plugin reports.
+
+use std::fmt::Write;
+
+use model::graph::DType;
+
+use super::tensor::{Tensor, Type};
+
+/// A function body under construction.
+#[derive(Debug, Default)]
+pub(crate) struct Emitter {
+    text: String,
+    num_values: usize,
+    num_channels: usize,
+    depth: usize,
+}
+
+/// The dimensions that a dot pairs: `batch` in both, `contract` in both.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DotDims<'a> {
+    pub(super) batch: [&'a [usize]; 2],
+    pub(super) contract: [&'a [usize]; 2],
+}
+
+/// How a reduction combines elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reduction {
+    Sum,
+    Max,
+    Min,
+}
+
+impl Emitter {
+    /// The text so far.
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+
+    /// The `index`-th argument of the function.
+    pub(crate) fn argument(index: usize, ty: Type) -> Tensor {
+        Tensor::new(format!("%arg{index}"), ty)
+    }
+
+    /// `op` of operands of one type, which is also the result's.
+    pub(super) fn elementwise(&mut self, op: &str, operands: &[&Tensor]) -> Tensor {
+        let ty = operands[0].ty.clone();
+        self.push(ty, |ty| format!("stablehlo.{op} {} : {ty}", names(operands)))
+    }
+
+    /// Whether `a` stands in `direction` (`LT`, `LE`, `EQ`, `GE`, `GT`) to `b`.
+    pub(super) fn compare(&mut self, direction: &str, a: &Tensor, b: &Tensor) -> Tensor {
+        let kind = match a.dtype() {
+            DType::F32 | DType::F16 | DType::Bf16 | DType::F8 => "FLOAT",
+            DType::I4 | DType::I8 | DType::I32 => "SIGNED",
+            DType::U32 | DType::Bool => "UNSIGNED",
+        };
+        let ty = Type::new(a.dims(), DType::Bool);
+        let from = &a.ty;
+        self.push(ty, |ty| {
+            format!("stablehlo.compare {direction}, {}, {}, {kind} : ({from}, {}) -> {ty}", a.name, b.name, b.ty)
+        })
+    }
+
+    /// `a` where `condition` holds, else `b`; all of one shape.
+    pub(super) fn select(&mut self, condition: &Tensor, a: &Tensor, b: &Tensor) -> Tensor {
+        self.push(a.ty.clone(), |ty| {
+            format!("stablehlo.select {}, {}, {} : {}, {ty}", condition.name, a.name, b.name, condition.ty)
+        })
+    }
+
+    /// The same numbers in another type; `x` itself where it has it.
+    pub(super) fn convert(&mut self, x: &Tensor, dtype: DType) -> Tensor {
+        if x.dtype() == dtype {
+            return x.clone();
+        }
+        let ty = Type::new(x.dims(), dtype);
+        self.push(ty, |ty| format!("stablehlo.convert {} : ({}) -> {ty}", x.name, x.ty))
+    }
+
+    /// The same bits as another type of the same width.
+    pub(super) fn bitcast(&mut self, x: &Tensor, dtype: DType) -> Tensor {
+        if x.dtype() == dtype {
+            return x.clone();
+        }
+        let ty = Type::new(x.dims(), dtype);
+        self.push(ty, |ty| format!("stablehlo.bitcast_convert {} : ({}) -> {ty}", x.name, x.ty))
+    }
+
+    /// A number everywhere.
+    pub(crate) fn splat(&mut self, value: f64, ty: Type) -> Tensor {
+        let literal = literal(value, ty.dtype);
+        self.push(ty, |ty| format!("stablehlo.constant dense<{literal}> : {ty}"))
+    }
+
+    /// A scalar.
+    pub(super) fn scalar(&mut self, value: f64, dtype: DType) -> Tensor {
+        self.splat(value, Type::new([], dtype))
+    }
+
+    /// The numbers themselves, `[values]`.
+    pub(super) fn vector(&mut self, values: &[f32]) -> Tensor {
+        let literals: Vec<String> = values.iter().map(|value| literal(f64::from(*value), DType::F32)).collect();
+        let ty = Type::new([values.len()], DType::F32);
+        self.push(ty, |ty| format!("stablehlo.constant dense<[{}]> : {ty}", literals.join(", ")))
+    }
+
+    /// 0, 1, 2 … along `dim`.
+    pub(super) fn iota(&mut self, dim: usize, ty: Type) -> Tensor {
+        self.push(ty, |ty| format!("stablehlo.iota dim = {dim} : {ty}"))
+    }
+
+    /// `x` repeated: its n-th dimension becomes the `dims[n]`-th of `to`.
+    pub(super) fn broadcast(&mut self, x: &Tensor, dims: &[usize], to: &[usize]) -> Tensor {
+        if x.dims() == to {
+            return x.clone();
+        }
+        let ty = Type::new(to, x.dtype());
+        self.push(ty, |ty| format!("stablehlo.broadcast_in_dim {}, dims = {dims:?} : ({}) -> {ty}", x.name, x.ty))
+    }
+
+    /// The same elements with other dimensions.
+    pub(super) fn reshape(&mut self, x: &Tensor, dims: &[usize]) -> Tensor {
+        if x.dims() == dims {
+            return x.clone();
+        }
+        let ty = Type::new(dims, x.dtype());
+        self.push(ty, |ty| format!("stablehlo.reshape {} : ({}) -> {ty}", x.name, x.ty))
+    }
+
+    /// `x` as it is, computed before anything that uses it: the compiler moves nothing across.
+    pub(super) fn barrier(&mut self, x: &Tensor) -> Tensor {
+        self.push(x.ty.clone(), |ty| format!("stablehlo.optimization_barrier {} : {ty}", x.name))
+    }
+
+    /// Dimension `permutation[n]` becomes the n-th.
+    pub(super) fn transpose(&mut self, x: &Tensor, permutation: &[usize]) -> Tensor {
+        let dims: Vec<usize> = permutation.iter().map(|dim| x.dims()[*dim]).collect();
+        let ty = Type::new(dims, x.dtype());
+        self.push(ty, |ty| format!("stablehlo.transpose {}, dims = {permutation:?} : ({}) -> {ty}", x.name, x.ty))
+    }
+
+    /// Elements `start..end` of the dimension `dim`.
+    pub(super) fn slice(&mut self, x: &Tensor, dim: usize, range: std::ops::Range<usize>) -> Tensor {
+        let mut dims = x.dims().to_vec();
+        dims[dim] = range.len();
+        let bounds = |(index, size): (usize, &usize)| {
+            if index == dim { format!("{}:{}", range.start, range.end) } else { format!("0:{size}") }
+        };
+        let bounds: Vec<String> = x.dims().iter().enumerate().map(bounds).collect();
+        let ty = Type::new(dims, x.dtype());
+        self.push(ty, |ty| format!("stablehlo.slice {} [{}] : ({}) -> {ty}", x.name, bounds.join(", "), x.ty))
+    }
+
+    /// The row number `index` of `x` `[rows, n]`, `[n]`.
+    pub(crate) fn row(&mut self, x: &Tensor, index: usize) -> Tensor {
+        let row = self.slice(x, 0, index..index + 1); // [1, n]
+        self.reshape(&row, &x.dims()[1..])
+    }
+
+    /// `x` `[rows]` as `[rows, 1]`; `x` itself where it has two dimensions.
+    pub(crate) fn as_matrix(&mut self, x: &Tensor) -> Tensor {
+        if x.dims().len() == 1 { self.reshape(x, &[x.dims()[0], 1]) } else { x.clone() }
+    }
+
+    /// `sizes` elements of `x` from `starts` (scalars) on.
+    pub(super) fn dynamic_slice(&mut self, x: &Tensor, starts: &[&Tensor], sizes: &[usize]) -> Tensor {
+        let ty = Type::new(sizes, x.dtype());
+        let start_types: Vec<String> = starts.iter().map(|start| start.ty.to_string()).collect();
+        self.push(ty, |ty| {
+            let (starts, types) = (names(starts), start_types.join(", "));
+            format!("stablehlo.dynamic_slice {}, {starts}, sizes = {sizes:?} : ({}, {types}) -> {ty}", x.name, x.ty)
+        })
+    }
+
+    /// `x` with `update` written over it from `starts` (scalars) on.
+    pub(super) fn dynamic_update_slice(&mut self, x: &Tensor, update: &Tensor, starts: &[&Tensor]) -> Tensor {
+        let start_types: Vec<String> = starts.iter().map(|start| start.ty.to_string()).collect();
+        self.push(x.ty.clone(), |ty| {
+            let (starts, types) = (names(starts), start_types.join(", "));
+            let types = format!("({ty}, {}, {types}) -> {ty}", update.ty);
+            format!("stablehlo.dynamic_update_slice {}, {}, {starts} : {types}", x.name, update.name)
+        })
+    }
+
+    /// One after the other along `dim`.
+    pub(super) fn concatenate(&mut self, parts: &[&Tensor], dim: usize) -> Tensor {
+        let mut dims = parts[0].dims().to_vec();
+        dims[dim] = parts.iter().map(|part| part.dims()[dim]).sum();
+        let ty = Type::new(dims, parts[0].dtype());
+        let types: Vec<String> = parts.iter().map(|part| part.ty.to_string()).collect();
+        self.push(ty, |ty| {
+            format!("stablehlo.concatenate {}, dim = {dim} : ({}) -> {ty}", names(parts), types.join(", "))
+        })
+    }
+
+    /// `x` with `value` behind its last dimension until that has `size` elements.
+    pub(super) fn pad_last(&mut self, x: &Tensor, value: &Tensor, size: usize) -> Tensor {
+        let mut dims = x.dims().to_vec();
+        let last = dims.len() - 1;
+        let mut high = vec![0; dims.len()];
+        high[last] = size - dims[last];
+        if high[last] == 0 {
+            return x.clone();
+        }
+        dims[last] = size;
+        let none = vec![0; high.len()];
+        let ty = Type::new(dims, x.dtype());
+        self.push(ty, |ty| {
+            let bounds = format!("low = {none:?}, high = {high:?}, interior = {none:?}");
+            format!("stablehlo.pad {}, {}, {bounds} : ({}, {}) -> {ty}", x.name, value.name, x.ty, value.ty)
+        })
+    }
+
+    /// Combines the elements along `dims`, which go.
+    pub(super) fn reduce(&mut self, reduction: Reduction, x: &Tensor, dims: &[usize]) -> Tensor {
+        let (op, neutral) = reduction.op(x.dtype());
+        let neutral = self.scalar(neutral, x.dtype());
+        let kept = x.dims().iter().enumerate().filter(|(dim, _)| !dims.contains(dim));
+        let ty = Type::new(kept.map(|(_, size)| *size).collect::<Vec<_>>(), x.dtype());
+        self.push(ty, |ty| {
+            format!(
+                "stablehlo.reduce({} init: {}) applies stablehlo.{op} across dimensions = {dims:?} : ({}, {}) -> {ty}",
+                x.name, neutral.name, x.ty, neutral.ty
+            )
+        })
+    }
+
+    /// Sums of products, accumulated and answered in f32; of int8 in i32. Factors of f32 are not rounded to anything shorter.
+    pub(super) fn dot(&mut self, a: &Tensor, b: &Tensor, dims: DotDims<'_>) -> Tensor {
+        let DotDims { batch, contract } = dims;
+        let free = |x: &Tensor, side: usize| {
+            let is_free = |dim: &usize| !batch[side].contains(dim) && !contract[side].contains(dim);
+            (0..x.dims().len()).filter(is_free).map(|dim| x.dims()[dim]).collect::<Vec<_>>()
+        };
+        let mut sizes: Vec<usize> = batch[0].iter().map(|dim| a.dims()[*dim]).collect();
+        sizes.extend(free(a, 0));
+        sizes.extend(free(b, 1));
+        let precision = if a.dtype() == DType::F32 { "HIGHEST" } else { "DEFAULT" };
+        let batching = if batch[0].is_empty() {
+            String::new()
+        } else {
+            format!("batching_dims = {:?} x {:?}, ", batch[0], batch[1])
+        };
+        let sum = if a.dtype() == DType::I8 { DType::I32 } else { DType::F32 };
+        self.push(Type::new(sizes, sum), |ty| {
+            format!(
+                "stablehlo.dot_general {}, {}, {batching}contracting_dims = {:?} x {:?}, precision = [{precision}, {precision}] : ({}, {}) -> {ty}",
+                a.name, b.name, contract[0], contract[1], a.ty, b.ty
+            )
+        })
+    }
+
+    /// Rows of `x` `[n, ..]` at `indices` `[i..]` → `[i.., ..]`. Indices outside are moved to the nearest row.
+    pub(crate) fn gather_rows(&mut self, x: &Tensor, indices: &Tensor) -> Tensor {
+        let num_batch = indices.dims().len();
+        let mut dims = indices.dims().to_vec();
+        dims.extend(&x.dims()[1..]);
+        let offset_dims: Vec<usize> = (num_batch..dims.len()).collect();
+        let mut slice_sizes = x.dims().to_vec();
+        slice_sizes[0] = 1;
+        self.push(Type::new(dims, x.dtype()), |ty| {
+            format!(
+                "\"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {offset_dims:?}, collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = {num_batch}>, slice_sizes = array<i64: {}>, indices_are_sorted = false}}> : ({}, {}) -> {ty}",
+                x.name, indices.name, list(&slice_sizes), x.ty, indices.ty
+            )
+        })
+    }
+
+    /// `x` with its rows at `indices` `[i]`, or their rows at `indices` `[i, 2]`, replaced by `updates` `[i, ..]`, or with them
+    /// added. Indices outside are skipped. Where rows are replaced, no two indices inside may be the same.
+    pub(crate) fn scatter_rows(&mut self, x: &Tensor, indices: &Tensor, updates: &Tensor, adds: bool) -> Tensor {
+        let window_dims: Vec<usize> = (1..updates.dims().len()).collect();
+        let scattered: Vec<usize> = (0..indices.dims().get(1).copied().unwrap_or(1)).collect();
+        let scalar = Type::new([], x.dtype());
+        let combine = if adds {
+            format!("%s = stablehlo.add %a, %b : {scalar} stablehlo.return %s : {scalar}")
+        } else {
+            format!("stablehlo.return %b : {scalar}")
+        };
+        let is_unique = !adds;
+        self.push(x.ty.clone(), |ty| {
+            format!(
+                "\"stablehlo.scatter\"({}, {}, {}) <{{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = {window_dims:?}, inserted_window_dims = {scattered:?}, scatter_dims_to_operand_dims = {scattered:?}, index_vector_dim = 1>, indices_are_sorted = false, unique_indices = {is_unique}}}> ({{ ^bb0(%a: {scalar}, %b: {scalar}): {combine} }}) : ({ty}, {}, {}) -> {ty}",
+                x.name, indices.name, updates.name, indices.ty, updates.ty
+            )
+        })
+    }
+
+    /// Repeats `body` while `condition` holds; both get the values of the round, and `body` answers those of the next.
+    pub(super) fn repeat(
+        &mut self,
+        start: &[Tensor],
+        condition: impl FnOnce(&mut Self, &[Tensor]) -> Tensor,
+        body: impl FnOnce(&mut Self, &[Tensor]) -> Vec<Tensor>,
+    ) -> Vec<Tensor> {
+        let id = self.num_values;
+        self.num_values += 1;
+        let carried = |index: usize| format!("%carried{id}_{index}");
+        let values = start.iter().enumerate().map(|(index, x)| Tensor::new(carried(index), x.ty.clone()));
+        let values: Vec<Tensor> = values.collect();
+        let pairs: Vec<String> =
+            values.iter().zip(start).map(|(value, x)| format!("{} = {}", value.name, x.name)).collect();
+        let types = types(start);
+        self.line(&format!("%{id}:{} = stablehlo.while({}) : {types}", start.len(), pairs.join(", ")));
+        self.line("cond {");
+        self.depth += 1;
+        let holds = condition(self, &values);
+        self.line(&format!("stablehlo.return {} : {}", holds.name, holds.ty));
+        self.depth -= 1;
+        self.line("} do {");
+        self.depth += 1;
+        let next = body(self, &values);
+        self.line(&format!("stablehlo.return {} : {types}", names(&next.iter().collect::<Vec<_>>())));
+        self.depth -= 1;
+        self.line("}");
+        let results = start.iter().enumerate();
+        results.map(|(index, x)| Tensor::new(format!("%{id}#{index}"), x.ty.clone())).collect()
+    }
+
+    /// The sum over all devices of what each has.
+    pub(super) fn all_reduce(&mut self, x: &Tensor, num_devices: usize) -> Tensor {
+        let group = self.collective_group(num_devices);
+        let scalar = Type::new([], x.dtype());
+        self.push(x.ty.clone(), |ty| {
+            format!(
+                "\"stablehlo.all_reduce\"({}) <{{{group}}}> ({{ ^bb0(%a: {scalar}, %b: {scalar}): %s = stablehlo.add %a, %b : {scalar} stablehlo.return %s : {scalar} }}) : ({ty}) -> {ty}",
+                x.name
+            )
+        })
+    }
+
+    /// What each device has, one after the other along `dim`.
+    pub(super) fn all_gather(&mut self, x: &Tensor, dim: usize, num_devices: usize) -> Tensor {
+        let group = self.collective_group(num_devices);
+        let mut dims = x.dims().to_vec();
+        dims[dim] *= num_devices;
+        self.push(Type::new(dims, x.dtype()), |ty| {
+            format!(
+                "\"stablehlo.all_gather\"({}) <{{all_gather_dim = {dim} : i64, {group}}}> : ({}) -> {ty}",
+                x.name, x.ty
+            )
+        })
+    }
+
+    /// Ends the function.
+    pub(super) fn return_values(&mut self, values: &[Tensor]) {
+        let names = names(&values.iter().collect::<Vec<_>>());
+        self.line(&format!("return {names} : {}", types(values)));
+    }
+
+    fn collective_group(&mut self, num_devices: usize) -> String {
+        self.num_channels += 1;
+        let devices: Vec<usize> = (0..num_devices).collect();
+        format!(
+            "replica_groups = dense<[{devices:?}]> : tensor<1x{num_devices}xi64>, channel_handle = #stablehlo.channel_handle<handle = {}, type = 1>, use_global_device_ids",
+            self.num_channels
+        )
+    }
+
+    fn push(&mut self, ty: Type, operation: impl FnOnce(&Type) -> String) -> Tensor {
+        let name = format!("%{}", self.num_values);
+        self.num_values += 1;
+        self.line(&format!("{name} = {}", operation(&ty)));
+        Tensor::new(name, ty)
+    }
+
+    fn line(&mut self, line: &str) {
+        writeln!(self.text, "{:indent$}{line}", "", indent = 4 + 2 * self.depth).expect("writing to a string succeeds");
+    }
+}
+
+impl Reduction {
+    /// The operation, and the number that changes nothing.
+    fn op(self, dtype: DType) -> (&'static str, f64) {
+        let (lowest, highest) = match dtype {
+            DType::F32 | DType::F16 | DType::Bf16 => (f64::NEG_INFINITY, f64::INFINITY),
+            DType::F8 => (-448.0, 448.0),
+            DType::I4 => (-8.0, 7.0),
+            DType::I8 => (f64::from(i8::MIN), f64::from(i8::MAX)),
+            DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
+            DType::U32 => (0.0, f64::from(u32::MAX)),
+            DType::Bool => (0.0, 1.0),
+        };
+        match self {
+            Self::Sum => ("add", 0.0),
+            Self::Max => ("maximum", lowest),
+            Self::Min => ("minimum", highest),
+        }
+    }
+}
+
+fn names(tensors: &[&Tensor]) -> String {
+    tensors.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn types(tensors: &[Tensor]) -> String {
+    tensors.iter().map(|tensor| tensor.ty.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn list(sizes: &[usize]) -> String {
+    sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A number as MLIR reads it: floats with a point, or as bits where they have no digits.
+fn literal(value: f64, dtype: DType) -> String {
+    match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 if !value.is_finite() => {
+            let bits = match dtype {
+                DType::F16 => u32::from(half::f16::from_f64(value).to_bits()),
+                DType::Bf16 => u32::from(half::bf16::from_f64(value).to_bits()),
+                DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+                    (value as f32).to_bits()
+                }
+            };
+            format!("0x{bits:0width$X}", width = 2 * dtype.size_bytes() as usize)
+        }
+        DType::F32 | DType::F16 | DType::Bf16 | DType::F8 => {
+            let digits = format!("{:?}", value as f32);
+            match digits.split_once('e') {
+                Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),
+                _ => digits,
+            }
+        }
+        DType::I4 | DType::I8 | DType::I32 | DType::U32 => format!("{}", value as i64),
+        DType::Bool => (value != 0.0).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_mlir_reads_them() {
+        let f32_cases =
+            [(1.0, "1.0"), (1e-5, "1.0e-5"), (-0.5, "-0.5"), (1.5e-7, "1.5e-7"), (f64::INFINITY, "0x7F800000")];
+        for (value, expected) in f32_cases {
+            assert_eq!(literal(value, DType::F32), expected);
+        }
+        assert_eq!(literal(f64::NEG_INFINITY, DType::Bf16), "0xFF80");
+        assert_eq!(literal(f64::from(u32::MAX), DType::U32), "4294967295");
+        assert_eq!(literal(1.0, DType::Bool), "true");
+    }
+}

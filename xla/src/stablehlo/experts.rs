@@ -1,0 +1,179 @@
+//! Mixtures of experts as StableHLO.
+//!
+//! Doors: [`route`], [`experts`]. Programs have fixed sizes, and which experts are chosen is known on the device only. With fewer
+//! choices than experts, as when few rows decode, a loop over the choices reads the matrices of one chosen expert a round: what
+//! is read is what decoding waits for. With more, most experts are chosen by somebody: a loop over the experts reads each once
+//! and computes it for all tokens, whose weights are mostly 0. That is more arithmetic than needed, but no sorting, no gathered
+//! copies of tokens and no limit of tokens per expert.
+
+use model::graph::{DType, ExpertsSpec, RouterSpec};
+
+use super::emitter::{Emitter, Reduction};
+use super::tensor::{Tensor, Type};
+use super::{activation, model_ops, selection};
+
+/// Scores `[tokens, experts]` → weights `[tokens, experts]`.
+pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, spec: RouterSpec) -> Tensor {
+    let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [tokens]
+    let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [tokens, experts]
+    let shifted = emitter.elementwise("subtract", &[scores, &largest]); // [tokens, experts]
+    let exponentials = emitter.elementwise("exponential", &[&shifted]); // [tokens, experts]
+    let mut kept = emitter.splat(0.0, scores.ty.clone()); // [tokens, experts]
+    for choice in choices(emitter, &exponentials, spec.num_chosen) {
+        kept = emitter.select(&choice.is_it, &exponentials, &kept); // [tokens, experts]
+    }
+    let of_whom = if spec.is_normalised { &kept } else { &exponentials };
+    let sum = emitter.reduce(Reduction::Sum, of_whom, &[1]); // [tokens]
+    let sum = emitter.broadcast(&sum, &[0], scores.dims()); // [tokens, experts]
+    emitter.elementwise("divide", &[&kept, &sum]) // [tokens, experts]
+}
+
+/// One expert of each token.
+struct Choice {
+    /// `[tokens]` i32
+    expert: Tensor,
+    /// `[tokens, experts]`
+    is_it: Tensor,
+}
+
+/// The largest of positive weights `[tokens, experts]`, then the second, and so on.
+fn choices(emitter: &mut Emitter, weights: &Tensor, num: usize) -> Vec<Choice> {
+    let mut left = weights.clone(); // [tokens, experts]
+    let none = emitter.splat(-1.0, left.ty.clone()); // [tokens, experts]
+    let experts = emitter.iota(1, Type::new(left.dims(), DType::I32)); // [tokens, experts]
+    let mut choices = Vec::with_capacity(num);
+    for _ in 0..num {
+        let expert = selection::arg_max(emitter, &left); // [tokens]
+        let repeated = emitter.broadcast(&expert, &[0], experts.dims()); // [tokens, experts]
+        let is_it = emitter.compare("EQ", &experts, &repeated); // [tokens, experts]
+        left = emitter.select(&is_it, &none, &left); // [tokens, experts]
+        choices.push(Choice { expert, is_it });
+    }
+    choices
+}
+
+/// The share of the device number `rank` of what the experts make of x; operands as those of the graph's operation.
+pub(super) fn experts(emitter: &mut Emitter, operands: &[Tensor], spec: ExpertsSpec, rank: &Tensor) -> Tensor {
+    let experts = Matrices { matrices: [&operands[2], &operands[3], &operands[4]], spec };
+    let [num_tokens, num_here] = [operands[0].dims()[0], operands[2].dims()[0]];
+    let here = emitter.scalar(num_here as f64, DType::I32); // []
+    let first = emitter.elementwise("multiply", &[rank, &here]); // []
+    if num_tokens * spec.num_chosen < num_here {
+        each_choice(emitter, [&operands[0], &operands[1]], &experts, &first)
+    } else {
+        each_expert(emitter, [&operands[0], &operands[1]], &experts, &first)
+    }
+}
+
+/// Matrices of the experts of this device, `[experts, out, in]`.
+struct Matrices<'a> {
+    matrices: [&'a Tensor; 3],
+    spec: ExpertsSpec,
+}
+
+impl Matrices<'_> {
+    fn num(&self) -> usize {
+        self.matrices[0].dims()[0]
+    }
+
+    /// What the expert number `index` `[]` makes of x `[n, hidden]`.
+    fn apply(&self, emitter: &mut Emitter, x: &Tensor, index: &Tensor) -> Tensor {
+        let zero = emitter.scalar(0.0, DType::I32); // []
+        let [gate, up, down] = self.matrices.map(|stack| {
+            let arrays = [Some(stack), stack.scale.as_deref(), stack.factors.as_deref()];
+            Tensor::weight(arrays.into_iter().flatten().map(|stack| {
+                let mut start = vec![&zero; stack.dims().len()];
+                start[0] = index;
+                let own = &stack.dims()[1..];
+                let one = emitter.dynamic_slice(stack, &start, &[&[1], own].concat()); // [1, ..]
+                emitter.reshape(&one, own) // [..]
+            }))
+        });
+        let opened = model_ops::linear(emitter, x, &gate, None); // [n, intermediate]
+        let opened = activation::activate(emitter, self.spec.activation, &opened); // [n, intermediate]
+        let raised = model_ops::linear(emitter, x, &up, None); // [n, intermediate]
+        let gated = emitter.elementwise("multiply", &[&opened, &raised]); // [n, intermediate]
+        model_ops::linear(emitter, &gated, &down, None) // [n, hidden]
+    }
+}
+
+/// A round for each expert of this device, whose first is `first`.
+fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
+    let num_tokens = x.dims()[0];
+    let [zero, one] = [0.0, 1.0].map(|number| emitter.scalar(number, DType::I32)); // []
+    let end = emitter.scalar(experts.num() as f64, DType::I32); // []
+    let sum = emitter.splat(0.0, x.ty.clone()); // [tokens, hidden]
+    let mut done = emitter.repeat(
+        &[zero.clone(), sum],
+        |emitter, values| emitter.compare("LT", &values[0], &end),
+        |emitter, values| {
+            let [index, sum] = [&values[0], &values[1]];
+            // Experts that pad the last device's read the last weights, but have matrices of zeros.
+            let column = emitter.elementwise("add", &[first, index]); // []
+            let weights = emitter.dynamic_slice(mixture, &[&zero, &column], &[num_tokens, 1]); // [tokens, 1]
+            let weights = emitter.reshape(&weights, &[num_tokens]); // [tokens]
+            let weights = emitter.broadcast(&weights, &[0], x.dims()); // [tokens, hidden]
+            let made = experts.apply(emitter, x, index); // [tokens, hidden]
+            let made = emitter.elementwise("multiply", &[&made, &weights]); // [tokens, hidden]
+            let sum = emitter.elementwise("add", &[sum, &made]); // [tokens, hidden]
+            vec![emitter.elementwise("add", &[index, &one]), sum]
+        },
+    );
+    done.remove(1) // [tokens, hidden]
+}
+
+/// A round for each choice of each token; those of other devices' experts count nothing.
+fn each_choice(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
+    let [num_tokens, hidden_size, num_chosen] = [x.dims()[0], x.dims()[1], experts.spec.num_chosen];
+    let (chosen, weights) = chosen_here(emitter, mixture, experts, first); // [tokens * chosen]
+    let [zero, one] = [0.0, 1.0].map(|number| emitter.scalar(number, DType::I32)); // []
+    let per_token = emitter.scalar(num_chosen as f64, DType::I32); // []
+    let end = emitter.scalar((num_tokens * num_chosen) as f64, DType::I32); // []
+    let sum = emitter.splat(0.0, x.ty.clone()); // [tokens, hidden]
+    let mut done = emitter.repeat(
+        &[zero.clone(), sum],
+        |emitter, values| emitter.compare("LT", &values[0], &end),
+        |emitter, values| {
+            let [choice, sum] = [&values[0], &values[1]];
+            let token = emitter.elementwise("divide", &[choice, &per_token]); // []
+            let row = emitter.dynamic_slice(x, &[&token, &zero], &[1, hidden_size]); // [1, hidden]
+            let expert = emitter.dynamic_slice(&chosen, &[choice], &[1]); // [1]
+            let expert = emitter.reshape(&expert, &[]); // []
+            let weight = emitter.dynamic_slice(&weights, &[choice], &[1]); // [1]
+            let weight = emitter.broadcast(&weight, &[0], &[1, hidden_size]); // [1, hidden]
+            let made = experts.apply(emitter, &row, &expert); // [1, hidden]
+            let made = emitter.elementwise("multiply", &[&made, &weight]); // [1, hidden]
+            let before = emitter.dynamic_slice(sum, &[&token, &zero], &[1, hidden_size]); // [1, hidden]
+            let made = emitter.elementwise("add", &[&before, &made]); // [1, hidden]
+            let sum = emitter.dynamic_update_slice(sum, &made, &[&token, &zero]); // [tokens, hidden]
+            vec![emitter.elementwise("add", &[choice, &one]), sum]
+        },
+    );
+    done.remove(1) // [tokens, hidden]
+}
+
+/// For each token its chosen experts, as numbers on this device, and their weights, 0 for those of others; `[tokens * chosen]`.
+fn chosen_here(emitter: &mut Emitter, mixture: &Tensor, experts: &Matrices<'_>, first: &Tensor) -> (Tensor, Tensor) {
+    let [num_tokens, num_chosen] = [mixture.dims()[0], experts.spec.num_chosen];
+    let (mut numbers, mut weights) = (Vec::new(), Vec::new());
+    for Choice { expert, .. } in choices(emitter, mixture, num_chosen) {
+        let weight = model_ops::gather_columns(emitter, mixture, &expert); // [tokens]
+        let first = emitter.broadcast(first, &[], expert.dims()); // [tokens]
+        let number = emitter.elementwise("subtract", &[&expert, &first]); // [tokens]
+        let zero = emitter.splat(0.0, number.ty.clone()); // [tokens]
+        let end = emitter.splat(experts.num() as f64, number.ty.clone()); // [tokens]
+        let is_after = emitter.compare("GE", &number, &zero); // [tokens]
+        let is_before = emitter.compare("LT", &number, &end); // [tokens]
+        let is_here = emitter.elementwise("and", &[&is_after, &is_before]); // [tokens]
+        let nothing = emitter.splat(0.0, weight.ty.clone()); // [tokens]
+        let weight = emitter.select(&is_here, &weight, &nothing); // [tokens]
+        let number = emitter.select(&is_here, &number, &zero); // [tokens]
+        numbers.push(emitter.reshape(&number, &[num_tokens, 1])); // [tokens, 1]
+        weights.push(emitter.reshape(&weight, &[num_tokens, 1])); // [tokens, 1]
+    }
+    let [numbers, weights] = [numbers, weights].map(|columns| {
+        let joined = emitter.concatenate(&columns.iter().collect::<Vec<_>>(), 1); // [tokens, chosen]
+        emitter.reshape(&joined, &[num_tokens * num_chosen]) // [tokens * chosen]
+    });
+    (numbers, weights)
+}

@@ -1,0 +1,110 @@
+//! The token history on the device, `[num_slots * max_total_tokens]` i32: read for what a row sampled, and for penalties.
+//!
+//! Doors: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Writes of padding go to an index behind the end, which a
+//! scatter skips.
+
+use model::graph::{DType, TokenScope};
+
+use super::emitter::Emitter;
+use super::lower::{RowInputs, SampledInputs, Sizes};
+use super::tensor::{Tensor, Type};
+
+/// Token ids `[tokens]` with those filled in that the rows sampled; and the history with all of them.
+pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &RowInputs, sizes: &Sizes) -> [Tensor; 2] {
+    let [num_rows, per_row] = [sizes.rows, sizes.tokens_per_row];
+    let given = emitter.reshape(&rows.token_ids, &[num_rows, per_row]); // [rows, tokens_per_row]
+    let first = emitter.slice(&given, 1, 0..1); // [rows, 1]
+    let first = emitter.reshape(&first, &[num_rows]); // [rows]
+    let place = place(emitter, &rows.slots, &rows.first_positions, sizes); // [rows]
+    let sampled = emitter.gather_rows(history, &place); // [rows]
+    let zero = emitter.splat(0.0, first.ty.clone()); // [rows]
+    let is_sampled = emitter.compare("LT", &first, &zero); // [rows]
+    let first = emitter.select(&is_sampled, &sampled, &first); // [rows]
+    let first = emitter.reshape(&first, &[num_rows, 1]); // [rows, 1]
+    let tokens = if per_row == 1 {
+        first
+    } else {
+        let others = emitter.slice(&given, 1, 1..per_row); // [rows, tokens_per_row - 1]
+        emitter.concatenate(&[&first, &others], 1) // [rows, tokens_per_row]
+    };
+    let tokens = emitter.reshape(&tokens, &[num_rows * per_row]); // [tokens]
+    let slots = emitter.broadcast(&rows.slots, &[0], &[num_rows, per_row]); // [rows, tokens_per_row]
+    let slots = emitter.reshape(&slots, &[num_rows * per_row]); // [tokens]
+    let places = self::place(emitter, &slots, &rows.positions, sizes); // [tokens]
+    let places = or_nowhere(emitter, &rows.is_token, &places, history); // [tokens]
+    let history = emitter.scatter_rows(history, &places, &tokens, false);
+    [tokens, history]
+}
+
+/// The history with tokens `[rows]` behind the contexts of the rows that sample. A row at the end has no use for one.
+pub(super) fn append(
+    emitter: &mut Emitter,
+    history: &Tensor,
+    tokens: &Tensor,
+    rows: &SampledInputs,
+    sizes: &Sizes,
+) -> Tensor {
+    let place = place(emitter, &rows.slots, &rows.context_lens, sizes); // [rows]
+    let end = emitter.splat(sizes.max_total_tokens as f64, rows.context_lens.ty.clone()); // [rows]
+    let has_room = emitter.compare("LT", &rows.context_lens, &end); // [rows]
+    let is_written = emitter.elementwise("and", &[&has_room, &rows.is_sampled]); // [rows]
+    let place = or_nowhere(emitter, &is_written, &place, history); // [rows]
+    emitter.scatter_rows(history, &place, tokens, false)
+}
+
+/// The last token of each row's context, `[rows]`; anything for rows without one.
+pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &SampledInputs, sizes: &Sizes) -> Tensor {
+    let one = emitter.splat(1.0, rows.context_lens.ty.clone()); // [rows]
+    let position = emitter.elementwise("subtract", &[&rows.context_lens, &one]); // [rows]
+    let place = place(emitter, &rows.slots, &position, sizes); // [rows]
+    emitter.gather_rows(history, &place) // [rows]
+}
+
+/// How often each token occurs in part of each row, `[rows, vocab]`, f32.
+pub(super) fn token_counts(
+    emitter: &mut Emitter,
+    history: &Tensor,
+    rows: &SampledInputs,
+    sizes: &Sizes,
+    (scope, vocab_size): (TokenScope, usize),
+) -> Tensor {
+    let [num_rows, len] = [sizes.rows, sizes.max_total_tokens];
+    let table = emitter.reshape(history, &[sizes.num_slots, len]); // [slots, len]
+    let tokens = emitter.gather_rows(&table, &rows.slots); // [rows, len]
+    let positions = emitter.iota(1, tokens.ty.clone()); // [rows, len]
+    let ends = emitter.broadcast(&rows.context_lens, &[0], tokens.dims()); // [rows, len]
+    let mut is_counted = emitter.compare("LT", &positions, &ends); // [rows, len]
+    if scope == TokenScope::Generated {
+        let starts = emitter.broadcast(&rows.prompt_lens, &[0], tokens.dims()); // [rows, len]
+        let is_generated = emitter.compare("GE", &positions, &starts); // [rows, len]
+        is_counted = emitter.elementwise("and", &[&is_counted, &is_generated]); // [rows, len]
+    }
+    let row = emitter.iota(0, tokens.ty.clone()); // [rows, len]
+    let stride = emitter.splat(vocab_size as f64, tokens.ty.clone()); // [rows, len]
+    let place = emitter.elementwise("multiply", &[&row, &stride]); // [rows, len]
+    let place = emitter.elementwise("add", &[&place, &tokens]); // [rows, len]
+    let counts = emitter.splat(0.0, Type::new([num_rows * vocab_size], DType::F32)); // [rows * vocab]
+    let place = or_nowhere(emitter, &is_counted, &place, &counts); // [rows, len]
+    let place = emitter.reshape(&place, &[num_rows * len]); // [rows * len]
+    let ones = emitter.splat(1.0, Type::new([num_rows * len], DType::F32)); // [rows * len]
+    let counts = emitter.scatter_rows(&counts, &place, &ones, true); // [rows * vocab]
+    emitter.reshape(&counts, &[num_rows, vocab_size]) // [rows, vocab]
+}
+
+/// Tokens of each row after the step, `[rows]`.
+pub(super) fn context_lens(emitter: &mut Emitter, rows: &RowInputs) -> Tensor {
+    emitter.elementwise("add", &[&rows.first_positions, &rows.num_tokens]) // [rows]
+}
+
+/// Index in the history of `positions` of `slots`.
+fn place(emitter: &mut Emitter, slots: &Tensor, positions: &Tensor, sizes: &Sizes) -> Tensor {
+    let stride = emitter.splat(sizes.max_total_tokens as f64, slots.ty.clone());
+    let start = emitter.elementwise("multiply", &[slots, &stride]);
+    emitter.elementwise("add", &[&start, positions]) // as slots
+}
+
+/// `places` where the condition holds, else the index behind the end of `target`.
+pub(super) fn or_nowhere(emitter: &mut Emitter, condition: &Tensor, places: &Tensor, target: &Tensor) -> Tensor {
+    let nowhere = emitter.splat(target.dims()[0] as f64, places.ty.clone());
+    emitter.select(condition, places, &nowhere) // as places
+}

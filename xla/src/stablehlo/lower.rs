@@ -1,0 +1,332 @@
+//! From a graph to StableHLO: what each operation becomes, for one program's sizes.
+//!
+//! Door: [`Lowering`], which holds what operations read besides their operands: the step's rows, the KV caches, the token
+//! history. The match over operations has no arm for "anything else". Tokens of a step are `[rows, tokens_per_row]`, flattened.
+
+use std::collections::HashMap;
+
+use model::graph::{Binary, DType, Dim, Graph, Input, Node, Op, SamplingInput, Shape, Unary};
+use proto::MAX_HELD_BACK_TOKENS;
+
+use super::attention::HeadForm;
+use super::emitter::{Emitter, Reduction};
+use super::tensor::{Tensor, Type};
+use super::{activation, attention, experts, history, model_ops, selection, threefry, token_inputs};
+use crate::step_input::{SAMPLED_COLUMNS, SampledColumn, StepShape};
+use crate::token_input::TokenInput;
+
+/// Sizes that a program is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) rows: usize,
+    pub(crate) tokens_per_row: usize,
+    pub(crate) blocks_per_row: usize,
+    pub(crate) num_slots: usize,
+    pub(crate) max_total_tokens: usize,
+    /// Tokens that a row can report.
+    pub(crate) top_tokens: usize,
+    /// Devices that run the program together.
+    pub(crate) num_devices: usize,
+    /// How decoding queries meet the keys of several KV heads.
+    pub(crate) decode_heads: HeadForm,
+    /// Most bytes of keys, or values, that the attention loop gathers at a time.
+    pub(crate) chunk_bytes: usize,
+}
+
+/// The rows of a step as the decoder reads them.
+#[derive(Debug, Clone)]
+pub(crate) struct RowInputs {
+    /// `[]` i32
+    pub(super) rank: Tensor,
+    /// `[tokens]` i32
+    pub(super) token_ids: Tensor,
+    /// `[tokens]` i32
+    pub(super) positions: Tensor,
+    /// `[tokens]`: false for padding.
+    pub(super) is_token: Tensor,
+    /// `[rows]` i32
+    pub(super) first_positions: Tensor,
+    /// `[rows]` i32
+    pub(super) num_tokens: Tensor,
+    /// `[rows]` i32
+    pub(super) slots: Tensor,
+    /// `[rows, blocks_per_row]` i32
+    pub(super) block_tables: Tensor,
+}
+
+/// The rows of a step as the sampler reads them.
+#[derive(Debug, Clone)]
+pub(crate) struct SampledInputs {
+    /// `[SAMPLED_COLUMNS, rows]` i32
+    columns: Tensor,
+    /// `[rows]` i32
+    pub(super) slots: Tensor,
+    /// `[rows]` i32
+    pub(super) context_lens: Tensor,
+    /// `[rows]` i32
+    pub(super) prompt_lens: Tensor,
+    /// `[rows]`
+    pub(super) is_sampled: Tensor,
+    /// In the order of [`TokenInput::ALL`]; none for samplers that do not read them.
+    token_inputs: Vec<Tensor>,
+}
+
+/// A graph on its way to text.
+pub(crate) struct Lowering {
+    pub(crate) emitter: Emitter,
+    pub(crate) sizes: Sizes,
+    /// By name.
+    pub(crate) weights: HashMap<String, Tensor>,
+    pub(crate) rows: Option<RowInputs>,
+    pub(crate) sampled: Option<SampledInputs>,
+    /// `[num_slots * max_total_tokens]` i32
+    pub(crate) history: Option<Tensor>,
+    /// Per layer; see [`attention::cache_type`].
+    pub(crate) caches: Vec<[Tensor; 2]>,
+}
+
+impl RowInputs {
+    /// Takes the packed array `[StepShape::len]` apart; the rest of it is the sampler's, `[SAMPLED_COLUMNS, rows]`.
+    pub(crate) fn unpack(emitter: &mut Emitter, packed: &Tensor, shape: StepShape) -> (Self, Tensor) {
+        let StepShape { rows, tokens_per_row, blocks_per_row } = shape;
+        let ranges = shape.ranges();
+        let rank = emitter.slice(packed, 0, ranges.rank); // [1]
+        let rank = emitter.reshape(&rank, &[]); // []
+        let token_ids = emitter.slice(packed, 0, ranges.token_ids); // [tokens]
+        let first_positions = emitter.slice(packed, 0, ranges.first_positions); // [rows]
+        let num_tokens = emitter.slice(packed, 0, ranges.num_tokens); // [rows]
+        let slots = emitter.slice(packed, 0, ranges.slots); // [rows]
+        let block_tables = emitter.slice(packed, 0, ranges.block_tables);
+        let block_tables = emitter.reshape(&block_tables, &[rows, blocks_per_row]); // [rows, blocks_per_row]
+        let sampled = emitter.slice(packed, 0, ranges.sampled);
+        let sampled = emitter.reshape(&sampled, &[SAMPLED_COLUMNS.len(), rows]); // [columns, rows]
+        let offsets = emitter.iota(1, Type::new([rows, tokens_per_row], DType::I32)); // [rows, tokens_per_row]
+        let starts = emitter.broadcast(&first_positions, &[0], offsets.dims()); // [rows, tokens_per_row]
+        let positions = emitter.elementwise("add", &[&starts, &offsets]); // [rows, tokens_per_row]
+        let positions = emitter.reshape(&positions, &[shape.num_tokens()]); // [tokens]
+        let ends = emitter.broadcast(&num_tokens, &[0], offsets.dims()); // [rows, tokens_per_row]
+        let is_token = emitter.compare("LT", &offsets, &ends); // [rows, tokens_per_row]
+        let is_token = emitter.reshape(&is_token, &[shape.num_tokens()]); // [tokens]
+        (Self { rank, token_ids, positions, is_token, first_positions, num_tokens, slots, block_tables }, sampled)
+    }
+
+    /// The rows of x `[tokens, n]` at each row's last token, `[rows, n]`; anything for rows without tokens.
+    pub(crate) fn last_tokens(&self, emitter: &mut Emitter, x: &Tensor, sizes: &Sizes) -> Tensor {
+        if sizes.tokens_per_row == 1 {
+            return x.clone();
+        }
+        let row = emitter.iota(0, self.num_tokens.ty.clone()); // [rows]
+        let stride = emitter.splat(sizes.tokens_per_row as f64, row.ty.clone()); // [rows]
+        let start = emitter.elementwise("multiply", &[&row, &stride]); // [rows]
+        let end = emitter.elementwise("add", &[&start, &self.num_tokens]); // [rows]
+        let one = emitter.splat(1.0, row.ty.clone()); // [rows]
+        let last = emitter.elementwise("subtract", &[&end, &one]); // [rows]
+        emitter.gather_rows(x, &last) // [rows, n]
+    }
+}
+
+impl SampledInputs {
+    /// Takes `[SAMPLED_COLUMNS, rows]` apart; `token_inputs` stay as they are.
+    pub(crate) fn unpack(emitter: &mut Emitter, columns: &Tensor, token_inputs: Vec<Tensor>) -> Self {
+        let slots = column(emitter, columns, SampledColumn::Slot);
+        let context_lens = column(emitter, columns, SampledColumn::ContextLen);
+        let prompt_lens = column(emitter, columns, SampledColumn::PromptLen);
+        let is_sampled = column(emitter, columns, SampledColumn::IsSampled);
+        let zero = emitter.splat(0.0, is_sampled.ty.clone()); // [rows]
+        let is_sampled = emitter.compare("GT", &is_sampled, &zero); // [rows]
+        Self { columns: columns.clone(), slots, context_lens, prompt_lens, is_sampled, token_inputs }
+    }
+}
+
+impl SampledInputs {
+    fn token_input(&self, input: TokenInput) -> &Tensor {
+        let index = TokenInput::ALL.iter().position(|known| *known == input);
+        index.and_then(|index| self.token_inputs.get(index)).expect("samplers with everything have all arrays")
+    }
+}
+
+impl Lowering {
+    /// Adds the operations of `graph`, applied to `arguments`, and answers its outputs.
+    pub(crate) fn lower(&mut self, graph: &Graph, arguments: &[Tensor]) -> Vec<Tensor> {
+        let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes().len());
+        for node in graph.nodes() {
+            let operands: Vec<Tensor> = node.operands.iter().map(|value| values[value.index()].clone()).collect();
+            values.push(self.lower_node(node, &operands, arguments));
+        }
+        graph.outputs().iter().map(|output| values[output.index()].clone()).collect()
+    }
+
+    #[expect(clippy::too_many_lines, reason = "an arm per operation, most of one line")]
+    fn lower_node(&mut self, node: &Node, operands: &[Tensor], arguments: &[Tensor]) -> Tensor {
+        let emitter = &mut self.emitter;
+        match &node.op {
+            Op::Input(input) => self.input(*input),
+            Op::Argument(index) => arguments[*index].clone(),
+            Op::Weight(spec) => self.weights[&spec.name].clone(),
+            Op::Constant(value) => emitter.scalar(f64::from(*value), DType::F32),
+            Op::CurrentTokens => {
+                let history = self.history.as_ref().expect("decoders have the history");
+                let rows = self.rows.as_ref().expect("decoders have rows");
+                let [tokens, history] = history::current_tokens(emitter, history, rows, &self.sizes);
+                self.history = Some(history);
+                tokens
+            }
+            Op::Embedding if self.sizes.num_devices == 1 => {
+                model_ops::embedding(emitter, &operands[0], &operands[1]) // [tokens, hidden]
+            }
+            Op::Embedding => {
+                let rank = &self.rows.as_ref().expect("decoders have rows").rank;
+                model_ops::embedding_part(emitter, &operands[0], &operands[1], rank) // [tokens, hidden]
+            }
+            Op::Linear => model_ops::linear(emitter, &operands[0], &operands[1], operands.get(2)),
+            Op::RmsNorm { eps, offset } => model_ops::rms_norm(emitter, [&operands[0], &operands[1]], *eps, *offset),
+            Op::LayerNorm { eps, offset } => model_ops::layer_norm(emitter, operands, *eps, *offset),
+            Op::Rotary(spec) => model_ops::rotary(emitter, &operands[0], &operands[1], spec),
+            Op::PagedAttention(spec) => {
+                let rows = self.rows.as_ref().expect("decoders have rows");
+                let cache = self.caches[spec.layer].clone();
+                let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
+                let cache = attention::write(emitter, &cache, [k, v], rows, &self.sizes);
+                self.caches[spec.layer] = cache.clone();
+                attention::attend(emitter, q, &cache, (rows, &self.sizes), spec)
+            }
+            Op::Activate(activation) => activation::activate(emitter, *activation, &operands[0]),
+            Op::Gated(activation) => {
+                let gate = activation::activate(emitter, *activation, &operands[0]);
+                emitter.elementwise("multiply", &[&gate, &operands[1]])
+            }
+            Op::Route(spec) => experts::route(emitter, &operands[0], *spec),
+            Op::Experts(spec) => {
+                let rank = &self.rows.as_ref().expect("decoders have rows").rank;
+                experts::experts(emitter, operands, *spec, rank)
+            }
+            Op::Reshape => {
+                let dims = self.dims(&node.shape);
+                self.emitter.reshape(&operands[0], &dims)
+            }
+            Op::AllReduce => emitter.all_reduce(&operands[0], self.sizes.num_devices),
+            Op::AllGather => emitter.all_gather(&operands[0], 1, self.sizes.num_devices),
+            Op::AddBias => model_ops::add_bias(emitter, &operands[0], &operands[1]),
+            Op::ScaleColumns => model_ops::scale_columns(emitter, &operands[0], &operands[1]),
+            Op::FirstColumns => emitter.slice(&operands[0], 1, 0..node.shape.last_size().unwrap_or(0)),
+            Op::Unary(function) => {
+                let op = match function {
+                    Unary::Negate => "negate",
+                    Unary::Abs => "abs",
+                    Unary::Exp => "exponential",
+                    Unary::ReciprocalRoot => "rsqrt",
+                };
+                emitter.elementwise(op, &[&operands[0]])
+            }
+            Op::Binary(function) => {
+                let op = match function {
+                    Binary::Add => "add",
+                    Binary::Subtract => "subtract",
+                    Binary::Multiply => "multiply",
+                    Binary::Divide => "divide",
+                };
+                let [a, b] = self.repeat_like(&node.shape, [&operands[0], &operands[1]]);
+                self.emitter.elementwise(op, &[&a, &b])
+            }
+            Op::Less => {
+                let [a, b] = self.repeat_like(&node.shape, [&operands[0], &operands[1]]);
+                self.emitter.compare("LT", &a, &b)
+            }
+            Op::Select => {
+                let [condition, a, b] = self.repeat_like(&node.shape, [&operands[0], &operands[1], &operands[2]]);
+                self.emitter.select(&condition, &a, &b)
+            }
+            Op::SumColumns => emitter.reduce(Reduction::Sum, &operands[0], &[1]),
+            Op::LogSoftmax => model_ops::log_softmax(emitter, &operands[0]),
+            Op::ArgMax => selection::arg_max(emitter, &operands[0]),
+            Op::GatherColumns => model_ops::gather_columns(emitter, &operands[0], &operands[1]),
+            Op::KthLargest => selection::kth_largest(emitter, &operands[0], &operands[1]),
+            Op::MassThreshold => selection::mass_threshold(emitter, &operands[0], &operands[1], &operands[2]),
+            Op::TokenCounts { scope, vocab_size } => {
+                let history = self.history.as_ref().expect("samplers have the history");
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                history::token_counts(emitter, history, rows, &self.sizes, (*scope, *vocab_size))
+            }
+            Op::HeldBack { vocab_size } => self.held_back(*vocab_size), // [rows, vocab]
+            Op::AddLogitBias => {
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                token_inputs::add_logit_bias(emitter, &operands[0], rows.token_input(TokenInput::LogitBias))
+            }
+            Op::IsAllowed { vocab_size } => {
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                token_inputs::is_allowed(emitter, rows.token_input(TokenInput::Mask), *vocab_size)
+            }
+            Op::Uniform => threefry::uniform(emitter, &operands[0], &operands[1], &operands[2]),
+            Op::ContextUniform { vocab_size } => {
+                let history = self.history.as_ref().expect("samplers have the history");
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                let last_tokens = history::last_tokens(emitter, history, rows, &self.sizes); // [rows]
+                threefry::context_uniform(emitter, &last_tokens, *vocab_size) // [rows, vocab]
+            }
+            Op::InverseCdf => selection::inverse_cdf(emitter, &operands[0], &operands[1]),
+            Op::TopTokens => selection::top_tokens(emitter, &operands[0], &operands[1], self.sizes.top_tokens),
+            Op::AppendToken => {
+                let history = self.history.as_ref().expect("samplers have the history");
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                self.history = Some(history::append(emitter, history, &operands[0], rows, &self.sizes));
+                operands[0].clone()
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input) -> Tensor {
+        match input {
+            Input::TokenIds => self.rows.as_ref().expect("decoders have rows").token_ids.clone(),
+            Input::Positions => {
+                let positions = &self.rows.as_ref().expect("decoders have rows").positions;
+                self.emitter.bitcast(positions, DType::U32)
+            }
+            Input::Sampling(parameter) => {
+                let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
+                let column = column(&mut self.emitter, columns, SampledColumn::Parameter(parameter));
+                self.emitter.bitcast(&column, input.signature().1)
+            }
+        }
+    }
+
+    /// Whether a token is one of those in the row's columns, `[rows, vocab]`.
+    fn held_back(&mut self, vocab_size: usize) -> Tensor {
+        let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
+        let emitter = &mut self.emitter;
+        let ids = emitter.iota(1, Type::new([self.sizes.rows, vocab_size], DType::I32)); // [rows, vocab]
+        let is_one_of = (0..MAX_HELD_BACK_TOKENS).map(|index| {
+            let token = column(emitter, columns, SampledColumn::HeldBack(index)); // [rows]
+            let token = emitter.broadcast(&token, &[0], ids.dims()); // [rows, vocab]
+            emitter.compare("EQ", &ids, &token) // [rows, vocab]
+        });
+        let is_one_of: Vec<Tensor> = is_one_of.collect();
+        let [first, others @ ..] = is_one_of.as_slice() else { unreachable!("there is room for held-back tokens") };
+        others.iter().fold(first.clone(), |any, one| self.emitter.elementwise("or", &[&any, one])) // [rows, vocab]
+    }
+
+    /// The operands, scalars and `[rows]` repeated to `shape`.
+    fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
+        let dims = self.dims(shape);
+        let leading: Vec<usize> = (0..dims.len()).collect();
+        operands.map(|operand| self.emitter.broadcast(operand, &leading[..operand.dims().len()], &dims))
+    }
+
+    fn dims(&self, shape: &Shape) -> Vec<usize> {
+        let size = |dim: &Dim| match dim {
+            Dim::Fixed(size) => *size,
+            Dim::Tokens => self.sizes.rows * self.sizes.tokens_per_row,
+            Dim::Rows => self.sizes.rows,
+            Dim::TopTokens => self.sizes.top_tokens,
+        };
+        shape.dims().iter().map(size).collect()
+    }
+}
+
+/// One column of `[SAMPLED_COLUMNS, rows]`, `[rows]` i32.
+fn column(emitter: &mut Emitter, columns: &Tensor, column: SampledColumn) -> Tensor {
+    let index = SAMPLED_COLUMNS.iter().position(|known| *known == column).expect("every column is in the list");
+    emitter.row(columns, index) // [rows]
+}
+
+/// The sampling parameters that samplers read are all columns.
+const _: () = assert!(SAMPLED_COLUMNS.len() == 4 + SamplingInput::COUNT + MAX_HELD_BACK_TOKENS);

@@ -1,0 +1,276 @@
+//! The operations of models as StableHLO.
+//!
+//! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input to
+//! the type of its weight, as the matrix units of all devices want it, and adds up in f32. One whose weight is integers rounds
+//! each row of its input to integers of its own, as the CPU's kernels do (`kernels/src/integers.rs`), and adds up exactly; those of
+//! four bits are multiplied with their factors before. Floats of a byte are rounded row by row too, and add up in f32.
+
+use model::graph::{DType, Pairing, RotarySpec};
+
+use super::emitter::{DotDims, Emitter, Reduction};
+use super::tensor::{Tensor, Type};
+
+/// A row whose largest magnitude is less becomes zeros: the inverse of less would not be finite.
+const LEAST_MAGNITUDE: f64 = 1e-30;
+
+/// Rows of `table` `[vocab, hidden]` at ids `[tokens]` → `[tokens, hidden]`, f32.
+pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> Tensor {
+    let ids = emitter.bitcast(ids, DType::I32); // [tokens]
+    let rows = emitter.gather_rows(table, &ids); // [tokens, hidden]
+    let rows = emitter.convert(&rows, DType::F32); // [tokens, hidden]
+    let Some(scale) = &table.scale else { return rows };
+    let scale = emitter.gather_rows(scale, &ids); // [tokens]
+    let scale = emitter.broadcast(&scale, &[0], rows.dims()); // [tokens, hidden]
+    emitter.elementwise("multiply", &[&rows, &scale]) // [tokens, hidden]
+}
+
+/// As [`embedding`], of a table that is the part of the device number `rank` `[]`: ids of the others give zeros.
+pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor, rank: &Tensor) -> Tensor {
+    let part = table.dims()[0];
+    let ids = &emitter.bitcast(ids, DType::I32); // [tokens]
+    let device = emitter.broadcast(rank, &[], ids.dims()); // [tokens]
+    let size = emitter.splat(part as f64, ids.ty.clone()); // [tokens]
+    let start = emitter.elementwise("multiply", &[&device, &size]); // [tokens]
+    let local = emitter.elementwise("subtract", &[ids, &start]); // [tokens]
+    let zero = emitter.splat(0.0, ids.ty.clone()); // [tokens]
+    let is_after = emitter.compare("GE", &local, &zero); // [tokens]
+    let is_before = emitter.compare("LT", &local, &size); // [tokens]
+    let is_here = emitter.elementwise("and", &[&is_after, &is_before]); // [tokens]
+    let rows = embedding(emitter, table, &local); // [tokens, hidden]
+    let is_here = emitter.broadcast(&is_here, &[0], rows.dims()); // [tokens, hidden]
+    let none = emitter.splat(0.0, rows.ty.clone()); // [tokens, hidden]
+    emitter.select(&is_here, &rows, &none) // [tokens, hidden]
+}
+
+/// x `[n, in]` · weightᵀ `[out, in]` + bias `[out]` → `[n, out]`, f32.
+pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let y = match &weight.scale {
+        Some(scale) => {
+            let (rounded, row_scale) = rounded_rows(emitter, x, weight.dtype()); // [n, in], [n]
+            let sums = match &weight.factors {
+                Some(factors) => product_of_groups(emitter, &rounded, weight, factors), // [n, out]
+                None => product(emitter, &rounded, weight, [&[1], &[1]]),               // [n, out]
+            };
+            let sums = emitter.convert(&sums, DType::F32); // [n, out]
+            let row_scale = emitter.broadcast(&row_scale, &[0], sums.dims()); // [n, out]
+            let scale = emitter.broadcast(scale, &[1], sums.dims()); // [n, out]
+            let scale = emitter.elementwise("multiply", &[&row_scale, &scale]); // [n, out]
+            emitter.elementwise("multiply", &[&sums, &scale]) // [n, out]
+        }
+        None => {
+            let rounded = emitter.convert(x, weight.dtype()); // [n, in]
+            product(emitter, &rounded, weight, [&[1], &[1]]) // [n, out]
+        }
+    };
+    match bias {
+        Some(bias) => add_bias(emitter, &y, bias), // [n, out]
+        None => y,
+    }
+}
+
+/// x `[n, in]` · weights `[groups, inputs of a group, out]` of four bits, times factors `[groups, out]` → `[n, out]`, i32. Inputs that are
+/// missing in the last group are zeros.
+fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors: &Tensor) -> Tensor {
+    let ([num_rows, inputs], [groups, group_inputs]) =
+        ([0, 1].map(|dim| x.dims()[dim]), [0, 1].map(|dim| weight.dims()[dim]));
+    let num_missing = groups * group_inputs - inputs;
+    let padded = if num_missing == 0 {
+        x.clone()
+    } else {
+        let zeros = emitter.splat(0.0, Type::new([num_rows, num_missing], x.dtype())); // [n, missing]
+        emitter.concatenate(&[x, &zeros], 1) // [n, groups * inputs of a group]
+    };
+    let x = emitter.reshape(&padded, &[num_rows, groups, group_inputs]); // [n, groups, inputs of a group]
+    let weight = emitter.convert(weight, DType::I8); // [groups, inputs of a group, out]
+    let factors = emitter.broadcast(factors, &[0, 2], weight.dims()); // [groups, inputs of a group, out]
+    // From -120 to 120.
+    let weight = emitter.elementwise("multiply", &[&weight, &factors]); // [groups, inputs of a group, out]
+    product(emitter, &x, &weight, [&[1, 2], &[0, 1]]) // [n, out]
+}
+
+/// x `[n, ..]` · weight of one type, summed over some dimensions of each → `[n, out]`.
+fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, contract: [&[usize]; 2]) -> Tensor {
+    let dims = DotDims { batch: [&[], &[]], contract };
+    if x.dims()[0] > 1 {
+        return emitter.dot(x, weight, dims); // [n, out]
+    }
+    // XLA's CPU compiler multiplies one row of a short type by a loop without vectors, several by a library.
+    let twice = emitter.concatenate(&[x, x], 0); // [2, ..]
+    let y = emitter.dot(&twice, weight, dims); // [2, out]
+    emitter.slice(&y, 0, 0..1) // [1, out]
+}
+
+/// x `[n, in]` rounded for weights of `dtype` `[n, in]`, to the nearest, of ties to the even one, and what the numbers of each row are
+/// multiplied with `[n]`: integers whose largest is 127, or floats of a byte whose largest is 448, so nothing is cut off.
+fn rounded_rows(emitter: &mut Emitter, x: &Tensor, dtype: DType) -> (Tensor, Tensor) {
+    let is_float = dtype == DType::F8;
+    let magnitudes = emitter.elementwise("abs", &[x]); // [n, in]
+    let largest = emitter.reduce(Reduction::Max, &magnitudes, &[1]); // [n]
+    let limit = if is_float { 448.0 } else { 127.0 };
+    let [limit, least, zero] = [limit, LEAST_MAGNITUDE, 0.0].map(|number| emitter.splat(number, largest.ty.clone())); // [n]
+    let scale = emitter.elementwise("divide", &[&largest, &limit]); // [n]
+    let inverse = emitter.elementwise("divide", &[&limit, &largest]); // [n]
+    let is_zero = emitter.compare("LT", &largest, &least); // [n]
+    let [scale, inverse] = [scale, inverse].map(|factor| emitter.select(&is_zero, &zero, &factor)); // [n]
+    let inverse = emitter.broadcast(&inverse, &[0], x.dims()); // [n, in]
+    let scaled = emitter.elementwise("multiply", &[x, &inverse]); // [n, in]
+    if is_float {
+        return (emitter.convert(&scaled, DType::F8), scale);
+    }
+    let rounded = emitter.elementwise("round_nearest_even", &[&scaled]); // [n, in]
+    (emitter.convert(&rounded, DType::I8), scale)
+}
+
+/// x `[n, out]` + bias `[out]`.
+pub(super) fn add_bias(emitter: &mut Emitter, x: &Tensor, bias: &Tensor) -> Tensor {
+    let bias = emitter.convert(bias, DType::F32); // [out]
+    let bias = emitter.broadcast(&bias, &[1], x.dims()); // [n, out]
+    emitter.elementwise("add", &[x, &bias]) // [n, out]
+}
+
+/// x `[n, m]` · weight `[m]`.
+pub(super) fn scale_columns(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) -> Tensor {
+    let weight = emitter.convert(weight, DType::F32); // [m]
+    let weight = emitter.broadcast(&weight, &[1], x.dims()); // [n, m]
+    emitter.elementwise("multiply", &[x, &weight]) // [n, m]
+}
+
+/// x / sqrt(mean(x²) + eps) · (offset + weight) over the last dimension.
+pub(super) fn rms_norm(emitter: &mut Emitter, [x, weight]: [&Tensor; 2], eps: f32, offset: f32) -> Tensor {
+    let normed = divided_by_root(emitter, x, eps); // as x
+    let weight = shifted(emitter, weight, offset, x.dims()); // as x
+    emitter.elementwise("multiply", &[&normed, &weight]) // as x
+}
+
+/// (x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias of `[x, weight]` or `[x, weight, bias]`.
+pub(super) fn layer_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, offset: f32) -> Tensor {
+    let x = &operands[0];
+    let last = x.dims().len() - 1;
+    let leading: Vec<usize> = (0..last).collect();
+    let sum = emitter.reduce(Reduction::Sum, x, &[last]); // [..]
+    let size = emitter.splat(x.dims()[last] as f64, sum.ty.clone()); // [..]
+    let mean = emitter.elementwise("divide", &[&sum, &size]); // [..]
+    let mean = emitter.broadcast(&mean, &leading, x.dims()); // as x
+    let centred = emitter.elementwise("subtract", &[x, &mean]); // as x
+    let normed = divided_by_root(emitter, &centred, eps); // as x
+    let weight = shifted(emitter, &operands[1], offset, x.dims()); // as x
+    let weighted = emitter.elementwise("multiply", &[&normed, &weight]); // as x
+    let Some(bias) = operands.get(2) else { return weighted };
+    let bias = shifted(emitter, bias, 0.0, x.dims()); // as x
+    emitter.elementwise("add", &[&weighted, &bias]) // as x
+}
+
+/// Offset + the parameter of a norm, f32, repeated to `dims`, whose last ones it has.
+fn shifted(emitter: &mut Emitter, parameter: &Tensor, offset: f32, dims: &[usize]) -> Tensor {
+    let mut parameter = emitter.convert(parameter, DType::F32); // [.., hidden]
+    if offset != 0.0 {
+        let offset = emitter.splat(f64::from(offset), parameter.ty.clone()); // [.., hidden]
+        parameter = emitter.elementwise("add", &[&parameter, &offset]); // [.., hidden]
+    }
+    let own: Vec<usize> = (dims.len() - parameter.dims().len()..dims.len()).collect();
+    emitter.broadcast(&parameter, &own, dims)
+}
+
+/// x / sqrt(mean(x²) + eps) over the last dimension.
+fn divided_by_root(emitter: &mut Emitter, x: &Tensor, eps: f32) -> Tensor {
+    let last = x.dims().len() - 1;
+    let leading: Vec<usize> = (0..last).collect();
+    let squares = emitter.elementwise("multiply", &[x, x]); // as x
+    let sum = emitter.reduce(Reduction::Sum, &squares, &[last]); // [..]
+    let size = emitter.splat(x.dims()[last] as f64, sum.ty.clone()); // [..]
+    let mean = emitter.elementwise("divide", &[&sum, &size]); // [..]
+    let eps = emitter.splat(f64::from(eps), mean.ty.clone()); // [..]
+    let mean = emitter.elementwise("add", &[&mean, &eps]); // [..]
+    let factor = emitter.elementwise("rsqrt", &[&mean]); // [..]
+    let factor = emitter.broadcast(&factor, &leading, x.dims()); // as x
+    emitter.elementwise("multiply", &[x, &factor]) // as x
+}
+
+/// x `[tokens, heads, head_dim]` turned by positions `[tokens]` u32, pair by pair of its rotated part.
+pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec: &RotarySpec) -> Tensor {
+    let RotarySpec { frequencies, amplitude, pairing } = spec;
+    let (half, head_dim) = (frequencies.len(), x.dims()[2]);
+    let positions = emitter.convert(positions, DType::F32); // [tokens]
+    let frequencies = emitter.vector(frequencies); // [half]
+    let table = [x.dims()[0], half];
+    let positions = emitter.broadcast(&positions, &[0], &table); // [tokens, half]
+    let frequencies = emitter.broadcast(&frequencies, &[1], &table); // [tokens, half]
+    let angles = emitter.elementwise("multiply", &[&positions, &frequencies]); // [tokens, half]
+    let amplitude = emitter.splat(f64::from(*amplitude), angles.ty.clone()); // [tokens, half]
+    let each_head = [x.dims()[0], x.dims()[1], half];
+    let [cos, sin] = ["cosine", "sine"].map(|function| {
+        let value = emitter.elementwise(function, &[&angles]); // [tokens, half]
+        let value = emitter.elementwise("multiply", &[&value, &amplitude]); // [tokens, half]
+        emitter.broadcast(&value, &[0, 2], &each_head) // [tokens, heads, half]
+    });
+    let [first, second] = match pairing {
+        Pairing::Halves => [emitter.slice(x, 2, 0..half), emitter.slice(x, 2, half..2 * half)], // [tokens, heads, half]
+        Pairing::Neighbours => neighbours(emitter, x, half),
+    };
+    let [a, b] = [emitter.elementwise("multiply", &[&first, &cos]), emitter.elementwise("multiply", &[&second, &sin])];
+    let turned_first = emitter.elementwise("subtract", &[&a, &b]); // [tokens, heads, half]
+    let [a, b] = [emitter.elementwise("multiply", &[&second, &cos]), emitter.elementwise("multiply", &[&first, &sin])];
+    let turned_second = emitter.elementwise("add", &[&a, &b]); // [tokens, heads, half]
+    let mut parts = match pairing {
+        Pairing::Halves => vec![turned_first, turned_second],
+        Pairing::Neighbours => vec![side_by_side(emitter, &[turned_first, turned_second])],
+    };
+    if 2 * half < head_dim {
+        parts.push(emitter.slice(x, 2, 2 * half..head_dim)); // [tokens, heads, rest]
+    }
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    emitter.concatenate(&parts.iter().collect::<Vec<_>>(), 2) // [tokens, heads, head_dim]
+}
+
+/// The first and the second of each of the first `half` pairs of x `[tokens, heads, head_dim]`, `[tokens, heads, half]`.
+fn neighbours(emitter: &mut Emitter, x: &Tensor, half: usize) -> [Tensor; 2] {
+    let [tokens, heads] = [x.dims()[0], x.dims()[1]];
+    let rotated = emitter.slice(x, 2, 0..2 * half); // [tokens, heads, 2 * half]
+    let pairs = emitter.reshape(&rotated, &[tokens, heads, half, 2]); // [tokens, heads, half, 2]
+    [0, 1].map(|index| {
+        let one = emitter.slice(&pairs, 3, index..index + 1); // [tokens, heads, half, 1]
+        emitter.reshape(&one, &[tokens, heads, half]) // [tokens, heads, half]
+    })
+}
+
+/// The inverse of [`neighbours`], `[tokens, heads, 2 * half]`.
+fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
+    let [tokens, heads, half] = [parts[0].dims()[0], parts[0].dims()[1], parts[0].dims()[2]];
+    let [first, second] = [0, 1].map(|index: usize| emitter.reshape(&parts[index], &[tokens, heads, half, 1]));
+    let pairs = emitter.concatenate(&[&first, &second], 3); // [tokens, heads, half, 2]
+    emitter.reshape(&pairs, &[tokens, heads, 2 * half]) // [tokens, heads, 2 * half]
+}
+
+/// Scores `[rows, vocab]` → log-probabilities.
+pub(super) fn log_softmax(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
+    let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [rows]
+    let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [rows, vocab]
+    let shifted = emitter.elementwise("subtract", &[scores, &largest]); // [rows, vocab]
+    let exponentials = emitter.elementwise("exponential", &[&shifted]); // [rows, vocab]
+    let sum = emitter.reduce(Reduction::Sum, &exponentials, &[1]); // [rows]
+    let log = emitter.elementwise("log", &[&sum]); // [rows]
+    let log = emitter.broadcast(&log, &[0], scores.dims()); // [rows, vocab]
+    emitter.elementwise("subtract", &[&shifted, &log]) // [rows, vocab]
+}
+
+/// The elements of x `[rows, n]` at indices `[rows]` or `[rows, k]`.
+pub(super) fn gather_columns(emitter: &mut Emitter, x: &Tensor, indices: &Tensor) -> Tensor {
+    let [rows, size] = [x.dims()[0], x.dims()[1]];
+    if indices.dims().len() == 1 {
+        // A sum with one summand reads x where it is; a gather of single elements would first lay it out anew on a TPU.
+        let columns = emitter.iota(1, Type::new([rows, size], DType::I32)); // [rows, n]
+        let wanted = emitter.broadcast(indices, &[0], &[rows, size]); // [rows, n]
+        let is_wanted = emitter.compare("EQ", &columns, &wanted); // [rows, n]
+        let none = emitter.splat(0.0, x.ty.clone()); // [rows, n]
+        let kept = emitter.select(&is_wanted, x, &none); // [rows, n]
+        return emitter.reduce(Reduction::Sum, &kept, &[1]); // [rows]
+    }
+    let row = emitter.iota(0, indices.ty.clone()); // [rows, k]
+    let stride = emitter.splat(size as f64, indices.ty.clone()); // [rows, k]
+    let start = emitter.elementwise("multiply", &[&row, &stride]); // [rows, k]
+    let index = emitter.elementwise("add", &[&start, indices]); // [rows, k]
+    let flat = emitter.reshape(x, &[rows * size]); // [rows * n]
+    emitter.gather_rows(&flat, &index) // [rows, k]
+}

@@ -1,0 +1,76 @@
+//! What rows ask of single tokens of the vocabulary: the arrays of `token_input` as operations.
+//!
+//! Doors: [`add_logit_bias`], [`is_allowed`].
+
+use model::graph::DType;
+
+use super::emitter::Emitter;
+use super::history::or_nowhere;
+use super::tensor::{Tensor, Type};
+
+/// Elements of the last dimension of a tile of a TPU's memory.
+const LANES: usize = 128;
+/// Bits of a word of a mask.
+const WORD_BITS: usize = 32;
+/// Words that hold the bits of [`LANES`] tokens.
+const WORDS_PER_LINE: usize = LANES / WORD_BITS;
+
+/// Scores `[rows, vocab]` with the biases `[2 * rows, n]` of [`TokenInput::LogitBias`](super::super::token_input::TokenInput).
+pub(super) fn add_logit_bias(emitter: &mut Emitter, scores: &Tensor, biases: &Tensor) -> Tensor {
+    let [rows, vocab_size] = [scores.dims()[0], scores.dims()[1]];
+    let num_biases = rows * biases.dims()[1];
+    let token_ids = emitter.slice(biases, 0, 0..rows); // [rows, n]
+    let values = emitter.slice(biases, 0, rows..2 * rows); // [rows, n]
+    let values = emitter.bitcast(&values, DType::F32); // [rows, n]
+    let row = emitter.iota(0, token_ids.ty.clone()); // [rows, n]
+    let stride = emitter.splat(vocab_size as f64, token_ids.ty.clone()); // [rows, n]
+    let place = emitter.elementwise("multiply", &[&row, &stride]); // [rows, n]
+    let place = emitter.elementwise("add", &[&place, &token_ids]); // [rows, n]
+    let zero = emitter.splat(0.0, token_ids.ty.clone()); // [rows, n]
+    let is_token = emitter.compare("GE", &token_ids, &zero); // [rows, n]
+    let flat = emitter.reshape(scores, &[rows * vocab_size]); // [rows * vocab]
+    let place = or_nowhere(emitter, &is_token, &place, &flat); // [rows, n]
+    let place = emitter.reshape(&place, &[num_biases]); // [rows * n]
+    let values = emitter.reshape(&values, &[num_biases]); // [rows * n]
+    let biased = emitter.scatter_rows(&flat, &place, &values, true); // [rows * vocab]
+    emitter.reshape(&biased, &[rows, vocab_size]) // [rows, vocab]
+}
+
+/// Whether a bit of the masks `[rows, words]` is set, for each token of a vocabulary, `[rows, vocab]`.
+///
+/// No array ends in less than [`LANES`] elements: a TPU would fill it up to as many, so that bits beside their word took four times
+/// the memory. Between barriers, as XLA would move the reshape to everything that scores are computed from.
+pub(super) fn is_allowed(emitter: &mut Emitter, masks: &Tensor, vocab_size: usize) -> Tensor {
+    let rows = masks.dims()[0];
+    let num_lines = vocab_size.div_ceil(LANES);
+    let zero = emitter.scalar(0.0, DType::I32);
+    let masks = emitter.pad_last(masks, &zero, num_lines * WORDS_PER_LINE); // [rows, lines * words per line]
+    let masks = emitter.reshape(&masks, &[rows, num_lines, WORDS_PER_LINE]); // [rows, lines, words per line]
+    let dims = [rows, num_lines, LANES];
+    let lane = emitter.iota(2, Type::new(dims, DType::I32)); // [rows, lines, LANES]
+    let mut words: Option<Tensor> = None;
+    for index in (0..WORDS_PER_LINE).rev() {
+        let word = emitter.slice(&masks, 2, index..index + 1); // [rows, lines, 1]
+        let word = emitter.reshape(&word, &[rows, num_lines]); // [rows, lines]
+        let word = emitter.broadcast(&word, &[0, 1], &dims); // [rows, lines, LANES]
+        words = Some(match words {
+            None => word,
+            Some(later) => {
+                let end = emitter.splat(((index + 1) * WORD_BITS) as f64, lane.ty.clone()); // [rows, lines, LANES]
+                let is_here = emitter.compare("LT", &lane, &end); // [rows, lines, LANES]
+                emitter.select(&is_here, &word, &later) // [rows, lines, LANES]
+            }
+        });
+    }
+    let words = words.expect("a line has words");
+    let last = emitter.splat((WORD_BITS - 1) as f64, lane.ty.clone()); // [rows, lines, LANES]
+    let place = emitter.elementwise("and", &[&lane, &last]); // [rows, lines, LANES]
+    let bits = emitter.elementwise("shift_right_logical", &[&words, &place]); // [rows, lines, LANES]
+    let one = emitter.splat(1.0, lane.ty.clone()); // [rows, lines, LANES]
+    let bits = emitter.elementwise("and", &[&bits, &one]); // [rows, lines, LANES]
+    let is_allowed = emitter.compare("EQ", &bits, &one); // [rows, lines, LANES]
+    let is_allowed = emitter.barrier(&is_allowed); // [rows, lines, LANES]
+    let is_allowed = emitter.reshape(&is_allowed, &[rows, num_lines * LANES]); // [rows, lines * LANES]
+    let is_allowed = emitter.slice(&is_allowed, 1, 0..vocab_size); // [rows, vocab]
+    emitter.barrier(&is_allowed) // [rows, vocab]
+}

@@ -1,0 +1,198 @@
+//! What a step's program reads of its rows, as one array of 32-bit integers: one transfer per launch.
+//!
+//! Doors: [`StepShape`], the sizes that a program is compiled for, [`pack`], which fills the array from a batch, and
+//! [`StepShape::ranges`], where the program finds its parts. Floats are in it as bits. Rows and tokens behind the last one are
+//! padding: they have no tokens, and nothing of them is written.
+
+use std::ops::Range;
+
+use backend::BLOCK_SIZE;
+use backend::Batch;
+use model::Fingerprint;
+use model::graph::{Input, SamplingInput};
+use model::sampling::Column;
+use proto::MAX_HELD_BACK_TOKENS;
+
+/// Sizes of one launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct StepShape {
+    pub(super) rows: usize,
+    pub(super) tokens_per_row: usize,
+    /// Entries of each row's block table.
+    pub(super) blocks_per_row: usize,
+}
+
+/// One number per row that the sampler reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SampledColumn {
+    Slot,
+    /// Tokens of the row after this step.
+    ContextLen,
+    PromptLen,
+    /// 1 where the row samples.
+    IsSampled,
+    Parameter(SamplingInput),
+    /// One of the tokens that the row may not choose, or -1.
+    HeldBack(usize),
+}
+
+/// The columns of the sampled part, in order.
+pub(super) const SAMPLED_COLUMNS: [SampledColumn; 4 + SamplingInput::COUNT + MAX_HELD_BACK_TOKENS] = [
+    SampledColumn::Slot,
+    SampledColumn::ContextLen,
+    SampledColumn::PromptLen,
+    SampledColumn::IsSampled,
+    SampledColumn::Parameter(SamplingInput::IsGreedy),
+    SampledColumn::Parameter(SamplingInput::WatermarkGamma),
+    SampledColumn::Parameter(SamplingInput::WatermarkDelta),
+    SampledColumn::Parameter(SamplingInput::RepetitionPenalty),
+    SampledColumn::Parameter(SamplingInput::FrequencyPenalty),
+    SampledColumn::Parameter(SamplingInput::PresencePenalty),
+    SampledColumn::Parameter(SamplingInput::Temperature),
+    SampledColumn::Parameter(SamplingInput::TopK),
+    SampledColumn::Parameter(SamplingInput::TopP),
+    SampledColumn::Parameter(SamplingInput::MinP),
+    SampledColumn::Parameter(SamplingInput::TypicalP),
+    SampledColumn::Parameter(SamplingInput::SeedLow),
+    SampledColumn::Parameter(SamplingInput::SeedHigh),
+    SampledColumn::Parameter(SamplingInput::NumGenerated),
+    SampledColumn::Parameter(SamplingInput::TopNTokens),
+    SampledColumn::HeldBack(0),
+    SampledColumn::HeldBack(1),
+    SampledColumn::HeldBack(2),
+    SampledColumn::HeldBack(3),
+    SampledColumn::HeldBack(4),
+    SampledColumn::HeldBack(5),
+    SampledColumn::HeldBack(6),
+    SampledColumn::HeldBack(7),
+];
+
+/// Where the parts of the array are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ranges {
+    /// `[1]`: number of the device among those that run the program together.
+    pub(super) rank: Range<usize>,
+    /// `[rows, tokens_per_row]`; -1 for the token that the row sampled, which only a row's first can be.
+    pub(super) token_ids: Range<usize>,
+    /// `[rows]`: position of each row's first token.
+    pub(super) first_positions: Range<usize>,
+    /// `[rows]`
+    pub(super) num_tokens: Range<usize>,
+    /// `[rows]`
+    pub(super) slots: Range<usize>,
+    /// `[rows, blocks_per_row]`
+    pub(super) block_tables: Range<usize>,
+    /// `[SAMPLED_COLUMNS, rows]`
+    pub(super) sampled: Range<usize>,
+}
+
+impl StepShape {
+    /// Tokens of a launch, padding included.
+    pub(super) fn num_tokens(&self) -> usize {
+        self.rows * self.tokens_per_row
+    }
+
+    /// Where the parts of the array are.
+    pub(super) fn ranges(&self) -> Ranges {
+        let Self { rows, tokens_per_row, blocks_per_row } = *self;
+        let mut end = 0;
+        let mut next = |len: usize| {
+            let start = end;
+            end += len;
+            start..end
+        };
+        Ranges {
+            rank: next(1),
+            token_ids: next(rows * tokens_per_row),
+            first_positions: next(rows),
+            num_tokens: next(rows),
+            slots: next(rows),
+            block_tables: next(rows * blocks_per_row),
+            sampled: next(rows * SAMPLED_COLUMNS.len()),
+        }
+    }
+
+    /// Numbers of the array.
+    pub(super) fn len(&self) -> usize {
+        self.ranges().sampled.end
+    }
+}
+
+/// The array, for the first rank, of the rows of `batch` at `rows`, with the entries of [`Batch::sampled`] that belong to them.
+///
+/// # Panics
+/// When they do not fit `shape`.
+pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape) -> Vec<i32> {
+    let mut packed = vec![0; shape.len()];
+    let ranges = shape.ranges();
+    for (place, index) in rows.iter().enumerate() {
+        let row = &batch.rows[*index];
+        let tokens = &batch.token_ids[row.first_token..][..row.num_tokens];
+        packed[ranges.token_ids.start + place * shape.tokens_per_row..][..tokens.len()].copy_from_slice(tokens);
+        packed[ranges.first_positions.start + place] = (row.context_len - row.num_tokens) as i32;
+        packed[ranges.num_tokens.start + place] = row.num_tokens as i32;
+        packed[ranges.slots.start + place] = row.slot as i32;
+        let table = batch.block_table(row);
+        let table = &table[..table.len().min(row.context_len.div_ceil(BLOCK_SIZE))];
+        let entries = &mut packed[ranges.block_tables.start + place * shape.blocks_per_row..][..table.len()];
+        entries.iter_mut().zip(table).for_each(|(entry, block)| *entry = *block as i32);
+    }
+    let sampled = &mut packed[ranges.sampled];
+    for (index, entry) in batch.sampled.iter().enumerate() {
+        let Some(place) = rows.iter().position(|row| *row == entry.row) else {
+            continue;
+        };
+        let row = &batch.rows[entry.row];
+        for (column, values) in SAMPLED_COLUMNS.iter().zip(sampled.chunks_exact_mut(shape.rows)) {
+            values[place] = match column {
+                SampledColumn::Slot => row.slot as i32,
+                SampledColumn::ContextLen => row.context_len as i32,
+                SampledColumn::PromptLen => entry.prompt_len as i32,
+                SampledColumn::IsSampled => 1,
+                SampledColumn::HeldBack(place) => entry.held_back.get(*place).copied().unwrap_or(-1),
+                SampledColumn::Parameter(input) => bits(batch.input(Input::Sampling(*input)), index),
+            };
+        }
+    }
+    packed
+}
+
+/// Makes the array that of another rank: nothing else differs.
+pub(super) fn set_rank(packed: &mut [i32], shape: StepShape, rank: usize) {
+    packed[shape.ranges().rank.start] = rank as i32;
+}
+
+/// `fingerprint` with an array, which is the same for all ranks.
+pub(super) fn fingerprint(fingerprint: Fingerprint, packed: &[i32], shape: StepShape) -> Fingerprint {
+    let rank = shape.ranges().rank;
+    let rest = packed[..rank.start].iter().chain(&packed[rank.end..]);
+    fingerprint.numbers(rest.map(|number| u64::from(number.cast_unsigned())))
+}
+
+fn bits(column: Column<'_>, index: usize) -> i32 {
+    match column {
+        Column::F32(values) => values[index].to_bits().cast_signed(),
+        Column::I32(values) => values[index],
+        Column::U32(values) => values[index].cast_signed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_of_ranks_are_the_same() {
+        let shape = StepShape { rows: 2, tokens_per_row: 1, blocks_per_row: 4 };
+        let of = |rank, token| {
+            let mut batch = Batch::default();
+            batch.push_row(1, 3, &[token], &[7]);
+            let mut packed = pack(&batch, &[0], shape);
+            set_rank(&mut packed, shape, rank);
+            assert_eq!(packed[shape.ranges().rank.start], rank as i32);
+            fingerprint(Fingerprint::default(), &packed, shape)
+        };
+        assert_eq!(of(0, 5), of(3, 5));
+        assert_ne!(of(0, 5), of(0, 6));
+    }
+}

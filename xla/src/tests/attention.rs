@@ -1,0 +1,175 @@
+//! Attention over the paged cache: decoding and reading prompts, every form of the heads, several chunks of context.
+//!
+//! Blocks that belong to nobody, and the ends of blocks behind a row's context, hold what is not a number: it must get nowhere.
+
+use backend::BLOCK_SIZE;
+use backend::Batch;
+use model::graph::AttentionSpec;
+use proptest::prelude::*;
+
+use super::case::layout;
+use super::*;
+use crate::stablehlo::{HeadForm, QUERY_TILE};
+
+/// Heads of one layer.
+#[derive(Debug, Clone, Copy)]
+struct Heads {
+    kv_heads: usize,
+    /// Query heads per KV head.
+    group: usize,
+    head_dim: usize,
+}
+
+/// What of the context is seen, and how well.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+}
+
+/// Tokens of the rows: those before the step, and those of it.
+type Lens = Vec<(usize, usize)>;
+
+fn heads() -> impl Strategy<Value = Heads> {
+    let head_dim = prop::sample::select(vec![4_usize, 8, 20]);
+    (1..4usize, 1..4usize, head_dim).prop_map(|(kv_heads, group, head_dim)| Heads { kv_heads, group, head_dim })
+}
+
+/// Half of the cases without any; windows shorter and longer than a block and than a chunk.
+fn bounds() -> impl Strategy<Value = Bounds> {
+    let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
+    (window, prop::option::of(0.5..4.0_f32)).prop_map(|(window, soft_cap)| Bounds { window, soft_cap })
+}
+
+fn forms() -> impl Strategy<Value = HeadForm> {
+    prop::sample::select(vec![HeadForm::Split, HeadForm::Wide])
+}
+
+/// A case of rows with these lengths, in a program for `bucket`; two rows of padding where it has room.
+fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
+    let Heads { kv_heads, group, head_dim } = heads;
+    let mut graph = Graph::default();
+    let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
+    let [k, v] = [1, 2].map(|index| tokens(&mut graph, index, &[kv_heads, head_dim]));
+    let Bounds { window, soft_cap } = bounds;
+    let attended = graph.paged_attention([q, k, v], AttentionSpec { layer: 0, scale: 0.5, window, soft_cap }).unwrap();
+    let graph = graph.finish(&[attended]);
+    let num_blocks = 3 + lens.iter().map(|(before, now)| (before + now).div_ceil(BLOCK_SIZE)).sum::<usize>();
+    let longest = lens.iter().map(|(before, now)| before + now).max().unwrap();
+    let mut blocks = numbers.permutation(num_blocks).into_iter().map(|block| block as u32);
+    let mut batch = Batch::default();
+    for (slot, (before, now)) in lens.iter().enumerate() {
+        let table: Vec<u32> = blocks.by_ref().take((before + now).div_ceil(BLOCK_SIZE)).collect();
+        batch.push_row(slot, *before, &vec![0; *now], &table);
+    }
+    let num_tokens: usize = lens.iter().map(|(_, now)| now).sum();
+    let mut case = Case::new(graph, batch, bucket, layout(lens.len(), num_blocks, longest.max(32)));
+    let array = |heads: usize, numbers: &mut Numbers| {
+        floats(&[num_tokens, heads, head_dim], numbers.short_floats(num_tokens * heads * head_dim))
+    };
+    case.arguments = vec![array(kv_heads * group, numbers), array(kv_heads, numbers), array(kv_heads, numbers)];
+    case.caches = vec![[(); 2].map(|()| cache(&case, heads, lens, numbers))];
+    case
+}
+
+/// Keys, or values, with numbers where rows have tokens before the step, and nothing of use elsewhere.
+fn cache(case: &Case, heads: Heads, lens: &Lens, numbers: &mut Numbers) -> Vec<f32> {
+    let Heads { kv_heads, head_dim, .. } = heads;
+    let len = case.layout.num_blocks * kv_heads * BLOCK_SIZE * head_dim;
+    let mut cache: Vec<f32> = (0..len).map(|_| numbers.one_of(&[f32::NAN, f32::INFINITY])).collect();
+    for (row, (before, _)) in case.batch.rows.iter().zip(lens) {
+        let table = case.batch.block_table(row);
+        for (position, head) in (0..*before).flat_map(|position| (0..kv_heads).map(move |head| (position, head))) {
+            let block = table[position / BLOCK_SIZE] as usize * kv_heads + head;
+            let vector = block * BLOCK_SIZE + position % BLOCK_SIZE;
+            cache[vector * head_dim..][..head_dim].copy_from_slice(&numbers.short_floats(head_dim));
+        }
+    }
+    cache
+}
+
+/// Products, exponentials and sums in another order, of numbers up to 2; a cache of short floats also rounds the weights, and
+/// the wide form rounds what it adds up, to 8 binary digits.
+fn tolerance(kv_dtype: DType) -> Tolerance {
+    let absolute = if kv_dtype == DType::F32 { 2e-5 } else { 3e-2 };
+    Tolerance::Close { relative: 0.0, absolute }
+}
+
+proptest! {
+    #![proptest_config(cases(10))]
+
+    #[test]
+    fn decoding_rows_attend_to_their_contexts(
+        heads in (heads(), bounds()),
+        form in forms(),
+        lens in prop::collection::vec(prop_oneof![0..40usize, 500..1200usize], 1..5),
+        kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Bf16]),
+        chunk_bytes in prop::sample::select(vec![16_usize << 20, 1 << 12]),
+        seed in any::<u64>(),
+    ) {
+        let lens: Lens = lens.into_iter().map(|before| (before, 1)).collect();
+        let mut case = case(heads, &lens, [lens.len() + 2, 1], &mut Numbers::new(seed));
+        (case.sizes.decode_heads, case.sizes.chunk_bytes, case.kv_dtype) = (form, chunk_bytes, kv_dtype);
+        case.check(&[tolerance(kv_dtype)]);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(8))]
+
+    #[test]
+    fn prompts_attend_to_their_contexts(
+        heads in (heads(), bounds()),
+        tokens_per_row in prop::sample::select(vec![32, QUERY_TILE, 2 * QUERY_TILE]),
+        lens in prop::collection::vec((prop_oneof![Just(0..1usize), Just(0..700)], 0.0..1.0f32), 1..4),
+        kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Bf16]),
+        chunk_bytes in prop::sample::select(vec![16_usize << 20, 1 << 12]),
+        seed in any::<u64>(),
+    ) {
+        let mut numbers = Numbers::new(seed);
+        let now = |share: f32| 1 + (share * tokens_per_row as f32) as usize % tokens_per_row;
+        let lens: Lens = lens.into_iter().map(|(before, share)| (numbers.below(before.end), now(share))).collect();
+        let mut case = case(heads, &lens, [lens.len().next_power_of_two(), tokens_per_row], &mut numbers);
+        (case.sizes.chunk_bytes, case.kv_dtype) = (chunk_bytes, kv_dtype);
+        case.check(&[tolerance(kv_dtype)]);
+    }
+}
+
+/// What one row has in its blocks and brings with it changes no bit of another row.
+#[test]
+fn nothing_of_a_row_gets_into_another() {
+    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8 };
+    let decodes =
+        [HeadForm::Split, HeadForm::Wide].map(|form| (form, [4, 1], vec![(600, 1), (20, 1), (3, 1), (333, 1)]));
+    let prompts = (HeadForm::Split, [4, 32], vec![(600, 32), (20, 9), (0, 3), (333, 30)]);
+    let all = decodes.into_iter().chain([prompts]);
+    let windows = [None, Some(30)];
+    for ((form, bucket, lens), window) in all.flat_map(|one| windows.map(|window| (one.clone(), window))) {
+        let bounds = Bounds { window, soft_cap: None };
+        let mut case = case((heads, bounds), &lens, bucket, &mut Numbers::new(9));
+        case.sizes.decode_heads = form;
+        let Some(clean) = case.on_xla() else {
+            return;
+        };
+        let num_tokens = lens[0].1;
+        let mut numbers = Numbers::new(10);
+        let mut spoil = |values: &mut [f32]| {
+            values.fill_with(|| numbers.one_of(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]));
+        };
+        for argument in &mut case.arguments {
+            let width: usize = argument.dims[1..].iter().product();
+            let Elements::F32(values) = &mut argument.elements else { panic!("queries, keys and values are floats") };
+            spoil(&mut values[..num_tokens * width]);
+        }
+        for block in case.batch.block_table(&case.batch.rows[0]) {
+            let size = heads.kv_heads * BLOCK_SIZE * heads.head_dim;
+            case.caches[0].iter_mut().for_each(|cache| spoil(&mut cache[*block as usize * size..][..size]));
+        }
+        let spoilt = case.on_xla().unwrap();
+        let others: Vec<usize> = (num_tokens..clean.outputs[0].dims[0]).collect();
+        let [clean, spoilt] = [&clean, &spoilt].map(|outcome| outcome.outputs[0].rows(&others));
+        let Elements::F32(values) = &clean.elements else { panic!("attention gives floats") };
+        assert!(values.iter().all(|value| value.is_finite()));
+        assert_eq!(clean, spoilt, "{form:?}");
+    }
+}

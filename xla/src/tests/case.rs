@@ -1,0 +1,421 @@
+//! A graph with everything that it reads, computed by the CPU backend and by a program on XLA-CPU.
+//!
+//! Doors: [`Case::new`], fields to fill, then [`Case::check`]. A step's tokens are ragged for one and padded for the other: a
+//! case is written as the batch says; padding is filled with what must not get anywhere.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use backend::{BLOCK_SIZE, StateLayout};
+use backend::{Batch, RowSampler};
+use cpu::oracle::{Array, Elements, Oracle};
+use model::graph::{AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, Value, WeightPart, WeightSpec};
+use model::weights::Checkpoint;
+use model_files::ModelFiles;
+use proto::SamplingParams;
+use safetensors::tensor::TensorView;
+
+use super::compare::{self, Tolerance};
+use super::rig::{self, Upload, float_bytes};
+use crate::bucket::blocks_per_row;
+use crate::stablehlo::{
+    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, cache_type, module,
+};
+use crate::step_input::{StepShape, pack, set_rank};
+use crate::token_input::{TokenInput, TokenSizes};
+
+/// Tokens that a row can report in these programs.
+pub(super) const TOP_TOKENS: usize = 16;
+
+/// What is computed, and from what.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) graph: Arc<Graph>,
+    pub(super) batch: Batch,
+    pub(super) layout: StateLayout,
+    pub(super) sizes: Sizes,
+    /// `[tokens, ..]` or `[rows, ..]` without padding, or of a fixed shape.
+    pub(super) arguments: Vec<Array>,
+    pub(super) weights: Vec<(WeightSpec, Vec<f32>)>,
+    /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, head_dim]`.
+    pub(super) caches: Vec<[Vec<f32>; 2]>,
+    /// Type of the device's keys and values.
+    pub(super) kv_dtype: DType,
+    /// `[num_slots, max_total_tokens]`
+    pub(super) history: Vec<i32>,
+    /// Whether the CPU backend computes `[rows]` at once too, as for prompt log-probabilities.
+    pub(super) runs_rows_together: bool,
+}
+
+/// What was computed, without padding.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) outputs: Vec<Array>,
+    pub(super) caches: Vec<[Vec<f32>; 2]>,
+    pub(super) history: Vec<i32>,
+}
+
+/// Heads and their size of one layer's keys and values.
+#[derive(Debug, Clone, Copy)]
+struct KvHeads {
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+/// The program of a case, with its arguments.
+struct Program {
+    text: String,
+    uploads: Vec<Upload>,
+    num_donated: usize,
+}
+
+/// A batch of `num_rows` rows that read one token each and sample.
+pub(super) fn plain_batch(graph: &Arc<Graph>, num_rows: usize) -> Batch {
+    let mut batch = Batch::default();
+    for slot in 0..num_rows {
+        let row = batch.push_row(slot, 0, &[0], &[0]);
+        batch.push_sampled(row, 1, &greedy(graph));
+    }
+    batch
+}
+
+/// A row that samples with `graph`.
+pub(super) fn greedy(graph: &Arc<Graph>) -> RowSampler {
+    RowSampler { params: Arc::new(SamplingParams::greedy()), graph: Arc::clone(graph), eos_token_ids: Arc::default() }
+}
+
+/// State for `num_slots` rows of at most `max_total_tokens`.
+pub(super) fn layout(num_slots: usize, num_blocks: usize, max_total_tokens: usize) -> StateLayout {
+    StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: max_total_tokens }
+}
+
+impl Case {
+    /// A case of `batch` in a program for `rows` rows of `tokens_per_row`, on state of zeroes.
+    pub(super) fn new(
+        graph: Arc<Graph>,
+        batch: Batch,
+        [rows, tokens_per_row]: [usize; 2],
+        layout: StateLayout,
+    ) -> Self {
+        let StateLayout { num_slots, num_blocks, max_total_tokens, .. } = layout;
+        let sizes = Sizes {
+            rows,
+            tokens_per_row,
+            blocks_per_row: blocks_per_row(max_total_tokens),
+            num_slots,
+            max_total_tokens,
+            top_tokens: TOP_TOKENS,
+            num_devices: 1,
+            decode_heads: HeadForm::Split,
+            chunk_bytes: 16 << 20,
+        };
+        let cache = |KvHeads { kv_heads, head_dim }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * head_dim];
+        let caches = kv_heads(&graph).into_iter().map(|heads| [cache(heads), cache(heads)]).collect();
+        let history = vec![0; num_slots * max_total_tokens];
+        Self {
+            graph,
+            batch,
+            layout,
+            sizes,
+            arguments: Vec::new(),
+            weights: Vec::new(),
+            caches,
+            kv_dtype: DType::F32,
+            history,
+            runs_rows_together: false,
+        }
+    }
+
+    /// Pure operations of `num_rows` rows, or tokens, with two rows of padding behind them.
+    pub(super) fn plain(graph: Arc<Graph>, num_rows: usize, arguments: Vec<Array>) -> Self {
+        let batch = plain_batch(&graph, num_rows);
+        let case = Self::new(graph, batch, [num_rows + 2, 1], layout(num_rows, 1, BLOCK_SIZE));
+        Self { arguments, ..case }
+    }
+
+    /// The same without padding.
+    pub(super) fn unpadded(mut self) -> Self {
+        self.sizes.rows = self.batch.rows.len();
+        self
+    }
+
+    /// Compares the outputs of the two, each with its tolerance, and all that they leave behind, exactly.
+    pub(super) fn check(&self, tolerances: &[Tolerance]) {
+        let expected = self.on_candle();
+        let Some(actual) = self.on_xla() else {
+            return;
+        };
+        self.compare(&actual, &expected, tolerances);
+    }
+
+    /// Compares an outcome on the device with the oracle's.
+    pub(super) fn compare(&self, actual: &Outcome, expected: &Outcome, tolerances: &[Tolerance]) {
+        assert_eq!(tolerances.len(), expected.outputs.len(), "a tolerance for each output");
+        for (index, tolerance) in tolerances.iter().enumerate() {
+            let what = format!("output {index} of\n{}", self.graph);
+            compare::arrays(&actual.outputs[index], &expected.outputs[index], tolerance, &what);
+        }
+        for (actual, expected) in actual.caches.iter().flatten().zip(expected.caches.iter().flatten()) {
+            compare::floats(actual, expected, &Tolerance::Exact, "keys or values");
+        }
+        assert_eq!(actual.history, expected.history, "token history");
+    }
+
+    /// What the CPU backend makes of it.
+    pub(super) fn on_candle(&self) -> Outcome {
+        let directory = tempfile::tempdir().unwrap();
+        let checkpoint = (!self.weights.is_empty()).then(|| checkpoint(&self.weights, directory.path()));
+        let oracle = Oracle::new(&self.graph, checkpoint.as_ref(), self.layout);
+        self.caches.iter().enumerate().for_each(|(layer, [k, v])| oracle.set_cache(layer, [k, v]));
+        oracle.set_history(&self.history);
+        let has_rows = self.graph.nodes().iter().any(|node| node.shape.dims().contains(&Dim::Rows));
+        let outputs = if has_rows && !self.runs_rows_together {
+            let rows = oracle.run_rows(&self.batch, &self.arguments);
+            let stack = |(index, output): (usize, &Value)| {
+                let has_top_tokens = self.graph.node(*output).shape.dims().contains(&Dim::TopTokens);
+                stack(rows.iter().map(|row| if has_top_tokens { filled(&row[index]) } else { row[index].clone() }))
+            };
+            self.graph.outputs().iter().enumerate().map(stack).collect()
+        } else {
+            oracle.run(&self.batch, &self.arguments)
+        };
+        let caches = (0..self.caches.len()).map(|layer| oracle.cache(layer)).collect();
+        Outcome { outputs, caches, history: oracle.history() }
+    }
+
+    /// What the program makes of it on XLA-CPU, if that is there.
+    pub(super) fn on_xla(&self) -> Option<Outcome> {
+        let rig = rig::rig()?;
+        let Program { text, num_donated, .. } = self.program(0);
+        let uploads: Vec<Vec<Upload>> = (0..self.sizes.num_devices).map(|rank| self.program(rank).uploads).collect();
+        let results = rig.run(&text, &uploads, num_donated);
+        let mut outcomes = results.into_iter().map(|results| self.outcome(results, num_donated));
+        let first = outcomes.next()?;
+        // Ranks that share a model know the same after each collective.
+        outcomes.for_each(|other| assert_eq!(other, first));
+        Some(first)
+    }
+
+    /// What one device answers, without padding.
+    fn outcome(&self, mut results: Vec<Array>, num_donated: usize) -> Outcome {
+        let outputs = results.split_off(num_donated);
+        let Elements::I32(history) = results.pop().unwrap().elements else { panic!("the history has tokens") };
+        let mut caches = Vec::new();
+        for (pair, heads) in results.chunks_exact(2).zip(kv_heads(&self.graph)) {
+            let cache = |cache: &Array| match &cache.elements {
+                Elements::F32(values) => swap_heads(values, heads, Swap::FromDevice),
+                other => panic!("keys and values are floats, not {other:?}"),
+            };
+            caches.push([cache(&pair[0]), cache(&pair[1])]);
+        }
+        let shapes = self.graph.outputs().iter().map(|output| &self.graph.node(*output).shape);
+        let outputs = outputs.iter().zip(shapes).map(|(output, shape)| match self.places(shape) {
+            Some((places, _)) => output.rows(&places),
+            None => output.clone(),
+        });
+        Outcome { outputs: outputs.collect(), caches, history }
+    }
+
+    /// The program, with the arguments of the device number `rank`.
+    fn program(&self, rank: usize) -> Program {
+        let Sizes { rows, tokens_per_row, blocks_per_row, .. } = self.sizes;
+        let shape = StepShape { rows, tokens_per_row, blocks_per_row };
+        let mut uploads = Vec::new();
+        let mut add = |upload: Upload| {
+            uploads.push(upload);
+            Emitter::argument(uploads.len() - 1, uploads[uploads.len() - 1].ty.clone())
+        };
+        let mut caches: Vec<[Tensor; 2]> = Vec::new();
+        for (pair, heads) in self.caches.iter().zip(kv_heads(&self.graph)) {
+            let ty = cache_type(self.layout.num_blocks, heads.kv_heads * heads.head_dim, self.kv_dtype);
+            let cache = |values| Upload::floats(&swap_heads(values, heads, Swap::ToDevice), ty.clone());
+            caches.push([add(cache(&pair[0])), add(cache(&pair[1]))]);
+        }
+        let history =
+            add(Upload::of(&Array { dims: vec![self.history.len()], elements: Elements::I32(self.history.clone()) }));
+        let num_donated = 2 * caches.len() + 1;
+        let order: Vec<usize> = (0..self.batch.rows.len()).collect();
+        let mut packed = pack(&self.batch, &order, shape);
+        set_rank(&mut packed, shape, rank);
+        let packed = add(Upload::of(&Array { dims: vec![packed.len()], elements: Elements::I32(packed) }));
+        let token_sizes = TokenSizes { rows, vocab_size: masked_vocab(&self.graph) };
+        let token_inputs = TokenInput::ALL.map(|input| {
+            let numbers = input.pack(&self.batch, &order, token_sizes).unwrap_or_else(|| input.neutral(token_sizes));
+            add(Upload::of(&Array { dims: input.dims(token_sizes).to_vec(), elements: Elements::I32(numbers) }))
+        });
+        let arguments: Vec<Tensor> = self
+            .arguments
+            .iter()
+            .enumerate()
+            .map(|(index, array)| add(Upload::of(&self.padded(index, array))))
+            .collect();
+        let weights: HashMap<String, Tensor> = self
+            .weights
+            .iter()
+            .map(|(spec, values)| {
+                let arrays = Upload::weight(spec, &part(spec, values, rank));
+                (spec.name.clone(), Tensor::weight(arrays.into_iter().map(&mut add)))
+            })
+            .collect();
+        let mut emitter = Emitter::default();
+        let (inputs, columns) = RowInputs::unpack(&mut emitter, &packed, shape);
+        let token_inputs = token_inputs.to_vec();
+        let sampled = Some(SampledInputs::unpack(&mut emitter, &columns, token_inputs));
+        let (sizes, rows, history) = (self.sizes, Some(inputs), Some(history));
+        let mut lowering = Lowering { emitter, sizes, weights, rows, sampled, history, caches };
+        let outputs = lowering.lower(&self.graph, &arguments);
+        let Lowering { emitter, history, caches, .. } = lowering;
+        let results: Vec<Tensor> = caches.into_iter().flatten().chain(history).chain(outputs).collect();
+        let parameter = |(index, upload): (usize, &Upload)| {
+            let ty = upload.ty.clone();
+            if index < num_donated { Parameter::donated(ty, index) } else { Parameter::kept(ty) }
+        };
+        let parameters: Vec<Parameter> = uploads.iter().enumerate().map(parameter).collect();
+        Program { text: module("case", self.sizes.num_devices, &parameters, emitter, &results), uploads, num_donated }
+    }
+
+    /// An argument as the device gets it.
+    fn padded(&self, index: usize, array: &Array) -> Array {
+        let is_it = |op: &Op| matches!(op, Op::Argument(known) if *known == index);
+        let node = self.graph.nodes().iter().find(|node| is_it(&node.op)).expect("the graph has the argument");
+        match self.places(&node.shape) {
+            Some((places, len)) => spread(array, &places, len),
+            None => array.clone(),
+        }
+    }
+
+    /// Where the device has the tokens, or rows, of a value of `shape`, and how many it has; `None` for other values.
+    fn places(&self, shape: &Shape) -> Option<(Vec<usize>, usize)> {
+        let Sizes { rows, tokens_per_row, .. } = self.sizes;
+        let tokens = |(place, row): (usize, &backend::BatchRow)| {
+            let start = place * tokens_per_row;
+            start..start + row.num_tokens
+        };
+        match shape.dims().first() {
+            Some(Dim::Tokens) => {
+                Some((self.batch.rows.iter().enumerate().flat_map(tokens).collect(), rows * tokens_per_row))
+            }
+            Some(Dim::Rows) => Some((self.batch.sampled.iter().map(|sampled| sampled.row).collect(), rows)),
+            Some(Dim::Fixed(_) | Dim::TopTokens) | None => None,
+        }
+    }
+}
+
+/// A direction between the two layouts of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Swap {
+    /// From `[num_blocks, kv_heads, block_size, head_dim]` to `[num_blocks, block_size, kv_heads * head_dim]`.
+    ToDevice,
+    FromDevice,
+}
+
+fn swap_heads(values: &[f32], heads: KvHeads, swap: Swap) -> Vec<f32> {
+    let KvHeads { kv_heads, head_dim } = heads;
+    let mut swapped = vec![0.0; values.len()];
+    let vectors = values.len() / head_dim;
+    for vector in 0..vectors {
+        let (block, inside) = (vector / (kv_heads * BLOCK_SIZE), vector % (kv_heads * BLOCK_SIZE));
+        let (head, offset) = (inside / BLOCK_SIZE, inside % BLOCK_SIZE);
+        let on_device = block * kv_heads * BLOCK_SIZE + offset * kv_heads + head;
+        let (from, to) = if swap == Swap::ToDevice { (vector, on_device) } else { (on_device, vector) };
+        swapped[to * head_dim..][..head_dim].copy_from_slice(&values[from * head_dim..][..head_dim]);
+    }
+    swapped
+}
+
+/// The vocabulary that masks are for; any where there are none.
+fn masked_vocab(graph: &Graph) -> usize {
+    let vocab_size = |op: &Op| if let Op::IsAllowed { vocab_size } = op { Some(*vocab_size) } else { None };
+    graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
+}
+
+/// Heads of each layer's keys, by layer.
+fn kv_heads(graph: &Graph) -> Vec<KvHeads> {
+    let mut layers = Vec::new();
+    for node in graph.nodes() {
+        if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
+            let [_, Dim::Fixed(kv_heads), Dim::Fixed(head_dim)] = *graph.node(node.operands[1]).shape.dims() else {
+                panic!("keys are [tokens, kv_heads, head_dim]");
+            };
+            assert_eq!(layer, layers.len(), "layers in order");
+            layers.push(KvHeads { kv_heads, head_dim });
+        }
+    }
+    layers
+}
+
+/// The part of a weight that one rank has.
+fn part(spec: &WeightSpec, values: &[f32], rank: usize) -> Vec<f32> {
+    let WeightPart { dim, start, len, padding } = spec.part(rank);
+    let size = spec.shape[dim];
+    let width: usize = spec.shape[dim + 1..].iter().product();
+    let own = |block: &[f32]| [&block[start * width..][..len * width], &vec![0.0; padding * width]].concat();
+    values.chunks_exact(size * width).flat_map(own).collect()
+}
+
+/// The rows of `array` at `places` of `len`; between them what spoils everything that it gets into.
+fn spread(array: &Array, places: &[usize], len: usize) -> Array {
+    fn place<T: Copy>(elements: &[T], places: &[usize], [width, len]: [usize; 2], spoiler: T) -> Vec<T> {
+        let mut spread = vec![spoiler; width * len];
+        for (row, place) in elements.chunks_exact(width).zip(places) {
+            spread[place * width..][..width].copy_from_slice(row);
+        }
+        spread
+    }
+    let sizes = [array.dims[1..].iter().product(), len];
+    let elements = match &array.elements {
+        Elements::F32(elements) => Elements::F32(place(elements, places, sizes, f32::NAN)),
+        Elements::I32(elements) => Elements::I32(place(elements, places, sizes, i32::MAX)),
+        Elements::U32(elements) => Elements::U32(place(elements, places, sizes, u32::MAX)),
+        Elements::Bool(elements) => Elements::Bool(place(elements, places, sizes, true)),
+    };
+    Array { dims: [&[len], &array.dims[1..]].concat(), elements }
+}
+
+/// Results of single rows as one array.
+fn stack(mut rows: impl Iterator<Item = Array>) -> Array {
+    let mut stacked = rows.next().expect("a case has rows");
+    if stacked.dims.is_empty() {
+        // A scalar is the same for all rows.
+        return stacked;
+    }
+    for row in rows {
+        stacked.dims[0] += row.dims[0];
+        match (&mut stacked.elements, row.elements) {
+            (Elements::F32(all), Elements::F32(more)) => all.extend(more),
+            (Elements::I32(all), Elements::I32(more)) => all.extend(more),
+            (Elements::U32(all), Elements::U32(more)) => all.extend(more),
+            (Elements::Bool(all), Elements::Bool(more)) => all.extend(more),
+            (all, more) => panic!("{all:?} and {more:?} are of different types"),
+        }
+    }
+    stacked
+}
+
+/// Top tokens `[1, n]` cut and filled as on a device.
+fn filled(row: &Array) -> Array {
+    let Elements::I32(ids) = &row.elements else {
+        assert_eq!(row.dims, [1, TOP_TOKENS], "what stands beside top tokens");
+        return row.clone();
+    };
+    let filled = ids.iter().copied().chain(std::iter::repeat(-1)).take(TOP_TOKENS);
+    Array { dims: vec![1, TOP_TOKENS], elements: Elements::I32(filled.collect()) }
+}
+
+/// Writes `weights` to `directory` and opens them as a checkpoint.
+fn checkpoint(weights: &[(WeightSpec, Vec<f32>)], directory: &std::path::Path) -> Checkpoint {
+    let bytes: Vec<Vec<u8>> = weights.iter().map(|(spec, values)| float_bytes(values, spec.dtype)).collect();
+    let views = weights.iter().zip(&bytes).map(|((spec, _), bytes)| {
+        let dtype = match spec.dtype {
+            DType::F16 => safetensors::Dtype::F16,
+            DType::Bf16 => safetensors::Dtype::BF16,
+            DType::F32 => safetensors::Dtype::F32,
+            DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+                unreachable!("weights are floats")
+            }
+        };
+        (spec.name.as_str(), TensorView::new(dtype, spec.shape.clone(), bytes).unwrap())
+    });
+    std::fs::write(directory.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    Checkpoint::open(&ModelFiles::open(directory.to_str().unwrap()).unwrap(), Quantization::None).unwrap()
+}

@@ -1,0 +1,179 @@
+//! Two devices that share a model: what they compute together is what one computes alone.
+//!
+//! The graph of a rank has its parts of the weights and the collectives; that of the oracle has the whole weights.
+
+use std::sync::Arc;
+
+use backend::Batch;
+use proptest::prelude::*;
+
+use super::case::layout;
+use super::rig::NUM_DEVICES;
+use super::*;
+
+/// A weight that ranks share.
+fn shared(name: &str, shape: [usize; 2], partition: Partition, world_size: usize) -> WeightSpec {
+    WeightSpec { partition, world_size, ..weight(name, &shape, DType::F32) }
+}
+
+/// Checks the graph that `build` makes for two ranks against the one for a rank alone. Both have the `weights` of the latter.
+pub(super) fn check(
+    build: &dyn Fn(usize) -> (Arc<Graph>, Vec<WeightSpec>),
+    (batch, bucket): (impl Fn() -> Batch, [usize; 2]),
+    arguments: &[Array],
+    numbers: &mut Numbers,
+    tolerances: &[Tolerance],
+) {
+    let weights = &mut |spec: &WeightSpec| numbers.short_floats(spec.shape.iter().product());
+    check_with(build, (batch, bucket), arguments, weights, tolerances);
+}
+
+/// [`check`] with weights of their own.
+fn check_with(
+    build: &dyn Fn(usize) -> (Arc<Graph>, Vec<WeightSpec>),
+    (batch, bucket): (impl Fn() -> Batch, [usize; 2]),
+    arguments: &[Array],
+    weights: &mut dyn FnMut(&WeightSpec) -> Vec<f32>,
+    tolerances: &[Tolerance],
+) {
+    let world_size = NUM_DEVICES as usize;
+    let (whole, specs) = build(1);
+    let (parts, part_specs) = build(world_size);
+    let new = |graph| Case::new(graph, batch(), bucket, layout(bucket[0], 1, 16));
+    let [mut whole, mut parts] = [whole, parts].map(new);
+    for (spec, part_spec) in specs.into_iter().zip(part_specs) {
+        let values = weights(&spec);
+        whole.weights.push((spec, values.clone()));
+        parts.weights.push((part_spec, values));
+    }
+    whole.arguments = arguments.to_vec();
+    parts.arguments = arguments.to_vec();
+    parts.sizes.num_devices = world_size;
+    let expected = whole.on_candle();
+    if let Some(actual) = parts.on_xla() {
+        parts.compare(&actual, &expected, tolerances);
+    }
+}
+
+pub(super) fn rows_of_one_token(num_rows: usize, ids: &[i32]) -> Batch {
+    let mut batch = Batch::default();
+    (0..num_rows).for_each(|slot| _ = batch.push_row(slot, 0, &[ids[slot]], &[0]));
+    batch
+}
+
+proptest! {
+    #![proptest_config(cases(3))]
+
+    #[test]
+    fn parts_of_inputs_are_summed([n, size, features] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+        let build = |world_size: usize| {
+            let mut graph = Graph::default();
+            let specs = vec![
+                shared("up", [features, size], Partition::Column, world_size),
+                shared("down", [size, features], Partition::Row, world_size),
+            ];
+            let x = tokens(&mut graph, 0, &[size]);
+            let [up, down] = [0, 1].map(|index| graph.weight(&specs[index]));
+            let hidden = graph.linear(x, up, None).unwrap();
+            let summand = graph.linear(hidden, down, None).unwrap();
+            let sum = if world_size == 1 { summand } else { graph.all_reduce(summand).unwrap() };
+            (graph.finish(&[sum]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let x = floats(&[n, size], numbers.short_floats(n * size));
+        let batch = || rows_of_one_token(n, &vec![0; n]);
+        // Two sums of f32 in another order, of products up to 2 · 4 · size.
+        let tolerance = Tolerance::Close { relative: 1e-6, absolute: 1e-5 * (size * features) as f32 };
+        check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[tolerance]);
+    }
+
+    #[test]
+    fn parts_of_outputs_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+        let build = |world_size: usize| {
+            let mut graph = Graph::default();
+            let specs = vec![shared("head", [vocab_size, size], Partition::Vocab, world_size)];
+            let x = tokens(&mut graph, 0, &[size]);
+            let head = graph.weight(&specs[0]);
+            let part = graph.linear(x, head, None).unwrap();
+            if world_size == 1 {
+                return (graph.finish(&[part]), specs);
+            }
+            let padded = graph.all_gather(part, world_size).unwrap();
+            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            (graph.finish(&[joined]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let x = floats(&[n, size], numbers.short_floats(n * size));
+        let batch = || rows_of_one_token(n, &vec![0; n]);
+        // Sums of multiples of 2^-12 below 2^10 are exact in any order.
+        check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[Tolerance::Exact]);
+    }
+
+    /// Each device has the scales of its outputs, and rounds all of x as one device does.
+    #[test]
+    fn parts_of_integers_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+        let build = |world_size: usize| {
+            let mut graph = Graph::default();
+            let specs = vec![integers_of(shared("head", [vocab_size, size], Partition::Vocab, world_size))];
+            let (head, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
+            let summand = graph.embedding(head, ids).unwrap();
+            let hidden = if world_size == 1 { summand } else { graph.all_reduce(summand).unwrap() };
+            let part = graph.linear(hidden, head, None).unwrap();
+            if world_size == 1 {
+                return (graph.finish(&[hidden, part]), specs);
+            }
+            let padded = graph.all_gather(part, world_size).unwrap();
+            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            (graph.finish(&[hidden, joined]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let ids = numbers.indices(n, vocab_size);
+        let batch = || rows_of_one_token(n, &ids);
+        let logits = Tolerance::Close { relative: 1e-6, absolute: 2e-6 * size as f32 };
+        check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact, logits]);
+    }
+
+    /// Of floats of a byte times a power of two nothing is lost: the oracle computes with the floats themselves.
+    #[test]
+    fn parts_of_floats_of_a_byte_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
+        let build = |world_size: usize| {
+            let mut graph = Graph::default();
+            let rounding = (world_size > 1).then_some(Rounding::Fp8);
+            let specs = vec![WeightSpec { rounding, ..shared("head", [vocab_size, size], Partition::Vocab, world_size) }];
+            let (head, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
+            let x = tokens(&mut graph, 0, &[size]);
+            let summand = graph.embedding(head, ids).unwrap();
+            let part = graph.linear(x, head, None).unwrap();
+            if world_size == 1 {
+                return (graph.finish(&[summand, part]), specs);
+            }
+            let hidden = graph.all_reduce(summand).unwrap();
+            let padded = graph.all_gather(part, world_size).unwrap();
+            let joined = graph.first_columns(padded, vocab_size).unwrap();
+            (graph.finish(&[hidden, joined]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let x = floats(&[n, size], numbers.floats_of_a_byte(n, size));
+        let ids = numbers.indices(n, vocab_size);
+        let batch = || rows_of_one_token(n, &ids);
+        let weights = &mut |_: &WeightSpec| numbers.floats_of_a_byte(vocab_size, size);
+        check_with(&build, (batch, [n + 1, 1]), &[x], weights, &[Tolerance::Exact, Tolerance::Exact]);
+    }
+
+    #[test]
+    fn each_id_is_in_one_part_of_a_table(n in 1..20usize, [vocab_size, size] in prop::array::uniform2(1..30usize), seed in any::<u64>()) {
+        let build = |world_size: usize| {
+            let mut graph = Graph::default();
+            let specs = vec![shared("table", [vocab_size, size], Partition::Vocab, world_size)];
+            let (table, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
+            let part = graph.embedding(table, ids).unwrap();
+            let hidden = if world_size == 1 { part } else { graph.all_reduce(part).unwrap() };
+            (graph.finish(&[hidden]), specs)
+        };
+        let mut numbers = Numbers::new(seed);
+        let ids = numbers.indices(n, vocab_size);
+        let batch = || rows_of_one_token(n, &ids);
+        // A number and a zero.
+        check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact]);
+    }
+}

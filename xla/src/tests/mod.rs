@@ -1,0 +1,144 @@
+//! Every operation on XLA-CPU beside the CPU backend, over random shapes and data; and the programs' text.
+//!
+//! A [`case`](Case) is a small graph with its step. It runs on both backends, with padding that spoils what it gets into;
+//! outputs are compared with a tolerance that the test explains, caches and history exactly. [`test_of`] stops compiling when an
+//! operation is added: it then needs its test here.
+
+mod attention;
+mod case;
+mod collectives;
+mod compare;
+mod elementwise;
+mod experts;
+mod history;
+mod model_ops;
+mod numbers;
+mod rig;
+mod rows;
+mod selection;
+mod text;
+mod tokens;
+
+use cpu::oracle::{Array, Elements};
+use model::graph::{
+    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Op, Partition, Rounding, RouterSpec, Shape, Source,
+    TokenScope, Unary, Value, WeightSpec,
+};
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+
+use case::Case;
+use compare::Tolerance;
+use numbers::Numbers;
+
+/// Few cases, each of which compiles a program, and few attempts to make a failing one smaller.
+fn cases(cases: u32) -> Config {
+    Config { cases, failure_persistence: None, max_shrink_iters: 24, ..Config::default() }
+}
+
+/// The test that compares this operation with the CPU backend's.
+fn test_of(op: &Op) -> &'static str {
+    match op {
+        Op::Input(Input::TokenIds | Input::Positions) => "tokens_and_their_arguments_pass_through",
+        Op::Input(Input::Sampling(_)) => "sampling_inputs_and_row_arguments_pass_through",
+        Op::Argument(_) | Op::Constant(_) | Op::Reshape => "tokens_and_their_arguments_pass_through",
+        Op::Weight(_) | Op::Linear => "linear_layers",
+        Op::CurrentTokens => "current_tokens_are_read_and_noted",
+        Op::Embedding => "embeddings_are_rows_of_the_table",
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } => "norms",
+        Op::Rotary(_) => "rotary_turns",
+        Op::PagedAttention(_) => "prompts_attend_to_their_contexts",
+        Op::Activate(_) | Op::Gated(_) => "activations",
+        Op::Route(_) => "routes",
+        Op::Experts(_) => "experts_of_two_devices",
+        Op::AllReduce => "parts_of_inputs_are_summed",
+        Op::AllGather => "parts_of_outputs_are_joined",
+        Op::AddBias | Op::ScaleColumns => "biases_and_sums",
+        Op::FirstColumns => "parts_of_outputs_are_joined",
+        Op::Unary(Unary::Negate | Unary::Abs | Unary::Exp) => "functions_of_elements",
+        Op::Unary(Unary::ReciprocalRoot) => "biases_and_sums",
+        Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide) => "functions_of_elements",
+        Op::Less | Op::Select => "functions_of_elements",
+        Op::SumColumns | Op::LogSoftmax => "sums_and_log_probabilities",
+        Op::ArgMax => "the_best_is_the_lowest_of_equals",
+        Op::GatherColumns => "columns_are_picked",
+        Op::KthLargest => "the_kth_largest",
+        Op::MassThreshold => "thresholds_of_a_mass",
+        Op::TokenCounts { scope: TokenScope::Context | TokenScope::Generated, vocab_size: _ } => "tokens_are_counted",
+        Op::HeldBack { vocab_size: _ } => "tokens_are_held_back",
+        Op::AddLogitBias => "biases_are_added",
+        Op::IsAllowed { vocab_size: _ } => "masks_are_bits",
+        Op::Uniform => "random_numbers_have_the_same_bits",
+        Op::ContextUniform { vocab_size: _ } => "numbers_of_contexts_have_the_same_bits",
+        Op::InverseCdf => "draws_of_exact_sums",
+        Op::TopTokens => "top_tokens_are_in_order",
+        Op::AppendToken => "sampled_tokens_are_noted",
+    }
+}
+
+/// The operations of real graphs all have a test that exists.
+#[test]
+fn tests_of_operations_exist() {
+    let sources = [
+        include_str!("attention.rs"),
+        include_str!("collectives.rs"),
+        include_str!("elementwise.rs"),
+        include_str!("experts.rs"),
+        include_str!("history.rs"),
+        include_str!("model_ops.rs"),
+        include_str!("rows.rs"),
+        include_str!("selection.rs"),
+        include_str!("tokens.rs"),
+    ];
+    let graphs = text::graphs();
+    let mut ops: Vec<Op> = graphs.iter().flat_map(|graph| graph.nodes()).map(|node| node.op.clone()).collect();
+    ops.extend([Op::AllReduce, Op::AllGather, Op::AddBias, Op::FirstColumns, Op::ScaleColumns]);
+    ops.extend([Op::LayerNorm { eps: 0.0, offset: 0.0 }, Op::Activate(Activation::Gelu)]);
+    ops.push(Op::Unary(Unary::ReciprocalRoot));
+    ops.push(Op::Route(RouterSpec { num_chosen: 1, is_normalised: true }));
+    ops.push(Op::Experts(ExpertsSpec { num_chosen: 1, activation: Activation::Silu }));
+    for op in ops {
+        let declaration = format!("fn {}(", test_of(&op));
+        assert!(sources.iter().any(|source| source.contains(&declaration)), "{}: no {declaration}", op.name());
+    }
+}
+
+/// The weight as integers of 8 bits.
+fn integers_of(spec: WeightSpec) -> WeightSpec {
+    WeightSpec { rounding: Some(Rounding::Int8), ..spec }
+}
+
+/// What the CPU rounds to as well.
+fn any_rounding() -> impl Strategy<Value = Rounding> {
+    prop::sample::select(vec![Rounding::Int8, Rounding::Int4])
+}
+
+/// An argument of tokens, `[tokens, sizes..]`.
+fn tokens(graph: &mut Graph, index: usize, sizes: &[usize]) -> Value {
+    graph.argument(index, leading(Dim::Tokens, sizes), DType::F32)
+}
+
+/// An argument of rows, `[rows, sizes..]`.
+fn rows(graph: &mut Graph, index: usize, sizes: &[usize], dtype: DType) -> Value {
+    graph.argument(index, leading(Dim::Rows, sizes), dtype)
+}
+
+fn leading(first: Dim, sizes: &[usize]) -> Shape {
+    Shape::new([first].into_iter().chain(sizes.iter().copied().map(Dim::Fixed)).collect::<Vec<_>>())
+}
+
+fn floats(dims: &[usize], values: Vec<f32>) -> Array {
+    assert_eq!(values.len(), dims.iter().product::<usize>());
+    Array { dims: dims.to_vec(), elements: Elements::F32(values) }
+}
+
+fn integers(dims: &[usize], values: Vec<i32>) -> Array {
+    assert_eq!(values.len(), dims.iter().product::<usize>());
+    Array { dims: dims.to_vec(), elements: Elements::I32(values) }
+}
+
+fn weight(name: &str, shape: &[usize], dtype: DType) -> WeightSpec {
+    let partition = Partition::Replicated;
+    let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
+    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }
+}

@@ -1,0 +1,131 @@
+//! XLA-CPU for the tests: one client with two devices per test process; texts in, arrays out.
+//!
+//! Door: [`rig`]. Without the plugin it says so and tests pass, unless `HILO_REQUIRE_PLUGINS=1` promises it.
+
+use std::sync::OnceLock;
+
+use cpu::oracle::{Array, Elements};
+use devices::plugins::PluginKind;
+use devices::plugins::testing::plugin_path;
+use half::{bf16, f16};
+use model::graph::{DType, WeightSpec};
+use pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, HostSlice, Plugin, Value};
+
+use crate::launch_id;
+use crate::platform::Platform;
+use crate::rounded_rows::RoundedRows;
+use crate::stablehlo::Type;
+use crate::weights::{arrays, element_type};
+
+/// Devices of the client.
+pub(super) const NUM_DEVICES: i64 = 2;
+
+/// The client of this process.
+#[derive(Debug)]
+pub(super) struct Rig {
+    client: Client,
+}
+
+/// A tensor as it goes to a device.
+#[derive(Debug, Clone)]
+pub(super) struct Upload {
+    pub(super) ty: Type,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The rig, or `None` where there is no plugin.
+pub(super) fn rig() -> Option<&'static Rig> {
+    static RIG: OnceLock<Option<Rig>> = OnceLock::new();
+    let open = || {
+        let plugin = Plugin::open(&plugin_path(PluginKind::Cpu)?).unwrap();
+        let client = Client::new(&plugin, &[("cpu_device_count", Value::I64(NUM_DEVICES))]).unwrap();
+        Some(Rig { client })
+    };
+    RIG.get_or_init(open).as_ref()
+}
+
+impl Rig {
+    /// Compiles `text` for as many devices as there are lists of arguments, and answers the results of each. The first
+    /// `num_donated` arguments are given away.
+    pub(super) fn run(&self, text: &str, arguments: &[Vec<Upload>], num_donated: usize) -> Vec<Vec<Array>> {
+        let devices = &self.client.addressable_devices()[..arguments.len()];
+        let ids: Vec<i64> = devices.iter().map(Device::id).collect();
+        let executable =
+            self.client.compile(text.as_bytes(), &Platform::of(devices::Device::XlaCpu).unwrap().compile_options(&ids));
+        let executable = executable.unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let upload = |upload: &Upload, device: &Device| {
+            let slice = HostSlice::new(element_type(upload.ty.dtype), &upload.ty.dims, &upload.bytes).unwrap();
+            self.client.upload(slice, device).unwrap()
+        };
+        let upload_all = |(uploads, device): (&Vec<Upload>, &Device)| {
+            let mut kept: Vec<Buffer> = uploads.iter().map(|argument| upload(argument, device)).collect();
+            let donated: Vec<Buffer> = kept.drain(..num_donated).collect();
+            (donated, kept)
+        };
+        let (donated, kept): (Vec<_>, Vec<_>) = arguments.iter().zip(devices).map(upload_all).unzip();
+        let lists = donated.into_iter().zip(&kept).map(|(donated, kept)| {
+            donated.into_iter().map(Argument::Donate).chain(kept.iter().map(Argument::Keep)).collect()
+        });
+        let options = ExecuteOptions { launch_id: launch_id::next(), device: None };
+        let execution = executable.execute(lists.collect(), &options).unwrap();
+        execution.outputs.iter().map(|outputs| outputs.iter().map(download).collect()).collect()
+    }
+}
+
+impl Upload {
+    /// An array that stays.
+    pub(super) fn of(array: &Array) -> Self {
+        let (dtype, bytes) = match &array.elements {
+            Elements::F32(elements) => (DType::F32, elements.iter().flat_map(|x| x.to_le_bytes()).collect()),
+            Elements::I32(elements) => (DType::I32, elements.iter().flat_map(|x| x.to_le_bytes()).collect()),
+            Elements::U32(elements) => (DType::U32, elements.iter().flat_map(|x| x.to_le_bytes()).collect()),
+            Elements::Bool(elements) => (DType::Bool, elements.iter().map(|x| u8::from(*x)).collect()),
+        };
+        Self { ty: Type::new(array.dims.clone(), dtype), bytes }
+    }
+
+    /// A device's part of a weight, whose floats are `values`.
+    pub(super) fn weight(spec: &WeightSpec, values: &[f32]) -> Vec<Self> {
+        if spec.rounding.is_none() {
+            return vec![Self::floats(values, Type::new(spec.local_shape(), spec.dtype))];
+        }
+        let mut rounded = RoundedRows::new(spec);
+        rounded.append(values);
+        let arrays = arrays(spec).into_iter().zip(rounded.into_arrays());
+        arrays.map(|((_, ty), bytes)| Self { ty, bytes }).collect()
+    }
+
+    /// Floats in any of their types.
+    pub(super) fn floats(values: &[f32], ty: Type) -> Self {
+        assert_eq!(values.len(), ty.len());
+        Self { bytes: float_bytes(values, ty.dtype), ty }
+    }
+}
+
+/// Floats in a type of theirs, rounded to the nearest.
+pub(super) fn float_bytes(values: &[f32], dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+        DType::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+        DType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            unreachable!("the tests make floats only")
+        }
+    }
+}
+
+fn download(buffer: &Buffer) -> Array {
+    let bytes = buffer.to_host().unwrap().wait().unwrap();
+    let words = || bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
+    let halves = || bytes.chunks_exact(2).map(|half| [half[0], half[1]]);
+    let elements = match buffer.element_type() {
+        ElementType::F32 => Elements::F32(words().map(f32::from_le_bytes).collect()),
+        ElementType::F16 => Elements::F32(halves().map(|half| f16::from_le_bytes(half).to_f32()).collect()),
+        ElementType::Bf16 => Elements::F32(halves().map(|half| bf16::from_le_bytes(half).to_f32()).collect()),
+        ElementType::S32 => Elements::I32(words().map(i32::from_le_bytes).collect()),
+        ElementType::U32 => Elements::U32(words().map(u32::from_le_bytes).collect()),
+        ElementType::Pred => Elements::Bool(bytes.iter().map(|byte| *byte != 0).collect()),
+        other => panic!("no program answers {other:?}"),
+    };
+    Array { dims: buffer.dims().to_vec(), elements }
+}

@@ -1,0 +1,162 @@
+//! Weights on the device.
+//!
+//! Doors: [`upload`]; [`arrays`] for the programs that read them. Each rank's part of a tensor goes to its device as it lies in the
+//! file, or converted if the model is loaded in another type, or rounded (`rounded_rows`);
+//! one at a time, so that the host needs little more than the largest.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use backend::{Membership, ModelGraphs, Stays};
+use half::{bf16, f16};
+use kernels::floats::{self, FloatType};
+use model::graph::{DType, WeightSpec};
+use model::weights::{Checkpoint, TensorPart};
+use pjrt::{Buffer, Client, Device, ElementType, HostSlice};
+
+use super::rounded_rows::{self, RoundedRows};
+use super::stablehlo::Type;
+use crate::error::XlaError;
+
+/// Floats that are rounded at a time, at least a row.
+const FLOATS_AT_ONCE: usize = 1 << 20;
+
+/// Copies every weight of `graphs` to `devices`, whose ranks begin with `first_rank`: for each, its parts by name. Shards
+/// of one host take turns where its memory is short. `progress` hears of each weight: (done, total).
+///
+/// # Errors
+/// When a weight is missing or malformed, or a device has no memory for it.
+pub(super) fn upload(
+    graphs: &ModelGraphs,
+    (checkpoint, first_rank, membership): (&Checkpoint, usize, &Membership),
+    (client, devices): (&Client, &[Device]),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
+) -> Result<Vec<HashMap<String, Buffer>>, XlaError> {
+    let specs = graphs.weights();
+    let total = specs.len() as u64;
+    let mut buffers: Vec<HashMap<String, Buffer>> =
+        devices.iter().map(|_| HashMap::with_capacity(specs.len())).collect();
+    let max_at_once = membership.max_loading(&specs, Stays::OnDevice)?;
+    for (done, spec) in (0..).zip(specs) {
+        progress(done, total);
+        let _turn = membership.take_turn(max_at_once, &mut || progress(done, total))?;
+        for ((rank, device), buffers) in (first_rank..).zip(devices).zip(&mut buffers) {
+            let upload = |ty: &Type, bytes: &[u8]| {
+                let slice = HostSlice::new(element_type(ty.dtype), &ty.dims, bytes);
+                let buffer = slice.and_then(|slice| client.upload(slice, device));
+                let failed = |source| XlaError::Program { program: format!("upload {}", spec.name), source };
+                buffer.map_err(failed)
+            };
+            let uploaded = checkpoint.read(spec, rank, |stored| match spec.rounding {
+                None => {
+                    let rows = stored.all();
+                    let bytes = convert(&rows.bytes, stored.dtype, spec.dtype);
+                    Ok(vec![upload(&Type::new(spec.local_shape(), spec.dtype), &bytes)?])
+                }
+                Some(_) => {
+                    let arrays = arrays(spec).into_iter().zip(rounded_part(stored, spec));
+                    arrays.map(|((_, ty), bytes)| upload(&ty, &bytes)).collect::<Result<Vec<_>, XlaError>>()
+                }
+            })?;
+            let names = arrays(spec).into_iter().map(|(name, _)| name);
+            buffers.extend(names.zip(uploaded));
+        }
+    }
+    progress(total, total);
+    Ok(buffers)
+}
+
+/// Name and type of each array that a device has of its part of a weight: the numbers, then what makes floats of them if they
+/// were rounded. No weight has the others' names.
+pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
+    let numbers = Type::new(spec.local_shape(), spec.dtype);
+    let types =
+        spec.rounding.map_or_else(|| vec![numbers], |rounding| rounded_rows::types(rounding, &spec.local_shape()));
+    let names = ["", ".scale", ".factor"].map(|suffix| format!("{}{suffix}", spec.name));
+    names.into_iter().zip(types).collect()
+}
+
+/// A rank's part of a weight that is rounded: the bytes of its arrays. Some rows are floats at a time.
+fn rounded_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
+    let shape = spec.local_shape();
+    let row_floats: usize = shape[1..].iter().product();
+    let rows_at_once = (FLOATS_AT_ONCE / row_floats.max(1)).max(1);
+    let mut rounded = RoundedRows::new(spec);
+    let mut values = Vec::new();
+    for first in (0..shape[0]).step_by(rows_at_once) {
+        let rows = part.rows(first..(first + rows_at_once).min(shape[0]));
+        values.clear();
+        floats::read_f32(&rows.bytes, float_type(part.dtype), &mut values);
+        rounded.append(&values);
+    }
+    rounded.into_arrays()
+}
+
+/// The kernels' name of a type of floats.
+fn float_type(dtype: DType) -> FloatType {
+    match dtype {
+        DType::F16 => FloatType::F16,
+        DType::Bf16 => FloatType::Bf16,
+        DType::F32 => FloatType::F32,
+        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            unreachable!("checkpoints are read as floats only")
+        }
+    }
+}
+
+/// PJRT's name of an element type.
+pub(super) fn element_type(dtype: DType) -> ElementType {
+    match dtype {
+        DType::F32 => ElementType::F32,
+        DType::F16 => ElementType::F16,
+        DType::Bf16 => ElementType::Bf16,
+        DType::F8 => ElementType::F8E4M3FN,
+        DType::I4 => ElementType::S4,
+        DType::I8 => ElementType::S8,
+        DType::I32 => ElementType::S32,
+        DType::U32 => ElementType::U32,
+        DType::Bool => ElementType::Pred,
+    }
+}
+
+/// Little-endian floats in another type, rounded to the nearest.
+fn convert(bytes: &[u8], from: DType, to: DType) -> Cow<'_, [u8]> {
+    if from == to {
+        return Cow::Borrowed(bytes);
+    }
+    let pair = |bytes: &[u8]| [bytes[0], bytes[1]];
+    let read = |bytes: &[u8]| match from {
+        DType::F16 => f16::from_le_bytes(pair(bytes)).to_f32(),
+        DType::Bf16 => bf16::from_le_bytes(pair(bytes)).to_f32(),
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        }
+    };
+    let values = bytes.chunks_exact(from.size_bytes() as usize).map(read);
+    Cow::Owned(match to {
+        DType::F16 => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
+        DType::Bf16 => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
+        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
+            values.flat_map(f32::to_le_bytes).collect()
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_converted_to_the_nearest() {
+        let values = [1.0_f32, -2.5, 0.123_456_7];
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let short = convert(&bytes, DType::F32, DType::Bf16);
+        let expected: Vec<u8> = values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect();
+        assert_eq!(*short, expected);
+        let back = convert(&short, DType::Bf16, DType::F16);
+        let expected: Vec<u8> =
+            values.iter().flat_map(|value| f16::from_f32(bf16::from_f32(*value).to_f32()).to_le_bytes()).collect();
+        assert_eq!(*back, expected);
+        assert!(matches!(convert(&bytes, DType::F32, DType::F32), Cow::Borrowed(_)));
+    }
+}
