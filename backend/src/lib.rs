@@ -23,6 +23,8 @@ mod model_graphs;
 mod processors;
 mod ranks;
 
+use model::graph::StateBytes;
+
 pub use batch::{
     Batch, BatchRow, CachedTokens, PromptTargets, PromptToken, RowSampler, SAMPLED_TOKEN, SampledRow, SampledToken,
     StepOutput,
@@ -43,19 +45,19 @@ pub const BLOCK_SIZE: usize = 16;
 
 /// Something that can execute the steps of one model.
 ///
-/// It holds, per layer, K and V caches `[num_blocks, kv_heads, block_size, head_dim]`, and the token history
-/// `[num_slots, max_total_tokens]`: every token of every row by slot and position. Rows never see each other: what a row
-/// gets does not depend on its neighbours in the batch, nor on how its prompt was cut into chunks.
+/// It holds the states of the model's graphs: keys and values of tokens in blocks, the token history by slot and position.
+/// Rows never see each other: what a row gets does not depend on its neighbours in the batch, nor on how its prompt was cut
+/// into chunks.
 pub trait Backend: Send {
-    /// Bytes of one rank's KV cache per token.
-    fn kv_bytes_per_token(&self) -> u64;
+    /// Bytes that one rank keeps between steps.
+    fn state_bytes(&self) -> StateBytes;
 
     /// Bytes of one rank's weights, where they are not what the type of the model makes them.
     fn weights_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// What memory there is for one rank's KV cache and token history.
+    /// The memory that there is for one rank's states.
     ///
     /// # Errors
     /// When the system does not tell.
@@ -64,7 +66,7 @@ pub trait Backend: Send {
     /// The devices of this process, in the order of their ranks.
     fn devices(&self) -> Vec<DevicePlace>;
 
-    /// Allocates KV cache and token history; what was there before is gone. Compiles what steps of these sizes run.
+    /// Allocates the states; what was there before is gone. Compiles what steps of these sizes run.
     /// `assignment` has the id of the device of each rank, those of other processes too. `progress` hears of each piece of
     /// work.
     ///

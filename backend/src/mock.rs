@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use model::Fingerprint;
-use model::graph::{Input, SamplingInput};
+use model::graph::{Input, SamplingInput, StateBytes};
 use model::sampling::{Column, TokenMask};
 
 use super::history::TokenHistory;
@@ -96,8 +96,9 @@ impl MockState {
 }
 
 impl Backend for MockBackend {
-    fn kv_bytes_per_token(&self) -> u64 {
-        size_of::<i32>() as u64
+    fn state_bytes(&self) -> StateBytes {
+        let bytes = size_of::<i32>() as u64;
+        StateBytes { per_token: bytes, per_slot: 0, per_position: bytes }
     }
 
     fn memory(&self) -> Result<MemoryPlan, BackendError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::graph::{self, Graph, Rounding, WeightSpec};
+use model::graph::{self, Extent, Graph, Rounding, StateSpec, WeightSpec};
 
 /// The graphs of a model, in the order in which their results are handed on.
 #[derive(Debug, Clone)]
@@ -27,6 +27,16 @@ impl ModelGraphs {
         let mut names = std::collections::HashSet::new();
         weights.retain(|spec| names.insert(&spec.name));
         weights
+    }
+
+    /// Every state once: those of tokens in blocks first, then those of slots.
+    pub fn states(&self) -> Vec<&StateSpec> {
+        let mut states: Vec<&StateSpec> = self.decoder.states().iter().collect();
+        states.sort_by_key(|state| match state.extent {
+            Extent::Token => 0,
+            Extent::Slot | Extent::Position => 1,
+        });
+        states
     }
 
     /// Tokens of the vocabulary.

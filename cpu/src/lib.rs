@@ -36,13 +36,14 @@ use backend::{
 use candle_core::Tensor;
 use kernels::attention::KvType;
 use model::Fingerprint;
+use model::graph::{Graph, StateBytes};
 use model::weights::Checkpoint;
 use rayon::prelude::*;
 
 use error::CpuError;
 use executor::{Program, Step};
 use loader::Weight;
-use state::{KvShape, State};
+use state::State;
 use targets::Targets;
 use threads::Threads;
 
@@ -57,9 +58,13 @@ pub struct CpuOptions {
     pub kv_type: KvType,
 }
 
-/// Bytes of the keys and values of a token, in all layers of a rank.
-pub fn kv_bytes_per_token(graphs: &ModelGraphs, kv_type: KvType) -> u64 {
-    KvShape::of_layers(&graphs.decoder, kv_type).iter().map(KvShape::bytes_per_token).sum()
+/// Bytes that a rank of `graphs` keeps between steps.
+pub fn state_bytes(graphs: &ModelGraphs, kv_type: KvType) -> StateBytes {
+    bytes_of_states(&graphs.decoder, kv_type)
+}
+
+fn bytes_of_states(decoder: &Graph, kv_type: KvType) -> StateBytes {
+    StateBytes::of(decoder.states(), |vector_len| kv_type.bytes_per_vector(vector_len) as u64)
 }
 
 /// A model on the CPU.
@@ -70,7 +75,7 @@ pub struct CpuBackend {
     decoder: Program,
     logits: Program,
     targets: Targets,
-    kv_shapes: Vec<KvShape>,
+    kv_type: KvType,
     weights_bytes: u64,
     /// Of the graphs.
     fingerprint: Fingerprint,
@@ -96,16 +101,15 @@ impl CpuBackend {
         let weights = threads.install(|| loader::load(&graphs, (checkpoint, &membership), progress))?;
         let weights_bytes = weights.values().map(Weight::size_bytes).sum();
         let [decoder, logits] = graphs.map(|graph| Program::new(graph, &weights));
-        let kv_shapes = KvShape::of_layers(decoder.graph(), kv_type);
         let text = format!("{}{}", decoder.graph(), logits.graph());
         let fingerprint = Fingerprint::default().bytes(text.as_bytes());
-        Ok(Self { membership, threads, decoder, logits, targets, kv_shapes, weights_bytes, fingerprint, state: None })
+        Ok(Self { membership, threads, decoder, logits, targets, kv_type, weights_bytes, fingerprint, state: None })
     }
 }
 
 impl Backend for CpuBackend {
-    fn kv_bytes_per_token(&self) -> u64 {
-        self.kv_shapes.iter().map(KvShape::bytes_per_token).sum()
+    fn state_bytes(&self) -> StateBytes {
+        bytes_of_states(self.decoder.graph(), self.kv_type)
     }
 
     fn weights_bytes(&self) -> Option<u64> {
@@ -128,7 +132,7 @@ impl Backend for CpuBackend {
     ) -> Result<(), BackendError> {
         // The old state goes before the next one comes: both may not fit.
         self.state = None;
-        self.state = Some(State::allocate(&self.kv_shapes, self.decoder.graph(), layout)?);
+        self.state = Some(State::allocate(self.decoder.graph(), self.kv_type, layout)?);
         Ok(())
     }
 

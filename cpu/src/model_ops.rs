@@ -111,7 +111,7 @@ pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Res
 }
 
 pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, step: &Step<'_>) -> Result<Tensor> {
-    let AttentionSpec { layer, scale, window, soft_cap } = *spec;
+    let AttentionSpec { keys, values: _, scale, window, soft_cap } = *spec;
     let (_, num_heads, head_dim) = q.dims3()?;
     let (_, num_kv_heads, _) = k.dims3()?;
     let block_size = BLOCK_SIZE;
@@ -124,7 +124,7 @@ pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, ste
     };
     let rows: Vec<AttentionRow<'_>> = step.batch.rows.iter().map(row).collect();
     let mut out = vec![0.0; q.elem_count()]; // [tokens, heads, head_dim]
-    let mut cache = step.state.layers[layer].lock().expect("no operation panics while it holds a layer");
+    let mut cache = step.state.cache(keys);
     kernels::attention::write_kv(&shape, &rows, [View::new(k)?.f32(), View::new(v)?.f32()], &mut cache);
     kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), &cache, &mut out);
     host::shaped(out, q.shape())

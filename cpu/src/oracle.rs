@@ -9,13 +9,13 @@ use backend::Batch;
 use backend::{Membership, StateLayout};
 use candle_core::{DType, Tensor};
 use kernels::attention::KvType;
-use model::graph::Graph;
+use model::graph::{Graph, StateId};
 use model::weights::Checkpoint;
 
 use super::executor::{Program, Step};
 use super::host::{self, View};
 use super::loader;
-use super::state::{KvShape, State};
+use super::state::State;
 
 /// Elements, the last dimension fastest.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,20 +49,18 @@ impl Oracle {
                 .expect("the checkpoint has every weight"),
             None => HashMap::new(),
         };
-        let state = State::allocate(&KvShape::of_layers(graph, KvType::F32), graph, layout).expect("a small state");
+        let state = State::allocate(graph, KvType::F32, layout).expect("a small state");
         Self { program: Program::new(graph, &weights), state, layout }
     }
 
-    /// Sets keys and values of a layer, each `[num_blocks, kv_heads, block_size, head_dim]`.
-    pub fn set_cache(&self, layer: usize, kv: [&[f32]; 2]) {
-        let mut cache = self.state.layers[layer].lock().expect("no operation panics while it holds a layer");
-        cache.set_f32(kv);
+    /// Sets keys and the values beside them, each `[num_blocks, kv_heads, block_size, head_dim]`.
+    pub fn set_cache(&self, keys: StateId, kv: [&[f32]; 2]) {
+        self.state.cache(keys).set_f32(kv);
     }
 
-    /// Keys and values of a layer.
-    pub fn cache(&self, layer: usize) -> [Vec<f32>; 2] {
-        let cache = self.state.layers[layer].lock().expect("no operation panics while it holds a layer");
-        cache.to_f32().expect("a cache of floats")
+    /// Keys, and the values beside them.
+    pub fn cache(&self, keys: StateId) -> [Vec<f32>; 2] {
+        self.state.cache(keys).to_f32().expect("a cache of floats")
     }
 
     /// Sets the token history `[num_slots, max_total_tokens]`.

@@ -2,70 +2,38 @@
 //!
 //! Door: [`State`]. Memory comes zeroed from the system, page by page when it is first touched.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use backend::TokenHistory;
 use backend::{BLOCK_SIZE, BackendError, StateLayout};
 use kernels::attention::{KvCache, KvType};
 use kernels::rotary::RotaryTable;
-use model::graph::{AttentionSpec, Graph, Op, Pairing, RotarySpec};
+use model::graph::{AttentionSpec, Graph, Op, Pairing, RotarySpec, StateBytes, StateId, StateSpec};
 
 /// State of all rows.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Keys and values, one cache per layer; an operation locks its layer, and nothing else does.
-    pub(super) layers: Vec<Mutex<KvCache>>,
+    /// Keys and values by the place of the keys among the decoder's states; an operation locks them, and nothing else does.
+    caches: Vec<Option<Mutex<KvCache>>>,
     pub(super) history: TokenHistory,
     rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)>,
 }
 
-/// What one layer keeps per token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct KvShape {
-    num_kv_heads: usize,
-    head_dim: usize,
-    kv_type: KvType,
-}
-
-impl KvShape {
-    /// The caches that `graph` attends to, by layer.
-    pub(super) fn of_layers(graph: &Graph, kv_type: KvType) -> Vec<Self> {
-        let mut shapes = Vec::new();
-        for node in graph.nodes() {
-            if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
-                let keys = &graph.node(node.operands[1]).shape; // [tokens, kv_heads, head_dim]
-                let head_dim = keys.last_size().expect("a head has a fixed size");
-                let shape = Self { num_kv_heads: keys.fixed_len() / head_dim, head_dim, kv_type };
-                shapes.resize(shapes.len().max(layer + 1), shape);
-                shapes[layer] = shape;
-            }
-        }
-        shapes
-    }
-
-    /// Keys and values of one token.
-    pub(super) fn bytes_per_token(&self) -> u64 {
-        (2 * self.num_kv_heads * self.kv_type.bytes_per_vector(self.head_dim)) as u64
-    }
-
-    fn allocate(&self, num_blocks: usize) -> Result<KvCache, BackendError> {
-        let Self { num_kv_heads, head_dim, kv_type } = *self;
-        let bytes = (num_blocks * BLOCK_SIZE) as u64 * self.bytes_per_token();
-        KvCache::zeros(kv_type, [num_blocks, num_kv_heads, BLOCK_SIZE, head_dim])
-            .map_err(|source| BackendError::Allocate { bytes, source })
-    }
-}
-
 impl State {
-    /// Empty state for a model whose decoder is `graph`.
+    /// Empty state for a model whose decoder is `graph`; keys and values are kept as `kv_type`.
     ///
     /// # Errors
     /// When the system refuses the memory.
-    pub(super) fn allocate(kv_shapes: &[KvShape], graph: &Graph, layout: StateLayout) -> Result<Self, BackendError> {
+    pub(super) fn allocate(graph: &Graph, kv_type: KvType, layout: StateLayout) -> Result<Self, BackendError> {
         let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } = layout;
-        let mut layers = Vec::with_capacity(kv_shapes.len());
-        for shape in kv_shapes {
-            layers.push(Mutex::new(shape.allocate(num_blocks)?));
+        let mut caches: Vec<_> = graph.states().iter().map(|_| None).collect();
+        for node in graph.nodes() {
+            if let Op::PagedAttention(AttentionSpec { keys, values, .. }) = node.op
+                && caches[keys.index()].is_none()
+            {
+                let specs = [keys, values].map(|id| graph.state_spec(id));
+                caches[keys.index()] = Some(Mutex::new(allocate(specs, kv_type, num_blocks)?));
+            }
         }
         let mut rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)> = Vec::new();
         for node in graph.nodes() {
@@ -80,7 +48,13 @@ impl State {
                 rotary_tables.push((Arc::clone(spec), table));
             }
         }
-        Ok(Self { layers, history: TokenHistory::new(num_slots, max_total_tokens), rotary_tables })
+        Ok(Self { caches, history: TokenHistory::new(num_slots, max_total_tokens), rotary_tables })
+    }
+
+    /// The cache of these keys, and of the values beside them.
+    pub(super) fn cache(&self, keys: StateId) -> MutexGuard<'_, KvCache> {
+        let cache = self.caches[keys.index()].as_ref().expect("the decoder's caches were all made");
+        cache.lock().expect("no operation panics while it holds a cache")
     }
 
     /// Cosines and sines of `spec`.
@@ -88,4 +62,13 @@ impl State {
         let found = self.rotary_tables.iter().find(|(known, _)| Arc::ptr_eq(known, spec));
         &found.expect("the decoder's tables were all made").1
     }
+}
+
+/// A cache of keys and values, which have one shape.
+fn allocate([keys, values]: [&StateSpec; 2], kv_type: KvType, num_blocks: usize) -> Result<KvCache, BackendError> {
+    let &[num_kv_heads, head_dim] = keys.shape.as_slice() else { unreachable!("the graph checks the shape of keys") };
+    let bytes_per_token = StateBytes::of([keys, values], |len| kv_type.bytes_per_vector(len) as u64).per_token;
+    let bytes = (num_blocks * BLOCK_SIZE) as u64 * bytes_per_token;
+    KvCache::zeros(kv_type, [num_blocks, num_kv_heads, BLOCK_SIZE, head_dim])
+        .map_err(|source| BackendError::Allocate { bytes, source })
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use backend::{BackendError, MemoryPlan, ModelGraphs, Progress, StateLayout};
+use model::graph::StateBytes;
 use pjrt::{Client, DeviceDescription, Executable, Plugin, Topology, Value};
 
 use super::bucket::Buckets;
@@ -131,9 +132,9 @@ impl AheadOfTime {
         }
     }
 
-    /// Bytes that a rank of `graphs` keeps of a token.
-    pub fn kv_bytes_per_token(&self, graphs: &ModelGraphs) -> u64 {
-        self.platform.form.kv_bytes_per_token(graphs)
+    /// Bytes that a rank of `graphs` keeps between steps.
+    pub fn state_bytes(&self, graphs: &ModelGraphs) -> StateBytes {
+        self.platform.form.state_bytes(graphs)
     }
 
     /// Every program that a server of `graphs` with steps of `layout` has.

@@ -32,6 +32,7 @@ use backend::{
     Backend, BackendError, Batch, DevicePlace, LocalRanks, Membership, MemoryPlan, ModelGraphs, Progress, StateLayout,
     StepOutput,
 };
+use model::graph::StateBytes;
 use model::weights::Checkpoint;
 use pjrt::{Client, Device};
 
@@ -117,8 +118,8 @@ impl XlaBackend {
 }
 
 impl Backend for XlaBackend {
-    fn kv_bytes_per_token(&self) -> u64 {
-        self.platform.form.kv_bytes_per_token(&self.graphs)
+    fn state_bytes(&self) -> StateBytes {
+        self.platform.form.state_bytes(&self.graphs)
     }
 
     fn weights_bytes(&self) -> Option<u64> {

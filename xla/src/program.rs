@@ -5,8 +5,8 @@
 //!
 //! | program | arguments | results |
 //! |---|---|---|
-//! | clear | | KV caches and token history, all zero |
-//! | decoder | KV caches and token history (donated), packed step, weights | KV caches, history, last hidden states `[rows, hidden]`, the sampler's columns, all hidden states `[tokens, hidden]` if there are several per row |
+//! | clear | | the states, all zero |
+//! | decoder | the states (donated), packed step, weights | the states, last hidden states `[rows, hidden]`, the sampler's columns, all hidden states `[tokens, hidden]` if there are several per row |
 //! | cached tokens | history (donated), places and ids `[2, CACHED_TOKENS]` | history |
 //! | sampler | history (donated), last hidden states, columns, arrays of tokens if it is the one with everything, weights | history, per row a token, its logprob's bits, top tokens and their logprobs' bits |
 //! | targets | hidden states `[tokens, hidden]`, indices, ids and numbers of top tokens `[3, TARGETS]`, weights | per target its logprob's bits, top tokens and their logprobs' bits |
@@ -14,12 +14,12 @@
 use std::collections::HashMap;
 
 use backend::{ModelGraphs, StateLayout};
-use model::graph::{AttentionSpec, DType, Graph, GraphError, Op, WeightSpec};
+use model::graph::{DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, WeightSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
 use super::stablehlo::{
-    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, cache_type,
-    decode_chunk_tokens, module, pack_bits,
+    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, decode_chunk_tokens, module,
+    pack_bits, state_type,
 };
 use super::step_input::{SAMPLED_COLUMNS, StepShape};
 use super::token_input::{TokenInput, TokenSizes};
@@ -94,7 +94,8 @@ pub(super) struct Programs {
     form: ProgramForm,
     blocks_per_row: usize,
     kv_dtype: DType,
-    kv_widths: Vec<usize>,
+    /// Of the model, in the order of the decoder's arguments.
+    states: Vec<StateSpec>,
     hidden_size: usize,
     vocab_size: usize,
 }
@@ -119,21 +120,24 @@ impl Programs {
             form,
             blocks_per_row: super::bucket::blocks_per_row(layout.max_total_tokens),
             kv_dtype: form.kv_dtype(graphs),
-            kv_widths: kv_widths(&graphs.decoder),
+            states: graphs.states().into_iter().cloned().collect(),
             hidden_size: hidden.shape.fixed_len(),
             vocab_size: logits.shape.fixed_len(),
         }
     }
 
-    /// Types of the layers' keys and values, in the order of the decoder's arguments.
-    pub(super) fn cache_types(&self) -> Vec<Type> {
-        let ty = |width: &usize| cache_type(self.layout.num_blocks, *width, self.kv_dtype);
-        self.kv_widths.iter().flat_map(|width| [ty(width), ty(width)]).collect()
+    /// The states that a program takes over and gives back, as its first arguments and results.
+    pub(super) fn states(&self, key: ProgramKey) -> Vec<&StateSpec> {
+        let is_history = |state: &&StateSpec| state.name == TOKEN_HISTORY;
+        match key {
+            ProgramKey::Clear | ProgramKey::Decoder { .. } => self.states.iter().collect(),
+            ProgramKey::CachedTokens | ProgramKey::Sampler { .. } => self.states.iter().filter(is_history).collect(),
+            ProgramKey::Targets { .. } => Vec::new(),
+        }
     }
 
-    /// Type of the token history.
-    pub(super) fn history_type(&self) -> Type {
-        Type::new([self.layout.num_slots * self.layout.max_total_tokens], DType::I32)
+    fn state_type(&self, state: &StateSpec) -> Type {
+        state_type(state, self.layout, self.kv_dtype)
     }
 
     /// Sizes of a decoder's launch.
@@ -167,30 +171,26 @@ impl Programs {
 
     fn print_clear(&self, key: ProgramKey) -> Program {
         let mut emitter = Emitter::default();
-        let types = self.cache_types().into_iter().chain([self.history_type()]);
-        let zeros: Vec<Tensor> = types.map(|ty| emitter.splat(0.0, ty)).collect();
+        let zeros = self.states(key).into_iter().map(|state| emitter.splat(0.0, self.state_type(state)));
+        let zeros: Vec<Tensor> = zeros.collect();
         self.finish(key, Signature::default(), emitter, &zeros)
     }
 
     fn print_decoder(&self, key: ProgramKey, rows: usize, tokens_per_row: usize) -> Program {
         let shape = self.step_shape(rows, tokens_per_row);
         let mut signature = Signature::default();
-        let cache_types = self.cache_types();
-        let num_caches = cache_types.len();
-        let caches: Vec<Tensor> = cache_types.into_iter().enumerate().map(|(i, ty)| signature.donated(ty, i)).collect();
-        let caches = caches.chunks_exact(2).map(|pair| [pair[0].clone(), pair[1].clone()]).collect();
-        let history = signature.donated(self.history_type(), num_caches);
+        let states = self.donated(&mut signature, key);
         let packed = signature.kept(Type::new([shape.len()], DType::I32));
         let weights = signature.weights(&self.graphs.decoder);
         let sizes = self.sizes(rows, tokens_per_row);
         let mut emitter = Emitter::default();
         let (inputs, columns) = RowInputs::unpack(&mut emitter, &packed, shape);
         let rows = Some(inputs.clone());
-        let mut lowering = Lowering { emitter, sizes, weights, rows, sampled: None, history: Some(history), caches };
+        let mut lowering = Lowering { emitter, sizes, weights, rows, sampled: None, states };
         let hidden = lowering.lower(&self.graphs.decoder, &[]).remove(0); // [tokens, hidden]
         let last = inputs.last_tokens(&mut lowering.emitter, &hidden, &sizes); // [rows, hidden]
-        let Lowering { emitter, history, caches, .. } = lowering;
-        let mut results: Vec<Tensor> = caches.into_iter().flatten().chain(history).collect();
+        let Lowering { emitter, mut states, .. } = lowering;
+        let mut results = self.given_back(&mut states, key);
         results.extend([last, columns]);
         if tokens_per_row > 1 {
             results.push(hidden);
@@ -200,7 +200,7 @@ impl Programs {
 
     fn print_cached_tokens(&self, key: ProgramKey) -> Program {
         let mut signature = Signature::default();
-        let history = signature.donated(self.history_type(), 0);
+        let history = self.donated(&mut signature, key).remove(TOKEN_HISTORY).expect("the program has the history");
         let packed = signature.kept(Type::new([2, CACHED_TOKENS], DType::I32));
         let mut emitter = Emitter::default();
         let [places, ids] = [0, 1].map(|row| emitter.row(&packed, row)); // [cached_tokens]
@@ -210,7 +210,7 @@ impl Programs {
 
     fn print_sampler(&self, key: ProgramKey, rows: usize, sampler: BatchSampler) -> Result<Program, GraphError> {
         let mut signature = Signature::default();
-        let history = signature.donated(self.history_type(), 0);
+        let states = self.donated(&mut signature, key);
         let hidden = signature.kept(Type::new([rows, self.hidden_size], DType::F32)); // [rows, hidden]
         let columns = signature.kept(Type::new([SAMPLED_COLUMNS.len(), rows], DType::I32));
         let token_inputs: &[TokenInput] = if sampler.reads_token_inputs() { &TokenInput::ALL } else { &[] };
@@ -221,13 +221,13 @@ impl Programs {
         let sizes = self.sizes(rows, 1);
         let mut emitter = Emitter::default();
         let sampled = Some(SampledInputs::unpack(&mut emitter, &columns, token_inputs));
-        let caches = Vec::new();
-        let mut lowering = Lowering { emitter, sizes, weights, rows: None, sampled, history: Some(history), caches };
+        let mut lowering = Lowering { emitter, sizes, weights, rows: None, sampled, states };
         let logits = lowering.lower(&self.graphs.logits, &[hidden]); // [rows, vocab]
         let outputs = lowering.lower(&*sampler.graph(self.vocab_size)?, &logits);
-        let Lowering { mut emitter, history, .. } = lowering;
+        let Lowering { mut emitter, mut states, .. } = lowering;
         let report = report(&mut emitter, &outputs); // [rows, ..]
-        let results: Vec<Tensor> = history.into_iter().chain([report]).collect();
+        let mut results = self.given_back(&mut states, key);
+        results.push(report);
         Ok(self.finish(key, signature, emitter, &results))
     }
 
@@ -240,14 +240,24 @@ impl Programs {
         let mut emitter = Emitter::default();
         let [indices, ids, top_n] = [0, 1, 2].map(|row| emitter.row(&targets, row)); // [targets]
         let hidden = emitter.gather_rows(&hidden, &indices); // [targets, hidden]
-        let mut lowering =
-            Lowering { emitter, sizes, weights, rows: None, sampled: None, history: None, caches: Vec::new() };
+        let mut lowering = Lowering { emitter, sizes, weights, rows: None, sampled: None, states: HashMap::new() };
         let logits = lowering.lower(&self.graphs.logits, &[hidden]).remove(0); // [targets, vocab]
         let graph = target_graph(self.vocab_size, TargetReport::TopTokens)?;
         let outputs = lowering.lower(&graph, &[logits, ids, top_n]);
         let mut emitter = lowering.emitter;
         let report = report(&mut emitter, &outputs); // [targets, ..]
         Ok(self.finish(key, signature, emitter, &[report]))
+    }
+
+    /// The first arguments of a program: its states, by name.
+    fn donated(&self, signature: &mut Signature, key: ProgramKey) -> HashMap<String, Tensor> {
+        let states = self.states(key).into_iter().enumerate();
+        states.map(|(i, state)| (state.name.clone(), signature.donated(self.state_type(state), i))).collect()
+    }
+
+    /// The first results of a program: its states after the step.
+    fn given_back(&self, states: &mut HashMap<String, Tensor>, key: ProgramKey) -> Vec<Tensor> {
+        self.states(key).into_iter().filter_map(|state| states.remove(&state.name)).collect()
     }
 
     fn finish(&self, key: ProgramKey, signature: Signature, emitter: Emitter, results: &[Tensor]) -> Program {
@@ -261,9 +271,10 @@ impl Programs {
     fn reference(&self, key: ProgramKey) -> Reference {
         match key {
             ProgramKey::Decoder { rows, tokens_per_row: 1 } => {
-                let width = self.kv_widths.iter().copied().max().unwrap_or_default();
+                let of_tokens = self.states.iter().filter(|state| state.extent == Extent::Token);
+                let width = of_tokens.map(StateSpec::num_elements).max().unwrap_or_default();
                 let chunk = decode_chunk_tokens(&self.sizes(rows, 1), width, self.kv_dtype);
-                let kv_bytes = (rows * REFERENCE_CONTEXT) as u64 * self.form.kv_bytes_per_token(&self.graphs);
+                let kv_bytes = (rows * REFERENCE_CONTEXT) as u64 * self.form.state_bytes(&self.graphs).per_token;
                 Reference {
                     attention_rounds: REFERENCE_CONTEXT.div_ceil(chunk) as u64,
                     minimum_bytes: read_weights_bytes(&self.graphs.decoder) + kv_bytes,
@@ -295,10 +306,10 @@ impl Programs {
 }
 
 impl ProgramForm {
-    /// Bytes that all layers of one rank keep of a token.
-    pub(super) fn kv_bytes_per_token(&self, graphs: &ModelGraphs) -> u64 {
-        let elements: usize = kv_widths(&graphs.decoder).iter().map(|width| 2 * width).sum();
-        elements as u64 * self.kv_dtype(graphs).size_bytes()
+    /// Bytes that one rank keeps between steps.
+    pub(super) fn state_bytes(&self, graphs: &ModelGraphs) -> StateBytes {
+        let element_bytes = self.kv_dtype(graphs).size_bytes();
+        StateBytes::of(graphs.states(), |vector_len| vector_len as u64 * element_bytes)
     }
 
     /// Type of keys and values.
@@ -359,16 +370,4 @@ fn read_weights_bytes(graph: &Graph) -> u64 {
         })
     };
     graph.weights().filter(|spec| !is_table(&spec.name)).map(WeightSpec::local_bytes).sum()
-}
-
-/// Elements that each layer keeps of a token, keys and values each.
-fn kv_widths(decoder: &Graph) -> Vec<usize> {
-    let mut widths = Vec::new();
-    for node in decoder.nodes() {
-        if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
-            widths.resize(widths.len().max(layer + 1), 0);
-            widths[layer] = decoder.node(node.operands[1]).shape.fixed_len();
-        }
-    }
-    widths
 }

@@ -1,6 +1,6 @@
 //! What lives on the devices between steps, and the launches that change it.
 //!
-//! Door: [`State`]. Caches and history are given to each launch and come back from it, so launches run one after the other; the
+//! Door: [`State`]. States are given to each launch and come back from it, so launches run one after the other; the
 //! host only starts them. A launch runs on all devices of the process; lists of buffers are `[device][buffer]`.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use super::step_input::{self, pack, set_rank};
 use super::token_input::TokenInput;
 use crate::error::XlaError;
 
-/// KV caches, token history, and the programs that know their sizes.
+/// The states of the model, and the programs that know their sizes.
 #[derive(Debug)]
 pub(super) struct State {
     model: Model,
@@ -32,13 +32,8 @@ pub(super) struct State {
     fingerprint: Fingerprint,
 }
 
-/// What one device keeps.
-#[derive(Debug, Default)]
-struct DeviceState {
-    /// Keys and values of each layer.
-    caches: Vec<Buffer>,
-    history: Option<Buffer>,
-}
+/// The model's states on one device, by name. A launch takes those that it changes, and its results take their place.
+type DeviceState = HashMap<String, Buffer>;
 
 /// What a decoder leaves for the programs behind it.
 #[derive(Debug, Default)]
@@ -93,11 +88,8 @@ impl State {
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, XlaError> {
         let mut state =
             Self { model, devices: Vec::new(), neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() };
-        let arguments = host.devices.iter().map(|_| Vec::new()).collect();
-        for mut results in state.run(ProgramKey::Clear, arguments, host)? {
-            let history = results.pop();
-            state.devices.push(DeviceState { caches: results, history });
-        }
+        state.devices.resize_with(host.devices.len(), DeviceState::new);
+        state.run(ProgramKey::Clear, host.devices.iter().map(|_| Vec::new()).collect(), host)?;
         Ok(state)
     }
 
@@ -137,14 +129,10 @@ impl State {
             }
             self.fingerprint = self.fingerprint.numbers(packed.iter().map(|number| u64::from(number.cast_unsigned())));
             let mut arguments = Vec::with_capacity(host.devices.len());
-            for (state, local) in self.devices.iter_mut().zip(host.devices) {
-                let packed = upload(host, local, &[2, CACHED_TOKENS], &packed)?;
-                arguments.push(state.history.take().into_iter().chain([packed]).map(Argument::Donate).collect());
+            for local in host.devices {
+                arguments.push(vec![Argument::Donate(upload(host, local, &[2, CACHED_TOKENS], &packed)?)]);
             }
-            let results = self.run(key, arguments, host)?;
-            for (state, mut results) in self.devices.iter_mut().zip(results) {
-                state.history = results.pop();
-            }
+            self.run(key, arguments, host)?;
         }
         Ok(())
     }
@@ -165,20 +153,14 @@ impl State {
             } else {
                 Vec::new()
             };
-            let histories = self.devices.iter_mut().map(|device| device.history.take());
-            let lists = histories.zip(last).zip(columns).enumerate().map(|(device, ((history, last), columns))| {
-                let donated = history.into_iter().chain([last, columns]).map(Argument::Donate);
+            let lists = last.into_iter().zip(columns).enumerate().map(|(device, (last, columns))| {
+                let donated = [last, columns].into_iter().map(Argument::Donate);
                 donated.chain(token_inputs.iter().map(|input| Argument::Keep(&input[device]))).collect()
             });
             let arguments = lists.collect();
             let results = self.run(key, arguments, host)?;
-            let mut report = None;
-            for (device, mut results) in self.devices.iter_mut().zip(results) {
-                // All devices answer the same.
-                report = report.or(results.pop());
-                device.history = results.pop();
-            }
-            let report = report.expect("samplers answer two results on at least one device");
+            // All devices answer the same.
+            let report = results.into_iter().flatten().next().expect("samplers report on at least one device");
             let download = report.to_host().map_err(|source| failed(key, source))?;
             reports.push_samples(rows.clone(), bucket_rows, download);
         }
@@ -200,21 +182,16 @@ impl State {
         let mut packed = pack(batch, rows, shape);
         self.fingerprint = step_input::fingerprint(self.fingerprint, &packed, shape);
         let mut arguments = Vec::with_capacity(host.devices.len());
-        for (state, local) in self.devices.iter_mut().zip(host.devices) {
+        for local in host.devices {
             set_rank(&mut packed, shape, local.rank);
-            let packed = upload(host, local, &[shape.len()], &packed)?;
-            let donated = std::mem::take(&mut state.caches).into_iter().chain(state.history.take());
-            arguments.push(donated.chain([packed]).map(Argument::Donate).collect());
+            arguments.push(vec![Argument::Donate(upload(host, local, &[shape.len()], &packed)?)]);
         }
         let key = ProgramKey::Decoder { rows: bucket_rows, tokens_per_row };
         let mut decoded = Decoded::default();
-        let results = self.run(key, arguments, host)?;
-        for (state, mut results) in self.devices.iter_mut().zip(results) {
+        for mut results in self.run(key, arguments, host)? {
             decoded.hidden.extend(if tokens_per_row > 1 { results.pop() } else { None });
             decoded.columns.extend(results.pop());
             decoded.last.extend(results.pop());
-            state.history = results.pop();
-            state.caches = results;
         }
         Ok(decoded)
     }
@@ -287,7 +264,7 @@ impl State {
         Ok(())
     }
 
-    /// Starts a program on each device's `arguments` and weights, and answers each device's results.
+    /// Starts a program on each device's states, `arguments` and weights, and returns each device's other results.
     fn run<'a>(
         &mut self,
         key: ProgramKey,
@@ -301,12 +278,21 @@ impl State {
         }
         let executable = &self.model.executables[&key];
         self.fingerprint = self.fingerprint.number(executable.fingerprint);
-        for (arguments, local) in arguments.iter_mut().zip(host.devices) {
+        let states: Vec<&str> = self.model.programs.states(key).iter().map(|state| state.name.as_str()).collect();
+        for ((arguments, local), device) in arguments.iter_mut().zip(host.devices).zip(&mut self.devices) {
+            // The first program of all has none to take.
+            let donated = states.iter().filter_map(|name| device.remove(*name)).map(Argument::Donate);
+            arguments.splice(0..0, donated);
             arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));
         }
         let options = ExecuteOptions { launch_id: launch_id::next(), device: None };
         let execution = executable.loaded.execute(arguments, &options);
-        Ok(execution.map_err(|source| failed(key, source))?.outputs)
+        let mut outputs = execution.map_err(|source| failed(key, source))?.outputs;
+        for (device, results) in self.devices.iter_mut().zip(&mut outputs) {
+            let kept = results.drain(..states.len());
+            device.extend(states.iter().map(|name| (*name).to_owned()).zip(kept));
+        }
+        Ok(outputs)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use kernels::attention::KvType;
 use model::graph::{Input, Op, SamplingInput};
 use proto::LogitBias;
 use rayon::prelude::*;
@@ -32,7 +33,7 @@ fn logits() -> Vec<f32> {
 fn draws(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
     let layout =
         StateLayout { num_slots: 2, num_blocks: 1, max_total_tokens: 256, max_batch_prefill_tokens: NUM_DRAWS };
-    let state = State::allocate(&[], &Graph::default(), layout).unwrap();
+    let state = State::allocate(&Graph::default(), KvType::F32, layout).unwrap();
     let graph = Samplers::new(NUM_TOKENS).graph(params).unwrap();
     let sampler =
         RowSampler { params: Arc::new(params.clone()), graph: graph.clone(), eos_token_ids: Arc::new(END_TOKENS) };

@@ -1,6 +1,7 @@
 //! Whatever is legal makes a token: parameters up to the ends of their ranges, subnormal numbers, all of them together, with a mask and
 //! logits that are far apart.
 
+use kernels::attention::KvType;
 use model::sampling::TokenMask;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -70,7 +71,7 @@ fn sample_masked(
     mask: Option<TokenMask>,
 ) -> SampledToken {
     let layout = StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 64, max_batch_prefill_tokens: 64 };
-    let state = State::allocate(&[], &Graph::default(), layout).unwrap();
+    let state = State::allocate(&Graph::default(), KvType::F32, layout).unwrap();
     let mut samplers = Samplers::new(NUM_TOKENS);
     let graph = if mask.is_some() { samplers.masked_graph(&params) } else { samplers.graph(&params) }.unwrap();
     let mut batch = Batch::default();
@@ -136,8 +137,8 @@ fn neutral_parameters_change_no_bit() {
     kernels::softmax::log_softmax(&mut expected);
     let run = |graph: &Arc<Graph>, params: SamplingParams| {
         let state = State::allocate(
-            &[],
             &Graph::default(),
+            KvType::F32,
             StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 64, max_batch_prefill_tokens: 64 },
         );
         let state = state.unwrap();

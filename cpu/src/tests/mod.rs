@@ -10,6 +10,7 @@ mod watermark;
 use std::sync::Arc;
 
 use backend::RowSampler;
+use kernels::attention::KvType;
 use model::graph::Graph;
 use model::sampling::{BatchSampler, Samplers};
 use proto::SamplingParams;
@@ -22,7 +23,7 @@ const PROMPT: [i32; 3] = [0, 1, 1];
 /// Samples one token from `logits` for a row that has read [`PROMPT`] and generated `generated`.
 fn sample(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams) -> SampledToken {
     let layout = StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 16, max_batch_prefill_tokens: 16 };
-    let state = State::allocate(&[], &Graph::default(), layout).unwrap();
+    let state = State::allocate(&Graph::default(), KvType::F32, layout).unwrap();
     let graph = Samplers::new(VOCAB_SIZE).graph(&params).unwrap();
     let mut batch = Batch::default();
     let row = batch.push_row(0, 0, &[PROMPT.as_slice(), generated].concat(), &[0]);

@@ -3,6 +3,7 @@
 //! Frequency and presence penalty, which transformers has not, are compared there with OpenAI's formula. Scores are compared
 //! as log-probabilities: a constant that all have more changes no choice.
 
+use kernels::attention::KvType;
 use model::sampling::TokenMask;
 use proto::LogitBias;
 use serde_json::Value;
@@ -67,7 +68,7 @@ fn logprobs(row: &Row, scores: &[f32], (params, mask): (SamplingParams, Option<T
     let Row { vocab_size, eos_token_ids, prompt, generated } = row;
     let params = SamplingParams { top_n_tokens: *vocab_size as u32, ..params };
     let layout = StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 16, max_batch_prefill_tokens: 16 };
-    let state = State::allocate(&[], &Graph::default(), layout).unwrap();
+    let state = State::allocate(&Graph::default(), KvType::F32, layout).unwrap();
     let mut samplers = Samplers::new(*vocab_size);
     let graph = if mask.is_some() { samplers.masked_graph(&params) } else { samplers.graph(&params) }.unwrap();
     let mut batch = Batch::default();

@@ -1,5 +1,7 @@
 //! That a watermark can be found by who knows it, and is not there otherwise.
 
+use kernels::attention::KvType;
+
 use super::*;
 
 const NUM_TOKENS: usize = 300;
@@ -9,7 +11,7 @@ const GAMMA: f32 = 0.25;
 /// `LEN` tokens that follow each other, drawn from scores that are other ones after each token.
 fn text(params: SamplingParams) -> Vec<i32> {
     let layout = StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 512, max_batch_prefill_tokens: 512 };
-    let state = State::allocate(&[], &Graph::default(), layout).unwrap();
+    let state = State::allocate(&Graph::default(), KvType::F32, layout).unwrap();
     let graph = Samplers::new(NUM_TOKENS).graph(&params).unwrap();
     let sampler = RowSampler { params: Arc::new(params), graph: graph.clone(), eos_token_ids: Arc::default() };
     let membership = Membership::alone();

@@ -12,6 +12,7 @@ mod print;
 mod quantized;
 mod sampling_ops;
 mod shape;
+mod state;
 #[cfg(test)]
 mod tests;
 mod weight;
@@ -25,6 +26,7 @@ pub use op::{
 };
 pub use quantized::quantized;
 pub use shape::{DType, Dim, GraphError, Shape};
+pub use state::{Extent, Numbers, StateBytes, StateId, StateSpec, TOKEN_HISTORY};
 pub use weight::{Partition, Quantization, Rounding, Section, Source, WeightPart, WeightSpec};
 
 /// The result of a node of one graph.
@@ -45,6 +47,7 @@ pub struct Node {
 pub struct Graph {
     nodes: Vec<Node>,
     outputs: Vec<Value>,
+    states: Vec<StateSpec>,
     last_uses: Vec<Vec<Value>>,
 }
 
@@ -81,6 +84,16 @@ impl Graph {
         self.nodes.iter().filter_map(|node| if let Op::Weight(spec) = &node.op { Some(spec) } else { None })
     }
 
+    /// What its operations read and write that stays between steps.
+    pub fn states(&self) -> &[StateSpec] {
+        &self.states
+    }
+
+    /// A state of the graph.
+    pub fn state_spec(&self, id: StateId) -> &StateSpec {
+        &self.states[id.0]
+    }
+
     /// The graph that computes `outputs`. Nothing can be added to it.
     pub fn finish(mut self, outputs: &[Value]) -> Arc<Self> {
         self.outputs = outputs.to_vec();
@@ -111,6 +124,15 @@ impl Graph {
     /// This rank's part of a tensor of the checkpoint; the same one when it was asked for before.
     pub fn weight(&mut self, spec: &WeightSpec) -> Value {
         self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.local_shape()), spec.dtype)
+    }
+
+    /// Something that stays between steps; the same one when it was asked for before.
+    pub fn state(&mut self, spec: &StateSpec) -> StateId {
+        let known = self.states.iter().position(|known| known == spec);
+        StateId(known.unwrap_or_else(|| {
+            self.states.push(spec.clone());
+            self.states.len() - 1
+        }))
     }
 
     /// A number.

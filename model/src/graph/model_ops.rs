@@ -5,13 +5,18 @@
 
 use std::sync::Arc;
 
-use super::{Activation, Binary, DType, Dim, ExpertsSpec, Graph, GraphError, Op, RotarySpec, RouterSpec, Shape, Value};
+use super::{
+    Activation, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Op, RotarySpec, RouterSpec, Shape, StateId,
+    StateSpec, Value,
+};
 
 /// What an attention layer needs to know besides its operands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionSpec {
-    /// Which KV cache it owns.
-    pub layer: usize,
+    /// The keys that it writes and attends to, `[kv_heads, head_dim]` for each token.
+    pub keys: StateId,
+    /// The values, likewise.
+    pub values: StateId,
     /// Factor of the scores.
     pub scale: f32,
     /// Keys that a query attends at most, its own included.
@@ -26,6 +31,7 @@ impl Graph {
         let op = Op::CurrentTokens;
         let is_valid = self.dims(token_ids) == [Dim::Tokens] && self.dtype(token_ids) == DType::I32;
         self.require(is_valid, &op, &[token_ids], "[tokens] int32")?;
+        self.state(&StateSpec::token_history());
         Ok(self.push(op, vec![token_ids], Shape::new([Dim::Tokens]), DType::I32)) // [tokens]
     }
 
@@ -98,8 +104,14 @@ impl Graph {
             }
             _ => false,
         };
+        let is_kept = |value: Value, id: StateId| {
+            let StateSpec { extent, shape, .. } = self.state_spec(id);
+            *extent == Extent::Token && self.dims(value)[1..] == *Shape::fixed(shape).dims()
+        };
         let is_valid = is_valid && self.dims(k) == self.dims(v) && spec.window != Some(0);
-        let expected = "[tokens, heads, head_dim], twice [tokens, kv_heads, head_dim], heads a multiple of kv_heads";
+        let is_valid = is_valid && is_kept(k, spec.keys) && is_kept(v, spec.values);
+        let expected = "[tokens, heads, head_dim], twice [tokens, kv_heads, head_dim] as the states have it, heads a multiple of \
+                        kv_heads";
         self.require(is_valid, &op, &[q, k, v], expected)?;
         Ok(self.push_like(op, vec![q, k, v], q)) // [tokens, heads, head_dim]
     }

@@ -4,15 +4,35 @@
 
 use std::fmt;
 
-use super::{AttentionSpec, Graph, Node, Op, Pairing, RotarySpec};
+use super::{AttentionSpec, Extent, Graph, Node, Numbers, Op, Pairing, RotarySpec, StateSpec};
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, state) in self.states().iter().enumerate() {
+            writeln!(f, "state {index} = {state}")?;
+        }
         for (index, node) in self.nodes().iter().enumerate() {
             writeln!(f, "%{index} = {node}")?;
         }
         let outputs: Vec<String> = self.outputs().iter().map(|value| format!("%{}", value.index())).collect();
         writeln!(f, "return {}", outputs.join(", "))
+    }
+}
+
+impl fmt::Display for StateSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, extent, shape, numbers, window } = self;
+        let unit = match extent {
+            Extent::Token => "token",
+            Extent::Slot => "slot",
+            Extent::Position => "position",
+        };
+        write!(f, "{name} per {unit} : {shape:?} ")?;
+        match numbers {
+            Numbers::Cache => f.write_str("cache")?,
+            Numbers::Exact(dtype) => write!(f, "{dtype}")?,
+        }
+        window.map_or(Ok(()), |window| write!(f, " window={window}"))
     }
 }
 
@@ -86,8 +106,8 @@ fn write_rotary(f: &mut fmt::Formatter<'_>, spec: &RotarySpec) -> fmt::Result {
 }
 
 fn write_attention(f: &mut fmt::Formatter<'_>, spec: &AttentionSpec) -> fmt::Result {
-    let AttentionSpec { layer, scale, window, soft_cap } = spec;
-    write!(f, " layer={layer} scale={scale}")?;
+    let AttentionSpec { keys, values, scale, window, soft_cap } = spec;
+    write!(f, " keys={} values={} scale={scale}", keys.index(), values.index())?;
     window.map_or(Ok(()), |window| write!(f, " window={window}"))?;
     soft_cap.map_or(Ok(()), |soft_cap| write!(f, " soft_cap={soft_cap}"))
 }

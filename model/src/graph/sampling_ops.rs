@@ -3,7 +3,7 @@
 //! Each checks shapes and types and answers the handle of the result, or a [`GraphError`] that says what it was given
 //! and what it takes. A value `[rows]` beside one `[rows, n]` is repeated along the row, a scalar everywhere.
 
-use super::{Binary, DType, Dim, Graph, GraphError, Op, Shape, TokenScope, Unary, Value};
+use super::{Binary, DType, Dim, Graph, GraphError, Op, Shape, StateSpec, TokenScope, Unary, Value};
 
 impl Graph {
     /// [`Op::Unary`] of every element of x.
@@ -96,6 +96,7 @@ impl Graph {
     /// [`Op::TokenCounts`] of a vocabulary.
     pub fn token_counts(&mut self, scope: TokenScope, vocab_size: usize) -> Value {
         let shape = Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]);
+        self.state(&StateSpec::token_history());
         self.push_once(Op::TokenCounts { scope, vocab_size }, shape, DType::F32) // [rows, vocab]
     }
 
@@ -130,6 +131,7 @@ impl Graph {
     /// [`Op::ContextUniform`] of a vocabulary.
     pub fn context_uniform(&mut self, vocab_size: usize) -> Value {
         let shape = Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]);
+        self.state(&StateSpec::token_history());
         self.push_once(Op::ContextUniform { vocab_size }, shape, DType::F32) // [rows, vocab]
     }
 
@@ -153,6 +155,7 @@ impl Graph {
     pub fn append_token(&mut self, token: Value) -> Result<Value, GraphError> {
         let op = Op::AppendToken;
         self.require_per_row(&op, &[token], token, DType::I32)?;
+        self.state(&StateSpec::token_history());
         Ok(self.push_like(op, vec![token], token)) // [rows]
     }
 

@@ -43,11 +43,21 @@ fn a_linear_layer_checks_its_sizes() {
 fn attention_checks_its_heads() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 96);
-    let spec = AttentionSpec { layer: 0, scale: 1.0, window: None, soft_cap: None };
+    let spec = |graph: &mut Graph, shape: &[usize]| {
+        let [keys, values] = ["keys", "values"].map(|name| {
+            let name = format!("{name} of {shape:?}");
+            let spec =
+                StateSpec { name, extent: Extent::Token, shape: shape.to_vec(), numbers: Numbers::Cache, window: None };
+            graph.state(&spec)
+        });
+        AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None }
+    };
     let q = graph.reshape(x, &[6, 16]).unwrap();
     let three = graph.reshape(x, &[3, 32]).unwrap();
-    assert!(graph.paged_attention([q, q, q], spec).is_ok());
-    assert!(graph.paged_attention([q, three, three], spec).is_err());
+    let [six_heads, three_heads] = [[6, 16], [3, 32]].map(|shape| spec(&mut graph, &shape));
+    assert!(graph.paged_attention([q, q, q], six_heads).is_ok());
+    assert!(graph.paged_attention([q, q, q], three_heads).is_err());
+    assert!(graph.paged_attention([q, three, three], three_heads).is_err());
     assert!(graph.reshape(x, &[5, 16]).is_err());
 }
 

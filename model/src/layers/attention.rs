@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
-use crate::graph::{AttentionSpec, Graph, GraphError, Input, RotarySpec, Value};
+use crate::graph::{AttentionSpec, Graph, GraphError, Input, RotarySpec, StateId, StateSpec, Value};
 
 /// Dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and what it does beside attending.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +39,7 @@ pub(crate) enum QueryKeyNorm {
 /// What differs from layer to layer.
 #[derive(Debug, Clone)]
 pub(crate) struct AttentionLayer {
-    /// Number of the layer, and of its KV cache.
+    /// Number of the layer; its keys and values are named by it.
     pub(crate) layer: usize,
     pub(crate) rotary: Option<Arc<RotarySpec>>,
     /// Keys that a query attends at most, its own included.
@@ -116,10 +116,20 @@ impl SelfAttention {
         let k = self.heads(graph, k, &self.k_norm)?; // [tokens, kv_heads, head_dim]
         let v = graph.reshape(v, &[self.v.num_local_outputs() / head_dim, head_dim])?; // [tokens, kv_heads, head_dim]
         let AttentionForm { scale, soft_cap, .. } = self.form;
-        let spec = AttentionSpec { layer: self.layer.layer, scale, window: self.layer.window, soft_cap };
+        let [keys, values] = [("keys", k), ("values", v)].map(|(name, value)| self.state(graph, name, value));
+        let spec = AttentionSpec { keys, values, scale, window: self.layer.window, soft_cap };
         let attended = graph.paged_attention([q, k, v], spec)?; // [tokens, heads, head_dim]
         let attended = graph.reshape(attended, &[self.q.num_local_outputs()])?; // [tokens, heads * head_dim]
         self.o.apply(graph, attended) // [tokens, hidden]
+    }
+
+    /// What the layer keeps of `value`, `[tokens, kv_heads, head_dim]`.
+    fn state(&self, graph: &mut Graph, name: &str, value: Value) -> StateId {
+        let AttentionLayer { layer, rotary: _, window } = &self.layer;
+        let shape = &graph.node(value).shape;
+        let head_dim = shape.last_size().unwrap_or_default();
+        let shape = [shape.fixed_len() / head_dim.max(1), head_dim];
+        graph.state(&StateSpec::of_tokens(format!("layers.{layer}.{name}"), &shape, *window))
     }
 
     /// Queries, or keys, `[tokens, heads * head_dim]` normalised and turned, `[tokens, heads, head_dim]`.

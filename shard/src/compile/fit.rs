@@ -10,8 +10,6 @@ use xla::ProgramFigures;
 use super::{CompileError, Plan, PlanArgs};
 
 const MIB: f64 = (1 << 20) as f64;
-/// Bytes of a token in the token history.
-const HISTORY_BYTES_PER_TOKEN: u64 = 4;
 
 /// What `fit` found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,12 +56,13 @@ fn report(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures], counts: &[us
     let cache_tokens = num_blocks * BLOCK_SIZE;
     let costs = || figures.iter().filter_map(|figures| Some((&figures.name, figures.cost?)));
     let largest = costs().max_by_key(|(_, cost)| cost.temp_bytes);
-    let kv_per_token = plan.ahead.kv_bytes_per_token(&plan.graphs);
+    let state_bytes = plan.ahead.state_bytes(&plan.graphs);
+    let kv_per_token = state_bytes.per_token;
     let sizes = Sizes {
         memory: plan.ahead.memory_bytes(),
         weights: plan.graphs.weights_bytes(),
         cache: cache_tokens as u64 * kv_per_token,
-        history: (num_slots.saturating_mul(max_total_tokens) as u64).saturating_mul(HISTORY_BYTES_PER_TOKEN),
+        history: state_bytes.of_slots(num_slots, max_total_tokens),
         scratch: largest.map_or(0, |(_, cost)| cost.temp_bytes),
         code: costs().zip(counts).map(|((_, cost), count)| cost.code_bytes * *count as u64).sum(),
         kv_per_token,

@@ -185,7 +185,7 @@ impl Plan {
         let facts = Facts {
             max_position_embeddings: config.max_position_embeddings().map_err(engine_error)?,
             vocab_size: config.vocab_size().map_err(engine_error)?,
-            kv_bytes_per_token: ahead.kv_bytes_per_token(&graphs),
+            state_bytes: ahead.state_bytes(&graphs),
             memory: ahead.memory(&graphs),
         };
         let types = args.quantize.map_or_else(|| dtype.to_string(), |quantize| format!("{dtype} and {quantize}"));

@@ -15,7 +15,7 @@ const MIB: f64 = (1 << 20) as f64;
 pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) -> String {
     let Plan { ahead, graphs, layout, types } = plan;
     let cache_tokens = layout.num_blocks * BLOCK_SIZE;
-    let cache_bytes = cache_tokens as u64 * ahead.kv_bytes_per_token(graphs);
+    let cache_bytes = cache_tokens as u64 * ahead.state_bytes(graphs).per_token;
     let mut text = format!(
         "{} as {types} on {} ({} × {}): per device {} weights, {} KV cache of {cache_tokens} tokens, {} memory\n\n",
         args.model_id,

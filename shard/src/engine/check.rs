@@ -4,8 +4,8 @@
 //! fail later, but nobody fails here who would have been served.
 
 use backend::{LocalRanks, MemoryPlan, Processors};
-use cpu::kv_bytes_per_token;
 use devices::Device;
+use model::graph::StateBytes;
 use model::models::Config;
 use model_files::ModelFiles;
 use proto::Warmup;
@@ -30,17 +30,17 @@ pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError
     let num_ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard).num_ranks;
     let files = ModelFiles::open(&model.model_id)?;
     let config = Config::parse(&config_json(&files)?)?;
-    let (kv_bytes_per_token, memory) = match device {
-        Device::Mock => (0, UNKNOWN),
+    let (state_bytes, memory) = match device {
+        Device::Mock => (StateBytes::default(), UNKNOWN),
         Device::Cpu => {
             num_threads(model.threads, &Processors::of_process())?;
             let Description { dtype, graphs, .. } = describe(&files, &config, model, num_ranks)?;
             let kv_type = kv_type(model.kv_cache_dtype, dtype);
-            (kv_bytes_per_token(&graphs, kv_type), MemoryPlan::of_host(num_ranks)?)
+            (cpu::state_bytes(&graphs, kv_type), MemoryPlan::of_host(num_ranks)?)
         }
         Device::Auto | Device::XlaCpu | Device::Tpu | Device::Cuda => {
             describe(&files, &config, model, num_ranks)?;
-            (0, UNKNOWN)
+            (StateBytes::default(), UNKNOWN)
         }
     };
     if let (Device::Cpu | Device::XlaCpu, Some(asked_bytes)) = (device, wishes.kv_cache_bytes) {
@@ -50,6 +50,6 @@ pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError
         }
     }
     let (max_position_embeddings, vocab_size) = (config.max_position_embeddings()?, config.vocab_size()?);
-    limits::choose(wishes, &Facts { max_position_embeddings, vocab_size, kv_bytes_per_token, memory })?;
+    limits::choose(wishes, &Facts { max_position_embeddings, vocab_size, state_bytes, memory })?;
     Ok(())
 }

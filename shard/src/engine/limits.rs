@@ -4,6 +4,7 @@
 //! limits cannot be met, the error says which flag to change.
 
 use backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
+use model::graph::StateBytes;
 use proto::Warmup;
 
 use super::EngineError;
@@ -12,15 +13,14 @@ use crate::kv_cache::Limits;
 const DEFAULT_MAX_BATCH_SIZE: usize = 64;
 const DEFAULT_MAX_TOTAL_TOKENS: usize = 4096;
 const DEFAULT_MAX_BATCH_PREFILL_TOKENS: usize = 4096;
-/// A token id.
-const HISTORY_BYTES_PER_TOKEN: u64 = 4;
 
 /// What limits follow from, besides wishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) max_position_embeddings: usize,
     pub(crate) vocab_size: usize,
-    pub(crate) kv_bytes_per_token: u64,
+    /// Of one rank.
+    pub(crate) state_bytes: StateBytes,
     pub(crate) memory: MemoryPlan,
 }
 
@@ -80,15 +80,18 @@ fn choose_cache_tokens(
     facts: &Facts,
 ) -> Result<usize, EngineError> {
     let MemoryPlan { available_bytes, cache_percent } = facts.memory;
-    let kv_bytes_per_token = facts.kv_bytes_per_token.max(1);
-    let require = |num_tokens: usize, bytes_per_token: u64, flag| {
-        let needed_bytes = (num_tokens as u64).saturating_mul(bytes_per_token);
+    let kv_bytes_per_token = facts.state_bytes.per_token.max(1);
+    let require_bytes = |num_tokens: usize, needed_bytes: u64, flag| {
         let error = EngineError::OutOfMemory { num_tokens, needed_bytes, available_bytes, flag };
         if needed_bytes > available_bytes { Err(error) } else { Ok(num_tokens) }
     };
+    let require = |num_tokens: usize, bytes_per_token: u64, flag| {
+        require_bytes(num_tokens, (num_tokens as u64).saturating_mul(bytes_per_token), flag)
+    };
     // A row's last block is its own, so each row may need a block more than its tokens fill.
-    let useful = num_slots.saturating_mul(max_total_tokens.next_multiple_of(BLOCK_SIZE));
-    require(useful, HISTORY_BYTES_PER_TOKEN, "--max-batch-size")?;
+    let row_tokens = max_total_tokens.next_multiple_of(BLOCK_SIZE);
+    let useful = num_slots.saturating_mul(row_tokens);
+    require_bytes(useful, facts.state_bytes.of_slots(num_slots, row_tokens), "--max-batch-size")?;
     if i32::try_from(useful).is_err() {
         return Err(EngineError::TooManyPlaces { num_slots, max_total_tokens });
     }

@@ -58,7 +58,7 @@ impl Engine {
             num_blocks: num_blocks as u32,
             max_total_tokens: max_total_tokens as u32,
             max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
-            kv_cache_bytes: self.backend.kv_bytes_per_token() * (num_ranks * num_blocks * BLOCK_SIZE) as u64,
+            kv_cache_bytes: self.backend.state_bytes().per_token * (num_ranks * num_blocks * BLOCK_SIZE) as u64,
             num_programs_compiled: self.backend.num_programs_compiled() as u32,
             max_top_n_tokens: self.backend.max_top_n_tokens().map_or(0, |most| most as u32),
             slowest_token_ns: all.slowest_token_ns,
@@ -85,7 +85,7 @@ impl Engine {
         let facts = Facts {
             max_position_embeddings: self.info.max_position_embeddings as usize,
             vocab_size: self.info.vocab_size as usize,
-            kv_bytes_per_token: self.backend.kv_bytes_per_token(),
+            state_bytes: self.backend.state_bytes(),
             memory: self.backend.memory()?,
         };
         limits::choose(wishes, &facts)

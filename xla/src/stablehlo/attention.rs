@@ -1,6 +1,6 @@
 //! Attention over the paged KV cache, in plain StableHLO.
 //!
-//! Doors: [`cache_type`], [`write`], [`attend`]. Keys and values of a layer are each `[num_blocks, block_size, kv_heads * head_dim]`. A loop
+//! Doors: [`write`], [`attend`]. Keys and values of a layer are each `[num_blocks, block_size, kv_heads * head_dim]`. A loop
 //! reads the contexts in chunks, as often as the longest one needs, with a running softmax (Milakov and Gimelshein, 2018): a
 //! gathered chunk is small enough to stay in fast memory, so that the cache is read once, and no program is bound to a length
 //! of context. Prompts are cut into tiles of queries, each of which reads up to its own last position, and with a window from
@@ -71,11 +71,6 @@ struct Queries {
     q: Tensor,
     /// Position of each query, as q without its last dimension.
     positions: Tensor,
-}
-
-/// Type of the keys, or the values, of one layer.
-pub(crate) fn cache_type(num_blocks: usize, width: usize, dtype: DType) -> Type {
-    Type::new([num_blocks, BLOCK_SIZE, width], dtype)
 }
 
 /// The caches with the step's k and v `[tokens, kv_heads, head_dim]` in them.
@@ -184,7 +179,7 @@ impl Plan {
             group * blocks * block_bytes > sizes.chunk_bytes || group * blocks * score_bytes > MAX_SCORE_BYTES
         };
         let chunk_blocks = chunk_blocks(most.min(sizes.blocks_per_row), is_too_large);
-        let AttentionSpec { layer: _, scale: _, window, soft_cap } = *spec;
+        let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap } = *spec;
         Self { heads, kv_heads, head_dim, tile, num_tiles, group, chunk_blocks, form, window, soft_cap }
     }
 }

@@ -1,11 +1,10 @@
 //! From a graph to StableHLO: what each operation becomes, for one program's sizes.
 //!
-//! Door: [`Lowering`], which holds what operations read besides their operands: the step's rows, the KV caches, the token
-//! history. The match over operations has no arm for "anything else". Tokens of a step are `[rows, tokens_per_row]`, flattened.
+//! Door: [`Lowering`], which holds what operations read besides their operands: the step's rows and the states. The match over operations has no arm for "anything else". Tokens of a step are `[rows, tokens_per_row]`, flattened.
 
 use std::collections::HashMap;
 
-use model::graph::{Binary, DType, Dim, Graph, Input, Node, Op, SamplingInput, Shape, Unary};
+use model::graph::{Binary, DType, Dim, Graph, Input, Node, Op, SamplingInput, Shape, TOKEN_HISTORY, Unary};
 use proto::MAX_HELD_BACK_TOKENS;
 
 use super::attention::HeadForm;
@@ -79,10 +78,8 @@ pub(crate) struct Lowering {
     pub(crate) weights: HashMap<String, Tensor>,
     pub(crate) rows: Option<RowInputs>,
     pub(crate) sampled: Option<SampledInputs>,
-    /// `[num_slots * max_total_tokens]` i32
-    pub(crate) history: Option<Tensor>,
-    /// Per layer; see [`attention::cache_type`].
-    pub(crate) caches: Vec<[Tensor; 2]>,
+    /// The states of the graph, by name; see [`state_type`](super::state_type).
+    pub(crate) states: HashMap<String, Tensor>,
 }
 
 impl RowInputs {
@@ -151,13 +148,13 @@ impl Lowering {
         let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes().len());
         for node in graph.nodes() {
             let operands: Vec<Tensor> = node.operands.iter().map(|value| values[value.index()].clone()).collect();
-            values.push(self.lower_node(node, &operands, arguments));
+            values.push(self.lower_node((graph, node), &operands, arguments));
         }
         graph.outputs().iter().map(|output| values[output.index()].clone()).collect()
     }
 
     #[expect(clippy::too_many_lines, reason = "an arm per operation, most of one line")]
-    fn lower_node(&mut self, node: &Node, operands: &[Tensor], arguments: &[Tensor]) -> Tensor {
+    fn lower_node(&mut self, (graph, node): (&Graph, &Node), operands: &[Tensor], arguments: &[Tensor]) -> Tensor {
         let emitter = &mut self.emitter;
         match &node.op {
             Op::Input(input) => self.input(*input),
@@ -165,10 +162,10 @@ impl Lowering {
             Op::Weight(spec) => self.weights[&spec.name].clone(),
             Op::Constant(value) => emitter.scalar(f64::from(*value), DType::F32),
             Op::CurrentTokens => {
-                let history = self.history.as_ref().expect("decoders have the history");
                 let rows = self.rows.as_ref().expect("decoders have rows");
-                let [tokens, history] = history::current_tokens(emitter, history, rows, &self.sizes);
-                self.history = Some(history);
+                let [tokens, history] =
+                    history::current_tokens(emitter, &self.states[TOKEN_HISTORY], rows, &self.sizes);
+                self.states.insert(TOKEN_HISTORY.to_owned(), history);
                 tokens
             }
             Op::Embedding if self.sizes.num_devices == 1 => {
@@ -184,10 +181,11 @@ impl Lowering {
             Op::Rotary(spec) => model_ops::rotary(emitter, &operands[0], &operands[1], spec),
             Op::PagedAttention(spec) => {
                 let rows = self.rows.as_ref().expect("decoders have rows");
-                let cache = self.caches[spec.layer].clone();
+                let names = [spec.keys, spec.values].map(|id| &graph.state_spec(id).name);
+                let cache = names.map(|name| self.states[name].clone());
                 let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
                 let cache = attention::write(emitter, &cache, [k, v], rows, &self.sizes);
-                self.caches[spec.layer] = cache.clone();
+                self.states.extend(names.into_iter().cloned().zip(cache.clone()));
                 attention::attend(emitter, q, &cache, (rows, &self.sizes), spec)
             }
             Op::Activate(activation) => activation::activate(emitter, *activation, &operands[0]),
@@ -243,9 +241,8 @@ impl Lowering {
             Op::KthLargest => selection::kth_largest(emitter, &operands[0], &operands[1]),
             Op::MassThreshold => selection::mass_threshold(emitter, &operands[0], &operands[1], &operands[2]),
             Op::TokenCounts { scope, vocab_size } => {
-                let history = self.history.as_ref().expect("samplers have the history");
                 let rows = self.sampled.as_ref().expect("samplers have rows");
-                history::token_counts(emitter, history, rows, &self.sizes, (*scope, *vocab_size))
+                history::token_counts(emitter, &self.states[TOKEN_HISTORY], rows, &self.sizes, (*scope, *vocab_size))
             }
             Op::HeldBack { vocab_size } => self.held_back(*vocab_size), // [rows, vocab]
             Op::AddLogitBias => {
@@ -258,17 +255,16 @@ impl Lowering {
             }
             Op::Uniform => threefry::uniform(emitter, &operands[0], &operands[1], &operands[2]),
             Op::ContextUniform { vocab_size } => {
-                let history = self.history.as_ref().expect("samplers have the history");
                 let rows = self.sampled.as_ref().expect("samplers have rows");
-                let last_tokens = history::last_tokens(emitter, history, rows, &self.sizes); // [rows]
+                let last_tokens = history::last_tokens(emitter, &self.states[TOKEN_HISTORY], rows, &self.sizes); // [rows]
                 threefry::context_uniform(emitter, &last_tokens, *vocab_size) // [rows, vocab]
             }
             Op::InverseCdf => selection::inverse_cdf(emitter, &operands[0], &operands[1]),
             Op::TopTokens => selection::top_tokens(emitter, &operands[0], &operands[1], self.sizes.top_tokens),
             Op::AppendToken => {
-                let history = self.history.as_ref().expect("samplers have the history");
                 let rows = self.sampled.as_ref().expect("samplers have rows");
-                self.history = Some(history::append(emitter, history, &operands[0], rows, &self.sizes));
+                let history = history::append(emitter, &self.states[TOKEN_HISTORY], &operands[0], rows, &self.sizes);
+                self.states.insert(TOKEN_HISTORY.to_owned(), history);
                 operands[0].clone()
             }
         }

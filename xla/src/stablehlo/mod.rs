@@ -1,9 +1,8 @@
 //! Programs as StableHLO text, printed from graphs.
 //!
 //! Doors: [`Lowering`], which turns a graph into operations, and [`module`], which puts a function with its arguments around
-//! them. `emitter` knows the syntax of each operation, `model_ops`, `activation`, `attention`, `experts`, `history`, `selection`,
-//! `token_inputs` and `threefry` what our
-//! operations are made of. The same graph and sizes always give the same bytes: caches of compiled programs rely on it.
+//! them. `emitter` knows the syntax of each operation, `model_ops`, `activation`, `attention`, `experts`, `history`, `selection`, `state`,
+//! `token_inputs` and `threefry` what our operations are made of. The same graph and sizes always give the same bytes: caches of compiled programs rely on it.
 
 mod activation;
 mod attention;
@@ -13,6 +12,7 @@ mod history;
 mod lower;
 mod model_ops;
 mod selection;
+mod state;
 mod tensor;
 mod threefry;
 mod token_inputs;
@@ -21,9 +21,10 @@ use std::fmt::Write;
 
 use model::graph::DType;
 
-pub(super) use attention::{HeadForm, MAX_CHUNK_BLOCKS, QUERY_TILE, cache_type, decode_chunk_tokens};
+pub(super) use attention::{HeadForm, MAX_CHUNK_BLOCKS, QUERY_TILE, decode_chunk_tokens};
 pub(super) use emitter::Emitter;
 pub(super) use lower::{Lowering, RowInputs, SampledInputs, Sizes};
+pub(super) use state::state_type;
 pub(super) use tensor::{Tensor, Type};
 
 /// An argument of a program.

@@ -4,7 +4,7 @@
 
 use backend::BLOCK_SIZE;
 use backend::Batch;
-use model::graph::AttentionSpec;
+use model::graph::{AttentionSpec, StateSpec};
 use proptest::prelude::*;
 
 use super::case::layout;
@@ -52,7 +52,10 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
     let [k, v] = [1, 2].map(|index| tokens(&mut graph, index, &[kv_heads, head_dim]));
     let Bounds { window, soft_cap } = bounds;
-    let attended = graph.paged_attention([q, k, v], AttentionSpec { layer: 0, scale: 0.5, window, soft_cap }).unwrap();
+    let [keys, values] =
+        ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
+    let spec = AttentionSpec { keys, values, scale: 0.5, window, soft_cap };
+    let attended = graph.paged_attention([q, k, v], spec).unwrap();
     let graph = graph.finish(&[attended]);
     let num_blocks = 3 + lens.iter().map(|(before, now)| (before + now).div_ceil(BLOCK_SIZE)).sum::<usize>();
     let longest = lens.iter().map(|(before, now)| before + now).max().unwrap();

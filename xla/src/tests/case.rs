@@ -9,7 +9,9 @@ use std::sync::Arc;
 use backend::{BLOCK_SIZE, StateLayout};
 use backend::{Batch, RowSampler};
 use cpu::oracle::{Array, Elements, Oracle};
-use model::graph::{AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, Value, WeightPart, WeightSpec};
+use model::graph::{
+    AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, StateId, TOKEN_HISTORY, Value, WeightPart, WeightSpec,
+};
 use model::weights::Checkpoint;
 use model_files::ModelFiles;
 use proto::SamplingParams;
@@ -19,7 +21,7 @@ use super::compare::{self, Tolerance};
 use super::rig::{self, Upload, float_bytes};
 use crate::bucket::blocks_per_row;
 use crate::stablehlo::{
-    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, cache_type, module,
+    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, module, state_type,
 };
 use crate::step_input::{StepShape, pack, set_rank};
 use crate::token_input::{TokenInput, TokenSizes};
@@ -58,6 +60,8 @@ pub(super) struct Outcome {
 /// Heads and their size of one layer's keys and values.
 #[derive(Debug, Clone, Copy)]
 struct KvHeads {
+    /// Keys and values.
+    ids: [StateId; 2],
     kv_heads: usize,
     head_dim: usize,
 }
@@ -109,7 +113,7 @@ impl Case {
             decode_heads: HeadForm::Split,
             chunk_bytes: 16 << 20,
         };
-        let cache = |KvHeads { kv_heads, head_dim }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * head_dim];
+        let cache = |KvHeads { kv_heads, head_dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * head_dim];
         let caches = kv_heads(&graph).into_iter().map(|heads| [cache(heads), cache(heads)]).collect();
         let history = vec![0; num_slots * max_total_tokens];
         Self {
@@ -166,7 +170,8 @@ impl Case {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = (!self.weights.is_empty()).then(|| checkpoint(&self.weights, directory.path()));
         let oracle = Oracle::new(&self.graph, checkpoint.as_ref(), self.layout);
-        self.caches.iter().enumerate().for_each(|(layer, [k, v])| oracle.set_cache(layer, [k, v]));
+        let layers = kv_heads(&self.graph);
+        layers.iter().zip(&self.caches).for_each(|(layer, [k, v])| oracle.set_cache(layer.ids[0], [k, v]));
         oracle.set_history(&self.history);
         let has_rows = self.graph.nodes().iter().any(|node| node.shape.dims().contains(&Dim::Rows));
         let outputs = if has_rows && !self.runs_rows_together {
@@ -179,7 +184,7 @@ impl Case {
         } else {
             oracle.run(&self.batch, &self.arguments)
         };
-        let caches = (0..self.caches.len()).map(|layer| oracle.cache(layer)).collect();
+        let caches = layers.iter().map(|layer| oracle.cache(layer.ids[0])).collect();
         Outcome { outputs, caches, history: oracle.history() }
     }
 
@@ -225,15 +230,22 @@ impl Case {
             uploads.push(upload);
             Emitter::argument(uploads.len() - 1, uploads[uploads.len() - 1].ty.clone())
         };
-        let mut caches: Vec<[Tensor; 2]> = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        let mut states = HashMap::new();
         for (pair, heads) in self.caches.iter().zip(kv_heads(&self.graph)) {
-            let ty = cache_type(self.layout.num_blocks, heads.kv_heads * heads.head_dim, self.kv_dtype);
-            let cache = |values| Upload::floats(&swap_heads(values, heads, Swap::ToDevice), ty.clone());
-            caches.push([add(cache(&pair[0])), add(cache(&pair[1]))]);
+            for (id, values) in heads.ids.into_iter().zip(pair) {
+                let spec = self.graph.state_spec(id);
+                let ty = state_type(spec, self.layout, self.kv_dtype);
+                let cache = Upload::floats(&swap_heads(values, heads, Swap::ToDevice), ty);
+                states.insert(spec.name.clone(), add(cache));
+                names.push(spec.name.clone());
+            }
         }
         let history =
             add(Upload::of(&Array { dims: vec![self.history.len()], elements: Elements::I32(self.history.clone()) }));
-        let num_donated = 2 * caches.len() + 1;
+        states.insert(TOKEN_HISTORY.to_owned(), history);
+        names.push(TOKEN_HISTORY.to_owned());
+        let num_donated = names.len();
         let order: Vec<usize> = (0..self.batch.rows.len()).collect();
         let mut packed = pack(&self.batch, &order, shape);
         set_rank(&mut packed, shape, rank);
@@ -261,11 +273,11 @@ impl Case {
         let (inputs, columns) = RowInputs::unpack(&mut emitter, &packed, shape);
         let token_inputs = token_inputs.to_vec();
         let sampled = Some(SampledInputs::unpack(&mut emitter, &columns, token_inputs));
-        let (sizes, rows, history) = (self.sizes, Some(inputs), Some(history));
-        let mut lowering = Lowering { emitter, sizes, weights, rows, sampled, history, caches };
+        let (sizes, rows) = (self.sizes, Some(inputs));
+        let mut lowering = Lowering { emitter, sizes, weights, rows, sampled, states };
         let outputs = lowering.lower(&self.graph, &arguments);
-        let Lowering { emitter, history, caches, .. } = lowering;
-        let results: Vec<Tensor> = caches.into_iter().flatten().chain(history).chain(outputs).collect();
+        let Lowering { emitter, states, .. } = lowering;
+        let results: Vec<Tensor> = names.iter().map(|name| states[name].clone()).chain(outputs).collect();
         let parameter = |(index, upload): (usize, &Upload)| {
             let ty = upload.ty.clone();
             if index < num_donated { Parameter::donated(ty, index) } else { Parameter::kept(ty) }
@@ -310,7 +322,7 @@ enum Swap {
 }
 
 fn swap_heads(values: &[f32], heads: KvHeads, swap: Swap) -> Vec<f32> {
-    let KvHeads { kv_heads, head_dim } = heads;
+    let KvHeads { kv_heads, head_dim, ids: _ } = heads;
     let mut swapped = vec![0.0; values.len()];
     let vectors = values.len() / head_dim;
     for vector in 0..vectors {
@@ -329,19 +341,17 @@ fn masked_vocab(graph: &Graph) -> usize {
     graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
 }
 
-/// Heads of each layer's keys, by layer.
+/// What each attention layer keeps, in order.
 fn kv_heads(graph: &Graph) -> Vec<KvHeads> {
-    let mut layers = Vec::new();
-    for node in graph.nodes() {
-        if let Op::PagedAttention(AttentionSpec { layer, .. }) = node.op {
-            let [_, Dim::Fixed(kv_heads), Dim::Fixed(head_dim)] = *graph.node(node.operands[1]).shape.dims() else {
-                panic!("keys are [tokens, kv_heads, head_dim]");
-            };
-            assert_eq!(layer, layers.len(), "layers in order");
-            layers.push(KvHeads { kv_heads, head_dim });
-        }
-    }
-    layers
+    let layers = graph.nodes().iter().filter_map(|node| match node.op {
+        Op::PagedAttention(AttentionSpec { keys, values, .. }) => Some([keys, values]),
+        _ => None,
+    });
+    let heads = |ids: [StateId; 2]| {
+        let [kv_heads, head_dim] = *graph.state_spec(ids[0]).shape else { panic!("keys are [kv_heads, head_dim]") };
+        KvHeads { ids, kv_heads, head_dim }
+    };
+    layers.map(heads).collect()
 }
 
 /// The part of a weight that one rank has.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backend::{ModelGraphs, StateLayout};
-use model::graph::{AttentionSpec, Pairing, RotarySpec};
+use model::graph::{AttentionSpec, Pairing, RotarySpec, StateSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
 use super::*;
@@ -51,7 +51,8 @@ fn attention(graph: &mut Graph, x: Value) -> Value {
         graph.reshape(x, &[heads, HEAD_DIM]).unwrap()
     });
     let [q, k] = [q, k].map(|x| graph.rotary(x, positions, &spec).unwrap());
-    let spec = AttentionSpec { layer: 0, scale: 0.5, window: None, soft_cap: None };
+    let [keys, values] = ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[1, HEAD_DIM], None)));
+    let spec = AttentionSpec { keys, values, scale: 0.5, window: None, soft_cap: None };
     let attended = graph.paged_attention([q, k, v], spec).unwrap();
     let attended = graph.reshape(attended, &[2 * HEAD_DIM]).unwrap();
     linear(graph, attended, "o", [HIDDEN_SIZE, 2 * HEAD_DIM])
