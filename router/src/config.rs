@@ -10,7 +10,7 @@ use proto::{MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_TIED_TOKENS, ModelInfo, War
 
 use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, HttpArgs, LimitArgs, RouterArgs};
-use crate::endpoint::Endpoint;
+use crate::http_listener::Endpoint;
 use crate::memory;
 use crate::text::ChatOverrides;
 

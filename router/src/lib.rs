@@ -17,10 +17,10 @@ mod aside;
 mod batcher;
 mod config;
 mod delivery;
-mod endpoint;
 mod error;
 mod generation;
 mod grammar;
+mod http_listener;
 mod lifecycle;
 mod memory;
 mod memory_size;
@@ -51,14 +51,14 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 pub use args::{BatchingArgs, ChatArgs, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
-pub use endpoint::{Endpoint, EndpointError, ListenError};
+pub use http_listener::{Endpoint, EndpointError, ListenError};
 pub use memory_size::{MemorySize, MemorySizeError};
 pub use ready::Ready;
 pub use shard_client::ShardClientError;
 pub use text::{Detokenizer, TextError, Tokenizer};
 
 use config::{Config, ServingLimits};
-use endpoint::Listener;
+use http_listener::Listener;
 use lifecycle::StopRequests;
 use text::ModelText;
 

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::answering::Answering;
-use crate::endpoint::{ClientStream, Listener};
+use crate::http_listener::{ClientStream, Listener};
 use crate::memory::{Held, Part};
 use crate::socket::Socket;
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
@@ -146,7 +146,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::endpoint::Endpoint;
+    use crate::http_listener::Endpoint;
     use crate::testing::args;
 
     fn site(app: Router) -> Site {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use crate::endpoint::ClientStream;
+use crate::http_listener::ClientStream;
 
 /// The connection. Cloning is cheap, and both are the same.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ pub(crate) const CRATES: [&str; 18] = [
     "proto",
     "model-files",
     "telemetry",
-    "socket-file",
+    "endpoint",
     "collectives",
     "kernels",
     "pjrt",

@@ -19,7 +19,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::RouterError;
 use crate::batcher::BatcherError;
-use crate::endpoint::Listener;
+use crate::http_listener::Listener;
 use crate::metrics::Metrics;
 use crate::server::{self, Site};
 use crate::startup::Started;

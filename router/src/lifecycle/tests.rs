@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::endpoint::Endpoint;
+use crate::http_listener::Endpoint;
 use crate::testing::{FakeShard, args, start};
 
 /// Nothing in a test takes this long.

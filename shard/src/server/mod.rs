@@ -17,8 +17,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use endpoint::{SocketError, SocketFile};
 use proto::{HelloReply, PROTOCOL_VERSION, Progress, exit_status, reply};
-use socket_file::{SocketError, SocketFile};
 
 use crate::args::ShardArgs;
 use crate::engine::{Engine, EngineError};

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::task::{Context, Poll};
 
-use socket_file::{SocketError, SocketFile};
+use endpoint::{SocketError, SocketFile};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
