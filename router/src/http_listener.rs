@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::task::{Context, Poll};
 
-use endpoint::{SocketError, SocketFile};
+use endpoint::SocketFile;
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
@@ -48,7 +48,7 @@ pub enum ListenError {
     #[error("listen on {address}: {error}{}", advice(.error))]
     Address { address: SocketAddr, error: std::io::Error },
     #[error("{0}; --uds names the path")]
-    Socket(SocketError),
+    Socket(endpoint::ListenError),
     #[error("listen on {path}: {error}; --uds names the path")]
     Path { path: PathBuf, error: std::io::Error },
 }

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use endpoint::{SocketError, SocketFile};
+use endpoint::{ListenError, SocketFile};
 use proto::{HelloReply, PROTOCOL_VERSION, Progress, exit_status, reply};
 
 use crate::args::ShardArgs;
@@ -32,7 +32,7 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
     #[error(transparent)]
-    Socket(#[from] SocketError),
+    Socket(#[from] ListenError),
     #[error("start a thread: {0}")]
     Thread(std::io::Error),
     #[error("load the model: {0}")]

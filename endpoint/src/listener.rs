@@ -1,0 +1,180 @@
+//! Listening, for everybody or for this machine alone.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use proto::MAX_SOCKET_PATH_BYTES;
+
+use crate::{Endpoint, SocketFile, Stream};
+
+/// A place where connections come in.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the variants are those of `Endpoint`")]
+pub enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// Why nobody can listen on an address.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant means")]
+pub enum ListenError {
+    #[error("socket path {path} has {len} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; use a shorter one")]
+    PathTooLong { path: PathBuf, len: usize },
+    #[error("socket {path} is in use by another process")]
+    InUse { path: PathBuf },
+    #[error("{path} exists and is not a socket; remove it or use another path")]
+    NotASocket { path: PathBuf },
+    #[error("listen on {path}: {source}")]
+    Path { path: PathBuf, source: io::Error },
+    #[error("listen on {address}: {source}")]
+    Address { address: SocketAddr, source: io::Error },
+    #[error("listen on {endpoint}: look up the host: {source}")]
+    Host { endpoint: Endpoint, source: io::Error },
+    #[error(
+        "listen on {endpoint}: {ip} is not a loopback address, and connections are not authenticated; use a Unix path or \
+         a loopback address, such as tcp://127.0.0.1:9000 or tcp://[::1]:9000"
+    )]
+    NotLoopback { endpoint: Endpoint, ip: IpAddr },
+}
+
+impl Endpoint {
+    /// Listens for everybody; on a path the umask of the process decides who may connect. The path's file exists as long
+    /// as its [`SocketFile`].
+    ///
+    /// # Errors
+    /// When the path is too long or cannot be written, or the address is taken or not this machine's.
+    pub fn bind(&self) -> Result<(Listener, Option<SocketFile>), ListenError> {
+        match self {
+            Self::Unix(path) => SocketFile::bind(path).map(unix),
+            Self::Tcp { host, port } => self.bind_first(&self.look_up(host, *port)?),
+        }
+    }
+
+    /// Listens for this machine alone: on a path for processes of the same user, with TCP on a loopback address.
+    ///
+    /// # Errors
+    /// As [`Endpoint::bind`], and when an address of the host is not a loopback address.
+    pub fn bind_private(&self) -> Result<(Listener, Option<SocketFile>), ListenError> {
+        match self {
+            Self::Unix(path) => SocketFile::bind_private(path).map(unix),
+            Self::Tcp { host, port } => {
+                let addresses = self.look_up(host, *port)?;
+                match addresses.iter().map(SocketAddr::ip).find(|ip| !ip.is_loopback()) {
+                    Some(ip) => Err(ListenError::NotLoopback { endpoint: self.clone(), ip }),
+                    None => self.bind_first(&addresses),
+                }
+            }
+        }
+    }
+
+    fn look_up(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ListenError> {
+        let addresses = (host, port).to_socket_addrs().map(Iterator::collect);
+        addresses.map_err(|source| ListenError::Host { endpoint: self.clone(), source })
+    }
+
+    /// Clients try a host's addresses in the same order, so the first one is where they come.
+    fn bind_first(&self, addresses: &[SocketAddr]) -> Result<(Listener, Option<SocketFile>), ListenError> {
+        let Some(&address) = addresses.first() else {
+            let source = io::ErrorKind::AddrNotAvailable.into();
+            return Err(ListenError::Host { endpoint: self.clone(), source });
+        };
+        let listener = TcpListener::bind(address).map_err(|source| ListenError::Address { address, source })?;
+        Ok((Listener::Tcp(listener), None))
+    }
+}
+
+impl Listener {
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// When that one ended before it began, or the system has no room for it.
+    pub fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Self::Tcp(listener) => listener.accept().and_then(|(stream, _)| Stream::from_tcp(stream)),
+        }
+    }
+}
+
+fn unix((file, listener): (SocketFile, UnixListener)) -> (Listener, Option<SocketFile>) {
+    (Listener::Unix(listener), Some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    /// An address on loopback with a port of the system's choice.
+    fn open() -> (Listener, Endpoint) {
+        let chosen = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
+        let (listener, file) = chosen.bind_private().unwrap();
+        let Listener::Tcp(tcp) = &listener else { panic!("{listener:?}") };
+        assert!(file.is_none());
+        let endpoint = format!("tcp://{}", tcp.local_addr().unwrap()).parse().unwrap();
+        (listener, endpoint)
+    }
+
+    #[test]
+    fn bytes_go_both_ways() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Endpoint::Unix(directory.path().join("s"));
+        let (unix, file) = path.bind().unwrap();
+        assert!(file.is_some());
+        let (tcp, address) = open();
+        for (listener, endpoint) in [(unix, path), (tcp, address)] {
+            let mut client = endpoint.connect().unwrap();
+            let mut server = listener.accept().unwrap();
+            let mut bytes = [0; 2];
+            client.write_all(b"to").unwrap();
+            server.read_exact(&mut bytes).unwrap();
+            assert_eq!(&bytes, b"to");
+            server.write_all(b"fr").unwrap();
+            client.read_exact(&mut bytes).unwrap();
+            assert_eq!(&bytes, b"fr");
+            for stream in [&client, &server] {
+                if let Stream::Tcp(stream) = stream {
+                    assert!(stream.nodelay().unwrap());
+                }
+            }
+            drop(server);
+            assert_eq!(client.read(&mut [0]).unwrap(), 0, "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_named() {
+        let (_listener, endpoint) = open();
+        for taken in [endpoint.bind(), endpoint.bind_private()] {
+            let error = taken.unwrap_err().to_string();
+            let address = endpoint.to_string().replace("tcp://", "");
+            assert_eq!(error, format!("listen on {address}: Address already in use (os error 98)"));
+        }
+    }
+
+    #[test]
+    fn private_is_loopback() {
+        for host in ["127.0.0.1", "127.9.8.7", "localhost"] {
+            let endpoint = Endpoint::Tcp { host: host.to_owned(), port: 0 };
+            assert!(endpoint.bind_private().is_ok(), "{host}");
+        }
+        for host in ["0.0.0.0", "::", "10.1.2.3", "192.0.2.1", "::ffff:10.0.0.1"] {
+            let endpoint = Endpoint::Tcp { host: host.to_owned(), port: 9000 };
+            let error = endpoint.bind_private().unwrap_err().to_string();
+            let expected = format!("listen on {endpoint}: {host} is not a loopback address, and connections");
+            assert!(error.starts_with(&expected), "{error}");
+            assert!(error.contains("such as tcp://127.0.0.1:9000"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_there_after_the_end() {
+        let (listener, endpoint) = open();
+        drop(listener);
+        assert_eq!(endpoint.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,158 @@
+//! Unix sockets that have a file: made where nobody listens, and removed at the end.
+//!
+//! A file left behind by a process that was killed is replaced; one that somebody listens on, or that is no socket, is
+//! an error and stays.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use proto::MAX_SOCKET_PATH_BYTES;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+
+use crate::ListenError;
+
+/// Only the user who runs the process may connect.
+const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Connections that wait to be accepted; the system takes as many as it allows.
+const MAX_BACKLOG: i32 = i32::MAX;
+
+/// The file of a socket that this process listens on; removed when dropped, unless somebody has put another in its
+/// place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// Listens on `path`; who may connect says the umask of the process.
+    ///
+    /// # Errors
+    /// When the path is too long, taken, or cannot be written.
+    pub fn bind(path: &Path) -> Result<(Self, UnixListener), ListenError> {
+        Self::bind_with(path, None)
+    }
+
+    /// Listens on `path`, for processes of the same user.
+    ///
+    /// # Errors
+    /// As [`SocketFile::bind`].
+    pub fn bind_private(path: &Path) -> Result<(Self, UnixListener), ListenError> {
+        Self::bind_with(path, Some(PRIVATE_MODE))
+    }
+
+    fn bind_with(path: &Path, mode: Option<Mode>) -> Result<(Self, UnixListener), ListenError> {
+        let len = path.as_os_str().len();
+        if len > MAX_SOCKET_PATH_BYTES {
+            return Err(ListenError::PathTooLong { path: path.into(), len });
+        }
+        let listen_error = |source| ListenError::Path { path: path.into(), source };
+        match fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(ListenError::NotASocket { path: path.into() });
+            }
+            Ok(_) if UnixStream::connect(path).is_ok() => return Err(ListenError::InUse { path: path.into() }),
+            Ok(_) => fs::remove_file(path).map_err(listen_error)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(listen_error(error)),
+        }
+        let listener = new_listener(path, mode).map_err(listen_error)?;
+        let identity = identity(path).map_err(listen_error)?;
+        Ok((Self { path: path.into(), identity }, listener))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_ours = identity(&self.path).is_ok_and(|identity| identity == self.identity);
+        if is_ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "remove the socket file");
+        }
+    }
+}
+
+/// Linux gives the file the mode of the socket, so that it is private from its first moment, whatever the umask of the
+/// process says, which belongs to all threads.
+fn new_listener(path: &Path, mode: Option<Mode>) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if let Some(mode) = mode {
+        rustix::fs::fchmod(&socket, mode)?;
+    }
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, MAX_BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_private_file_is_private_before_anybody_can_connect() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _listener = new_listener(&path, Some(PRIVATE_MODE)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_socket_of_somebody_else_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let (ours, _listener) = SocketFile::bind(&path).unwrap();
+        // The other is there first, so that it has another inode.
+        let other = UnixListener::bind(directory.path().join("other")).unwrap();
+        fs::rename(directory.path().join("other"), &path).unwrap();
+        drop(ours);
+        assert!(path.exists(), "{other:?} has lost its file");
+    }
+
+    #[test]
+    fn a_private_file_is_private_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let (file, _listener) = SocketFile::bind_private(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(SocketFile::bind(&path), Err(ListenError::InUse { .. })));
+        assert!(path.exists());
+        drop(file);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_left_behind_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        assert!(SocketFile::bind(&path).is_ok());
+    }
+
+    #[test]
+    fn other_files_are_never_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(SocketFile::bind(&path), Err(ListenError::NotASocket { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_path_too_long_is_named_with_its_length() {
+        let path = PathBuf::from(format!("/{}", "x".repeat(MAX_SOCKET_PATH_BYTES)));
+        let message = SocketFile::bind(&path).unwrap_err().to_string();
+        assert!(message.contains("has 108 bytes, a Unix socket allows 107"), "{message}");
+    }
+}
