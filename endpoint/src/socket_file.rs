@@ -42,7 +42,7 @@ impl SocketFile {
     ///
     /// # Errors
     /// As [`SocketFile::bind`].
-    pub fn bind_private(path: &Path) -> Result<(Self, UnixListener), ListenError> {
+    pub(crate) fn bind_private(path: &Path) -> Result<(Self, UnixListener), ListenError> {
         Self::bind_with(path, Some(PRIVATE_MODE))
     }
 

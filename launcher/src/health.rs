@@ -8,11 +8,11 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use endpoint::Endpoint;
 use router::HttpArgs;
 use ureq::Agent;
 use ureq::tls::TlsConfig;
@@ -39,7 +39,7 @@ pub(crate) struct HealthArgs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Url(String),
-    Socket(PathBuf),
+    Socket(Endpoint),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +76,7 @@ fn check(args: &HealthArgs) -> Result<(), HealthError> {
     };
     let answer = match &place {
         Place::Url(url) => ask_url(url).map_err(|error| error.to_string()),
-        Place::Socket(path) => ask_socket(path).map_err(|error| error.to_string()),
+        Place::Socket(endpoint) => ask_socket(endpoint).map_err(|error| error.to_string()),
     };
     match answer {
         Ok(HEALTHY) => Ok(()),
@@ -111,8 +111,8 @@ fn ask_url(url: &str) -> Result<u16, ureq::Error> {
     Ok(agent.get(url).call()?.status().as_u16())
 }
 
-fn ask_socket(path: &Path) -> io::Result<u16> {
-    let mut stream = UnixStream::connect(path)?;
+fn ask_socket(endpoint: &Endpoint) -> io::Result<u16> {
+    let mut stream = endpoint.connect()?;
     stream.set_read_timeout(Some(DEADLINE))?;
     stream.set_write_timeout(Some(DEADLINE))?;
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
@@ -126,7 +126,7 @@ impl Place {
     /// Where a server with these flags listens, as this machine reaches it.
     fn new(http: &HttpArgs) -> Result<Self, HealthError> {
         if let Some(path) = &http.uds {
-            return Ok(Self::Socket(path.clone()));
+            return Ok(Self::Socket(Endpoint::Unix(path.clone())));
         }
         let address = match http.hostname.parse() {
             Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => Ipv4Addr::LOCALHOST.into(),
@@ -146,7 +146,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url(url) => f.write_str(url),
-            Self::Socket(path) => write!(f, "{}", path.display()),
+            Self::Socket(endpoint) => endpoint.fmt(f),
         }
     }
 }

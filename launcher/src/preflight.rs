@@ -33,7 +33,7 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
 pub(crate) fn check_model(args: &LaunchArgs, place: &Place<'_>, num_shards: usize) -> Result<(), LauncherError> {
     let world_size = u32::try_from(num_shards).unwrap_or(u32::MAX);
     let router_args = plan::router_args(args, place, world_size);
-    shard::check(&plan::shard_args(args, place, 0, world_size), &router::wishes(&router_args))?;
+    shard::check(&plan::shard_args(args, place, 0, world_size)?, &router::wishes(&router_args))?;
     router::check(&router_args).map_err(Box::new)?;
     Ok(())
 }

@@ -5,18 +5,17 @@
 
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use endpoint::{Endpoint, Stream};
 use proto::{Command, HEADER_BYTES, Hello, PROTOCOL_VERSION, Reply, command, frame, reply};
 use router::Ready;
 use rustix::io::FdFlags;
 
 use crate::event::{ChildId, Event};
 
-/// A shard binds its socket before anything else.
+/// A shard listens before anything else.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(20);
 const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
 /// A loading shard reports several times a second.
@@ -36,8 +35,8 @@ pub(crate) struct Watch {
 
 #[derive(Debug, thiserror::Error)]
 enum ReadinessError {
-    #[error("no answer on {path} within {seconds} s: {source}", path = .path.display(), seconds = CONNECT_DEADLINE.as_secs())]
-    Connect { path: PathBuf, source: io::Error },
+    #[error("no answer on {endpoint} within {seconds} s: {source}", seconds = CONNECT_DEADLINE.as_secs())]
+    Connect { endpoint: Endpoint, source: io::Error },
     #[error("its socket fell silent: {0}")]
     Socket(#[from] io::Error),
     #[error("it sent a bad frame: {0}")]
@@ -51,10 +50,10 @@ enum ReadinessError {
 }
 
 /// Watches the shard `id` from a thread of its own; the outcome arrives as an event.
-pub(crate) fn watch(id: ChildId, socket: PathBuf, events: SyncSender<Event>) -> Watch {
+pub(crate) fn watch(id: ChildId, endpoint: Endpoint, events: SyncSender<Event>) -> Watch {
     let (cancel, cancelled) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
-        let event = match wait(&socket, &cancelled) {
+        let event = match wait(&endpoint, &cancelled) {
             Ok(true) => Event::Ready(id),
             Ok(false) => return,
             Err(error) => Event::NotReady(id, error.to_string()),
@@ -91,8 +90,8 @@ pub(crate) fn watch_router(pipe: PipeReader, events: SyncSender<Event>) {
 }
 
 /// True when the shard is ready, false when the wait was cancelled.
-fn wait(socket: &Path, cancelled: &Receiver<()>) -> Result<bool, ReadinessError> {
-    let Some(mut stream) = connect(socket, cancelled)? else {
+fn wait(endpoint: &Endpoint, cancelled: &Receiver<()>) -> Result<bool, ReadinessError> {
+    let Some(mut stream) = connect(endpoint, cancelled)? else {
         return Ok(false);
     };
     stream.set_read_timeout(Some(SILENCE_DEADLINE))?;
@@ -122,13 +121,13 @@ fn wait(socket: &Path, cancelled: &Receiver<()>) -> Result<bool, ReadinessError>
     }
 }
 
-fn connect(socket: &Path, cancelled: &Receiver<()>) -> Result<Option<UnixStream>, ReadinessError> {
+fn connect(endpoint: &Endpoint, cancelled: &Receiver<()>) -> Result<Option<Stream>, ReadinessError> {
     let start = Instant::now();
     loop {
-        match UnixStream::connect(socket) {
+        match endpoint.connect() {
             Ok(stream) => return Ok(Some(stream)),
             Err(source) if start.elapsed() > CONNECT_DEADLINE => {
-                return Err(ReadinessError::Connect { path: socket.into(), source });
+                return Err(ReadinessError::Connect { endpoint: endpoint.clone(), source });
             }
             Err(_) => {}
         }
@@ -139,7 +138,7 @@ fn connect(socket: &Path, cancelled: &Receiver<()>) -> Result<Option<UnixStream>
     }
 }
 
-fn read_reply(stream: &mut UnixStream) -> Result<Reply, ReadinessError> {
+fn read_reply(stream: &mut Stream) -> Result<Reply, ReadinessError> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header)?;
     let mut body = vec![0; frame::body_len(header)?];

@@ -10,12 +10,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
+use endpoint::Endpoint;
 use proto::exit_status;
 use rustix::process::Signal;
 use signal_hook::iterator::Signals;
@@ -93,7 +93,7 @@ impl Supervisor<'_> {
     fn serve(&mut self) -> Result<(), LauncherError> {
         for shard in &self.plan.shards {
             self.start(&shard.child, &[])?;
-            let watch = readiness::watch(shard.child.id, shard.socket.clone(), self.events_tx.clone());
+            let watch = readiness::watch(shard.child.id, shard.endpoint.clone(), self.events_tx.clone());
             self.watches.insert(shard.child.id, watch);
         }
         loop {
@@ -274,9 +274,10 @@ impl Supervisor<'_> {
     /// A shard removes its own socket; one that was killed could not.
     fn remove_sockets(&self) {
         for shard in &self.plan.shards {
-            let is_socket = shard.socket.metadata().is_ok_and(|file| file.file_type().is_socket());
-            if is_socket && UnixStream::connect(&shard.socket).is_err() {
-                let _ = std::fs::remove_file(&shard.socket);
+            let Endpoint::Unix(path) = &shard.endpoint else { continue };
+            let is_socket = path.metadata().is_ok_and(|file| file.file_type().is_socket());
+            if is_socket && shard.endpoint.connect().is_err() {
+                let _ = std::fs::remove_file(path);
             }
         }
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use devices::Device;
+use endpoint::Endpoint;
 
 /// Computes the steps of one model on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
@@ -17,9 +18,10 @@ pub struct ShardArgs {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// Path of the Unix socket to listen on
+    /// Path of the Unix socket to listen on, or tcp://host:port with a loopback address, to which every user of this
+    /// machine may connect
     #[arg(long, default_value = "/tmp/text-generation-server-0")]
-    pub uds_path: PathBuf,
+    pub uds_path: Endpoint,
 
     /// Number of this shard, from 0
     #[arg(long, default_value_t = 0)]
@@ -174,7 +176,7 @@ impl ShardArgs {
         let Self { model, uds_path, rank, world_size, devices_per_shard, collective_path, json_output, log_level } =
             self;
         let mut argv = model.to_argv();
-        argv.extend(["--uds-path".into(), uds_path.into()]);
+        argv.extend(["--uds-path".into(), uds_path.to_string().into()]);
         argv.extend(["--rank".into(), rank.to_string().into()]);
         argv.extend(["--world-size".into(), world_size.to_string().into()]);
         argv.extend(["--devices-per-shard".into(), devices_per_shard.to_string().into()]);
@@ -288,7 +290,7 @@ mod tests {
                 cpu_isa: Some("avx2".into()),
                 mock_step_us: Some(5000),
             },
-            uds_path: "/run/x y-3".into(),
+            uds_path: Endpoint::Unix("/run/x y-3".into()),
             rank: 3,
             world_size: 8,
             devices_per_shard: 2,

@@ -213,7 +213,7 @@ fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
     let model = ModelArgs { device: Device::Cpu, ..model.clone() };
     Ok(ShardArgs {
         model,
-        uds_path: std::path::PathBuf::new(),
+        uds_path: endpoint::Endpoint::Unix(std::path::PathBuf::new()),
         rank: 0,
         world_size: 1,
         devices_per_shard: 1,

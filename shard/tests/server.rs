@@ -1,20 +1,20 @@
 //! The shard over a real socket, with the mock: the handshake, the conversation, and every way it can end.
 //!
-//! Sockets are in temporary directories; every wait has a deadline.
+//! Sockets are in temporary directories, ports are free ones; every wait has a deadline.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use devices::Device;
+use endpoint::{Endpoint, Stream};
 use proto::shard_error::Kind;
 use proto::{
     Command, Decode, DecodeRow, Fit, HEADER_BYTES, Hello, Info, Leave, PROTOCOL_VERSION, Prefill, PromptChunk, Release,
-    Reply, SamplingParams, ShardError, StepReply, Warmup, WarmupReply, command, frame, reply,
+    Reply, SampledToken, SamplingParams, ShardError, StepReply, Warmup, WarmupReply, command, frame, reply,
 };
 use shard::{KvCacheDtype, ModelArgs, ShardArgs, ShardRunError};
 
@@ -22,19 +22,23 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Shard {
     thread: JoinHandle<Result<(), ShardRunError>>,
-    path: PathBuf,
-    _directory: tempfile::TempDir,
+    endpoint: Endpoint,
+    _directory: Option<tempfile::TempDir>,
 }
 
 struct Client {
-    stream: UnixStream,
+    stream: Stream,
     sequence_number: u64,
 }
 
 impl Shard {
     fn start(model_id: &str, device: Device) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("shard-0");
+        let endpoint = Endpoint::Unix(directory.path().join("shard-0"));
+        Self { _directory: Some(directory), ..Self::start_at(endpoint, model_id, device) }
+    }
+
+    fn start_at(endpoint: Endpoint, model_id: &str, device: Device) -> Self {
         let args = ShardArgs {
             model: ModelArgs {
                 model_id: model_id.to_owned(),
@@ -49,7 +53,7 @@ impl Shard {
                 cpu_isa: None,
                 mock_step_us: None,
             },
-            uds_path: path.clone(),
+            uds_path: endpoint.clone(),
             rank: 0,
             world_size: 1,
             devices_per_shard: 1,
@@ -58,7 +62,7 @@ impl Shard {
             log_level: "info".to_owned(),
         };
         let thread = std::thread::spawn(move || shard::run(&args));
-        Self { thread, path, _directory: directory }
+        Self { thread, endpoint, _directory: None }
     }
 
     /// How the shard ended; its socket file is gone by then.
@@ -68,16 +72,18 @@ impl Shard {
             assert!(start.elapsed() < DEADLINE, "the shard goes on");
             std::thread::yield_now();
         }
-        assert!(!self.path.exists());
+        if let Endpoint::Unix(path) = &self.endpoint {
+            assert!(!path.exists());
+        }
         self.thread.join().unwrap().map_err(|error| error.to_string())
     }
 }
 
 impl Client {
-    fn connect(path: &Path) -> Self {
+    fn connect(endpoint: &Endpoint) -> Self {
         let start = Instant::now();
         let stream = loop {
-            match UnixStream::connect(path) {
+            match endpoint.connect() {
                 Ok(stream) => break stream,
                 Err(error) => assert!(start.elapsed() < DEADLINE, "connect: {error}"),
             }
@@ -88,8 +94,8 @@ impl Client {
     }
 
     /// Connected and greeted.
-    fn greeted(path: &Path) -> Self {
-        let mut client = Self::connect(path);
+    fn greeted(endpoint: &Endpoint) -> Self {
+        let mut client = Self::connect(endpoint);
         let hello = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap();
         let reply::Kind::Hello(hello) = hello else { panic!("{hello:?}") };
         assert_eq!((hello.rank, hello.world_size, hello.pid), (0, 1, std::process::id()));
@@ -163,8 +169,8 @@ fn decode(slot: u32, position: u32) -> command::Kind {
 fn a_whole_conversation() {
     let shard = Shard::start("demo", Device::Mock);
     // The launcher looks whether the shard is ready, and goes.
-    drop(Client::greeted(&shard.path));
-    let mut client = Client::greeted(&shard.path);
+    drop(Client::greeted(&shard.endpoint));
+    let mut client = Client::greeted(&shard.endpoint);
     let Ok(reply::Kind::Info(info)) = client.call(command::Kind::Info(Info {})) else { panic!("no info") };
     assert_eq!((info.architecture.as_str(), info.device.as_str(), info.block_size), ("LlamaForCausalLM", "mock", 16));
     assert!(!info.eos_token_ids.is_empty());
@@ -188,7 +194,7 @@ fn a_whole_conversation() {
 #[test]
 fn a_bad_command_is_answered_and_the_next_one_works() {
     let shard = Shard::start("demo", Device::Mock);
-    let mut client = Client::greeted(&shard.path);
+    let mut client = Client::greeted(&shard.endpoint);
     let error = client.step(prompt(0, &[1])).unwrap_err();
     assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "steps are refused before warm-up"));
     client.warmup();
@@ -203,7 +209,7 @@ fn a_bad_command_is_answered_and_the_next_one_works() {
 #[test]
 fn a_command_with_another_number_is_not_carried_out() {
     let shard = Shard::start("demo", Device::Mock);
-    let mut client = Client::greeted(&shard.path);
+    let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     client.sequence_number += 1;
     let error = client.step(prompt(0, &[1])).unwrap_err();
@@ -216,24 +222,24 @@ fn a_command_with_another_number_is_not_carried_out() {
 #[test]
 fn the_first_command_must_be_hello_in_the_same_version() {
     let shard = Shard::start("demo", Device::Mock);
-    let error = Client::connect(&shard.path).call(command::Kind::Info(Info {})).unwrap_err();
+    let error = Client::connect(&shard.endpoint).call(command::Kind::Info(Info {})).unwrap_err();
     assert_eq!(error.kind(), Kind::Protocol);
-    let mut client = Client::connect(&shard.path);
+    let mut client = Client::connect(&shard.endpoint);
     let error = client.call(command::Kind::Hello(Hello { protocol_version: 99 })).unwrap_err();
     assert_eq!(error.kind(), Kind::Version);
     assert_eq!(error.message, format!("protocol version is 99, this shard speaks {PROTOCOL_VERSION}"));
     assert!(client.receive().is_none());
-    let mut noise = Client::connect(&shard.path);
+    let mut noise = Client::connect(&shard.endpoint);
     noise.stream.write_all(&[0xff; 64]).unwrap();
     assert!(noise.receive().is_none());
-    Client::greeted(&shard.path).leave();
+    Client::greeted(&shard.endpoint).leave();
     assert_eq!(shard.end(), Ok(()));
 }
 
 #[test]
 fn a_router_that_goes_after_warmup_ends_the_shard() {
     let shard = Shard::start("demo", Device::Mock);
-    let mut client = Client::greeted(&shard.path);
+    let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     drop(client);
     assert_eq!(shard.end(), Err("router is gone: it closed the connection".to_owned()));
@@ -242,7 +248,7 @@ fn a_router_that_goes_after_warmup_ends_the_shard() {
 #[test]
 fn noise_after_warmup_ends_the_shard() {
     let shard = Shard::start("demo", Device::Mock);
-    let mut client = Client::greeted(&shard.path);
+    let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     client.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let message = shard.end().unwrap_err();
@@ -264,7 +270,7 @@ fn a_model_that_cannot_be_loaded_ends_the_shard() {
 #[test]
 fn the_demo_model_generates_on_the_cpu() {
     let shard = Shard::start("demo", Device::Cpu);
-    let mut client = Client::greeted(&shard.path);
+    let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     let first = client.step(prompt(2, &[10, 11, 12])).unwrap();
     assert!(first.tokens[0].logprob <= 0.0);
@@ -272,4 +278,41 @@ fn the_demo_model_generates_on_the_cpu() {
     assert!(client.step(decode(2, 3)).is_ok());
     client.leave();
     assert_eq!(shard.end(), Ok(()));
+}
+
+/// An address whose port nobody uses. Connections to it come from another address, so none takes the port.
+fn free_address() -> Endpoint {
+    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+    format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap()
+}
+
+/// The tokens of a prompt and of what follows it.
+fn generate(shard: Shard) -> Vec<SampledToken> {
+    let mut client = Client::greeted(&shard.endpoint);
+    client.warmup();
+    let mut tokens = client.step(prompt(0, &[10, 11, 12])).unwrap().tokens;
+    for position in 3..9 {
+        tokens.extend(client.step(decode(0, position)).unwrap().tokens);
+    }
+    client.leave();
+    assert_eq!(shard.end(), Ok(()));
+    tokens
+}
+
+#[test]
+fn tcp_and_a_unix_socket_give_the_same_tokens() {
+    let tokens = generate(Shard::start("demo", Device::Cpu));
+    assert_eq!(tokens.len(), 7);
+    assert_eq!(generate(Shard::start_at(free_address(), "demo", Device::Cpu)), tokens);
+}
+
+#[test]
+fn a_shard_listens_on_free_loopback_addresses_only() {
+    let everywhere = "tcp://0.0.0.0:9000".parse().unwrap();
+    let message = Shard::start_at(everywhere, "demo", Device::Mock).end().unwrap_err();
+    assert!(message.starts_with("listen on tcp://0.0.0.0:9000: 0.0.0.0 is not a loopback address"), "{message}");
+    let taken = free_address();
+    let _listener = taken.bind().unwrap();
+    let message = Shard::start_at(taken, "demo", Device::Mock).end().unwrap_err();
+    assert!(message.starts_with("listen on 127.0.0.2:") && message.contains("in use"), "{message}");
 }

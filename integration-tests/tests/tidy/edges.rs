@@ -36,7 +36,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
     ),
     ("scheduler", &["proto"]),
     ("router", &["proto", "model-files", "telemetry", "endpoint", "scheduler"]),
-    ("launcher", &["proto", "model-files", "telemetry", "devices", "router", "shard"]),
+    ("launcher", &["proto", "model-files", "telemetry", "endpoint", "devices", "router", "shard"]),
     ("text-generation-bench", &[]),
     ("integration-tests", &["proto"]),
 ];

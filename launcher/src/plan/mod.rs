@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use devices::Device;
 use devices::tpu::Chip;
+use endpoint::Endpoint;
 
 use crate::args::LaunchArgs;
 use crate::download::Snapshot;
@@ -34,7 +35,7 @@ pub(crate) struct Machine {
 /// What processes of this launch share on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place<'a> {
-    /// Path of the shards' sockets without `-<rank>`.
+    /// Address of the shards, to which each adds its rank: the path of sockets without `-<rank>`, or the first port.
     pub(crate) shard_uds_path: &'a str,
     /// File through which shards on the processor exchange activations.
     pub(crate) collective_path: Option<PathBuf>,
@@ -51,11 +52,11 @@ pub(crate) struct ChildPlan {
     pub(crate) variables: Vec<Variable>,
 }
 
-/// A shard: the process and the socket it will listen on.
+/// A shard: the process and where it will listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShardPlan {
     pub(crate) child: ChildPlan,
-    pub(crate) socket: PathBuf,
+    pub(crate) endpoint: Endpoint,
 }
 
 /// Everything the supervisor does, decided beforehand.
@@ -70,7 +71,7 @@ pub(crate) struct LaunchPlan {
 }
 
 impl LaunchPlan {
-    /// Plans the processes; the socket of each rank is `<shard_uds_path>-<rank>`.
+    /// Plans the processes; the address of each rank is that of [`Endpoint::of_rank`].
     ///
     /// # Errors
     /// [`LauncherError::Arguments`] with everything that is wrong.
@@ -86,14 +87,14 @@ impl LaunchPlan {
         let world_size = num_shard.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
         let first_rank = slice.as_ref().map_or(0, |slice| slice.worker_id.saturating_mul(num_shard));
         let shard = |local: u32| {
-            let mut shard = shard(args, place, first_rank + local, world_size);
+            let mut shard = shard(args, place, first_rank + local, world_size)?;
             let member = slice.as_ref().and_then(|slice| slice.members().nth(local as usize));
             let setting = member.map_or(Setting::Shard(args.model.device), Setting::Tpu);
             shard.child.variables = variables(&setting, &machine.environment);
-            shard
+            Ok::<_, LauncherError>(shard)
         };
         Ok(Self {
-            shards: (0..num_shard).map(shard).collect(),
+            shards: (0..num_shard).map(shard).collect::<Result<_, _>>()?,
             router: router(args, place, world_size),
             slice,
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
@@ -134,14 +135,7 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
         _ => {}
     }
     errors.extend(check_devices(args));
-    let path = proto::socket_path(place.shard_uds_path, args.num_shard.unwrap_or(1).saturating_sub(1));
-    if path.len() > proto::MAX_SOCKET_PATH_BYTES {
-        let max = proto::MAX_SOCKET_PATH_BYTES;
-        errors.push(format!(
-            "socket path {path} has {} bytes, a Unix socket allows {max}; use a shorter --shard-uds-path",
-            path.len()
-        ));
-    }
+    errors.extend(check_endpoint(place, args.num_shard.unwrap_or(1).saturating_sub(1)).err());
     if let (Some(revision), None) = (&args.model.revision, place.snapshot) {
         let model_id = &args.model.model_id;
         errors.push(format!(
@@ -151,6 +145,23 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
     errors.extend(args.limits.check(&args.batching));
     errors.extend(args.tgi.refusals());
     errors
+}
+
+fn check_endpoint(place: &Place<'_>, rank: u32) -> Result<(), String> {
+    let endpoint = endpoint(place, rank)?;
+    let Endpoint::Unix(path) = &endpoint else { return Ok(()) };
+    let (len, max) = (path.as_os_str().len(), proto::MAX_SOCKET_PATH_BYTES);
+    if len > max {
+        return Err(format!(
+            "socket path {endpoint} has {len} bytes, a Unix socket allows {max}; use a shorter --shard-uds-path"
+        ));
+    }
+    Ok(())
+}
+
+/// Where the shard of this rank listens.
+fn endpoint(place: &Place<'_>, rank: u32) -> Result<Endpoint, String> {
+    Endpoint::of_rank(place.shard_uds_path, rank).map_err(|error| format!("`shard_uds_path`: {error}"))
 }
 
 /// Counts that a device cannot have; a TPU's depend on its chips.
@@ -169,27 +180,35 @@ fn check_devices(args: &LaunchArgs) -> Option<String> {
 }
 
 /// What the shard of this rank is told.
-pub(crate) fn shard_args(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> shard::ShardArgs {
+///
+/// # Errors
+/// [`LauncherError::Arguments`] when there is no address for it.
+pub(crate) fn shard_args(
+    args: &LaunchArgs,
+    place: &Place<'_>,
+    rank: u32,
+    world_size: u32,
+) -> Result<shard::ShardArgs, LauncherError> {
     let mut model = args.model.clone();
     if let Some(snapshot) = place.snapshot {
         model.model_id = snapshot.folder.display().to_string();
         model.revision = None;
     }
-    shard::ShardArgs {
+    Ok(shard::ShardArgs {
         model,
-        uds_path: proto::socket_path(place.shard_uds_path, rank).into(),
+        uds_path: endpoint(place, rank).map_err(|error| LauncherError::Arguments(vec![error]))?,
         rank,
         world_size,
         devices_per_shard: args.devices_per_shard,
         collective_path: place.collective_path.clone(),
         json_output: true,
         log_level: args.log.log_level.clone(),
-    }
+    })
 }
 
-fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> ShardPlan {
-    let args = shard_args(args, place, rank, world_size);
-    ShardPlan { child: child(ChildId::Shard(rank), "shard", args.to_argv()), socket: args.uds_path }
+fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> Result<ShardPlan, LauncherError> {
+    let args = shard_args(args, place, rank, world_size)?;
+    Ok(ShardPlan { child: child(ChildId::Shard(rank), "shard", args.to_argv()), endpoint: args.uds_path })
 }
 
 /// What the router is told.

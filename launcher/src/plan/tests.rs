@@ -32,18 +32,36 @@ fn children_parse_what_the_plan_gives_them() {
     let Part::Shard(shard) = parse(&plan.shards[0].child) else { panic!("not a shard") };
     let shard = shard.part;
     assert_eq!((shard.model.model_id.as_str(), shard.rank, shard.world_size), ("/models/x", 0, 1));
-    assert_eq!(shard.uds_path, plan.shards[0].socket);
+    assert_eq!(shard.uds_path, plan.shards[0].endpoint);
     assert!(shard.json_output);
     let Part::Router(router) = parse(&plan.router) else { panic!("not a router") };
     let router = router.part;
     assert_eq!((router.http.port, router.batching.max_batch_size), (8080, Some(7)));
     assert_eq!((router.limits.max_total_tokens, router.world_size), (Some(99), 1));
-    assert_eq!(proto::socket_path(&router.shard_uds_path, 0), plan.shards[0].socket.display().to_string());
+    assert_eq!(Endpoint::of_rank(&router.shard_uds_path, 0), Ok(plan.shards[0].endpoint.clone()));
 }
 
 #[test]
-fn each_rank_has_its_socket() {
-    assert_eq!(plan(&["--shard-uds-path", "/tmp/s"]).unwrap().shards[0].socket, PathBuf::from("/tmp/s-0"));
+fn each_rank_has_its_address() {
+    for (prefix, expected) in
+        [("/tmp/s", ["/tmp/s-0", "/tmp/s-1"]), ("tcp://[::1]:9000", ["tcp://[::1]:9000", "tcp://[::1]:9001"])]
+    {
+        let plan = plan(&["--device", "mock", "--num-shard", "2", "--shard-uds-path", prefix]).unwrap();
+        let endpoints: Vec<String> = plan.shards.iter().map(|shard| shard.endpoint.to_string()).collect();
+        assert_eq!(endpoints, expected);
+    }
+}
+
+#[test]
+fn an_address_that_a_rank_cannot_have_is_named() {
+    for (prefix, sentence) in [
+        ("tcp://127.0.0.1", "is not an address; it must be a path"),
+        ("tcp://127.0.0.1:65535", "has no port for rank 1"),
+    ] {
+        let errors = errors(&["--device", "mock", "--num-shard", "2", "--shard-uds-path", prefix]);
+        let expected = format!("`shard_uds_path`: {prefix:?} {sentence}");
+        assert!(errors.len() == 1 && errors[0].starts_with(&expected), "{errors:?}");
+    }
 }
 
 #[test]
@@ -83,7 +101,7 @@ fn every_shard_knows_its_rank_and_what_all_share() {
         let args = args.part;
         assert_eq!((args.rank, args.world_size, args.devices_per_shard), (rank, 3, 2));
         assert_eq!(args.collective_path, Some("/proc/self/fd/3".into()));
-        assert_eq!(args.uds_path, PathBuf::from(format!("/run/hilo/shard-{rank}")));
+        assert_eq!(args.uds_path.to_string(), format!("/run/hilo/shard-{rank}"));
     }
     assert_eq!(plan.shards.len(), 3);
 }

@@ -27,7 +27,7 @@ pub(crate) fn text(plan: &LaunchPlan, machine: &Machine, device: &str, remarks: 
     for shard in &plan.shards {
         let own: Vec<&Variable> = shard.child.variables.iter().filter(|variable| !common.contains(variable)).collect();
         let _ = write!(text, "\n{:<8} {}\n", shard.child.id.to_string(), short_argv(&shard.child));
-        let _ = writeln!(text, "  socket {}", shard.socket.display());
+        let _ = writeln!(text, "  socket {}", shard.endpoint);
         text += &table(&own);
     }
     let _ = write!(text, "\n{:<8} {}\n", "router", short_argv(&plan.router));

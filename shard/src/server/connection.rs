@@ -3,9 +3,9 @@
 //! Door: [`Connection`]. It knows frames and deadlines, not what commands mean.
 
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use endpoint::Stream;
 use proto::{Command, FrameError, HEADER_BYTES, Reply, frame, reply};
 
 /// A client that does not take its replies within this time is gone.
@@ -27,14 +27,14 @@ pub(crate) enum ConnectionError {
 /// A connected client.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: UnixStream,
+    stream: Stream,
     /// Kept between frames for its memory.
     buffer: Vec<u8>,
 }
 
 impl Connection {
     /// Talks on `stream`.
-    pub(super) fn new(stream: UnixStream) -> Self {
+    pub(super) fn new(stream: Stream) -> Self {
         Self { stream, buffer: Vec::new() }
     }
 

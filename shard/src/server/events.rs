@@ -3,9 +3,10 @@
 //! Doors: [`Event`], [`spawn_acceptor`], [`spawn_loader`], and [`Throttle`] for reports of progress. The queue has a bound; a
 //! client that comes while it is full waits in the socket's backlog.
 
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
+
+use endpoint::{Listener, Stream};
 
 use super::ServerError;
 use crate::args::ShardArgs;
@@ -20,7 +21,7 @@ const EVENTS: usize = 16;
 
 /// What the main thread waits for.
 pub(super) enum Event {
-    Connected(UnixStream),
+    Connected(Stream),
     Loading {
         phase: String,
         done: u64,
@@ -37,10 +38,10 @@ pub(super) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
 }
 
 /// Starts the thread that accepts clients. It ends with the process.
-pub(super) fn spawn_acceptor(listener: UnixListener, events: SyncSender<Event>) -> Result<(), ServerError> {
+pub(super) fn spawn_acceptor(listener: Listener, events: SyncSender<Event>) -> Result<(), ServerError> {
     let accept = move || {
-        for stream in listener.incoming() {
-            match stream {
+        loop {
+            match listener.accept() {
                 Ok(stream) => {
                     if events.send(Event::Connected(stream)).is_err() {
                         return;

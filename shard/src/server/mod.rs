@@ -13,11 +13,10 @@ mod connection;
 mod conversation;
 mod events;
 
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use endpoint::{ListenError, SocketFile};
+use endpoint::{ListenError, Stream};
 use proto::{HelloReply, PROTOCOL_VERSION, Progress, exit_status, reply};
 
 use crate::args::ShardArgs;
@@ -32,7 +31,7 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
     #[error(transparent)]
-    Socket(#[from] ListenError),
+    Listen(#[from] ListenError),
     #[error("start a thread: {0}")]
     Thread(std::io::Error),
     #[error("load the model: {0}")]
@@ -51,7 +50,8 @@ impl ServerError {
         match self {
             Self::Load(error) | Self::Device(error) => error.exit_status(),
             Self::LoaderPanicked => exit_status::DEVICE,
-            Self::Socket(_) | Self::Thread(_) | Self::RouterGone(_) => exit_status::FAILURE,
+            Self::Listen(ListenError::NotLoopback { .. }) => exit_status::CONFIGURATION,
+            Self::Listen(_) | Self::Thread(_) | Self::RouterGone(_) => exit_status::FAILURE,
         }
     }
 }
@@ -80,10 +80,10 @@ struct Identity {
 /// Serves until the client leaves.
 ///
 /// # Errors
-/// When the socket cannot be made, the model cannot be loaded, the device fails, or the client is gone after warm-up.
+/// When it cannot listen, the model cannot be loaded, the device fails, or the client is gone after warm-up.
 pub(crate) fn run(args: &ShardArgs) -> Result<(), ServerError> {
-    let (socket_file, listener) = SocketFile::bind_private(&args.uds_path)?;
-    tracing::info!(path = %args.uds_path.display(), "listening");
+    let (listener, socket_file) = args.uds_path.bind_private()?;
+    tracing::info!(address = %args.uds_path, "listening");
     let (events_tx, events_rx) = events::channel();
     events::spawn_acceptor(listener, events_tx.clone())?;
     events::spawn_loader(args.clone(), events_tx)?;
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// Takes note of an event; a connection is handed back.
-    fn note(&mut self, event: Event) -> Result<Option<UnixStream>, ServerError> {
+    fn note(&mut self, event: Event) -> Result<Option<Stream>, ServerError> {
         match event {
             Event::Connected(stream) => return Ok(Some(stream)),
             Event::Loading { phase, done, total } => self.progress = Progress { phase, done, total },

@@ -65,7 +65,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             cpu_isa: None,
             mock_step_us: None,
         },
-        uds_path: PathBuf::new(),
+        uds_path: endpoint::Endpoint::Unix(PathBuf::new()),
         rank: 0,
         world_size: 1,
         devices_per_shard: 1,
