@@ -4,16 +4,15 @@
 //! `server`'s.
 
 use std::fmt;
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::task::{Context, Poll};
 
 use endpoint::SocketFile;
-use tokio::io::{Interest, ReadBuf, Ready};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 
 use crate::args::HttpArgs;
+use crate::socket::Stream;
 use crate::tls::{Tls, TlsError};
 
 /// Where to listen.
@@ -58,13 +57,6 @@ pub enum ListenError {
 pub(crate) enum Listener {
     Tcp { listener: TcpListener, tls: Option<Tls> },
     Unix { listener: UnixListener, path: PathBuf, _file: SocketFile },
-}
-
-/// A client's connection before its first byte.
-#[derive(Debug)]
-pub(crate) enum ClientStream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 /// What to change where nobody can listen on an address.
@@ -133,10 +125,10 @@ impl Listener {
     ///
     /// # Errors
     /// When that one ended before it began, or the system has no room for it.
-    pub(crate) async fn accept(&self) -> io::Result<ClientStream> {
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Tcp { listener, .. } => listener.accept().await.map(|(stream, _)| ClientStream::Tcp(stream)),
-            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| ClientStream::Unix(stream)),
+            Self::Tcp { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
         }
     }
 
@@ -146,54 +138,6 @@ impl Listener {
             Self::Tcp { tls, .. } => tls.as_ref(),
             Self::Unix { .. } => None,
         }
-    }
-}
-
-impl ClientStream {
-    /// Waits until it is ready for one of these.
-    pub(crate) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        match self {
-            Self::Tcp(stream) => stream.ready(interest).await,
-            Self::Unix(stream) => stream.ready(interest).await,
-        }
-    }
-
-    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(stream) => stream.poll_read_ready(cx),
-            Self::Unix(stream) => stream.poll_read_ready(cx),
-        }
-    }
-
-    pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(stream) => stream.poll_write_ready(cx),
-            Self::Unix(stream) => stream.poll_write_ready(cx),
-        }
-    }
-
-    pub(crate) fn try_read(&self, buffer: &mut ReadBuf<'_>) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.try_read_buf(buffer),
-            Self::Unix(stream) => stream.try_read_buf(buffer),
-        }
-    }
-
-    pub(crate) fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.try_write_vectored(slices),
-            Self::Unix(stream) => stream.try_write_vectored(slices),
-        }
-    }
-
-    /// Says that nothing more will be written.
-    pub(crate) fn shut_down_writing(&self) -> io::Result<()> {
-        let shutdown = rustix::net::Shutdown::Write;
-        let outcome = match self {
-            Self::Tcp(stream) => rustix::net::shutdown(stream, shutdown),
-            Self::Unix(stream) => rustix::net::shutdown(stream, shutdown),
-        };
-        Ok(outcome?)
     }
 }
 

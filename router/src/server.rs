@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::answering::Answering;
-use crate::http_listener::{ClientStream, Listener};
+use crate::http_listener::Listener;
 use crate::memory::{Held, Part};
-use crate::socket::Socket;
+use crate::socket::{Socket, Stream};
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
 
@@ -80,7 +80,7 @@ pub(crate) async fn serve(listener: Listener, site: Site, stop_rx: watch::Receiv
     graceful.shutdown().await;
 }
 
-async fn accept(listener: &Listener, connections: &Part) -> (ClientStream, Held) {
+async fn accept(listener: &Listener, connections: &Part) -> (Stream, Held) {
     let held = connections.take(CONNECTION_BYTES, Duration::MAX).await.expect("there is room for one connection");
     loop {
         match listener.accept().await {
@@ -96,8 +96,8 @@ async fn accept(listener: &Listener, connections: &Part) -> (ClientStream, Held)
 }
 
 impl Connection {
-    async fn serve(mut self, stream: ClientStream, tls: Option<Tls>) {
-        if let ClientStream::Tcp(stream) = &stream
+    async fn serve(mut self, stream: Stream, tls: Option<Tls>) {
+        if let Stream::Tcp(stream) = &stream
             && let Err(error) = set_options(stream)
         {
             tracing::debug!("set the options of a connection: {error}");

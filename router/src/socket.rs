@@ -6,16 +6,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-
-use crate::http_listener::ClientStream;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::{TcpStream, UnixStream};
 
 /// The connection. Cloning is cheap, and both are the same.
 #[derive(Debug, Clone)]
-pub(crate) struct Socket(Arc<ClientStream>);
+pub(crate) struct Socket(Arc<Stream>);
+
+/// A client's connection before its first byte.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
 
 impl Socket {
-    pub(crate) fn new(stream: ClientStream) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
         Self(Arc::new(stream))
     }
 
@@ -26,6 +32,54 @@ impl Socket {
             Ok(ready) if !ready.is_read_closed() => std::future::pending().await,
             Ok(_) | Err(_) => {}
         }
+    }
+}
+
+impl Stream {
+    /// Waits until it is ready for one of these.
+    async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        match self {
+            Self::Tcp(stream) => stream.ready(interest).await,
+            Self::Unix(stream) => stream.ready(interest).await,
+        }
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx),
+            Self::Unix(stream) => stream.poll_read_ready(cx),
+        }
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_write_ready(cx),
+            Self::Unix(stream) => stream.poll_write_ready(cx),
+        }
+    }
+
+    fn try_read(&self, buffer: &mut ReadBuf<'_>) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read_buf(buffer),
+            Self::Unix(stream) => stream.try_read_buf(buffer),
+        }
+    }
+
+    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write_vectored(slices),
+            Self::Unix(stream) => stream.try_write_vectored(slices),
+        }
+    }
+
+    /// Says that nothing more will be written.
+    fn shut_down_writing(&self) -> io::Result<()> {
+        let shutdown = rustix::net::Shutdown::Write;
+        let outcome = match self {
+            Self::Tcp(stream) => rustix::net::shutdown(stream, shutdown),
+            Self::Unix(stream) => rustix::net::shutdown(stream, shutdown),
+        };
+        Ok(outcome?)
     }
 }
 
