@@ -34,7 +34,7 @@ impl SocketFile {
     ///
     /// # Errors
     /// When the path is too long, taken, or cannot be written.
-    pub fn bind(path: &Path) -> Result<(Self, UnixListener), ListenError> {
+    pub(crate) fn bind(path: &Path) -> Result<(Self, UnixListener), ListenError> {
         Self::bind_with(path, None)
     }
 

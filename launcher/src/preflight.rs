@@ -2,7 +2,7 @@
 //! the sockets. Fails in milliseconds instead of after a model has been loaded.
 
 use model_files::ModelFiles;
-use router::Endpoint;
+use router::HttpEndpoint;
 
 use crate::args::LaunchArgs;
 use crate::error::LauncherError;
@@ -21,7 +21,7 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     if !errors.is_empty() {
         return Err(LauncherError::Arguments(errors));
     }
-    let endpoint = Endpoint::resolve(&args.http);
+    let endpoint = HttpEndpoint::resolve(&args.http);
     endpoint.map_err(|error| LauncherError::Arguments(vec![error.to_string()]))?.probe()?;
     SocketPlace::new(args.shard_uds_path.as_deref())
 }

@@ -10,7 +10,7 @@ use proto::{MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_TIED_TOKENS, ModelInfo, War
 
 use crate::api_keys::ApiKeys;
 use crate::args::{BatchingArgs, ChatArgs, GenerationConfig, HttpArgs, LimitArgs, RouterArgs};
-use crate::http_listener::Endpoint;
+use crate::http_listener::HttpEndpoint;
 use crate::memory;
 use crate::text::ChatOverrides;
 
@@ -35,7 +35,7 @@ pub(crate) struct Config {
     pub(crate) shutdown_timeout: Duration,
     /// Where to say that the port is open.
     pub(crate) ready_path: Option<PathBuf>,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: HttpEndpoint,
     pub(crate) payload_limit_bytes: usize,
     /// Most memory of this process.
     pub(crate) memory_budget_bytes: usize,
@@ -95,7 +95,7 @@ pub(crate) struct ServingLimits {
 /// What the flags about HTTP mean.
 #[derive(Debug)]
 pub(crate) struct Http {
-    endpoint: Endpoint,
+    endpoint: HttpEndpoint,
     api_keys: ApiKeys,
     memory_budget_bytes: usize,
     cors_allow_origin: Vec<String>,
@@ -107,7 +107,7 @@ pub(crate) struct Http {
 /// Everything that is wrong with them.
 pub(crate) fn check_http(args: &HttpArgs) -> Result<Http, Vec<String>> {
     let mut errors = Vec::new();
-    let endpoint = Endpoint::resolve(args).map_err(|error| errors.push(error.to_string()));
+    let endpoint = HttpEndpoint::resolve(args).map_err(|error| errors.push(error.to_string()));
     // A list that is set in the environment but empty has one origin without a name.
     let cors_allow_origin: Vec<String> =
         args.cors_allow_origin.iter().filter(|origin| !origin.is_empty()).cloned().collect();

@@ -1,34 +1,30 @@
-//! Where clients come in: an address, with TLS or without, or a Unix socket.
+//! Where clients come in: an endpoint, with TLS on TCP or without.
 //!
-//! Doors: [`Endpoint`], as the arguments say it, and [`Listener`], which accepts. What is said over a connection is
-//! `server`'s.
+//! Doors: [`HttpEndpoint`], as the arguments say it, and [`HttpListener`], which accepts. What is said over a connection
+//! is `server`'s.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::IpAddr;
 
-use endpoint::SocketFile;
-use tokio::net::{TcpListener, UnixListener};
+use endpoint::{Endpoint, SocketFile};
 
 use crate::args::HttpArgs;
-use crate::socket::Stream;
+use crate::socket::{Listener, Stream};
 use crate::tls::{Tls, TlsError};
 
 /// Where to listen.
 #[derive(Debug, Clone)]
-pub struct Endpoint(Place);
-
-#[derive(Debug, Clone)]
-enum Place {
-    Tcp { address: SocketAddr, tls: Option<Tls> },
-    Unix(PathBuf),
+pub struct HttpEndpoint {
+    endpoint: Endpoint,
+    /// Only on TCP.
+    tls: Option<Tls>,
 }
 
-/// Arguments that name no endpoint.
+/// Arguments that name no address.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct EndpointError(#[from] Reason);
+pub struct HttpEndpointError(#[from] Reason);
 
 #[derive(Debug, thiserror::Error)]
 enum Reason {
@@ -44,24 +40,31 @@ enum Reason {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ListenError {
-    #[error("listen on {address}: {error}{}", advice(.error))]
-    Address { address: SocketAddr, error: std::io::Error },
-    #[error("{0}; --uds names the path")]
-    Socket(endpoint::ListenError),
-    #[error("listen on {path}: {error}; --uds names the path")]
-    Path { path: PathBuf, error: std::io::Error },
+    #[error("{error}{}", advice(.error))]
+    Bind { error: endpoint::ListenError },
+    #[error("listen on {endpoint}: {error}")]
+    Open { endpoint: Endpoint, error: io::Error },
 }
 
 /// An endpoint that is open. A socket's file is removed when it is dropped.
 #[derive(Debug)]
-pub(crate) enum Listener {
-    Tcp { listener: TcpListener, tls: Option<Tls> },
-    Unix { listener: UnixListener, path: PathBuf, _file: SocketFile },
+pub(crate) struct HttpListener {
+    listener: Listener,
+    tls: Option<Tls>,
+    /// The URL for clients; nginx and curl know `unix:` with a path.
+    url: String,
+    _file: Option<SocketFile>,
 }
 
-/// What to change where nobody can listen on an address.
-fn advice(error: &std::io::Error) -> &'static str {
-    match error.kind() {
+/// What to change where nobody can listen.
+fn advice(error: &endpoint::ListenError) -> &'static str {
+    use endpoint::ListenError::{Address, Host, InUse, NotASocket, NotLoopback, Path, PathTooLong};
+    let source = match error {
+        PathTooLong { .. } | InUse { .. } | NotASocket { .. } | Path { .. } => return "; --uds names the path",
+        Host { .. } | NotLoopback { .. } => return "; --hostname and --port say where",
+        Address { source, .. } => source,
+    };
+    match source.kind() {
         ErrorKind::AddrInUse => {
             "; another process listens there: choose another port with --port, or 0 for one that is free"
         }
@@ -71,18 +74,21 @@ fn advice(error: &std::io::Error) -> &'static str {
     }
 }
 
-impl Endpoint {
+impl HttpEndpoint {
     /// What the arguments say; files of TLS are read.
     ///
     /// # Errors
     /// When the hostname is no address, there is something wrong with the files, or flags contradict each other.
-    pub fn resolve(args: &HttpArgs) -> Result<Self, EndpointError> {
+    pub fn resolve(args: &HttpArgs) -> Result<Self, HttpEndpointError> {
         let tls = Tls::load(args.tls_certfile.as_deref(), args.tls_keyfile.as_deref()).map_err(Reason::from)?;
         if let Some(path) = &args.uds {
-            return if tls.is_some() { Err(Reason::TlsOnUnix.into()) } else { Ok(Self(Place::Unix(path.clone()))) };
+            return match tls {
+                Some(_) => Err(Reason::TlsOnUnix.into()),
+                None => Ok(Self { endpoint: Endpoint::Unix(path.clone()), tls }),
+            };
         }
         let ip: IpAddr = args.hostname.parse().map_err(|_| Reason::Hostname(args.hostname.clone()))?;
-        Ok(Self(Place::Tcp { address: SocketAddr::new(ip, args.port), tls }))
+        Ok(Self { endpoint: Endpoint::Tcp { host: ip.to_string(), port: args.port }, tls })
     }
 
     /// Listens and stops at once: what is taken should be noticed before a model is loaded.
@@ -90,70 +96,46 @@ impl Endpoint {
     /// # Errors
     /// When nobody can listen there.
     pub fn probe(&self) -> Result<(), ListenError> {
-        match &self.0 {
-            Place::Tcp { address, .. } => {
-                let listener = std::net::TcpListener::bind(address);
-                listener.map(drop).map_err(|error| ListenError::Address { address: *address, error })
-            }
-            Place::Unix(path) => SocketFile::bind(path).map(drop).map_err(ListenError::Socket),
-        }
+        self.endpoint.bind().map(drop).map_err(|error| ListenError::Bind { error })
     }
 
     /// Listens.
     ///
     /// # Errors
     /// When nobody can listen there.
-    pub(crate) async fn listen(&self) -> Result<Listener, ListenError> {
-        match &self.0 {
-            Place::Tcp { address, tls } => {
-                let listener = TcpListener::bind(address).await;
-                let listener = listener.map_err(|error| ListenError::Address { address: *address, error })?;
-                Ok(Listener::Tcp { listener, tls: tls.clone() })
-            }
-            Place::Unix(path) => {
-                let (file, listener) = SocketFile::bind(path).map_err(ListenError::Socket)?;
-                let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
-                let listener = listener.map_err(|error| ListenError::Path { path: path.clone(), error })?;
-                Ok(Listener::Unix { listener, path: path.clone(), _file: file })
-            }
-        }
+    pub(crate) fn listen(&self) -> Result<HttpListener, ListenError> {
+        let (listener, file) = self.endpoint.bind().map_err(|error| ListenError::Bind { error })?;
+        self.open(listener, file).map_err(|error| ListenError::Open { endpoint: self.endpoint.clone(), error })
+    }
+
+    fn open(&self, listener: endpoint::Listener, file: Option<SocketFile>) -> io::Result<HttpListener> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let url = match &listener {
+            endpoint::Listener::Tcp(listener) => format!("{scheme}://{}", listener.local_addr()?),
+            endpoint::Listener::Unix(_) => format!("unix:{}", self.endpoint),
+        };
+        Ok(HttpListener { listener: Listener::from_std(listener)?, tls: self.tls.clone(), url, _file: file })
     }
 }
 
-impl Listener {
+impl HttpListener {
     /// The next connection.
     ///
     /// # Errors
     /// When that one ended before it began, or the system has no room for it.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
-        match self {
-            Self::Tcp { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
-        }
+        self.listener.accept().await
     }
 
     /// How to shake hands before anything else.
     pub(crate) fn tls(&self) -> Option<&Tls> {
-        match self {
-            Self::Tcp { tls, .. } => tls.as_ref(),
-            Self::Unix { .. } => None,
-        }
+        self.tls.as_ref()
     }
 }
 
-/// The URL for clients; nginx and curl know `unix:` with a path.
-impl fmt::Display for Listener {
+impl fmt::Display for HttpListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { listener, tls } => {
-                let scheme = if tls.is_some() { "https" } else { "http" };
-                match listener.local_addr() {
-                    Ok(address) => write!(f, "{scheme}://{address}"),
-                    Err(error) => write!(f, "{scheme}://({error})"),
-                }
-            }
-            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
-        }
+        f.write_str(&self.url)
     }
 }
 
@@ -162,16 +144,15 @@ mod tests {
     use super::*;
     use crate::testing::args;
 
-    fn resolve(flags: &[&str]) -> Result<Endpoint, String> {
-        Endpoint::resolve(&args(flags).http).map_err(|error| error.to_string())
+    fn resolve(flags: &[&str]) -> Result<HttpEndpoint, String> {
+        HttpEndpoint::resolve(&args(flags).http).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_hostname_must_be_an_address() {
-        let Place::Tcp { address, tls: None } = resolve(&["--hostname=::", "-p", "1"]).unwrap().0 else {
-            panic!("TCP")
-        };
-        assert_eq!(address.to_string(), "[::]:1");
+        let HttpEndpoint { endpoint, tls } = resolve(&["--hostname=::", "-p", "1"]).unwrap();
+        assert!(tls.is_none());
+        assert_eq!(endpoint.to_string(), "tcp://[::]:1");
         let error = resolve(&["--hostname=web-1"]).unwrap_err();
         assert!(error.contains("\"web-1\" is not an IP address"), "{error}");
     }
@@ -186,7 +167,7 @@ mod tests {
             error.starts_with("listen on 127.0.0.1:") && error.contains("choose another port with --port"),
             "{error}"
         );
-        assert!(endpoint.listen().await.is_err());
+        assert!(endpoint.listen().is_err());
     }
 
     #[tokio::test]
@@ -196,7 +177,7 @@ mod tests {
         let endpoint = resolve(&[&format!("--uds={}", path.display()), "--hostname=ignored"]).unwrap();
         endpoint.probe().unwrap();
         assert!(!path.exists());
-        let listener = endpoint.listen().await.unwrap();
+        let listener = endpoint.listen().unwrap();
         assert_eq!(listener.to_string(), format!("unix:{}", path.display()));
         assert!(endpoint.probe().unwrap_err().to_string().contains("in use"));
         drop(listener);

@@ -51,14 +51,14 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 pub use args::{BatchingArgs, ChatArgs, HttpArgs, LimitArgs, RouterArgs};
 pub use batcher::BatcherError;
 pub use config::ConfigError;
-pub use http_listener::{Endpoint, EndpointError, ListenError};
+pub use http_listener::{HttpEndpoint, HttpEndpointError, ListenError};
 pub use memory_size::{MemorySize, MemorySizeError};
 pub use ready::Ready;
 pub use shard_client::ShardClientError;
 pub use text::{Detokenizer, TextError, Tokenizer};
 
 use config::{Config, ServingLimits};
-use http_listener::Listener;
+use http_listener::HttpListener;
 use lifecycle::StopRequests;
 use text::ModelText;
 
@@ -199,7 +199,7 @@ async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterEr
             return Ok(());
         }
     };
-    let listener = endpoint.listen().await?;
+    let listener = endpoint.listen()?;
     announce(&listener, &model_id, &started.limits);
     if let Some(path) = ready_path {
         let limits = &started.limits.request;
@@ -211,7 +211,7 @@ async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterEr
 }
 
 /// The line that says the server is ready.
-fn announce(listener: &Listener, model_id: &str, limits: &ServingLimits) {
+fn announce(listener: &HttpListener, model_id: &str, limits: &ServingLimits) {
     tracing::info!(
         url = %listener,
         model_id,

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::answering::Answering;
-use crate::http_listener::Listener;
+use crate::http_listener::HttpListener;
 use crate::memory::{Held, Part};
 use crate::socket::{Socket, Stream};
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
@@ -63,7 +63,7 @@ struct Connection {
 }
 
 /// Serves until `stop_rx` says true, then accepts no more and returns when every running request is answered.
-pub(crate) async fn serve(listener: Listener, site: Site, stop_rx: watch::Receiver<bool>) {
+pub(crate) async fn serve(listener: HttpListener, site: Site, stop_rx: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
     let mut stops = stop_rx.clone();
     loop {
@@ -80,7 +80,7 @@ pub(crate) async fn serve(listener: Listener, site: Site, stop_rx: watch::Receiv
     graceful.shutdown().await;
 }
 
-async fn accept(listener: &Listener, connections: &Part) -> (Stream, Held) {
+async fn accept(listener: &HttpListener, connections: &Part) -> (Stream, Held) {
     let held = connections.take(CONNECTION_BYTES, Duration::MAX).await.expect("there is room for one connection");
     loop {
         match listener.accept().await {
@@ -146,7 +146,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::http_listener::Endpoint;
+    use crate::http_listener::HttpEndpoint;
     use crate::testing::args;
 
     fn site(app: Router) -> Site {
@@ -163,7 +163,7 @@ mod tests {
         let files = [("cert", certfile), ("key", keyfile)];
         let files = files.map(|(what, path)| format!("--tls-{what}file={}", path.display()));
         let args = args(&["--hostname=127.0.0.1", "--port=0", &files[0], &files[1]]);
-        let listener = Endpoint::resolve(&args.http).unwrap().listen().await.unwrap();
+        let listener = HttpEndpoint::resolve(&args.http).unwrap().listen().unwrap();
         let address = listener.to_string().strip_prefix("https://").unwrap().parse().unwrap();
         let (stop_tx, stop_rx) = watch::channel(false);
         (address, stop_tx, tokio::spawn(serve(listener, site(Router::new()), stop_rx)))
@@ -173,7 +173,7 @@ mod tests {
     async fn read_slowly(bytes: usize) -> usize {
         let app = Router::new().route("/", axum::routing::get(|| async { vec![0_u8; 1 << 20] }));
         let args = args(&["--hostname=127.0.0.1", "--port=0"]);
-        let listener = Endpoint::resolve(&args.http).unwrap().listen().await.unwrap();
+        let listener = HttpEndpoint::resolve(&args.http).unwrap().listen().unwrap();
         let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
         let (_stop_tx, stop_rx) = watch::channel(false);
         let _server = tokio::spawn(serve(listener, site(app), stop_rx));

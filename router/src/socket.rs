@@ -1,5 +1,7 @@
-//! A client's connection that several may look at: who serves it reads and writes, and who works for it asks whether the client is
-//! still there.
+//! Connections of clients and to shards, and where they come in, as tokio has them.
+//!
+//! Several may look at one: who serves a client reads and writes, and who works for it asks whether the client is still
+//! there.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -7,17 +9,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// The connection. Cloning is cheap, and both are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Socket(Arc<Stream>);
 
-/// A client's connection before its first byte.
+/// A connection before its first byte.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// A place where connections come in.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
 impl Socket {
@@ -31,6 +40,36 @@ impl Socket {
         match self.0.ready(Interest::PRIORITY).await {
             Ok(ready) if !ready.is_read_closed() => std::future::pending().await,
             Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+impl Listener {
+    /// Takes over what was opened.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn from_std(listener: endpoint::Listener) -> io::Result<Self> {
+        match listener {
+            endpoint::Listener::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                TcpListener::from_std(listener).map(Self::Tcp)
+            }
+            endpoint::Listener::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                UnixListener::from_std(listener).map(Self::Unix)
+            }
+        }
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// When that one ended before it began, or the system has no room for it.
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
         }
     }
 }

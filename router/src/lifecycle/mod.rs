@@ -19,7 +19,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::RouterError;
 use crate::batcher::BatcherError;
-use crate::http_listener::Listener;
+use crate::http_listener::HttpListener;
 use crate::metrics::Metrics;
 use crate::server::{self, Site};
 use crate::startup::Started;
@@ -91,7 +91,7 @@ struct Tasks {
 /// When a shard fails, after every client has been told.
 pub(crate) async fn serve(
     started: Started,
-    listener: Listener,
+    listener: HttpListener,
     mut stops: StopRequests,
     shutdown_timeout: Duration,
 ) -> Result<(), RouterError> {

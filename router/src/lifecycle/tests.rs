@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::http_listener::Endpoint;
+use crate::http_listener::HttpEndpoint;
 use crate::testing::{FakeShard, args, start};
 
 /// Nothing in a test takes this long.
@@ -35,8 +35,8 @@ async fn serve_with(shard: FakeShard, shutdown_timeout: Duration) -> Served {
 
 async fn serve_with_flags(shard: FakeShard, shutdown_timeout: Duration, flags: &[&str]) -> Served {
     let (started, directory) = start(shard, flags).await;
-    let endpoint = Endpoint::resolve(&args(&["--hostname=127.0.0.1", "--port=0"]).http).unwrap();
-    let listener = endpoint.listen().await.unwrap();
+    let endpoint = HttpEndpoint::resolve(&args(&["--hostname=127.0.0.1", "--port=0"]).http).unwrap();
+    let listener = endpoint.listen().unwrap();
     let address = listener.to_string().strip_prefix("http://").unwrap().parse().unwrap();
     let (stops_tx, stops) = StopRequests::channel();
     let metrics = Arc::clone(&started.metrics);
