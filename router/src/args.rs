@@ -27,7 +27,8 @@ pub struct RouterArgs {
     #[arg(long, env)]
     pub revision: Option<String>,
 
-    /// Path of the shards' Unix sockets; each rank's path ends in `-<rank>`
+    /// Path of the shards' Unix sockets, to which each rank appends `-<rank>`, or tcp://host:port, where each rank adds
+    /// its number to the port
     #[arg(long, env, default_value = "/tmp/text-generation-server")]
     pub shard_uds_path: String,
 

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use endpoint::Endpoint;
 use proto::{MAX_SEQUENCE_TOKENS, MAX_STEP_BYTES, MAX_TIED_TOKENS, ModelInfo, WarmupReply};
 
 use crate::api_keys::ApiKeys;
@@ -30,7 +31,8 @@ pub(crate) struct Config {
     /// Where its files are, if not where the id says.
     pub(crate) model_path: Option<PathBuf>,
     pub(crate) revision: Option<String>,
-    pub(crate) shard_uds_path: String,
+    /// Where the shards listen, by rank.
+    pub(crate) shards: Vec<Endpoint>,
     pub(crate) world_size: u32,
     pub(crate) shutdown_timeout: Duration,
     /// Where to say that the port is open.
@@ -144,13 +146,18 @@ impl Config {
         if args.world_size == 0 {
             errors.push("`world_size` must be > 0".to_owned());
         }
+        let shards = (0..args.world_size).map(|rank| Endpoint::of_rank(&args.shard_uds_path, rank));
+        let shards = shards.collect::<Result<_, _>>().unwrap_or_else(|error| {
+            errors.push(format!("`shard_uds_path`: {error}"));
+            Vec::new()
+        });
         let http = check_http(&args.http).map_err(|wrong| errors.extend(wrong));
         match http {
             Ok(Http { endpoint, api_keys, memory_budget_bytes, cors_allow_origin }) if errors.is_empty() => Ok(Self {
                 model_id: args.model_id.clone(),
                 model_path: args.model_path.clone(),
                 revision: args.revision.clone(),
-                shard_uds_path: args.shard_uds_path.clone(),
+                shards,
                 world_size: args.world_size,
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
                 ready_path: args.ready_path.clone(),
@@ -340,6 +347,13 @@ mod tests {
                 "`validation_workers` must be > 0",
                 "`max_input_tokens`(9) must be < `max_total_tokens`(9)",
                 "`hostname` \"x\" is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::",
+            ],
+        );
+        check_error(
+            resolve(&["--shard-uds-path=tcp://127.0.0.1:65534", "--world-size=3"]),
+            &[
+                "`shard_uds_path`: \"tcp://127.0.0.1:65534\" has no port for rank 2: each rank adds its number to the \
+                 port, and 65535 is the last one",
             ],
         );
         check_error(

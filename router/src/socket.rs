@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use endpoint::Endpoint;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
@@ -32,6 +33,27 @@ pub(crate) enum Listener {
 impl Socket {
     pub(crate) fn new(stream: Stream) -> Self {
         Self(Arc::new(stream))
+    }
+
+    /// Connects to a shard; a host that does not answer is waited for as long as the system waits.
+    ///
+    /// # Errors
+    /// When nobody listens there, or it cannot be reached.
+    pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<Self> {
+        let stream = match endpoint {
+            Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+            Endpoint::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                // On loopback, the system may choose the very port that is asked for as the connection's own.
+                if stream.local_addr()? == stream.peer_addr()? {
+                    return Err(ErrorKind::ConnectionRefused.into());
+                }
+                // A step is a small packet: it must not wait for the next one.
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+        };
+        Ok(Self::new(stream))
     }
 
     /// Waits until the client has closed the connection, or its half of it, whatever it sent before.

@@ -42,7 +42,7 @@ pub(crate) struct Started {
 /// When a shard is missing or cannot do what the configuration asks.
 pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, RouterError> {
     let ModelText { tokenizer, chat_templates } = text;
-    let mut group = ShardGroup::connect(&config.shard_uds_path, config.world_size).await?;
+    let mut group = ShardGroup::connect(&config.shards).await?;
     let model = group.info().await?;
     if tokenizer.vocab_size() > model.vocab_size as usize {
         let (known, given) = (model.vocab_size, tokenizer.vocab_size());

@@ -5,25 +5,25 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use endpoint::Endpoint;
 use proto::{HEADER_BYTES, Reply, frame, reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::ShardClientError;
 use super::error::unexpected;
+use crate::socket::Socket;
 
-/// A socket that is not there yet is looked for again after this long.
+/// An address where nobody listens yet is tried again after this long.
 const CONNECT_RETRY: Duration = Duration::from_millis(50);
 
 /// A connection to one shard.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) rank: u32,
-    stream: UnixStream,
+    stream: Socket,
     /// Bytes read that are no whole frame.
     buffer: Vec<u8>,
     /// Answers to the commands that come next, oldest first.
@@ -41,15 +41,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects as soon as the socket is there.
+    /// Connects as soon as the shard listens.
     ///
     /// # Errors
-    /// When it is not within `deadline`.
-    pub(super) async fn connect(shard_uds_path: &str, rank: u32, deadline: Duration) -> Result<Self, ShardClientError> {
-        let path = PathBuf::from(proto::socket_path(shard_uds_path, rank));
+    /// When it does not within `deadline`.
+    pub(super) async fn connect(endpoint: &Endpoint, rank: u32, deadline: Duration) -> Result<Self, ShardClientError> {
         let give_up_at = Instant::now() + deadline;
         loop {
-            match UnixStream::connect(&path).await {
+            let connected = timeout_at(give_up_at, Socket::connect(endpoint)).await;
+            match connected.unwrap_or_else(|elapsed| Err(elapsed.into())) {
                 Ok(stream) => {
                     return Ok(Self {
                         rank,
@@ -64,7 +64,8 @@ impl Connection {
                     });
                 }
                 Err(source) if Instant::now() >= give_up_at => {
-                    return Err(ShardClientError::Connect { rank, path, after: deadline, source });
+                    let endpoint = endpoint.clone();
+                    return Err(ShardClientError::Connect { rank, endpoint, after: deadline, source });
                 }
                 Err(_) => tokio::time::sleep(CONNECT_RETRY).await,
             }
@@ -93,7 +94,7 @@ impl Connection {
     pub(super) async fn wait_for_answer(&mut self, since: Instant, deadline: Duration) -> Result<(), ShardClientError> {
         while self.answers.is_empty() {
             let give_up_at = since.max(self.heard_at) + deadline;
-            let received = tokio::time::timeout_at(give_up_at, self.receive()).await;
+            let received = timeout_at(give_up_at, self.receive()).await;
             received.map_err(|_| ShardClientError::timeout("", deadline))??;
         }
         Ok(())

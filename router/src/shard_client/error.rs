@@ -1,8 +1,8 @@
 //! What goes wrong between the router and its shards, and which of several errors is the cause.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+use endpoint::Endpoint;
 use proto::shard_error::Kind;
 use proto::{FrameError, ShardError, exit_status, reply};
 
@@ -10,8 +10,8 @@ use proto::{FrameError, ShardError, exit_status, reply};
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ShardClientError {
-    #[error("connect to shard {rank} at {path} within {} s", .after.as_secs())]
-    Connect { rank: u32, path: PathBuf, after: Duration, source: std::io::Error },
+    #[error("connect to shard {rank} at {endpoint} within {} s", .after.as_secs())]
+    Connect { rank: u32, endpoint: Endpoint, after: Duration, source: std::io::Error },
     #[error("shard {ranks} did not answer {command} within {:.1} s", .after.as_secs_f64())]
     Timeout { ranks: String, command: &'static str, after: Duration },
     #[error("shard {rank} closed the connection")]

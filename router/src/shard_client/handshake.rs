@@ -2,6 +2,7 @@
 //!
 //! These are the commands of [`ShardGroup`] that are called once each, in the order of this file.
 
+use endpoint::Endpoint;
 use futures_util::future::try_join_all;
 use proto::{Fit, FitReply, HelloReply, ModelInfo, PROTOCOL_VERSION, Warmup, WarmupReply, command, reply};
 
@@ -10,13 +11,14 @@ use super::error::unexpected;
 use super::{ShardClientError, ShardGroup, deadline, device_table};
 
 impl ShardGroup {
-    /// Connects to every rank and waits until all have loaded the same model.
+    /// Connects to every rank, in their order, and waits until all have loaded the same model.
     ///
     /// # Errors
     /// When one is missing, does not load, or does not belong to the others.
-    pub(crate) async fn connect(shard_uds_path: &str, world_size: u32) -> Result<Self, ShardClientError> {
-        tracing::info!("connecting to {world_size} shard(s) at {shard_uds_path}-<rank>");
-        let connections = (0..world_size).map(|rank| Connection::connect(shard_uds_path, rank, deadline::CONNECT));
+    pub(crate) async fn connect(shards: &[Endpoint]) -> Result<Self, ShardClientError> {
+        let first = shards.first().map(Endpoint::to_string).unwrap_or_default();
+        tracing::info!("connecting to {} shard(s), the first one at {first}", shards.len());
+        let connections = (0..).zip(shards).map(|(rank, shard)| Connection::connect(shard, rank, deadline::CONNECT));
         let mut group = Self::new(try_join_all(connections).await?);
         let hello = command::Kind::Hello(proto::Hello { protocol_version: PROTOCOL_VERSION });
         let replies = group.call(hello, "hello", deadline::SIGN_OF_LIFE).await?;
@@ -25,7 +27,7 @@ impl ShardGroup {
             other => Err(unexpected(rank, "hello", &other)),
         });
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
-        check_belong_together(&replies, world_size)?;
+        check_belong_together(&replies)?;
         group.device_assignment = device_table::assignment(&replies)?;
         Ok(group)
     }
@@ -77,7 +79,8 @@ impl ShardGroup {
     }
 }
 
-fn check_belong_together(replies: &[(u32, HelloReply)], world_size: u32) -> Result<(), ShardClientError> {
+fn check_belong_together(replies: &[(u32, HelloReply)]) -> Result<(), ShardClientError> {
+    let world_size = u32::try_from(replies.len()).unwrap_or(u32::MAX);
     let first_hash = replies.first().map(|(_, hello)| hello.config_hash);
     for (rank, hello) in replies {
         let rank = *rank;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use endpoint::Endpoint;
 use proto::{Warmup, command};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
@@ -17,7 +18,15 @@ use super::*;
 use crate::testing::FakeShard;
 
 async fn connect(directory: &TempDir, world_size: u32) -> Result<ShardGroup, ShardClientError> {
-    ShardGroup::connect(directory.path().join("shard").to_str().unwrap(), world_size).await
+    let path = directory.path().join("shard");
+    let shards = (0..world_size).map(|rank| Endpoint::of_rank(path.to_str().unwrap(), rank).unwrap());
+    ShardGroup::connect(&shards.collect::<Vec<_>>()).await
+}
+
+/// An address where nobody listens. Connections to it come from another address, so none takes the port.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    format!("tcp://{}", listener.local_addr().unwrap())
 }
 
 fn release(slot: u32) -> command::Kind {
@@ -76,6 +85,26 @@ async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_is_not_there_is_named() {
     check_error(&tempfile::tempdir().unwrap(), "connect to shard 0 at /shard-0 within 60 s").await;
+    let address = free_address();
+    let error = ShardGroup::connect(&[address.parse().unwrap()]).await.unwrap_err().to_string();
+    assert_eq!(error, format!("connect to shard 0 at {address} within 60 s"));
+}
+
+#[tokio::test]
+async fn a_shard_that_listens_on_tcp_gives_the_same_tokens() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let prefixes = [directory.path().join("shard"), address.into()];
+    let mut tokens = Vec::new();
+    for prefix in &prefixes {
+        let shard = FakeShard::default().listen(prefix, 0, 1);
+        let endpoint = Endpoint::of_rank(prefix.to_str().unwrap(), 0).unwrap();
+        let mut group = ShardGroup::connect(&[endpoint]).await.unwrap();
+        tokens.push(step(&mut group, vec![open(0)]).await.unwrap().tokens);
+        shard.abort();
+        assert_eq!(group.failure().await.to_string(), "shard 0 closed the connection");
+    }
+    assert_eq!(tokens[0], tokens[1]);
 }
 
 #[tokio::test(start_paused = true)]

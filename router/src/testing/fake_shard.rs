@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::VOCAB_SIZE;
+use crate::socket::{Listener, Socket};
+use endpoint::Endpoint;
 use proto::{
     Command, FitReply, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs,
     Reply, RowFailure, SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, TopTokens,
     Warmup, WarmupReply, command, frame, reply, row_failure, shard_error,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 pub(crate) const BLOCK_SIZE: u32 = 16;
@@ -94,9 +95,12 @@ pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
 impl FakeShard {
     /// Listens as one rank of several, and serves one router.
     pub(crate) fn listen(self, uds_path: &Path, rank: u32, world_size: u32) -> tokio::task::JoinHandle<()> {
-        let listener = UnixListener::bind(proto::socket_path(uds_path.to_str().unwrap(), rank)).unwrap();
+        let endpoint = Endpoint::of_rank(uds_path.to_str().unwrap(), rank).unwrap();
+        let (listener, file) = endpoint.bind_private().unwrap();
+        let listener = Listener::from_std(listener).unwrap();
         tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
+            let _file = file;
+            let mut stream = Socket::new(listener.accept().await.unwrap());
             let mut rows = BTreeMap::new();
             while let Some(Command { sequence_number, kind }) = read(&mut stream).await {
                 if let Some(command::Kind::Hello(_) | command::Kind::Warmup(_)) = kind {
@@ -275,7 +279,7 @@ fn protocol_error(message: String) -> reply::Kind {
     reply::Kind::Error(ShardError::new(shard_error::Kind::Protocol, message))
 }
 
-async fn read(stream: &mut UnixStream) -> Option<Command> {
+async fn read(stream: &mut Socket) -> Option<Command> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).await.ok()?;
     let mut body = vec![0; frame::body_len(header).unwrap()];
@@ -283,7 +287,7 @@ async fn read(stream: &mut UnixStream) -> Option<Command> {
     Some(frame::decode(&body).unwrap())
 }
 
-async fn write(stream: &mut UnixStream, sequence_number: u64, kind: reply::Kind) {
+async fn write(stream: &mut Socket, sequence_number: u64, kind: reply::Kind) {
     let mut buffer = Vec::new();
     frame::encode(&Reply { sequence_number, kind: Some(kind) }, &mut buffer).unwrap();
     let _ = stream.write_all(&buffer).await;
