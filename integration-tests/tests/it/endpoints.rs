@@ -1,7 +1,7 @@
-//! Ways in other than a plain port: HTTPS, and a Unix socket.
+//! Ways in other than a plain port: HTTPS, and a Unix socket. Shards behind TCP in place of Unix sockets.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -124,4 +124,23 @@ fn a_path_that_cannot_be_a_socket_is_found_before_the_model_is_loaded() {
         assert!(finished.log.join("\n").contains(sentence), "{:?}", finished.log);
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn shards_on_tcp_make_the_same_text() {
+    let server = || Server::mock().flag("--num-shard", 2);
+    let text = server().start().client().generate("Once", 8);
+    // Connections to this address come from another one, so none takes the port.
+    let address = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
+    let server = server().flag("--shard-uds-path", format!("tcp://{address}")).start();
+    assert_eq!(server.client().generate("Once", 8), text);
+    assert!(TcpStream::connect(address).is_ok(), "a shard listens there");
+    assert_eq!(server.stop().status.code(), Some(0));
+}
+
+#[test]
+fn shards_listen_on_loopback_addresses_only() {
+    let finished = Server::mock().flag("--shard-uds-path", "tcp://0.0.0.0:9000").spawn().wait();
+    assert_eq!(finished.status.code(), Some(2), "{finished:?}");
+    assert!(finished.log.join("\n").contains("0.0.0.0 is not a loopback address"), "{:?}", finished.log);
 }
