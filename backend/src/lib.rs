@@ -1,6 +1,6 @@
 //! To add a device:
 //! 1. One with a PJRT plugin: a row in `xla/src/platform.rs` and one in `devices/src/plugins/mod.rs`. Any other: a crate with
-//!    `impl Backend` that loads weights, keeps the KV cache and the token history, and executes graphs.
+//!    `impl Backend` that loads weights, keeps the states of the graphs, and executes them.
 //! 2. Its name in `devices/src/device.rs`, and an arm in `shard/src/engine/load.rs`, where it is made.
 //! 3. Run the conformance tests of `shard/src/engine/tests` on it: the same references, and rows that do not see each other; an
 //!    operation that is compiled is compared with the CPU's in `xla/src/tests`.
@@ -108,7 +108,7 @@ pub struct DevicePlace {
     pub coords: Vec<i64>,
 }
 
-/// What memory there is for one rank's KV cache and token history.
+/// Memory for one rank's states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// What could be allocated.

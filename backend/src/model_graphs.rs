@@ -29,7 +29,7 @@ impl ModelGraphs {
         weights
     }
 
-    /// Every state once: those of tokens in blocks first, then those of slots.
+    /// Every state once: first those of the KV cache, then those of slots.
     pub fn states(&self) -> Vec<&StateSpec> {
         let mut states: Vec<&StateSpec> = self.decoder.states().iter().collect();
         states.sort_by_key(|state| match state.extent {

@@ -1,4 +1,4 @@
-//! What lives between steps: the layers' KV caches, the token history, and the tables of rotary embeddings.
+//! The states of a model between steps, and the tables of rotary embeddings.
 //!
 //! Door: [`State`]. Memory comes zeroed from the system, page by page when it is first touched.
 

@@ -84,12 +84,12 @@ impl Graph {
         self.nodes.iter().filter_map(|node| if let Op::Weight(spec) = &node.op { Some(spec) } else { None })
     }
 
-    /// What its operations read and write that stays between steps.
+    /// The states that its operations read and write.
     pub fn states(&self) -> &[StateSpec] {
         &self.states
     }
 
-    /// A state of the graph.
+    /// One of the states.
     pub fn state_spec(&self, id: StateId) -> &StateSpec {
         &self.states[id.0]
     }
@@ -126,7 +126,7 @@ impl Graph {
         self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.local_shape()), spec.dtype)
     }
 
-    /// Something that stays between steps; the same one when it was asked for before.
+    /// Declares a state; returns the known one when it was declared before.
     pub fn state(&mut self, spec: &StateSpec) -> StateId {
         let known = self.states.iter().position(|known| known == spec);
         StateId(known.unwrap_or_else(|| {

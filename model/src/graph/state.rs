@@ -8,38 +8,38 @@ use super::DType;
 /// Name of the token history.
 pub const TOKEN_HISTORY: &str = "token_history";
 
-/// Something that a model keeps between steps. It is zero when memory is allocated.
+/// Something that a model keeps between steps. Its memory is zero at first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StateSpec {
     /// Its name: no other state of the model has it.
     pub name: String,
-    /// What there is one of for each unit of.
+    /// The units that it has: a token, a slot, or a position of a slot.
     pub extent: Extent,
-    /// Shape of one unit on one rank; all ranks have the same.
+    /// Shape of each unit on one rank; all ranks have the same.
     pub shape: Vec<usize>,
     /// Type of its numbers.
     pub numbers: Numbers,
-    /// Tokens that anything reads back at most, where that is bounded.
+    /// Most tokens that an operation reads back, where that is bounded.
     pub window: Option<usize>,
 }
 
-/// The units that a state has.
+/// The unit of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Extent {
-    /// Tokens in the KV cache, block by block.
+    /// A token in the KV cache, which holds them block by block.
     Token,
-    /// Slots. A row that opens a slot finds zeros.
+    /// A slot.
     Slot,
-    /// Positions of each slot, up to the longest row.
+    /// A position of a slot, up to the longest row.
     Position,
 }
 
 /// The type of a state's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Numbers {
-    /// That of the KV cache, which the user or the device chooses; vectors of the last dimension are rounded together.
+    /// The type of the KV cache, which the user or the device chooses. A vector along the last dimension is rounded as one.
     Cache,
-    /// This one.
+    /// A type of its own.
     Exact(DType),
 }
 
@@ -50,11 +50,11 @@ pub struct StateId(pub(super) usize);
 /// Bytes that one rank keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateBytes {
-    /// For each token in the KV cache.
+    /// Of a token in the KV cache.
     pub per_token: u64,
-    /// For each slot.
+    /// Of a slot, beside its positions.
     pub per_slot: u64,
-    /// For each position of each slot.
+    /// Of a position of a slot.
     pub per_position: u64,
 }
 
@@ -66,12 +66,12 @@ impl StateId {
 }
 
 impl StateSpec {
-    /// What is kept of each token in the KV cache, of this shape; read back for `window` tokens at most.
+    /// An array of this shape for each token in the KV cache; attention reads at most the last `window` tokens.
     pub fn of_tokens(name: impl Into<String>, shape: &[usize], window: Option<usize>) -> Self {
         Self { name: name.into(), extent: Extent::Token, shape: shape.to_vec(), numbers: Numbers::Cache, window }
     }
 
-    /// The token history: every token of every row.
+    /// The token history: the id of every token of every row.
     pub fn token_history() -> Self {
         Self {
             name: TOKEN_HISTORY.to_owned(),
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_summed_by_what_there_is_one_for() {
+    fn bytes_are_summed_by_unit() {
         let keys = |name, shape: &[usize]| StateSpec::of_tokens(name, shape, None);
         let sums = StateSpec { extent: Extent::Slot, numbers: Numbers::Exact(DType::F32), ..keys("sums", &[3, 5]) };
         let states = [keys("keys", &[2, 8]), keys("values", &[2, 4]), sums, StateSpec::token_history()];
