@@ -177,6 +177,12 @@ impl Batch {
         self.targets.top_n.push(i32::try_from(top_n).unwrap_or(i32::MAX));
     }
 
+    /// Whether the log-probability of a prompt token that follows one of the row's is asked for.
+    pub fn has_target(&self, row: &BatchRow) -> bool {
+        let tokens = row.first_token..row.first_token + row.num_tokens;
+        self.targets.token_indices.iter().any(|index| tokens.contains(&(*index as usize)))
+    }
+
     /// The blocks of a row's context, in order of position.
     pub fn block_table(&self, row: &BatchRow) -> &[u32] {
         &self.block_tables[row.block_table.clone()]

@@ -121,9 +121,13 @@ impl Running {
         }
         let admission = self.admission;
         if self.reports_prompt_logprobs {
-            let num_tokens = self.num_written - start;
+            let end = (self.num_written + 1).min(self.num_to_read);
+            chunk.next_token_id = ids(self.num_written..end).first().copied();
+            // The first token of a later chunk is reported with the chunk before.
+            let position = if is_first { start } else { start + 1 };
             let has_top_tokens = self.sequence.sampling.prompt_top_n_tokens > 0;
-            let expected = ExpectedLogprobs { slot, admission, position: start, num_tokens, has_top_tokens };
+            let num_tokens = end - position;
+            let expected = ExpectedLogprobs { slot, admission, position, num_tokens, has_top_tokens };
             step.outstanding.prompt_logprobs.push(expected);
         }
         if chunk.samples_token {

@@ -48,7 +48,7 @@ pub enum ReplyMismatch {
     NumPromptLogprobs { expected: usize, got: usize },
     #[error("a step reply names slot {got} where slot {expected} was asked")]
     Slot { expected: u32, got: u32 },
-    #[error("a step reply has {got} prompt logprobs for a chunk of {expected} tokens")]
+    #[error("a step reply has {got} prompt logprobs for a chunk, {expected} were asked for")]
     ChunkLen { expected: u32, got: usize },
     #[error("a step reply has top tokens for {got} tokens of a chunk, {expected} were asked for")]
     ChunkTopTokens { expected: u32, got: usize },
@@ -68,8 +68,9 @@ pub(crate) struct Expected {
 pub(crate) struct ExpectedLogprobs {
     pub(crate) slot: SlotId,
     pub(crate) admission: Admission,
-    /// Of the chunk's first token.
+    /// Position of the first token that is reported.
     pub(crate) position: u32,
+    /// Tokens that are reported.
     pub(crate) num_tokens: u32,
     /// Top tokens were asked for too.
     pub(crate) has_top_tokens: bool,

@@ -46,8 +46,7 @@ impl Buckets {
         while decode_rows.last().is_some_and(|last| *last < num_slots) {
             decode_rows.push(2 * decode_rows[decode_rows.len() - 1]);
         }
-        // A later chunk of a prompt may begin with a token that was read before.
-        let longest = (max_batch_prefill_tokens + 1).min(max_total_tokens);
+        let longest = max_batch_prefill_tokens.min(max_total_tokens);
         let mut prefill_tokens = vec![MIN_PREFILL_TOKENS];
         while prefill_tokens.last().is_some_and(|last| *last < longest) {
             let last = prefill_tokens[prefill_tokens.len() - 1];
@@ -97,7 +96,9 @@ impl Buckets {
     pub(super) fn plan(&self, batch: &Batch) -> Vec<Launch> {
         let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, row) in batch.rows.iter().enumerate() {
-            let tokens_per_row = self.tokens_per_row(row.num_tokens);
+            // Only programs of several tokens give the hidden states that targets need.
+            let is_decode = row.num_tokens == 1 && !batch.has_target(row);
+            let tokens_per_row = if is_decode { 1 } else { self.prefill_tokens(row.num_tokens) };
             match groups.iter_mut().find(|(known, _)| *known == tokens_per_row) {
                 Some((_, rows)) => rows.push(index),
                 None => groups.push((tokens_per_row, vec![index])),
@@ -129,10 +130,7 @@ impl Buckets {
     }
 
     /// The padded length of a chunk.
-    fn tokens_per_row(&self, num_tokens: usize) -> usize {
-        if num_tokens == 1 {
-            return 1;
-        }
+    fn prefill_tokens(&self, num_tokens: usize) -> usize {
         let bucket = self.prefill_tokens.iter().find(|bucket| **bucket >= num_tokens);
         *bucket.expect("the engine lets no chunk through that is longer than a step")
     }

@@ -27,6 +27,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
             "endpoint",
             "collectives",
             "kernels",
+            "pjrt",
             "devices",
             "model",
             "backend",

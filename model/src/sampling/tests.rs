@@ -21,6 +21,7 @@ fn printed(change: impl Fn(&mut SamplingParams)) -> String {
 #[test]
 fn a_greedy_row_pays_for_nothing_else() {
     insta::assert_snapshot!(printed(|_| ()), @r"
+    state 0 = token_history per position : [] int32
     %0 = argument 0 : [rows, 10] float32
     %1 = log_softmax %0 : [rows, 10] float32
     %2 = arg_max %0 : [rows] int32
@@ -34,6 +35,7 @@ fn a_greedy_row_pays_for_nothing_else() {
 #[test]
 fn a_sampled_row_runs_what_it_asks_for() {
     insta::assert_snapshot!(printed(|p| (p.is_greedy, p.temperature, p.top_n_tokens) = (false, 0.5, 2)), @r"
+    state 0 = token_history per position : [] int32
     %0 = argument 0 : [rows, 10] float32
     %1 = input Sampling(Temperature) : [rows] float32
     %2 = arg_max %0 : [rows] int32
@@ -94,6 +96,7 @@ fn only_masked_steps_run_masks() {
     let (free, masked) = (samplers.graph(&params).unwrap(), samplers.masked_graph(&params).unwrap());
     assert!(!free.to_string().contains("is_allowed"));
     insta::assert_snapshot!(masked, @r"
+    state 0 = token_history per position : [] int32
     %0 = argument 0 : [rows, 10] float32
     %1 = is_allowed : [rows, 10] bool
     %2 = constant -inf : [] float32

@@ -219,6 +219,7 @@ impl FakeShard {
         answer: &mut StepReply,
     ) -> Result<(), String> {
         let slot = chunk.slot;
+        let start = chunk.position + u32::from(chunk.sampling.is_none());
         if let Some(sampling) = chunk.sampling {
             self.stats.num_opened.fetch_add(1, Ordering::Relaxed);
             let position = chunk.cached_token_ids.len() as u32;
@@ -230,7 +231,7 @@ impl FakeShard {
         let row = rows.get_mut(&slot).ok_or(format!("slot {slot} is not open"))?;
         row.advance(chunk.position, chunk.token_ids.len() as u32, &chunk.new_blocks)?;
         if row.sampling.wants_prompt_logprobs {
-            let positions = chunk.position..row.position;
+            let positions = start..row.position + u32::from(chunk.next_token_id.is_some());
             let logprobs = positions.clone().map(|at| if at == 0 { f32::NAN } else { -(at as f32) }).collect();
             // The token at position p is likelier than all others where p is even.
             let best = |at: u32, rank: u32| (at + rank * 10) % VOCAB_SIZE;

@@ -122,7 +122,8 @@ impl ShardModel {
             self.write(chunk.slot, chunk.position, &chunk.token_ids, &chunk.new_blocks);
             let row = self.rows.get_mut(&chunk.slot).unwrap();
             if row.wants_prompt_logprobs {
-                let positions = chunk.position..row.position;
+                let start = chunk.position + u32::from(chunk.sampling.is_none());
+                let positions = start..row.position + u32::from(chunk.next_token_id.is_some());
                 let top_tokens = |position| TopTokens { token_ids: vec![position], logprobs: vec![0.0] };
                 let has_top_tokens = row.prompt_top_n_tokens > 0;
                 let top_tokens = positions.clone().filter(|_| has_top_tokens).map(top_tokens).collect();

@@ -169,26 +169,20 @@ impl Step {
         let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token, cached_token_ids, .. } =
             chunk;
         let row = rows.extend(*slot, token_ids.len(), new_blocks, *samples_token);
-        let mut tokens: Vec<i32> = token_ids.iter().map(|id| *id as i32).collect();
-        let mut position = *position as usize;
+        let tokens: Vec<i32> = token_ids.iter().map(|id| *id as i32).collect();
         if sampling::looks_back(&row.sampler.params) {
             self.batch.push_cached_tokens(*slot as usize, cached_token_ids);
         }
         let wants_logprobs = row.sampler.params.wants_prompt_logprobs;
         let top_n = row.sampler.params.prompt_top_n_tokens;
-        // The first token of a later chunk is judged by the token before it, which is read once more: the same bits.
-        let overlap = usize::from(wants_logprobs && position > 0);
-        if overlap == 1 {
-            position -= 1;
-            tokens.insert(0, SAMPLED_TOKEN);
-        }
         let first_token = self.batch.token_ids.len();
-        let index = self.batch.push_row(*slot as usize, position, &tokens, &row.block_table);
+        let index = self.batch.push_row(*slot as usize, *position as usize, &tokens, &row.block_table);
         if wants_logprobs {
-            let targets = tokens.iter().enumerate().skip(1);
-            targets.for_each(|(i, token)| self.batch.push_target(first_token + i - 1, *token, top_n));
+            let next = chunk.next_token_id.map(|id| id as i32);
+            let targets = tokens[1..].iter().copied().chain(next);
+            let num_targets = targets.clone().count();
+            targets.enumerate().for_each(|(i, token)| self.batch.push_target(first_token + i, token, top_n));
             let is_first = sampling.is_some();
-            let num_targets = tokens.len() - 1;
             self.prompts.push(PromptReport { slot: *slot, is_first, num_targets, top_n: top_n as usize });
         }
         if let Phase::Decode { prompt_len } = row.phase {

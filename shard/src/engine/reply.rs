@@ -51,7 +51,7 @@ impl Step {
 }
 
 impl PromptReport {
-    /// The tokens of the chunk: its targets, and before them the first one of the prompt, for which nothing was computed.
+    /// The targets, and before them the first token of the prompt, for which nothing was computed.
     fn reply(&self, targets: Vec<PromptToken>) -> PromptLogprobs {
         let first = self.is_first.then(|| PromptToken { logprob: f32::NAN, top_tokens: Vec::new() });
         let mut reply = PromptLogprobs { slot: self.slot, ..PromptLogprobs::default() };

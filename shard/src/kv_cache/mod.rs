@@ -57,6 +57,8 @@ pub(crate) enum RowError {
     MaskLen { slot: u32, given: usize, vocab_size: usize, needed: usize },
     #[error("slot {slot} gets a mask for a chunk that samples no token")]
     MaskUnused { slot: u32 },
+    #[error("slot {slot} names the token after a chunk whose own token follows, or whose logprobs are not asked for")]
+    NextToken { slot: u32 },
     #[error("slot {slot}: {source}")]
     Sampling { slot: u32, source: SamplingError },
 }
@@ -193,10 +195,19 @@ impl RowTable {
     }
 
     fn check_chunk(&self, chunk: &PromptChunk) -> Result<(), RowError> {
-        let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token, cached_token_ids, .. } =
-            chunk;
+        let PromptChunk {
+            slot,
+            position,
+            token_ids,
+            new_blocks,
+            sampling,
+            samples_token,
+            cached_token_ids,
+            next_token_id,
+            ..
+        } = chunk;
         let slot = *slot;
-        let (len, block_table, num_generated) = match (sampling, &self.slots[slot as usize]) {
+        let (len, block_table, (num_generated, wants_logprobs)) = match (sampling, &self.slots[slot as usize]) {
             (Some(_), Some(_)) => return Err(RowError::AlreadyOpen { slot }),
             (Some(sampling), None) => {
                 let check = sampling.check().and_then(|()| sampling.check_tokens(self.limits.vocab_size as u32));
@@ -205,7 +216,7 @@ impl RowTable {
                 if sampling.wants_prompt_logprobs && num_cached > 0 {
                     return Err(RowError::CachedLogprobs { slot, num_cached });
                 }
-                (num_cached, [].as_slice(), chunk.num_generated_tokens)
+                (num_cached, [].as_slice(), (chunk.num_generated_tokens, sampling.wants_prompt_logprobs))
             }
             (None, _) => {
                 let row = self.open_row(slot)?;
@@ -215,7 +226,8 @@ impl RowTable {
                 if !cached_token_ids.is_empty() || chunk.num_generated_tokens > 0 {
                     return Err(RowError::NotFirst { slot });
                 }
-                (row.num_tokens, row.block_table.as_slice(), num_generated)
+                let wants_logprobs = row.sampler.params.wants_prompt_logprobs;
+                (row.num_tokens, row.block_table.as_slice(), (num_generated, wants_logprobs))
             }
         };
         if *position as usize != len {
@@ -225,7 +237,10 @@ impl RowTable {
             return Err(RowError::EmptyChunk { slot });
         }
         let vocab_size = self.limits.vocab_size;
-        let mut all_ids = cached_token_ids.iter().chain(token_ids).copied();
+        if next_token_id.is_some() && (*samples_token || !wants_logprobs) {
+            return Err(RowError::NextToken { slot });
+        }
+        let mut all_ids = cached_token_ids.iter().chain(token_ids).chain(next_token_id).copied();
         if let Some(token_id) = all_ids.find(|id| *id as usize >= vocab_size) {
             return Err(RowError::Token { slot, token_id, vocab_size });
         }

@@ -95,6 +95,21 @@ fn chunks_behind_cached_tokens() {
 }
 
 #[test]
+fn tokens_after_a_chunk_are_named_where_their_logprobs_are_asked_for() {
+    let sampling = |wants_prompt_logprobs| SamplingParams { wants_prompt_logprobs, ..SamplingParams::greedy() };
+    let before = |next, wants| PromptChunk {
+        next_token_id: Some(next),
+        sampling: Some(sampling(wants)),
+        ..first(chunk(2, 0, 3, &[3]))
+    };
+    check_chunk(before(7, true), "ok");
+    check_chunk(before(100, true), "slot 2 gets token 100, the vocabulary has 100");
+    let unasked = "slot 2 names the token after a chunk whose own token follows, or whose logprobs are not asked for";
+    check_chunk(before(7, false), unasked);
+    check_chunk(PromptChunk { samples_token: true, ..before(7, true) }, unasked);
+}
+
+#[test]
 fn what_a_row_made_earlier_is_read_again_as_generated() {
     let resumed = |num_generated_tokens| PromptChunk {
         num_generated_tokens,
@@ -194,6 +209,7 @@ prop_compose! {
             cached_token_ids,
             num_generated_tokens,
             allowed_tokens: None,
+            next_token_id: None,
         }
     }
 }

@@ -95,7 +95,8 @@ fn a_chunked_prompt_equals_a_whole_one() {
         let mut tokens = Vec::new();
         for (start, end) in starts.into_iter().zip(ends) {
             let is_last = end == prompt.len();
-            let chunk = rig.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
+            let mut chunk = rig.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
+            chunk.next_token_id = prompt.get(end).copied();
             let reply = rig.prefill(vec![chunk], vec![]);
             logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
             tops.extend(reply.prompt_logprobs[0].top_tokens.clone());

@@ -179,6 +179,7 @@ impl Rig {
             cached_token_ids: cached.to_vec(),
             num_generated_tokens: num_generated,
             allowed_tokens: None,
+            next_token_id: None,
         }
     }
 

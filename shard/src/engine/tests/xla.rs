@@ -154,7 +154,9 @@ fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
         let ends = cuts.iter().copied().chain([prompt.len()]);
         let (mut logprobs, mut tokens, mut tops) = (Vec::new(), Vec::new(), Vec::new());
         for (start, end) in starts.zip(ends) {
-            let chunk = xla.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), end == prompt.len());
+            let is_last = end == prompt.len();
+            let mut chunk = xla.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
+            chunk.next_token_id = prompt.get(end).copied();
             let reply = xla.prefill(vec![chunk], vec![]);
             logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
             tops.extend(reply.prompt_logprobs[0].top_tokens.clone());
