@@ -1,8 +1,10 @@
-//! The documents name only paths that exist, the map names every room, and the lineage has every row with a test or a reason.
+//! The documents name only paths that exist, the map names every room and every page about decisions, and the lineage
+//! has every row with a test or a reason.
 
 use crate::tree::{CRATES, read, root};
 
 const LINEAGE: &str = "docs/lineage.md";
+const DECISIONS: &str = "docs/decisions";
 /// Tables of the lineage: the letter of the rows, and how many there are.
 const LINEAGE_TABLES: [(char, usize); 5] = [('D', 15), ('G', 25), ('X', 8), ('P', 10), ('R', 19)];
 /// What a row says that names no test, or not for all of it.
@@ -34,6 +36,13 @@ fn lineage_rows(text: &str) -> impl Iterator<Item = Row<'_>> {
         let is_row = number.ends_with(|last: char| last.is_ascii_digit());
         is_row.then_some(Row { number, text })
     })
+}
+
+/// Pages about decisions, relative to the repository.
+fn decisions() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join(DECISIONS)).expect("there are decisions");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("a readable folder").file_name();
+    entries.map(|entry| format!("{DECISIONS}/{}", name(entry).display())).collect()
 }
 
 /// The text of a file, none where there is no file.
@@ -76,12 +85,20 @@ fn missing(row: &str) -> Vec<String> {
 
 #[test]
 fn paths_in_the_documents_exist() {
-    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
-        let text = read(document);
+    let documents = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(String::from).into_iter();
+    for document in documents.chain(decisions()) {
+        let text = read(&document);
         let paths = quotes(&text).map(|(_, quoted)| quoted).filter(|word| is_path(word));
         let missing: Vec<&str> = paths.filter(|path| !root().join(path).exists()).collect();
         assert_eq!(missing, Vec::<&str>::new(), "{document}");
     }
+}
+
+#[test]
+fn the_map_links_every_decision() {
+    let text = read("ARCHITECTURE.md");
+    let missing: Vec<String> = decisions().into_iter().filter(|page| !text.contains(page.as_str())).collect();
+    assert_eq!(missing, Vec::<String>::new());
 }
 
 #[test]
