@@ -20,16 +20,7 @@ fn main() {
     let greedy = SamplingParams::greedy();
     let drawn = SamplingParams { is_greedy: false, temperature: 0.8, seed: 5, ..greedy.clone() };
     let top_p = SamplingParams { top_p: 0.95, ..drawn.clone() };
-    let everything = SamplingParams {
-        top_k: 50,
-        min_p: 0.01,
-        typical_p: 0.95,
-        repetition_penalty: 1.1,
-        frequency_penalty: 0.2,
-        presence_penalty: 0.2,
-        top_n_tokens: 5,
-        ..top_p.clone()
-    };
+    let everything = SamplingParams { top_n_tokens: 5, ..SamplingParams::every_processor() };
     let mut group = criterion.benchmark_group("sampler");
     for (name, params) in [("greedy", greedy), ("drawn", drawn), ("top_p", top_p), ("everything", everything)] {
         for vocab_size in [32_000, 128_000] {

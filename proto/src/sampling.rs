@@ -1,8 +1,9 @@
 //! To add a sampling parameter:
-//! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], its legal
-//!    range in [`SamplingParams::check`] with the sentence the client reads.
-//! 2. `router/src/api/parameters.rs`: its name in each client dialect. The destructuring there stops compiling.
-//! 3. `model/src/sampling/`: a file with the graph ops that apply it, and its place in the order of processors.
+//! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], a row of [`RANGES`],
+//!    and a value at which it does something in [`SamplingParams::every_processor`].
+//! 2. `router/src/api/parameters.rs`: a field of `Parameters`, which both dialects fill (the other one is
+//!    `router/src/api/openai/sampling.rs`); they stop compiling until they do.
+//! 3. `model/src/sampling/`: a file with its column and its processor, and a row in `PROCESSORS` in `mod.rs`.
 //!
 //! | field | neutral | legal | meaning |
 //! |---|---|---|---|
@@ -26,9 +27,7 @@
 //!
 //! Within these ranges, and whatever is combined, scores stay finite: what a row is left with is a distribution.
 
-use std::ops::RangeInclusive;
-
-use crate::{SamplingError, SamplingParams};
+use crate::{LogitBias, SamplingError, SamplingParams};
 
 /// End-of-sequence tokens that a model may have for `min_new_tokens` to hold them back: programs have room for as many.
 pub const MAX_HELD_BACK_TOKENS: usize = 8;
@@ -39,8 +38,25 @@ pub const MAX_LOGIT_BIASES: usize = 300;
 /// Tokens that tie with the last of the best ones and are reported too: without a limit all of a vocabulary could.
 pub const MAX_TIED_TOKENS: usize = 64;
 
-/// Legal repetition penalties. One that is far off makes scores infinite; these are beyond all that is of use.
-pub(crate) const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
+/// The legal ranges: whether parameters keep one, and the sentence for the client where they do not. They are in the order in
+/// which TGI reports them; parameters that TGI lacks come last. No range contains a value that is not a number.
+const RANGES: [(IsKept, &str); 11] = [
+    (|p| p.temperature > 0.0, "`temperature` must be strictly positive"),
+    (|p| p.temperature.is_finite(), "`temperature` must be finite: at most 3.4e38"),
+    (|p| p.repetition_penalty > 0.0, "`repetition_penalty` must be strictly positive"),
+    // A penalty that is far off makes scores infinite; these limits are beyond all useful values.
+    (|p| (0.01..=100.0).contains(&p.repetition_penalty), "`repetition_penalty` must be >= 0.01 and <= 100"),
+    (|p| (-2.0..=2.0).contains(&p.frequency_penalty), "`frequency_penalty` must be >= -2.0 and <= 2.0"),
+    (|p| p.top_p > 0.0 && p.top_p <= 1.0, "`top_p` must be > 0.0 and <= 1.0"),
+    (|p| p.typical_p > 0.0 && p.typical_p <= 1.0, "`typical_p` must be > 0.0 and <= 1.0"),
+    (|p| (0.0..=1.0).contains(&p.min_p), "`min_p` must be >= 0.0 and <= 1.0"),
+    (|p| (-2.0..=2.0).contains(&p.presence_penalty), "`presence_penalty` must be >= -2.0 and <= 2.0"),
+    (|p| (0.0..=1.0).contains(&p.watermark_gamma), "`watermark_gamma` must be >= 0.0 and <= 1.0"),
+    (|p| (-100.0..=100.0).contains(&p.watermark_delta), "`watermark_delta` must be >= -100.0 and <= 100.0"),
+];
+
+/// Returns whether parameters keep a range.
+type IsKept = fn(&SamplingParams) -> bool;
 
 impl SamplingParams {
     /// Greedy choice with every processor neutral.
@@ -66,45 +82,38 @@ impl SamplingParams {
         }
     }
 
-    /// Checks every range, in the order TGI reports them; what TGI has not comes last.
+    /// A draw to which every processor does something, for warm-ups and measurements. It reports nothing but its token.
+    pub fn every_processor() -> Self {
+        Self {
+            temperature: 0.9,
+            top_k: 10,
+            top_p: 0.9,
+            min_p: 0.01,
+            typical_p: 0.9,
+            repetition_penalty: 1.2,
+            frequency_penalty: 0.1,
+            presence_penalty: 0.1,
+            min_new_tokens: 1,
+            seed: 1,
+            is_greedy: false,
+            top_n_tokens: 0,
+            wants_prompt_logprobs: false,
+            prompt_top_n_tokens: 0,
+            logit_bias: vec![LogitBias { token_id: 0, bias: 0.5 }],
+            watermark_gamma: 0.5,
+            watermark_delta: 0.1,
+        }
+    }
+
+    /// Checks every range.
     ///
     /// # Errors
     /// The first parameter that is out of its legal range (not-a-number always is).
     pub fn check(&self) -> Result<(), SamplingError> {
-        let is_positive = |value: f32| value > 0.0;
-        let is_share = |value: f32| value > 0.0 && value <= 1.0;
-        if !is_positive(self.temperature) {
-            return Err(SamplingError::Temperature);
+        match RANGES.iter().find(|(is_kept, _)| !is_kept(self)) {
+            Some((_, sentence)) => Err(SamplingError::Range(sentence)),
+            None => self.check_logit_bias(),
         }
-        if !self.temperature.is_finite() {
-            return Err(SamplingError::InfiniteTemperature);
-        }
-        if !is_positive(self.repetition_penalty) {
-            return Err(SamplingError::RepetitionPenalty);
-        }
-        if !REPETITION_PENALTIES.contains(&self.repetition_penalty) {
-            return Err(SamplingError::ExtremeRepetitionPenalty);
-        }
-        if !(-2.0..=2.0).contains(&self.frequency_penalty) {
-            return Err(SamplingError::FrequencyPenalty);
-        }
-        if !is_share(self.top_p) {
-            return Err(SamplingError::TopP);
-        }
-        if !is_share(self.typical_p) {
-            return Err(SamplingError::TypicalP);
-        }
-        if !(0.0..=1.0).contains(&self.min_p) {
-            return Err(SamplingError::MinP);
-        }
-        if !(-2.0..=2.0).contains(&self.presence_penalty) {
-            return Err(SamplingError::PresencePenalty);
-        }
-        self.check_logit_bias()?;
-        if !(0.0..=1.0).contains(&self.watermark_gamma) {
-            return Err(SamplingError::WatermarkGamma);
-        }
-        if (-100.0..=100.0).contains(&self.watermark_delta) { Ok(()) } else { Err(SamplingError::WatermarkDelta) }
     }
 
     /// Checks that the tokens it names are in a vocabulary.
@@ -134,7 +143,6 @@ impl SamplingParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LogitBias;
 
     #[expect(clippy::needless_pass_by_value, reason = "reads better at the call")]
     fn check(change: impl Fn(&mut SamplingParams), expected: Result<(), SamplingError>) {
@@ -143,40 +151,45 @@ mod tests {
         assert_eq!(params.check(), expected, "{params:?}");
     }
 
+    fn out_of(sentence: &'static str) -> Result<(), SamplingError> {
+        Err(SamplingError::Range(sentence))
+    }
+
     #[test]
     fn ranges() {
         check(|_| (), Ok(()));
         for bad in [0.0, -0.0, -1.0, f32::NAN] {
-            check(|p| p.temperature = bad, Err(SamplingError::Temperature));
-            check(|p| p.repetition_penalty = bad, Err(SamplingError::RepetitionPenalty));
+            check(|p| p.temperature = bad, out_of("`temperature` must be strictly positive"));
+            check(|p| p.repetition_penalty = bad, out_of("`repetition_penalty` must be strictly positive"));
         }
-        check(|p| p.temperature = f32::INFINITY, Err(SamplingError::InfiniteTemperature));
+        check(|p| p.temperature = f32::INFINITY, out_of("`temperature` must be finite: at most 3.4e38"));
         for extreme in [f32::from_bits(1), f32::MIN_POSITIVE, f32::MAX] {
             check(|p| p.temperature = extreme, Ok(()));
         }
         for extreme in [f32::from_bits(1), 1e-38, 0.0099, 100.1, f32::MAX, f32::INFINITY] {
-            check(|p| p.repetition_penalty = extreme, Err(SamplingError::ExtremeRepetitionPenalty));
+            check(|p| p.repetition_penalty = extreme, out_of("`repetition_penalty` must be >= 0.01 and <= 100"));
         }
         for good in [0.01, 0.5, 1.0, 100.0] {
             check(|p| p.repetition_penalty = good, Ok(()));
         }
         for bad in [-2.1, 2.1, f32::NAN] {
-            check(|p| p.frequency_penalty = bad, Err(SamplingError::FrequencyPenalty));
-            check(|p| p.presence_penalty = bad, Err(SamplingError::PresencePenalty));
+            check(|p| p.frequency_penalty = bad, out_of("`frequency_penalty` must be >= -2.0 and <= 2.0"));
+            check(|p| p.presence_penalty = bad, out_of("`presence_penalty` must be >= -2.0 and <= 2.0"));
         }
         for bad in [0.0, -0.5, 1.1, f32::NAN] {
-            check(|p| p.top_p = bad, Err(SamplingError::TopP));
-            check(|p| p.typical_p = bad, Err(SamplingError::TypicalP));
+            check(|p| p.top_p = bad, out_of("`top_p` must be > 0.0 and <= 1.0"));
+            check(|p| p.typical_p = bad, out_of("`typical_p` must be > 0.0 and <= 1.0"));
         }
         for bad in [-0.1, 1.1, f32::NAN] {
-            check(|p| p.min_p = bad, Err(SamplingError::MinP));
+            check(|p| p.min_p = bad, out_of("`min_p` must be >= 0.0 and <= 1.0"));
         }
         for bad in [-0.1, 1.1, f32::NAN] {
-            check(|p| p.watermark_gamma = bad, Err(SamplingError::WatermarkGamma));
+            check(|p| p.watermark_gamma = bad, out_of("`watermark_gamma` must be >= 0.0 and <= 1.0"));
         }
         for bad in [-100.1, 1e38, f32::NAN, f32::INFINITY] {
-            check(|p| p.watermark_delta = bad, Err(SamplingError::WatermarkDelta));
+            check(|p| p.watermark_delta = bad, out_of("`watermark_delta` must be >= -100.0 and <= 100.0"));
         }
+        assert_eq!(SamplingParams::every_processor().check(), Ok(()));
         check(|p| p.min_p = 1.0, Ok(()));
         check(|p| (p.top_p, p.typical_p, p.frequency_penalty) = (1.0, 0.01, -2.0), Ok(()));
     }
@@ -203,8 +216,11 @@ mod tests {
 
     #[test]
     fn the_first_violation_in_tgi_order_is_reported() {
-        check(|p| (p.temperature, p.top_p) = (0.0, 5.0), Err(SamplingError::Temperature));
-        check(|p| (p.frequency_penalty, p.typical_p) = (3.0, 5.0), Err(SamplingError::FrequencyPenalty));
-        check(|p| (p.typical_p, p.min_p) = (5.0, 5.0), Err(SamplingError::TypicalP));
+        check(|p| (p.temperature, p.top_p) = (0.0, 5.0), out_of("`temperature` must be strictly positive"));
+        check(
+            |p| (p.frequency_penalty, p.typical_p) = (3.0, 5.0),
+            out_of("`frequency_penalty` must be >= -2.0 and <= 2.0"),
+        );
+        check(|p| (p.typical_p, p.min_p) = (5.0, 5.0), out_of("`typical_p` must be > 0.0 and <= 1.0"));
     }
 }

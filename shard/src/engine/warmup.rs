@@ -5,8 +5,7 @@
 
 use backend::{BLOCK_SIZE, StateLayout};
 use proto::{
-    Decode, DecodeRow, FitReply, LogitBias, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup,
-    WarmupReply,
+    Decode, DecodeRow, FitReply, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup, WarmupReply,
 };
 
 use super::limits::{self, Facts};
@@ -141,31 +140,13 @@ impl Rehearsal {
 
 /// One row of each kind of program: greedy; with penalties; with prompt log-probabilities and top tokens; with every processor.
 fn warmup_params() -> [SamplingParams; 4] {
-    let penalised = SamplingParams {
-        temperature: 0.9,
-        top_k: 10,
-        top_p: 0.9,
-        min_p: 0.01,
-        typical_p: 0.9,
-        repetition_penalty: 1.2,
-        frequency_penalty: 0.1,
-        presence_penalty: 0.1,
-        min_new_tokens: 1,
-        seed: 1,
-        is_greedy: false,
-        top_n_tokens: 0,
-        wants_prompt_logprobs: false,
-        prompt_top_n_tokens: 0,
-        logit_bias: Vec::new(),
-        watermark_gamma: 0.5,
-        watermark_delta: 0.0,
-    };
+    let everything = SamplingParams::every_processor();
+    let penalised = SamplingParams { logit_bias: Vec::new(), watermark_delta: 0.0, ..everything.clone() };
     let reports = SamplingParams {
         top_n_tokens: 5,
         wants_prompt_logprobs: true,
         prompt_top_n_tokens: 5,
         ..SamplingParams::greedy()
     };
-    let steered = SamplingParams { logit_bias: vec![LogitBias { token_id: 0, bias: 0.5 }], ..penalised.clone() };
-    [SamplingParams::greedy(), penalised, reports, steered]
+    [SamplingParams::greedy(), penalised, reports, everything]
 }
