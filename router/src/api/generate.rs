@@ -103,7 +103,7 @@ impl GenerateRequest {
     pub(crate) fn into_generation(self, context: RequestContext, defaults: &SamplingDefaults) -> GenerationRequest {
         let Self { inputs, parameters } = self;
         let RequestContext { received_at, request_id, tenant: _ } = context;
-        let options = parameters.unwrap_or_else(GenerateParameters::absent).or_defaults(defaults).into_options();
+        let options = parameters.unwrap_or_else(GenerateParameters::absent).into_options(defaults);
         GenerationRequest { prompt: PromptInput::Text(inputs.into()), options, num_choices: 1, received_at, request_id }
     }
 }

@@ -10,7 +10,6 @@ mod body_memory;
 mod bounded;
 mod chat;
 mod context;
-mod defaults;
 mod generate;
 mod grammar;
 mod headers;

@@ -1,13 +1,15 @@
-//! To add a sampling parameter: its name in each client's dialect. `proto/src/sampling.rs` has the whole recipe.
+//! Sampling parameters as requests say them. A new one is a field of [`Parameters`], and its name in each client's dialect;
+//! `proto/src/sampling.rs` has the whole recipe.
 //!
 //! | dialect | type | becomes |
 //! |---|---|---|
-//! | TGI's native routes | [`GenerateParameters`] | [`GenerationOptions`] |
-//! | OpenAI's routes | [`OpenAiSampling`](super::openai) in `openai/sampling.rs` | the same |
+//! | TGI's native routes | [`GenerateParameters`] | [`Parameters`], and with them [`GenerationOptions`] |
+//! | OpenAI's routes, and Anthropic's | [`OpenAiSampling`](super::openai) in `openai/sampling.rs` | the same |
 //!
-//! Every conversion destructures completely, so a field without a meaning does not compile.
+//! Dialects differ in names, in which parameters they have, and in what makes a request greedy. The conversions of TGI's
+//! fields and of [`Parameters`] destructure completely, so a field without a meaning does not compile.
 
-use proto::{LogitBias, SamplingParams};
+use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -15,6 +17,77 @@ use super::nullable::null_as_false;
 use super::{grammar, logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
+
+/// How a request wants tokens to be chosen, in no dialect's words. Absent is neutral.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Parameters {
+    pub(super) temperature: Option<f32>,
+    /// Less than 1 is all tokens.
+    pub(super) top_k: Option<i64>,
+    pub(super) top_p: Option<f32>,
+    pub(super) min_p: Option<f32>,
+    pub(super) typical_p: Option<f32>,
+    pub(super) repetition_penalty: Option<f32>,
+    pub(super) frequency_penalty: Option<f32>,
+    pub(super) presence_penalty: Option<f32>,
+    pub(super) min_new_tokens: Option<u32>,
+    pub(super) logit_bias: Vec<LogitBias>,
+    pub(super) seed: Option<u64>,
+}
+
+impl Parameters {
+    /// Takes over what the model's defaults (`--generation-config model`) say of everything that the request does not; of
+    /// what only a draw reads, if `is_drawn`.
+    pub(super) fn or_defaults(mut self, defaults: &SamplingDefaults, is_drawn: bool) -> Self {
+        self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
+        if is_drawn {
+            self.temperature = self.temperature.or(defaults.temperature);
+            self.top_k = self.top_k.or(defaults.top_k.map(i64::from));
+            self.top_p = self.top_p.or(defaults.top_p);
+            self.min_p = self.min_p.or(defaults.min_p);
+            self.typical_p = self.typical_p.or(defaults.typical_p);
+        }
+        self
+    }
+
+    /// Returns whether the request names a parameter of a draw.
+    fn names_draw(&self) -> bool {
+        self.top_k.is_some() || [self.temperature, self.top_p, self.min_p, self.typical_p].iter().any(Option::is_some)
+    }
+
+    /// The parameters of a draw that reports nothing but its token.
+    pub(super) fn into_draw(self) -> SamplingParams {
+        let neutral = SamplingParams::greedy();
+        let Self {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            typical_p,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            min_new_tokens,
+            logit_bias,
+            seed,
+        } = self;
+        SamplingParams {
+            temperature: temperature.unwrap_or(neutral.temperature),
+            top_k: top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(neutral.top_k),
+            top_p: top_p.unwrap_or(neutral.top_p),
+            min_p: min_p.unwrap_or(neutral.min_p),
+            typical_p: typical_p.unwrap_or(neutral.typical_p),
+            repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
+            frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            presence_penalty: presence_penalty.unwrap_or(neutral.presence_penalty),
+            min_new_tokens: min_new_tokens.unwrap_or(neutral.min_new_tokens),
+            logit_bias,
+            seed: seed.unwrap_or(neutral.seed),
+            is_greedy: false,
+            ..neutral
+        }
+    }
+}
 
 /// The `parameters` object of TGI's native routes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
@@ -68,8 +141,9 @@ impl GenerateParameters {
         Self { do_sample: Some(true), ..Self::default() }
     }
 
-    /// What the request asks for, in our words. Nothing is checked here but what has no meaning at all.
-    pub(crate) fn into_options(self) -> GenerationOptions {
+    /// What the request asks for, in our words; the model's defaults where it says nothing. Nothing is checked here but what
+    /// has no meaning at all.
+    pub(crate) fn into_options(self, defaults: &SamplingDefaults) -> GenerationOptions {
         let Self {
             best_of,
             temperature,
@@ -97,33 +171,30 @@ impl GenerateParameters {
             cache_salt,
             adapter_id,
         } = self;
-        let (neutral, do_sample) = (SamplingParams::greedy(), do_sample.unwrap_or(false));
-        let mut sampling = SamplingParams {
-            temperature: temperature.unwrap_or(neutral.temperature),
-            top_k: top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(neutral.top_k),
-            top_p: top_p.unwrap_or(neutral.top_p),
-            min_p: min_p.unwrap_or(neutral.min_p),
-            typical_p: typical_p.unwrap_or(neutral.typical_p),
-            repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
-            frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
-            presence_penalty: presence_penalty.unwrap_or(neutral.presence_penalty),
-            min_new_tokens: min_new_tokens.unwrap_or(neutral.min_new_tokens),
-            seed: seed.unwrap_or(neutral.seed),
-            is_greedy: false,
-            top_n_tokens: top_n_tokens.unwrap_or(neutral.top_n_tokens),
-            wants_prompt_logprobs: decoder_input_details,
-            prompt_top_n_tokens: neutral.prompt_top_n_tokens,
+        let parameters = Parameters {
+            temperature,
+            top_k: top_k.map(i64::from),
+            top_p,
+            min_p,
+            typical_p,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            min_new_tokens,
             logit_bias,
-            watermark_gamma: neutral.watermark_gamma,
-            watermark_delta: neutral.watermark_delta,
+            seed,
         };
-        sampling.is_greedy = !do_sample && choice(&sampling) == choice(&neutral);
+        let takes_draw = defaults.draws && do_sample != Some(false);
+        let parameters = parameters.or_defaults(defaults, takes_draw);
+        let do_sample = do_sample.unwrap_or(takes_draw);
+        let names_sampling = do_sample || parameters.names_draw();
+        let draw = parameters.into_draw();
+        let is_greedy = !do_sample && choice(&draw) == choice(&SamplingParams::greedy());
+        let (top_n_tokens, wants_prompt_logprobs) = (top_n_tokens.unwrap_or(0), decoder_input_details);
         GenerationOptions {
-            sampling,
+            sampling: SamplingParams { is_greedy, top_n_tokens, wants_prompt_logprobs, ..draw },
             has_seed: seed.is_some(),
-            names_sampling: do_sample
-                || top_k.is_some()
-                || [temperature, top_p, min_p, typical_p].iter().any(Option::is_some),
+            names_sampling,
             has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),
             best_of,
             max_new_tokens,
@@ -156,12 +227,16 @@ mod tests {
         serde_json::from_str(json).unwrap()
     }
 
+    fn options(parameters: GenerateParameters) -> GenerationOptions {
+        parameters.into_options(&SamplingDefaults::default())
+    }
+
     #[test]
     fn an_empty_object_is_greedy_and_an_absent_one_samples() {
-        let options = parse("{}").into_options();
-        assert_eq!(options.sampling, SamplingParams::greedy());
-        assert!(!options.names_sampling && !options.wants_details && !options.wants_full_text);
-        assert!(!GenerateParameters::absent().into_options().sampling.is_greedy);
+        let empty = options(parse("{}"));
+        assert_eq!(empty.sampling, SamplingParams::greedy());
+        assert!(!empty.names_sampling && !empty.wants_details && !empty.wants_full_text);
+        assert!(!options(GenerateParameters::absent()).sampling.is_greedy);
     }
 
     #[test]
@@ -183,7 +258,7 @@ mod tests {
             r#"{"typical_p":0.9}"#,
             r#"{"min_p":0.1}"#,
         ] {
-            let options = parse(json).into_options();
+            let options = options(parse(json));
             assert!(!options.sampling.is_greedy && options.names_sampling, "{json}");
         }
         for json in [
@@ -196,7 +271,7 @@ mod tests {
             r#"{"min_new_tokens":2}"#,
             r#"{"logit_bias":{"5":1}}"#,
         ] {
-            assert!(parse(json).into_options().sampling.is_greedy, "{json}");
+            assert!(options(parse(json)).sampling.is_greedy, "{json}");
         }
     }
 
@@ -205,7 +280,7 @@ mod tests {
         for (json, expected) in
             [("{}", false), (r#"{"ignore_eos_token":true}"#, true), (r#"{"ignore_eos":true}"#, true)]
         {
-            assert_eq!(parse(json).into_options().ignores_eos, expected, "{json}");
+            assert_eq!(options(parse(json)).ignores_eos, expected, "{json}");
         }
     }
 
@@ -219,7 +294,7 @@ mod tests {
 
     #[test]
     fn biases_are_by_token_id() {
-        let biases = parse(r#"{"logit_bias":{"50256":-100,"7":0.5}}"#).into_options().sampling.logit_bias;
+        let biases = options(parse(r#"{"logit_bias":{"50256":-100,"7":0.5}}"#)).sampling.logit_bias;
         let expected = [LogitBias { token_id: 50256, bias: -100.0 }, LogitBias { token_id: 7, bias: 0.5 }];
         assert_eq!(biases, expected);
         for (json, expected) in [
@@ -235,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_grammar_and_an_adapter_are_handed_on() {
-        let options = parse(r#"{"grammar":{"type":"regex","value":"a+"},"adapter_id":"x"}"#).into_options();
+        let options = options(parse(r#"{"grammar":{"type":"regex","value":"a+"},"adapter_id":"x"}"#));
         assert_eq!(options.grammar.as_deref(), Some(&Grammar::Regex("a+".into())));
         assert_eq!(options.adapter_id.as_deref(), Some("x"));
     }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use model_files::ModelFiles;
+use proto::SamplingDefaults;
 use serde_json::json;
 
 use super::*;
@@ -23,7 +24,7 @@ fn validator() -> Validator {
 }
 
 fn options(parameters: serde_json::Value) -> GenerationOptions {
-    serde_json::from_value::<GenerateParameters>(parameters).unwrap().into_options()
+    serde_json::from_value::<GenerateParameters>(parameters).unwrap().into_options(&SamplingDefaults::default())
 }
 
 async fn validate(inputs: &str, parameters: serde_json::Value) -> Result<ValidRequest, String> {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::api::nullable::{minus_one_as_none, null_as_false};
+use crate::api::parameters::Parameters;
 use crate::api::{logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
@@ -51,6 +52,9 @@ pub(crate) struct OpenAiSampling {
     /// Said by other fields, which `structured_output` reads.
     #[serde(skip)]
     pub(in crate::api) grammar: Option<Grammar>,
+    /// The model's defaults, for fields that are absent.
+    #[serde(skip)]
+    pub(in crate::api) defaults: SamplingDefaults,
 }
 
 impl OpenAiSampling {
@@ -64,78 +68,59 @@ impl OpenAiSampling {
     }
 
     /// Takes over what the model's defaults say of everything that the client does not.
-    pub(crate) fn or_defaults(mut self, defaults: &SamplingDefaults) -> Self {
-        self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
-        if self.temperature != Some(0.0) {
-            self.temperature = self.temperature.or(defaults.temperature);
-            self.top_k = self.top_k.or(defaults.top_k.map(i64::from));
-            self.top_p = self.top_p.or(defaults.top_p);
-            self.min_p = self.min_p.or(defaults.min_p);
-        }
-        self
+    pub(crate) fn or_defaults(self, defaults: &SamplingDefaults) -> Self {
+        // As with vLLM, nothing names typical-p.
+        Self { defaults: SamplingDefaults { typical_p: None, ..*defaults }, ..self }
     }
 
-    /// In our words, with `top_n_tokens` candidates for each token, those of the prompt too if it is looked at. A temperature of zero is greedy, everything else draws.
+    /// How tokens are chosen. Only a temperature of zero does not draw.
+    pub(in crate::api) fn parameters(&self) -> Parameters {
+        let parameters = Parameters {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            typical_p: None,
+            repetition_penalty: self.repetition_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            min_new_tokens: self.min_tokens,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed,
+        };
+        parameters.or_defaults(&self.defaults, self.temperature != Some(0.0))
+    }
+
+    /// In our words, with `top_n_tokens` candidates for each token, those of the prompt too if it is looked at.
     pub(crate) fn into_options(self, top_n_tokens: u32, wants_prompt_logprobs: bool) -> GenerationOptions {
-        let Self {
-            temperature,
-            top_p,
-            frequency_penalty,
-            presence_penalty,
-            logit_bias,
-            seed,
-            stop,
-            max_tokens,
-            max_completion_tokens,
-            top_k,
-            min_p,
-            repetition_penalty,
-            min_tokens,
-            ignore_eos,
-            cache_salt,
-            cuts_max_new_tokens,
-            grammar,
-        } = self;
-        let neutral = SamplingParams::greedy();
-        let is_greedy = temperature == Some(0.0);
+        let parameters = self.parameters();
+        let is_greedy = parameters.temperature == Some(0.0);
+        let temperature = parameters.temperature.filter(|_| !is_greedy);
         let sampling = SamplingParams {
-            temperature: temperature.filter(|_| !is_greedy).unwrap_or(neutral.temperature),
-            // vLLM's -1, and 0, are all tokens.
-            top_k: top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(neutral.top_k),
-            top_p: top_p.unwrap_or(neutral.top_p),
-            min_p: min_p.unwrap_or(neutral.min_p),
-            typical_p: neutral.typical_p,
-            repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
-            frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
-            presence_penalty: presence_penalty.unwrap_or(neutral.presence_penalty),
-            min_new_tokens: min_tokens.unwrap_or(neutral.min_new_tokens),
-            seed: seed.unwrap_or(neutral.seed),
             is_greedy,
             top_n_tokens,
             wants_prompt_logprobs,
             prompt_top_n_tokens: if wants_prompt_logprobs { top_n_tokens } else { 0 },
-            logit_bias,
-            watermark_gamma: neutral.watermark_gamma,
-            watermark_delta: neutral.watermark_delta,
+            ..Parameters { temperature, ..parameters }.into_draw()
         };
         GenerationOptions {
             sampling,
-            has_seed: seed.is_some(),
+            has_seed: self.seed.is_some(),
             names_sampling: !is_greedy,
             has_non_positive_top_k: false,
             best_of: None,
-            max_new_tokens: max_completion_tokens.or(max_tokens),
-            cuts_max_new_tokens,
-            ignores_eos: ignore_eos,
-            stop_strings: stop,
+            max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
+            cuts_max_new_tokens: self.cuts_max_new_tokens,
+            ignores_eos: self.ignore_eos,
+            stop_strings: self.stop,
             truncate_tokens: None,
             wants_full_text: false,
             wants_details: true,
             wants_watermark: false,
             wants_deltas: true,
             answer_form: None,
-            grammar: grammar.map(Into::into),
-            cache_salt,
+            grammar: self.grammar.map(Into::into),
+            cache_salt: self.cache_salt,
             adapter_id: None,
         }
     }

@@ -129,6 +129,7 @@ impl ResponsesRequest {
     /// What an answer says of its request.
     fn echo(&self, sampling: &OpenAiSampling) -> Value {
         let or = |value: Option<Value>, default: Value| value.unwrap_or(default);
+        let parameters = sampling.parameters();
         serde_json::json!({
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
@@ -137,10 +138,10 @@ impl ResponsesRequest {
             "previous_response_id": null,
             "reasoning": {"effort": self.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone()), "summary": null},
             "store": false,
-            "temperature": sampling.temperature,
+            "temperature": parameters.temperature,
             "tool_choice": or(self.tool_choice.clone(), "auto".into()),
             "tools": self.tools.clone().unwrap_or_default(),
-            "top_p": sampling.top_p,
+            "top_p": parameters.top_p,
             "truncation": "disabled",
         })
     }
