@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use model::Fingerprint;
-use model::graph::{Graph, Input};
-use model::sampling::{BatchSampler, Column, SamplingInputs, TokenMask};
+use model::graph::Graph;
+use model::sampling::{BatchSampler, SamplingInputs, TokenMask};
 use proto::SamplingParams;
 
 /// Stands for the token that a row sampled for a position, which is in the token history.
@@ -20,7 +20,7 @@ pub struct Batch {
     /// `[tokens]`; [`SAMPLED_TOKEN`] where the token history knows the id.
     pub token_ids: Vec<i32>,
     /// `[tokens]`
-    pub(crate) positions: Vec<u32>,
+    pub positions: Vec<u32>,
     pub rows: Vec<BatchRow>,
     /// The rows' block tables, one after the other.
     block_tables: Vec<u32>,
@@ -218,13 +218,9 @@ impl Batch {
         sampling_inputs.fingerprint(fingerprint)
     }
 
-    /// Data that a graph asks for.
-    pub fn input(&self, input: Input) -> Column<'_> {
-        match input {
-            Input::TokenIds => Column::I32(&self.token_ids),
-            Input::Positions => Column::U32(&self.positions),
-            Input::Sampling(input) => self.sampling_inputs.column(input),
-        }
+    /// The numbers that samplers read of the rows in [`sampled`](Self::sampled), in the same order.
+    pub fn sampling_inputs(&self) -> &SamplingInputs {
+        &self.sampling_inputs
     }
 }
 

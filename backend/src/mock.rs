@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use model::Fingerprint;
-use model::graph::{Input, SamplingInput, StateBytes};
-use model::sampling::{Column, TokenMask};
+use model::graph::StateBytes;
+use model::sampling::TokenMask;
 
 use super::history::TokenHistory;
 use super::{BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, Progress, StateLayout};
@@ -127,12 +127,10 @@ impl Backend for MockBackend {
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
         let fingerprint = batch.fingerprint(Fingerprint::default()).value();
         let mut output = StepOutput { fingerprint, ..StepOutput::default() };
-        let top_n = batch.input(Input::Sampling(SamplingInput::TopNTokens));
-        for (i, sampled) in batch.sampled.iter().enumerate() {
+        for sampled in &batch.sampled {
             let row = &batch.rows[sampled.row];
-            let top_n = if let Column::I32(top_n) = top_n { top_n[i] } else { 0 };
             let context = state.context(batch, row, row.context_len);
-            let token = self.sample(&context, usize::try_from(top_n).unwrap_or(0), sampled.mask.as_ref());
+            let token = self.sample(&context, sampled.params.top_n_tokens as usize, sampled.mask.as_ref());
             state.history.append(row, token.token_id as i32);
             output.tokens.push(token);
         }

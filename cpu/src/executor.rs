@@ -11,7 +11,7 @@ use backend::{Batch, BatchRow, SampledRow};
 use candle_core::{Device, Tensor};
 use kernels::linear::PackedWeight;
 use model::graph::{Graph, Input, Op, Value};
-use model::sampling::Column;
+use model::sampling::Number;
 
 use super::loader::Weight;
 use super::plan::Plan;
@@ -131,14 +131,14 @@ impl<'a> Step<'a> {
     }
 
     fn input(&self, input: Input) -> candle_core::Result<Tensor> {
-        let range = match input {
-            Input::TokenIds | Input::Positions => 0..self.batch.token_ids.len(),
-            Input::Sampling(_) => self.sampled..self.sampled + 1,
-        };
-        match self.batch.input(input) {
-            Column::F32(column) => host::tensor(column[range].to_vec()),
-            Column::I32(column) => host::tensor(column[range].to_vec()),
-            Column::U32(column) => host::tensor(column[range].to_vec()),
+        match input {
+            Input::TokenIds => host::tensor(self.batch.token_ids.clone()),
+            Input::Positions => host::tensor(self.batch.positions.clone()),
+            Input::Sampling { name, dtype: _ } => match self.batch.sampling_inputs().column(name)[self.sampled] {
+                Number::F32(number) => host::tensor(vec![number]),
+                Number::I32(number) => host::tensor(vec![number]),
+                Number::U32(number) => host::tensor(vec![number]),
+            },
         }
     }
 }

@@ -21,7 +21,7 @@ use super::stablehlo::{
     Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, decode_chunk_tokens, module,
     pack_bits, state_type,
 };
-use super::step_input::{SAMPLED_COLUMNS, StepShape};
+use super::step_input::{StepShape, sampled_columns};
 use super::token_input::{TokenInput, TokenSizes};
 use super::weights;
 use crate::error::XlaError;
@@ -212,7 +212,7 @@ impl Programs {
         let mut signature = Signature::default();
         let states = self.donated(&mut signature, key);
         let hidden = signature.kept(Type::new([rows, self.hidden_size], DType::F32)); // [rows, hidden]
-        let columns = signature.kept(Type::new([SAMPLED_COLUMNS.len(), rows], DType::I32));
+        let columns = signature.kept(Type::new([sampled_columns().count(), rows], DType::I32));
         let token_inputs: &[TokenInput] = if sampler.reads_token_inputs() { &TokenInput::ALL } else { &[] };
         let sizes = self.token_sizes(rows);
         let token_inputs = token_inputs.iter().map(|input| signature.kept(Type::new(input.dims(sizes), DType::I32)));

@@ -9,8 +9,7 @@ use std::ops::Range;
 use backend::BLOCK_SIZE;
 use backend::Batch;
 use model::Fingerprint;
-use model::graph::{Input, SamplingInput};
-use model::sampling::Column;
+use model::sampling::columns;
 use proto::MAX_HELD_BACK_TOKENS;
 
 /// Sizes of one launch.
@@ -31,41 +30,19 @@ pub(super) enum SampledColumn {
     PromptLen,
     /// 1 where the row samples.
     IsSampled,
-    Parameter(SamplingInput),
+    /// One of [`columns`], by its place among them.
+    Parameter(usize),
     /// One of the tokens that the row may not choose, or -1.
     HeldBack(usize),
 }
 
 /// The columns of the sampled part, in order.
-pub(super) const SAMPLED_COLUMNS: [SampledColumn; 4 + SamplingInput::COUNT + MAX_HELD_BACK_TOKENS] = [
-    SampledColumn::Slot,
-    SampledColumn::ContextLen,
-    SampledColumn::PromptLen,
-    SampledColumn::IsSampled,
-    SampledColumn::Parameter(SamplingInput::IsGreedy),
-    SampledColumn::Parameter(SamplingInput::WatermarkGamma),
-    SampledColumn::Parameter(SamplingInput::WatermarkDelta),
-    SampledColumn::Parameter(SamplingInput::RepetitionPenalty),
-    SampledColumn::Parameter(SamplingInput::FrequencyPenalty),
-    SampledColumn::Parameter(SamplingInput::PresencePenalty),
-    SampledColumn::Parameter(SamplingInput::Temperature),
-    SampledColumn::Parameter(SamplingInput::TopK),
-    SampledColumn::Parameter(SamplingInput::TopP),
-    SampledColumn::Parameter(SamplingInput::MinP),
-    SampledColumn::Parameter(SamplingInput::TypicalP),
-    SampledColumn::Parameter(SamplingInput::SeedLow),
-    SampledColumn::Parameter(SamplingInput::SeedHigh),
-    SampledColumn::Parameter(SamplingInput::NumGenerated),
-    SampledColumn::Parameter(SamplingInput::TopNTokens),
-    SampledColumn::HeldBack(0),
-    SampledColumn::HeldBack(1),
-    SampledColumn::HeldBack(2),
-    SampledColumn::HeldBack(3),
-    SampledColumn::HeldBack(4),
-    SampledColumn::HeldBack(5),
-    SampledColumn::HeldBack(6),
-    SampledColumn::HeldBack(7),
-];
+pub(super) fn sampled_columns() -> impl Iterator<Item = SampledColumn> {
+    let own = [SampledColumn::Slot, SampledColumn::ContextLen, SampledColumn::PromptLen, SampledColumn::IsSampled];
+    let parameters = columns().enumerate().map(|(index, _)| SampledColumn::Parameter(index));
+    let held_back = (0..MAX_HELD_BACK_TOKENS).map(SampledColumn::HeldBack);
+    own.into_iter().chain(parameters).chain(held_back)
+}
 
 /// Where the parts of the array are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +59,7 @@ pub(super) struct Ranges {
     pub(super) slots: Range<usize>,
     /// `[rows, blocks_per_row]`
     pub(super) block_tables: Range<usize>,
-    /// `[SAMPLED_COLUMNS, rows]`
+    /// `[sampled_columns, rows]`
     pub(super) sampled: Range<usize>,
 }
 
@@ -108,7 +85,7 @@ impl StepShape {
             num_tokens: next(rows),
             slots: next(rows),
             block_tables: next(rows * blocks_per_row),
-            sampled: next(rows * SAMPLED_COLUMNS.len()),
+            sampled: next(rows * sampled_columns().count()),
         }
     }
 
@@ -138,19 +115,20 @@ pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape) -> Vec<i32> 
         entries.iter_mut().zip(table).for_each(|(entry, block)| *entry = *block as i32);
     }
     let sampled = &mut packed[ranges.sampled];
+    let parameters = batch.sampling_inputs().columns();
     for (index, entry) in batch.sampled.iter().enumerate() {
         let Some(place) = rows.iter().position(|row| *row == entry.row) else {
             continue;
         };
         let row = &batch.rows[entry.row];
-        for (column, values) in SAMPLED_COLUMNS.iter().zip(sampled.chunks_exact_mut(shape.rows)) {
+        for (column, values) in sampled_columns().zip(sampled.chunks_exact_mut(shape.rows)) {
             values[place] = match column {
                 SampledColumn::Slot => row.slot as i32,
                 SampledColumn::ContextLen => row.context_len as i32,
                 SampledColumn::PromptLen => entry.prompt_len as i32,
                 SampledColumn::IsSampled => 1,
-                SampledColumn::HeldBack(place) => entry.held_back.get(*place).copied().unwrap_or(-1),
-                SampledColumn::Parameter(input) => bits(batch.input(Input::Sampling(*input)), index),
+                SampledColumn::HeldBack(place) => entry.held_back.get(place).copied().unwrap_or(-1),
+                SampledColumn::Parameter(column) => parameters[column][index].bits().cast_signed(),
             };
         }
     }
@@ -167,14 +145,6 @@ pub(super) fn fingerprint(fingerprint: Fingerprint, packed: &[i32], shape: StepS
     let rank = shape.ranges().rank;
     let rest = packed[..rank.start].iter().chain(&packed[rank.end..]);
     fingerprint.numbers(rest.map(|number| u64::from(number.cast_unsigned())))
-}
-
-fn bits(column: Column<'_>, index: usize) -> i32 {
-    match column {
-        Column::F32(values) => values[index].to_bits().cast_signed(),
-        Column::I32(values) => values[index],
-        Column::U32(values) => values[index].cast_signed(),
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use kernels::attention::KvType;
-use model::graph::{Input, Op, SamplingInput};
+use model::graph::{Input, Op};
 use proto::LogitBias;
 use rayon::prelude::*;
 
@@ -66,7 +66,7 @@ fn without_seeds(graph: &Graph, step: &Step<'_>) -> Vec<Option<Weight>> {
     for (index, node) in graph.nodes().iter().enumerate() {
         let is_seed = matches!(
             node.op,
-            Op::Input(Input::Sampling(SamplingInput::SeedLow | SamplingInput::SeedHigh | SamplingInput::NumGenerated))
+            Op::Input(Input::Sampling { name: "seed_low" | "seed_high" | "num_generated", dtype: _ })
         );
         is_drawn[index] = is_seed || node.operands.iter().any(|operand| is_drawn[operand.index()]);
     }

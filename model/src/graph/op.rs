@@ -117,43 +117,8 @@ pub enum Input {
     TokenIds,
     /// `[tokens]`, u32.
     Positions,
-    /// One sampling parameter of each row, `[rows]`.
-    Sampling(SamplingInput),
-}
-
-/// A sampling parameter as the sampler reads it, neutral for rows that do not use it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SamplingInput {
-    /// f32
-    WatermarkGamma,
-    /// f32; 0 = off.
-    WatermarkDelta,
-    /// f32; 1 = off.
-    RepetitionPenalty,
-    /// f32; 0 = off.
-    FrequencyPenalty,
-    /// f32; 0 = off.
-    PresencePenalty,
-    /// f32; 1 = off.
-    Temperature,
-    /// i32; 0 = off.
-    TopK,
-    /// f32; 1 = off.
-    TopP,
-    /// f32; 0 = off.
-    MinP,
-    /// f32; 1 = off.
-    TypicalP,
-    /// u32: lower half of the seed.
-    SeedLow,
-    /// u32: upper half of the seed.
-    SeedHigh,
-    /// u32: tokens this row has generated before this step.
-    NumGenerated,
-    /// i32; 0 = off.
-    TopNTokens,
-    /// f32; 1 = the best token instead of a drawn one.
-    IsGreedy,
+    /// One number of each row that samples, `[rows]`: a column of `sampling` by its name.
+    Sampling { name: &'static str, dtype: DType },
 }
 
 /// A rotary embedding.
@@ -307,47 +272,7 @@ impl Input {
         match self {
             Self::TokenIds => (Shape::new([Dim::Tokens]), DType::I32),
             Self::Positions => (Shape::new([Dim::Tokens]), DType::U32),
-            Self::Sampling(input) => (Shape::new([Dim::Rows]), input.dtype()),
-        }
-    }
-}
-
-impl SamplingInput {
-    /// How many there are.
-    pub const COUNT: usize = Self::IsGreedy as usize + 1;
-    /// All of them.
-    pub(crate) const ALL: [Self; Self::COUNT] = [
-        Self::WatermarkGamma,
-        Self::WatermarkDelta,
-        Self::RepetitionPenalty,
-        Self::FrequencyPenalty,
-        Self::PresencePenalty,
-        Self::Temperature,
-        Self::TopK,
-        Self::TopP,
-        Self::MinP,
-        Self::TypicalP,
-        Self::SeedLow,
-        Self::SeedHigh,
-        Self::NumGenerated,
-        Self::TopNTokens,
-        Self::IsGreedy,
-    ];
-
-    fn dtype(self) -> DType {
-        match self {
-            Self::WatermarkGamma
-            | Self::WatermarkDelta
-            | Self::RepetitionPenalty
-            | Self::FrequencyPenalty
-            | Self::PresencePenalty
-            | Self::Temperature
-            | Self::TopP
-            | Self::MinP
-            | Self::TypicalP
-            | Self::IsGreedy => DType::F32,
-            Self::TopK | Self::TopNTokens => DType::I32,
-            Self::SeedLow | Self::SeedHigh | Self::NumGenerated => DType::U32,
+            Self::Sampling { name: _, dtype } => (Shape::new([Dim::Rows]), dtype),
         }
     }
 }

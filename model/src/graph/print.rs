@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::{AttentionSpec, Extent, Graph, Node, Numbers, Op, Pairing, RotarySpec, StateSpec};
+use super::{AttentionSpec, Extent, Graph, Input, Node, Numbers, Op, Pairing, RotarySpec, StateSpec};
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,7 +43,8 @@ impl fmt::Display for Node {
             write!(f, "{} %{}", if index == 0 { "" } else { "," }, operand.index())?;
         }
         match &self.op {
-            Op::Input(input) => write!(f, " {input:?}")?,
+            Op::Input(Input::Sampling { name, dtype: _ }) => write!(f, " {name}")?,
+            Op::Input(input @ (Input::TokenIds | Input::Positions)) => write!(f, " {input:?}")?,
             Op::Argument(index) => write!(f, " {index}")?,
             Op::Weight(spec) => {
                 write!(f, " {} {:?}", spec.name, spec.partition)?;

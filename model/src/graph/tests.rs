@@ -75,13 +75,13 @@ fn the_first_columns_are_there() {
 fn rows_and_scalars_are_repeated() {
     let mut graph = Graph::default();
     let scores = graph.argument(0, Shape::new([Dim::Rows, Dim::Fixed(10)]), DType::F32);
-    let per_row = graph.input(Input::Sampling(SamplingInput::Temperature));
+    let per_row = graph.input(Input::Sampling { name: "temperature", dtype: DType::F32 });
     let one = graph.constant(1.0);
     for other in [scores, per_row, one] {
         let sum = graph.binary(Binary::Add, other, scores).unwrap();
         assert_eq!(graph.node(sum).shape.to_string(), "[rows, 10]");
     }
-    let top_k = graph.input(Input::Sampling(SamplingInput::TopK));
+    let top_k = graph.input(Input::Sampling { name: "top_k", dtype: DType::I32 });
     let error = graph.binary(Binary::Add, scores, top_k).unwrap_err().to_string();
     assert_eq!(error, "add of [rows, 10] float32, [rows] int32: expected one type");
     let tokens = graph.input(Input::TokenIds);

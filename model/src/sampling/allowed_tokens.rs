@@ -1,12 +1,18 @@
 //! Masks: a row chooses only among the tokens that its step allows, for example those that a grammar lets follow.
 //!
-//! Door: [`apply`]. Greedy rows have it too. As in TGI it stands behind the penalties and before temperature, so that
+//! Door: [`PROCESSOR`]. Greedy rows have it too. As in TGI it stands behind the penalties and before temperature, so that
 //! log-probabilities are those of the distribution that is left.
 
+use super::BatchSampler::Everything;
+use super::Processor;
 use crate::graph::{Graph, GraphError, Value};
 
+/// The processor.
+pub(super) const PROCESSOR: Processor =
+    Processor { columns: &[], is_off: |row| !row.is_masked, least: Everything, apply };
+
 /// Scores of the other tokens become minus infinity.
-pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let vocab_size = graph.node(scores).shape.fixed_len();
     let is_allowed = graph.is_allowed(vocab_size); // [rows, vocab]
     let never = graph.constant(f32::NEG_INFINITY); // []

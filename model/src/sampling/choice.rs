@@ -2,7 +2,21 @@
 //!
 //! Doors: [`choose`], [`top_tokens`]. Both look at what the processors have left.
 
-use crate::graph::{Graph, GraphError, Input, SamplingInput, Unary, Value};
+use super::Column;
+use crate::graph::{Graph, GraphError, Unary, Value};
+
+/// 1 for the best token instead of a drawn one.
+pub(super) const IS_GREEDY: Column = Column::f32("is_greedy", |row| f32::from(row.params.is_greedy));
+/// The lower half of the seed.
+const SEED_LOW: Column = Column::u32("seed_low", |row| row.params.seed as u32).of_draws();
+/// The upper half of the seed.
+const SEED_HIGH: Column = Column::u32("seed_high", |row| (row.params.seed >> 32) as u32).of_draws();
+/// Tokens that the row has generated before this step.
+const NUM_GENERATED: Column = Column::u32("num_generated", |row| row.num_generated);
+/// Best tokens to report.
+const TOP_N_TOKENS: Column = Column::limit("top_n_tokens", |row| row.params.top_n_tokens);
+/// What draws and reports read.
+pub(super) const COLUMNS: [Column; 4] = [SEED_LOW, SEED_HIGH, NUM_GENERATED, TOP_N_TOKENS];
 
 /// How rows come to their tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +35,7 @@ pub(super) fn choose(graph: &mut Graph, choice: Choice, [scores, logprobs]: [Val
         Choice::Best => graph.arg_max(scores),  // [rows]
         Choice::Drawn => draw(graph, logprobs), // [rows]
         Choice::EachItsOwn => {
-            let is_greedy = graph.input(Input::Sampling(SamplingInput::IsGreedy)); // [rows]
+            let is_greedy = graph.input(IS_GREEDY.input()); // [rows]
             let zero = graph.constant(0.0); // []
             let is_greedy = graph.less(zero, is_greedy)?; // [rows]
             let best = graph.arg_max(scores)?; // [rows]
@@ -34,11 +48,16 @@ pub(super) fn choose(graph: &mut Graph, choice: Choice, [scores, logprobs]: [Val
 /// Draws a token `[rows]` with one uniform number per (seed, tokens generated so far), by inverse transform in the order
 /// of the vocabulary. Nothing else enters, so a seed gives the same tokens whatever shares the batch.
 fn draw(graph: &mut Graph, logprobs: Value) -> Result<Value, GraphError> {
-    let words = [SamplingInput::SeedLow, SamplingInput::SeedHigh, SamplingInput::NumGenerated];
-    let words = words.map(|word| graph.input(Input::Sampling(word))); // [rows]
+    let words = [SEED_LOW, SEED_HIGH, NUM_GENERATED].map(|word| graph.input(word.input())); // [rows]
     let u = graph.uniform(words)?; // [rows]
     let probabilities = graph.unary(Unary::Exp, logprobs)?; // [rows, vocab]
     graph.inverse_cdf(probabilities, u) // [rows]
+}
+
+/// Ids and log-probabilities of as many of the best tokens as each row asks for, both `[rows, top_tokens]`.
+pub(super) fn wanted_top_tokens(graph: &mut Graph, logprobs: Value) -> Result<[Value; 2], GraphError> {
+    let n = graph.input(TOP_N_TOKENS.input()); // [rows]
+    top_tokens(graph, logprobs, n)
 }
 
 /// Ids and log-probabilities of the n best tokens, n `[rows]`, both `[rows, top_tokens]`.

@@ -1,14 +1,22 @@
 //! Min-p (Nguyen et al., 2024): tokens much less probable than the best one go.
 //!
-//! Door: [`apply`]. vLLM and transformers (`MinPLogitsWarper`) have the same rule and, for the latter, the same place: behind
+//! Door: [`PROCESSOR`]. vLLM and transformers (`MinPLogitsWarper`) have the same rule and, for the latter, the same place: behind
 //! temperature, top-k and top-p, before typical-p.
 
-use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, Unary, Value};
+use super::BatchSampler::Drawing;
+use super::{Column, Processor};
+use crate::graph::{Binary, Graph, GraphError, Unary, Value};
+
+const MIN_P: Column = Column::f32("min_p", |row| row.params.min_p).of_draws();
+
+/// The processor.
+pub(super) const PROCESSOR: Processor =
+    Processor { columns: &[MIN_P], is_off: |row| row.params.min_p == 0.0, least: Drawing, apply };
 
 /// Scores of tokens with p < `min_p` · (p of the best token) become minus infinity. The best one always stays, and so do
 /// those that tie with it.
-pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
-    let min_p = graph.input(Input::Sampling(SamplingInput::MinP)); // [rows]
+fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let min_p = graph.input(MIN_P.input()); // [rows]
     let best = graph.arg_max(scores)?; // [rows]
     let best = graph.gather_columns(scores, best)?; // [rows]
     // The quotient of two probabilities needs no sum over the vocabulary.

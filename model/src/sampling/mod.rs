@@ -1,8 +1,6 @@
-//! To add a sampling parameter:
-//! 1. Its field, neutral value and legal range in `proto`; its client names in the router.
-//! 2. `graph/op.rs`: its [`SamplingInput`](crate::graph::SamplingInput). `inputs.rs`: its value per row; the destructuring
-//!    there stops compiling until that is done.
-//! 3. Here: a file with a function from scores to scores, and a row in [`PROCESSORS`].
+//! To add a sampling parameter: a file with its column, the function from scores to scores that reads it, and the
+//! processor that names both, as in `min_p.rs`; and the processor's place in [`PROCESSORS`]. A parameter that no processor
+//! reads has its column in `choice.rs`. `proto/src/sampling.rs` has the whole recipe.
 //!
 //! This room leads from logits to a token, as graph operations, so that it runs on the device behind the model.
 //! A row runs only the processors that it asks for: [`Samplers`] keeps one graph per set of them. A processor given its
@@ -10,6 +8,7 @@
 
 mod allowed_tokens;
 mod choice;
+mod column;
 mod frequency_penalty;
 mod inputs;
 mod logit_bias;
@@ -31,8 +30,9 @@ mod watermark;
 use proto::SamplingParams;
 
 use crate::graph::{Graph, GraphError, TokenScope, Value};
-pub use inputs::{Column, SamplingInputs};
-use samplers::BatchSampler::{Drawing, Everything, Penalising};
+pub use column::{Column, Number};
+pub use inputs::SamplingInputs;
+use samplers::BatchSampler::{Drawing, Penalising};
 pub use samplers::{BatchSampler, Samplers};
 pub use targets::{TargetReport, target_graph};
 pub use token_mask::TokenMask;
@@ -46,6 +46,8 @@ struct Demand<'a> {
 
 /// One change of the scores before the choice.
 struct Processor {
+    /// What it reads of each row.
+    columns: &'static [Column],
     /// Whether such a row's scores stay as they are.
     is_off: fn(&Demand<'_>) -> bool,
     /// The least sampler of a batch that has it. Greedy rows need none that belongs to drawing.
@@ -58,23 +60,25 @@ struct Processor {
 /// probabilities; each of those looks at what the one before has left. What TGI has not is where others have it: the
 /// presence penalty behind the one for frequency (vLLM), the others as in transformers' `GenerationMixin._get_logits_processor`.
 const PROCESSORS: [Processor; 12] = [
-    Processor { is_off: |row| row.params.watermark_delta == 0.0, least: Everything, apply: watermark::apply },
-    Processor { is_off: |row| row.params.logit_bias.is_empty(), least: Everything, apply: logit_bias::apply },
-    Processor {
-        is_off: |row| row.params.repetition_penalty == 1.0,
-        least: Penalising,
-        apply: repetition_penalty::apply,
-    },
-    Processor { is_off: |row| row.params.frequency_penalty == 0.0, least: Penalising, apply: frequency_penalty::apply },
-    Processor { is_off: |row| row.params.presence_penalty == 0.0, least: Penalising, apply: presence_penalty::apply },
-    Processor { is_off: |row| row.params.min_new_tokens == 0, least: Penalising, apply: min_new_tokens::apply },
-    Processor { is_off: |row| !row.is_masked, least: Everything, apply: allowed_tokens::apply },
-    Processor { is_off: |row| row.params.temperature == 1.0, least: Drawing, apply: temperature::apply },
-    Processor { is_off: |row| row.params.top_k == 0, least: Drawing, apply: top_k::apply },
-    Processor { is_off: |row| row.params.top_p == 1.0, least: Drawing, apply: top_p::apply },
-    Processor { is_off: |row| row.params.min_p == 0.0, least: Drawing, apply: min_p::apply },
-    Processor { is_off: |row| row.params.typical_p == 1.0, least: Drawing, apply: typical_p::apply },
+    watermark::PROCESSOR,
+    logit_bias::PROCESSOR,
+    repetition_penalty::PROCESSOR,
+    frequency_penalty::PROCESSOR,
+    presence_penalty::PROCESSOR,
+    min_new_tokens::PROCESSOR,
+    allowed_tokens::PROCESSOR,
+    temperature::PROCESSOR,
+    top_k::PROCESSOR,
+    top_p::PROCESSOR,
+    min_p::PROCESSOR,
+    typical_p::PROCESSOR,
 ];
+
+/// All columns, in the order in which [`SamplingInputs`] and devices have them.
+pub fn columns() -> impl Iterator<Item = Column> {
+    let of_processors = PROCESSORS.into_iter().flat_map(|processor| processor.columns).copied();
+    [choice::IS_GREEDY].into_iter().chain(of_processors).chain(choice::COLUMNS)
+}
 
 /// Whether rows with these parameters look at the tokens before the last one.
 pub fn looks_back(params: &SamplingParams) -> bool {

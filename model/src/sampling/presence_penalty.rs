@@ -1,12 +1,24 @@
 //! Presence penalty, as OpenAI defines it: a token that was generated gets less likely, however often it was.
 //!
-//! Door: [`apply`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
+//! Door: [`PROCESSOR`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
 
-use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, TokenScope, Value};
+use super::BatchSampler::Penalising;
+use super::{Column, Processor};
+use crate::graph::{Binary, Graph, GraphError, TokenScope, Value};
+
+const PRESENCE_PENALTY: Column = Column::f32("presence_penalty", |row| row.params.presence_penalty);
+
+/// The processor.
+pub(super) const PROCESSOR: Processor = Processor {
+    columns: &[PRESENCE_PENALTY],
+    is_off: |row| row.params.presence_penalty == 0.0,
+    least: Penalising,
+    apply,
+};
 
 /// A score of a generated token becomes s − penalty.
-pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
-    let penalty = graph.input(Input::Sampling(SamplingInput::PresencePenalty)); // [rows]
+fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let penalty = graph.input(PRESENCE_PENALTY.input()); // [rows]
     let zero = graph.constant(0.0); // []
     let counts = super::token_counts(graph, scores, TokenScope::Generated); // [rows, vocab]
     let is_generated = graph.less(zero, counts)?; // [rows, vocab]

@@ -2,11 +2,23 @@
 //!
 //! Once per distinct token, whatever its id and however often it occurs.
 
-use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, TokenScope, Value};
+use super::BatchSampler::Penalising;
+use super::{Column, Processor};
+use crate::graph::{Binary, Graph, GraphError, TokenScope, Value};
+
+const REPETITION_PENALTY: Column = Column::f32("repetition_penalty", |row| row.params.repetition_penalty);
+
+/// The processor.
+pub(super) const PROCESSOR: Processor = Processor {
+    columns: &[REPETITION_PENALTY],
+    is_off: |row| row.params.repetition_penalty == 1.0,
+    least: Penalising,
+    apply,
+};
 
 /// A score s of a token seen becomes s · penalty where s < 0, else s / penalty.
-pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
-    let penalty = graph.input(Input::Sampling(SamplingInput::RepetitionPenalty)); // [rows]
+fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let penalty = graph.input(REPETITION_PENALTY.input()); // [rows]
     let zero = graph.constant(0.0); // []
     let counts = super::token_counts(graph, scores, TokenScope::Context); // [rows, vocab]
     let is_seen = graph.less(zero, counts)?; // [rows, vocab]

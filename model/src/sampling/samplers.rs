@@ -9,7 +9,7 @@ use proto::SamplingParams;
 
 use super::choice::{self, Choice};
 use super::{Demand, PROCESSORS};
-use crate::graph::{DType, Dim, Graph, GraphError, Input, SamplingInput, Shape};
+use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 
 /// The graphs that rows sample with, built when first asked for.
 #[derive(Debug)]
@@ -123,8 +123,7 @@ fn build(vocab_size: usize, variant: Variant) -> Result<Arc<Graph>, GraphError> 
     let logprob = graph.gather_columns(logprobs, token)?; // [rows]
     let mut outputs = vec![token, logprob];
     if variant.reports_top_tokens {
-        let n = graph.input(Input::Sampling(SamplingInput::TopNTokens)); // [rows]
-        outputs.extend(choice::top_tokens(&mut graph, logprobs, n)?);
+        outputs.extend(choice::wanted_top_tokens(&mut graph, logprobs)?); // [rows, top_tokens]
     }
     Ok(graph.finish(&outputs))
 }

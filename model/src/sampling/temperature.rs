@@ -1,13 +1,26 @@
 //! Temperature: low sharpens the distribution, high flattens it.
 //!
-//! Door: [`apply`]. Greedy rows never come here, except in a batch that compiles one sampler for all, with a temperature of 1.
+//! Door: [`PROCESSOR`]. Greedy rows never come here, except in a batch that compiles one sampler for all, with a temperature of 1.
 
-use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, Value};
+use super::BatchSampler::Drawing;
+use super::{Column, Processor};
+use crate::graph::{Binary, Graph, GraphError, Value};
+
+/// Temperatures beyond these have the same distribution: below, only the best token is left, or the best ones where several
+/// are equal; above, all tokens are alike. Devices take numbers near the ends of their range, and quotients of them, for zero.
+const DISTINCT: (f32, f32) = (1e-20, 1e20);
+
+const TEMPERATURE: Column =
+    Column::f32("temperature", |row| row.params.temperature.clamp(DISTINCT.0, DISTINCT.1)).of_draws();
+
+/// The processor.
+pub(super) const PROCESSOR: Processor =
+    Processor { columns: &[TEMPERATURE], is_off: |row| row.params.temperature == 1.0, least: Drawing, apply };
 
 /// A score becomes (s − best) / temperature: a distribution is the same whatever all scores have more, and the quotient of the best
 /// is 0 at any temperature, where s / temperature could be infinite. A temperature of 1 changes no bit.
-pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
-    let temperature = graph.input(Input::Sampling(SamplingInput::Temperature)); // [rows]
+fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let temperature = graph.input(TEMPERATURE.input()); // [rows]
     let best = graph.arg_max(scores)?; // [rows]
     let best = graph.gather_columns(scores, best)?; // [rows]
     let (zero, one) = (graph.constant(0.0), graph.constant(1.0)); // []

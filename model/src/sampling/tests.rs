@@ -2,6 +2,7 @@
 //!
 //! What it computes is tested where it is executed, in `backend/candle/tests/mod.rs`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use proto::LogitBias;
@@ -37,7 +38,7 @@ fn a_sampled_row_runs_what_it_asks_for() {
     insta::assert_snapshot!(printed(|p| (p.is_greedy, p.temperature, p.top_n_tokens) = (false, 0.5, 2)), @r"
     state 0 = token_history per position : [] int32
     %0 = argument 0 : [rows, 10] float32
-    %1 = input Sampling(Temperature) : [rows] float32
+    %1 = input temperature : [rows] float32
     %2 = arg_max %0 : [rows] int32
     %3 = gather_columns %0, %2 : [rows] float32
     %4 = constant 0 : [] float32
@@ -49,15 +50,15 @@ fn a_sampled_row_runs_what_it_asks_for() {
     %10 = subtract %0, %9 : [rows, 10] float32
     %11 = divide %10, %1 : [rows, 10] float32
     %12 = log_softmax %11 : [rows, 10] float32
-    %13 = input Sampling(SeedLow) : [rows] uint32
-    %14 = input Sampling(SeedHigh) : [rows] uint32
-    %15 = input Sampling(NumGenerated) : [rows] uint32
+    %13 = input seed_low : [rows] uint32
+    %14 = input seed_high : [rows] uint32
+    %15 = input num_generated : [rows] uint32
     %16 = uniform %13, %14, %15 : [rows] float32
     %17 = exp %12 : [rows, 10] float32
     %18 = inverse_cdf %17, %16 : [rows] int32
     %19 = append_token %18 : [rows] int32
     %20 = gather_columns %12, %19 : [rows] float32
-    %21 = input Sampling(TopNTokens) : [rows] int32
+    %21 = input top_n_tokens : [rows] int32
     %22 = top_tokens %12, %21 : [rows, top_tokens] int32
     %23 = gather_columns %12, %22 : [rows, top_tokens] float32
     return %19, %20, %22, %23
@@ -72,18 +73,18 @@ fn processors_run_in_their_order() {
         (p.top_k, p.top_p, p.min_p, p.typical_p, p.is_greedy) = (5, 0.9, 0.05, 0.8, false);
     });
     let names = [
-        "WatermarkDelta",
+        "watermark_delta",
         "add_logit_bias",
-        "RepetitionPenalty",
-        "FrequencyPenalty",
-        "PresencePenalty",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
         "held_back",
-        "Temperature",
-        "TopK",
-        "TopP",
-        "MinP",
-        "TypicalP",
-        "SeedLow",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "seed_low",
     ];
     let places: Vec<usize> = names.iter().map(|name| everything.find(name).unwrap()).collect();
     assert!(places.is_sorted(), "{everything}");
@@ -130,15 +131,28 @@ fn greedy_rows_have_neutral_inputs() {
     };
     inputs.push(&params, 4);
     inputs.push(&SamplingParams { is_greedy: false, ..params.clone() }, 6);
-    use crate::graph::SamplingInput;
-    let column = |input| inputs.column(input);
-    assert_eq!(column(SamplingInput::Temperature), Column::F32(&[1.0, 0.5]));
-    assert_eq!(column(SamplingInput::TopK), Column::I32(&[0, 3]));
-    assert_eq!(column(SamplingInput::FrequencyPenalty), Column::F32(&[0.5, 0.5]));
-    assert_eq!(column(SamplingInput::PresencePenalty), Column::F32(&[0.25, 0.25]));
-    assert_eq!(column(SamplingInput::SeedLow), Column::U32(&[0, 5]));
-    assert_eq!(column(SamplingInput::SeedHigh), Column::U32(&[0, 256]));
-    assert_eq!(column(SamplingInput::NumGenerated), Column::U32(&[4, 6]));
+    let column = |name| inputs.column(name).to_vec();
+    assert_eq!(column("temperature"), [1.0, 0.5].map(Number::F32));
+    assert_eq!(column("top_k"), [0, 3].map(Number::I32));
+    assert_eq!(column("frequency_penalty"), [0.5, 0.5].map(Number::F32));
+    assert_eq!(column("presence_penalty"), [0.25, 0.25].map(Number::F32));
+    assert_eq!(column("seed_low"), [0, 5].map(Number::U32));
+    assert_eq!(column("seed_high"), [0, 256].map(Number::U32));
+    assert_eq!(column("num_generated"), [4, 6].map(Number::U32));
+}
+
+#[test]
+fn columns_have_names_of_their_own() {
+    let names: Vec<&str> = columns().map(|column| column.name).collect();
+    let distinct: HashSet<&str> = names.iter().copied().collect();
+    assert_eq!(names.len(), distinct.len(), "{names:?}");
+}
+
+#[test]
+fn every_processor_is_used_by_the_parameters_that_use_all() {
+    let params = SamplingParams::every_processor();
+    let row = Demand { params: &params, is_masked: true };
+    assert!(PROCESSORS.iter().all(|processor| processor.is_on(&row)));
 }
 
 #[test]

@@ -1,12 +1,20 @@
 //! Top-k: only the k best tokens stay, and those that tie with the k-th.
 //!
-//! Door: [`apply`]. A k of 0 keeps all, and so does one beyond the vocabulary.
+//! Door: [`PROCESSOR`]. A k of 0 keeps all, and so does one beyond the vocabulary.
 
-use crate::graph::{Graph, GraphError, Input, SamplingInput, Value};
+use super::BatchSampler::Drawing;
+use super::{Column, Processor};
+use crate::graph::{Graph, GraphError, Value};
+
+const TOP_K: Column = Column::limit("top_k", |row| row.params.top_k).of_draws();
+
+/// The processor.
+pub(super) const PROCESSOR: Processor =
+    Processor { columns: &[TOP_K], is_off: |row| row.params.top_k == 0, least: Drawing, apply };
 
 /// Scores below the k-th best become minus infinity.
-pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
-    let k = graph.input(Input::Sampling(SamplingInput::TopK)); // [rows]
+fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let k = graph.input(TOP_K.input()); // [rows]
     let threshold = graph.kth_largest(scores, k)?; // [rows]
     let is_dropped = graph.less(scores, threshold)?; // [rows, vocab]
     let never = graph.constant(f32::NEG_INFINITY); // []

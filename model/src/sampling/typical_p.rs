@@ -1,13 +1,21 @@
 //! Locally typical sampling (Meister et al., 2022).
 //!
-//! Door: [`apply`]. Tokens whose information is closest to the expected one stay.
+//! Door: [`PROCESSOR`]. Tokens whose information is closest to the expected one stay.
 
-use crate::graph::{Binary, Graph, GraphError, Input, SamplingInput, Unary, Value};
+use super::BatchSampler::Drawing;
+use super::{Column, Processor};
+use crate::graph::{Binary, Graph, GraphError, Unary, Value};
+
+const TYPICAL_P: Column = Column::f32("typical_p", |row| row.params.typical_p).of_draws();
+
+/// The processor.
+pub(super) const PROCESSOR: Processor =
+    Processor { columns: &[TYPICAL_P], is_off: |row| row.params.typical_p == 1.0, least: Drawing, apply };
 
 /// With log-probabilities L and entropy H, tokens stay in the order of |−L − H| until their probability together reaches
 /// `typical_p`; scores of the others become minus infinity. Tokens that tie with the last one stay.
-pub(super) fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
-    let typical_p = graph.input(Input::Sampling(SamplingInput::TypicalP)); // [rows]
+fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
+    let typical_p = graph.input(TYPICAL_P.input()); // [rows]
     let zero = graph.constant(0.0); // []
     let logprobs = graph.log_softmax(scores)?; // [rows, vocab]
     let probabilities = graph.unary(Unary::Exp, logprobs)?; // [rows, vocab]

@@ -4,14 +4,15 @@
 
 use std::collections::HashMap;
 
-use model::graph::{Binary, DType, Dim, Graph, Input, Node, Op, SamplingInput, Shape, TOKEN_HISTORY, Unary};
+use model::graph::{Binary, DType, Dim, Graph, Input, Node, Op, Shape, TOKEN_HISTORY, Unary};
+use model::sampling;
 use proto::MAX_HELD_BACK_TOKENS;
 
 use super::attention::HeadForm;
 use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use super::{activation, attention, experts, history, model_ops, selection, threefry, token_inputs};
-use crate::step_input::{SAMPLED_COLUMNS, SampledColumn, StepShape};
+use crate::step_input::{SampledColumn, StepShape, sampled_columns};
 use crate::token_input::TokenInput;
 
 /// Sizes that a program is compiled for.
@@ -56,7 +57,7 @@ pub(crate) struct RowInputs {
 /// The rows of a step as the sampler reads them.
 #[derive(Debug, Clone)]
 pub(crate) struct SampledInputs {
-    /// `[SAMPLED_COLUMNS, rows]` i32
+    /// `[sampled_columns, rows]` i32
     columns: Tensor,
     /// `[rows]` i32
     pub(super) slots: Tensor,
@@ -83,7 +84,7 @@ pub(crate) struct Lowering {
 }
 
 impl RowInputs {
-    /// Takes the packed array `[StepShape::len]` apart; the rest of it is the sampler's, `[SAMPLED_COLUMNS, rows]`.
+    /// Takes the packed array `[StepShape::len]` apart; the rest of it is the sampler's, `[sampled_columns, rows]`.
     pub(crate) fn unpack(emitter: &mut Emitter, packed: &Tensor, shape: StepShape) -> (Self, Tensor) {
         let StepShape { rows, tokens_per_row, blocks_per_row } = shape;
         let ranges = shape.ranges();
@@ -96,7 +97,7 @@ impl RowInputs {
         let block_tables = emitter.slice(packed, 0, ranges.block_tables);
         let block_tables = emitter.reshape(&block_tables, &[rows, blocks_per_row]); // [rows, blocks_per_row]
         let sampled = emitter.slice(packed, 0, ranges.sampled);
-        let sampled = emitter.reshape(&sampled, &[SAMPLED_COLUMNS.len(), rows]); // [columns, rows]
+        let sampled = emitter.reshape(&sampled, &[sampled_columns().count(), rows]); // [columns, rows]
         let offsets = emitter.iota(1, Type::new([rows, tokens_per_row], DType::I32)); // [rows, tokens_per_row]
         let starts = emitter.broadcast(&first_positions, &[0], offsets.dims()); // [rows, tokens_per_row]
         let positions = emitter.elementwise("add", &[&starts, &offsets]); // [rows, tokens_per_row]
@@ -123,7 +124,7 @@ impl RowInputs {
 }
 
 impl SampledInputs {
-    /// Takes `[SAMPLED_COLUMNS, rows]` apart; `token_inputs` stay as they are.
+    /// Takes `[sampled_columns, rows]` apart; `token_inputs` stay as they are.
     pub(crate) fn unpack(emitter: &mut Emitter, columns: &Tensor, token_inputs: Vec<Tensor>) -> Self {
         let slots = column(emitter, columns, SampledColumn::Slot);
         let context_lens = column(emitter, columns, SampledColumn::ContextLen);
@@ -277,10 +278,12 @@ impl Lowering {
                 let positions = &self.rows.as_ref().expect("decoders have rows").positions;
                 self.emitter.bitcast(positions, DType::U32)
             }
-            Input::Sampling(parameter) => {
+            Input::Sampling { name, dtype } => {
+                let place = sampling::columns().position(|column| column.name == name);
+                let parameter = SampledColumn::Parameter(place.expect("a graph reads columns of its samplers"));
                 let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
-                let column = column(&mut self.emitter, columns, SampledColumn::Parameter(parameter));
-                self.emitter.bitcast(&column, input.signature().1)
+                let column = column(&mut self.emitter, columns, parameter);
+                self.emitter.bitcast(&column, dtype)
             }
         }
     }
@@ -318,11 +321,8 @@ impl Lowering {
     }
 }
 
-/// One column of `[SAMPLED_COLUMNS, rows]`, `[rows]` i32.
+/// One column of `[sampled_columns, rows]`, `[rows]` i32.
 fn column(emitter: &mut Emitter, columns: &Tensor, column: SampledColumn) -> Tensor {
-    let index = SAMPLED_COLUMNS.iter().position(|known| *known == column).expect("every column is in the list");
+    let index = sampled_columns().position(|known| known == column).expect("every column is in the list");
     emitter.row(columns, index) // [rows]
 }
-
-/// The sampling parameters that samplers read are all columns.
-const _: () = assert!(SAMPLED_COLUMNS.len() == 4 + SamplingInput::COUNT + MAX_HELD_BACK_TOKENS);

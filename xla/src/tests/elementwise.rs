@@ -1,30 +1,12 @@
 //! What passes through, and functions of single elements.
 
 use backend::{Batch, RowSampler};
-use model::graph::SamplingInput;
+use model::sampling::columns;
 use proptest::prelude::*;
 use proto::SamplingParams;
 
 use super::case::{greedy, layout};
 use super::*;
-
-const SAMPLING_INPUTS: [SamplingInput; SamplingInput::COUNT] = [
-    SamplingInput::WatermarkGamma,
-    SamplingInput::WatermarkDelta,
-    SamplingInput::RepetitionPenalty,
-    SamplingInput::FrequencyPenalty,
-    SamplingInput::PresencePenalty,
-    SamplingInput::Temperature,
-    SamplingInput::TopK,
-    SamplingInput::TopP,
-    SamplingInput::MinP,
-    SamplingInput::TypicalP,
-    SamplingInput::SeedLow,
-    SamplingInput::SeedHigh,
-    SamplingInput::NumGenerated,
-    SamplingInput::TopNTokens,
-    SamplingInput::IsGreedy,
-];
 
 /// Numbers with those among them that arithmetic treats apart.
 fn special_floats(numbers: &mut Numbers, len: usize) -> Vec<f32> {
@@ -70,7 +52,7 @@ proptest! {
     #[test]
     fn sampling_inputs_and_row_arguments_pass_through(num_rows in 1..6usize, size in 1..4usize, seed in any::<u64>()) {
         let mut graph = Graph::default();
-        let mut outputs: Vec<Value> = SAMPLING_INPUTS.map(|input| graph.input(Input::Sampling(input))).to_vec();
+        let mut outputs: Vec<Value> = columns().map(|column| graph.input(column.input())).collect();
         outputs.push(rows(&mut graph, 0, &[size], DType::F32));
         outputs.push(rows(&mut graph, 1, &[size], DType::I32));
         outputs.push(rows(&mut graph, 2, &[], DType::Bool));

@@ -40,7 +40,7 @@ fn cases(cases: u32) -> Config {
 fn test_of(op: &Op) -> &'static str {
     match op {
         Op::Input(Input::TokenIds | Input::Positions) => "tokens_and_their_arguments_pass_through",
-        Op::Input(Input::Sampling(_)) => "sampling_inputs_and_row_arguments_pass_through",
+        Op::Input(Input::Sampling { .. }) => "sampling_inputs_and_row_arguments_pass_through",
         Op::Argument(_) | Op::Constant(_) | Op::Reshape => "tokens_and_their_arguments_pass_through",
         Op::Weight(_) | Op::Linear => "linear_layers",
         Op::CurrentTokens => "current_tokens_are_read_and_noted",

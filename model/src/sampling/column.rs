@@ -1,0 +1,99 @@
+//! Columns: the numbers that each row brings to its sampler.
+//!
+//! Door: [`Column`]. The file of a processor owns the columns that it reads; [`columns`](super::columns) lists all of them.
+
+use proto::SamplingParams;
+
+use crate::graph::{DType, Input};
+
+/// One number per row that samples.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    /// Its name in graphs; no other column has it.
+    pub name: &'static str,
+    of: Of,
+    /// Only a draw reads it, so a greedy row has the value of [`SamplingParams::greedy`].
+    is_of_draws: bool,
+}
+
+/// A row as columns see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ColumnRow<'a> {
+    pub(super) params: &'a SamplingParams,
+    /// Tokens that it has generated before this step.
+    pub(super) num_generated: u32,
+}
+
+/// A number of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// Single precision.
+    F32(f32),
+    /// A signed integer.
+    I32(i32),
+    /// An unsigned integer.
+    U32(u32),
+}
+
+/// The number of a row, with its type.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    F32(fn(&ColumnRow<'_>) -> f32),
+    Limit(fn(&ColumnRow<'_>) -> u32),
+    U32(fn(&ColumnRow<'_>) -> u32),
+}
+
+impl Column {
+    /// A column of floats.
+    pub(super) const fn f32(name: &'static str, of: fn(&ColumnRow<'_>) -> f32) -> Self {
+        Self { name, of: Of::F32(of), is_of_draws: false }
+    }
+
+    /// A column of numbers of tokens, as i32: a limit beyond 2^31 tokens is none.
+    pub(super) const fn limit(name: &'static str, of: fn(&ColumnRow<'_>) -> u32) -> Self {
+        Self { name, of: Of::Limit(of), is_of_draws: false }
+    }
+
+    /// A column of 32 bits without a sign.
+    pub(super) const fn u32(name: &'static str, of: fn(&ColumnRow<'_>) -> u32) -> Self {
+        Self { name, of: Of::U32(of), is_of_draws: false }
+    }
+
+    /// The same column, neutral for greedy rows.
+    pub(super) const fn of_draws(self) -> Self {
+        Self { is_of_draws: true, ..self }
+    }
+
+    /// The column as an input of a graph, `[rows]`.
+    pub fn input(&self) -> Input {
+        let dtype = match self.of {
+            Of::F32(_) => DType::F32,
+            Of::Limit(_) => DType::I32,
+            Of::U32(_) => DType::U32,
+        };
+        Input::Sampling { name: self.name, dtype }
+    }
+
+    /// The number of a row.
+    pub(super) fn number(&self, row: &ColumnRow<'_>) -> Number {
+        let neutral = SamplingParams::greedy();
+        let is_neutral = self.is_of_draws && row.params.is_greedy;
+        let row = if is_neutral { &ColumnRow { params: &neutral, ..*row } } else { row };
+        match self.of {
+            Of::F32(of) => Number::F32(of(row)),
+            Of::Limit(of) => Number::I32(i32::try_from(of(row)).unwrap_or(i32::MAX)),
+            Of::U32(of) => Number::U32(of(row)),
+        }
+    }
+}
+
+impl Number {
+    /// Its 32 bits.
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::F32(number) => number.to_bits(),
+            Self::I32(number) => number.cast_unsigned(),
+            Self::U32(number) => number,
+        }
+    }
+}
