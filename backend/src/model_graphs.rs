@@ -39,6 +39,15 @@ impl ModelGraphs {
         states
     }
 
+    /// True where a row can begin behind tokens that another row has read. A state of slots is made by reading all of
+    /// them.
+    pub fn can_skip_prefix(&self) -> bool {
+        self.decoder.states().iter().all(|state| match state.extent {
+            Extent::Token | Extent::Position => true,
+            Extent::Slot => false,
+        })
+    }
+
     /// Tokens of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.logits.node(self.logits.outputs()[0]).shape.fixed_len()
@@ -47,5 +56,26 @@ impl ModelGraphs {
     /// Bytes of one rank's weights.
     pub fn weights_bytes(&self) -> u64 {
         self.weights().into_iter().map(WeightSpec::local_bytes).fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_slots_is_made_by_reading_every_token() {
+        let graphs = |states: &[StateSpec]| {
+            let mut decoder = Graph::default();
+            states.iter().for_each(|state| _ = decoder.state(state));
+            ModelGraphs { decoder: decoder.finish(&[]), logits: Graph::default().finish(&[]) }
+        };
+        let keys = StateSpec::of_tokens("keys", &[2, 8], Some(64));
+        let attention = [StateSpec::token_history(), keys.clone()];
+        assert!(graphs(&attention).can_skip_prefix());
+        let sums = StateSpec::of_slots("sums", &[8]);
+        let mixed = graphs(&[StateSpec::token_history(), sums.clone(), keys.clone()]);
+        assert!(!mixed.can_skip_prefix());
+        assert_eq!(mixed.states(), [&keys, &StateSpec::token_history(), &sums]);
     }
 }

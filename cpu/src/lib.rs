@@ -147,6 +147,7 @@ impl CpuBackend {
     fn run(&self, batch: &Batch) -> Result<StepOutput, CpuError> {
         let state = self.state.as_ref().ok_or(BackendError::NotAllocated)?;
         self.threads.step(self.weights_bytes, || {
+            state.begin(batch);
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_tokens = self.prompt_tokens(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };

@@ -4,17 +4,26 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use backend::TokenHistory;
-use backend::{BLOCK_SIZE, BackendError, StateLayout};
+use backend::{BLOCK_SIZE, BackendError, Batch, StateLayout, TokenHistory};
 use kernels::attention::{KvCache, KvType};
 use kernels::rotary::RotaryTable;
-use model::graph::{AttentionSpec, Graph, Op, Pairing, RotarySpec, StateBytes, StateId, StateSpec};
+use model::graph::{AttentionSpec, Extent, Graph, Op, Pairing, RotarySpec, StateBytes, StateId, StateSpec};
+
+/// The numbers of one state for each slot.
+#[derive(Debug)]
+pub(super) struct SlotState {
+    /// `[num_slots, len]`
+    numbers: Vec<f32>,
+    len: usize,
+}
 
 /// State of all rows.
 #[derive(Debug)]
 pub(super) struct State {
     /// Keys and values by the place of the keys among the decoder's states; an operation locks them, and nothing else does.
     caches: Vec<Option<Mutex<KvCache>>>,
+    /// States of slots by their place among the decoder's states; an operation locks one, and nothing else does.
+    slots: Vec<Option<Mutex<SlotState>>>,
     pub(super) history: TokenHistory,
     rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)>,
 }
@@ -35,6 +44,11 @@ impl State {
                 caches[keys.index()] = Some(Mutex::new(allocate(specs, kv_type, num_blocks)?));
             }
         }
+        let slots = |spec: &StateSpec| match spec.extent {
+            Extent::Slot => Some(Mutex::new(SlotState::zeros(num_slots, spec.num_elements()))),
+            Extent::Token | Extent::Position => None,
+        };
+        let slots = graph.states().iter().map(slots).collect();
         let mut rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)> = Vec::new();
         for node in graph.nodes() {
             if let Op::Rotary(spec) = &node.op
@@ -48,13 +62,26 @@ impl State {
                 rotary_tables.push((Arc::clone(spec), table));
             }
         }
-        Ok(Self { caches, history: TokenHistory::new(num_slots, max_total_tokens), rotary_tables })
+        Ok(Self { caches, slots, history: TokenHistory::new(num_slots, max_total_tokens), rotary_tables })
+    }
+
+    /// Begins a step: fills the states of slots with zeros for rows that have their first token in it.
+    pub(super) fn begin(&self, batch: &Batch) {
+        for state in self.slots.iter().flatten() {
+            let mut state = lock(state);
+            let new = batch.rows.iter().filter(|row| row.num_tokens == row.context_len);
+            new.for_each(|row| state.of_slot(row.slot).fill(0.0));
+        }
+    }
+
+    /// A state of slots.
+    pub(super) fn slots(&self, id: StateId) -> MutexGuard<'_, SlotState> {
+        lock(self.slots[id.index()].as_ref().expect("the graph checks that it is a state of slots"))
     }
 
     /// The cache of these keys, and of the values beside them.
     pub(super) fn cache(&self, keys: StateId) -> MutexGuard<'_, KvCache> {
-        let cache = self.caches[keys.index()].as_ref().expect("the decoder's caches were all made");
-        cache.lock().expect("no operation panics while it holds a cache")
+        lock(self.caches[keys.index()].as_ref().expect("the decoder's caches were all made"))
     }
 
     /// Cosines and sines of `spec`.
@@ -62,6 +89,22 @@ impl State {
         let found = self.rotary_tables.iter().find(|(known, _)| Arc::ptr_eq(known, spec));
         &found.expect("the decoder's tables were all made").1
     }
+}
+
+impl SlotState {
+    /// Zeros, `len` numbers for each slot.
+    fn zeros(num_slots: usize, len: usize) -> Self {
+        Self { numbers: vec![0.0; num_slots * len], len }
+    }
+
+    /// The numbers of one slot, `[len]`.
+    pub(super) fn of_slot(&mut self, slot: usize) -> &mut [f32] {
+        &mut self.numbers[slot * self.len..][..self.len]
+    }
+}
+
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().expect("no operation panics while it holds a state")
 }
 
 /// A cache of keys and values, which have one shape.

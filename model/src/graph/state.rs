@@ -1,7 +1,7 @@
 //! What a model keeps between steps, as data: backends allocate it, lay it out and count its bytes from the list.
 //!
-//! Doors: [`StateSpec`], [`Graph::states`](super::Graph::states), and [`StateBytes`], the one sum of it all. Operations name
-//! what they read and write by [`StateId`].
+//! Doors: [`StateSpec`], which says how to add one, [`Graph::states`](super::Graph::states), and [`StateBytes`], the
+//! one sum of it all. Operations name what they read and write by [`StateId`].
 
 use super::DType;
 
@@ -9,6 +9,11 @@ use super::DType;
 pub const TOKEN_HISTORY: &str = "token_history";
 
 /// Something that a model keeps between steps. Its memory is zero at first.
+///
+/// To add one, declare it where the layer is built, with [`Graph::state`](super::Graph::state), and give its id to
+/// the operation that reads and writes it. Backends allocate it from the list and count its bytes. An operation of
+/// the CPU finds it in `cpu/src/state.rs`, one that is compiled in `xla/src/stablehlo/state.rs`.
+/// `docs/decisions/states.md` says what each extent means for sequences that share a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StateSpec {
     /// Its name: no other state of the model has it.
@@ -28,7 +33,7 @@ pub struct StateSpec {
 pub enum Extent {
     /// A token in the KV cache, which holds them block by block.
     Token,
-    /// A slot.
+    /// A slot: what was made of all tokens of its row so far. A row finds zeros at its first token.
     Slot,
     /// A position of a slot, up to the longest row.
     Position,
@@ -69,6 +74,12 @@ impl StateSpec {
     /// An array of this shape for each token in the KV cache; attention reads at most the last `window` tokens.
     pub fn of_tokens(name: impl Into<String>, shape: &[usize], window: Option<usize>) -> Self {
         Self { name: name.into(), extent: Extent::Token, shape: shape.to_vec(), numbers: Numbers::Cache, window }
+    }
+
+    /// An array of this shape for each slot, in single precision.
+    pub fn of_slots(name: impl Into<String>, shape: &[usize]) -> Self {
+        let numbers = Numbers::Exact(DType::F32);
+        Self { name: name.into(), extent: Extent::Slot, shape: shape.to_vec(), numbers, window: None }
     }
 
     /// The token history: the id of every token of every row.
@@ -128,7 +139,7 @@ mod tests {
     #[test]
     fn bytes_are_summed_by_unit() {
         let keys = |name, shape: &[usize]| StateSpec::of_tokens(name, shape, None);
-        let sums = StateSpec { extent: Extent::Slot, numbers: Numbers::Exact(DType::F32), ..keys("sums", &[3, 5]) };
+        let sums = StateSpec::of_slots("sums", &[3, 5]);
         let states = [keys("keys", &[2, 8]), keys("values", &[2, 4]), sums, StateSpec::token_history()];
         // Integers of a byte with a factor of four bytes for each vector.
         let bytes = StateBytes::of(&states, |len| len as u64 + 4);

@@ -4,14 +4,14 @@
 
 use std::collections::HashMap;
 
-use model::graph::{Binary, DType, Dim, Graph, Input, Node, Op, Shape, TOKEN_HISTORY, Unary};
+use model::graph::{Binary, DType, Dim, Extent, Graph, Input, Node, Op, Shape, TOKEN_HISTORY, Unary};
 use model::sampling;
 use proto::MAX_HELD_BACK_TOKENS;
 
 use super::attention::HeadForm;
 use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
-use super::{activation, attention, experts, history, model_ops, selection, threefry, token_inputs};
+use super::{activation, attention, experts, history, model_ops, selection, state, threefry, token_inputs};
 use crate::step_input::{SampledColumn, StepShape, sampled_columns};
 use crate::token_input::TokenInput;
 
@@ -79,7 +79,8 @@ pub(crate) struct Lowering {
     pub(crate) weights: HashMap<String, Tensor>,
     pub(crate) rows: Option<RowInputs>,
     pub(crate) sampled: Option<SampledInputs>,
-    /// The states of the graph, by name; see [`state_type`](super::state_type).
+    /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, those of
+    /// slots are the parts of the rows, `[rows, ..]`.
     pub(crate) states: HashMap<String, Tensor>,
 }
 
@@ -147,11 +148,35 @@ impl Lowering {
     /// Adds the operations of `graph`, applied to `arguments`, and answers its outputs.
     pub(crate) fn lower(&mut self, graph: &Graph, arguments: &[Tensor]) -> Vec<Tensor> {
         let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes().len());
+        let slots = self.read_slots(graph);
         for node in graph.nodes() {
             let operands: Vec<Tensor> = node.operands.iter().map(|value| values[value.index()].clone()).collect();
             values.push(self.lower_node((graph, node), &operands, arguments));
         }
+        self.write_slots(slots);
         graph.outputs().iter().map(|output| values[output.index()].clone()).collect()
+    }
+
+    /// Puts the rows' parts in the place of the states of slots, and returns these, by name.
+    fn read_slots(&mut self, graph: &Graph) -> Vec<(String, Tensor)> {
+        let specs = graph.states().iter().filter(|spec| spec.extent == Extent::Slot);
+        let read = specs.map(|spec| {
+            let rows = self.rows.as_ref().expect("decoders have rows");
+            let kept = state::rows_of_slots(&mut self.emitter, &self.states[&spec.name], rows); // [rows, ..]
+            let slots = self.states.insert(spec.name.clone(), kept).expect("the program has the graph's states");
+            (spec.name.clone(), slots)
+        });
+        read.collect()
+    }
+
+    /// Puts the states of slots back, with the rows' parts in them.
+    fn write_slots(&mut self, slots: Vec<(String, Tensor)>) {
+        for (name, slots) in slots {
+            let rows = self.rows.as_ref().expect("decoders have rows");
+            let kept = &self.states[&name];
+            let written = state::write_to_slots(&mut self.emitter, &slots, kept, rows); // [num_slots, ..]
+            self.states.insert(name, written);
+        }
     }
 
     #[expect(clippy::too_many_lines, reason = "an arm per operation, most of one line")]

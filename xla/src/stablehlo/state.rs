@@ -1,11 +1,16 @@
 //! The arrays that stay on the device between steps.
 //!
-//! Door: [`state_type`]. Each state of a model is one array; a step's program takes it over and gives it back.
+//! Doors: [`state_type`], [`rows_of_slots`], [`write_to_slots`]. Each state of a model is one array; a step's program
+//! takes it over and gives it back. Of a state of slots, operations see the part of the step's rows, which is read
+//! once and written once.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use model::graph::{DType, Extent, Numbers, StateSpec};
 
-use super::tensor::Type;
+use super::emitter::Emitter;
+use super::history::or_nowhere;
+use super::lower::RowInputs;
+use super::tensor::{Tensor, Type};
 
 /// Type of a state's array: `[num_blocks, block_size, n]` where it has n elements for each token, `[num_slots, ..]`, or
 /// `[num_slots * max_total_tokens, ..]`. The KV cache holds `cache_dtype`.
@@ -21,4 +26,23 @@ pub(crate) fn state_type(spec: &StateSpec, layout: StateLayout, cache_dtype: DTy
         Extent::Position => [&[num_slots * max_total_tokens], spec.shape.as_slice()].concat(),
     };
     Type::new(dims, dtype)
+}
+
+/// The part of a state `[num_slots, ..]` that belongs to the rows, `[rows, ..]`: zeros for rows that have their first
+/// token in this step.
+pub(super) fn rows_of_slots(emitter: &mut Emitter, state: &Tensor, rows: &RowInputs) -> Tensor {
+    let kept = emitter.gather_rows(state, &rows.slots); // [rows, ..]
+    let zero = emitter.splat(0.0, rows.first_positions.ty.clone()); // [rows]
+    let is_new = emitter.compare("EQ", &rows.first_positions, &zero); // [rows]
+    let is_new = emitter.broadcast(&is_new, &[0], kept.dims()); // [rows, ..]
+    let zeros = emitter.splat(0.0, kept.ty.clone()); // [rows, ..]
+    emitter.select(&is_new, &zeros, &kept) // [rows, ..]
+}
+
+/// The state with `kept` `[rows, ..]` in the slots of the rows. Of padding nothing is written.
+pub(super) fn write_to_slots(emitter: &mut Emitter, state: &Tensor, kept: &Tensor, rows: &RowInputs) -> Tensor {
+    let zero = emitter.splat(0.0, rows.num_tokens.ty.clone()); // [rows]
+    let has_tokens = emitter.compare("GT", &rows.num_tokens, &zero); // [rows]
+    let slots = or_nowhere(emitter, &has_tokens, &rows.slots, state); // [rows]
+    emitter.scatter_rows(state, &slots, kept, false)
 }
