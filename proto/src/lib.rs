@@ -45,7 +45,7 @@ pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS};
 pub use sampling_error::SamplingError;
 
 /// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Best tokens that can be reported for each token of a prompt: a reply has those of a whole chunk, and a frame has a limit.
 pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;

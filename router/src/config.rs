@@ -233,7 +233,7 @@ impl Config {
                 num_blocks: warmup.num_blocks,
                 block_size_tokens: model.block_size,
                 eos_token_ids: model.eos_token_ids.clone(),
-                caches_prefixes: self.batching.prefix_caching,
+                caches_prefixes: self.batching.prefix_caching && model.can_skip_prefix,
                 max_step_bytes: proto::MAX_STEP_BYTES,
             },
             max_batch_total_tokens,
@@ -323,16 +323,22 @@ mod tests {
     }
 
     fn limits(flags: &[&str]) -> Result<ServingLimits, ConfigError> {
-        let warmup = WarmupReply {
+        resolve(flags).unwrap().serving_limits(&warmup(), &model(true))
+    }
+
+    fn warmup() -> WarmupReply {
+        WarmupReply {
             num_slots: 8,
             num_blocks: 100,
             max_total_tokens: 1024,
             max_batch_prefill_tokens: 4096,
             max_top_n_tokens: 16,
             ..WarmupReply::default()
-        };
-        let model = ModelInfo { block_size: 16, vocab_size: 10, eos_token_ids: vec![1], ..ModelInfo::default() };
-        resolve(flags).unwrap().serving_limits(&warmup, &model)
+        }
+    }
+
+    fn model(can_skip_prefix: bool) -> ModelInfo {
+        ModelInfo { block_size: 16, vocab_size: 10, eos_token_ids: vec![1], can_skip_prefix, ..ModelInfo::default() }
     }
 
     fn check_error(result: Result<impl std::fmt::Debug, ConfigError>, expected: &[&str]) {
@@ -380,6 +386,19 @@ mod tests {
         assert_eq!((limits.request.max_total_tokens, limits.request.max_input_tokens), (1024, 1023));
         assert_eq!((limits.scheduler.max_batch_size, limits.max_batch_total_tokens), (8, 1600));
         assert_eq!(limits.scheduler.max_batch_prefill_tokens, 4096);
+    }
+
+    #[test]
+    fn prefixes_are_cached_where_model_and_user_let_them() {
+        for (flag, can_skip_prefix, expected) in [
+            ("--prefix-caching=true", true, true),
+            ("--prefix-caching=false", true, false),
+            ("--prefix-caching=true", false, false),
+        ] {
+            let config = resolve(&[flag]).unwrap();
+            let limits = config.serving_limits(&warmup(), &model(can_skip_prefix)).unwrap();
+            assert_eq!(limits.scheduler.caches_prefixes, expected, "{flag}, {can_skip_prefix}");
+        }
     }
 
     #[test]

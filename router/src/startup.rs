@@ -51,6 +51,11 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let warmup = group.warmup(wanted_limits(&config.limits, &config.batching), model.block_size).await?;
     let limits = config.serving_limits(&warmup, &model)?;
     tracing::debug!(?config, ?limits, ?model, ?warmup, "configuration");
+    if config.batching.prefix_caching && !model.can_skip_prefix {
+        tracing::info!(
+            "the model keeps more of a sequence than its KV blocks: each prompt is read from its first token"
+        );
+    }
     tracing::info!(
         memory = format!("{:.1} MiB", warmup.kv_cache_bytes as f64 / f64::from(1 << 20)),
         tokens = limits.max_batch_total_tokens,

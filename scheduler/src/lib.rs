@@ -66,7 +66,8 @@ pub struct Limits {
     pub block_size_tokens: u32,
     /// Tokens that end a sequence.
     pub eos_token_ids: Vec<u32>,
-    /// Prompts that begin alike share the blocks of what they have in common.
+    /// Prompts that begin alike share the blocks of what they have in common. Where this is false, every sequence is
+    /// read from its first token on: for models that keep more of it than blocks.
     pub caches_prefixes: bool,
     /// What a step's command takes at most, unless a single sequence takes more.
     pub max_step_bytes: usize,

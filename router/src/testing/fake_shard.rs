@@ -45,6 +45,8 @@ pub(crate) struct FakeShard {
     pub(crate) dies_at_step: Option<u32>,
     /// What it says that it ran.
     pub(crate) fingerprint: u64,
+    /// True where rows may begin behind tokens that they do not read.
+    pub(crate) can_skip_prefix: bool,
     pub(crate) stats: Arc<ShardStats>,
 }
 
@@ -79,6 +81,7 @@ impl Default for FakeShard {
             fails: Arc::new(|_| None),
             dies_at_step: None,
             fingerprint: 0,
+            can_skip_prefix: true,
             stats: Arc::default(),
         }
     }
@@ -143,6 +146,7 @@ impl FakeShard {
                     temperature: Some(0.5),
                     ..SamplingDefaults::default()
                 }),
+                can_skip_prefix: self.can_skip_prefix,
                 ..ModelInfo::default()
             }),
             command::Kind::Fit(fit) => reply::Kind::Fit(self.fit(&fit.wishes.unwrap())),
@@ -223,6 +227,9 @@ impl FakeShard {
         if let Some(sampling) = chunk.sampling {
             self.stats.num_opened.fetch_add(1, Ordering::Relaxed);
             let position = chunk.cached_token_ids.len() as u32;
+            if position > 0 && !self.can_skip_prefix {
+                return Err(format!("slot {slot} skips {position} tokens"));
+            }
             let row = Row { tokens: chunk.cached_token_ids, position, num_blocks: 0, sampling };
             if slot >= self.num_slots || rows.insert(slot, row).is_some() {
                 return Err(format!("slot {slot} is open or does not exist"));

@@ -112,6 +112,7 @@ impl ShardModel {
                     last_token: 0,
                     is_masked: sampling.seed == MASKED,
                 };
+                assert!(self.limits.caches_prefixes || row.position == 0, "tokens are skipped that must be read");
                 assert!(!sampling.wants_prompt_logprobs || row.position == 0, "logprobs of tokens that are not read");
                 assert!(self.rows.insert(chunk.slot, row).is_none(), "slot {} opened twice", chunk.slot);
                 self.check_cached(&chunk.new_blocks, &chunk.cached_token_ids);

@@ -108,6 +108,20 @@ fn without_a_cache_everything_is_read() {
 }
 
 #[test]
+fn without_a_cache_who_gives_way_reads_everything_again() {
+    let mut rig = Rig::new(Limits { caches_prefixes: false, ..limits(4, 100, 8) });
+    [7, 6].into_iter().for_each(|prompt_len| _ = rig.submit(spec(prompt_len, 20)));
+    let mut again = Vec::new();
+    while rig.usage().num_waiting + rig.usage().num_running > 0 {
+        let (step, _) = rig.next();
+        again.extend(step.chunks.into_iter().filter(|chunk| chunk.num_generated_tokens > 0));
+    }
+    let [chunk] = &again[..] else { panic!("{again:?}") };
+    assert_eq!((chunk.position, chunk.cached_token_ids.len()), (0, 0));
+    assert_eq!(chunk.token_ids.len(), 6 + chunk.num_generated_tokens as usize);
+}
+
+#[test]
 fn the_least_recently_used_prompt_is_forgotten_first() {
     let mut rig = Rig::new(limits(1, 100, 10));
     let story = |first: u32| SequenceSpec { prompt: prompt_of(first..first + 12), max_new_tokens: 1, ..spec(1, 1) };

@@ -79,6 +79,10 @@ pub(crate) enum EngineError {
         "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has {num_eos_tokens}"
     )]
     EosTokens { num_eos_tokens: usize },
+    #[error(
+        "slot {slot} would skip its first {num_tokens} tokens, of which the model keeps more than KV blocks; expected 0"
+    )]
+    SkippedPrefix { slot: u32, num_tokens: usize },
     #[error("the logits of slot {slot} are not finite")]
     NotFinite { slot: u32 },
 }
@@ -108,9 +112,12 @@ impl EngineError {
     fn kind(&self) -> Kind {
         match self {
             Self::Files(_) | Self::Model(_) | Self::Weights(_) | Self::BeyondModel { .. } => Kind::Model,
-            Self::Row(_) | Self::EosTokens { .. } | Self::NotWarm | Self::AlreadyWarm | Self::ZeroLimit { .. } => {
-                Kind::Protocol
-            }
+            Self::Row(_)
+            | Self::EosTokens { .. }
+            | Self::SkippedPrefix { .. }
+            | Self::NotWarm
+            | Self::AlreadyWarm
+            | Self::ZeroLimit { .. } => Kind::Protocol,
             Self::CacheTooSmall { .. }
             | Self::KvCacheMemory { .. }
             | Self::OutOfMemory { .. }

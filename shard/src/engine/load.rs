@@ -34,6 +34,7 @@ const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 struct Weights {
     dtype: DType,
     num_parameters: u64,
+    can_skip_prefix: bool,
     work: Work,
 }
 
@@ -82,7 +83,8 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             let Description { checkpoint, dtype, graphs } = describe(&files, &config, model, ranks.num_ranks)?;
             let [per_token, per_logits] = [&graphs.decoder, &graphs.logits].map(|graph| graph.multiply_adds());
             let work = Work { per_token, per_logits };
-            let weights = Weights { dtype, num_parameters: num_parameters(&graphs), work };
+            let (num_parameters, can_skip_prefix) = (num_parameters(&graphs), graphs.can_skip_prefix());
+            let weights = Weights { dtype, num_parameters, can_skip_prefix, work };
             let source = Source { graphs: &graphs, checkpoint: &checkpoint, dtype };
             (load_backend(args, (device, ranks), source, progress)?, weights)
         }
@@ -91,7 +93,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
                 .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
-            (Box::new(mock), Weights { dtype, num_parameters: 0, work: Work::default() })
+            (Box::new(mock), Weights { dtype, num_parameters: 0, can_skip_prefix: true, work: Work::default() })
         }
     };
     let weights_bytes = backend.weights_bytes();
@@ -265,7 +267,7 @@ fn num_parameters(graphs: &ModelGraphs) -> u64 {
 }
 
 fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u32>) -> Result<ModelInfo, EngineError> {
-    let Weights { dtype, num_parameters, work: _ } = weights;
+    let Weights { dtype, num_parameters, can_skip_prefix, work: _ } = weights;
     Ok(ModelInfo {
         architecture: config.architecture()?.to_owned(),
         dtype: dtype.name().to_owned(),
@@ -277,6 +279,7 @@ fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u
         eos_token_ids,
         block_size: BLOCK_SIZE as u32,
         sampling_defaults: None,
+        can_skip_prefix: *can_skip_prefix,
     })
 }
 

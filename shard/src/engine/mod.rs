@@ -105,6 +105,10 @@ impl Engine {
         if num_eos_tokens > MAX_HELD_BACK_TOKENS && prefill.chunks.iter().any(holds_back) {
             return Err(EngineError::EosTokens { num_eos_tokens });
         }
+        let skips = |chunk: &&PromptChunk| !chunk.cached_token_ids.is_empty();
+        if let Some(chunk) = prefill.chunks.iter().find(skips).filter(|_| !self.info.can_skip_prefix) {
+            return Err(EngineError::SkippedPrefix { slot: chunk.slot, num_tokens: chunk.cached_token_ids.len() });
+        }
         let mut step = Step::default();
         for chunk in &prefill.chunks {
             if let Some(params) = &chunk.sampling {

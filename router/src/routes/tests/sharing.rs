@@ -7,7 +7,7 @@ use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::testing::{Answer, FakeShard, TestServer};
+use crate::testing::{self, Answer, FakeShard, TestServer};
 
 const KEYS: &str = "--api-key=one,two";
 
@@ -71,6 +71,23 @@ async fn keys_do_not_find_each_others_prompts() {
     assert_eq!(of_keys, ["0", &of_keys[1], "0", &of_keys[1]]);
     let shared = num_cached(&[KEYS, "--prefix-caching-by-key=false"], &both).await;
     assert_eq!(shared, ["0", &of_keys[1], &of_keys[1], &of_keys[1]]);
+}
+
+/// Prompts that come again, and choices of one request, which would share their prompt otherwise.
+#[tokio::test]
+async fn of_a_model_that_skips_no_prefix_every_prompt_is_read() {
+    let body = json!({"model": "x", "prompt": "word ".repeat(60), "n": 3, "max_tokens": 6, "temperature": 0});
+    let mut all_choices: Vec<Value> = Vec::new();
+    for can_skip_prefix in [false, true] {
+        let server = TestServer::start(FakeShard { can_skip_prefix, ..FakeShard::default() }, &[]).await;
+        for _ in 0..3 {
+            let answer = post_as(&server, "", "/v1/completions", &body).await;
+            assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
+            assert_eq!(answer.headers["x-cached-tokens"] != "0", can_skip_prefix);
+            all_choices.push(testing::json(&answer.text)["choices"].clone());
+        }
+    }
+    assert!(all_choices.iter().all(|choices| *choices == all_choices[0]), "{all_choices:?}");
 }
 
 #[tokio::test]
