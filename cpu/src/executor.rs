@@ -179,6 +179,7 @@ fn compute(graph: &Graph, index: usize, values: &Values, step: &Step<'_>) -> Res
         }
         Op::Rotary(spec) => model_ops::rotary(operand(0), operand(1), step.state.rotary_table(spec))?,
         Op::PagedAttention(spec) => model_ops::paged_attention([operand(0), operand(1), operand(2)], spec, step)?,
+        Op::RunningSum(state) => model_ops::running_sum(operand(0), *state, step)?,
         Op::Activate(activation) => model_ops::activate(*activation, operand(0))?,
         Op::Gated(activation) => model_ops::gated(*activation, operand(0), operand(1))?,
         Op::Route(spec) => experts::route(operand(0), *spec)?,

@@ -10,7 +10,7 @@ use candle_core::{D, DType, Tensor};
 use kernels::attention::{AttentionRow, AttentionShape};
 use kernels::linear::{Layer, PackedWeight};
 use kernels::rotary::RotaryTable;
-use model::graph::{Activation, AttentionSpec, Shape};
+use model::graph::{Activation, AttentionSpec, Shape, StateId};
 
 use super::executor::Step;
 use super::host::{self, View};
@@ -128,6 +128,20 @@ pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, ste
     kernels::attention::write_kv(&shape, &rows, [View::new(k)?.f32(), View::new(v)?.f32()], &mut cache);
     kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), &cache, &mut out);
     host::shaped(out, q.shape())
+}
+
+pub(super) fn running_sum(x: &Tensor, state: StateId, step: &Step<'_>) -> Result<Tensor> {
+    let size = x.dim(1)?;
+    let mut sums = View::new(x)?.f32().to_vec(); // [tokens, n]
+    let mut slots = step.state.slots(state);
+    for row in &step.batch.rows {
+        let sum = slots.of_slot(row.slot); // [n]
+        for token in sums[row.first_token * size..][..row.num_tokens * size].chunks_exact_mut(size) {
+            sum.iter_mut().zip(&*token).for_each(|(sum, x)| *sum += x);
+            token.copy_from_slice(sum);
+        }
+    }
+    host::shaped(sums, x.shape())
 }
 
 pub(super) fn activate(activation: Activation, x: &Tensor) -> Result<Tensor> {

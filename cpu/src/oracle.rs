@@ -63,6 +63,20 @@ impl Oracle {
         self.state.cache(keys).to_f32().expect("a cache of floats")
     }
 
+    /// Sets what each slot keeps of a state, `[num_slots, ..]`.
+    pub fn set_slots(&self, state: StateId, numbers: &[f32]) {
+        let mut slots = self.state.slots(state);
+        let slot_len = numbers.len() / self.layout.num_slots;
+        let each = numbers.chunks_exact(slot_len).enumerate();
+        each.for_each(|(slot, numbers)| slots.of_slot(slot).copy_from_slice(numbers));
+    }
+
+    /// What each slot keeps of a state, `[num_slots, ..]`.
+    pub fn slots(&self, state: StateId) -> Vec<f32> {
+        let mut slots = self.state.slots(state);
+        (0..self.layout.num_slots).flat_map(|slot| slots.of_slot(slot).to_vec()).collect()
+    }
+
     /// Sets the token history `[num_slots, max_total_tokens]`.
     pub fn set_history(&self, tokens: &[i32]) {
         let mut batch = Batch::default();
@@ -80,6 +94,7 @@ impl Oracle {
 
     /// Runs the graph as a model: over all tokens, or rows, at once.
     pub fn run(&self, batch: &Batch, arguments: &[Array]) -> Vec<Array> {
+        self.state.begin(batch);
         self.run_step(batch, 0, arguments)
     }
 

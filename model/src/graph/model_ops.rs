@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use super::{
-    Activation, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Op, RotarySpec, RouterSpec, Shape, StateId,
-    StateSpec, Value,
+    Activation, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Numbers, Op, RotarySpec, RouterSpec, Shape,
+    StateId, StateSpec, Value,
 };
 
 /// What an attention layer needs to know besides its operands.
@@ -114,6 +114,16 @@ impl Graph {
                         kv_heads";
         self.require(is_valid, &op, &[q, k, v], expected)?;
         Ok(self.push_like(op, vec![q, k, v], q)) // [tokens, heads, head_dim]
+    }
+
+    /// [`Op::RunningSum`] of x `[tokens, n]`.
+    pub fn running_sum(&mut self, x: Value, state: StateId) -> Result<Value, GraphError> {
+        let op = Op::RunningSum(state);
+        let StateSpec { extent, shape, numbers, .. } = self.state_spec(state);
+        let is_kept = *extent == Extent::Slot && *numbers == Numbers::Exact(DType::F32) && shape.len() == 1;
+        let is_valid = is_kept && *self.dims(x) == [Dim::Tokens, Dim::Fixed(shape[0])] && self.dtype(x) == DType::F32;
+        self.require(is_valid, &op, &[x], "[tokens, n] float32, and a state of slots [n] float32")?;
+        Ok(self.push_like(op, vec![x], x)) // [tokens, n]
     }
 
     /// a + b of one shape.

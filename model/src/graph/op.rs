@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{AttentionSpec, DType, Shape, WeightSpec};
+use super::{AttentionSpec, DType, Shape, StateId, WeightSpec};
 
 /// Factor of the token that seeds [`Op::ContextUniform`]: TGI's hash key. It is odd, so no two tokens have the same seed.
 pub const CONTEXT_SEED_FACTOR: u32 = 15_485_863;
@@ -41,6 +41,9 @@ pub enum Op {
     /// q `[tokens, heads, head_dim]`, k and v `[tokens, kv_heads, head_dim]` → `[tokens, heads, head_dim]`. Writes k and v to
     /// the layer's KV cache, then attends causally to the row's context, or to the end of it that the window covers.
     PagedAttention(AttentionSpec),
+    /// x `[tokens, n]` → each token's x plus those of all tokens of its row before it, `[tokens, n]`: the cumulative sum that linear
+    /// recurrences are made of. The state holds `[n]` for each slot, the sum of the row so far.
+    RunningSum(StateId),
     /// x → f(x), element by element.
     Activate(Activation),
     /// gate, up `[tokens, n]` → f(gate) · up.
@@ -216,6 +219,7 @@ impl Op {
             Self::LayerNorm { .. } => "layer_norm",
             Self::Rotary(_) => "rotary",
             Self::PagedAttention(_) => "paged_attention",
+            Self::RunningSum(_) => "running_sum",
             Self::Activate(Activation::Silu) => "silu",
             Self::Activate(Activation::Gelu) => "gelu",
             Self::Activate(Activation::GeluTanh) => "gelu_tanh",

@@ -56,6 +56,7 @@ impl fmt::Display for Node {
             Op::RmsNorm { eps, offset } | Op::LayerNorm { eps, offset } => write_norm(f, *eps, *offset)?,
             Op::Rotary(spec) => write_rotary(f, spec)?,
             Op::PagedAttention(spec) => write_attention(f, spec)?,
+            Op::RunningSum(state) => write!(f, " state={}", state.index())?,
             Op::Route(spec) => write!(f, " chosen={} normalised={}", spec.num_chosen, spec.is_normalised)?,
             Op::Experts(spec) => write!(f, " chosen={} {:?}", spec.num_chosen, spec.activation)?,
             Op::TokenCounts { scope, vocab_size: _ } => write!(f, " {scope:?}")?,

@@ -62,6 +62,26 @@ fn attention_checks_its_heads() {
 }
 
 #[test]
+fn a_running_sum_checks_its_state() {
+    let mut graph = Graph::default();
+    let x = hidden(&mut graph, 6);
+    let state = graph.state(&StateSpec::of_slots("sums", &[6]));
+    assert!(graph.running_sum(x, state).is_ok());
+    let numbers = Numbers::Exact(DType::Bf16);
+    for other in [
+        StateSpec::of_slots("too few", &[5]),
+        StateSpec::of_slots("none", &[]),
+        StateSpec::of_tokens("tokens", &[6], None),
+        StateSpec { numbers, ..StateSpec::of_slots("rounded", &[6]) },
+    ] {
+        let state = graph.state(&other);
+        let error = graph.running_sum(x, state).unwrap_err().to_string();
+        let expected = "expected [tokens, n] float32, and a state of slots [n] float32";
+        assert_eq!(error, format!("running_sum of [tokens, 6] float32: {expected}"));
+    }
+}
+
+#[test]
 fn the_first_columns_are_there() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 6);

@@ -214,6 +214,13 @@ impl Lowering {
                 self.states.extend(names.into_iter().cloned().zip(cache.clone()));
                 attention::attend(emitter, q, &cache, (rows, &self.sizes), spec)
             }
+            Op::RunningSum(state) => {
+                let is_token = &self.rows.as_ref().expect("decoders have rows").is_token;
+                let name = &graph.state_spec(*state).name;
+                let [sums, after] = model_ops::running_sum(emitter, &operands[0], is_token, &self.states[name]);
+                self.states.insert(name.clone(), after);
+                sums
+            }
             Op::Activate(activation) => activation::activate(emitter, *activation, &operands[0]),
             Op::Gated(activation) => {
                 let gate = activation::activate(emitter, *activation, &operands[0]);

@@ -243,6 +243,31 @@ fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
     emitter.reshape(&pairs, &[tokens, heads, 2 * half]) // [tokens, heads, 2 * half]
 }
 
+/// x `[tokens, n]` summed up along each row behind the sums `before` `[rows, n]` → the sum at each token, and those at the rows' ends.
+/// Sums of twice as many tokens in each round (Hillis and Steele, 1986).
+pub(super) fn running_sum(emitter: &mut Emitter, x: &Tensor, is_token: &Tensor, before: &Tensor) -> [Tensor; 2] {
+    let [num_rows, size] = [before.dims()[0], before.dims()[1]];
+    let len = x.dims()[0] / num_rows;
+    let is_token = emitter.broadcast(is_token, &[0], x.dims()); // [tokens, n]
+    let none = emitter.splat(0.0, x.ty.clone()); // [tokens, n]
+    let x_or_none = emitter.select(&is_token, x, &none); // [tokens, n]
+    let mut sums = emitter.reshape(&x_or_none, &[num_rows, len, size]); // [rows, tokens_per_row, n]
+    let mut distance = 1;
+    while distance < len {
+        let none = emitter.splat(0.0, Type::new([num_rows, distance, size], x.dtype())); // [rows, distance, n]
+        let earlier = emitter.slice(&sums, 1, 0..len - distance); // [rows, tokens_per_row - distance, n]
+        let earlier = emitter.concatenate(&[&none, &earlier], 1); // [rows, tokens_per_row, n]
+        sums = emitter.elementwise("add", &[&sums, &earlier]); // [rows, tokens_per_row, n]
+        distance *= 2;
+    }
+    let before = emitter.broadcast(before, &[0, 2], sums.dims()); // [rows, tokens_per_row, n]
+    let sums = emitter.elementwise("add", &[&before, &sums]); // [rows, tokens_per_row, n]
+    // Padding adds nothing.
+    let after = emitter.slice(&sums, 1, len - 1..len); // [rows, 1, n]
+    let after = emitter.reshape(&after, &[num_rows, size]); // [rows, n]
+    [emitter.reshape(&sums, x.dims()), after]
+}
+
 /// Scores `[rows, vocab]` → log-probabilities.
 pub(super) fn log_softmax(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
     let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [rows]

@@ -41,6 +41,8 @@ pub(super) struct Case {
     pub(super) weights: Vec<(WeightSpec, Vec<f32>)>,
     /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, head_dim]`.
     pub(super) caches: Vec<[Vec<f32>; 2]>,
+    /// What slots keep of each state of theirs, `[num_slots, ..]`.
+    pub(super) slots: Vec<Vec<f32>>,
     /// Type of the device's keys and values.
     pub(super) kv_dtype: DType,
     /// `[num_slots, max_total_tokens]`
@@ -54,6 +56,7 @@ pub(super) struct Case {
 pub(super) struct Outcome {
     pub(super) outputs: Vec<Array>,
     pub(super) caches: Vec<[Vec<f32>; 2]>,
+    pub(super) slots: Vec<Vec<f32>>,
     pub(super) history: Vec<i32>,
 }
 
@@ -115,6 +118,8 @@ impl Case {
         };
         let cache = |KvHeads { kv_heads, head_dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * head_dim];
         let caches = kv_heads(&graph).into_iter().map(|heads| [cache(heads), cache(heads)]).collect();
+        let slot_len = |id: StateId| num_slots * graph.state_spec(id).num_elements();
+        let slots = slot_states(&graph).into_iter().map(|id| vec![0.0; slot_len(id)]).collect();
         let history = vec![0; num_slots * max_total_tokens];
         Self {
             graph,
@@ -124,6 +129,7 @@ impl Case {
             arguments: Vec::new(),
             weights: Vec::new(),
             caches,
+            slots,
             kv_dtype: DType::F32,
             history,
             runs_rows_together: false,
@@ -162,6 +168,9 @@ impl Case {
         for (actual, expected) in actual.caches.iter().flatten().zip(expected.caches.iter().flatten()) {
             compare::floats(actual, expected, &Tolerance::Exact, "keys or values");
         }
+        for (actual, expected) in actual.slots.iter().zip(&expected.slots) {
+            compare::floats(actual, expected, &Tolerance::Exact, "what slots keep");
+        }
         assert_eq!(actual.history, expected.history, "token history");
     }
 
@@ -172,6 +181,8 @@ impl Case {
         let oracle = Oracle::new(&self.graph, checkpoint.as_ref(), self.layout);
         let layers = kv_heads(&self.graph);
         layers.iter().zip(&self.caches).for_each(|(layer, [k, v])| oracle.set_cache(layer.ids[0], [k, v]));
+        let slot_states = slot_states(&self.graph);
+        slot_states.iter().zip(&self.slots).for_each(|(id, numbers)| oracle.set_slots(*id, numbers));
         oracle.set_history(&self.history);
         let has_rows = self.graph.nodes().iter().any(|node| node.shape.dims().contains(&Dim::Rows));
         let outputs = if has_rows && !self.runs_rows_together {
@@ -185,7 +196,8 @@ impl Case {
             oracle.run(&self.batch, &self.arguments)
         };
         let caches = layers.iter().map(|layer| oracle.cache(layer.ids[0])).collect();
-        Outcome { outputs, caches, history: oracle.history() }
+        let slots = slot_states.into_iter().map(|id| oracle.slots(id)).collect();
+        Outcome { outputs, caches, slots, history: oracle.history() }
     }
 
     /// What the program makes of it on XLA-CPU, if that is there.
@@ -205,6 +217,11 @@ impl Case {
     fn outcome(&self, mut results: Vec<Array>, num_donated: usize) -> Outcome {
         let outputs = results.split_off(num_donated);
         let Elements::I32(history) = results.pop().unwrap().elements else { panic!("the history has tokens") };
+        let slots = results.split_off(2 * self.caches.len()).into_iter().map(|slots| match slots.elements {
+            Elements::F32(numbers) => numbers,
+            other => panic!("slots keep floats, not {other:?}"),
+        });
+        let slots = slots.collect();
         let mut caches = Vec::new();
         for (pair, heads) in results.chunks_exact(2).zip(kv_heads(&self.graph)) {
             let cache = |cache: &Array| match &cache.elements {
@@ -218,7 +235,7 @@ impl Case {
             Some((places, _)) => output.rows(&places),
             None => output.clone(),
         });
-        Outcome { outputs: outputs.collect(), caches, history }
+        Outcome { outputs: outputs.collect(), caches, slots, history }
     }
 
     /// The program, with the arguments of the device number `rank`.
@@ -240,6 +257,12 @@ impl Case {
                 states.insert(spec.name.clone(), add(cache));
                 names.push(spec.name.clone());
             }
+        }
+        for (id, numbers) in slot_states(&self.graph).into_iter().zip(&self.slots) {
+            let spec = self.graph.state_spec(id);
+            let slots = Upload::floats(numbers, state_type(spec, self.layout, self.kv_dtype));
+            states.insert(spec.name.clone(), add(slots));
+            names.push(spec.name.clone());
         }
         let history =
             add(Upload::of(&Array { dims: vec![self.history.len()], elements: Elements::I32(self.history.clone()) }));
@@ -352,6 +375,19 @@ fn kv_heads(graph: &Graph) -> Vec<KvHeads> {
         KvHeads { ids, kv_heads, head_dim }
     };
     layers.map(heads).collect()
+}
+
+/// The states of slots, each once.
+fn slot_states(graph: &Graph) -> Vec<StateId> {
+    let mut ids = Vec::new();
+    for node in graph.nodes() {
+        if let Op::RunningSum(id) = node.op
+            && !ids.contains(&id)
+        {
+            ids.push(id);
+        }
+    }
+    ids
 }
 
 /// The part of a weight that one rank has.

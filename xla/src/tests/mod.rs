@@ -16,6 +16,7 @@ mod numbers;
 mod rig;
 mod rows;
 mod selection;
+mod slots;
 mod text;
 mod tokens;
 
@@ -48,6 +49,7 @@ fn test_of(op: &Op) -> &'static str {
         Op::RmsNorm { .. } | Op::LayerNorm { .. } => "norms",
         Op::Rotary(_) => "rotary_turns",
         Op::PagedAttention(_) => "prompts_attend_to_their_contexts",
+        Op::RunningSum(_) => "sums_go_on_where_slots_left_them",
         Op::Activate(_) | Op::Gated(_) => "activations",
         Op::Route(_) => "routes",
         Op::Experts(_) => "experts_of_two_devices",
@@ -88,6 +90,7 @@ fn tests_of_operations_exist() {
         include_str!("model_ops.rs"),
         include_str!("rows.rs"),
         include_str!("selection.rs"),
+        include_str!("slots.rs"),
         include_str!("tokens.rs"),
     ];
     let graphs = text::graphs();
