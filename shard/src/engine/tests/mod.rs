@@ -13,6 +13,7 @@ mod limits;
 mod quantized;
 mod ranks;
 mod references;
+mod slots;
 mod steps;
 mod xla;
 

@@ -20,10 +20,17 @@ use crate::args::{Quantize, ShardArgs};
 /// The engines of all shards of a model. A command goes to all of them at once, as the router sends it.
 pub(in crate::engine) struct Engines(Vec<Engine>);
 
+/// Loads the engine of one shard.
+pub(super) type Load = fn(&ShardArgs) -> Result<Engine, EngineError>;
+
 impl Engines {
     /// Loads one engine per shard.
     pub(super) fn load(args: &[ShardArgs]) -> Result<Self, EngineError> {
-        let load = |args: &ShardArgs| load(args, &mut |_, _, _| ());
+        Self::load_with(args, |args| load(args, &mut |_, _, _| ()))
+    }
+
+    /// Loads one engine per shard in the way of a test.
+    pub(super) fn load_with(args: &[ShardArgs], load: Load) -> Result<Self, EngineError> {
         if let [args] = args {
             return Ok(Self(vec![load(args)?]));
         }
@@ -214,14 +221,15 @@ fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
 
 /// On so many ranks of the CPU, each a thread.
 pub(super) fn on_cpu_ranks(model_id: &str, world_size: u32) -> Rig {
-    cpu_ranks(&args(model_id, Device::Cpu), world_size)
+    cpu_ranks(&args(model_id, Device::Cpu), world_size, |args| load(args, &mut |_, _, _| ()))
 }
 
-fn cpu_ranks(args: &ShardArgs, world_size: u32) -> Rig {
+/// On so many ranks of the CPU, each of which a test loads in its way.
+pub(super) fn cpu_ranks(args: &ShardArgs, world_size: u32, load: Load) -> Rig {
     let shared = tempfile::NamedTempFile::new().unwrap();
     let collective_path = Some(shared.path().to_path_buf());
     let of_rank = |rank| ShardArgs { rank, world_size, collective_path: collective_path.clone(), ..args.clone() };
-    Rig::warm(Engines::load(&(0..world_size).map(of_rank).collect::<Vec<_>>()).unwrap())
+    Rig::warm(Engines::load_with(&(0..world_size).map(of_rank).collect::<Vec<_>>(), load).unwrap())
 }
 
 #[test]
@@ -319,7 +327,8 @@ fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
         };
         let devices = ShardArgs { devices_per_shard: 2, ..of_integers(Device::XlaCpu) };
         let mut rig = Rig::warm_for(Engines::load(&[devices]).unwrap(), 2);
-        let expected = generate(&mut cpu_ranks(&of_integers(Device::Cpu), 2), 250);
+        let expected =
+            generate(&mut cpu_ranks(&of_integers(Device::Cpu), 2, |args| load(args, &mut |_, _, _| ())), 250);
         // A number of x between two integers may be rounded to either.
         check(&generate(&mut rig, 250), &expected, 0.1, &format!("{name} of {quantize}"));
     }

@@ -31,7 +31,7 @@ fn prompt(len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (i * 37 + i * i) % 250).collect()
 }
 
-fn check(xla: &[SampledToken], cpu: &[SampledToken], tolerance: f32, what: &str) {
+pub(super) fn check(xla: &[SampledToken], cpu: &[SampledToken], tolerance: f32, what: &str) {
     assert_eq!(ids(xla), ids(cpu), "{what}");
     for (xla, cpu) in xla.iter().zip(cpu) {
         assert!((xla.logprob - cpu.logprob).abs() <= tolerance, "{what}: {} instead of {}", xla.logprob, cpu.logprob);
