@@ -113,9 +113,9 @@ pub(super) fn rotary(x: &Tensor, positions: &Tensor, table: &RotaryTable) -> Res
 pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, step: &Step<'_>) -> Result<Tensor> {
     let AttentionSpec { keys, values: _, scale, window, soft_cap } = *spec;
     let (_, num_heads, head_dim) = q.dims3()?;
-    let (_, num_kv_heads, _) = k.dims3()?;
+    let (num_tokens, num_kv_heads, value_dim) = v.dims3()?;
     let block_size = BLOCK_SIZE;
-    let shape = AttentionShape { num_heads, num_kv_heads, head_dim, block_size, scale, window, soft_cap };
+    let shape = AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size, scale, window, soft_cap };
     let row = |row: &backend::BatchRow| AttentionRow {
         first_token: row.first_token,
         num_tokens: row.num_tokens,
@@ -123,11 +123,11 @@ pub(super) fn paged_attention([q, k, v]: [&Tensor; 3], spec: &AttentionSpec, ste
         block_table: step.batch.block_table(row),
     };
     let rows: Vec<AttentionRow<'_>> = step.batch.rows.iter().map(row).collect();
-    let mut out = vec![0.0; q.elem_count()]; // [tokens, heads, head_dim]
+    let mut out = vec![0.0; num_tokens * shape.out_width()]; // [tokens, heads, value_dim]
     let mut cache = step.state.cache(keys);
     kernels::attention::write_kv(&shape, &rows, [View::new(k)?.f32(), View::new(v)?.f32()], &mut cache);
     kernels::attention::paged_attention(&shape, &rows, View::new(q)?.f32(), &cache, &mut out);
-    host::shaped(out, q.shape())
+    host::shaped(out, (num_tokens, num_heads, value_dim))
 }
 
 pub(super) fn running_sum(x: &Tensor, state: StateId, step: &Step<'_>) -> Result<Tensor> {

@@ -53,7 +53,7 @@ impl Oracle {
         Self { program: Program::new(graph, &weights), state, layout }
     }
 
-    /// Sets keys and the values beside them, each `[num_blocks, kv_heads, block_size, head_dim]`.
+    /// Sets keys `[num_blocks, kv_heads, block_size, head_dim]` and the values beside them, likewise.
     pub fn set_cache(&self, keys: StateId, kv: [&[f32]; 2]) {
         self.state.cache(keys).set_f32(kv);
     }

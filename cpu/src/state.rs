@@ -107,11 +107,13 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().expect("no operation panics while it holds a state")
 }
 
-/// A cache of keys and values, which have one shape.
+/// A cache of keys `[kv_heads, head_dim]` and values `[kv_heads, value_dim]`.
 fn allocate([keys, values]: [&StateSpec; 2], kv_type: KvType, num_blocks: usize) -> Result<KvCache, BackendError> {
-    let &[num_kv_heads, head_dim] = keys.shape.as_slice() else { unreachable!("the graph checks the shape of keys") };
+    let [&[num_kv_heads, head_dim], &[_, value_dim]] = [keys, values].map(|spec| spec.shape.as_slice()) else {
+        unreachable!("the graph checks the shapes of keys and values")
+    };
     let bytes_per_token = StateBytes::of([keys, values], |len| kv_type.bytes_per_vector(len) as u64).per_token;
     let bytes = (num_blocks * BLOCK_SIZE) as u64 * bytes_per_token;
-    KvCache::zeros(kv_type, [num_blocks, num_kv_heads, BLOCK_SIZE, head_dim])
+    KvCache::zeros(kv_type, [num_blocks, num_kv_heads, BLOCK_SIZE], [head_dim, value_dim])
         .map_err(|source| BackendError::Allocate { bytes, source })
 }

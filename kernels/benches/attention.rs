@@ -31,8 +31,16 @@ fn main() -> io::Result<()> {
     writeln!(out, "{isa}, {} threads, reads {bandwidth:.1} GB/s", rayon::current_num_threads())?;
     for (num_heads, num_kv_heads, head_dim) in HEADS {
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let shape =
-            AttentionShape { num_heads, num_kv_heads, head_dim, block_size: 16, scale, window: None, soft_cap: None };
+        let shape = AttentionShape {
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            value_dim: head_dim,
+            block_size: 16,
+            scale,
+            window: None,
+            soft_cap: None,
+        };
         writeln!(out, "{num_heads} heads, {num_kv_heads} of keys, of {head_dim}")?;
         let types = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Int8];
         for kv_type in types.into_iter().filter(|kv| chosen.as_ref().is_none_or(|name| *name == kv.to_string())) {
@@ -83,9 +91,9 @@ fn prefill(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType) -> io:
 fn filled(shape: &AttentionShape, kv_type: KvType, tables: &[Vec<u32>]) -> io::Result<KvCache> {
     let AttentionShape { num_kv_heads, block_size, head_dim, .. } = *shape;
     let num_blocks: usize = tables.iter().map(Vec::len).sum();
-    let mut cache = KvCache::zeros(kv_type, [num_blocks, num_kv_heads, block_size, head_dim])?;
+    let mut cache = KvCache::zeros(kv_type, [num_blocks, num_kv_heads, block_size], [head_dim, head_dim])?;
     let len = tables[0].len() * block_size;
-    let kv = numbers(len * shape.kv_width());
+    let kv = numbers(len * shape.key_width());
     for block_table in tables {
         let row = AttentionRow { first_token: 0, num_tokens: len, context_len: len, block_table };
         write_kv(shape, &[row], [&kv, &kv], &mut cache);

@@ -63,7 +63,8 @@ pub struct Program {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reference {
     pub(super) attention_rounds: u64,
-    /// Weights, but of a table only the rows asked for; the rows' keys and values. 0 where nobody asks.
+    /// Weights, but of a table only the rows asked for; the rows' keys and values, and their states of slots. 0 where
+    /// nobody asks.
     pub(super) minimum_bytes: u64,
 }
 
@@ -274,10 +275,11 @@ impl Programs {
                 let of_tokens = self.states.iter().filter(|state| state.extent == Extent::Token);
                 let width = of_tokens.map(StateSpec::num_elements).max().unwrap_or_default();
                 let chunk = decode_chunk_tokens(&self.sizes(rows, 1), width, self.kv_dtype);
-                let kv_bytes = (rows * REFERENCE_CONTEXT) as u64 * self.form.state_bytes(&self.graphs).per_token;
+                let StateBytes { per_token, per_slot, per_position: _ } = self.form.state_bytes(&self.graphs);
+                let row_bytes = REFERENCE_CONTEXT as u64 * per_token + per_slot;
                 Reference {
                     attention_rounds: REFERENCE_CONTEXT.div_ceil(chunk) as u64,
-                    minimum_bytes: read_weights_bytes(&self.graphs.decoder) + kv_bytes,
+                    minimum_bytes: read_weights_bytes(&self.graphs.decoder) + rows as u64 * row_bytes,
                 }
             }
             ProgramKey::Sampler { .. } => {

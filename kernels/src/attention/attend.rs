@@ -94,25 +94,30 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
             .collect()
     }
 
-    /// Steps of dimensions.
-    fn num_steps(&self) -> usize {
+    /// Steps of a key's dimensions.
+    fn key_steps(&self) -> usize {
         self.shape.head_dim.div_ceil(STEP_VALUES)
+    }
+
+    /// Steps of a value's dimensions.
+    fn value_steps(&self) -> usize {
+        self.shape.value_dim.div_ceil(STEP_VALUES)
     }
 
     /// Memory of this thread: nothing is gathered yet, all else is what another task has left.
     fn memory(&self, num_queries: usize) -> Memory {
-        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let (key_steps, value_steps, block_rows) = (self.key_steps(), self.value_steps(), self.block_rows);
         let num_blocks = num_queries.div_ceil(block_rows);
         let (no_line, no_block) = (Line([0; LANES]), Block([[0.0; BLOCK_COLUMNS]; BLOCK_ROWS]));
         let mut memory = MEMORY.take();
-        memory.q.resize(num_blocks * num_steps * D::STEP_LINES * block_rows, no_line);
+        memory.q.resize(num_blocks * key_steps * D::STEP_LINES * block_rows, no_line);
         memory.scores.resize(CHUNK_PARTS, no_block.clone());
         memory.weights.resize(CHUNK_STEPS * D::STEP_LINES * block_rows, no_line);
         if self.is_laid_out() {
-            memory.keys.resize(CHUNK_PARTS * num_steps * STEP_LINES, no_line);
-            memory.values.resize(num_steps * CHUNK_STEPS * STEP_LINES, no_line);
+            memory.keys.resize(CHUNK_PARTS * key_steps * STEP_LINES, no_line);
+            memory.values.resize(value_steps * CHUNK_STEPS * STEP_LINES, no_line);
         }
-        memory.gathered.resize(num_blocks * num_steps, no_block);
+        memory.gathered.resize(num_blocks * value_steps, no_block);
         for block in &mut memory.gathered {
             block.0[..block_rows].fill([0.0; BLOCK_COLUMNS]);
         }
@@ -123,7 +128,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     #[inline(always)]
     fn put_queries<S: Simd>(&self, simd: S, to: &mut [Line]) {
         let (head_dim, group_size, block_rows) = (self.shape.head_dim, self.shape.group_size(), self.block_rows);
-        let block_lines = self.num_steps() * D::STEP_LINES * block_rows;
+        let block_lines = self.key_steps() * D::STEP_LINES * block_rows;
         for idx in 0..self.task.out.len() * group_size {
             let token = self.task.row.first_token + self.task.first_token + idx / group_size;
             let head = self.task.kv_head * group_size + idx % group_size;
@@ -159,15 +164,14 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         let mut places = [0; 2 * CHUNK_GROUPS];
         let (places, next_places) = self.places_of_groups(keys, &mut places);
         let mut keys = Chunk::new(&cache.k, places, shape.head_dim);
-        let mut values = Chunk::new(&cache.v, places, shape.head_dim);
-        let mut ahead = ChunkAhead::new(cache, next_places, shape.head_dim);
-        let has_whole_lines = shape.head_dim.is_multiple_of(LANES);
-        if !has_whole_lines {
+        let mut values = Chunk::new(&cache.v, places, shape.value_dim);
+        let mut ahead = ChunkAhead::new(cache, next_places, [shape.head_dim, shape.value_dim]);
+        if !shape.head_dim.is_multiple_of(LANES) {
             keys = keys.copy_keys(&mut copied.keys);
         }
         let mut has_to_gather_each = false;
         let all_attend_all = attended_by_all(queries, first_key) == (0..CHUNK_KEYS);
-        if !all_attend_all || !has_whole_lines {
+        if !all_attend_all || !shape.value_dim.is_multiple_of(LANES) {
             // All queries of a single token attend the same keys.
             let is_one_token = task.out.len() == 1;
             let some_keys = if is_one_token { queries[0].keys_of_chunk(first_key) } else { 0..num_keys };
@@ -214,7 +218,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         (keys, ahead): (&Chunk<'_, E>, &mut ChunkAhead),
         memory: &mut Memory,
     ) {
-        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let (num_steps, block_rows) = (self.key_steps(), self.block_rows);
         let block_lines = num_steps * D::STEP_LINES * block_rows;
         let q = &memory.q[block * block_lines..][..block_lines];
         let scores = &mut memory.scores[..num_keys.div_ceil(PART_KEYS)];
@@ -241,7 +245,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         chunks: [&Chunk<'_, E>; 2],
         memory: &mut Memory,
     ) {
-        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let (num_steps, block_rows) = (self.value_steps(), self.block_rows);
         let gathered = &mut memory.gathered[block * num_steps..][..num_steps];
         for (group, queries) in queries.chunks_mut(QUERIES_TOGETHER).enumerate() {
             let first_row = group * QUERIES_TOGETHER;
@@ -305,7 +309,7 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         (values, ahead): (&Chunk<'_, E>, &mut ChunkAhead),
         memory: &mut Memory,
     ) {
-        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
+        let (num_steps, block_rows) = (self.value_steps(), self.block_rows);
         let gathered = &mut memory.gathered[block * num_steps..][..num_steps];
         let before = apart.map(|_| gathered.to_vec());
         let (mut after, mut copied) = (before.clone(), Vec::new());
@@ -351,8 +355,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
     }
 
     fn write(&mut self, queries: &[Query], gathered: &[Block<f32>]) {
-        let (num_steps, block_rows) = (self.num_steps(), self.block_rows);
-        let outputs = self.task.out.iter_mut().flat_map(|token| token.chunks_mut(self.shape.head_dim));
+        let (num_steps, block_rows) = (self.value_steps(), self.block_rows);
+        let outputs = self.task.out.iter_mut().flat_map(|token| token.chunks_mut(self.shape.value_dim));
         for ((idx, query), out) in queries.iter().enumerate().zip(outputs) {
             let gathered = &gathered[idx / block_rows * num_steps..][..num_steps];
             for (out, block) in out.chunks_mut(STEP_VALUES).zip(gathered) {

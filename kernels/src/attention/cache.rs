@@ -1,7 +1,8 @@
 //! The keys and values that a layer keeps, in one of several types.
 //!
-//! Doors: [`KvCache`], [`KvType`]. A vector of `head_dim` numbers has a place; those of a block's head are neighbours, sixteen each in a
-//! group (`groups`). Factors of vectors lie apart in the same order: the sixteen of a group fill one line of the processor's caches.
+//! Doors: [`KvCache`], [`KvType`]. A vector, a key or a value, has a place; those of a block's head are neighbours,
+//! sixteen each in a group (`groups`). Factors of vectors lie apart in the same order: the sixteen of a group fill
+//! one line of the processor's caches.
 
 use std::io;
 
@@ -36,9 +37,8 @@ impl std::fmt::Display for KvType {
     }
 }
 
-/// Keys and values of one layer, each `[num_blocks, num_kv_heads, block_size, head_dim]`: the keys that a head reads one after
-/// the other are neighbours in memory. (With heads inside tokens they are often 4096 bytes apart, and fall into the same
-/// few sets of the first-level cache.)
+/// Keys `[num_blocks, num_kv_heads, block_size, head_dim]` and values `[.., value_dim]` of one layer: the keys that a head reads one after the other are neighbours in memory. (With heads
+/// inside tokens they are often 4096 bytes apart, and fall into the same few sets of the first-level cache.)
 #[derive(Debug)]
 pub struct KvCache(pub(super) TypedCache);
 
@@ -54,8 +54,10 @@ pub(super) enum TypedCache {
 /// Keys and values of one type.
 #[derive(Debug)]
 pub(super) struct KeysAndValues<E: KvElement> {
-    /// `[num_blocks, num_kv_heads, block_size, head_dim]`
-    shape: [usize; 4],
+    /// `[num_blocks, num_kv_heads, block_size]`
+    places: [usize; 3],
+    /// Numbers of a key, and of a value.
+    dims: [usize; 2],
     pub(super) k: Stored<E>,
     pub(super) v: Stored<E>,
 }
@@ -70,29 +72,30 @@ pub(super) struct Stored<E: KvElement> {
 }
 
 impl KvType {
-    /// Bytes that the keys, or the values, of one token and head take.
-    pub fn bytes_per_vector(self, head_dim: usize) -> usize {
+    /// Bytes that a key, or a value, of so many numbers takes.
+    pub fn bytes_per_vector(self, dim: usize) -> usize {
         match self {
-            Self::F32 => bytes_per_vector::<f32>(head_dim),
-            Self::F16 => bytes_per_vector::<f16>(head_dim),
-            Self::Bf16 => bytes_per_vector::<bf16>(head_dim),
-            Self::Int8 => bytes_per_vector::<i8>(head_dim),
+            Self::F32 => bytes_per_vector::<f32>(dim),
+            Self::F16 => bytes_per_vector::<f16>(dim),
+            Self::Bf16 => bytes_per_vector::<bf16>(dim),
+            Self::Int8 => bytes_per_vector::<i8>(dim),
         }
     }
 }
 
 impl KvCache {
-    /// A cache of zeros of this type and shape, `[num_blocks, num_kv_heads, block_size, head_dim]`. The system gives its memory page by
-    /// page, large ones where it can, when it is first touched.
+    /// A cache of zeros of this type: as many places as `[num_blocks, num_kv_heads, block_size]` have, for keys and
+    /// values of `dims` numbers. The system gives its memory page by page, large ones where it can, when it is first
+    /// touched.
     ///
     /// # Errors
     /// When the system refuses the memory.
-    pub fn zeros(kv_type: KvType, shape: [usize; 4]) -> io::Result<Self> {
+    pub fn zeros(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
         Ok(Self(match kv_type {
-            KvType::F32 => TypedCache::F32(KeysAndValues::zeros(shape)?),
-            KvType::F16 => TypedCache::F16(KeysAndValues::zeros(shape)?),
-            KvType::Bf16 => TypedCache::Bf16(KeysAndValues::zeros(shape)?),
-            KvType::Int8 => TypedCache::Int8(KeysAndValues::zeros(shape)?),
+            KvType::F32 => TypedCache::F32(KeysAndValues::zeros(places, dims)?),
+            KvType::F16 => TypedCache::F16(KeysAndValues::zeros(places, dims)?),
+            KvType::Bf16 => TypedCache::Bf16(KeysAndValues::zeros(places, dims)?),
+            KvType::Int8 => TypedCache::Int8(KeysAndValues::zeros(places, dims)?),
         }))
     }
 
@@ -102,15 +105,10 @@ impl KvCache {
     /// When they are not so many, or the cache has another type.
     pub fn set_f32(&mut self, [k, v]: [&[f32]; 2]) {
         let TypedCache::F32(cache) = &mut self.0 else { panic!("the cache is not in single precision") };
-        let head_dim = cache.shape[3];
+        let [head_dim, value_dim] = cache.dims;
         let num_places = cache.num_places();
-        assert!(
-            k.len() == num_places * head_dim && v.len() == k.len(),
-            "{} keys and {} values for {num_places} places of {head_dim}",
-            k.len(),
-            v.len()
-        );
-        for (place, (k, v)) in k.chunks_exact(head_dim).zip(v.chunks_exact(head_dim)).enumerate() {
+        assert_eq!([k.len(), v.len()], cache.dims.map(|dim| num_places * dim), "numbers of keys, and of values");
+        for (place, (k, v)) in k.chunks_exact(head_dim).zip(v.chunks_exact(value_dim)).enumerate() {
             cache.k.write_key(place, k);
             cache.v.write_value(place, v);
         }
@@ -118,15 +116,17 @@ impl KvCache {
 
     /// Keys and values where they are kept in single precision, each of the cache's shape.
     pub fn to_f32(&self) -> Option<[Vec<f32>; 2]> {
-        let TypedCache::F32(KeysAndValues { shape, k, v }) = &self.0 else { return None };
-        let [_, _, _, head_dim] = *shape;
+        let TypedCache::F32(KeysAndValues { places: _, dims: [head_dim, value_dim], k, v }) = &self.0 else {
+            return None;
+        };
+        let (head_dim, value_dim) = (*head_dim, *value_dim);
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         let groups = k.numbers.chunks_exact(GROUP_SIZE * padded_dim(head_dim));
-        for (k, v) in groups.zip(v.numbers.chunks_exact(GROUP_SIZE * padded_dim(head_dim))) {
+        for (k, v) in groups.zip(v.numbers.chunks_exact(GROUP_SIZE * padded_dim(value_dim))) {
             let (mut k, mut v) = (k.to_vec(), v.to_vec());
             for idx in 0..GROUP_SIZE {
                 keys.extend(numbers_of_key::<f32>(&mut k, idx).take(head_dim).map(|number| *number));
-                values.extend(numbers_of_value::<f32>(&mut v, idx).take(head_dim).map(|number| *number));
+                values.extend(numbers_of_value::<f32>(&mut v, idx).take(value_dim).map(|number| *number));
             }
         }
         Some([keys, values])
@@ -144,15 +144,16 @@ impl KvCache {
 }
 
 impl<E: KvElement> KeysAndValues<E> {
-    fn zeros(shape: [usize; 4]) -> io::Result<Self> {
-        let [num_blocks, num_kv_heads, block_size, head_dim] = shape;
+    fn zeros(places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
+        let block_size = places[2];
         assert!(block_size.is_multiple_of(GROUP_SIZE), "blocks of {block_size} are not made of {GROUP_SIZE} each");
-        let num_places = num_blocks * num_kv_heads * block_size;
-        Ok(Self { shape, k: Stored::zeros(num_places, head_dim)?, v: Stored::zeros(num_places, head_dim)? })
+        let num_places = places.iter().product();
+        let [k, v] = dims.map(|dim| Stored::zeros(num_places, dim));
+        Ok(Self { places, dims, k: k?, v: v? })
     }
 
     fn num_places(&self) -> usize {
-        self.shape[..3].iter().product()
+        self.places.iter().product()
     }
 
     fn size_bytes(&self) -> usize {
@@ -161,19 +162,17 @@ impl<E: KvElement> KeysAndValues<E> {
 
     /// Refuses a cache that is not made of blocks of this shape.
     pub(super) fn check(&self, shape: &AttentionShape) {
-        let [_, num_kv_heads, block_size, head_dim] = self.shape;
-        let wanted = [shape.num_kv_heads, shape.block_size, shape.head_dim];
-        assert_eq!([num_kv_heads, block_size, head_dim], wanted, "key heads, block size and dimensions of the cache");
+        let ([_, num_kv_heads, block_size], [head_dim, value_dim]) = (self.places, self.dims);
+        let wanted = [shape.num_kv_heads, shape.block_size, shape.head_dim, shape.value_dim];
+        let found = [num_kv_heads, block_size, head_dim, value_dim];
+        assert_eq!(found, wanted, "key heads, block size and dimensions of the cache");
     }
 }
 
 impl<E: KvElement> Stored<E> {
-    fn zeros(num_places: usize, head_dim: usize) -> io::Result<Self> {
+    fn zeros(num_places: usize, dim: usize) -> io::Result<Self> {
         let num_scales = if E::HAS_SCALES { num_places } else { 0 };
-        Ok(Self {
-            numbers: Lines::try_zeros(num_places * padded_dim(head_dim))?,
-            scales: Lines::try_zeros(num_scales)?,
-        })
+        Ok(Self { numbers: Lines::try_zeros(num_places * padded_dim(dim))?, scales: Lines::try_zeros(num_scales)? })
     }
 
     fn size_bytes(&self) -> usize {
@@ -201,12 +200,12 @@ impl<E: KvElement> Stored<E> {
     }
 
     /// The group that a place is in.
-    fn group_mut(&mut self, place: usize, head_dim: usize) -> &mut [E::Stored] {
-        let dim = padded_dim(head_dim);
+    fn group_mut(&mut self, place: usize, dim: usize) -> &mut [E::Stored] {
+        let dim = padded_dim(dim);
         &mut self.numbers[place / GROUP_SIZE * GROUP_SIZE * dim..][..GROUP_SIZE * dim]
     }
 }
 
-fn bytes_per_vector<E: KvElement>(head_dim: usize) -> usize {
-    padded_dim(head_dim) * size_of::<E::Stored>() + if E::HAS_SCALES { size_of::<f32>() } else { 0 }
+fn bytes_per_vector<E: KvElement>(dim: usize) -> usize {
+    padded_dim(dim) * size_of::<E::Stored>() + if E::HAS_SCALES { size_of::<f32>() } else { 0 }
 }

@@ -38,6 +38,7 @@ pub(super) struct Chunk<'a, E: KvElement> {
 pub(super) struct ChunkAhead {
     /// First lines of groups of keys, then of values.
     groups: [*const Line; 2 * CHUNK_GROUPS],
+    /// Lines that are asked for: of groups of keys and of values the fewer, the first of the larger ones.
     lines_per_group: usize,
     num_groups: usize,
     /// Of what was not asked for yet.
@@ -60,8 +61,8 @@ pub(super) const fn stored_lines<E: KvElement>(num_lines: usize) -> usize {
 impl<'a, E: KvElement> Chunk<'a, E> {
     /// Groups whose first vectors have these places.
     #[inline(always)]
-    pub(super) fn new(stored: &'a Stored<E>, places: &[usize], head_dim: usize) -> Self {
-        let dim = padded_dim(head_dim);
+    pub(super) fn new(stored: &'a Stored<E>, places: &[usize], dim: usize) -> Self {
+        let dim = padded_dim(dim);
         let mut groups: [&[E::Stored]; CHUNK_GROUPS] = [&[]; CHUNK_GROUPS];
         let mut scales = [1.0; CHUNK_KEYS];
         for (idx, (group, place)) in groups.iter_mut().zip(places).enumerate() {
@@ -194,14 +195,15 @@ fn lay_out_run<S: Simd, E: KvElement, D: Dots<E>>(simd: S, _: D, run: &Run<'_, E
 impl ChunkAhead {
     /// Groups whose first keys have these places.
     #[inline(always)]
-    pub(super) fn new<E: KvElement>(cache: &KeysAndValues<E>, places: &[usize], head_dim: usize) -> Self {
-        let dim = padded_dim(head_dim);
+    pub(super) fn new<E: KvElement>(cache: &KeysAndValues<E>, places: &[usize], dims: [usize; 2]) -> Self {
+        let dims = dims.map(padded_dim);
         let mut groups = [std::ptr::null(); 2 * CHUNK_GROUPS];
-        let of_keys_then_values =
-            [&cache.k, &cache.v].into_iter().flat_map(|stored| places.iter().map(move |place| (stored, place)));
-        for (group, (stored, place)) in groups.iter_mut().zip(of_keys_then_values) {
+        let stored = [&cache.k, &cache.v].into_iter().zip(dims);
+        let of_keys_then_values = stored.flat_map(|stored| places.iter().map(move |place| (stored, place)));
+        for (group, ((stored, dim), place)) in groups.iter_mut().zip(of_keys_then_values) {
             *group = stored.numbers.as_ptr().wrapping_add(place * dim).cast();
         }
+        let dim = dims[0].min(dims[1]);
         let lines_per_group = (GROUP_SIZE * dim * size_of::<E::Stored>()).div_ceil(size_of::<Line>());
         Self { groups, lines_per_group, num_groups: 2 * places.len(), next_group: 0, next_line: 0 }
     }

@@ -37,8 +37,8 @@ const MAX_CONVERTING_QUERIES: usize = 12;
 /// Multiply-adds below which waking other threads costs more than it gives.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
-/// Writes this step's keys and values, each `[tokens, num_kv_heads, head_dim]`, to where each token belongs in `cache`, rounded to
-/// its type.
+/// Writes this step's keys `[tokens, num_kv_heads, head_dim]` and values `[tokens, num_kv_heads, value_dim]` to where
+/// each token belongs in `cache`, rounded to its type.
 ///
 /// # Panics
 /// When the lengths do not fit, a block table is too short or names a block that `cache` lacks.
@@ -59,13 +59,18 @@ fn write_all<E: KvElement>(
     cache: &mut KeysAndValues<E>,
 ) {
     cache.check(shape);
-    write(shape, rows, k, |place, key| cache.k.write_key(place, key));
-    write(shape, rows, v, |place, value| cache.v.write_value(place, value));
+    write(shape, rows, (k, shape.head_dim), |place, key| cache.k.write_key(place, key));
+    write(shape, rows, (v, shape.value_dim), |place, value| cache.v.write_value(place, value));
 }
 
-/// Writes the vectors of a step's tokens, each where it belongs.
-fn write(shape: &AttentionShape, rows: &[AttentionRow<'_>], tokens: &[f32], mut write: impl FnMut(usize, &[f32])) {
-    let (width, head_dim) = (shape.kv_width(), shape.head_dim);
+/// Writes the vectors `[tokens, num_kv_heads, dim]` of a step, each where it belongs.
+fn write(
+    shape: &AttentionShape,
+    rows: &[AttentionRow<'_>],
+    (tokens, dim): (&[f32], usize),
+    mut write: impl FnMut(usize, &[f32]),
+) {
+    let width = shape.num_kv_heads * dim;
     let mut places = Vec::new();
     for row in rows {
         row.check(shape);
@@ -74,13 +79,13 @@ fn write(shape: &AttentionShape, rows: &[AttentionRow<'_>], tokens: &[f32], mut 
         places.resize(row.num_tokens, 0);
         for kv_head in 0..shape.num_kv_heads {
             row.kv_places(shape, kv_head, row.first_position(), &mut places);
-            let heads = tokens[..end].chunks_exact(head_dim).skip(row.first_token * shape.num_kv_heads + kv_head);
+            let heads = tokens[..end].chunks_exact(dim).skip(row.first_token * shape.num_kv_heads + kv_head);
             heads.step_by(shape.num_kv_heads).zip(&places).for_each(|(head, place)| write(*place, head));
         }
     }
 }
 
-/// Attention of every token of `rows`: q and `out` are `[tokens, num_heads, head_dim]`.
+/// Attention of every token of `rows`: q is `[tokens, num_heads, head_dim]`, `out` `[tokens, num_heads, value_dim]`.
 ///
 /// The keys and values of this step must be in `cache` already. Rows lie one after the other and cover all tokens.
 ///
@@ -106,15 +111,15 @@ struct Task<'a, 'y> {
     kv_head: usize,
     /// Within the row.
     first_token: usize,
-    /// `[tokens][heads of the group, head_dim]`
+    /// `[tokens][heads of the group, value_dim]`
     out: Vec<&'y mut [f32]>,
 }
 
 impl Attention<'_> {
     pub(crate) fn compute(&self, out: &mut [f32]) {
         self.check(out.len());
-        let num_multiply_adds: usize =
-            self.rows.iter().map(|row| 2 * row.num_tokens * row.context_len * self.shape.q_width()).sum();
+        let per_key = self.shape.q_width() + self.shape.out_width();
+        let num_multiply_adds: usize = self.rows.iter().map(|row| row.num_tokens * row.context_len * per_key).sum();
         let tasks = self.cut(out);
         if num_multiply_adds < MIN_PARALLEL_MULTIPLY_ADDS {
             tasks.into_iter().for_each(|task| self.run(task));
@@ -126,7 +131,7 @@ impl Attention<'_> {
     fn check(&self, out_len: usize) {
         let shape = self.shape;
         shape.check();
-        let width = shape.q_width();
+        let (q_width, out_width) = (shape.q_width(), shape.out_width());
         let mut num_tokens = 0;
         for row in self.rows {
             row.check(shape);
@@ -139,11 +144,15 @@ impl Attention<'_> {
         }
         assert_eq!(
             self.q.len(),
-            num_tokens * width,
-            "q holds {} values, not {num_tokens} tokens of {width}",
+            num_tokens * q_width,
+            "q holds {} values, not {num_tokens} tokens of {q_width}",
             self.q.len()
         );
-        assert_eq!(out_len, num_tokens * width, "out holds {out_len} values, not {num_tokens} tokens of {width}");
+        assert_eq!(
+            out_len,
+            num_tokens * out_width,
+            "out holds {out_len} values, not {num_tokens} tokens of {out_width}"
+        );
         match &self.cache.0 {
             TypedCache::F32(cache) => cache.check(shape),
             TypedCache::F16(cache) => cache.check(shape),
@@ -154,10 +163,10 @@ impl Attention<'_> {
 
     fn cut<'y>(&self, out: &'y mut [f32]) -> Vec<Task<'_, 'y>> {
         let group_size = self.shape.group_size();
-        let group_width = group_size * self.shape.head_dim;
+        let group_width = group_size * self.shape.value_dim;
         let task_tokens = (TASK_QUERIES / group_size).max(1);
         let mut tasks = Vec::new();
-        let mut out_tokens = out.chunks_mut(self.shape.q_width());
+        let mut out_tokens = out.chunks_mut(self.shape.out_width());
         for row in self.rows {
             for first_token in (0..row.num_tokens).step_by(task_tokens) {
                 let first_task = tasks.len();

@@ -10,8 +10,10 @@ pub struct AttentionShape {
     pub num_heads: usize,
     /// Key and value heads.
     pub num_kv_heads: usize,
-    /// Values per head.
+    /// Numbers of a query, and of a key.
     pub head_dim: usize,
+    /// Numbers of a value, and of what a head gives.
+    pub value_dim: usize,
     /// Tokens per block of the cache, a multiple of 16.
     pub block_size: usize,
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
@@ -36,14 +38,24 @@ pub struct AttentionRow<'a> {
 }
 
 impl AttentionShape {
-    /// Values of one token's queries.
+    /// Numbers of one token's queries.
     pub fn q_width(&self) -> usize {
         self.num_heads * self.head_dim
     }
 
-    /// Values of one token's keys.
-    pub fn kv_width(&self) -> usize {
+    /// Numbers of one token's keys.
+    pub fn key_width(&self) -> usize {
         self.num_kv_heads * self.head_dim
+    }
+
+    /// Numbers of one token's values.
+    pub fn value_width(&self) -> usize {
+        self.num_kv_heads * self.value_dim
+    }
+
+    /// Numbers of what one token gets.
+    pub fn out_width(&self) -> usize {
+        self.num_heads * self.value_dim
     }
 
     /// Query heads per key head.
@@ -57,10 +69,11 @@ impl AttentionShape {
     }
 
     pub(super) fn check(&self) {
-        let Self { num_heads, num_kv_heads, head_dim, block_size, scale: _, window, soft_cap: _ } = *self;
+        let Self { num_heads, num_kv_heads, head_dim, value_dim, block_size, scale: _, window, soft_cap: _ } = *self;
         let is_grouped = num_kv_heads > 0 && num_heads > 0 && num_heads % num_kv_heads == 0;
         assert!(is_grouped, "{num_heads} query heads cannot share {num_kv_heads} key heads");
-        assert!(head_dim > 0 && block_size > 0, "head_dim {head_dim} and block_size {block_size} must be positive");
+        let has_sizes = head_dim > 0 && value_dim > 0 && block_size > 0;
+        assert!(has_sizes, "head_dim {head_dim}, value_dim {value_dim} and block_size {block_size} must be positive");
         assert!(window != Some(0), "a window of no keys");
     }
 }

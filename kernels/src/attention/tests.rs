@@ -18,7 +18,7 @@ struct Scene {
     block_tables: Vec<Vec<u32>>,
     /// Of every row: `[context, num_heads, head_dim]`.
     q: Vec<Vec<f32>>,
-    /// Of every row: `[context, num_kv_heads, head_dim]`.
+    /// Of every row: `[context, num_kv_heads, head_dim]`, and `[context, num_kv_heads, value_dim]`.
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
     cache: KvCache,
@@ -35,9 +35,9 @@ impl Scene {
             let lens = context_lens.iter().enumerate();
             lens.map(|(row, len)| numbers(len * width, (seed + 10 * row) as u64)).collect::<Vec<_>>()
         };
-        let (q, k, v) = (fill(shape.q_width(), 1), fill(shape.kv_width(), 2), fill(shape.kv_width(), 3));
-        let AttentionShape { num_kv_heads, block_size, head_dim, .. } = shape;
-        let cache = unwritten(kv_type, [NUM_BLOCKS, num_kv_heads, block_size, head_dim]);
+        let (q, k, v) = (fill(shape.q_width(), 1), fill(shape.key_width(), 2), fill(shape.value_width(), 3));
+        let AttentionShape { num_kv_heads, block_size, head_dim, value_dim, .. } = shape;
+        let cache = unwritten(kv_type, [NUM_BLOCKS, num_kv_heads, block_size], [head_dim, value_dim]);
         Self { isa, shape, context_lens: context_lens.to_vec(), block_tables, q, k, v, cache }
     }
 
@@ -45,7 +45,8 @@ impl Scene {
     fn step(&mut self, done: &[usize], tokens: &[usize]) -> Vec<f32> {
         let mut rows = Vec::new();
         let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
-        let (q_width, kv_width) = (self.shape.q_width(), self.shape.kv_width());
+        let shape = &self.shape;
+        let (q_width, key_width, value_width) = (shape.q_width(), shape.key_width(), shape.value_width());
         let mut first_token = 0;
         for row in 0..tokens.len() {
             let (start, end) = (done[row], done[row] + tokens[row]);
@@ -57,11 +58,11 @@ impl Scene {
             });
             first_token += tokens[row];
             q.extend_from_slice(&self.q[row][start * q_width..end * q_width]);
-            k.extend_from_slice(&self.k[row][start * kv_width..end * kv_width]);
-            v.extend_from_slice(&self.v[row][start * kv_width..end * kv_width]);
+            k.extend_from_slice(&self.k[row][start * key_width..end * key_width]);
+            v.extend_from_slice(&self.v[row][start * value_width..end * value_width]);
         }
         write_kv(&self.shape, &rows, [&k, &v], &mut self.cache);
-        let mut out = vec![f32::NAN; q.len()];
+        let mut out = vec![f32::NAN; first_token * self.shape.out_width()];
         Attention { isa: self.isa, shape: &self.shape, rows: &rows, q: &q, cache: &self.cache }.compute(&mut out);
         out
     }
@@ -81,16 +82,17 @@ impl Scene {
     fn exact(&self, kv_type: KvType) -> Vec<f64> {
         let rows = 0..self.context_lens.len();
         let exact_row = |row: usize| {
-            let head_dim = self.shape.head_dim;
-            let kv = [&self.k, &self.v].map(|kv| kv[row].chunks(head_dim).map(|head| kept(kv_type, head)).collect());
+            let kv = [(&self.k, self.shape.head_dim), (&self.v, self.shape.value_dim)];
+            let kv = kv.map(|(kv, dim)| kv[row].chunks(dim).map(|head| kept(kv_type, head)).collect());
             (0..self.context_lens[row]).flat_map(move |token| self.exact_token(&self.q[row], &kv, token))
         };
         rows.flat_map(exact_row).collect()
     }
 
-    /// Keys and values are `[context, num_kv_heads][head_dim]`.
+    /// Keys are `[context, num_kv_heads][head_dim]`, values `[context, num_kv_heads][value_dim]`.
     fn exact_token(&self, q: &[f32], [k, v]: &[Vec<Vec<f64>>; 2], token: usize) -> Vec<f64> {
-        let AttentionShape { num_heads, num_kv_heads, head_dim, block_size: _, scale, window, soft_cap } = self.shape;
+        let AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size: _, scale, window, soft_cap } =
+            self.shape;
         let mut out = Vec::new();
         for head in 0..num_heads {
             let kv_head = head / (num_heads / num_kv_heads);
@@ -102,7 +104,7 @@ impl Scene {
                 .map(|product| capped(product * f64::from(scale)).exp())
                 .collect();
             let sum: f64 = weights.iter().sum();
-            let mut gathered = vec![0.0; head_dim];
+            let mut gathered = vec![0.0; value_dim];
             for (key, weight) in (first..).zip(&weights) {
                 let v = &v[key * num_kv_heads + kv_head];
                 gathered.iter_mut().zip(v).for_each(|(to, v)| *to += weight / sum * v);
@@ -114,8 +116,8 @@ impl Scene {
 }
 
 /// A cache in which what is not written is no number.
-fn unwritten(kv_type: KvType, shape: [usize; 4]) -> KvCache {
-    let mut cache = KvCache::zeros(kv_type, shape).expect("there is memory");
+fn unwritten(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> KvCache {
+    let mut cache = KvCache::zeros(kv_type, places, dims).expect("there is memory");
     // All bits but the first are an f16, and a bf16, that is no number.
     match &mut cache.0 {
         TypedCache::F32(KeysAndValues { k, v, .. }) => [k, v].map(|kv| kv.numbers.fill(f32::NAN)),
@@ -143,7 +145,7 @@ fn kept(kv_type: KvType, numbers: &[f32]) -> Vec<f64> {
 fn written_and_read(kv_type: KvType, value: &[f32]) -> Vec<f32> {
     let shape = shape(1, 1, value.len());
     let row = AttentionRow { first_token: 0, num_tokens: 1, context_len: 1, block_table: &[0] };
-    let mut cache = KvCache::zeros(kv_type, [1, 1, shape.block_size, value.len()]).expect("there is memory");
+    let mut cache = KvCache::zeros(kv_type, [1, 1, shape.block_size], [value.len(); 2]).expect("there is memory");
     let zeros = vec![0.0; value.len()];
     write_kv(&shape, &[row], [&zeros, value], &mut cache);
     let mut out = zeros.clone();
@@ -180,7 +182,8 @@ fn weight_error(kv_type: KvType) -> f64 {
 fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionShape {
     // Larger than usual, so that the weights differ much.
     let scale = 2.0 / (head_dim as f32).sqrt();
-    AttentionShape { num_heads, num_kv_heads, head_dim, block_size: 16, scale, window: None, soft_cap: None }
+    let (value_dim, block_size) = (head_dim, 16);
+    AttentionShape { num_heads, num_kv_heads, head_dim, value_dim, block_size, scale, window: None, soft_cap: None }
 }
 
 fn check_against_f64(shape: AttentionShape, context_lens: &[usize]) {
@@ -217,13 +220,15 @@ proptest! {
         group_size in 1_usize..6,
         num_kv_heads in 1_usize..4,
         head_dim in 1_usize..100,
+        value_dim in proptest::option::of(1_usize..100),
         block_size in prop_oneof![Just(16), Just(32)],
         context_lens in proptest::collection::vec(prop_oneof![1_usize..20, 1_usize..200], 1..4),
         window in proptest::option::of(prop_oneof![1_usize..15, 1_usize..150]),
         soft_cap in proptest::option::of(0.5_f32..30.0),
     ) {
         let plain = shape(group_size * num_kv_heads, num_kv_heads, head_dim);
-        check_against_f64(AttentionShape { block_size, window, soft_cap, ..plain }, &context_lens);
+        let value_dim = value_dim.unwrap_or(head_dim);
+        check_against_f64(AttentionShape { value_dim, block_size, window, soft_cap, ..plain }, &context_lens);
     }
 
     #[test]
@@ -263,6 +268,13 @@ proptest! {
 fn usual_head_sizes_agree_with_f64() {
     for head_dim in [64, 80, 96, 128, 256] {
         check_against_f64(shape(4, 2, head_dim), &[150, 70]);
+    }
+}
+
+#[test]
+fn values_wider_and_narrower_than_keys_agree_with_f64() {
+    for (head_dim, value_dim) in [(24, 16), (16, 24), (192, 128), (64, 80), (7, 64)] {
+        check_against_f64(AttentionShape { value_dim, ..shape(4, 2, head_dim) }, &[150, 70]);
     }
 }
 
@@ -351,8 +363,8 @@ fn what_is_no_number_is_seen_by_those_who_attend_it() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut scene = Scene::new(shape, (isa, kv_type), &[num_tokens]);
             let sound = scene.whole();
-            scene.v[0][bad_token * shape.kv_width() + 3] = bad;
-            scene.k[0][bad_token * shape.kv_width() + 3] = bad;
+            scene.v[0][bad_token * shape.value_width() + 3] = bad;
+            scene.k[0][bad_token * shape.key_width() + 3] = bad;
             let out = scene.whole();
             let (before, after) = out.split_at(bad_token * shape.q_width());
             assert_eq!(before, &sound[..before.len()], "{isa} {kv_type} {bad}");
@@ -371,7 +383,7 @@ fn what_is_no_number_is_not_seen_behind_the_window() {
             let mut scene = Scene::new(shape, (isa, kv_type), &[num_tokens]);
             let mut last_token = |bad: f32| {
                 for kv in [&mut scene.k, &mut scene.v] {
-                    kv[0][bad_token * shape.kv_width() + 3] = bad;
+                    kv[0][bad_token * shape.key_width() + 3] = bad;
                 }
                 scene.step(&[0], &[num_tokens - 1]);
                 scene.step(&[num_tokens - 1], &[1])
@@ -395,7 +407,7 @@ fn halves_out_of_range_become_the_largest() {
 fn a_cache_takes_what_its_vectors_take() {
     for (kv_type, bytes) in [(KvType::F32, 400), (KvType::F16, 200), (KvType::Bf16, 200), (KvType::Int8, 104)] {
         assert_eq!(kv_type.bytes_per_vector(100), bytes, "{kv_type}");
-        assert_eq!(KvCache::zeros(kv_type, [1, 3, 16, 100]).unwrap().size_bytes(), 2 * 48 * bytes, "{kv_type}");
+        assert_eq!(KvCache::zeros(kv_type, [1, 3, 16], [100, 100]).unwrap().size_bytes(), 2 * 48 * bytes, "{kv_type}");
     }
 }
 
@@ -403,6 +415,6 @@ fn a_cache_takes_what_its_vectors_take() {
 #[should_panic(expected = "a context of 17 tokens in 1 blocks")]
 fn a_short_block_table_panics() {
     let row = AttentionRow { first_token: 0, num_tokens: 1, context_len: 17, block_table: &[0] };
-    let mut cache = KvCache::zeros(KvType::F32, [1, 1, 16, 4]).unwrap();
+    let mut cache = KvCache::zeros(KvType::F32, [1, 1, 16], [4, 4]).unwrap();
     write_kv(&shape(1, 1, 4), &[row], [&[0.0; 4], &[0.0; 4]], &mut cache);
 }

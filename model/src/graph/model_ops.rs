@@ -15,7 +15,7 @@ use super::{
 pub struct AttentionSpec {
     /// The keys that it writes and attends to, `[kv_heads, head_dim]` for each token.
     pub keys: StateId,
-    /// The values, likewise.
+    /// The values, `[kv_heads, value_dim]` for each token. They stand beside these keys in every operation.
     pub values: StateId,
     /// Factor of the scores.
     pub scale: f32,
@@ -95,12 +95,18 @@ impl Graph {
         Ok(self.push_like(op, vec![x, positions], x)) // [tokens, heads, head_dim]
     }
 
-    /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]` and keys and values `[tokens, kv_heads, head_dim]`.
+    /// [`Op::PagedAttention`] of queries `[tokens, heads, head_dim]`, keys `[tokens, kv_heads, head_dim]` and values
+    /// `[tokens, kv_heads, value_dim]`.
     pub fn paged_attention(&mut self, [q, k, v]: [Value; 3], spec: AttentionSpec) -> Result<Value, GraphError> {
         let op = Op::PagedAttention(spec);
-        let is_valid = match (self.dims(q), self.dims(k)) {
-            ([Dim::Tokens, Dim::Fixed(heads), head_dim], [Dim::Tokens, Dim::Fixed(kv_heads), kv_head_dim]) => {
-                head_dim == kv_head_dim && *kv_heads > 0 && heads % kv_heads == 0
+        let is_valid = match (self.dims(q), self.dims(k), self.dims(v)) {
+            (
+                [Dim::Tokens, Dim::Fixed(heads), head_dim],
+                [Dim::Tokens, Dim::Fixed(kv_heads), kv_head_dim],
+                [Dim::Tokens, value_heads, Dim::Fixed(_)],
+            ) => {
+                let are_grouped = *kv_heads > 0 && heads % kv_heads == 0;
+                are_grouped && head_dim == kv_head_dim && *value_heads == Dim::Fixed(*kv_heads)
             }
             _ => false,
         };
@@ -108,12 +114,20 @@ impl Graph {
             let StateSpec { extent, shape, .. } = self.state_spec(id);
             *extent == Extent::Token && self.dims(value)[1..] == *Shape::fixed(shape).dims()
         };
-        let is_valid = is_valid && self.dims(k) == self.dims(v) && spec.window != Some(0);
+        let is_beside = |other: &AttentionSpec| (other.keys == spec.keys) == (other.values == spec.values);
+        let are_pairs = self.nodes().iter().all(|node| match &node.op {
+            Op::PagedAttention(other) => is_beside(other),
+            _ => true,
+        });
+        let is_valid = is_valid && are_pairs && spec.window != Some(0);
         let is_valid = is_valid && is_kept(k, spec.keys) && is_kept(v, spec.values);
-        let expected = "[tokens, heads, head_dim], twice [tokens, kv_heads, head_dim] as the states have it, heads a multiple of \
-                        kv_heads";
+        let expected = "[tokens, heads, head_dim], [tokens, kv_heads, head_dim] and [tokens, kv_heads, value_dim] \
+                        as the states have it, heads a multiple of kv_heads, and the same values beside these keys \
+                        everywhere";
         self.require(is_valid, &op, &[q, k, v], expected)?;
-        Ok(self.push_like(op, vec![q, k, v], q)) // [tokens, heads, head_dim]
+        let shape = self.node(q).shape.with_last(self.dims(v)[2]);
+        let dtype = self.dtype(q);
+        Ok(self.push(op, vec![q, k, v], shape, dtype)) // [tokens, heads, value_dim]
     }
 
     /// [`Op::RunningSum`] of x `[tokens, n]`.

@@ -62,6 +62,22 @@ fn attention_checks_its_heads() {
 }
 
 #[test]
+fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
+    let mut graph = Graph::default();
+    let dims = |heads, dim| Shape::new([Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)]);
+    let [q, k, v, other_v] = [(0, dims(4, 24)), (1, dims(2, 24)), (2, dims(2, 16)), (3, dims(1, 16))]
+        .map(|(index, shape)| graph.argument(index, shape, DType::F32));
+    let [keys, values, other_values] = [("keys", 24), ("values", 16), ("other values", 16)]
+        .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[2, dim], None)));
+    let spec = AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None };
+    let attended = graph.paged_attention([q, k, v], spec).unwrap();
+    assert_eq!(graph.node(attended).shape.to_string(), "[tokens, 4, 16]");
+    assert!(graph.paged_attention([q, k, v], spec).is_ok());
+    assert!(graph.paged_attention([q, k, other_v], spec).is_err());
+    assert!(graph.paged_attention([q, k, v], AttentionSpec { values: other_values, ..spec }).is_err());
+}
+
+#[test]
 fn a_running_sum_checks_its_state() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 6);

@@ -1,6 +1,7 @@
 //! Attention over the paged KV cache, in plain StableHLO.
 //!
-//! Doors: [`write`], [`attend`]. Keys and values of a layer are each `[num_blocks, block_size, kv_heads * head_dim]`. A loop
+//! Doors: [`write`], [`attend`]. Keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its values
+//! `[num_blocks, block_size, kv_heads * value_dim]`. A loop
 //! reads the contexts in chunks, as often as the longest one needs, with a running softmax (Milakov and Gimelshein, 2018): a
 //! gathered chunk is small enough to stay in fast memory, so that the cache is read once, and no program is bound to a length
 //! of context. Prompts are cut into tiles of queries, each of which reads up to its own last position, and with a window from
@@ -39,6 +40,7 @@ struct Plan {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+    value_dim: usize,
     /// Queries of one row that are together.
     tile: usize,
     num_tiles: usize,
@@ -73,7 +75,7 @@ struct Queries {
     positions: Tensor,
 }
 
-/// The caches with the step's k and v `[tokens, kv_heads, head_dim]` in them.
+/// The caches with the step's k `[tokens, kv_heads, head_dim]` and v `[tokens, kv_heads, value_dim]` in them.
 pub(super) fn write(
     emitter: &mut Emitter,
     caches: &[Tensor; 2],
@@ -109,7 +111,7 @@ fn places(emitter: &mut Emitter, cache: &Tensor, rows: &RowInputs, sizes: &Sizes
     emitter.concatenate(&[&block, &offset], 1) // [tokens, 2]
 }
 
-/// q `[tokens, heads, head_dim]` attends to the contexts of its rows → `[tokens, heads, head_dim]`, f32.
+/// q `[tokens, heads, head_dim]` attends to the contexts of its rows → `[tokens, heads, value_dim]`, f32.
 pub(super) fn attend(
     emitter: &mut Emitter,
     q: &Tensor,
@@ -117,33 +119,35 @@ pub(super) fn attend(
     (rows, sizes): (&RowInputs, &Sizes),
     spec: &AttentionSpec,
 ) -> Tensor {
-    let plan = Plan::new(q, &caches[0], sizes, spec);
+    let plan = Plan::new(q, caches, sizes, spec);
+    let output_dims = [q.dims()[0], plan.heads, plan.value_dim];
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
     let tiles = tiles(emitter, &scaled, rows, sizes, &plan);
     if plan.group == plan.num_tiles {
-        let output = attend_group(emitter, &tiles, caches, &plan); // [tiles, tile, heads, head_dim]
-        return emitter.reshape(&output, q.dims()); // [tokens, heads, head_dim]
+        let output = attend_group(emitter, &tiles, caches, &plan); // [tiles, tile, heads, value_dim]
+        return emitter.reshape(&output, &output_dims); // [tokens, heads, value_dim]
     }
     let zero = emitter.scalar(0.0, DType::I32); // []
     let end = emitter.scalar(plan.num_tiles as f64, DType::I32); // []
     let step = emitter.scalar(plan.group as f64, DType::I32); // []
-    let output = emitter.splat(0.0, Type::new(tiles.q.dims(), DType::F32)); // [tiles, tile, heads, head_dim]
+    let tiled = [plan.num_tiles, plan.tile, plan.heads, plan.value_dim];
+    let output = emitter.splat(0.0, Type::new(tiled, DType::F32)); // [tiles, tile, heads, value_dim]
     let mut done = emitter.repeat(
         &[zero.clone(), output],
         |emitter, values| emitter.compare("LT", &values[0], &end),
         |emitter, values| {
             let [first, output] = [&values[0], &values[1]];
             let group = tiles.from(emitter, first, plan.group);
-            let attended = attend_group(emitter, &group, caches, &plan); // [group, tile, heads, head_dim]
+            let attended = attend_group(emitter, &group, caches, &plan); // [group, tile, heads, value_dim]
             let output = emitter.dynamic_update_slice(output, &attended, &[first, &zero, &zero, &zero]);
             let next = emitter.elementwise("add", &[first, &step]); // []
             vec![next, output]
         },
     );
-    let output = done.remove(1); // [tiles, tile, heads, head_dim]
-    emitter.reshape(&output, q.dims()) // [tokens, heads, head_dim]
+    let output = done.remove(1); // [tiles, tile, heads, value_dim]
+    emitter.reshape(&output, &output_dims) // [tokens, heads, value_dim]
 }
 
 /// Keys that each round of the loop of a decoding program reads of a row, for keys `[.., width]` of `dtype`.
@@ -163,24 +167,25 @@ fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
 }
 
 impl Plan {
-    fn new(q: &Tensor, cache: &Tensor, sizes: &Sizes, spec: &AttentionSpec) -> Self {
+    fn new(q: &Tensor, caches: &[Tensor; 2], sizes: &Sizes, spec: &AttentionSpec) -> Self {
         let [heads, head_dim] = [q.dims()[1], q.dims()[2]];
-        let width = cache.dims()[2];
-        let kv_heads = width / head_dim;
+        let [key_width, value_width] = [0, 1].map(|index: usize| caches[index].dims()[2]);
+        let kv_heads = key_width / head_dim;
+        let value_dim = value_width / kv_heads;
         let tile = sizes.tokens_per_row.min(QUERY_TILE);
         let num_tiles = sizes.rows * sizes.tokens_per_row / tile;
         let is_decode = sizes.tokens_per_row == 1;
         let form = if is_decode && kv_heads > 1 { sizes.decode_heads } else { HeadForm::Split };
         let group = if is_decode { num_tiles } else { (QUERY_TILE / tile).min(num_tiles) };
         let most = if is_decode { DECODE_CHUNK_BLOCKS } else { MAX_CHUNK_BLOCKS };
-        let block_bytes = BLOCK_SIZE * width * cache.dtype().size_bytes() as usize;
+        let block_bytes = BLOCK_SIZE * key_width.max(value_width) * caches[0].dtype().size_bytes() as usize;
         let score_bytes = tile * heads * BLOCK_SIZE * DType::F32.size_bytes() as usize;
         let is_too_large = |blocks: usize| {
             group * blocks * block_bytes > sizes.chunk_bytes || group * blocks * score_bytes > MAX_SCORE_BYTES
         };
         let chunk_blocks = chunk_blocks(most.min(sizes.blocks_per_row), is_too_large);
         let AttentionSpec { keys: _, values: _, scale: _, window, soft_cap } = *spec;
-        Self { heads, kv_heads, head_dim, tile, num_tiles, group, chunk_blocks, form, window, soft_cap }
+        Self { heads, kv_heads, head_dim, value_dim, tile, num_tiles, group, chunk_blocks, form, window, soft_cap }
     }
 }
 
@@ -250,11 +255,15 @@ fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: us
     emitter.elementwise("subtract", &[&start, &offset]) // [tiles]
 }
 
-/// Tiles that read their contexts side by side → `[group, tile, heads, head_dim]`, f32.
+/// Tiles that read their contexts side by side → `[group, tile, heads, value_dim]`, f32.
 fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan: &Plan) -> Tensor {
     let queries = queries(emitter, tiles, plan);
     let mut state_dims = queries.q.dims().to_vec();
-    let width = state_dims.pop().expect("queries have a width"); // [group, (kv_heads,) queries]
+    state_dims.pop(); // [group, (kv_heads,) queries]
+    let width = match plan.form {
+        HeadForm::Split => plan.value_dim,
+        HeadForm::Wide => plan.kv_heads * plan.value_dim,
+    };
     let lens = match &tiles.starts {
         Some(starts) => emitter.elementwise("subtract", &[&tiles.ends, starts]), // [group]
         None => tiles.ends.clone(),
@@ -294,7 +303,7 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     let dims: Vec<usize> = (0..sum.dims().len()).collect();
     let sum = emitter.broadcast(sum, &dims, output.dims());
     let output = emitter.elementwise("divide", &[output, &sum]);
-    gather_heads(emitter, &output, caches[0].dtype(), plan) // [group, tile, heads, head_dim]
+    gather_heads(emitter, &output, caches[0].dtype(), plan) // [group, tile, heads, value_dim]
 }
 
 /// Blocks of the tiles from `position` on, counted from their starts, `[group, blocks]`.
@@ -350,10 +359,10 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
         }
         HeadForm::Wide => {
             let q = emitter.reshape(&tiles.q, &[group, tile * heads, head_dim]); // [group, queries, head_dim]
-            let copies = lane_copies(emitter, plan, q.dtype()); // [head_dim, width]
+            let copies = lane_copies(emitter, (plan.kv_heads, head_dim), q.dtype()); // [head_dim, width]
             let dtype = q.dtype();
             let q = emitter.dot(&q, &copies, DotDims { batch: [&[], &[]], contract: [&[2], &[0]] });
-            let q = own_lanes(emitter, &q, plan); // [group, queries, width]
+            let q = own_lanes(emitter, &q, head_dim, plan); // [group, queries, width]
             let q = emitter.convert(&q, dtype); // [group, queries, width]
             let positions = emitter.broadcast(&tiles.positions, &[0, 1], &[group, tile, heads]);
             let positions = emitter.reshape(&positions, &[group, tile * heads]); // [group, queries]
@@ -373,12 +382,14 @@ fn attend_to_chunk(
     let [largest, sum, output] = [&state[0], &state[1], &state[2]];
     let query_dims: Vec<usize> = (0..largest.dims().len()).collect();
     let last = query_dims.len();
-    let heads = [k.dims()[0], k.dims()[1], plan.kv_heads, plan.head_dim];
+    let heads = |dim| [k.dims()[0], k.dims()[1], plan.kv_heads, dim];
     let (k, v, scores_dims, output_dims) = match plan.form {
         HeadForm::Split => {
             let scores_dims = DotDims { batch: [&[0, 1], &[0, 2]], contract: [&[3], &[3]] };
             let output_dims = DotDims { batch: [&[0, 1], &[0, 2]], contract: [&[3], &[1]] };
-            (emitter.reshape(k, &heads), emitter.reshape(v, &heads), scores_dims, output_dims)
+            let k = emitter.reshape(k, &heads(plan.head_dim)); // [group, chunk, kv_heads, head_dim]
+            let v = emitter.reshape(v, &heads(plan.value_dim)); // [group, chunk, kv_heads, value_dim]
+            (k, v, scores_dims, output_dims)
         }
         HeadForm::Wide => {
             let scores_dims = DotDims { batch: [&[0], &[0]], contract: [&[2], &[2]] };
@@ -453,39 +464,41 @@ fn without_strangers(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends
     emitter.select(&is_own, v, &none) // [group, chunk, width]
 }
 
-/// From the loop's output to `[group, tile, heads, head_dim]`.
+/// From the loop's output to `[group, tile, heads, value_dim]`.
 fn gather_heads(emitter: &mut Emitter, output: &Tensor, dtype: DType, plan: &Plan) -> Tensor {
-    let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
+    let Plan { heads, kv_heads, value_dim, tile, form, .. } = *plan;
     let group = output.dims()[0];
     match form {
         HeadForm::Split => {
-            let output = emitter.reshape(output, &[group, kv_heads, tile, heads / kv_heads, head_dim]);
-            let output = emitter.transpose(&output, &[0, 2, 1, 3, 4]); // [group, tile, kv_heads, heads / kv_heads, head_dim]
-            emitter.reshape(&output, &[group, tile, heads, head_dim])
+            let output = emitter.reshape(output, &[group, kv_heads, tile, heads / kv_heads, value_dim]);
+            // [group, tile, kv_heads, heads / kv_heads, value_dim]
+            let output = emitter.transpose(&output, &[0, 2, 1, 3, 4]);
+            emitter.reshape(&output, &[group, tile, heads, value_dim])
         }
         HeadForm::Wide => {
-            let output = own_lanes(emitter, output, plan); // [group, queries, width]
+            let output = own_lanes(emitter, output, value_dim, plan); // [group, queries, width]
             let output = emitter.convert(&output, dtype); // [group, queries, width]
-            let copies = lane_copies(emitter, plan, dtype); // [head_dim, width]
+            let copies = lane_copies(emitter, (kv_heads, value_dim), dtype); // [value_dim, width]
             let output = emitter.dot(&output, &copies, DotDims { batch: [&[], &[]], contract: [&[2], &[1]] });
-            emitter.reshape(&output, &[group, tile, heads, head_dim])
+            emitter.reshape(&output, &[group, tile, heads, value_dim])
         }
     }
 }
 
-/// The matrix `[head_dim, width]` that copies a head to the lanes of every KV head: products with it are exact.
-fn lane_copies(emitter: &mut Emitter, plan: &Plan, dtype: DType) -> Tensor {
-    let ty = Type::new([plan.head_dim, plan.kv_heads * plan.head_dim], DType::I32);
-    let dim = emitter.iota(0, ty.clone()); // [head_dim, width]
-    let lane = emitter.iota(1, ty.clone()); // [head_dim, width]
-    let size = emitter.splat(plan.head_dim as f64, ty); // [head_dim, width]
-    let lane = emitter.elementwise("remainder", &[&lane, &size]); // [head_dim, width]
-    let is_same = emitter.compare("EQ", &dim, &lane); // [head_dim, width]
-    emitter.convert(&is_same, dtype) // [head_dim, width]
+/// The matrix `[dim, width]` that copies a head of `dim` lanes to those of every KV head: products with it are exact.
+fn lane_copies(emitter: &mut Emitter, (kv_heads, dim): (usize, usize), dtype: DType) -> Tensor {
+    let ty = Type::new([dim, kv_heads * dim], DType::I32);
+    let own = emitter.iota(0, ty.clone()); // [dim, width]
+    let lane = emitter.iota(1, ty.clone()); // [dim, width]
+    let size = emitter.splat(dim as f64, ty); // [dim, width]
+    let lane = emitter.elementwise("remainder", &[&lane, &size]); // [dim, width]
+    let is_same = emitter.compare("EQ", &own, &lane); // [dim, width]
+    emitter.convert(&is_same, dtype) // [dim, width]
 }
 
-/// x `[group, queries, width]` with zeros outside the lanes of each query's KV head. Queries are `[tile, heads]`.
-fn own_lanes(emitter: &mut Emitter, x: &Tensor, plan: &Plan) -> Tensor {
+/// x `[group, queries, width]` with zeros outside the lanes of each query's KV head, which are `dim`. Queries are
+/// `[tile, heads]`.
+fn own_lanes(emitter: &mut Emitter, x: &Tensor, dim: usize, plan: &Plan) -> Tensor {
     let ty = Type::new(x.dims(), DType::I32);
     let constant = |emitter: &mut Emitter, value: usize| emitter.splat(value as f64, ty.clone());
     let query = emitter.iota(1, ty.clone()); // [group, queries, width]
@@ -494,8 +507,8 @@ fn own_lanes(emitter: &mut Emitter, x: &Tensor, plan: &Plan) -> Tensor {
     let per_kv_head = constant(emitter, plan.heads / plan.kv_heads); // [group, queries, width]
     let kv_head = emitter.elementwise("divide", &[&head, &per_kv_head]); // [group, queries, width]
     let lane = emitter.iota(2, ty.clone()); // [group, queries, width]
-    let head_dim = constant(emitter, plan.head_dim); // [group, queries, width]
-    let lane_head = emitter.elementwise("divide", &[&lane, &head_dim]); // [group, queries, width]
+    let dim = constant(emitter, dim); // [group, queries, width]
+    let lane_head = emitter.elementwise("divide", &[&lane, &dim]); // [group, queries, width]
     let is_own = emitter.compare("EQ", &lane_head, &kv_head); // [group, queries, width]
     let none = emitter.splat(0.0, x.ty.clone()); // [group, queries, width]
     emitter.select(&is_own, x, &none) // [group, queries, width]

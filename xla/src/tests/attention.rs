@@ -18,6 +18,7 @@ struct Heads {
     /// Query heads per KV head.
     group: usize,
     head_dim: usize,
+    value_dim: usize,
 }
 
 /// What of the context is seen, and how well.
@@ -31,8 +32,13 @@ struct Bounds {
 type Lens = Vec<(usize, usize)>;
 
 fn heads() -> impl Strategy<Value = Heads> {
-    let head_dim = prop::sample::select(vec![4_usize, 8, 20]);
-    (1..4usize, 1..4usize, head_dim).prop_map(|(kv_heads, group, head_dim)| Heads { kv_heads, group, head_dim })
+    let dims = prop::sample::select(vec![[4_usize; 2], [8; 2], [20; 2], [24, 16], [4, 12]]);
+    (1..4usize, 1..4usize, dims).prop_map(|(kv_heads, group, [head_dim, value_dim])| Heads {
+        kv_heads,
+        group,
+        head_dim,
+        value_dim,
+    })
 }
 
 /// Half of the cases without any; windows shorter and longer than a block and than a chunk.
@@ -47,13 +53,14 @@ fn forms() -> impl Strategy<Value = HeadForm> {
 
 /// A case of rows with these lengths, in a program for `bucket`; two rows of padding where it has room.
 fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
-    let Heads { kv_heads, group, head_dim } = heads;
+    let Heads { kv_heads, group, head_dim, value_dim } = heads;
     let mut graph = Graph::default();
     let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
-    let [k, v] = [1, 2].map(|index| tokens(&mut graph, index, &[kv_heads, head_dim]));
+    let [k, v] =
+        [(1, head_dim), (2, value_dim)].map(|(index, dim)| tokens(&mut graph, index, &[kv_heads, dim]));
     let Bounds { window, soft_cap } = bounds;
-    let [keys, values] =
-        ["keys", "values"].map(|name| graph.state(&StateSpec::of_tokens(name, &[kv_heads, head_dim], window)));
+    let [keys, values] = [("keys", head_dim), ("values", value_dim)]
+        .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[kv_heads, dim], window)));
     let spec = AttentionSpec { keys, values, scale: 0.5, window, soft_cap };
     let attended = graph.paged_attention([q, k, v], spec).unwrap();
     let graph = graph.finish(&[attended]);
@@ -67,25 +74,24 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     }
     let num_tokens: usize = lens.iter().map(|(_, now)| now).sum();
     let mut case = Case::new(graph, batch, bucket, layout(lens.len(), num_blocks, longest.max(32)));
-    let array = |heads: usize, numbers: &mut Numbers| {
-        floats(&[num_tokens, heads, head_dim], numbers.short_floats(num_tokens * heads * head_dim))
+    let array = |[heads, dim]: [usize; 2]| {
+        floats(&[num_tokens, heads, dim], numbers.short_floats(num_tokens * heads * dim))
     };
-    case.arguments = vec![array(kv_heads * group, numbers), array(kv_heads, numbers), array(kv_heads, numbers)];
-    case.caches = vec![[(); 2].map(|()| cache(&case, heads, lens, numbers))];
+    case.arguments = [[kv_heads * group, head_dim], [kv_heads, head_dim], [kv_heads, value_dim]].map(array).to_vec();
+    case.caches = vec![[head_dim, value_dim].map(|dim| cache(&case, [kv_heads, dim], lens, numbers))];
     case
 }
 
 /// Keys, or values, with numbers where rows have tokens before the step, and nothing of use elsewhere.
-fn cache(case: &Case, heads: Heads, lens: &Lens, numbers: &mut Numbers) -> Vec<f32> {
-    let Heads { kv_heads, head_dim, .. } = heads;
-    let len = case.layout.num_blocks * kv_heads * BLOCK_SIZE * head_dim;
+fn cache(case: &Case, [kv_heads, dim]: [usize; 2], lens: &Lens, numbers: &mut Numbers) -> Vec<f32> {
+    let len = case.layout.num_blocks * kv_heads * BLOCK_SIZE * dim;
     let mut cache: Vec<f32> = (0..len).map(|_| numbers.one_of(&[f32::NAN, f32::INFINITY])).collect();
     for (row, (before, _)) in case.batch.rows.iter().zip(lens) {
         let table = case.batch.block_table(row);
         for (position, head) in (0..*before).flat_map(|position| (0..kv_heads).map(move |head| (position, head))) {
             let block = table[position / BLOCK_SIZE] as usize * kv_heads + head;
             let vector = block * BLOCK_SIZE + position % BLOCK_SIZE;
-            cache[vector * head_dim..][..head_dim].copy_from_slice(&numbers.short_floats(head_dim));
+            cache[vector * dim..][..dim].copy_from_slice(&numbers.short_floats(dim));
         }
     }
     cache
@@ -141,7 +147,7 @@ proptest! {
 /// What one row has in its blocks and brings with it changes no bit of another row.
 #[test]
 fn nothing_of_a_row_gets_into_another() {
-    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8 };
+    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 8 };
     let decodes =
         [HeadForm::Split, HeadForm::Wide].map(|form| (form, [4, 1], vec![(600, 1), (20, 1), (3, 1), (333, 1)]));
     let prompts = (HeadForm::Split, [4, 32], vec![(600, 32), (20, 9), (0, 3), (333, 30)]);

@@ -39,7 +39,7 @@ pub(super) struct Case {
     /// `[tokens, ..]` or `[rows, ..]` without padding, or of a fixed shape.
     pub(super) arguments: Vec<Array>,
     pub(super) weights: Vec<(WeightSpec, Vec<f32>)>,
-    /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, head_dim]`.
+    /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, dim]`.
     pub(super) caches: Vec<[Vec<f32>; 2]>,
     /// What slots keep of each state of theirs, `[num_slots, ..]`.
     pub(super) slots: Vec<Vec<f32>>,
@@ -60,13 +60,12 @@ pub(super) struct Outcome {
     pub(super) history: Vec<i32>,
 }
 
-/// Heads and their size of one layer's keys and values.
+/// Heads and their size of one layer's keys or values.
 #[derive(Debug, Clone, Copy)]
 struct KvHeads {
-    /// Keys and values.
-    ids: [StateId; 2],
+    id: StateId,
     kv_heads: usize,
-    head_dim: usize,
+    dim: usize,
 }
 
 /// The program of a case, with its arguments.
@@ -116,8 +115,8 @@ impl Case {
             decode_heads: HeadForm::Split,
             chunk_bytes: 16 << 20,
         };
-        let cache = |KvHeads { kv_heads, head_dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * head_dim];
-        let caches = kv_heads(&graph).into_iter().map(|heads| [cache(heads), cache(heads)]).collect();
+        let cache = |KvHeads { kv_heads, dim, .. }| vec![0.0; num_blocks * BLOCK_SIZE * kv_heads * dim];
+        let caches = kv_heads(&graph).into_iter().map(|pair| pair.map(cache)).collect();
         let slot_len = |id: StateId| num_slots * graph.state_spec(id).num_elements();
         let slots = slot_states(&graph).into_iter().map(|id| vec![0.0; slot_len(id)]).collect();
         let history = vec![0; num_slots * max_total_tokens];
@@ -180,7 +179,7 @@ impl Case {
         let checkpoint = (!self.weights.is_empty()).then(|| checkpoint(&self.weights, directory.path()));
         let oracle = Oracle::new(&self.graph, checkpoint.as_ref(), self.layout);
         let layers = kv_heads(&self.graph);
-        layers.iter().zip(&self.caches).for_each(|(layer, [k, v])| oracle.set_cache(layer.ids[0], [k, v]));
+        layers.iter().zip(&self.caches).for_each(|([keys, _], [k, v])| oracle.set_cache(keys.id, [k, v]));
         let slot_states = slot_states(&self.graph);
         slot_states.iter().zip(&self.slots).for_each(|(id, numbers)| oracle.set_slots(*id, numbers));
         oracle.set_history(&self.history);
@@ -195,7 +194,7 @@ impl Case {
         } else {
             oracle.run(&self.batch, &self.arguments)
         };
-        let caches = layers.iter().map(|layer| oracle.cache(layer.ids[0])).collect();
+        let caches = layers.iter().map(|[keys, _]| oracle.cache(keys.id)).collect();
         let slots = slot_states.into_iter().map(|id| oracle.slots(id)).collect();
         Outcome { outputs, caches, slots, history: oracle.history() }
     }
@@ -224,11 +223,11 @@ impl Case {
         let slots = slots.collect();
         let mut caches = Vec::new();
         for (pair, heads) in results.chunks_exact(2).zip(kv_heads(&self.graph)) {
-            let cache = |cache: &Array| match &cache.elements {
-                Elements::F32(values) => swap_heads(values, heads, Swap::FromDevice),
+            let cache = |index: usize| match &pair[index].elements {
+                Elements::F32(values) => swap_heads(values, heads[index], Swap::FromDevice),
                 other => panic!("keys and values are floats, not {other:?}"),
             };
-            caches.push([cache(&pair[0]), cache(&pair[1])]);
+            caches.push([0, 1].map(cache));
         }
         let shapes = self.graph.outputs().iter().map(|output| &self.graph.node(*output).shape);
         let outputs = outputs.iter().zip(shapes).map(|(output, shape)| match self.places(shape) {
@@ -250,8 +249,8 @@ impl Case {
         let mut names: Vec<String> = Vec::new();
         let mut states = HashMap::new();
         for (pair, heads) in self.caches.iter().zip(kv_heads(&self.graph)) {
-            for (id, values) in heads.ids.into_iter().zip(pair) {
-                let spec = self.graph.state_spec(id);
+            for (heads, values) in heads.into_iter().zip(pair) {
+                let spec = self.graph.state_spec(heads.id);
                 let ty = state_type(spec, self.layout, self.kv_dtype);
                 let cache = Upload::floats(&swap_heads(values, heads, Swap::ToDevice), ty);
                 states.insert(spec.name.clone(), add(cache));
@@ -339,21 +338,21 @@ impl Case {
 /// A direction between the two layouts of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Swap {
-    /// From `[num_blocks, kv_heads, block_size, head_dim]` to `[num_blocks, block_size, kv_heads * head_dim]`.
+    /// From `[num_blocks, kv_heads, block_size, dim]` to `[num_blocks, block_size, kv_heads * dim]`.
     ToDevice,
     FromDevice,
 }
 
 fn swap_heads(values: &[f32], heads: KvHeads, swap: Swap) -> Vec<f32> {
-    let KvHeads { kv_heads, head_dim, ids: _ } = heads;
+    let KvHeads { kv_heads, dim, id: _ } = heads;
     let mut swapped = vec![0.0; values.len()];
-    let vectors = values.len() / head_dim;
+    let vectors = values.len() / dim;
     for vector in 0..vectors {
         let (block, inside) = (vector / (kv_heads * BLOCK_SIZE), vector % (kv_heads * BLOCK_SIZE));
         let (head, offset) = (inside / BLOCK_SIZE, inside % BLOCK_SIZE);
         let on_device = block * kv_heads * BLOCK_SIZE + offset * kv_heads + head;
         let (from, to) = if swap == Swap::ToDevice { (vector, on_device) } else { (on_device, vector) };
-        swapped[to * head_dim..][..head_dim].copy_from_slice(&values[from * head_dim..][..head_dim]);
+        swapped[to * dim..][..dim].copy_from_slice(&values[from * dim..][..dim]);
     }
     swapped
 }
@@ -364,17 +363,17 @@ fn masked_vocab(graph: &Graph) -> usize {
     graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
 }
 
-/// What each attention layer keeps, in order.
-fn kv_heads(graph: &Graph) -> Vec<KvHeads> {
+/// Keys and values of each attention layer, in order.
+fn kv_heads(graph: &Graph) -> Vec<[KvHeads; 2]> {
     let layers = graph.nodes().iter().filter_map(|node| match node.op {
         Op::PagedAttention(AttentionSpec { keys, values, .. }) => Some([keys, values]),
         _ => None,
     });
-    let heads = |ids: [StateId; 2]| {
-        let [kv_heads, head_dim] = *graph.state_spec(ids[0]).shape else { panic!("keys are [kv_heads, head_dim]") };
-        KvHeads { ids, kv_heads, head_dim }
+    let heads = |id: StateId| {
+        let [kv_heads, dim] = *graph.state_spec(id).shape else { panic!("keys are [kv_heads, head_dim]") };
+        KvHeads { id, kv_heads, dim }
     };
-    layers.map(heads).collect()
+    layers.map(|pair| pair.map(heads)).collect()
 }
 
 /// The states of slots, each once.
