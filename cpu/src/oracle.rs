@@ -63,7 +63,7 @@ impl Oracle {
         self.state.cache(keys).to_f32().expect("a cache of floats")
     }
 
-    /// Sets what each slot keeps of a state, `[num_slots, ..]`.
+    /// Sets a state of slots, `[num_slots, ..]`.
     pub fn set_slots(&self, state: StateId, numbers: &[f32]) {
         let mut slots = self.state.slots(state);
         let slot_len = numbers.len() / self.layout.num_slots;
@@ -71,7 +71,7 @@ impl Oracle {
         each.for_each(|(slot, numbers)| slots.of_slot(slot).copy_from_slice(numbers));
     }
 
-    /// What each slot keeps of a state, `[num_slots, ..]`.
+    /// A state of slots, `[num_slots, ..]`.
     pub fn slots(&self, state: StateId) -> Vec<f32> {
         let mut slots = self.state.slots(state);
         (0..self.layout.num_slots).flat_map(|slot| slots.of_slot(slot).to_vec()).collect()

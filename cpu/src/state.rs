@@ -117,3 +117,51 @@ fn allocate([keys, values]: [&StateSpec; 2], kv_type: KvType, num_blocks: usize)
     KvCache::zeros(kv_type, [num_blocks, num_kv_heads, BLOCK_SIZE], [head_dim, value_dim])
         .map_err(|source| BackendError::Allocate { bytes, source })
 }
+
+#[cfg(test)]
+mod tests {
+    use model::graph::{DType, Dim, Shape, Value};
+
+    use super::*;
+
+    const LAYOUT: StateLayout =
+        StateLayout { num_slots: 3, num_blocks: 2, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
+
+    fn argument(graph: &mut Graph, index: usize, sizes: &[usize]) -> Value {
+        let dims = [Dim::Tokens].into_iter().chain(sizes.iter().copied().map(Dim::Fixed));
+        graph.argument(index, Shape::new(dims.collect::<Vec<_>>()), DType::F32)
+    }
+
+    #[test]
+    fn layers_of_one_state_share_its_memory() {
+        let mut graph = Graph::default();
+        let [q, other_q, k, v] = [(0, [4, 8]), (1, [4, 8]), (2, [2, 8]), (3, [2, 4])]
+            .map(|(index, sizes)| argument(&mut graph, index, &sizes));
+        let [keys, values] = [("keys", [2, 8]), ("values", [2, 4])]
+            .map(|(name, shape)| graph.state(&StateSpec::of_tokens(name, &shape, None)));
+        let spec = AttentionSpec { keys, values, scale: 1.0, window: None, soft_cap: None };
+        let outputs = [q, other_q].map(|q| graph.paged_attention([q, k, v], spec).unwrap());
+        let state = State::allocate(&graph.finish(&outputs), KvType::F32, LAYOUT).unwrap();
+        let bytes: usize = state.caches.iter().flatten().map(|cache| lock(cache).size_bytes()).sum();
+        assert_eq!(bytes, 2 * BLOCK_SIZE * 2 * (8 + 4) * 4);
+    }
+
+    #[test]
+    fn rows_that_begin_find_zeros_and_others_what_was_there() {
+        let mut graph = Graph::default();
+        let [first, second] =
+            [("first", 2), ("second", 3)].map(|(name, len)| graph.state(&StateSpec::of_slots(name, &[len])));
+        let state = State::allocate(&graph.finish(&[]), KvType::F32, LAYOUT).unwrap();
+        for id in [first, second] {
+            (0..3).for_each(|slot| state.slots(id).of_slot(slot).fill(1.0 + slot as f32));
+        }
+        let mut batch = Batch::default();
+        batch.push_row(2, 0, &[5, 6], &[0]);
+        batch.push_row(0, 7, &[5], &[1]);
+        state.begin(&batch);
+        for (id, len) in [(first, 2), (second, 3)] {
+            let kept = [0, 1, 2].map(|slot| state.slots(id).of_slot(slot).to_vec());
+            assert_eq!(kept, [1.0, 2.0, 0.0].map(|number: f32| vec![number; len]));
+        }
+    }
+}

@@ -37,8 +37,9 @@ impl std::fmt::Display for KvType {
     }
 }
 
-/// Keys `[num_blocks, num_kv_heads, block_size, head_dim]` and values `[.., value_dim]` of one layer: the keys that a head reads one after the other are neighbours in memory. (With heads
-/// inside tokens they are often 4096 bytes apart, and fall into the same few sets of the first-level cache.)
+/// Keys `[num_blocks, num_kv_heads, block_size, head_dim]` and values `[.., value_dim]` of one layer: the keys that a
+/// head reads one after the other are neighbours in memory. (With heads inside tokens they are often 4096 bytes apart,
+/// and fall into the same few sets of the first-level cache.)
 #[derive(Debug)]
 pub struct KvCache(pub(super) TypedCache);
 

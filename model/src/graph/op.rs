@@ -39,11 +39,11 @@ pub enum Op {
     /// x `[tokens, heads, head_dim]`, positions `[tokens]` → the same shape, rotated.
     Rotary(Arc<RotarySpec>),
     /// q `[tokens, heads, head_dim]`, k `[tokens, kv_heads, head_dim]`, v `[tokens, kv_heads, value_dim]` →
-    /// `[tokens, heads, value_dim]`. Writes k and v to the layer's KV cache, then attends causally to the row's context, or to the
-    /// end of it that the window covers.
+    /// `[tokens, heads, value_dim]`. Writes k and v to the layer's KV cache, then attends causally to the row's
+    /// context, or to the end of it that the window covers.
     PagedAttention(AttentionSpec),
-    /// x `[tokens, n]` → each token's x plus those of all tokens of its row before it, `[tokens, n]`: the cumulative sum that linear
-    /// recurrences are made of. The state holds `[n]` for each slot, the sum of the row so far.
+    /// x `[tokens, n]` → each token's x plus those of all tokens of its row before it, `[tokens, n]`: the cumulative
+    /// sum that linear recurrences are made of. The state holds `[n]` for each slot, the sum of the row so far.
     RunningSum(StateId),
     /// x → f(x), element by element.
     Activate(Activation),

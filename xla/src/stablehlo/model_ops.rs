@@ -243,8 +243,8 @@ fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
     emitter.reshape(&pairs, &[tokens, heads, 2 * half]) // [tokens, heads, 2 * half]
 }
 
-/// x `[tokens, n]` summed up along each row behind the sums `before` `[rows, n]` → the sum at each token, and those at the rows' ends.
-/// Sums of twice as many tokens in each round (Hillis and Steele, 1986).
+/// x `[tokens, n]` summed up along each row behind the sums `before` `[rows, n]` → the sum at each token, and those
+/// at the rows' ends. Sums of twice as many tokens in each round (Hillis and Steele, 1986).
 pub(super) fn running_sum(emitter: &mut Emitter, x: &Tensor, is_token: &Tensor, before: &Tensor) -> [Tensor; 2] {
     let [num_rows, size] = [before.dims()[0], before.dims()[1]];
     let len = x.dims()[0] / num_rows;

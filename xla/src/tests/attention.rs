@@ -2,13 +2,15 @@
 //!
 //! Blocks that belong to nobody, and the ends of blocks behind a row's context, hold what is not a number: it must get nowhere.
 
-use backend::BLOCK_SIZE;
-use backend::Batch;
+use backend::{BLOCK_SIZE, Batch, ModelGraphs};
+use kernels::attention::KvType;
 use model::graph::{AttentionSpec, StateSpec};
 use proptest::prelude::*;
 
 use super::case::layout;
 use super::*;
+use crate::platform::Platform;
+use crate::program::{ProgramForm, ProgramKey, Programs};
 use crate::stablehlo::{HeadForm, QUERY_TILE};
 
 /// Heads of one layer.
@@ -56,8 +58,7 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let Heads { kv_heads, group, head_dim, value_dim } = heads;
     let mut graph = Graph::default();
     let q = tokens(&mut graph, 0, &[kv_heads * group, head_dim]);
-    let [k, v] =
-        [(1, head_dim), (2, value_dim)].map(|(index, dim)| tokens(&mut graph, index, &[kv_heads, dim]));
+    let [k, v] = [(1, head_dim), (2, value_dim)].map(|(index, dim)| tokens(&mut graph, index, &[kv_heads, dim]));
     let Bounds { window, soft_cap } = bounds;
     let [keys, values] = [("keys", head_dim), ("values", value_dim)]
         .map(|(name, dim)| graph.state(&StateSpec::of_tokens(name, &[kv_heads, dim], window)));
@@ -74,9 +75,8 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     }
     let num_tokens: usize = lens.iter().map(|(_, now)| now).sum();
     let mut case = Case::new(graph, batch, bucket, layout(lens.len(), num_blocks, longest.max(32)));
-    let array = |[heads, dim]: [usize; 2]| {
-        floats(&[num_tokens, heads, dim], numbers.short_floats(num_tokens * heads * dim))
-    };
+    let array =
+        |[heads, dim]: [usize; 2]| floats(&[num_tokens, heads, dim], numbers.short_floats(num_tokens * heads * dim));
     case.arguments = [[kv_heads * group, head_dim], [kv_heads, head_dim], [kv_heads, value_dim]].map(array).to_vec();
     case.caches = vec![[head_dim, value_dim].map(|dim| cache(&case, [kv_heads, dim], lens, numbers))];
     case
@@ -181,4 +181,35 @@ fn nothing_of_a_row_gets_into_another() {
         assert!(values.iter().all(|value| value.is_finite()));
         assert_eq!(clean, spoilt, "{form:?}");
     }
+}
+
+/// The second layer brings keys and values that the first has written, and attends to them with queries of its own.
+#[test]
+fn a_layer_reads_the_state_of_another() {
+    let (lens, mut numbers) = (vec![(20, 5), (3, 1)], Numbers::new(4));
+    let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 4 };
+    let bounds = Bounds { window: None, soft_cap: None };
+    let mut case = case((heads, bounds), &lens, [2, 32], &mut numbers);
+    let mut graph = Graph::clone(&case.graph);
+    let second = tokens(&mut graph, 3, &[4, 8]);
+    let node = graph.node(graph.outputs()[0]).clone();
+    let (Op::PagedAttention(spec), [_, k, v]) = (&node.op, node.operands.as_slice()) else {
+        panic!("the case is a layer of attention")
+    };
+    let outputs = [graph.outputs()[0], graph.paged_attention([second, *k, *v], *spec).unwrap()];
+    case.graph = graph.finish(&outputs);
+    case.arguments.push(floats(&[6, 4, 8], numbers.short_floats(6 * 4 * 8)));
+    case.check(&[tolerance(DType::F32), tolerance(DType::F32)]);
+
+    let mut logits = Graph::default();
+    let hidden = rows(&mut logits, 0, &[4], DType::F32);
+    let graphs = ModelGraphs { decoder: case.graph.clone(), logits: logits.finish(&[hidden]) };
+    let form = Platform::of(devices::Device::XlaCpu).unwrap().form;
+    let form = ProgramForm { kv_dtype: Some(DType::F32), ..form };
+    let bytes_per_token = 2 * (8 + 4) * 4;
+    assert_eq!(cpu::state_bytes(&graphs, KvType::F32).per_token, bytes_per_token);
+    assert_eq!(form.state_bytes(&graphs).per_token, bytes_per_token);
+    let programs = Programs::new(&graphs, case.layout, 1, form);
+    let allocated = programs.states(ProgramKey::Clear).into_iter().map(|state| state.name.as_str());
+    assert_eq!(allocated.collect::<Vec<_>>(), ["keys", "values"]);
 }

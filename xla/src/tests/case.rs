@@ -41,7 +41,7 @@ pub(super) struct Case {
     pub(super) weights: Vec<(WeightSpec, Vec<f32>)>,
     /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, dim]`.
     pub(super) caches: Vec<[Vec<f32>; 2]>,
-    /// What slots keep of each state of theirs, `[num_slots, ..]`.
+    /// Each state of slots, `[num_slots, ..]`.
     pub(super) slots: Vec<Vec<f32>>,
     /// Type of the device's keys and values.
     pub(super) kv_dtype: DType,
@@ -168,7 +168,7 @@ impl Case {
             compare::floats(actual, expected, &Tolerance::Exact, "keys or values");
         }
         for (actual, expected) in actual.slots.iter().zip(&expected.slots) {
-            compare::floats(actual, expected, &Tolerance::Exact, "what slots keep");
+            compare::floats(actual, expected, &Tolerance::Exact, "a state of slots");
         }
         assert_eq!(actual.history, expected.history, "token history");
     }
@@ -363,17 +363,21 @@ fn masked_vocab(graph: &Graph) -> usize {
     graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
 }
 
-/// Keys and values of each attention layer, in order.
+/// Keys and values of attention layers, each pair once.
 fn kv_heads(graph: &Graph) -> Vec<[KvHeads; 2]> {
-    let layers = graph.nodes().iter().filter_map(|node| match node.op {
-        Op::PagedAttention(AttentionSpec { keys, values, .. }) => Some([keys, values]),
-        _ => None,
-    });
+    let mut pairs = Vec::new();
+    for node in graph.nodes() {
+        if let Op::PagedAttention(AttentionSpec { keys, values, .. }) = node.op
+            && !pairs.contains(&[keys, values])
+        {
+            pairs.push([keys, values]);
+        }
+    }
     let heads = |id: StateId| {
         let [kv_heads, dim] = *graph.state_spec(id).shape else { panic!("keys are [kv_heads, head_dim]") };
         KvHeads { id, kv_heads, dim }
     };
-    layers.map(|pair| pair.map(heads)).collect()
+    pairs.into_iter().map(|pair| pair.map(heads)).collect()
 }
 
 /// The states of slots, each once.

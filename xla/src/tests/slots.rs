@@ -1,4 +1,5 @@
-//! What slots keep: rows begin with zeros or go on where they were, and nobody writes to a slot that is not in the step.
+//! States of slots: a row begins with zeros or continues where it was, and a slot that is not in the step stays as it
+//! is.
 
 use backend::{BLOCK_SIZE, Batch};
 use model::graph::StateSpec;
@@ -7,8 +8,8 @@ use proptest::prelude::*;
 use super::case::layout;
 use super::*;
 
-/// A case of rows with so many tokens before the step and in it, each in a slot of its own, in a program for `bucket`. Two operations sum
-/// up in one state: the second begins where the first ends.
+/// A case of rows with so many tokens before the step and in it, each in a slot of its own, in a program for
+/// `bucket`. Two operations sum up in one state: the second begins where the first ends.
 fn case(lens: &[(usize, usize)], size: usize, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
     let mut graph = Graph::default();
     let [x, y] = [0, 1].map(|index| tokens(&mut graph, index, &[size]));
