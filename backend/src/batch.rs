@@ -14,7 +14,7 @@ use proto::SamplingParams;
 /// Stands for the token that a row sampled for a position, which is in the token history.
 pub const SAMPLED_TOKEN: i32 = -1;
 
-/// The rows of one step, ragged: prompt chunks first, then rows that decode.
+/// The rows of one step, ragged, in the order of the command.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// `[tokens]`; [`SAMPLED_TOKEN`] where the token history knows the id.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use proto::{Command, Done, HEADER_BYTES, Reply, command, frame, reply};
+use proto::{Command, Done, HEADER_BYTES, Reply, Row, command, frame, reply};
 use rustix::process::Signal;
 
 use crate::send_signal;
@@ -51,9 +51,9 @@ pub enum Moment {
     Load,
     /// The answer to Warmup.
     WarmUp,
-    /// The answer to a Prefill.
+    /// The answer to a step that reads prompts.
     Prefill,
-    /// The answer to a Decode.
+    /// The answer to a step that only makes tokens.
     Decode,
     /// Nothing is asked.
     Idle,
@@ -141,11 +141,11 @@ impl Interposer {
 
 impl State {
     fn note(&mut self, command: &Command) {
-        let moment = match command.kind {
+        let moment = match &command.kind {
             Some(command::Kind::Hello(_)) => Moment::Load,
             Some(command::Kind::Warmup(_)) => Moment::WarmUp,
-            Some(command::Kind::Prefill(_)) => Moment::Prefill,
-            Some(command::Kind::Decode(_)) => Moment::Decode,
+            Some(command::Kind::Step(step)) if step.rows.iter().all(Row::reads_sampled) => Moment::Decode,
+            Some(command::Kind::Step(_)) => Moment::Prefill,
             Some(
                 command::Kind::Info(_) | command::Kind::Fit(_) | command::Kind::Release(_) | command::Kind::Leave(_),
             )

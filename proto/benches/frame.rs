@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
 use proto::{
-    Command, Decode, DecodeRow, HEADER_BYTES, Prefill, PromptChunk, Reply, SampledToken, SamplingParams, StepReply,
+    Command, HEADER_BYTES, Opening, Reply, Row, RowReply, Sample, SampledToken, SamplingParams, Step, StepReply,
     command, frame, reply,
 };
 
@@ -37,35 +37,41 @@ fn measure<M: prost::Message + Default>(criterion: &mut Criterion, name: &str, m
     group.finish();
 }
 
-fn rows() -> Vec<DecodeRow> {
+fn rows() -> Vec<Row> {
     // One row in sixteen fills a block.
     let new_blocks = |slot: u32| if slot.is_multiple_of(16) { vec![slot + 1000] } else { Vec::new() };
-    (0..NUM_ROWS)
-        .map(|slot| DecodeRow { slot, position: 300 + slot, new_blocks: new_blocks(slot), ..DecodeRow::default() })
-        .collect()
+    let row = |slot| Row {
+        slot,
+        position: 300 + slot,
+        new_blocks: new_blocks(slot),
+        token: Some(Sample::default()),
+        ..Row::default()
+    };
+    (0..NUM_ROWS).map(row).collect()
 }
 
 fn decode() -> Command {
-    Command { sequence_number: 1_000_000, kind: Some(command::Kind::Decode(Decode { rows: rows() })) }
+    Command { sequence_number: 1_000_000, kind: Some(command::Kind::Step(Step { rows: rows() })) }
 }
 
 fn prefill() -> Command {
-    let chunk = PromptChunk {
+    let prompt = Row {
         slot: NUM_ROWS,
         position: 0,
         token_ids: (0..PROMPT_TOKENS).map(|i| i * 31 % 32_000).collect(),
         new_blocks: (0..PROMPT_TOKENS / 16).collect(),
-        sampling: Some(SamplingParams::greedy()),
-        samples_token: true,
-        ..PromptChunk::default()
+        opening: Some(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() }),
+        token: Some(Sample::default()),
+        ..Row::default()
     };
-    let prefill = Prefill { chunks: vec![chunk], rows: rows() };
-    Command { sequence_number: 1_000_000, kind: Some(command::Kind::Prefill(prefill)) }
+    let step = Step { rows: rows().into_iter().chain([prompt]).collect() };
+    Command { sequence_number: 1_000_000, kind: Some(command::Kind::Step(step)) }
 }
 
 fn reply() -> Reply {
-    let token = |slot| SampledToken { slot, token_id: slot * 499, logprob: -0.25, ..SampledToken::default() };
-    let tokens = (0..NUM_ROWS).map(token).collect();
-    let step = StepReply { tokens, forward_ns: 5_000_000, fingerprint: u64::MAX / 3, ..StepReply::default() };
+    let token = |slot| SampledToken { token_id: slot * 499, logprob: -0.25, ..SampledToken::default() };
+    let row = |slot| RowReply { slot, token: Some(token(slot)), ..RowReply::default() };
+    let rows = (0..NUM_ROWS).map(row).collect();
+    let step = StepReply { rows, forward_ns: 5_000_000, fingerprint: u64::MAX / 3, ..StepReply::default() };
     Reply { sequence_number: 1_000_000, kind: Some(reply::Kind::Step(step)) }
 }

@@ -72,22 +72,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Command, Prefill, PromptChunk, Reply, SamplingParams, command};
+    use crate::{Command, Opening, Reply, Row, Sample, SamplingParams, Step, command};
 
+    /// A step that opens a row with a prompt.
     fn prefill(token_ids: Vec<u32>, sampling: SamplingParams) -> Command {
-        let chunk = PromptChunk {
+        let row = Row {
             slot: 3,
-            position: 0,
             token_ids,
             new_blocks: vec![7, 9],
-            sampling: Some(sampling),
-            samples_token: true,
-            ..PromptChunk::default()
+            opening: Some(Opening { sampling: Some(sampling), ..Opening::default() }),
+            token: Some(Sample::default()),
+            ..Row::default()
         };
-        Command {
-            sequence_number: 42,
-            kind: Some(command::Kind::Prefill(Prefill { chunks: vec![chunk], rows: vec![] })),
-        }
+        Command { sequence_number: 42, kind: Some(command::Kind::Step(Step { rows: vec![row] })) }
     }
 
     #[test]
@@ -101,12 +98,10 @@ mod tests {
 
     #[test]
     fn the_longest_sequence_fits_in_a_frame() {
-        let mut chunk =
-            PromptChunk { cached_token_ids: vec![MAX_VOCAB_SIZE as u32 - 1; 1000], ..PromptChunk::default() };
-        let per_thousand = chunk.encoded_len();
-        chunk.cached_token_ids.clear();
-        chunk.new_blocks = vec![u32::MAX; 1000 / 16 + 1];
-        let largest = (per_thousand + chunk.encoded_len()) * (MAX_SEQUENCE_TOKENS / 1000);
+        let cached = Opening { cached_token_ids: vec![MAX_VOCAB_SIZE as u32 - 1; 1000], ..Opening::default() };
+        let table = Row { new_blocks: vec![u32::MAX; 1000 / 16 + 1], ..Row::default() };
+        let per_thousand = cached.encoded_len();
+        let largest = (per_thousand + table.encoded_len()) * (MAX_SEQUENCE_TOKENS / 1000);
         assert!(per_thousand <= 1000 * TOKEN_BYTES + 8 && largest < MAX_STEP_BYTES, "{per_thousand} {largest}");
     }
 

@@ -8,13 +8,11 @@
 //!    Info                                   ──────▶
 //!                                           ◀──────  ModelInfo
 //!    Fit { wishes }                         ──────▶                         what would fit; nothing happens
-//!                                           ◀──────  FitReply
+//!                                           ◀──────  StepSizes
 //!    Warmup { limits }                      ──────▶
 //!                                           ◀──────  Progress*              one per program
 //!                                           ◀──────  WarmupReply            slots and blocks the client now owns
-//!    Prefill { chunks, rows }               ──────▶                         opens rows, reads prompts
-//!                                           ◀──────  StepReply              StepDone from all ranks but 0
-//!    Decode { rows }                        ──────▶                         one token per row
+//!    Step { rows }                          ──────▶                         opens rows, reads and samples tokens
 //!                                           ◀──────  StepReply              StepDone from all ranks but 0
 //!    Release { slots }                      ──────▶
 //!                                           ◀──────  Done
@@ -24,7 +22,7 @@
 //!
 //! Every rank of a model gets every command, in the same order. A client may send the next command before the answer to
 //! the last one is there. Any command may be answered by a [`ShardError`] instead; decisions look at its kind only. What concerns
-//! one row of a step is no such error: the reply names the rows that failed ([`RowFailure`]), and all others go on. Replies
+//! one row of a step is no such error: the reply says of that row that it failed ([`RowFailure`]), and all others go on. Replies
 //! come in the order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
 //! without `Leave` takes the shard down with it: there is nobody left to own the KV cache.
 
@@ -56,6 +54,18 @@ pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Path of the socket of one rank: `<shard-uds-path>-<rank>`, as TGI names it.
 pub fn socket_path(shard_uds_path: &str, rank: u32) -> String {
     format!("{shard_uds_path}-{rank}")
+}
+
+impl Row {
+    /// Tokens that the row reads: those that are given, else the one that it has sampled.
+    pub fn num_tokens(&self) -> usize {
+        self.token_ids.len().max(1)
+    }
+
+    /// True if the row reads the token that it sampled in its previous step.
+    pub fn reads_sampled(&self) -> bool {
+        self.token_ids.is_empty()
+    }
 }
 
 impl ShardError {

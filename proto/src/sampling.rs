@@ -22,8 +22,6 @@
 //! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
-//! | `wants_prompt_logprobs` | false | | reports the log-probability of every prompt token |
-//! | `prompt_top_n_tokens` | 0 = off | at most [`crate::MAX_PROMPT_TOP_N_TOKENS`] | reports with it the n best tokens in the place of each |
 //!
 //! Within these ranges, and whatever is combined, scores stay finite: what a row is left with is a distribution.
 
@@ -74,8 +72,6 @@ impl SamplingParams {
             seed: 0,
             is_greedy: true,
             top_n_tokens: 0,
-            wants_prompt_logprobs: false,
-            prompt_top_n_tokens: 0,
             logit_bias: Vec::new(),
             watermark_gamma: 0.5,
             watermark_delta: 0.0,
@@ -97,8 +93,6 @@ impl SamplingParams {
             seed: 1,
             is_greedy: false,
             top_n_tokens: 0,
-            wants_prompt_logprobs: false,
-            prompt_top_n_tokens: 0,
             logit_bias: vec![LogitBias { token_id: 0, bias: 0.5 }],
             watermark_gamma: 0.5,
             watermark_delta: 0.1,

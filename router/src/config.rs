@@ -186,14 +186,14 @@ impl Config {
     /// # Errors
     /// When what the user asked for and what the shards can do contradict each other.
     pub(crate) fn serving_limits(&self, warmup: &WarmupReply, model: &ModelInfo) -> Result<ServingLimits, ConfigError> {
-        let max_total_tokens = self.limits.max_total_tokens.unwrap_or(warmup.max_total_tokens);
+        let sizes = warmup.sizes.unwrap_or_default();
+        let max_total_tokens = self.limits.max_total_tokens.unwrap_or(sizes.max_total_tokens);
         let max_input_tokens = max_input_tokens(&self.limits).unwrap_or(max_total_tokens.saturating_sub(1));
-        let max_batch_total_tokens = warmup.num_blocks.saturating_mul(model.block_size);
-        let max_batch_prefill_tokens =
-            self.batching.max_batch_prefill_tokens.unwrap_or(warmup.max_batch_prefill_tokens);
+        let max_batch_total_tokens = sizes.num_blocks.saturating_mul(model.block_size);
+        let max_batch_prefill_tokens = self.batching.max_batch_prefill_tokens.unwrap_or(sizes.max_batch_prefill_tokens);
         let mut errors = Vec::new();
-        if max_total_tokens > warmup.max_total_tokens {
-            let most = warmup.max_total_tokens;
+        if max_total_tokens > sizes.max_total_tokens {
+            let most = sizes.max_total_tokens;
             errors.push(format!("`max_total_tokens` must be <= {most} for this model. Given: {max_total_tokens}"));
         }
         let most = warmup.max_top_n_tokens;
@@ -201,12 +201,12 @@ impl Config {
             let asked = self.limits.max_top_n_tokens;
             errors.push(format!("`max_top_n_tokens` must be <= {most} on this device. Given: {asked}"));
         }
-        if warmup.num_slots == 0 || model.block_size == 0 || max_batch_prefill_tokens == 0 {
+        if sizes.num_slots == 0 || model.block_size == 0 || max_batch_prefill_tokens == 0 {
             errors.push("the shard has no slot, blocks of no tokens, or reads no tokens in a step".to_owned());
         }
         errors.extend(check_input(Some(max_input_tokens), Some(max_total_tokens)));
         errors.extend(check_total(Some(max_total_tokens), Some(max_batch_total_tokens)));
-        let max_batch_size = self.batching.max_batch_size.map_or(warmup.num_slots, |size| size.min(warmup.num_slots));
+        let max_batch_size = self.batching.max_batch_size.map_or(sizes.num_slots, |size| size.min(sizes.num_slots));
         errors.extend(check_frames(max_total_tokens, max_batch_size, self.limits.max_top_n_tokens));
         if !errors.is_empty() {
             return Err(ConfigError(errors));
@@ -230,7 +230,7 @@ impl Config {
             scheduler: scheduler::Limits {
                 max_batch_size,
                 max_batch_prefill_tokens,
-                num_blocks: warmup.num_blocks,
+                num_blocks: sizes.num_blocks,
                 block_size_tokens: model.block_size,
                 eos_token_ids: model.eos_token_ids.clone(),
                 caches_prefixes: self.batching.prefix_caching && model.can_skip_prefix,
@@ -315,6 +315,8 @@ fn check_total(max_total_tokens: Option<u32>, max_batch_total_tokens: Option<u32
 
 #[cfg(test)]
 mod tests {
+    use proto::StepSizes;
+
     use super::*;
     use crate::testing;
 
@@ -328,10 +330,12 @@ mod tests {
 
     fn warmup() -> WarmupReply {
         WarmupReply {
-            num_slots: 8,
-            num_blocks: 100,
-            max_total_tokens: 1024,
-            max_batch_prefill_tokens: 4096,
+            sizes: Some(StepSizes {
+                num_slots: 8,
+                num_blocks: 100,
+                max_total_tokens: 1024,
+                max_batch_prefill_tokens: 4096,
+            }),
             max_top_n_tokens: 16,
             ..WarmupReply::default()
         }

@@ -8,7 +8,7 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use proto::{PromptLogprobs, SampledToken};
+use proto::SampledToken;
 use scheduler::SequenceEvent;
 use tokio::sync::mpsc;
 
@@ -146,10 +146,10 @@ impl EventReceiver {
 /// Memory of an event in its channel.
 fn num_bytes(event: &SequenceEvent) -> usize {
     let numbers = match event {
-        SequenceEvent::PromptLogprobs(PromptLogprobs { logprobs, top_tokens, slot: _ }) => {
+        SequenceEvent::Prompt(report) => {
             // Two lists are the size of a dozen numbers.
-            let most = top_tokens.iter().map(|top| 12 + top.token_ids.len() + top.logprobs.len());
-            logprobs.len() + most.sum::<usize>()
+            let most = report.top_tokens.iter().map(|top| 12 + top.token_ids.len() + top.logprobs.len());
+            report.logprobs.len() + most.sum::<usize>()
         }
         SequenceEvent::Token { token: SampledToken { top_token_ids, top_logprobs, .. }, finish: _ } => {
             top_token_ids.len() + top_logprobs.len()

@@ -59,7 +59,7 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     tracing::info!(
         memory = format!("{:.1} MiB", warmup.kv_cache_bytes as f64 / f64::from(1 << 20)),
         tokens = limits.max_batch_total_tokens,
-        blocks = warmup.num_blocks,
+        blocks = limits.scheduler.num_blocks,
         prefix_caching = limits.scheduler.caches_prefixes,
         "KV cache"
     );

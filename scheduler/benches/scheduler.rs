@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use proto::{SampledToken, SamplingParams, StepReply};
-use scheduler::{Limits, PrefixScope, Prompt, Scheduler, SequenceSpec, Step, Tenant};
+use proto::{RowReply, SampledToken, SamplingParams, StepReply};
+use scheduler::{Limits, PrefixScope, Prompt, PromptWants, Scheduler, SequenceSpec, Step, Tenant};
 
 const BLOCK_SIZE_TOKENS: u32 = 16;
 
@@ -104,7 +104,7 @@ impl CachedPrompt {
         let step = self.scheduler.schedule(now).expect("there is work");
         self.scheduler.cancel(id);
         self.scheduler.apply(reply(&step)).expect("the reply fits the step");
-        step.chunks.iter().map(|chunk| chunk.cached_token_ids.len()).sum()
+        step.rows.iter().filter_map(|row| Some(row.opening.as_ref()?.cached_token_ids.len())).sum()
     }
 }
 
@@ -124,6 +124,7 @@ fn spec(token_ids: Arc<[u32]>, max_new_tokens: u32) -> SequenceSpec {
     SequenceSpec {
         prompt: Prompt { token_ids, scope: PrefixScope::SHARED },
         sampling: SamplingParams::greedy(),
+        wants: PromptWants::default(),
         max_new_tokens,
         ignores_eos: true,
         deadline: None,
@@ -134,8 +135,8 @@ fn spec(token_ids: Arc<[u32]>, max_new_tokens: u32) -> SequenceSpec {
 
 /// A token for every row that makes one.
 fn reply(step: &Step) -> StepReply {
-    let sampled = step.chunks.iter().filter(|chunk| chunk.samples_token).map(|chunk| chunk.slot);
-    let token = |slot| SampledToken { slot, token_id: 7 + slot, ..SampledToken::default() };
-    let tokens = sampled.chain(step.rows.iter().map(|row| row.slot)).map(token).collect();
-    StepReply { tokens, ..StepReply::default() }
+    let sampled = step.rows.iter().filter(|row| row.token.is_some()).map(|row| row.slot);
+    let token = |slot| Some(SampledToken { token_id: 7 + slot, ..SampledToken::default() });
+    let rows = sampled.map(|slot| RowReply { slot, token: token(slot), ..RowReply::default() }).collect();
+    StepReply { rows, ..StepReply::default() }
 }

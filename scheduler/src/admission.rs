@@ -70,7 +70,7 @@ impl Scheduler {
             // The last token is read in any case: the next one is made of it.
             let num_readable = sequence.num_tokens() - 1;
             let Sequence { scope, tokens, .. } = sequence;
-            let is_alone = is_blocked || sequence.wants_prompt_logprobs();
+            let is_alone = is_blocked || sequence.wants().reads_all();
             let prefix =
                 if is_alone { Prefix::nothing(*scope) } else { self.pool.lookup(*scope, tokens, num_readable) };
             if prefix.is_being_read {

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use proto::{PromptLogprobs, SampledToken};
+use proto::SampledToken;
 
-use crate::{SequenceId, TokenFinish};
+use crate::{PromptReport, SequenceId, TokenFinish};
 
 /// Something happened to one sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +24,8 @@ pub enum SequenceEvent {
     /// It left the queue, after this long in it, and its prompt is being read, but for the tokens that the prefix cache
     /// has.
     Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
-    /// Log-probabilities of the next tokens of its prompt; not-a-number for the very first.
-    PromptLogprobs(PromptLogprobs),
+    /// What it wants to know of its prompt, as far as that has been read.
+    Prompt(PromptReport),
     /// It grew by a token; with a reason, that was the last one.
     Token { token: SampledToken, finish: Option<TokenFinish> },
     /// It cannot go on.
@@ -38,7 +38,7 @@ impl SequenceEvent {
     /// Whether nothing follows it.
     pub fn is_terminal(&self) -> bool {
         match self {
-            Self::Admitted { .. } | Self::PromptLogprobs(_) | Self::Token { finish: None, .. } => false,
+            Self::Admitted { .. } | Self::Prompt(_) | Self::Token { finish: None, .. } => false,
             Self::Token { finish: Some(_), .. } | Self::Failed(_) | Self::TimedOut => true,
         }
     }

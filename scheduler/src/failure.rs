@@ -6,22 +6,20 @@
 //! has read nothing yet.
 
 use proto::RowFailure;
-use proto::row_failure::Kind;
 
 use crate::rows::SlotId;
 use crate::running::Running;
-use crate::step::Outstanding;
+use crate::step::Expected;
 use crate::{Event, Scheduler, SequenceEvent};
 
 impl Scheduler {
-    /// Ends the sequence that a reply to `outstanding` says has failed; `None` where it has ended already.
-    pub(crate) fn fail(&mut self, failure: &RowFailure, outstanding: &Outstanding) -> Option<Event> {
-        let slot = SlotId(failure.slot);
-        let admission = outstanding.admission(slot);
-        self.rows.get_mut(slot).filter(|running| Some(running.admission) == admission)?;
-        let sequence = match failure.kind() {
-            Kind::NothingAllowed => self.release(slot)?,
-            Kind::NotFinite | Kind::Unspecified => {
+    /// Ends the sequence whose row has failed; `None` where it has ended already.
+    pub(crate) fn fail(&mut self, failure: RowFailure, expected: &Expected) -> Option<Event> {
+        let slot = expected.slot;
+        self.rows.admitted(slot, expected.admission)?;
+        let sequence = match failure {
+            RowFailure::NothingAllowed => self.release(slot)?,
+            RowFailure::NotFinite | RowFailure::Unspecified => {
                 let running = self.rows.remove(slot)?;
                 self.pool.forget(&running.table);
                 let sequence = self.give_back(slot, running);
@@ -29,7 +27,7 @@ impl Scheduler {
                 sequence
             }
         };
-        Some(Event { id: sequence.id, kind: SequenceEvent::Failed(reason(failure.kind()).to_owned()) })
+        Some(Event { id: sequence.id, kind: SequenceEvent::Failed(reason(failure).to_owned()) })
     }
 
     /// Puts sequences that hold forgotten blocks and have read nothing yet back to the front of the queue.
@@ -46,10 +44,10 @@ impl Scheduler {
 }
 
 /// What the client is told.
-fn reason(kind: Kind) -> &'static str {
-    match kind {
-        Kind::NothingAllowed => "no token is allowed here",
-        Kind::NotFinite | Kind::Unspecified => {
+fn reason(failure: RowFailure) -> &'static str {
+    match failure {
+        RowFailure::NothingAllowed => "no token is allowed here",
+        RowFailure::NotFinite | RowFailure::Unspecified => {
             "the model's numbers for this sequence are not finite; other sequences are not affected"
         }
     }

@@ -2,7 +2,7 @@
 //! `fail_all`.
 //!
 //! It owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave at every
-//! step; one step mixes prompt chunks and decode rows. `schedule` books what a step will write before its reply is
+//! step; one step mixes rows that read prompts and rows that make tokens. `schedule` books what a step will write before its reply is
 //! there, so it may be called again while steps are under way; `apply` takes the replies in order. Whatever a reply
 //! says about a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no socket, no
 //! lock and nothing async here: the manifest has no crate for any of them.
@@ -33,11 +33,12 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod wants;
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use proto::StepReply;
+use proto::{RowReply, StepReply};
 
 pub use event::{Event, SequenceEvent};
 pub use prompt::{PrefixScope, Prompt, ScopeParts};
@@ -45,13 +46,14 @@ pub use sequence::{SequenceId, SequenceSpec};
 pub use step::{Phase, ReplyMismatch, Step};
 pub use stopping::TokenFinish;
 pub use tenant::Tenant;
+pub use wants::{PromptReport, PromptWants};
 
 use kv_pool::KvPool;
 use queue::Queue;
 use rows::{Rows, SlotId};
 use running::Running;
 use sequence::Sequence;
-use step::Outstanding;
+use step::{Expected, Outstanding};
 
 /// What the shards offer and the user allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,30 +192,34 @@ impl Scheduler {
         let outstanding = self.outstanding.front().ok_or(ReplyMismatch::NoStep)?;
         outstanding.check(&reply)?;
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
-        let mut events = Vec::with_capacity(reply.tokens.len());
-        events.extend(reply.failures.iter().filter_map(|failure| self.fail(failure, &outstanding)));
-        for (expected, reported) in outstanding.prompt_logprobs.iter().zip(reply.prompt_logprobs) {
-            let running = self.rows.get_mut(expected.slot).filter(|running| running.admission == expected.admission);
-            let Some(running) = running else { continue };
-            let report = running.sequence.unreported(expected.position, reported);
-            if !report.logprobs.is_empty() {
-                events.push(Event { id: running.sequence.id, kind: SequenceEvent::PromptLogprobs(report) });
-            }
+        let mut events = Vec::with_capacity(reply.rows.len());
+        // Whoever fails takes its blocks out of the prefix cache before others put theirs into it.
+        for (expected, reply) in outstanding.rows.iter().zip(&reply.rows) {
+            events.extend(reply.failure.and_then(|_| self.fail(reply.failure(), expected)));
         }
-        for (expected, token) in outstanding.tokens().zip(reply.tokens) {
-            let running = self.rows.get_mut(expected.slot).filter(|running| running.admission == expected.admission);
-            let Some(running) = running else { continue };
-            let id = running.sequence.id;
-            running.sequence.push_token(token.token_id);
-            let finish = stopping::after_token(&running.sequence, token.token_id, &self.limits.eos_token_ids);
-            if finish.is_some() {
-                self.release(expected.slot);
-            } else {
-                running.cache(&mut self.pool);
-            }
-            events.push(Event { id, kind: SequenceEvent::Token { token, finish } });
+        for (expected, reply) in outstanding.rows.iter().zip(reply.rows) {
+            self.take(expected, reply, &mut events);
         }
         Ok(events)
+    }
+
+    /// Takes what a row was answered. Nothing is taken for a sequence that has ended.
+    fn take(&mut self, expected: &Expected, mut reply: RowReply, events: &mut Vec<Event>) {
+        let Some(running) = self.rows.admitted(expected.slot, expected.admission) else { return };
+        let id = running.sequence.id;
+        let report = expected.report.as_ref().map(|expected| running.sequence.report(expected, &mut reply));
+        if let Some(report) = report.filter(|report| !report.is_empty()) {
+            events.push(Event { id, kind: SequenceEvent::Prompt(report) });
+        }
+        let Some(token) = reply.token else { return };
+        running.sequence.push_token(token.token_id);
+        let finish = stopping::after_token(&running.sequence, token.token_id, &self.limits.eos_token_ids);
+        if finish.is_some() {
+            self.release(expected.slot);
+        } else {
+            running.cache(&mut self.pool);
+        }
+        events.push(Event { id, kind: SequenceEvent::Token { token, finish } });
     }
 
     /// Ends every sequence, waiting or running, with one failure event each.

@@ -4,7 +4,7 @@
 //! with the shards.
 
 use crate::SequenceId;
-use crate::running::Running;
+use crate::running::{Admission, Running};
 
 /// A place in the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,6 +73,11 @@ impl Rows {
 
     pub(crate) fn get_mut(&mut self, slot: SlotId) -> Option<&mut Running> {
         self.by_slot[slot.0 as usize].as_mut()
+    }
+
+    /// The sequence that was admitted to a slot, unless it has left it since.
+    pub(crate) fn admitted(&mut self, slot: SlotId, admission: Admission) -> Option<&mut Running> {
+        self.get_mut(slot).filter(|running| running.admission == admission)
     }
 
     /// Running sequences in the order of admission.

@@ -10,12 +10,13 @@
 
 use std::ops::Range;
 
-use proto::{DecodeRow, PromptChunk, SamplingParams};
+use proto::{Opening, Row, Sample};
 
 use crate::kv_pool::{BlockTable, KvPool};
 use crate::rows::SlotId;
 use crate::sequence::Sequence;
-use crate::step::{Expected, ExpectedLogprobs, Step};
+use crate::step::{Expected, Step};
+use crate::wants::PromptWants;
 
 /// Counts admissions: a sequence that was preempted and comes back is not the one whose tokens are under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,8 @@ pub(crate) struct Running {
     num_written: u32,
     /// Tokens that it has made once the steps scheduled so far are done.
     num_scheduled_tokens: u32,
-    reports_prompt_logprobs: bool,
+    /// What its rows report of the prompt.
+    wants: PromptWants,
     /// The shards know of it.
     is_open: bool,
 }
@@ -42,7 +44,7 @@ impl Running {
         Self {
             num_to_read: sequence.num_tokens(),
             num_scheduled_tokens: sequence.num_new_tokens(),
-            reports_prompt_logprobs: sequence.wants_prompt_logprobs(),
+            wants: sequence.wants(),
             is_open: false,
             sequence,
             admission,
@@ -80,14 +82,18 @@ impl Running {
         pool.cache(&mut self.table, &self.sequence.tokens, num_known);
     }
 
-    /// Adds its row to a step, with the block that it needs now.
+    /// Adds the row that makes its next token to a step, with the block that it needs now.
     pub(crate) fn decode(&mut self, slot: SlotId, new_block: Option<u32>, step: &mut Step) {
-        let new_blocks = new_block.into_iter().collect();
-        let allowed_tokens = self.sequence.mask().cloned();
-        step.rows.push(DecodeRow { slot: slot.0, position: self.num_written, new_blocks, allowed_tokens });
-        step.outstanding.row_tokens.push(Expected { slot, admission: self.admission });
+        let row = Row {
+            slot: slot.0,
+            position: self.num_written,
+            new_blocks: new_block.into_iter().collect(),
+            token: Some(self.sample()),
+            ..Row::default()
+        };
         self.num_written += 1;
         self.num_scheduled_tokens += 1;
+        step.push(row, Expected { slot, admission: self.admission, wants_token: true, report: None });
     }
 
     /// Plans to read some more tokens in this step, and answers where they begin.
@@ -98,42 +104,30 @@ impl Running {
         start
     }
 
-    /// Adds what was planned from `start` on to a step.
+    /// Adds the row that reads what was planned from `start` on to a step.
     pub(crate) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
-        let is_first = !std::mem::replace(&mut self.is_open, true);
         let ids = |range: Range<u32>| self.sequence.tokens.range(range).into_owned();
-        let mut chunk = PromptChunk {
-            slot: slot.0,
-            position: start,
-            token_ids: ids(start..self.num_written),
-            samples_token: self.num_written == self.num_to_read,
-            ..PromptChunk::default()
-        };
-        if is_first {
-            let wants_prompt_logprobs = self.reports_prompt_logprobs;
-            chunk.sampling = Some(SamplingParams { wants_prompt_logprobs, ..self.sequence.sampling.clone() });
-            chunk.new_blocks = self.table.blocks().iter().map(|block| block.0).collect();
-            chunk.cached_token_ids = ids(0..start);
-            chunk.num_generated_tokens = self.num_scheduled_tokens;
+        let mut row = Row { slot: slot.0, position: start, token_ids: ids(start..self.num_written), ..Row::default() };
+        if !self.is_open {
+            row.new_blocks = self.table.blocks().iter().map(|block| block.0).collect();
+            row.opening = Some(Opening {
+                sampling: Some(self.sequence.sampling.clone()),
+                cached_token_ids: ids(0..start),
+                num_generated_tokens: self.num_scheduled_tokens,
+            });
         }
-        if chunk.samples_token {
-            chunk.allowed_tokens = self.sequence.mask().cloned();
-        }
-        let admission = self.admission;
-        if self.reports_prompt_logprobs {
-            let end = (self.num_written + 1).min(self.num_to_read);
-            chunk.next_token_id = ids(self.num_written..end).first().copied();
-            // The first token of a later chunk is reported with the chunk before.
-            let position = if is_first { start } else { start + 1 };
-            let has_top_tokens = self.sequence.sampling.prompt_top_n_tokens > 0;
-            let num_tokens = end - position;
-            let expected = ExpectedLogprobs { slot, admission, position, num_tokens, has_top_tokens };
-            step.outstanding.prompt_logprobs.push(expected);
-        }
-        if chunk.samples_token {
+        let next = self.num_written..self.num_to_read.min(self.num_written + 1);
+        let report = self.wants.ask(&mut row, ids(next).first().copied());
+        let wants_token = self.num_written == self.num_to_read;
+        if wants_token {
+            row.token = Some(self.sample());
             self.num_scheduled_tokens += 1;
-            step.outstanding.chunk_tokens.push(Expected { slot, admission });
         }
-        step.chunks.push(chunk);
+        self.is_open = true;
+        step.push(row, Expected { slot, admission: self.admission, wants_token, report });
+    }
+
+    fn sample(&self) -> Sample {
+        Sample { allowed_tokens: self.sequence.mask().cloned() }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use proto::{PromptLogprobs, SamplingParams};
+use proto::{RowReply, SamplingParams};
 
 use crate::tokens::Tokens;
-use crate::{PrefixScope, Prompt, Tenant};
+use crate::wants::ExpectedReport;
+use crate::{PrefixScope, Prompt, PromptReport, PromptWants, Tenant};
 
 /// Names a sequence; larger is younger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +19,8 @@ pub struct SequenceSpec {
     pub prompt: Prompt,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// What is reported of the prompt.
+    pub wants: PromptWants,
     /// Tokens to make at most, at least one.
     pub max_new_tokens: u32,
     /// It goes on behind an end-of-sequence token.
@@ -35,6 +38,7 @@ pub struct SequenceSpec {
 pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
     pub(crate) sampling: SamplingParams,
+    wants: PromptWants,
     pub(crate) max_new_tokens: u32,
     pub(crate) ignores_eos: bool,
     pub(crate) deadline: Option<Instant>,
@@ -49,8 +53,8 @@ pub(crate) struct Sequence {
     pub(crate) since: Instant,
     /// The prompt, and the tokens made whose replies have come.
     pub(crate) tokens: Tokens,
-    /// Prompt tokens whose log-probabilities have been reported.
-    num_prompt_logprobs: u32,
+    /// Prompt tokens that have been reported, and the first, of which there is nothing to report.
+    num_reported: u32,
     /// It has run before.
     pub(crate) was_admitted: bool,
     /// Younger sequences that were admitted while there was no room for this one.
@@ -62,11 +66,12 @@ pub(crate) struct Sequence {
 impl Sequence {
     /// A sequence that nothing has happened to.
     pub(crate) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
-        let SequenceSpec { prompt, sampling, max_new_tokens, ignores_eos, deadline, is_masked, tenant } = spec;
+        let SequenceSpec { prompt, sampling, wants, max_new_tokens, ignores_eos, deadline, is_masked, tenant } = spec;
         let Prompt { token_ids, scope } = prompt;
         Self {
             id,
             sampling,
+            wants,
             max_new_tokens,
             ignores_eos,
             deadline,
@@ -77,7 +82,7 @@ impl Sequence {
             mask: None,
             since,
             tokens: Tokens::new(token_ids),
-            num_prompt_logprobs: 0,
+            num_reported: 1,
             was_admitted: false,
             num_overtaken: 0,
             blocked_since: None,
@@ -124,25 +129,15 @@ impl Sequence {
         !self.is_masked || (self.mask.is_some() && num_scheduled == self.num_new_tokens())
     }
 
-    /// Whether log-probabilities of its prompt are still to come, so that all of it must be computed.
-    pub(crate) fn wants_prompt_logprobs(&self) -> bool {
-        self.sampling.wants_prompt_logprobs && self.num_prompt_logprobs < self.tokens.prompt_len()
+    /// What is still to be reported of its prompt.
+    pub(crate) fn wants(&self) -> PromptWants {
+        if self.num_reported < self.tokens.prompt_len() { self.wants } else { PromptWants::default() }
     }
 
-    /// Of a report on the tokens from `position` on, what it says of those of the prompt that were not reported before.
-    pub(crate) fn unreported(&mut self, position: u32, mut report: PromptLogprobs) -> PromptLogprobs {
-        let PromptLogprobs { logprobs, top_tokens, slot: _ } = &mut report;
-        let num_of_prompt = self.tokens.prompt_len().saturating_sub(position) as usize;
-        let num_known = self.num_prompt_logprobs.saturating_sub(position) as usize;
-        keep(logprobs, num_known, num_of_prompt);
-        keep(top_tokens, num_known, num_of_prompt);
-        self.num_prompt_logprobs += logprobs.len() as u32;
+    /// Takes the part of a reply on tokens of the prompt that were not reported before.
+    pub(crate) fn report(&mut self, expected: &ExpectedReport, reply: &mut RowReply) -> PromptReport {
+        let report = expected.take(reply, self.num_reported..self.tokens.prompt_len());
+        self.num_reported += report.logprobs.len() as u32;
         report
     }
-}
-
-/// Keeps what is between two places, as far as there is anything.
-fn keep<T>(values: &mut Vec<T>, from: usize, to: usize) {
-    values.truncate(to);
-    values.drain(..from.min(values.len()));
 }

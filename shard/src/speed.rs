@@ -13,7 +13,7 @@ use devices::Device;
 use kernels::arithmetic::multiply_adds_per_second;
 use kernels::linear::WeightType;
 use kernels::memory::read_bandwidth;
-use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup};
+use proto::{Opening, Release, Row, Sample, SamplingParams, Step, Warmup};
 
 use crate::args::{ModelArgs, Quantize, ShardArgs};
 use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
@@ -181,24 +181,26 @@ impl Sequences {
         }
     }
 
-    fn chunk(&self, slot: u32) -> PromptChunk {
+    /// A step that reads the prompt of one.
+    fn prefill(&self, slot: u32) -> Step {
         let first_block = slot * self.blocks_each;
-        PromptChunk {
+        let row = Row {
             slot,
             token_ids: (0..self.len).map(|position| 3 + (position * 7 + slot * 31) % 100).collect(),
             new_blocks: (first_block..first_block + self.blocks_each).collect(),
-            sampling: Some(SamplingParams::greedy()),
-            samples_token: true,
-            ..PromptChunk::default()
-        }
+            opening: Some(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() }),
+            token: Some(Sample::default()),
+            ..Row::default()
+        };
+        Step { rows: vec![row] }
     }
 
-    /// The next token of each.
-    fn decode(&mut self) -> Decode {
+    /// A step that makes the next token of each.
+    fn decode(&mut self) -> Step {
         let position = self.len;
         self.len += 1;
-        let row = |slot| DecodeRow { slot, position, ..DecodeRow::default() };
-        Decode { rows: (0..self.num_sequences).map(row).collect() }
+        let row = |slot| Row { slot, position, token: Some(Sample::default()), ..Row::default() };
+        Step { rows: (0..self.num_sequences).map(row).collect() }
     }
 
     fn release(&self) -> Release {
@@ -226,14 +228,13 @@ fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
 /// Bytes of the keys and values of a token.
 fn warm_up(engine: &mut Engine, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<f64, EngineError> {
     let reply = engine.warmup(warmup, progress)?;
-    Ok(reply.kv_cache_bytes as f64 / f64::from(reply.num_blocks * BLOCK_SIZE as u32))
+    Ok(reply.kv_cache_bytes as f64 / f64::from(reply.sizes.unwrap_or_default().num_blocks * BLOCK_SIZE as u32))
 }
 
 fn prefills(engine: &mut Engine, args: &SpeedArgs, sequences: &Sequences) -> Result<Vec<f64>, EngineError> {
     let mut seconds = Vec::new();
     for _ in 0..args.steps {
-        let prefill = Prefill { chunks: vec![sequences.chunk(0)], rows: Vec::new() };
-        seconds.push(seconds_of(engine, |engine| engine.prefill(&prefill))?);
+        seconds.push(seconds_of(engine, &sequences.prefill(0))?);
         engine.release(&Release { slots: vec![0] })?;
     }
     Ok(seconds)
@@ -241,23 +242,19 @@ fn prefills(engine: &mut Engine, args: &SpeedArgs, sequences: &Sequences) -> Res
 
 fn decodes(engine: &mut Engine, args: &SpeedArgs, mut sequences: Sequences) -> Result<Vec<f64>, EngineError> {
     for slot in 0..sequences.num_sequences {
-        engine.prefill(&Prefill { chunks: vec![sequences.chunk(slot)], rows: Vec::new() })?;
+        engine.step(&sequences.prefill(slot))?;
     }
     let mut seconds = Vec::new();
     for _ in 0..args.steps {
-        let decode = sequences.decode();
-        seconds.push(seconds_of(engine, |engine| engine.decode(&decode))?);
+        seconds.push(seconds_of(engine, &sequences.decode())?);
     }
     engine.release(&sequences.release())?;
     Ok(seconds)
 }
 
-fn seconds_of(
-    engine: &mut Engine,
-    step: impl FnOnce(&mut Engine) -> Result<StepReply, EngineError>,
-) -> Result<f64, EngineError> {
+fn seconds_of(engine: &mut Engine, step: &Step) -> Result<f64, EngineError> {
     let start = Instant::now();
-    step(engine)?;
+    engine.step(step)?;
     Ok(start.elapsed().as_secs_f64())
 }
 

@@ -13,8 +13,8 @@ use devices::Device;
 use endpoint::{Endpoint, Stream};
 use proto::shard_error::Kind;
 use proto::{
-    Command, Decode, DecodeRow, Fit, HEADER_BYTES, Hello, Info, Leave, PROTOCOL_VERSION, Prefill, PromptChunk, Release,
-    Reply, SampledToken, SamplingParams, ShardError, StepReply, Warmup, WarmupReply, command, frame, reply,
+    Command, Fit, HEADER_BYTES, Hello, Info, Leave, Opening, PROTOCOL_VERSION, Release, Reply, Row, RowReply, Sample,
+    SamplingParams, ShardError, Step, StepReply, Warmup, WarmupReply, command, frame, reply,
 };
 use shard::{KvCacheDtype, ModelArgs, ShardArgs, ShardRunError};
 
@@ -149,20 +149,25 @@ impl Client {
 }
 
 fn prompt(slot: u32, token_ids: &[u32]) -> command::Kind {
-    let chunk = PromptChunk {
+    let row = Row {
         slot,
-        position: 0,
         token_ids: token_ids.to_vec(),
         new_blocks: vec![slot],
-        sampling: Some(SamplingParams::greedy()),
-        samples_token: true,
-        ..PromptChunk::default()
+        opening: Some(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() }),
+        token: Some(Sample::default()),
+        ..Row::default()
     };
-    command::Kind::Prefill(Prefill { chunks: vec![chunk], rows: vec![] })
+    command::Kind::Step(Step { rows: vec![row] })
 }
 
 fn decode(slot: u32, position: u32) -> command::Kind {
-    command::Kind::Decode(Decode { rows: vec![DecodeRow { slot, position, new_blocks: vec![], allowed_tokens: None }] })
+    let row = Row { slot, position, token: Some(Sample::default()), ..Row::default() };
+    command::Kind::Step(Step { rows: vec![row] })
+}
+
+/// The token of a step's only row.
+fn token_id(reply: &StepReply) -> u32 {
+    reply.rows[0].token.as_ref().unwrap().token_id
 }
 
 #[test]
@@ -176,17 +181,17 @@ fn a_whole_conversation() {
     assert!(!info.eos_token_ids.is_empty());
     let Ok(reply::Kind::Fit(fit)) = client.call(command::Kind::Fit(Fit { wishes: None })) else { panic!("no limits") };
     let limits = client.warmup();
-    assert!(limits.num_slots > 1 && limits.num_blocks > 1);
-    assert_eq!((fit.num_slots, fit.num_blocks), (limits.num_slots, limits.num_blocks));
+    assert!(fit.num_slots > 1 && fit.num_blocks > 1);
+    assert_eq!(limits.sizes, Some(fit));
     assert!(limits.slowest_token_ns > 0);
     let first = client.step(prompt(0, &[5, 6, 7])).unwrap();
     let other = client.step(prompt(1, &[5, 6, 8])).unwrap();
-    assert_ne!(first.tokens[0].token_id, other.tokens[0].token_id);
+    assert_ne!(token_id(&first), token_id(&other));
     let second = client.step(decode(0, 3)).unwrap();
     assert!(matches!(client.call(command::Kind::Release(Release { slots: vec![0, 1] })), Ok(reply::Kind::Done(_))));
     // The same prompt and its first token make the same second token.
-    let again = client.step(prompt(3, &[5, 6, 7, first.tokens[0].token_id])).unwrap();
-    assert_eq!(again.tokens[0].token_id, second.tokens[0].token_id);
+    let again = client.step(prompt(3, &[5, 6, 7, token_id(&first)])).unwrap();
+    assert_eq!(token_id(&again), token_id(&second));
     client.leave();
     assert_eq!(shard.end(), Ok(()));
 }
@@ -273,8 +278,8 @@ fn the_demo_model_generates_on_the_cpu() {
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     let first = client.step(prompt(2, &[10, 11, 12])).unwrap();
-    assert!(first.tokens[0].logprob <= 0.0);
-    assert_eq!(first.tokens[0].slot, 2);
+    assert!(first.rows[0].token.as_ref().unwrap().logprob <= 0.0);
+    assert_eq!(first.rows[0].slot, 2);
     assert!(client.step(decode(2, 3)).is_ok());
     client.leave();
     assert_eq!(shard.end(), Ok(()));
@@ -287,12 +292,12 @@ fn free_address() -> Endpoint {
 }
 
 /// The tokens of a prompt and of what follows it.
-fn generate(shard: Shard) -> Vec<SampledToken> {
+fn generate(shard: Shard) -> Vec<RowReply> {
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
-    let mut tokens = client.step(prompt(0, &[10, 11, 12])).unwrap().tokens;
+    let mut tokens = client.step(prompt(0, &[10, 11, 12])).unwrap().rows;
     for position in 3..9 {
-        tokens.extend(client.step(decode(0, position)).unwrap().tokens);
+        tokens.extend(client.step(decode(0, position)).unwrap().rows);
     }
     client.leave();
     assert_eq!(shard.end(), Ok(()));

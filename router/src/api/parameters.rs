@@ -190,9 +190,9 @@ impl GenerateParameters {
         let names_sampling = do_sample || parameters.names_draw();
         let draw = parameters.into_draw();
         let is_greedy = !do_sample && choice(&draw) == choice(&SamplingParams::greedy());
-        let (top_n_tokens, wants_prompt_logprobs) = (top_n_tokens.unwrap_or(0), decoder_input_details);
         GenerationOptions {
-            sampling: SamplingParams { is_greedy, top_n_tokens, wants_prompt_logprobs, ..draw },
+            sampling: SamplingParams { is_greedy, top_n_tokens: top_n_tokens.unwrap_or(0), ..draw },
+            prompt_logprobs: decoder_input_details.then_some(0),
             has_seed: seed.is_some(),
             names_sampling,
             has_non_positive_top_k: top_k.is_some_and(|k| k <= 0),

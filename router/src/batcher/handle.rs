@@ -81,6 +81,6 @@ impl BatcherHandle {
 
 /// Admission, a failure, one event per token, and with prompt logprobs one per chunk, of which each has a token.
 fn most_events(spec: &SequenceSpec) -> usize {
-    let num_chunks = if spec.sampling.wants_prompt_logprobs { spec.prompt.token_ids.len() } else { 0 };
+    let num_chunks = if spec.wants.logprobs.is_some() { spec.prompt.token_ids.len() } else { 0 };
     2 + spec.max_new_tokens as usize + num_chunks
 }

@@ -74,7 +74,7 @@ impl Masks {
             }
             SequenceEvent::Token { finish: Some(_), .. }
             | SequenceEvent::Admitted { .. }
-            | SequenceEvent::PromptLogprobs(_)
+            | SequenceEvent::Prompt(_)
             | SequenceEvent::Failed(_)
             | SequenceEvent::TimedOut => None,
         });

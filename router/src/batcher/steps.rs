@@ -68,7 +68,7 @@ impl Steps {
         if num_admitted > 0 {
             self.metrics.batch_next_size.record(f64::from(num_admitted));
         }
-        if num_admitted > 0 && !step.rows.is_empty() {
+        if num_admitted > 0 && step.num_decoding() > 0 {
             self.metrics.batch_concat.increment(1);
         }
     }
@@ -76,7 +76,7 @@ impl Steps {
     /// Begins a step that is about to be sent. One that only releases slots has no reply to wait for.
     pub(super) fn begin(&mut self, step: &Step) {
         let num_tokens = step.num_tokens();
-        tracing::trace!(rows = step.rows.len(), chunks = step.chunks.len(), tokens = num_tokens, "step");
+        tracing::trace!(rows = step.rows.len(), decoding = step.num_decoding(), tokens = num_tokens, "step");
         if let Some(phase) = step.phase() {
             self.metrics.steps(phase).count.increment(1);
             self.under_way.push_back(Sent { phase, at: Instant::now() });

@@ -286,6 +286,7 @@ impl Generator {
         let spec = SequenceSpec {
             prompt: Prompt { token_ids: Arc::clone(prompt), scope },
             sampling,
+            wants: valid.wants,
             max_new_tokens: *max_new_tokens,
             ignores_eos: *ignores_eos,
             is_masked: grammar.is_some(),

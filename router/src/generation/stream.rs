@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use proto::{PromptLogprobs, SampledToken, TopTokens};
-use scheduler::{SequenceEvent, TokenFinish};
+use proto::{SampledToken, TopTokens};
+use scheduler::{PromptReport, PromptWants, SequenceEvent, TokenFinish};
 
 use super::timings::{Arrival, Timings};
 use super::{GenerationError, GenerationRequest};
@@ -122,7 +122,7 @@ pub(super) struct TokenStream {
     prompt: Arc<[u32]>,
     /// Of them the tokenizer put so many before the text.
     num_added: usize,
-    prompt_report: PromptLogprobs,
+    prompt_report: PromptReport,
     seed: Option<u64>,
     num_tokens: u32,
     waited: Duration,
@@ -144,6 +144,14 @@ impl Piece {
     fn num_bytes(&self) -> usize {
         let tokens = self.top_tokens.iter().chain([&self.token]);
         tokens.map(|token| 2 * (size_of::<Token>() + token.text.len())).sum()
+    }
+}
+
+/// The first token of a prompt, which has no log-probability. Nothing if nothing is to be reported.
+fn report_on_first_token(wants: PromptWants) -> PromptReport {
+    match wants.logprobs {
+        Some(_) => PromptReport { logprobs: vec![f32::NAN], top_tokens: vec![TopTokens::default()] },
+        None => PromptReport::default(),
     }
 }
 
@@ -196,7 +204,7 @@ impl TokenStream {
             answer: request.options.answer_form.clone().map(AnswerReader::new),
             prompt: Arc::clone(&valid.prompt),
             num_added,
-            prompt_report: PromptLogprobs::default(),
+            prompt_report: report_on_first_token(valid.wants),
             seed,
             num_tokens: 0,
             waited: Duration::ZERO,
@@ -214,10 +222,7 @@ impl TokenStream {
                     self.waited = waited;
                     self.num_cached_tokens = num_cached;
                 }
-                Some(SequenceEvent::PromptLogprobs(PromptLogprobs { logprobs, top_tokens, slot: _ })) => {
-                    self.prompt_report.logprobs.extend(logprobs);
-                    self.prompt_report.top_tokens.extend(top_tokens);
-                }
+                Some(SequenceEvent::Prompt(report)) => self.prompt_report.extend(report),
                 Some(SequenceEvent::Token { token, finish }) => break self.token(&token, finish),
                 Some(SequenceEvent::Failed(message)) => break Err(GenerationError::Failed(message)),
                 Some(SequenceEvent::TimedOut) => break Err(GenerationError::TimedOut),
@@ -365,16 +370,16 @@ impl TokenStream {
     /// texts of the tokens joined are that text.
     fn prompt_tokens(&self) -> Result<Vec<PromptToken>, TextError> {
         let num_left_out = if self.wants_deltas { self.num_added } else { 0 };
-        let PromptLogprobs { logprobs, top_tokens, slot: _ } = &self.prompt_report;
+        let report = &self.prompt_report;
         let mut detokenizer = Detokenizer::new(&self.tokenizer, &[])?;
-        let mut tokens = Vec::with_capacity(logprobs.len());
-        for (index, (&id, &logprob)) in self.prompt.iter().zip(logprobs).enumerate().skip(num_left_out) {
+        let mut tokens = Vec::with_capacity(report.logprobs.len());
+        for (index, (&id, &logprob)) in self.prompt.iter().zip(&report.logprobs).enumerate().skip(num_left_out) {
             let text = if self.wants_deltas {
                 detokenizer.push(&self.tokenizer, id)?
             } else {
                 self.tokenizer.detokenize(&[id])?
             };
-            let top_tokens = match top_tokens.get(index) {
+            let top_tokens = match report.top_tokens.get(index) {
                 Some(TopTokens { token_ids, logprobs }) => self.top_tokens(token_ids, logprobs)?,
                 None => Vec::new(),
             };

@@ -4,7 +4,7 @@
 
 use endpoint::Endpoint;
 use futures_util::future::try_join_all;
-use proto::{Fit, FitReply, HelloReply, ModelInfo, PROTOCOL_VERSION, Warmup, WarmupReply, command, reply};
+use proto::{Fit, HelloReply, ModelInfo, PROTOCOL_VERSION, StepSizes, Warmup, WarmupReply, command, reply};
 
 use super::connection::Connection;
 use super::error::unexpected;
@@ -67,7 +67,7 @@ impl ShardGroup {
         };
         let replies = self.call(command::Kind::Warmup(limits), "warm-up", deadline::SIGN_OF_LIFE).await?;
         let warmups = replies.into_iter().map(|(rank, kind)| match kind {
-            reply::Kind::Warmup(warmup) if limits_of(&warmup) == least => Ok(warmup),
+            reply::Kind::Warmup(warmup) if warmup.sizes == Some(least) => Ok(warmup),
             reply::Kind::Warmup(_) => Err(ShardClientError::Limits { rank }),
             other => Err(unexpected(rank, "warm-up", &other)),
         });
@@ -109,9 +109,9 @@ fn check_same_programs(warmups: &[WarmupReply]) -> Result<(), ShardClientError> 
 }
 
 /// What all ranks can do.
-fn least(fits: &[FitReply]) -> FitReply {
-    let least = |value: fn(&FitReply) -> u32| fits.iter().map(value).min().unwrap_or_default();
-    FitReply {
+fn least(fits: &[StepSizes]) -> StepSizes {
+    let least = |value: fn(&StepSizes) -> u32| fits.iter().map(value).min().unwrap_or_default();
+    StepSizes {
         num_slots: least(|fit| fit.num_slots),
         num_blocks: least(|fit| fit.num_blocks),
         max_total_tokens: least(|fit| fit.max_total_tokens),
@@ -119,16 +119,7 @@ fn least(fits: &[FitReply]) -> FitReply {
     }
 }
 
-fn limits_of(warmup: &WarmupReply) -> FitReply {
-    FitReply {
-        num_slots: warmup.num_slots,
-        num_blocks: warmup.num_blocks,
-        max_total_tokens: warmup.max_total_tokens,
-        max_batch_prefill_tokens: warmup.max_batch_prefill_tokens,
-    }
-}
-
-/// The limits, which are the same for all; the bytes and programs of all; the slowest.
+/// The sizes, which are the same for all; the bytes and programs of all; the slowest.
 fn together(warmups: &[WarmupReply]) -> WarmupReply {
     WarmupReply {
         kv_cache_bytes: warmups.iter().map(|warmup| warmup.kv_cache_bytes).sum(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use endpoint::Endpoint;
-use proto::{Warmup, command};
+use proto::{Opening, Row, Sample, Warmup, command};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
@@ -34,16 +34,10 @@ fn release(slot: u32) -> command::Kind {
 }
 
 fn open(slot: u32) -> command::Kind {
-    let chunk = proto::PromptChunk {
-        slot,
-        position: 0,
-        token_ids: vec![8, 9],
-        new_blocks: vec![0],
-        sampling: Some(proto::SamplingParams::greedy()),
-        samples_token: true,
-        ..proto::PromptChunk::default()
-    };
-    command::Kind::Prefill(proto::Prefill { chunks: vec![chunk], rows: vec![] })
+    let opening = Some(Opening { sampling: Some(proto::SamplingParams::greedy()), ..Opening::default() });
+    let (token_ids, new_blocks, token) = (vec![8, 9], vec![0], Some(Sample::default()));
+    let row = Row { slot, token_ids, new_blocks, opening, token, ..Row::default() };
+    command::Kind::Step(proto::Step { rows: vec![row] })
 }
 
 /// Sends a step and waits for it.
@@ -69,11 +63,11 @@ async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
     }
     let mut group = connect(&directory, 2).await.unwrap();
     assert_eq!(group.info().await.unwrap().block_size, 16);
-    assert_eq!(group.warmup(Warmup::default(), 16).await.unwrap().num_slots, 5, "the least of both");
+    assert_eq!(group.warmup(Warmup::default(), 16).await.unwrap().sizes.unwrap().num_slots, 5, "the least of both");
     let reply = step(&mut group, vec![open(3)]).await.unwrap();
-    assert_eq!((reply.tokens.len(), reply.tokens[0].slot), (1, 3));
+    assert_eq!((reply.rows.len(), reply.rows[0].slot), (1, 3));
     let reply = step(&mut group, vec![release(3), open(3)]).await.unwrap();
-    assert_eq!(reply.tokens.len(), 1);
+    assert_eq!(reply.rows.len(), 1);
     group.send(vec![release(3)], 0).await.unwrap();
     group.leave().await.unwrap();
     for stats in stats {
@@ -100,7 +94,7 @@ async fn a_shard_that_listens_on_tcp_gives_the_same_tokens() {
         let shard = FakeShard::default().listen(prefix, 0, 1);
         let endpoint = Endpoint::of_rank(prefix.to_str().unwrap(), 0).unwrap();
         let mut group = ShardGroup::connect(&[endpoint]).await.unwrap();
-        tokens.push(step(&mut group, vec![open(0)]).await.unwrap().tokens);
+        tokens.push(step(&mut group, vec![open(0)]).await.unwrap().rows);
         shard.abort();
         assert_eq!(group.failure().await.to_string(), "shard 0 closed the connection");
     }
@@ -149,7 +143,7 @@ async fn a_step_is_sent_before_the_last_one_is_answered() {
     for slot in [0, 1] {
         assert!(futures_util::FutureExt::now_or_never(group.next_step()).is_none());
         steps.add_permits(1);
-        assert_eq!(group.next_step().await.unwrap().tokens[0].slot, slot);
+        assert_eq!(group.next_step().await.unwrap().rows[0].slot, slot);
     }
     group.leave().await.unwrap();
 }

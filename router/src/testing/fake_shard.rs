@@ -12,9 +12,9 @@ use super::VOCAB_SIZE;
 use crate::socket::{Listener, Socket};
 use endpoint::Endpoint;
 use proto::{
-    Command, FitReply, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, PromptChunk, PromptLogprobs,
-    Reply, RowFailure, SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, TopTokens,
-    Warmup, WarmupReply, command, frame, reply, row_failure, shard_error,
+    Command, GivenTokens, HEADER_BYTES, HelloReply, ModelInfo, PROTOCOL_VERSION, Progress, Reply, RowFailure, RowReply,
+    SampledToken, SamplingDefaults, SamplingParams, ShardError, StepDone, StepReply, StepSizes, TopTokens, Warmup,
+    WarmupReply, command, frame, reply, shard_error,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -27,7 +27,7 @@ const FIRST_TEXT_TOKEN: u32 = 6;
 pub(crate) type NextToken = dyn Fn(&[u32], &SamplingParams) -> u32 + Send + Sync;
 
 /// Why a row cannot go on, from its tokens.
-pub(crate) type Fails = dyn Fn(&[u32]) -> Option<row_failure::Kind> + Send + Sync;
+pub(crate) type Fails = dyn Fn(&[u32]) -> Option<RowFailure> + Send + Sync;
 
 /// How the shard behaves.
 #[derive(Clone)]
@@ -152,19 +152,9 @@ impl FakeShard {
             command::Kind::Fit(fit) => reply::Kind::Fit(self.fit(&fit.wishes.unwrap())),
             command::Kind::Warmup(limits) => {
                 self.stats.num_warmups.fetch_add(1, Ordering::Relaxed);
-                let FitReply { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } = self.fit(&limits);
-                reply::Kind::Warmup(WarmupReply {
-                    num_slots,
-                    num_blocks,
-                    max_total_tokens,
-                    max_batch_prefill_tokens,
-                    ..WarmupReply::default()
-                })
+                reply::Kind::Warmup(WarmupReply { sizes: Some(self.fit(&limits)), ..WarmupReply::default() })
             }
-            command::Kind::Prefill(step) => return self.step(step, rows, rank).await,
-            command::Kind::Decode(proto::Decode { rows: decode }) => {
-                return self.step(proto::Prefill { chunks: vec![], rows: decode }, rows, rank).await;
-            }
+            command::Kind::Step(step) => return self.step(step, rows, rank).await,
             command::Kind::Release(proto::Release { slots }) => {
                 self.stats.num_released.fetch_add(slots.len() as u32, Ordering::Relaxed);
                 match slots.iter().find(|slot| rows.remove(slot).is_none()) {
@@ -179,8 +169,8 @@ impl FakeShard {
         })
     }
 
-    fn fit(&self, wishes: &Warmup) -> FitReply {
-        FitReply {
+    fn fit(&self, wishes: &Warmup) -> StepSizes {
+        StepSizes {
             num_slots: wishes.max_batch_size.unwrap_or(self.num_slots),
             num_blocks: wishes.max_batch_total_tokens.map_or(self.num_blocks, |tokens| tokens / BLOCK_SIZE),
             max_total_tokens: wishes.max_total_tokens.unwrap_or(self.max_total_tokens),
@@ -188,7 +178,7 @@ impl FakeShard {
         }
     }
 
-    async fn step(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>, rank: u32) -> Option<reply::Kind> {
+    async fn step(&self, step: proto::Step, rows: &mut BTreeMap<u32, Row>, rank: u32) -> Option<reply::Kind> {
         let number = self.stats.num_steps.fetch_add(1, Ordering::Relaxed) + 1;
         self.steps.acquire().await.unwrap().forget();
         if self.dies_at_step == Some(number) {
@@ -202,65 +192,49 @@ impl FakeShard {
         })
     }
 
-    fn compute(&self, step: proto::Prefill, rows: &mut BTreeMap<u32, Row>) -> Result<StepReply, String> {
-        let mut answer = StepReply { forward_ns: 1000, idle_ns: 2000, ..StepReply::default() };
-        for chunk in step.chunks {
-            self.read_chunk(chunk, rows, &mut answer)?;
+    fn compute(&self, step: proto::Step, rows: &mut BTreeMap<u32, Row>) -> Result<StepReply, String> {
+        let mut answers = Vec::new();
+        for row in step.rows {
+            answers.extend(self.run(row, rows)?);
         }
-        for decode in step.rows {
-            let row = rows.get_mut(&decode.slot).ok_or(format!("slot {} is not open", decode.slot))?;
-            row.advance(decode.position, 1, &decode.new_blocks)?;
-            self.sample(decode.slot, row, decode.allowed_tokens.as_deref(), &mut answer);
-        }
-        self.stats.max_rows.fetch_max(answer.tokens.len() as u32, Ordering::Relaxed);
-        Ok(answer)
+        let num_tokens = answers.iter().filter(|answer| answer.token.is_some()).count();
+        self.stats.max_rows.fetch_max(num_tokens as u32, Ordering::Relaxed);
+        Ok(StepReply { rows: answers, forward_ns: 1000, idle_ns: 2000, ..StepReply::default() })
     }
 
-    fn read_chunk(
-        &self,
-        chunk: PromptChunk,
-        rows: &mut BTreeMap<u32, Row>,
-        answer: &mut StepReply,
-    ) -> Result<(), String> {
-        let slot = chunk.slot;
-        let start = chunk.position + u32::from(chunk.sampling.is_none());
-        if let Some(sampling) = chunk.sampling {
+    /// `None` where the row wants nothing.
+    fn run(&self, step: proto::Row, rows: &mut BTreeMap<u32, Row>) -> Result<Option<RowReply>, String> {
+        let slot = step.slot;
+        let num_tokens = step.num_tokens() as u32;
+        if let Some(proto::Opening { sampling, cached_token_ids, .. }) = step.opening {
             self.stats.num_opened.fetch_add(1, Ordering::Relaxed);
-            let position = chunk.cached_token_ids.len() as u32;
+            let position = cached_token_ids.len() as u32;
             if position > 0 && !self.can_skip_prefix {
                 return Err(format!("slot {slot} skips {position} tokens"));
             }
-            let row = Row { tokens: chunk.cached_token_ids, position, num_blocks: 0, sampling };
+            let row = Row { tokens: cached_token_ids, position, num_blocks: 0, sampling: sampling.unwrap() };
             if slot >= self.num_slots || rows.insert(slot, row).is_some() {
                 return Err(format!("slot {slot} is open or does not exist"));
             }
         }
         let row = rows.get_mut(&slot).ok_or(format!("slot {slot} is not open"))?;
-        row.advance(chunk.position, chunk.token_ids.len() as u32, &chunk.new_blocks)?;
-        if row.sampling.wants_prompt_logprobs {
-            let positions = start..row.position + u32::from(chunk.next_token_id.is_some());
-            let logprobs = positions.clone().map(|at| if at == 0 { f32::NAN } else { -(at as f32) }).collect();
-            // The token at position p is likelier than all others where p is even.
-            let best = |at: u32, rank: u32| (at + rank * 10) % VOCAB_SIZE;
-            let top_n = row.sampling.prompt_top_n_tokens;
-            let top_tokens = |at: u32| TopTokens {
-                token_ids: (0..top_n).filter(|_| at > 0).map(|rank| best(at, rank)).collect(),
-                logprobs: (0..top_n).filter(|_| at > 0).map(|rank| -(rank as f32) / 2.0).collect(),
-            };
-            let top_tokens = positions.filter(|_| top_n > 0).map(top_tokens).collect();
-            answer.prompt_logprobs.push(PromptLogprobs { slot, logprobs, top_tokens });
+        row.advance(step.position, num_tokens, &step.new_blocks)?;
+        let mut answer = RowReply { slot, ..RowReply::default() };
+        answer.logprobs = step.logprobs.map(|wanted| {
+            let next = u32::from(wanted.next_token_id.is_some());
+            given_tokens(step.position + 1..row.position + next, wanted.top_n_tokens)
+        });
+        row.tokens.extend(step.token_ids);
+        if let Some(sample) = &step.token {
+            let failure = (self.fails)(&row.tokens);
+            answer.failure = failure.map(Into::into);
+            answer.token = Some(self.sample(row, sample.allowed_tokens.as_deref()));
         }
-        row.tokens.extend(chunk.token_ids);
-        if chunk.samples_token {
-            self.sample(slot, row, chunk.allowed_tokens.as_deref(), answer);
-        }
-        Ok(())
+        Ok((answer.token.is_some() || answer.logprobs.is_some()).then_some(answer))
     }
 
-    /// What the row would have, or the next token in the order of the ids that is allowed.
-    fn sample(&self, slot: u32, row: &mut Row, allowed: Option<&[u8]>, answer: &mut StepReply) {
-        let failure = (self.fails)(&row.tokens).map(|kind| RowFailure { slot, kind: kind.into() });
-        answer.failures.extend(failure);
+    /// The token that the row would have, or the next one in the order of the ids that is allowed.
+    fn sample(&self, row: &mut Row, allowed: Option<&[u8]>) -> SampledToken {
         let wished = (self.next_token)(&row.tokens, &row.sampling);
         let is_allowed = |id: &u32| allowed.is_none_or(|mask| mask[*id as usize / 8] >> (*id % 8) & 1 == 1);
         let token_id = (wished..VOCAB_SIZE).chain(0..wished).find(is_allowed).unwrap();
@@ -268,7 +242,20 @@ impl FakeShard {
         let logprob = -(token_id as f32) / 1000.0;
         let top_token_ids: Vec<u32> = (token_id..).take(row.sampling.top_n_tokens as usize).collect();
         let top_logprobs = top_token_ids.iter().map(|&id| -(id as f32) / 1000.0).collect();
-        answer.tokens.push(SampledToken { slot, token_id, logprob, top_token_ids, top_logprobs });
+        SampledToken { token_id, logprob, top_token_ids, top_logprobs }
+    }
+}
+
+/// Position p has the log-probability -p; the token there is likelier than all others where p is even.
+fn given_tokens(positions: std::ops::Range<u32>, top_n: u32) -> GivenTokens {
+    let best = |at: u32, rank: u32| (at + rank * 10) % VOCAB_SIZE;
+    let top_tokens = |at: u32| TopTokens {
+        token_ids: (0..top_n).map(|rank| best(at, rank)).collect(),
+        logprobs: (0..top_n).map(|rank| -(rank as f32) / 2.0).collect(),
+    };
+    GivenTokens {
+        logprobs: positions.clone().map(|at| -(at as f32)).collect(),
+        top_tokens: positions.filter(|_| top_n > 0).map(top_tokens).collect(),
     }
 }
 

@@ -9,6 +9,7 @@ mod tests;
 use std::sync::Arc;
 
 use proto::{MAX_HELD_BACK_TOKENS, MAX_PROMPT_TOP_N_TOKENS, SamplingError, SamplingParams};
+use scheduler::PromptWants;
 
 use crate::config::RequestLimits;
 use crate::grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarError};
@@ -35,6 +36,8 @@ pub(crate) enum PromptInput {
 pub(crate) struct GenerationOptions {
     /// As asked; the seed counts only with `has_seed`.
     pub(crate) sampling: SamplingParams,
+    /// The log-probabilities of the prompt's tokens are wanted, with so many of the best tokens in the place of each.
+    pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) has_seed: bool,
     /// The client named `do_sample` or any parameter of the choice, even with its neutral value.
     pub(crate) names_sampling: bool,
@@ -79,6 +82,7 @@ pub(crate) struct ValidRequest {
     /// At least one, at most `max_input_tokens`.
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) sampling: SamplingParams,
+    pub(crate) wants: PromptWants,
     pub(crate) has_seed: bool,
     /// At least one.
     pub(crate) max_new_tokens: u32,
@@ -201,7 +205,7 @@ impl Validator {
         let (given, limit) = (options.best_of.unwrap_or(1), self.limits.max_best_of);
         match delivery {
             Delivery::Stream if given != 1 => Err(ValidationError::BestOfStream),
-            Delivery::Stream if options.sampling.wants_prompt_logprobs => Err(ValidationError::PromptDetailsStream),
+            Delivery::Stream if options.prompt_logprobs.is_some() => Err(ValidationError::PromptDetailsStream),
             Delivery::Whole if limit == 1 && given > 1 => Err(ValidationError::BestOfDisabled),
             Delivery::Whole if given == 0 || given > limit => Err(ValidationError::BestOf { limit, given }),
             Delivery::Stream | Delivery::Whole => Ok(()),
@@ -235,6 +239,7 @@ impl Validator {
         Ok(ValidRequest {
             prompt,
             sampling: sampling(options, &self.limits),
+            wants: PromptWants { logprobs: options.prompt_logprobs },
             has_seed: options.has_seed,
             max_new_tokens,
             ignores_eos: options.ignores_eos,
@@ -305,7 +310,7 @@ fn check_parameters(options: &GenerationOptions, limits: &RequestLimits) -> Resu
     if given > limit {
         return Err(ValidationError::TopNTokens { limit, given });
     }
-    let given = options.sampling.prompt_top_n_tokens;
+    let given = options.prompt_logprobs.unwrap_or(0);
     if given > MAX_PROMPT_TOP_N_TOKENS {
         return Err(ValidationError::PromptTopNTokens { given });
     }

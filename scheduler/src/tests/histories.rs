@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proto::{Command, PromptLogprobs, SamplingParams, StepReply, command, frame};
+use proto::{Command, SamplingParams, StepReply, command, frame};
 
 use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
 use super::{EOS, limits, scope};
@@ -176,14 +176,15 @@ impl Simulation {
                 let scope = scope(u32::from(max_new_tokens % 3 == 0));
                 let prompt = Prompt { token_ids: prompt.token_ids(), scope };
                 let seed = if is_masked { MASKED } else { 0 };
-                let prompt_top_n_tokens = u32::from(wants_prompt_logprobs && max_new_tokens % 2 == 0);
-                let sampling =
-                    SamplingParams { wants_prompt_logprobs, prompt_top_n_tokens, seed, ..SamplingParams::greedy() };
+                let top_n_tokens = u32::from(max_new_tokens % 2 == 0);
+                let wants = PromptWants { logprobs: wants_prompt_logprobs.then_some(top_n_tokens) };
+                let sampling = SamplingParams { seed, ..SamplingParams::greedy() };
                 let deadline = seconds.map(|seconds| self.now + Duration::from_secs(seconds));
                 let tenant = Tenant::new(u32::from(max_new_tokens % 4 == 0));
                 self.submit(SequenceSpec {
                     prompt,
                     sampling,
+                    wants,
                     max_new_tokens,
                     ignores_eos,
                     deadline,
@@ -266,13 +267,12 @@ impl Simulation {
 
     /// A step fits in a frame, whatever one sequence needs beside.
     fn check_bytes(&self, step: &Step) {
-        let prefill = proto::Prefill { chunks: step.chunks.clone(), rows: step.rows.clone() };
+        let kind = Some(command::Kind::Step(proto::Step { rows: step.rows.clone() }));
         let mut bytes = Vec::new();
-        frame::encode(&Command { sequence_number: 1, kind: Some(command::Kind::Prefill(prefill)) }, &mut bytes)
-            .unwrap();
+        frame::encode(&Command { sequence_number: 1, kind }, &mut bytes).unwrap();
         let num_bytes = bytes.len();
-        let num_opened = step.chunks.iter().filter(|chunk| chunk.sampling.is_some()).count();
-        let most = self.limits.max_step_bytes + 40 * (step.rows.len() + step.chunks.len() + 1);
+        let num_opened = step.rows.iter().filter(|row| row.opening.is_some()).count();
+        let most = self.limits.max_step_bytes + 40 * (step.rows.len() + 1);
         assert!(num_bytes <= most || num_opened == 1, "{num_bytes} bytes of {num_opened} openings");
     }
 
@@ -303,14 +303,15 @@ impl Simulation {
                 assert!(num_cached < num_prompt_tokens);
                 self.num_cached += num_cached;
             }
-            SequenceEvent::PromptLogprobs(PromptLogprobs { logprobs, top_tokens, slot: _ }) => {
-                let asked = reader.spec.sampling.prompt_top_n_tokens > 0;
+            SequenceEvent::Prompt(PromptReport { logprobs, top_tokens }) => {
+                let asked = reader.spec.wants.logprobs.is_some_and(|top_n| top_n > 0);
                 assert_eq!(top_tokens.len(), if asked { logprobs.len() } else { 0 });
                 for (index, logprob) in logprobs.iter().enumerate() {
+                    // The first token has none.
+                    reader.num_prompt_logprobs += 1;
                     assert_eq!(*logprob, -(reader.num_prompt_logprobs as f32), "logprob of another position");
                     let tops = top_tokens.get(index).map(|top_tokens| top_tokens.token_ids[0] as usize);
                     assert_eq!(tops, asked.then_some(reader.num_prompt_logprobs), "top tokens of another position");
-                    reader.num_prompt_logprobs += 1;
                 }
             }
             SequenceEvent::Failed(_) => {}
@@ -330,7 +331,7 @@ impl Simulation {
                 assert_eq!(finish, expected_finish);
                 assert_eq!(
                     *num_prompt_logprobs,
-                    if spec.sampling.wants_prompt_logprobs { spec.prompt.token_ids.len() } else { 0 }
+                    if spec.wants.logprobs.is_some() { spec.prompt.token_ids.len() - 1 } else { 0 }
                 );
             }
         }

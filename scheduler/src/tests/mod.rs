@@ -8,7 +8,7 @@ mod tenants;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
 
-use proto::{PromptLogprobs, SampledToken, SamplingParams, StepReply, command};
+use proto::{GivenTokens, Row, RowReply, SampledToken, SamplingParams, StepReply, command};
 
 use crate::*;
 use shard_model::ShardModel;
@@ -48,6 +48,7 @@ fn spec(prompt_len: u32, max_new_tokens: u32) -> SequenceSpec {
     SequenceSpec {
         prompt: prompt_of((0..prompt_len).map(|i| 100 * prompt_len + i)),
         sampling: SamplingParams::greedy(),
+        wants: PromptWants::default(),
         max_new_tokens,
         ignores_eos: true,
         deadline: None,
@@ -87,8 +88,18 @@ impl Rig {
     }
 }
 
+/// The rows that read parts of prompts.
+fn chunks(step: &Step) -> Vec<&Row> {
+    step.rows.iter().filter(|row| !row.reads_sampled()).collect()
+}
+
 fn chunk_lens(step: &Step) -> Vec<usize> {
-    step.chunks.iter().map(|chunk| chunk.token_ids.len()).collect()
+    chunks(step).iter().map(|row| row.token_ids.len()).collect()
+}
+
+/// What the row that opens a sequence says of it.
+fn opening(row: &Row) -> &proto::Opening {
+    row.opening.as_ref().expect("the row opens a sequence")
 }
 
 fn num_tokens(events: &[Event]) -> usize {
@@ -96,14 +107,17 @@ fn num_tokens(events: &[Event]) -> usize {
 }
 
 #[test]
-fn rows_alone_are_a_decode_and_chunks_a_prefill() {
+fn steps_that_read_prompts_are_prefills_and_others_decodes() {
     let mut rig = Rig::new(limits(4, 100, 10));
     rig.submit(spec(5, 3));
-    let mut commands = || rig.next().0.into_commands();
-    assert!(matches!(commands()[..], [command::Kind::Prefill(_)]));
-    assert!(matches!(commands()[..], [command::Kind::Decode(_)]));
-    assert!(matches!(commands()[..], [command::Kind::Decode(_)]));
-    assert!(matches!(commands()[..], [command::Kind::Release(_)]));
+    for phase in [Phase::Prefill, Phase::Decode, Phase::Decode] {
+        let step = rig.next().0;
+        assert_eq!(step.phase(), Some(phase));
+        assert!(matches!(step.into_commands()[..], [command::Kind::Step(_)]));
+    }
+    let step = rig.next().0;
+    assert_eq!(step.phase(), None);
+    assert!(matches!(step.into_commands()[..], [command::Kind::Release(_)]));
 }
 
 #[test]
@@ -111,11 +125,11 @@ fn a_sequence_is_read_then_decoded_then_released() {
     let mut rig = Rig::new(limits(4, 100, 10));
     let id = rig.submit(spec(7, 3));
     let (step, events) = rig.next();
-    assert_eq!((chunk_lens(&step), step.rows.len(), num_tokens(&events)), (vec![7], 0, 1));
+    assert_eq!((chunk_lens(&step), step.num_decoding(), num_tokens(&events)), (vec![7], 0, 1));
     // Blocks come as they are needed: 7 tokens and the first one made fill two.
     assert_eq!((rig.usage().num_used_blocks, rig.usage().num_running), (2, 1));
     let (step, _) = rig.next();
-    assert_eq!((step.chunks.len(), step.rows[0].position, step.rows[0].new_blocks.len()), (0, 7, 0));
+    assert_eq!((step.num_decoding(), step.rows[0].position, step.rows[0].new_blocks.len()), (1, 7, 0));
     let (step, events) = rig.next();
     assert_eq!((step.rows[0].position, step.rows[0].new_blocks.len()), (8, 1));
     let SequenceEvent::Token { finish, .. } = &events[0].kind else { panic!("{events:?}") };
@@ -134,7 +148,7 @@ fn a_sequence_joins_while_others_decode() {
     rig.next();
     rig.submit(spec(3, 9));
     let (step, events) = rig.next();
-    assert_eq!((step.chunks.len(), step.rows.len(), num_tokens(&events)), (1, 1, 2));
+    assert_eq!((step.rows.len(), step.num_decoding(), num_tokens(&events)), (2, 1, 2));
 }
 
 #[test]
@@ -144,9 +158,9 @@ fn a_long_prompt_is_read_in_chunks_while_others_decode() {
     rig.next();
     rig.submit(spec(7, 1));
     let (step, _) = rig.next();
-    assert_eq!((chunk_lens(&step), step.rows.len(), step.chunks[0].samples_token), (vec![4], 1, false));
+    assert_eq!((chunk_lens(&step), step.num_decoding(), chunks(&step)[0].token.is_some()), (vec![4], 1, false));
     let (step, events) = rig.next();
-    assert_eq!((chunk_lens(&step), step.rows.len(), step.chunks[0].samples_token), (vec![3], 1, true));
+    assert_eq!((chunk_lens(&step), step.num_decoding(), chunks(&step)[0].token.is_some()), (vec![3], 1, true));
     assert_eq!(num_tokens(&events), 2);
 }
 
@@ -174,7 +188,7 @@ fn a_short_prompt_is_read_beside_two_long_ones() {
     let is_its_token = |event: &Event| event.id == short && matches!(event.kind, SequenceEvent::Token { .. });
     let steps: Vec<_> = (0..3).map(|_| rig.next()).collect();
     assert!(steps.iter().any(|(_, events)| events.iter().any(is_its_token)), "{steps:?}");
-    assert!(steps.iter().all(|(step, _)| step.chunks[0].token_ids.len() >= 4), "the first has half: {steps:?}");
+    assert!(steps.iter().all(|(step, _)| chunk_lens(step)[0] >= 4), "the first has half: {steps:?}");
 }
 
 #[test]
@@ -214,8 +228,7 @@ fn eos_ends_a_sequence_unless_the_length_does() {
         let spec = SequenceSpec { ignores_eos, ..spec(1, max_new_tokens) };
         scheduler.submit(spec, Instant::now()).unwrap();
         scheduler.schedule(Instant::now()).unwrap();
-        let eos = SampledToken { slot: 0, token_id: EOS, ..Default::default() };
-        let events = scheduler.apply(StepReply { tokens: vec![eos], ..Default::default() }).unwrap();
+        let events = scheduler.apply(reply([(0, EOS)])).unwrap();
         let SequenceEvent::Token { finish, .. } = &events[0].kind else { panic!("{events:?}") };
         assert_eq!(*finish, expected);
     }
@@ -242,7 +255,7 @@ fn whose_time_is_over_ends_wherever_it_is() {
         scheduler.submit(SequenceSpec { deadline, ..spec(3, 9) }, start).unwrap()
     };
     let (running, waiting, patient) = (submit(5), submit(4), submit(60));
-    assert_eq!(scheduler.schedule(at(1)).unwrap().chunks.len(), 1);
+    assert_eq!(scheduler.schedule(at(1)).unwrap().rows.len(), 1);
     let timed_out = |id| Event { id, kind: SequenceEvent::TimedOut };
     assert_eq!(scheduler.schedule(at(4)).unwrap().events, [timed_out(waiting)]);
     let step = scheduler.schedule(at(6)).unwrap();
@@ -278,12 +291,43 @@ fn a_reply_to_another_step_changes_nothing() {
     assert_eq!(scheduler.apply(StepReply::default()), Err(ReplyMismatch::NoStep));
     scheduler.submit(spec(3, 3), Instant::now()).unwrap();
     scheduler.schedule(Instant::now()).unwrap();
-    let token = |slot| SampledToken { slot, token_id: TOKEN, ..Default::default() };
-    let reply = |tokens| StepReply { tokens, ..Default::default() };
-    assert_eq!(scheduler.apply(reply(vec![])), Err(ReplyMismatch::NumTokens { expected: 1, got: 0 }));
-    assert_eq!(scheduler.apply(reply(vec![token(1)])), Err(ReplyMismatch::Slot { expected: 0, got: 1 }));
-    let mut with_logprobs = reply(vec![token(0)]);
-    with_logprobs.prompt_logprobs.push(PromptLogprobs::default());
-    assert!(matches!(scheduler.apply(with_logprobs), Err(ReplyMismatch::NumPromptLogprobs { expected: 0, got: 1 })));
-    assert_eq!(scheduler.apply(reply(vec![token(0)])).unwrap().len(), 1);
+    assert_eq!(scheduler.apply(reply([])), Err(ReplyMismatch::NumRows { expected: 1, got: 0 }));
+    assert_eq!(scheduler.apply(reply([(1, TOKEN)])), Err(ReplyMismatch::Slot { expected: 0, got: 1 }));
+    let mut wrong = |change: fn(&mut RowReply)| {
+        let mut reply = reply([(0, TOKEN)]);
+        change(&mut reply.rows[0]);
+        scheduler.apply(reply).unwrap_err()
+    };
+    assert_eq!(wrong(|row| row.token = None), ReplyMismatch::NoToken { slot: 0 });
+    let mismatch = ReplyMismatch::NumLogprobs { slot: 0, expected: 0, got: 1 };
+    assert_eq!(wrong(|row| row.logprobs = Some(GivenTokens { logprobs: vec![-1.0], top_tokens: vec![] })), mismatch);
+    assert_eq!(scheduler.apply(reply([(0, TOKEN)])).unwrap().len(), 1);
+}
+
+#[test]
+fn a_reply_with_other_logprobs_than_were_asked_for_changes_nothing() {
+    let mut rig = Rig::new(limits(2, 4, 10));
+    rig.submit(SequenceSpec { wants: PromptWants { logprobs: Some(1) }, ..spec(6, 3) });
+    let step = rig.scheduler.schedule(Instant::now()).unwrap();
+    let reply = rig.shard.run(&step);
+    let mut wrong = |change: fn(&mut GivenTokens)| {
+        let mut reply = reply.clone();
+        change(reply.rows[0].logprobs.as_mut().unwrap());
+        rig.scheduler.apply(reply).unwrap_err()
+    };
+    let mismatch = ReplyMismatch::NumLogprobs { slot: 0, expected: 4, got: 3 };
+    assert_eq!(wrong(|given| _ = given.logprobs.pop()), mismatch);
+    let mismatch = ReplyMismatch::NumTopTokens { slot: 0, expected: 4, got: 0 };
+    assert_eq!(wrong(|given| given.top_tokens.clear()), mismatch);
+    let mut unwanted = reply.clone();
+    unwanted.rows[0].token = Some(SampledToken::default());
+    assert_eq!(rig.scheduler.apply(unwanted), Err(ReplyMismatch::UnwantedToken { slot: 0 }));
+    assert_eq!(rig.scheduler.apply(reply).unwrap().len(), 1);
+}
+
+/// A reply with one token for each of these slots.
+fn reply(tokens: impl IntoIterator<Item = (u32, u32)>) -> StepReply {
+    let token = |token_id| Some(SampledToken { token_id, ..SampledToken::default() });
+    let row = |(slot, token_id)| RowReply { slot, token: token(token_id), ..RowReply::default() };
+    StepReply { rows: tokens.into_iter().map(row).collect(), ..StepReply::default() }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::{PromptLogprobs, RowFailure, SampledToken, StepReply, TopTokens, row_failure};
+use proto::{GivenTokens, Logprobs, RowFailure, RowReply, SampledToken, StepReply, TopTokens};
 
 use super::{BLOCK, EOS, TOKEN};
 use crate::{Limits, Step};
@@ -14,8 +14,6 @@ use crate::{Limits, Step};
 pub(super) struct Row {
     position: u32,
     blocks: Vec<u32>,
-    wants_prompt_logprobs: bool,
-    prompt_top_n_tokens: u32,
     num_generated: u32,
     /// `None` while the prompt is read.
     prompt_len: Option<u32>,
@@ -95,67 +93,72 @@ impl ShardModel {
         for slot in &step.releases {
             assert!(self.rows.remove(&slot.0).is_some(), "release of slot {} that is not open", slot.0);
         }
-        let mut reply = StepReply::default();
         let mut slots = BTreeSet::new();
-        let mut sampled = Vec::new();
         // All rows read before any row of the step has written: nothing may rely on the order inside of a step.
-        for chunk in &step.chunks {
-            assert!(slots.insert(chunk.slot), "slot {} twice in a step", chunk.slot);
-            if let Some(sampling) = &chunk.sampling {
-                let row = Row {
-                    position: chunk.cached_token_ids.len() as u32,
-                    blocks: Vec::new(),
-                    wants_prompt_logprobs: sampling.wants_prompt_logprobs,
-                    prompt_top_n_tokens: sampling.prompt_top_n_tokens,
-                    num_generated: chunk.num_generated_tokens,
-                    prompt_len: None,
-                    last_token: 0,
-                    is_masked: sampling.seed == MASKED,
-                };
-                assert!(self.limits.caches_prefixes || row.position == 0, "tokens are skipped that must be read");
-                assert!(!sampling.wants_prompt_logprobs || row.position == 0, "logprobs of tokens that are not read");
-                assert!(self.rows.insert(chunk.slot, row).is_none(), "slot {} opened twice", chunk.slot);
-                self.check_cached(&chunk.new_blocks, &chunk.cached_token_ids);
-            }
-            self.num_read += chunk.token_ids.len() as u64;
-        }
-        for chunk in &step.chunks {
-            self.write(chunk.slot, chunk.position, &chunk.token_ids, &chunk.new_blocks);
-            let row = self.rows.get_mut(&chunk.slot).unwrap();
-            if row.wants_prompt_logprobs {
-                let start = chunk.position + u32::from(chunk.sampling.is_none());
-                let positions = start..row.position + u32::from(chunk.next_token_id.is_some());
-                let top_tokens = |position| TopTokens { token_ids: vec![position], logprobs: vec![0.0] };
-                let has_top_tokens = row.prompt_top_n_tokens > 0;
-                let top_tokens = positions.clone().filter(|_| has_top_tokens).map(top_tokens).collect();
-                let logprobs = positions.map(|position| -(position as f32)).collect();
-                reply.prompt_logprobs.push(PromptLogprobs { slot: chunk.slot, logprobs, top_tokens });
-            }
-            if chunk.samples_token {
-                row.prompt_len = Some(row.position - row.num_generated);
-                row.check_mask(chunk.allowed_tokens.as_ref());
-                sampled.push(chunk.slot);
-            }
-        }
         for row in &step.rows {
             assert!(slots.insert(row.slot), "slot {} twice in a step", row.slot);
-            let last_token = self.rows[&row.slot].last_token;
-            assert!(self.rows[&row.slot].prompt_len.is_some(), "slot {} decodes before its prompt is read", row.slot);
-            self.write(row.slot, row.position, &[last_token], &row.new_blocks);
-            self.rows[&row.slot].check_mask(row.allowed_tokens.as_ref());
-            sampled.push(row.slot);
+            self.open(row);
+            self.num_read += row.token_ids.len() as u64;
         }
-        for slot in sampled {
-            let token_id = self.sample(slot).unwrap_or_else(|| {
-                reply.failures.push(RowFailure { slot, kind: row_failure::Kind::NotFinite.into() });
-                0
-            });
-            reply.tokens.push(SampledToken { slot, token_id, ..Default::default() });
+        for row in &step.rows {
+            let tokens = if row.reads_sampled() {
+                let open = &self.rows[&row.slot];
+                assert!(open.prompt_len.is_some(), "slot {} decodes before its prompt is read", row.slot);
+                vec![open.last_token]
+            } else {
+                row.token_ids.clone()
+            };
+            self.write(row.slot, row.position, &tokens, &row.new_blocks);
+            let open = self.rows.get_mut(&row.slot).unwrap();
+            if let Some(sample) = &row.token {
+                open.prompt_len.get_or_insert(open.position - open.num_generated);
+                open.check_mask(sample.allowed_tokens.as_ref());
+            }
         }
-        let prompt_tokens: usize = step.chunks.iter().map(|chunk| chunk.token_ids.len()).sum();
+        let rows = step.rows.iter().filter_map(|row| self.answer(row)).collect();
+        let prompt_tokens: usize = step.rows.iter().map(|row| row.token_ids.len()).sum();
         assert!(prompt_tokens <= self.limits.max_batch_prefill_tokens as usize, "prefill budget passed");
         assert!(slots.len() <= self.limits.max_batch_size as usize, "batch size passed");
-        reply
+        StepReply { rows, ..StepReply::default() }
+    }
+
+    fn open(&mut self, row: &proto::Row) {
+        let Some(opening) = &row.opening else { return };
+        let sampling = opening.sampling.as_ref().expect("a row is opened with its parameters");
+        let open = Row {
+            position: opening.cached_token_ids.len() as u32,
+            blocks: Vec::new(),
+            num_generated: opening.num_generated_tokens,
+            prompt_len: None,
+            last_token: 0,
+            is_masked: sampling.seed == MASKED,
+        };
+        assert!(self.limits.caches_prefixes || open.position == 0, "tokens are skipped that must be read");
+        assert!(row.logprobs.is_none() || open.position == 0, "logprobs of tokens that are not read");
+        assert!(self.rows.insert(row.slot, open).is_none(), "slot {} opened twice", row.slot);
+        self.check_cached(&row.new_blocks, &opening.cached_token_ids);
+    }
+
+    /// `None` where the row wants nothing.
+    fn answer(&mut self, row: &proto::Row) -> Option<RowReply> {
+        let slot = row.slot;
+        let logprobs = row.logprobs.as_ref().map(|wanted| self.given_tokens(row, wanted));
+        if row.token.is_none() {
+            return logprobs.map(|logprobs| RowReply { slot, logprobs: Some(logprobs), ..RowReply::default() });
+        }
+        let token = self.sample(slot).map(|token_id| SampledToken { token_id, ..SampledToken::default() });
+        let failure = token.is_none().then_some(RowFailure::NotFinite.into());
+        Some(RowReply { slot, failure, token, logprobs })
+    }
+
+    /// Each position as its log-probability, and as the best token.
+    fn given_tokens(&self, row: &proto::Row, wanted: &Logprobs) -> GivenTokens {
+        let positions = row.position + 1..self.rows[&row.slot].position + u32::from(wanted.next_token_id.is_some());
+        let top_tokens = |position| TopTokens { token_ids: vec![position], logprobs: vec![0.0] };
+        GivenTokens {
+            top_tokens: positions.clone().filter(|_| wanted.top_n_tokens > 0).map(top_tokens).collect(),
+            logprobs: positions.map(|position| -(position as f32)).collect(),
+        }
     }
 
     /// Spoils the last entry of an open row.

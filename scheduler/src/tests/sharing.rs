@@ -1,9 +1,8 @@
 //! Blocks that several sequences have, blocks that nobody has any more, and sequences that must give theirs up.
 
 use proto::RowFailure;
-use proto::row_failure::Kind;
 
-use super::{BLOCK, Rig, SequenceSpec, chunk_lens, limits, num_tokens, prompt_of, spec};
+use super::{BLOCK, Rig, SequenceSpec, chunk_lens, chunks, limits, num_tokens, opening, prompt_of, spec};
 use crate::*;
 
 /// `len` tokens that begin like all others, then some of one's own.
@@ -26,7 +25,8 @@ fn a_prompt_seen_before_is_not_read_again() {
     assert_eq!(rig.shard.num_read, 21);
     rig.submit(prompt(20, &[600, 601]));
     let (step, events) = rig.next();
-    assert_eq!((chunk_lens(&step), step.chunks[0].position, step.chunks[0].cached_token_ids.len()), (vec![2], 20, 20));
+    let row = chunks(&step)[0];
+    assert_eq!((chunk_lens(&step), row.position, opening(row).cached_token_ids.len()), (vec![2], 20, 20));
     let SequenceEvent::Admitted { num_prompt_tokens: 22, num_cached: 20, .. } = events[0].kind else {
         panic!("{events:?}")
     };
@@ -75,7 +75,7 @@ fn twins_wait_for_the_end_of_the_step_and_share() {
     let (step, _) = rig.next();
     assert_eq!((chunk_lens(&step), rig.usage().num_waiting), (vec![21], 2));
     let (step, events) = rig.next();
-    assert_eq!((chunk_lens(&step), step.rows.len(), num_tokens(&events)), (vec![1, 1], 1, 3));
+    assert_eq!((chunk_lens(&step), step.num_decoding(), num_tokens(&events)), (vec![1, 1], 1, 3));
     // Five blocks in common, and one each.
     assert_eq!(rig.usage().num_used_blocks, 8);
     drain(&mut rig);
@@ -84,14 +84,12 @@ fn twins_wait_for_the_end_of_the_step_and_share() {
 #[test]
 fn who_wants_logprobs_of_its_prompt_reads_all_of_it() {
     let mut rig = Rig::new(limits(4, 100, 50));
-    let wants_prompt_logprobs = true;
     for _ in 0..2 {
-        let sampling = proto::SamplingParams { wants_prompt_logprobs, ..proto::SamplingParams::greedy() };
-        rig.submit(SequenceSpec { sampling, ..prompt(20, &[]) });
+        rig.submit(SequenceSpec { wants: PromptWants { logprobs: Some(0) }, ..prompt(20, &[]) });
         let (step, events) = rig.next();
-        assert_eq!((chunk_lens(&step), step.chunks[0].position), (vec![20], 0));
+        assert_eq!((chunk_lens(&step), chunks(&step)[0].position), (vec![20], 0));
         let is_logprobs =
-            |event: &Event| matches!(&event.kind, SequenceEvent::PromptLogprobs(l) if l.logprobs.len() == 20);
+            |event: &Event| matches!(&event.kind, SequenceEvent::Prompt(report) if report.logprobs.len() == 19);
         assert!(events.iter().any(is_logprobs));
     }
     drain(&mut rig);
@@ -114,11 +112,12 @@ fn without_a_cache_who_gives_way_reads_everything_again() {
     let mut again = Vec::new();
     while rig.usage().num_waiting + rig.usage().num_running > 0 {
         let (step, _) = rig.next();
-        again.extend(step.chunks.into_iter().filter(|chunk| chunk.num_generated_tokens > 0));
+        let opened = step.rows.into_iter().filter(|row| row.opening.is_some());
+        again.extend(opened.filter(|row| opening(row).num_generated_tokens > 0));
     }
-    let [chunk] = &again[..] else { panic!("{again:?}") };
-    assert_eq!((chunk.position, chunk.cached_token_ids.len()), (0, 0));
-    assert_eq!(chunk.token_ids.len(), 6 + chunk.num_generated_tokens as usize);
+    let [row] = &again[..] else { panic!("{again:?}") };
+    assert_eq!((row.position, opening(row).cached_token_ids.len()), (0, 0));
+    assert_eq!(row.token_ids.len(), 6 + opening(row).num_generated_tokens as usize);
 }
 
 #[test]
@@ -154,9 +153,9 @@ fn the_sequence_admitted_last_gives_way_and_comes_back() {
                 finished.extend(finish.map(|_| event.id));
             }
         }
-        let resumed = step.chunks.iter().find(|chunk| chunk.num_generated_tokens > 0);
-        if let Some(chunk) = resumed {
-            assert_eq!(chunk.num_generated_tokens, num_seen[1] - 1, "what it has made counts as generated");
+        let resumed = step.rows.iter().filter_map(|row| row.opening.as_ref());
+        if let Some(opening) = resumed.into_iter().find(|opening| opening.num_generated_tokens > 0) {
+            assert_eq!(opening.num_generated_tokens, num_seen[1] - 1, "what it has made counts as generated");
         }
     }
     assert_eq!((num_preempted, finished, num_seen), (1, vec![first, second], [20, 20]));
@@ -190,16 +189,24 @@ fn tokens_under_way_of_a_sequence_that_gave_way_are_dropped_and_made_again() {
 }
 
 /// Ends the sequence in slot 0 in the reply to the next step, for this reason.
-fn fail_first(rig: &mut Rig, kind: Kind) -> Vec<Event> {
+fn fail_first(rig: &mut Rig, failure: RowFailure) -> Vec<Event> {
     let step = rig.scheduler.schedule(Instant::now()).unwrap();
-    let reply = rig.shard.run(&step);
-    let failures = vec![RowFailure { slot: 0, kind: kind.into() }];
-    rig.scheduler.apply(StepReply { failures, ..reply }).unwrap()
+    let reply = failed(rig.shard.run(&step), failure);
+    rig.scheduler.apply(reply).unwrap()
+}
+
+/// The reply in which the row in slot 0 has failed.
+fn failed(mut reply: StepReply, failure: RowFailure) -> StepReply {
+    let row = reply.rows.iter_mut().find(|row| row.slot == 0).unwrap();
+    *row = RowReply { slot: 0, failure: Some(failure.into()), ..RowReply::default() };
+    reply
 }
 
 #[test]
 fn blocks_that_are_not_finite_are_read_anew() {
-    for (kind, num_cached) in [(Kind::NotFinite, 0), (Kind::Unspecified, 0), (Kind::NothingAllowed, 20)] {
+    for (kind, num_cached) in
+        [(RowFailure::NotFinite, 0), (RowFailure::Unspecified, 0), (RowFailure::NothingAllowed, 20)]
+    {
         let mut rig = Rig::new(limits(4, 100, 50));
         rig.submit(prompt(20, &[500]));
         drain(&mut rig);
@@ -226,7 +233,7 @@ fn who_shares_with_a_row_that_fails_goes_on() {
     rig.next();
     let second = rig.submit(SequenceSpec { max_new_tokens: 9, ..prompt(20, &[600]) });
     rig.next();
-    let events = fail_first(&mut rig, Kind::NotFinite);
+    let events = fail_first(&mut rig, RowFailure::NotFinite);
     let tokens = events.iter().filter(|event| matches!(event.kind, SequenceEvent::Token { .. }));
     assert_eq!(tokens.map(|event| event.id).collect::<Vec<_>>(), [second]);
     assert!(!rig.scheduler.cancel(first), "it has ended");
@@ -249,12 +256,12 @@ fn blocks_of_a_row_that_fails_are_not_opened_by_one_that_waited_for_its_mask() {
     let (_, events) = rig.next();
     let SequenceEvent::Admitted { num_cached, .. } = events[0].kind else { panic!("{events:?}") };
     assert_eq!((events[0].id, num_cached, rig.usage().num_running), (masked, 20, 2));
-    fail_first(&mut rig, Kind::NotFinite);
+    fail_first(&mut rig, RowFailure::NotFinite);
     assert_eq!((rig.usage().num_running, rig.usage().num_waiting), (0, 1));
     assert!(rig.scheduler.set_mask(masked, vec![255; 200]));
     let step = rig.scheduler.schedule(Instant::now()).unwrap();
-    let [chunk] = &step.chunks[..] else { panic!("{step:?}") };
-    assert_eq!((chunk.cached_token_ids.len(), chunk.token_ids.len()), (0, 21));
+    let [row] = &step.rows[..] else { panic!("{step:?}") };
+    assert_eq!((opening(row).cached_token_ids.len(), row.token_ids.len()), (0, 21));
 }
 
 /// With two steps under way the second one's reply comes when the sequence is gone, and its slot has another.
@@ -263,28 +270,13 @@ fn what_is_under_way_for_a_row_that_fails_is_dropped() {
     let mut rig = Rig::new(limits(1, 100, 50));
     rig.submit(spec(3, 9));
     let [first, second] = [(); 2].map(|()| rig.scheduler.schedule(Instant::now()).unwrap());
-    let mut replies = [&first, &second].map(|step| {
-        let failures = vec![RowFailure { slot: 0, kind: Kind::NotFinite.into() }];
-        StepReply { failures, ..rig.shard.run(step) }
-    });
+    let mut replies = [&first, &second].map(|step| failed(rig.shard.run(step), RowFailure::NotFinite));
     let next = rig.submit(spec(5, 2));
     assert_eq!(rig.scheduler.apply(std::mem::take(&mut replies[0])).unwrap().len(), 1);
     let third = rig.scheduler.schedule(Instant::now()).unwrap();
-    assert_eq!((third.releases.as_slice(), third.chunks.len()), ([SlotId(0)].as_slice(), 1));
+    assert_eq!((third.releases.as_slice(), third.rows.len()), ([SlotId(0)].as_slice(), 1));
     let reply = rig.shard.run(&third);
     assert_eq!(rig.scheduler.apply(std::mem::take(&mut replies[1])).unwrap(), []);
     let events = rig.scheduler.apply(reply).unwrap();
     assert_eq!((events.len(), events[0].id), (1, next));
-}
-
-#[test]
-fn a_failure_of_nobody_is_a_mismatch() {
-    let mut rig = Rig::new(limits(4, 100, 50));
-    rig.submit(spec(3, 9));
-    let step = rig.scheduler.schedule(Instant::now()).unwrap();
-    let reply = rig.shard.run(&step);
-    let failures = vec![RowFailure { slot: 1, kind: Kind::NotFinite.into() }];
-    let result = rig.scheduler.apply(StepReply { failures, ..reply.clone() });
-    assert_eq!(result, Err(ReplyMismatch::FailedSlot { got: 1 }));
-    assert_eq!(rig.scheduler.apply(reply).unwrap().len(), 1);
 }

@@ -59,7 +59,7 @@ fn another_scope_finds_nothing() {
         spec.prompt.scope = scope(number);
         rig.submit(spec);
         let (step, _) = rig.next();
-        let num_cached = step.chunks[0].cached_token_ids.len();
+        let num_cached = super::opening(&step.rows[0]).cached_token_ids.len();
         while rig.usage().num_running > 0 {
             rig.next();
         }

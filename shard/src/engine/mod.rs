@@ -1,8 +1,7 @@
-//! One model on one device: carries out prefill, decode and release, and keeps the books of who is in which slot.
+//! One model on one device: carries out steps and releases, and keeps the books of who is in which slot.
 //!
-//! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::prefill`], [`Engine::decode`], [`Engine::release`]. A command is checked as
-//! a whole before anything changes; then it becomes one [`Batch`] for the backend. A row whose numbers are not finite, or that may
-//! choose nothing, is a failure in the reply (`reply.rs`) and no error: the other rows of the step are as good as ever.
+//! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is checked as a whole before
+//! anything changes; then it becomes one batch for the backend, and what the rows want of it is answered (`wants`).
 //!
 //! **Invariant**: there is no policy here. The engine never chooses who runs, never ends a sequence, never waits.
 
@@ -10,9 +9,9 @@ mod check;
 mod error;
 pub(crate) mod limits;
 mod load;
-mod reply;
 #[cfg(test)]
 mod tests;
+mod wants;
 mod warmup;
 
 use std::sync::Arc;
@@ -20,15 +19,15 @@ use std::time::{Duration, Instant};
 
 pub(crate) use backend::Progress;
 use backend::{Backend, DevicePlace};
-use backend::{Batch, RowSampler, SAMPLED_TOKEN};
+use backend::{RowSampler, SAMPLED_TOKEN};
 use model::sampling::{self, Samplers, TokenMask};
-use proto::{Decode, DecodeRow, MAX_HELD_BACK_TOKENS, ModelInfo, Prefill, PromptChunk, Release, StepReply};
+use proto::{MAX_HELD_BACK_TOKENS, ModelInfo, Opening, Release, Row, Sample, Step, StepReply};
 
-use crate::kv_cache::{Phase, RowTable};
+use crate::kv_cache::RowTable;
 pub(crate) use check::check;
 pub(crate) use error::EngineError;
 pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};
-use reply::PromptReport;
+use wants::Asked;
 
 /// A loaded model.
 pub(crate) struct Engine {
@@ -51,16 +50,6 @@ pub(crate) struct Work {
     pub(crate) per_token: u64,
     /// For the logits of a row that samples, beside that.
     pub(crate) per_logits: u64,
-}
-
-/// A step on its way to the backend, and what its reply needs to know.
-#[derive(Default)]
-struct Step {
-    batch: Batch,
-    /// Slot of each sampled row.
-    sampled_slots: Vec<u32>,
-    /// Chunks whose prompt log-probabilities are asked for.
-    prompts: Vec<PromptReport>,
 }
 
 impl Engine {
@@ -93,57 +82,21 @@ impl Engine {
         self.rows.is_some()
     }
 
-    /// Reads prompt chunks, and makes a token for each of `rows` in the same step.
+    /// Reads the tokens of all rows and answers what they want.
     ///
     /// # Errors
     /// [`EngineError::Row`] when the command does not fit, without any change; others when the device failed.
-    pub(crate) fn prefill(&mut self, prefill: &Prefill) -> Result<StepReply, EngineError> {
-        let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
-        rows.check_prefill(prefill)?;
-        let num_eos_tokens = self.eos_token_ids.len();
-        let holds_back = |chunk: &PromptChunk| chunk.sampling.as_ref().is_some_and(|params| params.min_new_tokens > 0);
-        if num_eos_tokens > MAX_HELD_BACK_TOKENS && prefill.chunks.iter().any(holds_back) {
-            return Err(EngineError::EosTokens { num_eos_tokens });
-        }
-        let skips = |chunk: &&PromptChunk| !chunk.cached_token_ids.is_empty();
-        if let Some(chunk) = prefill.chunks.iter().find(skips).filter(|_| !self.info.can_skip_prefix) {
-            return Err(EngineError::SkippedPrefix { slot: chunk.slot, num_tokens: chunk.cached_token_ids.len() });
-        }
-        let mut step = Step::default();
-        for chunk in &prefill.chunks {
-            if let Some(params) = &chunk.sampling {
-                rows.open(
-                    chunk,
-                    RowSampler {
-                        params: Arc::new(params.clone()),
-                        graph: self.samplers.graph(params)?,
-                        eos_token_ids: Arc::clone(&self.eos_token_ids),
-                    },
-                );
+    pub(crate) fn step(&mut self, step: &Step) -> Result<StepReply, EngineError> {
+        self.rows.as_ref().ok_or(EngineError::NotWarm)?.check(step)?;
+        self.check_openings(step)?;
+        let mut asked = Asked::default();
+        for row in &step.rows {
+            if let Some(opening) = &row.opening {
+                self.open(row, opening, &mut asked)?;
             }
-            step.push_chunk(rows, chunk);
-            step.mask(chunk.allowed_tokens.as_deref(), (&mut self.samplers, rows))?;
+            self.push(row, &mut asked)?;
         }
-        for row in &prefill.rows {
-            step.push_decode_row(rows, row);
-            step.mask(row.allowed_tokens.as_deref(), (&mut self.samplers, rows))?;
-        }
-        self.execute(&step)
-    }
-
-    /// Makes one token for each row.
-    ///
-    /// # Errors
-    /// [`EngineError::Row`] when the command does not fit, without any change; others when the device failed.
-    pub(crate) fn decode(&mut self, decode: &Decode) -> Result<StepReply, EngineError> {
-        let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
-        rows.check_decode(&decode.rows)?;
-        let mut step = Step::default();
-        for row in &decode.rows {
-            step.push_decode_row(rows, row);
-            step.mask(row.allowed_tokens.as_deref(), (&mut self.samplers, rows))?;
-        }
-        self.execute(&step)
+        self.execute(asked)
     }
 
     /// Ends rows.
@@ -157,68 +110,63 @@ impl Engine {
         Ok(())
     }
 
-    fn execute(&mut self, step: &Step) -> Result<StepReply, EngineError> {
-        let compiled_before = self.backend.num_programs_compiled();
-        let start = Instant::now();
-        let output = self.backend.execute(&step.batch)?;
-        let end = Instant::now();
-        let idle_ns = self.idle_since.replace(end).map_or(0, |idle_since| nanoseconds(start - idle_since));
-        let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
-        Ok(StepReply { num_programs_compiled, idle_ns, forward_ns: nanoseconds(end - start), ..step.reply(output) })
-    }
-}
-
-impl Step {
-    fn push_chunk(&mut self, rows: &mut RowTable, chunk: &PromptChunk) {
-        let PromptChunk { slot, position, token_ids, new_blocks, sampling, samples_token, cached_token_ids, .. } =
-            chunk;
-        let row = rows.extend(*slot, token_ids.len(), new_blocks, *samples_token);
-        let tokens: Vec<i32> = token_ids.iter().map(|id| *id as i32).collect();
-        if sampling::looks_back(&row.sampler.params) {
-            self.batch.push_cached_tokens(*slot as usize, cached_token_ids);
-        }
-        let wants_logprobs = row.sampler.params.wants_prompt_logprobs;
-        let top_n = row.sampler.params.prompt_top_n_tokens;
-        let first_token = self.batch.token_ids.len();
-        let index = self.batch.push_row(*slot as usize, *position as usize, &tokens, &row.block_table);
-        if wants_logprobs {
-            let next = chunk.next_token_id.map(|id| id as i32);
-            let targets = tokens[1..].iter().copied().chain(next);
-            let num_targets = targets.clone().count();
-            targets.enumerate().for_each(|(i, token)| self.batch.push_target(first_token + i, token, top_n));
-            let is_first = sampling.is_some();
-            self.prompts.push(PromptReport { slot: *slot, is_first, num_targets, top_n: top_n as usize });
-        }
-        if let Phase::Decode { prompt_len } = row.phase {
-            self.push_sampled(*slot, index, prompt_len, &row.sampler);
-        }
-    }
-
-    fn push_decode_row(&mut self, rows: &mut RowTable, decode_row: &DecodeRow) {
-        let DecodeRow { slot, position, new_blocks, allowed_tokens: _ } = decode_row;
-        let row = rows.extend(*slot, 1, new_blocks, false);
-        let index = self.batch.push_row(*slot as usize, *position as usize, &[SAMPLED_TOKEN], &row.block_table);
-        if let Phase::Decode { prompt_len } = row.phase {
-            self.push_sampled(*slot, index, prompt_len, &row.sampler);
-        }
-    }
-
-    /// Lets the row that was pushed last choose among `allowed_tokens` only.
-    fn mask(
-        &mut self,
-        allowed_tokens: Option<&[u8]>,
-        (samplers, rows): (&mut Samplers, &RowTable),
-    ) -> Result<(), EngineError> {
-        if let (Some(bytes), Some(sampled)) = (allowed_tokens, self.batch.sampled.last()) {
-            let graph = samplers.masked_graph(&sampled.params)?;
-            self.batch.mask_sampled(TokenMask::new(bytes, rows.limits().vocab_size), graph);
+    /// Checks what rows that are opened ask of the model: `min_new_tokens` needs a place for each token that ends a sequence, and a
+    /// model with a state per slot reads every token.
+    fn check_openings(&self, step: &Step) -> Result<(), EngineError> {
+        let num_eos_tokens = self.eos_token_ids.len();
+        for (row, opening) in step.rows.iter().filter_map(|row| Some((row, row.opening.as_ref()?))) {
+            let holds_back = opening.sampling.as_ref().is_some_and(|params| params.min_new_tokens > 0);
+            if holds_back && num_eos_tokens > MAX_HELD_BACK_TOKENS {
+                return Err(EngineError::EosTokens { num_eos_tokens });
+            }
+            let num_tokens = opening.cached_token_ids.len();
+            if num_tokens > 0 && !self.info.can_skip_prefix {
+                return Err(EngineError::SkippedPrefix { slot: row.slot, num_tokens });
+            }
         }
         Ok(())
     }
 
-    fn push_sampled(&mut self, slot: u32, row: usize, prompt_len: usize, sampler: &RowSampler) {
-        self.batch.push_sampled(row, prompt_len, sampler);
-        self.sampled_slots.push(slot);
+    /// Puts a row into its slot.
+    fn open(&mut self, row: &Row, opening: &Opening, asked: &mut Asked) -> Result<(), EngineError> {
+        let params = Arc::new(opening.sampling.clone().unwrap_or_default());
+        if sampling::looks_back(&params) {
+            asked.batch.push_cached_tokens(row.slot as usize, &opening.cached_token_ids);
+        }
+        let graph = self.samplers.graph(&params)?;
+        let sampler = RowSampler { params, graph, eos_token_ids: Arc::clone(&self.eos_token_ids) };
+        self.rows.as_mut().ok_or(EngineError::NotWarm)?.open(row.slot, opening, sampler);
+        Ok(())
+    }
+
+    /// Adds an open row to what the backend is asked.
+    fn push(&mut self, row: &Row, asked: &mut Asked) -> Result<(), EngineError> {
+        let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
+        let vocab_size = rows.limits().vocab_size;
+        let open = rows.extend(row);
+        let given: Vec<i32> = row.token_ids.iter().map(|id| *id as i32).collect();
+        let tokens = if row.reads_sampled() { &[SAMPLED_TOKEN][..] } else { given.as_slice() };
+        asked.batch.push_row(row.slot as usize, row.position as usize, tokens, &open.block_table);
+        let mask = match &row.token {
+            Some(Sample { allowed_tokens: Some(allowed) }) => {
+                let graph = self.samplers.masked_graph(&open.sampler.params)?;
+                Some((TokenMask::new(allowed, vocab_size), graph))
+            }
+            Some(Sample { allowed_tokens: None }) | None => None,
+        };
+        asked.push(row, open, mask);
+        Ok(())
+    }
+
+    fn execute(&mut self, asked: Asked) -> Result<StepReply, EngineError> {
+        let compiled_before = self.backend.num_programs_compiled();
+        let start = Instant::now();
+        let output = self.backend.execute(&asked.batch)?;
+        let end = Instant::now();
+        let idle_ns = self.idle_since.replace(end).map_or(0, |idle_since| nanoseconds(start - idle_since));
+        let num_programs_compiled = (self.backend.num_programs_compiled() - compiled_before) as u32;
+        let forward_ns = nanoseconds(end - start);
+        Ok(StepReply { num_programs_compiled, idle_ns, forward_ns, ..asked.reply(output) })
     }
 }
 

@@ -4,9 +4,7 @@
 //! model takes and what memory there is; when they cannot be met, the error says which flag to change.
 
 use backend::{BLOCK_SIZE, StateLayout};
-use proto::{
-    Decode, DecodeRow, FitReply, Prefill, PromptChunk, Release, SamplingParams, StepReply, Warmup, WarmupReply,
-};
+use proto::{Logprobs, Opening, Release, Row, Sample, SamplingParams, Step, StepReply, StepSizes, Warmup, WarmupReply};
 
 use super::limits::{self, Facts};
 use super::{Engine, EngineError, Progress};
@@ -26,7 +24,7 @@ impl Engine {
             return Err(EngineError::AlreadyWarm);
         }
         let limits = self.limits(warmup)?;
-        let pieces = warmup_params();
+        let pieces = pieces();
         let total = pieces.len() as u64 + 1;
         progress(PHASE, 0, total);
         let own: Vec<i64>;
@@ -39,9 +37,9 @@ impl Engine {
         self.backend.allocate(limits.layout, assignment, progress)?;
         self.rows = Some(RowTable::new(limits));
         let mut all = Rehearsal::default();
-        for (done, params) in (1..).zip(pieces) {
+        for (done, piece) in (1..).zip(pieces) {
             progress(PHASE, done, total);
-            match self.rehearse(params) {
+            match self.rehearse(piece) {
                 Ok(rehearsal) => all.add(rehearsal),
                 Err(error) => {
                     self.rows = None;
@@ -50,14 +48,11 @@ impl Engine {
             }
         }
         progress(PHASE, total, total);
-        let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } = limits.layout;
         let num_ranks = self.backend.devices().len();
         Ok(WarmupReply {
-            num_slots: num_slots as u32,
-            num_blocks: num_blocks as u32,
-            max_total_tokens: max_total_tokens as u32,
-            max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
-            kv_cache_bytes: self.backend.state_bytes().per_token * (num_ranks * num_blocks * BLOCK_SIZE) as u64,
+            sizes: Some(sizes(limits.layout)),
+            kv_cache_bytes: self.backend.state_bytes().per_token
+                * (num_ranks * limits.layout.num_blocks * BLOCK_SIZE) as u64,
             num_programs_compiled: self.backend.num_programs_compiled() as u32,
             max_top_n_tokens: self.backend.max_top_n_tokens().map_or(0, |most| most as u32),
             slowest_token_ns: all.slowest_token_ns,
@@ -69,15 +64,8 @@ impl Engine {
     ///
     /// # Errors
     /// When the limits cannot be met.
-    pub(crate) fn fit(&self, wishes: &Warmup) -> Result<FitReply, EngineError> {
-        let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } =
-            self.limits(wishes)?.layout;
-        Ok(FitReply {
-            num_slots: num_slots as u32,
-            num_blocks: num_blocks as u32,
-            max_total_tokens: max_total_tokens as u32,
-            max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
-        })
+    pub(crate) fn fit(&self, wishes: &Warmup) -> Result<StepSizes, EngineError> {
+        Ok(sizes(self.limits(wishes)?.layout))
     }
 
     fn limits(&self, wishes: &Warmup) -> Result<Limits, EngineError> {
@@ -90,28 +78,42 @@ impl Engine {
         limits::choose(wishes, &facts)
     }
 
-    /// A prompt with a chunk cut off, a token, another token, and the end.
-    fn rehearse(&mut self, sampling: SamplingParams) -> Result<Rehearsal, EngineError> {
+    /// A prompt with a token, another token, and the end.
+    fn rehearse(&mut self, Piece { sampling, logprobs }: Piece) -> Result<Rehearsal, EngineError> {
         let limits = self.rows.as_ref().ok_or(EngineError::NotWarm)?.limits();
         let prompt_len = PROMPT_LEN.min(limits.layout.max_total_tokens).min(limits.layout.max_batch_prefill_tokens);
-        let chunk = PromptChunk {
-            slot: 0,
-            position: 0,
+        let prompt = Row {
             token_ids: (0..prompt_len).map(|i| (i % limits.vocab_size) as u32).collect(),
             new_blocks: (0..limits.layout.num_blocks.min(2) as u32).collect(),
-            sampling: Some(sampling),
-            samples_token: true,
-            ..PromptChunk::default()
+            opening: Some(Opening { sampling: Some(sampling), ..Opening::default() }),
+            token: Some(Sample::default()),
+            logprobs,
+            ..Row::default()
         };
-        let prefill = self.prefill(&Prefill { chunks: vec![chunk], rows: vec![] })?;
-        let mut rehearsal = Rehearsal::of(&prefill, prompt_len as u64)?;
+        let mut rehearsal = Rehearsal::of(&self.step(&Step { rows: vec![prompt] })?, prompt_len as u64)?;
         if prompt_len < limits.layout.max_total_tokens {
-            let row = DecodeRow { slot: 0, position: prompt_len as u32, new_blocks: vec![], allowed_tokens: None };
-            rehearsal.add(Rehearsal::of(&self.decode(&Decode { rows: vec![row] })?, 1)?);
+            let row = Row { position: prompt_len as u32, token: Some(Sample::default()), ..Row::default() };
+            rehearsal.add(Rehearsal::of(&self.step(&Step { rows: vec![row] })?, 1)?);
         }
         self.release(&Release { slots: vec![0] })?;
         Ok(rehearsal)
     }
+}
+
+fn sizes(layout: StateLayout) -> StepSizes {
+    let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens } = layout;
+    StepSizes {
+        num_slots: num_slots as u32,
+        num_blocks: num_blocks as u32,
+        max_total_tokens: max_total_tokens as u32,
+        max_batch_prefill_tokens: max_batch_prefill_tokens as u32,
+    }
+}
+
+/// How a row of the warm-up samples, and what else it wants.
+struct Piece {
+    sampling: SamplingParams,
+    logprobs: Option<Logprobs>,
 }
 
 /// What steps of the warm-up tell.
@@ -125,8 +127,8 @@ impl Rehearsal {
     /// # Errors
     /// When the row failed: what makes no token of these prompts makes none of any.
     fn of(step: &StepReply, num_tokens: u64) -> Result<Self, EngineError> {
-        match step.failures.first() {
-            Some(failure) => Err(EngineError::NotFinite { slot: failure.slot }),
+        match step.rows.iter().find(|row| row.failure.is_some()) {
+            Some(row) => Err(EngineError::NotFinite { slot: row.slot }),
             None => Ok(Self { slowest_token_ns: step.forward_ns / num_tokens, fingerprint: step.fingerprint }),
         }
     }
@@ -139,14 +141,15 @@ impl Rehearsal {
 }
 
 /// One row of each kind of program: greedy; with penalties; with prompt log-probabilities and top tokens; with every processor.
-fn warmup_params() -> [SamplingParams; 4] {
+fn pieces() -> [Piece; 4] {
     let everything = SamplingParams::every_processor();
     let penalised = SamplingParams { logit_bias: Vec::new(), watermark_delta: 0.0, ..everything.clone() };
-    let reports = SamplingParams {
-        top_n_tokens: 5,
-        wants_prompt_logprobs: true,
-        prompt_top_n_tokens: 5,
-        ..SamplingParams::greedy()
-    };
-    [SamplingParams::greedy(), penalised, reports, everything]
+    let reports = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
+    let logprobs = Logprobs { next_token_id: None, top_n_tokens: 5 };
+    [
+        Piece { sampling: SamplingParams::greedy(), logprobs: None },
+        Piece { sampling: penalised, logprobs: None },
+        Piece { sampling: reports, logprobs: Some(logprobs) },
+        Piece { sampling: everything, logprobs: None },
+    ]
 }

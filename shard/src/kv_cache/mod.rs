@@ -1,18 +1,17 @@
 //! Who is in which slot, and where in the KV cache: the book-keeping beside the bytes that the backend holds.
 //!
-//! Doors: [`RowTable::check_prefill`], [`RowTable::check_decode`] and [`RowTable::check_release`], which look at a whole command
-//! and change nothing; then the methods that carry it out. The router decides who runs and which blocks a row gets; this
-//! room only sees that the two sides agree.
+//! Doors: [`RowTable::check`] and [`RowTable::check_release`], which look at a whole command and change nothing; then the
+//! methods that carry it out. The router decides who runs and which blocks a row gets; this room only sees that the two sides
+//! agree.
 //!
 //! ```text
-//! open ──▶ Prefill ──last chunk──▶ Decode ──▶ … ──release──▶ free
-//!          len += chunk            len += 1
+//! open ──▶ reads given tokens ──wants a token──▶ has sampled one ──reads it, wants a token──▶ … ──release──▶ free
 //! ```
 
 use backend::RowSampler;
 use backend::{BLOCK_SIZE, StateLayout};
 use model::sampling::TokenMask;
-use proto::{DecodeRow, Prefill, PromptChunk, Release, SamplingError};
+use proto::{Opening, Release, SamplingError, Step};
 
 /// A command that does not fit what the shard knows. Nothing has been changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -27,20 +26,14 @@ pub(crate) enum RowError {
     NotOpen { slot: u32 },
     #[error("slot {slot} is already open")]
     AlreadyOpen { slot: u32 },
-    #[error("slot {slot} has read its whole prompt and takes no other chunk")]
-    PromptIsOver { slot: u32 },
-    #[error("slot {slot} has not read its whole prompt and cannot decode")]
-    PromptIsNotOver { slot: u32 },
+    #[error("slot {slot} is to read the token that it sampled, and has sampled none")]
+    NothingSampled { slot: u32 },
     #[error("slot {slot} has {expected} tokens in the cache, the command says {position}")]
     Position { slot: u32, position: u32, expected: usize },
-    #[error("slot {slot} is told of cached tokens or of generated ones, which only a first chunk can be")]
-    NotFirst { slot: u32 },
-    #[error("slot {slot} wants the logprobs of its prompt, of which {num_cached} tokens would not be computed")]
-    CachedLogprobs { slot: u32, num_cached: usize },
     #[error("slot {slot} has read {num_tokens} tokens, of which {num_generated} cannot be its own")]
     Generated { slot: u32, num_tokens: usize, num_generated: u32 },
-    #[error("slot {slot} gets a chunk without tokens")]
-    EmptyChunk { slot: u32 },
+    #[error("slot {slot} wants the logprobs of tokens, and is given none")]
+    NothingGiven { slot: u32 },
     #[error("slot {slot} gets token {token_id}, the vocabulary has {vocab_size}")]
     Token { slot: u32, token_id: u32, vocab_size: usize },
     #[error("slot {slot} would hold {num_tokens} tokens, the limit is {max_total_tokens}")]
@@ -55,10 +48,6 @@ pub(crate) enum RowError {
     TooManyPromptTokens { num_tokens: usize, max_batch_prefill_tokens: usize },
     #[error("slot {slot} gets a mask of {given} bytes, the vocabulary of {vocab_size} needs {needed}")]
     MaskLen { slot: u32, given: usize, vocab_size: usize, needed: usize },
-    #[error("slot {slot} gets a mask for a chunk that samples no token")]
-    MaskUnused { slot: u32 },
-    #[error("slot {slot} names the token after a chunk whose own token follows, or whose logprobs are not asked for")]
-    NextToken { slot: u32 },
     #[error("slot {slot}: {source}")]
     Sampling { slot: u32, source: SamplingError },
 }
@@ -85,23 +74,19 @@ pub(crate) struct Row {
     /// Blocks that hold them, in order of position.
     pub(crate) block_table: Vec<u32>,
     pub(crate) sampler: RowSampler,
-    pub(crate) phase: Phase,
+    /// Tokens before the first that it sampled here which are its own: it made them before it was taken off its slot.
+    num_generated: u32,
+    /// Tokens of its prompt. `None` until it samples.
+    pub(crate) prompt_len: Option<usize>,
+    /// The token behind those in the KV cache has been sampled.
+    has_sampled: bool,
 }
 
-/// What a row does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Reads more of its prompt, and behind it `num_generated` tokens that it made earlier.
-    Prefill { num_generated: u32 },
-    /// Continues a prompt of `prompt_len` tokens.
-    Decode { prompt_len: usize },
-}
-
-/// Blocks and tokens that a command adds to a row.
+/// Blocks that a command adds to a row, for the tokens that it adds.
 struct Growth<'a> {
     slot: u32,
-    /// Tokens before and after.
-    num_tokens: (usize, usize),
+    /// Tokens afterwards.
+    num_tokens: usize,
     block_table: &'a [u32],
     new_blocks: &'a [u32],
 }
@@ -117,38 +102,24 @@ impl RowTable {
         self.limits
     }
 
-    /// Whether this step can be carried out.
+    /// Checks that a step can be carried out.
     ///
     /// # Errors
     /// The first thing that is off.
-    pub(crate) fn check_prefill(&self, prefill: &Prefill) -> Result<(), RowError> {
-        let Prefill { chunks, rows } = prefill;
-        if chunks.is_empty() && rows.is_empty() {
+    pub(crate) fn check(&self, step: &Step) -> Result<(), RowError> {
+        if step.rows.is_empty() {
             return Err(RowError::EmptyStep);
         }
-        self.check_slots(chunks.iter().map(|chunk| chunk.slot).chain(rows.iter().map(|row| row.slot)))?;
-        let num_tokens = chunks.iter().map(|chunk| chunk.token_ids.len()).sum();
+        self.check_slots(step.rows.iter().map(|row| row.slot))?;
+        let num_tokens = step.rows.iter().map(|row| row.token_ids.len()).sum();
         let max_batch_prefill_tokens = self.limits.layout.max_batch_prefill_tokens;
         if num_tokens > max_batch_prefill_tokens {
             return Err(RowError::TooManyPromptTokens { num_tokens, max_batch_prefill_tokens });
         }
-        chunks.iter().try_for_each(|chunk| self.check_chunk(chunk))?;
-        rows.iter().try_for_each(|row| self.check_decode_row(row))
+        step.rows.iter().try_for_each(|row| self.check_row(row))
     }
 
-    /// Whether this step can be carried out.
-    ///
-    /// # Errors
-    /// The first thing that is off.
-    pub(crate) fn check_decode(&self, rows: &[DecodeRow]) -> Result<(), RowError> {
-        if rows.is_empty() {
-            return Err(RowError::EmptyStep);
-        }
-        self.check_slots(rows.iter().map(|row| row.slot))?;
-        rows.iter().try_for_each(|row| self.check_decode_row(row))
-    }
-
-    /// Whether all of these rows can end.
+    /// Checks that all of these rows can end.
     ///
     /// # Errors
     /// The first slot that is not open or occurs twice.
@@ -157,22 +128,27 @@ impl RowTable {
         release.slots.iter().try_for_each(|slot| self.open_row(*slot).map(|_| ()))
     }
 
-    /// Puts a row into the slot of a first chunk that was checked. It has the tokens that are cached, and no blocks yet.
-    pub(crate) fn open(&mut self, chunk: &PromptChunk, sampler: RowSampler) {
-        let phase = Phase::Prefill { num_generated: chunk.num_generated_tokens };
-        let num_tokens = chunk.cached_token_ids.len();
-        self.slots[chunk.slot as usize] = Some(Row { num_tokens, block_table: Vec::new(), sampler, phase });
+    /// Puts a row that was checked into its slot. It has the tokens that are cached, and no blocks yet.
+    pub(crate) fn open(&mut self, slot: u32, opening: &Opening, sampler: RowSampler) {
+        let Opening { sampling: _, cached_token_ids, num_generated_tokens } = opening;
+        self.slots[slot as usize] = Some(Row {
+            num_tokens: cached_token_ids.len(),
+            block_table: Vec::new(),
+            sampler,
+            num_generated: *num_generated_tokens,
+            prompt_len: None,
+            has_sampled: false,
+        });
     }
 
-    /// Adds checked tokens and blocks to a row, and answers it. `prompt_is_over` ends its prefill.
-    pub(crate) fn extend(&mut self, slot: u32, num_tokens: usize, new_blocks: &[u32], prompt_is_over: bool) -> &Row {
-        let row = self.slots[slot as usize].as_mut().expect("the command was checked");
-        row.num_tokens += num_tokens;
-        row.block_table.extend_from_slice(new_blocks);
-        if let Phase::Prefill { num_generated } = row.phase
-            && prompt_is_over
-        {
-            row.phase = Phase::Decode { prompt_len: row.num_tokens - num_generated as usize };
+    /// Adds checked tokens and blocks to an open row, and returns it.
+    pub(crate) fn extend(&mut self, step: &proto::Row) -> &Row {
+        let row = self.slots[step.slot as usize].as_mut().expect("the command was checked");
+        row.num_tokens += step.num_tokens();
+        row.block_table.extend_from_slice(&step.new_blocks);
+        row.has_sampled = step.token.is_some();
+        if row.has_sampled && row.prompt_len.is_none() {
+            row.prompt_len = Some(row.num_tokens - row.num_generated as usize);
         }
         row
     }
@@ -194,81 +170,60 @@ impl RowTable {
         Ok(())
     }
 
-    fn check_chunk(&self, chunk: &PromptChunk) -> Result<(), RowError> {
-        let PromptChunk {
-            slot,
-            position,
-            token_ids,
-            new_blocks,
-            sampling,
-            samples_token,
-            cached_token_ids,
-            next_token_id,
-            ..
-        } = chunk;
-        let slot = *slot;
-        let (len, block_table, (num_generated, wants_logprobs)) = match (sampling, &self.slots[slot as usize]) {
+    fn check_row(&self, row: &proto::Row) -> Result<(), RowError> {
+        let slot = row.slot;
+        let open = match (&row.opening, &self.slots[slot as usize]) {
             (Some(_), Some(_)) => return Err(RowError::AlreadyOpen { slot }),
-            (Some(sampling), None) => {
-                let check = sampling.check().and_then(|()| sampling.check_tokens(self.limits.vocab_size as u32));
-                check.map_err(|source| RowError::Sampling { slot, source })?;
-                let num_cached = cached_token_ids.len();
-                if sampling.wants_prompt_logprobs && num_cached > 0 {
-                    return Err(RowError::CachedLogprobs { slot, num_cached });
-                }
-                (num_cached, [].as_slice(), (chunk.num_generated_tokens, sampling.wants_prompt_logprobs))
+            (None, None) => return Err(RowError::NotOpen { slot }),
+            (Some(opening), None) => {
+                self.check_opening(slot, opening)?;
+                None
             }
-            (None, _) => {
-                let row = self.open_row(slot)?;
-                let Phase::Prefill { num_generated } = row.phase else {
-                    return Err(RowError::PromptIsOver { slot });
-                };
-                if !cached_token_ids.is_empty() || chunk.num_generated_tokens > 0 {
-                    return Err(RowError::NotFirst { slot });
-                }
-                let wants_logprobs = row.sampler.params.wants_prompt_logprobs;
-                (row.num_tokens, row.block_table.as_slice(), (num_generated, wants_logprobs))
-            }
+            (None, Some(open)) => Some(open),
         };
-        if *position as usize != len {
-            return Err(RowError::Position { slot, position: *position, expected: len });
+        let len = match (open, &row.opening) {
+            (Some(open), _) => open.num_tokens,
+            (None, opening) => opening.as_ref().map_or(0, |opening| opening.cached_token_ids.len()),
+        };
+        if row.position as usize != len {
+            return Err(RowError::Position { slot, position: row.position, expected: len });
         }
-        if token_ids.is_empty() {
-            return Err(RowError::EmptyChunk { slot });
+        if row.reads_sampled() && !open.is_some_and(|open| open.has_sampled) {
+            return Err(RowError::NothingSampled { slot });
         }
-        let vocab_size = self.limits.vocab_size;
-        if next_token_id.is_some() && (*samples_token || !wants_logprobs) {
-            return Err(RowError::NextToken { slot });
+        if row.reads_sampled() && row.logprobs.is_some() {
+            return Err(RowError::NothingGiven { slot });
         }
-        let mut all_ids = cached_token_ids.iter().chain(token_ids).chain(next_token_id).copied();
-        if let Some(token_id) = all_ids.find(|id| *id as usize >= vocab_size) {
-            return Err(RowError::Token { slot, token_id, vocab_size });
-        }
+        let next_token_id = row.logprobs.as_ref().and_then(|logprobs| logprobs.next_token_id);
+        self.check_tokens(slot, row.token_ids.iter().copied().chain(next_token_id))?;
+        let num_tokens = len + row.num_tokens();
         // At least the first token of a row is prompt.
-        let num_tokens = len + token_ids.len();
-        if *samples_token && num_generated as usize >= num_tokens {
+        let num_generated = match (open, &row.opening) {
+            (Some(Row { prompt_len: Some(_), .. }), _) => 0,
+            (Some(open), _) => open.num_generated,
+            (None, opening) => opening.as_ref().map_or(0, |opening| opening.num_generated_tokens),
+        };
+        if row.token.is_some() && num_generated as usize >= num_tokens {
             return Err(RowError::Generated { slot, num_tokens, num_generated });
         }
-        if chunk.allowed_tokens.is_some() && !samples_token {
-            return Err(RowError::MaskUnused { slot });
-        }
-        self.check_mask(slot, chunk.allowed_tokens.as_deref())?;
-        self.check_growth(&Growth { slot, num_tokens: (len, len + token_ids.len()), block_table, new_blocks })
+        self.check_mask(slot, row.token.as_ref().and_then(|sample| sample.allowed_tokens.as_deref()))?;
+        let block_table = open.map_or([].as_slice(), |open| open.block_table.as_slice());
+        self.check_growth(&Growth { slot, num_tokens, block_table, new_blocks: &row.new_blocks })
     }
 
-    fn check_decode_row(&self, decode_row: &DecodeRow) -> Result<(), RowError> {
-        let DecodeRow { slot, position, new_blocks, allowed_tokens } = decode_row;
-        let slot = *slot;
-        let row = self.open_row(slot)?;
-        if let Phase::Prefill { .. } = row.phase {
-            return Err(RowError::PromptIsNotOver { slot });
+    fn check_opening(&self, slot: u32, opening: &Opening) -> Result<(), RowError> {
+        let sampling = opening.sampling.clone().unwrap_or_default();
+        let check = sampling.check().and_then(|()| sampling.check_tokens(self.limits.vocab_size as u32));
+        check.map_err(|source| RowError::Sampling { slot, source })?;
+        self.check_tokens(slot, opening.cached_token_ids.iter().copied())
+    }
+
+    fn check_tokens(&self, slot: u32, mut token_ids: impl Iterator<Item = u32>) -> Result<(), RowError> {
+        let vocab_size = self.limits.vocab_size;
+        match token_ids.find(|id| *id as usize >= vocab_size) {
+            Some(token_id) => Err(RowError::Token { slot, token_id, vocab_size }),
+            None => Ok(()),
         }
-        let len = row.num_tokens;
-        if *position as usize != len {
-            return Err(RowError::Position { slot, position: *position, expected: len });
-        }
-        self.check_mask(slot, allowed_tokens.as_deref())?;
-        self.check_growth(&Growth { slot, num_tokens: (len, len + 1), block_table: &row.block_table, new_blocks })
     }
 
     fn check_mask(&self, slot: u32, allowed_tokens: Option<&[u8]>) -> Result<(), RowError> {
@@ -281,7 +236,7 @@ impl RowTable {
     }
 
     fn check_growth(&self, growth: &Growth<'_>) -> Result<(), RowError> {
-        let Growth { slot, num_tokens: (_, num_tokens), block_table, new_blocks } = *growth;
+        let Growth { slot, num_tokens, block_table, new_blocks } = *growth;
         let StateLayout { num_slots: _, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } =
             self.limits.layout;
         if num_tokens > max_total_tokens {

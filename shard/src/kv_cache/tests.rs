@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::sampling::Samplers;
 use proptest::prelude::*;
-use proto::SamplingParams;
+use proto::{Logprobs, Row as StepRow, Sample, SamplingParams};
 
 use super::*;
 
@@ -21,169 +21,174 @@ fn sampler() -> RowSampler {
     RowSampler { params: Arc::new(params), graph, eos_token_ids: Arc::default() }
 }
 
-/// Slot 0 decodes after a prompt of 16 tokens in block 3; slot 1 has read 5 tokens of its prompt into block 4.
+/// Slot 0 has sampled a token after a prompt of 16 in block 3; slot 1 has read 5 tokens of its prompt into block 4.
 fn table() -> RowTable {
     let mut rows = RowTable::new(LIMITS);
-    rows.open(&first(chunk(0, 0, 16, &[3])), sampler());
-    rows.extend(0, 16, &[3], true);
-    rows.open(&first(chunk(1, 0, 5, &[4])), sampler());
-    rows.extend(1, 5, &[4], false);
+    carry_out(&mut rows, &last(first(chunk(0, 0, 16, &[3]))));
+    carry_out(&mut rows, &first(chunk(1, 0, 5, &[4])));
     rows
 }
 
-fn chunk(slot: u32, position: u32, num_tokens: usize, new_blocks: &[u32]) -> PromptChunk {
-    PromptChunk {
-        slot,
-        position,
-        token_ids: vec![7; num_tokens],
-        new_blocks: new_blocks.to_vec(),
-        ..PromptChunk::default()
+/// Does what the engine does with a row that was checked.
+fn carry_out(rows: &mut RowTable, row: &StepRow) {
+    if let Some(opening) = &row.opening {
+        rows.open(row.slot, opening, sampler());
     }
+    rows.extend(row);
 }
 
-fn first(chunk: PromptChunk) -> PromptChunk {
-    PromptChunk { sampling: Some(SamplingParams::greedy()), ..chunk }
+fn chunk(slot: u32, position: u32, num_tokens: usize, new_blocks: &[u32]) -> StepRow {
+    StepRow { slot, position, token_ids: vec![7; num_tokens], new_blocks: new_blocks.to_vec(), ..StepRow::default() }
 }
 
-/// A first chunk behind `num_cached` tokens that are in the cache.
-fn behind(num_cached: u32, chunk: PromptChunk) -> PromptChunk {
-    PromptChunk { position: num_cached, cached_token_ids: vec![7; num_cached as usize], ..first(chunk) }
+/// The same row, which opens its slot.
+fn first(row: StepRow) -> StepRow {
+    behind(0, row)
 }
 
-fn decode(slot: u32, position: u32, new_blocks: &[u32]) -> DecodeRow {
-    DecodeRow { slot, position, new_blocks: new_blocks.to_vec(), allowed_tokens: None }
+/// The same row, which opens its slot behind `num_cached` tokens that are in the cache.
+fn behind(num_cached: u32, row: StepRow) -> StepRow {
+    let opening = Opening {
+        sampling: Some(SamplingParams::greedy()),
+        cached_token_ids: vec![7; num_cached as usize],
+        num_generated_tokens: 0,
+    };
+    StepRow { position: row.position + num_cached, opening: Some(opening), ..row }
+}
+
+/// The same row with another opening.
+fn opened(mut row: StepRow, change: impl FnOnce(&mut Opening)) -> StepRow {
+    change(row.opening.as_mut().unwrap());
+    row
+}
+
+/// The same row, which samples a token.
+fn last(row: StepRow) -> StepRow {
+    StepRow { token: Some(Sample::default()), ..row }
+}
+
+fn decode(slot: u32, position: u32, new_blocks: &[u32]) -> StepRow {
+    last(chunk(slot, position, 0, new_blocks))
 }
 
 fn message(result: Result<(), RowError>) -> String {
     result.map_or_else(|error| error.to_string(), |()| "ok".to_owned())
 }
 
-fn check_chunk(chunk: PromptChunk, expected: &str) {
-    let prefill = Prefill { chunks: vec![chunk], rows: vec![] };
-    assert_eq!(message(table().check_prefill(&prefill)), expected);
-}
-
-fn check_row(row: DecodeRow, expected: &str) {
-    assert_eq!(message(table().check_decode(&[row])), expected);
+fn check(row: StepRow, expected: &str) {
+    assert_eq!(message(table().check(&Step { rows: vec![row] })), expected);
 }
 
 #[test]
-fn chunks_that_belong_to_no_row() {
-    check_chunk(first(chunk(2, 0, 16, &[0])), "ok");
-    check_chunk(first(chunk(4, 0, 1, &[0])), "slot 4 is beyond the 4 slots");
-    check_chunk(first(chunk(1, 0, 1, &[0])), "slot 1 is already open");
-    check_chunk(chunk(2, 0, 1, &[0]), "slot 2 is not open");
-    let params = SamplingParams { temperature: -1.0, ..SamplingParams::greedy() };
-    let bad = PromptChunk { sampling: Some(params), ..chunk(2, 0, 1, &[0]) };
-    check_chunk(bad, "slot 2: `temperature` must be strictly positive");
+fn rows_in_the_wrong_slot() {
+    check(first(chunk(2, 0, 16, &[0])), "ok");
+    check(first(chunk(4, 0, 1, &[0])), "slot 4 is beyond the 4 slots");
+    check(first(chunk(1, 0, 1, &[0])), "slot 1 is already open");
+    check(chunk(2, 0, 1, &[0]), "slot 2 is not open");
+    let bad = opened(first(chunk(2, 0, 1, &[0])), |opening| opening.sampling.as_mut().unwrap().temperature = -1.0);
+    check(bad, "slot 2: `temperature` must be strictly positive");
+    let unsaid = opened(first(chunk(2, 0, 1, &[0])), |opening| opening.sampling = None);
+    check(unsaid, "slot 2: `temperature` must be strictly positive");
 }
 
 #[test]
-fn chunks_behind_cached_tokens() {
-    check_chunk(behind(16, chunk(2, 0, 3, &[3, 5])), "ok");
-    check_chunk(behind(16, chunk(2, 0, 3, &[3])), "slot 2 needs 2 blocks for 19 tokens, its table has 1");
-    let elsewhere = PromptChunk { position: 15, ..behind(16, chunk(2, 0, 3, &[3, 5])) };
-    check_chunk(elsewhere, "slot 2 has 16 tokens in the cache, the command says 15");
-    let unknown = PromptChunk { cached_token_ids: vec![100], position: 1, ..first(chunk(2, 0, 1, &[3])) };
-    check_chunk(unknown, "slot 2 gets token 100, the vocabulary has 100");
-    let not_first = "slot 1 is told of cached tokens or of generated ones, which only a first chunk can be";
-    check_chunk(PromptChunk { cached_token_ids: vec![7], ..chunk(1, 5, 1, &[]) }, not_first);
-    check_chunk(PromptChunk { num_generated_tokens: 1, ..chunk(1, 5, 1, &[]) }, not_first);
-    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
-    let blind = PromptChunk { sampling: Some(params), ..behind(16, chunk(2, 0, 3, &[3, 5])) };
-    check_chunk(blind, "slot 2 wants the logprobs of its prompt, of which 16 tokens would not be computed");
+fn rows_behind_cached_tokens() {
+    check(behind(16, chunk(2, 0, 3, &[3, 5])), "ok");
+    check(behind(16, chunk(2, 0, 3, &[3])), "slot 2 needs 2 blocks for 19 tokens, its table has 1");
+    let elsewhere = StepRow { position: 15, ..behind(16, chunk(2, 0, 3, &[3, 5])) };
+    check(elsewhere, "slot 2 has 16 tokens in the cache, the command says 15");
+    let unknown = opened(behind(1, chunk(2, 0, 1, &[3])), |opening| opening.cached_token_ids = vec![100]);
+    check(unknown, "slot 2 gets token 100, the vocabulary has 100");
 }
 
 #[test]
-fn tokens_after_a_chunk_are_named_where_their_logprobs_are_asked_for() {
-    let sampling = |wants_prompt_logprobs| SamplingParams { wants_prompt_logprobs, ..SamplingParams::greedy() };
-    let before = |next, wants| PromptChunk {
-        next_token_id: Some(next),
-        sampling: Some(sampling(wants)),
-        ..first(chunk(2, 0, 3, &[3]))
-    };
-    check_chunk(before(7, true), "ok");
-    check_chunk(before(100, true), "slot 2 gets token 100, the vocabulary has 100");
-    let unasked = "slot 2 names the token after a chunk whose own token follows, or whose logprobs are not asked for";
-    check_chunk(before(7, false), unasked);
-    check_chunk(PromptChunk { samples_token: true, ..before(7, true) }, unasked);
+fn logprobs_are_of_tokens_that_are_given() {
+    let wanting = |next_token_id, row| StepRow { logprobs: Some(Logprobs { next_token_id, top_n_tokens: 0 }), ..row };
+    check(wanting(None, first(chunk(2, 0, 3, &[3]))), "ok");
+    check(wanting(Some(7), first(chunk(2, 0, 3, &[3]))), "ok");
+    check(wanting(Some(7), chunk(1, 5, 3, &[])), "ok");
+    check(wanting(Some(100), first(chunk(2, 0, 3, &[3]))), "slot 2 gets token 100, the vocabulary has 100");
+    check(wanting(None, decode(0, 16, &[0])), "slot 0 wants the logprobs of tokens, and is given none");
 }
 
 #[test]
 fn what_a_row_made_earlier_is_read_again_as_generated() {
-    let resumed = |num_generated_tokens| PromptChunk {
-        num_generated_tokens,
-        samples_token: true,
-        ..behind(16, chunk(2, 0, 3, &[3, 5]))
+    let resumed = |num_generated_tokens| {
+        let row = last(behind(16, chunk(2, 0, 3, &[3, 5])));
+        opened(row, |opening| opening.num_generated_tokens = num_generated_tokens)
     };
-    check_chunk(resumed(19), "slot 2 has read 19 tokens, of which 19 cannot be its own");
-    check_chunk(resumed(18), "ok");
+    check(resumed(19), "slot 2 has read 19 tokens, of which 19 cannot be its own");
+    check(resumed(18), "ok");
     let mut rows = table();
-    rows.open(&resumed(4), sampler());
-    let row = rows.extend(2, 3, &[3, 5], true);
-    assert_eq!((row.num_tokens, row.phase), (19, Phase::Decode { prompt_len: 15 }));
+    carry_out(&mut rows, &resumed(4));
+    carry_out(&mut rows, &decode(2, 19, &[]));
+    let row = rows.open_row(2).unwrap();
+    assert_eq!((row.num_tokens, row.prompt_len), (20, Some(15)));
 }
 
 #[test]
 fn masks_that_fit_no_vocabulary() {
-    let mask = |bytes: &[u8]| Some(bytes.to_vec());
-    let last = [&[0; 12], [8].as_slice()].concat();
-    let check = |allowed_tokens, expected| {
-        check_row(DecodeRow { allowed_tokens, ..decode(0, 16, &[0]) }, expected);
-    };
-    check(mask(&last), "ok");
-    check(mask(&last[1..]), "slot 0 gets a mask of 12 bytes, the vocabulary of 100 needs 13");
-    check(mask(&[255; 14]), "slot 0 gets a mask of 14 bytes, the vocabulary of 100 needs 13");
+    let mask = [&[0; 12], [8].as_slice()].concat();
+    let masked = |bytes: &[u8], row| StepRow { token: Some(Sample { allowed_tokens: Some(bytes.to_vec()) }), ..row };
+    check(masked(&mask, decode(0, 16, &[0])), "ok");
+    check(masked(&mask[1..], decode(0, 16, &[0])), "slot 0 gets a mask of 12 bytes, the vocabulary of 100 needs 13");
+    check(masked(&[255; 14], decode(0, 16, &[0])), "slot 0 gets a mask of 14 bytes, the vocabulary of 100 needs 13");
     // A mask that allows nothing is that row's failure, which the step answers.
-    check(mask(&[0; 13]), "ok");
-    let chunk = PromptChunk { allowed_tokens: mask(&last), ..first(chunk(2, 0, 16, &[0])) };
-    check_chunk(PromptChunk { samples_token: true, ..chunk.clone() }, "ok");
-    check_chunk(chunk, "slot 2 gets a mask for a chunk that samples no token");
+    check(masked(&[0; 13], decode(0, 16, &[0])), "ok");
+    check(masked(&mask, first(chunk(2, 0, 16, &[0]))), "ok");
 }
 
 #[test]
-fn chunks_with_the_wrong_tokens() {
-    check_chunk(chunk(1, 5, 11, &[]), "ok");
-    check_chunk(chunk(0, 16, 1, &[0]), "slot 0 has read its whole prompt and takes no other chunk");
-    check_chunk(chunk(1, 4, 1, &[]), "slot 1 has 5 tokens in the cache, the command says 4");
-    check_chunk(first(chunk(2, 3, 1, &[0])), "slot 2 has 0 tokens in the cache, the command says 3");
-    check_chunk(chunk(1, 5, 0, &[]), "slot 1 gets a chunk without tokens");
-    let unknown = PromptChunk { token_ids: vec![99, 100], ..chunk(1, 5, 2, &[]) };
-    check_chunk(unknown, "slot 1 gets token 100, the vocabulary has 100");
-    check_chunk(first(chunk(2, 0, 31, &[0, 1])), "step of 31 prompt tokens, the limit is 30");
+fn rows_with_the_wrong_tokens() {
+    check(chunk(1, 5, 11, &[]), "ok");
+    check(chunk(1, 4, 1, &[]), "slot 1 has 5 tokens in the cache, the command says 4");
+    check(
+        StepRow { position: 3, ..first(chunk(2, 0, 1, &[0])) },
+        "slot 2 has 0 tokens in the cache, the command says 3",
+    );
+    let unknown = StepRow { token_ids: vec![99, 100], ..chunk(1, 5, 2, &[]) };
+    check(unknown, "slot 1 gets token 100, the vocabulary has 100");
+    check(first(chunk(2, 0, 31, &[0, 1])), "step of 31 prompt tokens, the limit is 30");
 }
 
 #[test]
-fn chunks_with_the_wrong_blocks() {
-    check_chunk(chunk(1, 5, 12, &[5]), "ok");
-    check_chunk(chunk(1, 5, 12, &[]), "slot 1 needs 2 blocks for 17 tokens, its table has 1");
-    check_chunk(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, there are 10");
-    check_chunk(chunk(1, 5, 1, &[4]), "slot 1 gets block 4, which it has already");
-    check_chunk(chunk(1, 5, 1, &[6, 6]), "slot 1 gets block 6, which it has already");
+fn rows_with_the_wrong_blocks() {
+    check(chunk(1, 5, 12, &[5]), "ok");
+    check(chunk(1, 5, 12, &[]), "slot 1 needs 2 blocks for 17 tokens, its table has 1");
+    check(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, there are 10");
+    check(chunk(1, 5, 1, &[4]), "slot 1 gets block 4, which it has already");
+    check(chunk(1, 5, 1, &[6, 6]), "slot 1 gets block 6, which it has already");
 }
 
 #[test]
-fn rows_that_decode() {
-    check_row(decode(0, 16, &[0]), "ok");
-    check_row(decode(0, 17, &[0]), "slot 0 has 16 tokens in the cache, the command says 17");
-    check_row(decode(0, 16, &[]), "slot 0 needs 2 blocks for 17 tokens, its table has 1");
-    check_row(decode(1, 5, &[]), "slot 1 has not read its whole prompt and cannot decode");
-    check_row(decode(3, 0, &[]), "slot 3 is not open");
-    let mut full = table();
-    full.extend(0, 24, &[0, 1], false);
+fn rows_that_read_the_token_that_they_sampled() {
+    check(decode(0, 16, &[0]), "ok");
+    check(decode(0, 17, &[0]), "slot 0 has 16 tokens in the cache, the command says 17");
+    check(decode(0, 16, &[]), "slot 0 needs 2 blocks for 17 tokens, its table has 1");
+    let nothing = "slot 1 is to read the token that it sampled, and has sampled none";
+    check(decode(1, 5, &[]), nothing);
+    check(first(decode(2, 0, &[0])), &nothing.replace('1', "2"));
+    check(decode(3, 0, &[]), "slot 3 is not open");
+    // Other tokens may follow as well as the one that was sampled; then there is none to read until one is sampled again.
+    check(chunk(0, 16, 2, &[0]), "ok");
+    let mut rows = table();
+    carry_out(&mut rows, &chunk(0, 16, 2, &[0]));
+    let step = |row| Step { rows: vec![row] };
+    assert_eq!(rows.check(&step(decode(0, 18, &[]))), Err(RowError::NothingSampled { slot: 0 }));
+    carry_out(&mut rows, &last(chunk(0, 18, 22, &[1])));
+    assert_eq!(rows.open_row(0).unwrap().prompt_len, Some(16));
     let expected = "slot 0 would hold 41 tokens, the limit is 40";
-    assert_eq!(message(full.check_decode(&[decode(0, 40, &[])])), expected);
+    assert_eq!(message(rows.check(&step(decode(0, 40, &[])))), expected);
 }
 
 #[test]
 fn whole_commands() {
     let rows = table();
-    assert_eq!(rows.check_decode(&[]), Err(RowError::EmptyStep));
-    assert_eq!(rows.check_prefill(&Prefill::default()), Err(RowError::EmptyStep));
-    let both = |rows: Vec<DecodeRow>| Prefill { chunks: vec![chunk(1, 5, 1, &[])], rows };
-    let twice = both(vec![decode(0, 16, &[0]), decode(0, 16, &[1])]);
-    assert_eq!(rows.check_prefill(&twice), Err(RowError::SlotTwice { slot: 0 }));
-    assert_eq!(rows.check_prefill(&both(vec![decode(0, 16, &[0])])), Ok(()));
+    assert_eq!(rows.check(&Step::default()), Err(RowError::EmptyStep));
+    let both = |others: &[StepRow]| Step { rows: [&[chunk(1, 5, 1, &[])], others].concat() };
+    let twice = both(&[decode(0, 16, &[0]), decode(0, 16, &[1])]);
+    assert_eq!(rows.check(&twice), Err(RowError::SlotTwice { slot: 0 }));
+    assert_eq!(rows.check(&both(&[decode(0, 16, &[0])])), Ok(()));
     let release = |slots: &[u32]| message(rows.check_release(&Release { slots: slots.to_vec() }));
     assert_eq!(release(&[0, 1]), "ok");
     assert_eq!(release(&[0, 0]), "slot 0 occurs twice in one command");
@@ -192,49 +197,38 @@ fn whole_commands() {
 }
 
 prop_compose! {
-    fn any_chunk()(slot in 0..6u32, position in 0..20u32, token_ids in prop::collection::vec(0..110u32, 0..40),
-        new_blocks in prop::collection::vec(0..12u32, 0..4), opens in any::<bool>(), samples_token in any::<bool>(),
+    fn any_row()(slot in 0..6u32, position in 0..20u32, token_ids in prop::collection::vec(0..110u32, 0..40),
+        new_blocks in prop::collection::vec(0..12u32, 0..4), opens in any::<bool>(), samples in any::<bool>(),
         num_generated_tokens in prop_oneof![3 => Just(0), 1 => 0..30u32]
-    ) -> PromptChunk {
-        let sampling = opens.then(SamplingParams::greedy);
-        let cached_token_ids = if opens { vec![7; position as usize] } else { Vec::new() };
-        let num_generated_tokens = if opens { num_generated_tokens } else { 0 };
-        PromptChunk {
-            slot,
-            position,
-            token_ids,
-            new_blocks,
-            sampling,
-            samples_token,
-            cached_token_ids,
+    ) -> StepRow {
+        let opening = opens.then(|| Opening {
+            sampling: Some(SamplingParams::greedy()),
+            cached_token_ids: vec![7; position as usize],
             num_generated_tokens,
-            allowed_tokens: None,
-            next_token_id: None,
-        }
+        });
+        let token = samples.then(Sample::default);
+        StepRow { slot, position, token_ids, new_blocks, opening, token, logprobs: None }
     }
 }
 
 proptest! {
     /// Whatever comes, a command that passes the check can be carried out, and rows never outgrow their tables.
     #[test]
-    fn accepted_commands_keep_the_books_right(chunks in prop::collection::vec(any_chunk(), 1..60)) {
+    fn accepted_commands_keep_the_books_right(script in prop::collection::vec(any_row(), 1..60)) {
         let mut rows = table();
-        let graph = sampler();
-        for chunk in chunks {
-            let prefill = Prefill { chunks: vec![chunk.clone()], rows: vec![] };
-            if rows.check_prefill(&prefill).is_err() {
+        for row in script {
+            if rows.check(&Step { rows: vec![row.clone()] }).is_err() {
                 continue;
             }
-            if chunk.sampling.is_some() {
-                rows.open(&chunk, graph.clone());
-            }
-            let row = rows.extend(chunk.slot, chunk.token_ids.len(), &chunk.new_blocks, chunk.samples_token);
-            prop_assert!(row.num_tokens <= LIMITS.layout.max_total_tokens);
-            prop_assert!(row.num_tokens <= row.block_table.len() * BLOCK_SIZE);
-            prop_assert!(row.block_table.iter().all(|block| (*block as usize) < LIMITS.layout.num_blocks));
-            if chunk.samples_token {
-                rows.check_release(&Release { slots: vec![chunk.slot] }).unwrap();
-                rows.release(chunk.slot);
+            carry_out(&mut rows, &row);
+            let open = rows.open_row(row.slot).unwrap();
+            prop_assert!(open.num_tokens <= LIMITS.layout.max_total_tokens);
+            prop_assert!(open.num_tokens <= open.block_table.len() * BLOCK_SIZE);
+            prop_assert!(open.block_table.iter().all(|block| (*block as usize) < LIMITS.layout.num_blocks));
+            prop_assert!(open.prompt_len.is_none_or(|len| 0 < len && len <= open.num_tokens));
+            if row.token.is_some() && row.slot % 2 == 0 {
+                rows.check_release(&Release { slots: vec![row.slot] }).unwrap();
+                rows.release(row.slot);
             }
         }
     }

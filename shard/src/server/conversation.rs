@@ -55,8 +55,7 @@ pub(super) fn converse(
                 let warmup = warm_up(connection, engine, &limits, sequence_number);
                 warmup.map(reply::Kind::Warmup).map_err(CommandError::Engine)
             }
-            Some(command::Kind::Prefill(prefill)) => step_answer(engine.prefill(&prefill), identity),
-            Some(command::Kind::Decode(decode)) => step_answer(engine.decode(&decode), identity),
+            Some(command::Kind::Step(step)) => step_answer(engine.step(&step), identity),
             Some(command::Kind::Release(release)) => {
                 engine.release(&release).map(|()| reply::Kind::Done(Done {})).map_err(CommandError::Engine)
             }
@@ -77,15 +76,7 @@ fn step_answer(
     if rank == 0 {
         return Ok(reply::Kind::Step(reply));
     }
-    let StepReply {
-        forward_ns,
-        num_programs_compiled,
-        fingerprint,
-        idle_ns: _,
-        tokens: _,
-        prompt_logprobs: _,
-        failures: _,
-    } = reply;
+    let StepReply { forward_ns, num_programs_compiled, fingerprint, idle_ns: _, rows: _ } = reply;
     Ok(reply::Kind::StepDone(StepDone { forward_ns, num_programs_compiled, fingerprint }))
 }
 
@@ -150,8 +141,7 @@ pub(super) fn refusal(command: &Command) -> Option<ShardError> {
             command::Kind::Info(_)
             | command::Kind::Fit(_)
             | command::Kind::Warmup(_)
-            | command::Kind::Prefill(_)
-            | command::Kind::Decode(_)
+            | command::Kind::Step(_)
             | command::Kind::Release(_)
             | command::Kind::Leave(_),
         )

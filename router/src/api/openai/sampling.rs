@@ -96,15 +96,11 @@ impl OpenAiSampling {
         let parameters = self.parameters();
         let is_greedy = parameters.temperature == Some(0.0);
         let temperature = parameters.temperature.filter(|_| !is_greedy);
-        let sampling = SamplingParams {
-            is_greedy,
-            top_n_tokens,
-            wants_prompt_logprobs,
-            prompt_top_n_tokens: if wants_prompt_logprobs { top_n_tokens } else { 0 },
-            ..Parameters { temperature, ..parameters }.into_draw()
-        };
+        let sampling =
+            SamplingParams { is_greedy, top_n_tokens, ..Parameters { temperature, ..parameters }.into_draw() };
         GenerationOptions {
             sampling,
+            prompt_logprobs: wants_prompt_logprobs.then_some(top_n_tokens),
             has_seed: self.seed.is_some(),
             names_sampling: !is_greedy,
             has_non_positive_top_k: false,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
-use proto::row_failure::Kind;
+use proto::RowFailure;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
@@ -184,8 +184,11 @@ async fn when_the_shard_dies_every_request_is_told_once() {
 #[tokio::test]
 async fn a_row_that_fails_ends_alone_and_everybody_else_goes_on() {
     for (kind, reason) in [
-        (Kind::NotFinite, "the model's numbers for this sequence are not finite; other sequences are not affected"),
-        (Kind::NothingAllowed, "no token is allowed here"),
+        (
+            RowFailure::NotFinite,
+            "the model's numbers for this sequence are not finite; other sequences are not affected",
+        ),
+        (RowFailure::NothingAllowed, "no token is allowed here"),
     ] {
         // "x" is in the prompt, and the third token is the last.
         let fails = move |tokens: &[u32]| (tokens.len() == 5 && tokens[1] == 93).then_some(kind);

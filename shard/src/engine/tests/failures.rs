@@ -5,13 +5,12 @@
 use devices::Device;
 use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
-use proto::row_failure::Kind;
-use proto::{Decode, PromptChunk, RowFailure, SampledToken, SamplingParams, StepReply};
+use proto::{RowFailure, SampledToken, SamplingParams, StepReply};
 
 use super::corrupted::{rewrite, set_config};
 use super::independence::{bits, prompt, sampling};
 use super::ranks::{Engines, on_cpu_ranks};
-use super::{FIXTURES, Rig, args, fixture, ids};
+use super::{FIXTURES, Rig, args, fixture, ids, masked, report, reporting, tokens};
 use crate::args::KvCacheDtype;
 
 /// The token of which the model makes what is not finite.
@@ -37,12 +36,12 @@ fn on_two_ranks() -> Rig {
     on_cpu_ranks(fixture(FIXTURES[0]).to_str().unwrap(), 2)
 }
 
-fn failures(reply: &StepReply) -> Vec<(u32, Kind)> {
-    reply.failures.iter().map(|failure: &RowFailure| (failure.slot, failure.kind())).collect()
+fn failures(reply: &StepReply) -> Vec<(u32, RowFailure)> {
+    reply.rows.iter().filter(|row| row.failure.is_some()).map(|row| (row.slot, row.failure())).collect()
 }
 
 fn tokens_of(reply: &StepReply, slot: u32) -> SampledToken {
-    reply.tokens.iter().find(|token| token.slot == slot).unwrap().clone()
+    reply.rows.iter().find(|row| row.slot == slot).unwrap().token.clone().unwrap()
 }
 
 /// A row beside one that fails, then another row in the slot and the blocks that were left; and both as they are alone.
@@ -54,15 +53,15 @@ fn beside_a_failure(rig: &mut Rig) -> [Vec<SampledToken>; 4] {
         rig.chunk(1, &observed, Some(SamplingParams::greedy()), true),
         rig.chunk(2, &[5, 6, BAD, 8, 9], Some(SamplingParams::greedy()), true),
     ];
-    let reply = rig.prefill(chunks, vec![]);
-    assert_eq!(failures(&reply), [(2, Kind::NotFinite)]);
+    let reply = rig.step(chunks);
+    assert_eq!(failures(&reply), [(2, RowFailure::NotFinite)]);
     let mut together = vec![tokens_of(&reply, 1)];
     for step in 1..6 {
         // The router hears of it a step late.
         let mut rows = vec![rig.row(1)];
         rows.extend((step < 2).then(|| rig.row(2)));
-        let reply = rig.engine.decode(&Decode { rows }).unwrap();
-        assert_eq!(failures(&reply), if step < 2 { vec![(2, Kind::NotFinite)] } else { vec![] });
+        let reply = rig.step(rows);
+        assert_eq!(failures(&reply), if step < 2 { vec![(2, RowFailure::NotFinite)] } else { vec![] });
         together.push(tokens_of(&reply, 1));
         if step == 1 {
             rig.release(2);
@@ -101,14 +100,13 @@ fn a_row_that_is_not_finite_leaves_all_others_as_they_are() {
 fn prompt_logprobs_that_are_not_finite_are_a_failure_before_the_prompt_is_read() {
     let directory = overflowing();
     let mut rig = Rig::new(directory.path().to_str().unwrap(), Device::Cpu);
-    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
     let chunks = vec![
-        rig.chunk(1, &[5, 6, BAD, 8], Some(params.clone()), false),
-        rig.chunk(2, &[5, 6, 7, 8], Some(params), false),
+        reporting(rig.chunk(1, &[5, 6, BAD, 8], Some(SamplingParams::greedy()), false), 0, None),
+        reporting(rig.chunk(2, &[5, 6, 7, 8], Some(SamplingParams::greedy()), false), 0, None),
     ];
-    let reply = rig.prefill(chunks, vec![]);
-    assert_eq!((failures(&reply), reply.tokens.len()), (vec![(1, Kind::NotFinite)], 0));
-    assert!(reply.prompt_logprobs[1].logprobs.iter().skip(1).all(|logprob| logprob.is_finite()));
+    let reply = rig.step(chunks);
+    assert_eq!((failures(&reply), tokens(&reply).len()), (vec![(1, RowFailure::NotFinite)], 0));
+    assert!(report(&reply, 1).logprobs.iter().all(|logprob| logprob.is_finite()));
 }
 
 #[test]
@@ -120,15 +118,12 @@ fn a_row_that_may_choose_nothing_fails_alone() {
             let params = SamplingParams { min_new_tokens: 3, ..params };
             let alone = rig.generate(1, &prompt(20, 0), params.clone(), 3);
             let chunk = rig.chunk(2, &prompt(7, 1), Some(params.clone()), true);
-            let chunks = vec![
-                rig.chunk(1, &prompt(20, 0), Some(params.clone()), true),
-                PromptChunk { allowed_tokens: nothing.clone(), ..chunk },
-            ];
-            let reply = rig.prefill(chunks, vec![]);
-            assert_eq!(failures(&reply), [(2, Kind::NothingAllowed)]);
-            let rows = vec![rig.row(1), proto::DecodeRow { allowed_tokens: nothing.clone(), ..rig.row(2) }];
-            let reply = [reply, rig.engine.decode(&Decode { rows }).unwrap()];
-            assert_eq!(failures(&reply[1]), [(2, Kind::NothingAllowed)]);
+            let chunks = vec![rig.chunk(1, &prompt(20, 0), Some(params.clone()), true), masked(chunk, nothing.clone())];
+            let reply = rig.step(chunks);
+            assert_eq!(failures(&reply), [(2, RowFailure::NothingAllowed)]);
+            let rows = vec![rig.row(1), masked(rig.row(2), nothing.clone())];
+            let reply = [reply, rig.step(rows)];
+            assert_eq!(failures(&reply[1]), [(2, RowFailure::NothingAllowed)]);
             let tokens: Vec<SampledToken> =
                 reply.iter().map(|reply| tokens_of(reply, 1)).chain([rig.next(1)]).collect();
             assert_eq!(ids(&tokens), ids(&alone));
@@ -161,16 +156,15 @@ fn extreme_parameters_make_tokens() {
         let best = rig.generate(1, &prompt(20, 0), SamplingParams::greedy(), 1).remove(0);
         for params in &extremes {
             let chunk = rig.chunk(2, &prompt(20, 0), Some(params.clone()), true);
-            let chunks = vec![
-                rig.chunk(1, &prompt(20, 0), Some(params.clone()), true),
-                PromptChunk { allowed_tokens: Some(one.clone()), ..chunk },
-            ];
-            let reply = rig.prefill(chunks, vec![]);
+            let chunks =
+                vec![rig.chunk(1, &prompt(20, 0), Some(params.clone()), true), masked(chunk, Some(one.clone()))];
+            let reply = rig.step(chunks);
             assert_eq!(failures(&reply), [], "{params:?}");
-            assert!(reply.tokens.iter().all(|token| token.logprob.is_finite()), "{params:?}: {reply:?}");
-            assert_eq!((reply.tokens[1].token_id, reply.tokens[1].logprob), (5, 0.0), "{params:?}");
+            let made = tokens(&reply);
+            assert!(made.iter().all(|token| token.logprob.is_finite()), "{params:?}: {reply:?}");
+            assert_eq!((made[1].token_id, made[1].logprob), (5, 0.0), "{params:?}");
             if params.temperature < 1e-9 && params.repetition_penalty == 1.0 {
-                assert_eq!((reply.tokens[0].token_id, reply.tokens[0].logprob), (best.token_id, 0.0), "{params:?}");
+                assert_eq!((made[0].token_id, made[0].logprob), (best.token_id, 0.0), "{params:?}");
             }
             [1, 2].into_iter().for_each(|slot| rig.release(slot));
         }

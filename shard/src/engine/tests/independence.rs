@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proto::{SampledToken, SamplingParams};
 
 use super::ranks::on_cpu_ranks;
-use super::{FIXTURES, Rig, fixture};
+use super::{FIXTURES, Rig, fixture, report, reporting, tokens};
 
 pub(super) fn sampling(seed: u64) -> SamplingParams {
     SamplingParams {
@@ -46,9 +46,10 @@ pub(super) fn steps_among_others(rig: &mut Rig) -> [Vec<SampledToken>; 2] {
         rig.chunk(3, &prompt(31, 4), Some(SamplingParams::greedy()), false),
     ];
     let rows = vec![rig.row(1), rig.row(0)];
-    let reply = rig.prefill(chunks, rows);
-    assert_eq!(reply.tokens.iter().map(|token| token.slot).collect::<Vec<_>>(), [2, 5, 1, 0]);
-    let mut together = vec![reply.tokens[1].clone()];
+    let reply = rig.step([chunks, rows].concat());
+    // Slot 3 has not read its prompt, and wants nothing yet.
+    assert_eq!(reply.rows.iter().map(|row| row.slot).collect::<Vec<_>>(), [2, 5, 1, 0]);
+    let mut together = vec![tokens(&reply)[1].clone()];
     for step in 1..12 {
         if step == 4 {
             rig.release(1);
@@ -56,8 +57,7 @@ pub(super) fn steps_among_others(rig: &mut Rig) -> [Vec<SampledToken>; 2] {
         let mut rows = vec![rig.row(0), rig.row(5)];
         rows.extend((step < 4).then(|| rig.row(1)));
         rows.push(rig.row(2));
-        let reply = rig.engine.decode(&proto::Decode { rows }).unwrap();
-        together.push(reply.tokens[1].clone());
+        together.push(tokens(&rig.step(rows))[1].clone());
     }
     for slot in [0, 2, 3, 5] {
         rig.release(slot);
@@ -79,10 +79,10 @@ fn a_row_alone_equals_a_row_among_others() {
 fn a_chunked_prompt_equals_a_whole_one() {
     let mut rig = Rig::fixture(FIXTURES[0]);
     let prompt = prompt(45, 6);
-    let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens: 2, ..sampling(3) };
-    let chunk = rig.chunk(0, &prompt, Some(params.clone()), true);
-    let whole = rig.prefill(vec![chunk], vec![]);
-    let mut whole_tokens = whole.tokens.clone();
+    let params = sampling(3);
+    let chunk = reporting(rig.chunk(0, &prompt, Some(params.clone()), true), 2, None);
+    let whole = rig.step(vec![chunk]);
+    let mut whole_tokens = tokens(&whole);
     whole_tokens.extend((0..5).map(|_| rig.next(0)));
 
     for cuts in [vec![1], vec![16, 17], vec![7, 8, 30, 44]] {
@@ -92,22 +92,21 @@ fn a_chunked_prompt_equals_a_whole_one() {
         ends.push(prompt.len());
         let mut logprobs = Vec::new();
         let mut tops = Vec::new();
-        let mut tokens = Vec::new();
+        let mut made = Vec::new();
         for (start, end) in starts.into_iter().zip(ends) {
             let is_last = end == prompt.len();
-            let mut chunk = rig.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
-            chunk.next_token_id = prompt.get(end).copied();
-            let reply = rig.prefill(vec![chunk], vec![]);
-            logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
-            tops.extend(reply.prompt_logprobs[0].top_tokens.clone());
-            tokens.extend(reply.tokens);
+            let chunk = rig.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
+            let reply = rig.step(vec![reporting(chunk, 2, prompt.get(end).copied())]);
+            logprobs.extend(report(&reply, 0).logprobs.clone());
+            tops.extend(report(&reply, 0).top_tokens.clone());
+            made.extend(tokens(&reply));
         }
-        tokens.extend((0..5).map(|_| rig.next(4)));
+        made.extend((0..5).map(|_| rig.next(4)));
         rig.release(4);
         let bits_of = |logprobs: &[f32]| logprobs.iter().map(|logprob| logprob.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits_of(&logprobs), bits_of(&whole.prompt_logprobs[0].logprobs), "{cuts:?}");
-        assert_eq!(tops, whole.prompt_logprobs[0].top_tokens, "{cuts:?}");
-        assert_eq!(bits(&tokens), bits(&whole_tokens), "{cuts:?}");
+        assert_eq!(bits_of(&logprobs), bits_of(&report(&whole, 0).logprobs), "{cuts:?}");
+        assert_eq!(tops, report(&whole, 0).top_tokens, "{cuts:?}");
+        assert_eq!(bits(&made), bits(&whole_tokens), "{cuts:?}");
     }
 }
 
@@ -118,16 +117,16 @@ pub(super) fn shared_and_resumed(rig: &mut Rig, params: &SamplingParams) -> [Vec
     rig.start(0, &prompt[..40], SamplingParams::greedy());
     let chunk = rig.chunk_behind((0, 1), &prompt, params.clone(), 0);
     assert_eq!(chunk.position, 32);
-    let mut shared = rig.prefill(vec![chunk], vec![]).tokens;
+    let mut shared = tokens(&rig.step(vec![chunk]));
     shared.extend((0..4).map(|_| rig.next(1)));
     let resumed = |rig: &mut Rig, behind: u32| {
         let ids: Vec<u32> = prompt.iter().copied().chain(super::ids(&alone)).take(50).collect();
         let chunk = rig.chunk_behind((behind, 3), &ids, params.clone(), 5);
-        let mut tokens = alone[..5].to_vec();
-        tokens.extend(rig.prefill(vec![chunk], vec![]).tokens);
-        tokens.extend((0..8).map(|_| rig.next(3)));
+        let mut made = alone[..5].to_vec();
+        made.extend(tokens(&rig.step(vec![chunk])));
+        made.extend((0..8).map(|_| rig.next(3)));
         rig.release(3);
-        tokens
+        made
     };
     // Behind the blocks of the row that is still there, and with nothing left of it.
     shared.extend(resumed(rig, 1).split_off(5));
@@ -185,9 +184,9 @@ proptest! {
             if chunks.is_empty() {
                 rows.push(rig.row(slot));
             }
-            for token in rig.prefill(chunks, rows).tokens {
-                let next = expected[token.slot as usize].as_mut().and_then(|tokens| tokens.pop_front());
-                prop_assert_eq!(Some(token.token_id), next, "slot {}", token.slot);
+            for row in rig.step([chunks, rows].concat()).rows {
+                let next = expected[row.slot as usize].as_mut().and_then(|tokens| tokens.pop_front());
+                prop_assert_eq!(row.token.map(|token| token.token_id), next, "slot {}", row.slot);
             }
         }
     }
@@ -197,13 +196,12 @@ proptest! {
 fn candidates_change_no_logprob_of_a_prompt() {
     let mut rig = Rig::fixture(FIXTURES[0]);
     let prompt = prompt(80, 6);
-    let mut logprobs = |prompt_top_n_tokens| {
-        let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens, ..SamplingParams::greedy() };
-        let chunk = rig.chunk(0, &prompt, Some(params), true);
-        let reply = rig.prefill(vec![chunk], vec![]);
+    let mut logprobs = |top_n| {
+        let chunk = reporting(rig.chunk(0, &prompt, Some(SamplingParams::greedy()), true), top_n, None);
+        let reply = rig.step(vec![chunk]);
         rig.release(0);
-        let report = &reply.prompt_logprobs[0];
-        assert!(report.top_tokens.iter().skip(1).all(|top| top.token_ids.len() == prompt_top_n_tokens as usize));
+        let report = report(&reply, 0);
+        assert!(report.top_tokens.iter().all(|top| top.token_ids.len() == top_n as usize));
         report.logprobs.iter().map(|logprob| logprob.to_bits()).collect::<Vec<_>>()
     };
     assert_eq!(logprobs(0), logprobs(5));

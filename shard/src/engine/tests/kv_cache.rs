@@ -31,7 +31,7 @@ fn warmed(name: &str, kv_cache_dtype: KvCacheDtype, warmup: &Warmup) -> (u64, u3
     let mut args = args(fixture(name).to_str().unwrap(), Device::Cpu);
     args.model.kv_cache_dtype = kv_cache_dtype;
     let reply = Engines::load(&[args]).unwrap().warmup(warmup).unwrap();
-    (reply.kv_cache_bytes, reply.num_blocks)
+    (reply.kv_cache_bytes, reply.sizes.unwrap().num_blocks)
 }
 
 #[test]

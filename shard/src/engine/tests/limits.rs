@@ -23,8 +23,9 @@ fn warmup(warmup: &Warmup) -> Result<proto::WarmupReply, (Kind, String)> {
 #[test]
 fn defaults_follow_the_model() {
     let reply = warmup(&Warmup::default()).unwrap();
-    assert_eq!((reply.num_slots, reply.max_total_tokens, reply.max_batch_prefill_tokens), (64, 128, 4096));
-    assert_eq!(reply.num_blocks, 64 * 128 / 16);
+    let sizes = reply.sizes.unwrap();
+    assert_eq!((sizes.num_slots, sizes.max_total_tokens, sizes.max_batch_prefill_tokens), (64, 128, 4096));
+    assert_eq!(sizes.num_blocks, 64 * 128 / 16);
     // Two layers of keys and values with four heads of sixteen f32.
     assert_eq!(reply.kv_cache_bytes, 64 * 128 * 2 * 2 * 4 * 16 * 4);
 }
@@ -38,9 +39,9 @@ fn wishes_are_met() {
         max_batch_size: Some(3),
         ..Warmup::default()
     };
-    let reply = warmup(&asked).unwrap();
+    let sizes = warmup(&asked).unwrap().sizes.unwrap();
     assert_eq!(
-        (reply.num_slots, reply.max_total_tokens, reply.max_batch_prefill_tokens, reply.num_blocks),
+        (sizes.num_slots, sizes.max_total_tokens, sizes.max_batch_prefill_tokens, sizes.num_blocks),
         (3, 10, 7, 7)
     );
 }
@@ -48,7 +49,8 @@ fn wishes_are_met() {
 #[test]
 fn a_small_cache_shortens_rows_that_have_no_length_of_their_own() {
     let reply = warmup(&Warmup { max_batch_total_tokens: Some(64), ..Warmup::default() }).unwrap();
-    assert_eq!((reply.max_total_tokens, reply.num_blocks), (64, 4));
+    let sizes = reply.sizes.unwrap();
+    assert_eq!((sizes.max_total_tokens, sizes.num_blocks), (64, 4));
 }
 
 #[test]

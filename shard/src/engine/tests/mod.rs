@@ -23,7 +23,9 @@ use backend::BLOCK_SIZE;
 use devices::Device;
 use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
-use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, StepReply, Warmup};
+use proto::{
+    GivenTokens, Logprobs, Opening, Release, Row, Sample, SampledToken, SamplingParams, Step, StepReply, Warmup,
+};
 
 use super::load;
 use crate::args::{KvCacheDtype, ModelArgs, ShardArgs};
@@ -135,23 +137,17 @@ impl Rig {
     }
 
     /// The first chunk of a prompt if `params` are given, else a later one.
-    pub(super) fn chunk(
-        &mut self,
-        slot: u32,
-        ids: &[u32],
-        params: Option<SamplingParams>,
-        is_last: bool,
-    ) -> PromptChunk {
+    pub(super) fn chunk(&mut self, slot: u32, ids: &[u32], params: Option<SamplingParams>, is_last: bool) -> Row {
         let position = self.lens[slot as usize];
         let new_blocks = self.grow(slot, ids.len());
-        PromptChunk {
+        Row {
             slot,
             position: position as u32,
             token_ids: ids.to_vec(),
             new_blocks,
-            sampling: params,
-            samples_token: is_last,
-            ..PromptChunk::default()
+            opening: params.map(|sampling| Opening { sampling: Some(sampling), ..Opening::default() }),
+            token: is_last.then(Sample::default),
+            logprobs: None,
         }
     }
 
@@ -163,34 +159,35 @@ impl Rig {
         ids: &[u32],
         params: SamplingParams,
         num_generated: u32,
-    ) -> PromptChunk {
+    ) -> Row {
         let num_shared = self.lens[from as usize].min(ids.len() - 1) / BLOCK_SIZE;
         let (cached, read) = ids.split_at(num_shared * BLOCK_SIZE);
         let mut new_blocks = self.tables[from as usize][..num_shared].to_vec();
         self.lens[slot as usize] = cached.len();
         self.tables[slot as usize].clone_from(&new_blocks);
         new_blocks.extend(self.grow(slot, read.len()));
-        PromptChunk {
+        let opening =
+            Opening { sampling: Some(params), cached_token_ids: cached.to_vec(), num_generated_tokens: num_generated };
+        Row {
             slot,
             position: cached.len() as u32,
             token_ids: read.to_vec(),
             new_blocks,
-            sampling: Some(params),
-            samples_token: true,
-            cached_token_ids: cached.to_vec(),
-            num_generated_tokens: num_generated,
-            allowed_tokens: None,
-            next_token_id: None,
+            opening: Some(opening),
+            token: Some(Sample::default()),
+            logprobs: None,
         }
     }
 
-    pub(super) fn row(&mut self, slot: u32) -> DecodeRow {
-        let position = self.lens[slot as usize];
-        DecodeRow { slot, position: position as u32, new_blocks: self.grow(slot, 1), allowed_tokens: None }
+    /// The row that reads the token which `slot` sampled, and samples the next.
+    pub(super) fn row(&mut self, slot: u32) -> Row {
+        let position = self.lens[slot as usize] as u32;
+        let new_blocks = self.grow(slot, 1);
+        Row { slot, position, new_blocks, token: Some(Sample::default()), ..Row::default() }
     }
 
-    pub(super) fn prefill(&mut self, chunks: Vec<PromptChunk>, rows: Vec<DecodeRow>) -> StepReply {
-        self.engine.prefill(&Prefill { chunks, rows }).unwrap()
+    pub(super) fn step(&mut self, rows: Vec<Row>) -> StepReply {
+        self.engine.step(&Step { rows }).unwrap()
     }
 
     pub(super) fn release(&mut self, slot: u32) {
@@ -202,12 +199,12 @@ impl Rig {
     /// Reads a prompt in one step and answers the first token.
     pub(super) fn start(&mut self, slot: u32, prompt: &[u32], params: SamplingParams) -> SampledToken {
         let chunk = self.chunk(slot, prompt, Some(params), true);
-        self.prefill(vec![chunk], vec![]).tokens.remove(0)
+        tokens(&self.step(vec![chunk])).remove(0)
     }
 
     pub(super) fn next(&mut self, slot: u32) -> SampledToken {
         let row = self.row(slot);
-        self.engine.decode(&Decode { rows: vec![row] }).unwrap().tokens.remove(0)
+        tokens(&self.step(vec![row])).remove(0)
     }
 
     /// `num_tokens` tokens of a row that runs alone.
@@ -236,6 +233,26 @@ impl Rig {
         self.tables[slot as usize].extend(&new);
         new
     }
+}
+
+/// The tokens that a step sampled, in the order of its rows.
+pub(super) fn tokens(reply: &StepReply) -> Vec<SampledToken> {
+    reply.rows.iter().filter_map(|row| row.token.clone()).collect()
+}
+
+/// The same row, which may choose only these tokens.
+pub(super) fn masked(row: Row, allowed_tokens: Option<Vec<u8>>) -> Row {
+    Row { token: Some(Sample { allowed_tokens }), ..row }
+}
+
+/// The same row, which reports the log-probabilities of its tokens, up to the one after them, and `top_n_tokens` best ones.
+pub(super) fn reporting(row: Row, top_n_tokens: u32, next_token_id: Option<u32>) -> Row {
+    Row { logprobs: Some(Logprobs { next_token_id, top_n_tokens }), ..row }
+}
+
+/// The report of the row at `index` among those that a reply answers.
+pub(super) fn report(reply: &StepReply, index: usize) -> &GivenTokens {
+    reply.rows[index].logprobs.as_ref().unwrap()
 }
 
 pub(super) fn ids(tokens: &[SampledToken]) -> Vec<u32> {

@@ -6,7 +6,7 @@ use devices::plugins::testing::plugin_path;
 use proto::SamplingParams;
 
 use super::ranks::Engines;
-use super::{Rig, args};
+use super::{Rig, args, report, reporting};
 use crate::args::Quantize;
 
 /// Made by `demo/train/held_out.py`, a document a line.
@@ -56,11 +56,10 @@ fn read_first(rig: &mut Rig, num_documents: usize) -> Reading {
             best.push(rig.start(0, &text[..len], SamplingParams::greedy()).token_id);
             rig.release(0);
         }
-        let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
-        let chunk = rig.chunk(0, &text, Some(params), true);
-        let reply = rig.prefill(vec![chunk], vec![]);
+        let chunk = reporting(rig.chunk(0, &text, Some(SamplingParams::greedy()), true), 0, None);
+        let reply = rig.step(vec![chunk]);
         rig.release(0);
-        logprobs.extend(reply.prompt_logprobs[0].logprobs[START..].iter().map(|logprob| f64::from(*logprob)));
+        logprobs.extend(report(&reply, 0).logprobs[START - 1..].iter().map(|logprob| f64::from(*logprob)));
     }
     let perplexity = (-logprobs.iter().sum::<f64>() / logprobs.len() as f64).exp();
     Reading { best, perplexity, weights_bytes: rig.engine.info().weights_bytes }

@@ -9,12 +9,12 @@ use backend::StateLayout;
 use devices::Device;
 use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
-use proto::{Decode, ModelInfo, Prefill, Release, SampledToken, SamplingParams, StepReply, Warmup, WarmupReply};
+use proto::{ModelInfo, Release, SampledToken, SamplingParams, Step, StepReply, Warmup, WarmupReply};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::super::{Engine, EngineError, load};
-use super::{FIXTURES, Rig, args, fixture, ids, tolerance};
+use super::{FIXTURES, Rig, args, fixture, ids, report, reporting, tokens, tolerance};
 use crate::args::{Quantize, ShardArgs};
 
 /// The engines of all shards of a model. A command goes to all of them at once, as the router sends it.
@@ -50,12 +50,8 @@ impl Engines {
         self.tell(|engine| engine.warmup(warmup, &mut |_, _, _| ()).map(timeless))
     }
 
-    pub(super) fn prefill(&mut self, prefill: &Prefill) -> Result<StepReply, EngineError> {
-        self.tell(|engine| timeless(engine.prefill(prefill)?))
-    }
-
-    pub(super) fn decode(&mut self, decode: &Decode) -> Result<StepReply, EngineError> {
-        self.tell(|engine| timeless(engine.decode(decode)?))
+    pub(super) fn step(&mut self, step: &Step) -> Result<StepReply, EngineError> {
+        self.tell(|engine| timeless(engine.step(step)?))
     }
 
     pub(super) fn release(&mut self, release: &Release) -> Result<(), EngineError> {
@@ -264,16 +260,15 @@ fn cpu_ranks_pad_and_copy() {
 #[test]
 fn cpu_ranks_report_prompts_and_batches() {
     let name = FIXTURES[0];
-    let params = SamplingParams { wants_prompt_logprobs: true, ..SamplingParams::greedy() };
     let prompt: Vec<u32> = (0..70).map(|i| (i * i) % 250).collect();
     let [alone, ranks] = [Rig::fixture(name), on_cpu_ranks(fixture(name).to_str().unwrap(), 4)].map(|mut rig| {
         rig.start(0, &prompt[..9], SamplingParams::greedy());
-        let (chunk, row) = (rig.chunk(1, &prompt, Some(params.clone()), true), rig.row(0));
-        rig.prefill(vec![chunk], vec![row])
+        let chunk = reporting(rig.chunk(1, &prompt, Some(SamplingParams::greedy()), true), 0, None);
+        let row = rig.row(0);
+        rig.step(vec![chunk, row])
     });
-    let ids = |reply: &StepReply| reply.tokens.iter().map(|token| token.token_id).collect::<Vec<_>>();
-    assert_eq!(ids(&ranks), ids(&alone));
-    let logprobs = |reply: &StepReply| reply.prompt_logprobs[0].logprobs[1..].to_vec();
+    assert_eq!(ids(&tokens(&ranks)), ids(&tokens(&alone)));
+    let logprobs = |reply: &StepReply| report(reply, 0).logprobs.clone();
     for (ranks, alone) in logprobs(&ranks).into_iter().zip(logprobs(&alone)) {
         assert!((ranks - alone).abs() <= 1e-4, "{ranks} instead of {alone}");
     }
@@ -284,10 +279,10 @@ fn cpu_ranks_report_prompts_and_batches() {
 fn the_others_hear_of_a_rank_that_is_gone() {
     let mut rig = on_cpu_ranks(fixture(FIXTURES[0]).to_str().unwrap(), 4);
     let chunk = rig.chunk(0, &[1, 2, 3], Some(SamplingParams::greedy()), true);
-    let prefill = Prefill { chunks: vec![chunk], rows: vec![] };
+    let step = Step { rows: vec![chunk] };
     drop(rig.engine.0.remove(1));
     for (engine, rank) in rig.engine.0.iter_mut().zip([0, 2, 3]) {
-        let error = engine.prefill(&prefill).unwrap_err();
+        let error = engine.step(&step).unwrap_err();
         assert_eq!(error.to_string(), format!("rank {rank}: rank 1 has ended the group"));
         assert!(error.leaves_rows_unknown());
     }

@@ -7,7 +7,7 @@ use proto::{SampledToken, SamplingParams};
 use serde_json::Value;
 
 use super::ranks::Engines;
-use super::{FIXTURES, Rig, fixture, ids, tolerance};
+use super::{FIXTURES, Rig, fixture, ids, report, reporting, tolerance};
 use crate::args::KvCacheDtype;
 
 /// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
@@ -123,19 +123,17 @@ fn prompt_logprobs_are_those_of_each_prefix() {
     let mut rig = Rig::fixture(name);
     let prompt = &Reference::read(name).prompts[0];
     let token_ids = token_ids(&prompt["prompt"]);
-    let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens: 3, ..SamplingParams::greedy() };
-    let chunk = rig.chunk(0, &token_ids, Some(params), true);
-    let reply = rig.prefill(vec![chunk], vec![]);
-    let logprobs = &reply.prompt_logprobs[0].logprobs;
-    assert_eq!(logprobs.len(), token_ids.len());
-    assert!(logprobs[0].is_nan());
+    let chunk = reporting(rig.chunk(0, &token_ids, Some(SamplingParams::greedy()), true), 3, None);
+    let reply = rig.step(vec![chunk]);
+    let logprobs = &report(&reply, 0).logprobs;
+    assert_eq!(logprobs.len(), token_ids.len() - 1);
     for (position, logits) in prompt["logits"].as_array().unwrap().iter().enumerate().take(token_ids.len() - 1) {
         let logits = numbers(logits);
         let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
         let expected = logits[token_ids[position + 1] as usize] - log_sum;
-        let difference = (f64::from(logprobs[position + 1]) - expected).abs();
+        let difference = (f64::from(logprobs[position]) - expected).abs();
         assert!(difference < 1e-3, "position {position}: {difference}");
-        let top = &reply.prompt_logprobs[0].top_tokens[position + 1];
+        let top = &report(&reply, 0).top_tokens[position];
         let mut best: Vec<usize> = (0..logits.len()).collect();
         best.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
         assert_eq!(top.token_ids, best[..3].iter().map(|id| *id as u32).collect::<Vec<_>>(), "position {position}");

@@ -17,8 +17,8 @@ use model::graph::{Binary, Graph, StateSpec};
 use model::models::Config;
 use model::sampling::Samplers;
 use model_files::ModelFiles;
-use proto::{ModelInfo, Prefill, SampledToken, command};
-use scheduler::{Limits, PrefixScope, Prompt, Scheduler, SequenceEvent, SequenceSpec, Tenant};
+use proto::{ModelInfo, SampledToken, Step, command};
+use scheduler::{Limits, PrefixScope, Prompt, PromptWants, Scheduler, SequenceEvent, SequenceSpec, Tenant};
 use xla::{Platform, XlaBackend, XlaOptions};
 
 use super::super::load::{Description, describe};
@@ -26,7 +26,7 @@ use super::super::{Engine, EngineError, Work, config_json};
 use super::independence::{bits, prompt, sampling, steps_among_others};
 use super::ranks::{Engines, cpu_ranks};
 use super::xla::check;
-use super::{FIXTURES, NUM_SLOTS, Rig, args, fixture, shared_programs};
+use super::{FIXTURES, NUM_SLOTS, Rig, args, fixture, shared_programs, tokens};
 use crate::args::ShardArgs;
 
 /// The same model with hidden states `h + 0.1 * running_sum(h)`.
@@ -112,15 +112,17 @@ fn read_in_pieces(
 ) -> Vec<SampledToken> {
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([ids.len()]);
-    let mut tokens = Vec::new();
+    let mut made = Vec::new();
     for (start, end) in starts.zip(ends) {
         let mut chunk = rig.chunk(slot, &ids[start..end], (start == 0).then(|| sampling(7)), end == ids.len());
-        chunk.num_generated_tokens = if start == 0 { num_generated } else { 0 };
-        tokens.extend(rig.prefill(vec![chunk], vec![]).tokens);
+        if let Some(opening) = &mut chunk.opening {
+            opening.num_generated_tokens = num_generated;
+        }
+        made.extend(tokens(&rig.step(vec![chunk])));
     }
-    tokens.extend((1..num_tokens).map(|_| rig.next(slot)));
+    made.extend((1..num_tokens).map(|_| rig.next(slot)));
     rig.release(slot);
-    tokens
+    made
 }
 
 #[test]
@@ -182,7 +184,7 @@ fn a_prefix_is_never_skipped() {
     let prompt = prompt(45, 6);
     rig.start(0, &prompt, sampling(7));
     let chunk = rig.chunk_behind((0, 1), &prompt, sampling(7), 0);
-    let error = rig.engine.prefill(&Prefill { chunks: vec![chunk], rows: vec![] }).unwrap_err();
+    let error = rig.engine.step(&Step { rows: vec![chunk] }).unwrap_err();
     let expected = "slot 1 would skip its first 32 tokens, of which the model keeps more than KV blocks; expected 0";
     assert_eq!(error.to_string(), expected);
     assert_eq!(proto::ShardError::from(&error).kind(), proto::shard_error::Kind::Protocol);
@@ -205,6 +207,7 @@ fn schedule(engines: &mut Engines, prompts: &[Vec<u32>], num_tokens: u32) -> (Ve
         let spec = SequenceSpec {
             prompt: Prompt { token_ids: prompt.as_slice().into(), scope: PrefixScope::SHARED },
             sampling: sampling(7),
+            wants: PromptWants::default(),
             max_new_tokens: num_tokens,
             ignores_eos: true,
             deadline: None,
@@ -219,8 +222,7 @@ fn schedule(engines: &mut Engines, prompts: &[Vec<u32>], num_tokens: u32) -> (Ve
         num_preempted += step.num_preempted;
         for command in step.into_commands() {
             let reply = match command {
-                command::Kind::Prefill(prefill) => engines.prefill(&prefill).unwrap(),
-                command::Kind::Decode(decode) => engines.decode(&decode).unwrap(),
+                command::Kind::Step(step) => engines.step(&step).unwrap(),
                 command::Kind::Release(release) => {
                     engines.release(&release).unwrap();
                     continue;

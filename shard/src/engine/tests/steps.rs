@@ -3,18 +3,18 @@
 //! Each test says what the router did wrong, or what the device made of it, and what the rows are like afterwards.
 
 use devices::Device;
-use proto::{Decode, DecodeRow, Prefill, PromptChunk, Release, SampledToken, SamplingParams, ShardError, shard_error};
+use proto::{Release, Row, SamplingParams, ShardError, Step, shard_error};
 
 use super::super::EngineError;
 use super::ranks::Engines;
-use super::{Rig, args, fixture, load};
+use super::{Rig, args, fixture, load, report, reporting, tokens};
 
 fn kind(error: &EngineError) -> shard_error::Kind {
     ShardError::from(error).kind()
 }
 
-fn refused(engine: &mut Engines, prefill: &Prefill) -> String {
-    let error = engine.prefill(prefill).unwrap_err();
+fn refused(engine: &mut Engines, step: &Step) -> String {
+    let error = engine.step(step).unwrap_err();
     assert_eq!(kind(&error), shard_error::Kind::Protocol);
     error.to_string()
 }
@@ -22,7 +22,7 @@ fn refused(engine: &mut Engines, prefill: &Prefill) -> String {
 #[test]
 fn steps_before_warmup_are_refused() {
     let mut engine = load(&args("demo", Device::Mock), &mut |_, _, _| ()).unwrap();
-    let error = engine.decode(&Decode { rows: vec![] }).unwrap_err();
+    let error = engine.step(&Step::default()).unwrap_err();
     assert_eq!(
         (kind(&error), error.to_string().as_str()),
         (shard_error::Kind::Protocol, "steps are refused before warm-up")
@@ -35,14 +35,14 @@ fn one_bad_row_leaves_the_others_as_they_were() {
     let expected = super::ids(&rig.generate(1, &[5, 6, 7], SamplingParams::greedy(), 4));
     let first = rig.start(1, &[5, 6, 7], SamplingParams::greedy());
     let good = rig.row(1);
-    let bad = DecodeRow { slot: 2, position: 0, new_blocks: vec![], allowed_tokens: None };
-    let message = refused(&mut rig.engine, &Prefill { chunks: vec![], rows: vec![good.clone(), bad] });
+    let bad = Row { slot: 2, ..Row::default() };
+    let message = refused(&mut rig.engine, &Step { rows: vec![good.clone(), bad] });
     assert_eq!(message, "slot 2 is not open");
     let error = rig.engine.release(&Release { slots: vec![1, 2] }).unwrap_err();
     assert_eq!(error.to_string(), "slot 2 is not open");
-    let second = rig.engine.decode(&Decode { rows: vec![good] }).unwrap().tokens.remove(0);
-    let tokens = [first.token_id, second.token_id, rig.next(1).token_id, rig.next(1).token_id];
-    assert_eq!(tokens, expected[..]);
+    let second = tokens(&rig.step(vec![good])).remove(0);
+    let made = [first.token_id, second.token_id, rig.next(1).token_id, rig.next(1).token_id];
+    assert_eq!(made, expected[..]);
 }
 
 /// A mask of `tokens` of a vocabulary.
@@ -59,10 +59,9 @@ fn masked_rows_choose_what_is_allowed() {
         let params = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
         let free = rig.generate(1, &[5, 6, 7], params.clone(), 2);
         let wanted = vec![vocab_size - 1, free[0].top_token_ids[2], vocab_size / 3];
-        let masked = |rig: &mut Rig, tokens: &[u32]| {
+        let masked = |rig: &mut Rig, allowed: &[u32]| {
             let chunk = rig.chunk(1, &[5, 6, 7], Some(params.clone()), true);
-            let chunk = PromptChunk { allowed_tokens: mask(tokens, vocab_size), ..chunk };
-            rig.prefill(vec![chunk], vec![]).tokens.remove(0)
+            tokens(&rig.step(vec![super::masked(chunk, mask(allowed, vocab_size))])).remove(0)
         };
         let first = masked(&mut rig, &wanted);
         // The best of those that are allowed: the third of all, if there is none before it.
@@ -73,13 +72,10 @@ fn masked_rows_choose_what_is_allowed() {
         expected.sort_unstable();
         assert_eq!(reported, expected);
         // The mask was that step's: the row goes on as one that read these tokens, and others do not see it.
-        let row = DecodeRow { allowed_tokens: mask(&[9], vocab_size), ..rig.row(1) };
+        let row = super::masked(rig.row(1), mask(&[9], vocab_size));
         let chunk = rig.chunk(2, &[5, 6, 7], Some(params.clone()), true);
-        let reply = rig.prefill(vec![chunk], vec![row]);
-        assert_eq!(
-            (reply.tokens[0].clone(), reply.tokens[1].token_id),
-            (SampledToken { slot: 2, ..free[0].clone() }, 9)
-        );
+        let made = tokens(&rig.step(vec![chunk, row]));
+        assert_eq!((&made[0], made[1].token_id), (&free[0], 9));
         let third = rig.next(1);
         assert!(third.top_token_ids.len() >= 5, "{third:?}");
         let same = rig.generate(3, &[5, 6, 7, first.token_id, 9], params.clone(), 1).remove(0);
@@ -113,20 +109,14 @@ fn logits_that_are_not_finite_are_a_device_error() {
 #[test]
 fn the_mock_reports_as_many_tokens_as_asked_for() {
     let mut rig = Rig::mock();
-    let params = SamplingParams {
-        top_n_tokens: 4,
-        wants_prompt_logprobs: true,
-        prompt_top_n_tokens: 2,
-        ..SamplingParams::greedy()
-    };
-    let chunk = rig.chunk(0, &[5, 6, 7], Some(params), true);
-    let reply = rig.prefill(vec![chunk], vec![]);
-    let token = &reply.tokens[0];
+    let params = SamplingParams { top_n_tokens: 4, ..SamplingParams::greedy() };
+    let chunk = reporting(rig.chunk(0, &[5, 6, 7], Some(params), true), 2, Some(8));
+    let reply = rig.step(vec![chunk]);
+    let token = &tokens(&reply)[0];
     assert_eq!((token.top_token_ids.len(), token.top_token_ids[0]), (4, token.token_id));
-    assert_eq!(reply.prompt_logprobs[0].logprobs.len(), 3);
-    assert!(reply.prompt_logprobs[0].logprobs[0].is_nan());
-    let top_lens = reply.prompt_logprobs[0].top_tokens.iter().map(|top| (top.token_ids.len(), top.logprobs.len()));
-    assert_eq!(top_lens.collect::<Vec<_>>(), [(0, 0), (2, 2), (2, 2)]);
+    assert_eq!(report(&reply, 0).logprobs.len(), 3);
+    let top_lens = report(&reply, 0).top_tokens.iter().map(|top| (top.token_ids.len(), top.logprobs.len()));
+    assert_eq!(top_lens.collect::<Vec<_>>(), [(2, 2); 3]);
     assert!(!rig.engine.info().eos_token_ids.contains(&token.token_id));
 }
 

@@ -6,11 +6,11 @@
 use devices::Device;
 use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
-use proto::{DecodeRow, LogitBias, PromptChunk, SampledToken, SamplingParams};
+use proto::{LogitBias, SampledToken, SamplingParams};
 
 use super::independence::shared_and_resumed;
 use super::ranks::Engines;
-use super::{FIXTURES, Rig, args, fixture, ids};
+use super::{FIXTURES, Rig, args, fixture, ids, masked, report, reporting, tokens};
 use crate::args::{KvCacheDtype, Quantize};
 
 /// Largest difference of a log-probability, by fixture: f32 sums in another order; short floats round activations too, f16 with
@@ -146,31 +146,29 @@ fn prompt_logprobs_and_chunks_are_those_of_the_cpu_backend() {
         return;
     };
     let prompt = prompt(90);
-    let params = SamplingParams { wants_prompt_logprobs: true, prompt_top_n_tokens: 4, ..SamplingParams::greedy() };
-    let chunk = cpu.chunk(0, &prompt, Some(params.clone()), true);
-    let expected = cpu.prefill(vec![chunk], vec![]);
+    let params = SamplingParams::greedy();
+    let chunk = reporting(cpu.chunk(0, &prompt, Some(params.clone()), true), 4, None);
+    let expected = cpu.step(vec![chunk]);
     for cuts in [vec![], vec![1], vec![31, 33, 89]] {
         let starts = std::iter::once(0).chain(cuts.clone());
         let ends = cuts.iter().copied().chain([prompt.len()]);
-        let (mut logprobs, mut tokens, mut tops) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut logprobs, mut made, mut tops) = (Vec::new(), Vec::new(), Vec::new());
         for (start, end) in starts.zip(ends) {
             let is_last = end == prompt.len();
-            let mut chunk = xla.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
-            chunk.next_token_id = prompt.get(end).copied();
-            let reply = xla.prefill(vec![chunk], vec![]);
-            logprobs.extend(reply.prompt_logprobs[0].logprobs.clone());
-            tops.extend(reply.prompt_logprobs[0].top_tokens.clone());
-            tokens.extend(reply.tokens);
+            let chunk = xla.chunk(4, &prompt[start..end], (start == 0).then(|| params.clone()), is_last);
+            let reply = xla.step(vec![reporting(chunk, 4, prompt.get(end).copied())]);
+            logprobs.extend(report(&reply, 0).logprobs.clone());
+            tops.extend(report(&reply, 0).top_tokens.clone());
+            made.extend(tokens(&reply));
         }
         xla.release(4);
-        check(&tokens, &expected.tokens, 1e-4, &format!("{cuts:?}"));
-        assert!(logprobs[0].is_nan());
-        for (xla, cpu) in logprobs.iter().zip(&expected.prompt_logprobs[0].logprobs).skip(1) {
+        check(&made, &tokens(&expected), 1e-4, &format!("{cuts:?}"));
+        for (xla, cpu) in logprobs.iter().zip(&report(&expected, 0).logprobs) {
             assert!((xla - cpu).abs() <= 1e-4, "{cuts:?}: {xla} instead of {cpu}");
         }
-        assert_eq!(logprobs.len(), prompt.len());
-        assert_eq!(tops.len(), prompt.len());
-        for (xla, cpu) in tops.iter().zip(&expected.prompt_logprobs[0].top_tokens) {
+        assert_eq!(logprobs.len(), prompt.len() - 1);
+        assert_eq!(tops.len(), prompt.len() - 1);
+        for (xla, cpu) in tops.iter().zip(&report(&expected, 0).top_tokens) {
             assert_eq!(xla.token_ids.len(), cpu.token_ids.len(), "{cuts:?}");
             let pairs = xla.logprobs.iter().zip(&cpu.logprobs);
             pairs.for_each(|(xla, cpu)| assert!((xla - cpu).abs() <= 1e-4, "{cuts:?}: {xla} instead of {cpu}"));
@@ -190,16 +188,16 @@ fn masked_steps_are_those_of_the_cpu_backend() {
         SamplingParams { is_greedy: false, temperature: 1.2, top_n_tokens: 3, seed: 8, ..SamplingParams::greedy() };
     let [xla, cpu] = [&mut xla, &mut cpu].map(|rig| {
         rig.start(0, &prompt(9), SamplingParams::greedy());
-        let chunk = PromptChunk { allowed_tokens: mask(0), ..rig.chunk(1, &prompt(23), Some(params.clone()), true) };
-        let mut tokens = rig.prefill(vec![chunk], vec![]).tokens;
+        let chunk = masked(rig.chunk(1, &prompt(23), Some(params.clone()), true), mask(0));
+        let mut made = tokens(&rig.step(vec![chunk]));
         for step in 1..10 {
             // Another row without a mask, and a step without one now and then.
             let row = rig.row(1);
             let allowed_tokens = if step % 3 == 0 { None } else { mask(step) };
-            let rows = vec![rig.row(0), DecodeRow { allowed_tokens, ..row }];
-            tokens.extend(rig.engine.decode(&proto::Decode { rows }).unwrap().tokens);
+            let rows = vec![rig.row(0), masked(row, allowed_tokens)];
+            made.extend(tokens(&rig.step(rows)));
         }
-        tokens
+        made
     });
     check(&xla, &cpu, 1e-4, "masked steps");
 }
@@ -218,10 +216,10 @@ fn a_row_alone_equals_a_row_among_others() {
         rig.chunk(3, &prompt(61), Some(SamplingParams::greedy()), false),
     ];
     let rows = vec![rig.row(0)];
-    let mut together = vec![rig.prefill(chunks, rows).tokens[1].clone()];
+    let mut together = vec![tokens(&rig.step([chunks, rows].concat()))[1].clone()];
     for _ in 1..8 {
         let rows = vec![rig.row(0), rig.row(5), rig.row(2)];
-        together.push(rig.engine.decode(&proto::Decode { rows }).unwrap().tokens[1].clone());
+        together.push(tokens(&rig.step(rows))[1].clone());
     }
     check(&together, &alone, 1e-4, "among others");
 }

@@ -1,0 +1,99 @@
+//! What a sequence wants to know of its prompt, beside the tokens that it makes.
+//!
+//! Doors: [`PromptWants`], which a sequence is submitted with; [`PromptWants::ask`], which puts them into a row of a step;
+//! [`ExpectedReport`], which compares the reply with them and makes a [`PromptReport`] of it. Each token of a prompt is reported
+//! once, in order: a sequence that was preempted reads them again and reports only those that are new.
+
+use std::ops::Range;
+
+use proto::{GivenTokens, Logprobs, Row, RowReply, TopTokens};
+
+use crate::ReplyMismatch;
+
+/// What a sequence wants to know of its prompt. The default is nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptWants {
+    /// The log-probability of each token but the first, and so many of the best tokens in its place.
+    pub logprobs: Option<u32>,
+}
+
+/// What a step says of a prompt. The reports of all steps together are the report on the prompt.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PromptReport {
+    /// Log-probabilities of the next tokens, the second of the prompt first.
+    pub logprobs: Vec<f32>,
+    /// The best tokens in the place of each, where they are wanted.
+    pub top_tokens: Vec<TopTokens>,
+}
+
+/// The part of a report that a reply must contain for a row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpectedReport {
+    /// Position of the first token that is reported.
+    position: u32,
+    /// Tokens that are reported.
+    num_tokens: u32,
+    has_top_tokens: bool,
+}
+
+impl PromptWants {
+    /// True if all of the prompt must be computed: nothing of it is taken from the prefix cache.
+    pub(crate) fn reads_all(&self) -> bool {
+        self.logprobs.is_some()
+    }
+
+    /// Adds them to a row that reads a part of a prompt; `next_token_id` is the token after that part, if it is known.
+    pub(crate) fn ask(&self, row: &mut Row, next_token_id: Option<u32>) -> Option<ExpectedReport> {
+        let top_n_tokens = self.logprobs?;
+        row.logprobs = Some(Logprobs { next_token_id, top_n_tokens });
+        let num_tokens = row.token_ids.len() as u32 - 1 + u32::from(next_token_id.is_some());
+        Some(ExpectedReport { position: row.position + 1, num_tokens, has_top_tokens: top_n_tokens > 0 })
+    }
+}
+
+impl PromptReport {
+    /// True if nothing is reported.
+    pub fn is_empty(&self) -> bool {
+        self.logprobs.is_empty()
+    }
+
+    /// Adds the report of the next step.
+    pub fn extend(&mut self, next: Self) {
+        self.logprobs.extend(next.logprobs);
+        self.top_tokens.extend(next.top_tokens);
+    }
+}
+
+impl ExpectedReport {
+    /// # Errors
+    /// When `reply` has other log-probabilities than were asked for.
+    pub(crate) fn check(expected: Option<&Self>, reply: &RowReply) -> Result<(), ReplyMismatch> {
+        let slot = reply.slot;
+        let (logprobs, top_tokens) =
+            reply.logprobs.as_ref().map_or((0, 0), |given| (given.logprobs.len(), given.top_tokens.len()));
+        let num_tokens = expected.map_or(0, |expected| expected.num_tokens);
+        if logprobs != num_tokens as usize {
+            return Err(ReplyMismatch::NumLogprobs { slot, expected: num_tokens, got: logprobs });
+        }
+        let num_tokens = if expected.is_some_and(|expected| expected.has_top_tokens) { num_tokens } else { 0 };
+        if top_tokens != num_tokens as usize {
+            return Err(ReplyMismatch::NumTopTokens { slot, expected: num_tokens, got: top_tokens });
+        }
+        Ok(())
+    }
+
+    /// Takes the part of a reply on the tokens at positions `unreported` of the prompt.
+    pub(crate) fn take(&self, reply: &mut RowReply, unreported: Range<u32>) -> PromptReport {
+        let GivenTokens { mut logprobs, mut top_tokens } = reply.logprobs.take().unwrap_or_default();
+        let [start, end] = [unreported.start, unreported.end].map(|at| at.saturating_sub(self.position) as usize);
+        keep(&mut logprobs, start..end);
+        keep(&mut top_tokens, start..end);
+        PromptReport { logprobs, top_tokens }
+    }
+}
+
+/// Keeps the values of a range, as far as there are any.
+fn keep<T>(values: &mut Vec<T>, range: Range<usize>) {
+    values.truncate(range.end);
+    values.drain(..range.start.min(values.len()));
+}

@@ -1,0 +1,121 @@
+//! What rows want of a step, and the answers.
+//!
+//! Doors: [`Asked::push`], which adds the wants of a row to the batch, and [`Asked::reply`], which makes the answers of what the backend
+//! tells. A row whose numbers are not finite, or that may choose nothing, fails and is no error: the other rows of the step are
+//! as good as ever. A log-probability that is not a number tells, wherever in the model or in its sampler it comes from.
+
+use std::sync::Arc;
+
+use backend::{Batch, PromptToken, SampledRow, SampledToken, StepOutput};
+use model::graph::Graph;
+use model::sampling::TokenMask;
+use proto::{GivenTokens, Row, RowFailure, RowReply, StepReply, TopTokens};
+
+use crate::kv_cache;
+
+/// A step on its way to the backend, and the rows that it answers.
+#[derive(Default)]
+pub(super) struct Asked {
+    pub(super) batch: Batch,
+    /// In the order of the step.
+    rows: Vec<AskedRow>,
+}
+
+/// A row that wants something. Its answers follow those of the row before.
+struct AskedRow {
+    slot: u32,
+    /// Index among [`Batch::sampled`].
+    sampled: Option<usize>,
+    logprobs: Option<AskedLogprobs>,
+}
+
+struct AskedLogprobs {
+    num_targets: usize,
+    /// Best tokens that each target reports.
+    top_n: usize,
+}
+
+impl Asked {
+    /// Adds what `row` wants, which was pushed to the batch last. `open` is what is known of it after the step; `mask` has the tokens that
+    /// it may choose, and the sampler that heeds them.
+    pub(super) fn push(&mut self, row: &Row, open: &kv_cache::Row, mask: Option<(TokenMask, Arc<Graph>)>) {
+        let index = self.batch.rows.len() - 1;
+        let logprobs = row.logprobs.as_ref().map(|logprobs| {
+            let first_token = self.batch.rows[index].first_token;
+            let targets = row.token_ids.iter().skip(1).chain(&logprobs.next_token_id);
+            let mut num_targets = 0;
+            for (i, token_id) in targets.enumerate() {
+                self.batch.push_target(first_token + i, *token_id as i32, logprobs.top_n_tokens);
+                num_targets += 1;
+            }
+            AskedLogprobs { num_targets, top_n: logprobs.top_n_tokens as usize }
+        });
+        let prompt_len = open.prompt_len.filter(|_| row.token.is_some());
+        let sampled = prompt_len.map(|prompt_len| {
+            self.batch.push_sampled(index, prompt_len, &open.sampler);
+            if let Some((mask, graph)) = mask {
+                self.batch.mask_sampled(mask, graph);
+            }
+            self.batch.sampled.len() - 1
+        });
+        if sampled.is_some() || logprobs.is_some() {
+            self.rows.push(AskedRow { slot: row.slot, sampled, logprobs });
+        }
+    }
+
+    /// The answers that `output` has.
+    pub(super) fn reply(self, output: StepOutput) -> StepReply {
+        let StepOutput { tokens, prompt_tokens, fingerprint } = output;
+        let (mut tokens, mut targets) = (tokens.into_iter(), prompt_tokens.into_iter());
+        let reply = |asked: AskedRow| {
+            let AskedRow { slot, sampled, logprobs } = asked;
+            let targets = logprobs.map(|AskedLogprobs { num_targets, top_n }| {
+                let targets: Vec<PromptToken> = targets.by_ref().take(num_targets).collect();
+                (targets, top_n)
+            });
+            let token = sampled.and_then(|index| Some((&self.batch.sampled[index], tokens.next()?)));
+            match failure(targets.as_ref().map(|(targets, _)| targets.as_slice()), token.as_ref()) {
+                Some(failure) => RowReply { slot, failure: Some(failure.into()), ..RowReply::default() },
+                None => RowReply {
+                    slot,
+                    failure: None,
+                    token: token.map(|(_, token)| sampled_token(token)),
+                    logprobs: targets.map(|(targets, top_n)| given_tokens(targets, top_n)),
+                },
+            }
+        };
+        let rows = self.rows.into_iter().map(reply).collect();
+        StepReply { rows, fingerprint, ..StepReply::default() }
+    }
+}
+
+/// The reason for which a row cannot go on, if there is one.
+fn failure(targets: Option<&[PromptToken]>, token: Option<&(&SampledRow, SampledToken)>) -> Option<RowFailure> {
+    if let Some((row, token)) = token
+        && token.logprob.is_nan()
+    {
+        let may_choose_nothing = row.mask.as_ref().is_some_and(|mask| mask.tokens().next().is_none());
+        return Some(if may_choose_nothing { RowFailure::NothingAllowed } else { RowFailure::NotFinite });
+    }
+    let is_broken = targets.unwrap_or_default().iter().any(|target| target.logprob.is_nan());
+    is_broken.then_some(RowFailure::NotFinite)
+}
+
+fn given_tokens(targets: Vec<PromptToken>, top_n: usize) -> GivenTokens {
+    let mut given = GivenTokens::default();
+    for PromptToken { logprob, mut top_tokens } in targets {
+        given.logprobs.push(logprob);
+        if top_n > 0 {
+            top_tokens.truncate(top_n);
+            let (token_ids, logprobs) = top_tokens.into_iter().unzip();
+            given.top_tokens.push(TopTokens { token_ids, logprobs });
+        }
+    }
+    given
+}
+
+fn sampled_token(token: SampledToken) -> proto::SampledToken {
+    let SampledToken { token_id, logprob, top_tokens } = token;
+    let (top_token_ids, top_logprobs) = top_tokens.into_iter().unzip();
+    proto::SampledToken { token_id, logprob, top_token_ids, top_logprobs }
+}
