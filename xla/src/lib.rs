@@ -1,7 +1,7 @@
 //! Devices behind PJRT plugins: the graphs are printed as StableHLO and compiled for the sizes of a few buckets.
 //!
 //! Door: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), each with one transfer in ([`step_input`](self)) and one out
-//! ([`report`](self)). KV caches and token history stay on the device: a program takes their memory over, and the tokens that
+//! ([`consumers`](self)). KV caches and token history stay on the device: a program takes their memory over, and the tokens that
 //! one step samples are where the next one reads them, so steps can follow each other without the host.
 //!
 //! Each device of a process is a rank of the model: it has its part of the weights and of the state, all run the same program,
@@ -11,12 +11,12 @@ mod ahead;
 mod bucket;
 mod cache;
 mod compiler;
+mod consumers;
 mod error;
 mod hlo;
 mod launch_id;
 mod platform;
 mod program;
-mod report;
 mod rounded_rows;
 mod stablehlo;
 mod state;
@@ -45,6 +45,7 @@ pub use platform::Platform;
 pub use program::Program;
 use program::Programs;
 use state::{Host, LocalDevice, Model, State};
+use weights::Source;
 
 /// How a backend is opened.
 #[derive(Debug)]
@@ -95,7 +96,8 @@ impl XlaBackend {
             return Err(XlaError::NoDevice { device: platform.device, wanted, found }.into());
         }
         devices.truncate(wanted);
-        let weights = weights::upload(graphs, (checkpoint, ranks.first, &membership), (&client, &devices), progress)?;
+        let source = Source { checkpoint, first_rank: ranks.first, membership: &membership };
+        let weights = weights::upload(graphs, source, &client, &devices, progress)?;
         let local = |((rank, device), weights)| LocalDevice { rank, device, weights };
         let devices = ranks.local().zip(devices).zip(weights).map(local).collect();
         let cache = ProgramCache::new(program_cache);

@@ -4,7 +4,6 @@
 //! host only starts them. A launch runs on all devices of the process; lists of buffers are `[device][buffer]`.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use backend::{Batch, CachedTokens};
@@ -13,9 +12,9 @@ use pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, HostSl
 
 use super::bucket::{Buckets, Launch};
 use super::compiler::{Compiler, Executable};
+use super::consumers::{Consumers, Reports};
 use super::launch_id;
-use super::program::{CACHED_TOKENS, ProgramKey, Programs, TARGETS};
-use super::report::Reports;
+use super::program::{CACHED_TOKENS, ProgramKey, Programs};
 use super::step_input::{self, pack, set_rank};
 use super::token_input::TokenInput;
 use crate::error::XlaError;
@@ -23,27 +22,27 @@ use crate::error::XlaError;
 /// The states of the model, and the programs that know their sizes.
 #[derive(Debug)]
 pub(super) struct State {
-    model: Model,
+    pub(super) model: Model,
     /// In the order of [`Host::devices`].
     devices: Vec<DeviceState>,
     /// On each device, the arrays that ask for nothing, by their rows; made when they are first needed.
-    neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
+    pub(super) neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
     /// Of what this step runs.
-    fingerprint: Fingerprint,
+    pub(super) fingerprint: Fingerprint,
 }
 
 /// The model's states on one device, by name. A launch takes those that it changes, and its results take their place.
 type DeviceState = HashMap<String, Buffer>;
 
-/// What a decoder leaves for the programs behind it.
+/// The results of a decoder, on each device.
 #[derive(Debug, Default)]
-struct Decoded {
+pub(super) struct Decoded {
     /// `[rows, hidden]`
-    last: Vec<Buffer>,
+    pub(super) last: Vec<Buffer>,
     /// The sampler's columns.
-    columns: Vec<Buffer>,
+    pub(super) columns: Vec<Buffer>,
     /// Of a prefill: `[rows * tokens_per_row, hidden]`.
-    hidden: Vec<Buffer>,
+    pub(super) hidden: Vec<Buffer>,
 }
 
 /// The programs of a model with their sizes.
@@ -70,14 +69,6 @@ pub(super) struct LocalDevice {
     pub(super) device: Device,
     /// By name.
     pub(super) weights: HashMap<String, Buffer>,
-}
-
-/// The hidden states of a prefill on each device, `[rows * tokens_per_row, hidden]`.
-#[derive(Clone, Copy)]
-struct Prompts<'a> {
-    hidden: &'a [Buffer],
-    rows: &'a [usize],
-    tokens_per_row: usize,
 }
 
 impl State {
@@ -109,7 +100,7 @@ impl State {
             self.note_cached_tokens(cached, host)?;
         }
         for launch in self.model.buckets.plan(batch) {
-            self.launch_rows(batch, launch, host, &mut reports)?;
+            self.launch_rows(batch, &launch, host, &mut reports)?;
         }
         reports.fingerprint = self.fingerprint;
         Ok(reports)
@@ -137,47 +128,21 @@ impl State {
         Ok(())
     }
 
+    /// Starts a decoder, and what consumes its hidden states.
     fn launch_rows(
         &mut self,
         batch: &Batch,
-        launch: Launch,
+        launch: &Launch,
         host: Host<'_>,
         reports: &mut Reports,
     ) -> Result<(), XlaError> {
-        let Launch { rows, bucket_rows, tokens_per_row, sampler } = launch;
-        let Decoded { last, columns, hidden } = self.decode(batch, (&rows, bucket_rows, tokens_per_row), host)?;
-        if let Some(sampler) = sampler {
-            let key = ProgramKey::Sampler { rows: bucket_rows, sampler };
-            let token_inputs = if sampler.reads_token_inputs() {
-                self.token_inputs(batch, (&rows, bucket_rows), host)?
-            } else {
-                Vec::new()
-            };
-            let lists = last.into_iter().zip(columns).enumerate().map(|(device, (last, columns))| {
-                let donated = [last, columns].into_iter().map(Argument::Donate);
-                donated.chain(token_inputs.iter().map(|input| Argument::Keep(&input[device]))).collect()
-            });
-            let arguments = lists.collect();
-            let results = self.run(key, arguments, host)?;
-            // All devices answer the same.
-            let report = results.into_iter().flatten().next().expect("samplers report on at least one device");
-            let download = report.to_host().map_err(|source| failed(key, source))?;
-            reports.push_samples(rows.clone(), bucket_rows, download);
-        }
-        if hidden.is_empty() {
-            return Ok(());
-        }
-        let prompts = Prompts { hidden: &hidden, rows: &rows, tokens_per_row };
-        self.launch_targets(batch, prompts, host, reports)
+        let decoded = self.decode(batch, launch, host)?;
+        self.consume(decoded, Consumers { batch, launch, host }, reports)
     }
 
-    /// Starts a decoder for the rows at `rows`.
-    fn decode(
-        &mut self,
-        batch: &Batch,
-        (rows, bucket_rows, tokens_per_row): (&[usize], usize, usize),
-        host: Host<'_>,
-    ) -> Result<Decoded, XlaError> {
+    fn decode(&mut self, batch: &Batch, launch: &Launch, host: Host<'_>) -> Result<Decoded, XlaError> {
+        let Launch { rows, bucket_rows, tokens_per_row, sampler: _ } = launch;
+        let (bucket_rows, tokens_per_row) = (*bucket_rows, *tokens_per_row);
         let shape = self.model.programs.step_shape(bucket_rows, tokens_per_row);
         let mut packed = pack(batch, rows, shape);
         self.fingerprint = step_input::fingerprint(self.fingerprint, &packed, shape);
@@ -196,76 +161,8 @@ impl State {
         Ok(decoded)
     }
 
-    /// The arrays of tokens for the rows at `rows`, in the order of the sampler's arguments, on each device.
-    fn token_inputs(
-        &mut self,
-        batch: &Batch,
-        (rows, bucket_rows): (&[usize], usize),
-        host: Host<'_>,
-    ) -> Result<Vec<Vec<Arc<Buffer>>>, XlaError> {
-        let sizes = self.model.programs.token_sizes(bucket_rows);
-        let mut inputs = Vec::with_capacity(TokenInput::ALL.len());
-        for input in TokenInput::ALL {
-            let send = |numbers: &[i32]| {
-                let send = |local: &LocalDevice| upload(host, local, &input.dims(sizes), numbers).map(Arc::new);
-                host.devices.iter().map(send).collect::<Result<Vec<_>, _>>()
-            };
-            inputs.push(match input.pack(batch, rows, sizes) {
-                Some(packed) => {
-                    let numbers = packed.iter().map(|number| u64::from(number.cast_unsigned()));
-                    self.fingerprint = self.fingerprint.numbers(numbers);
-                    send(&packed)?
-                }
-                None => match self.neutral_inputs.entry((input, bucket_rows)) {
-                    Entry::Occupied(known) => known.get().clone(),
-                    Entry::Vacant(new) => new.insert(send(&input.neutral(sizes))?).clone(),
-                },
-            });
-        }
-        Ok(inputs)
-    }
-
-    /// Reports of the targets among the rows of a prefill.
-    fn launch_targets(
-        &mut self,
-        batch: &Batch,
-        prompts: Prompts<'_>,
-        host: Host<'_>,
-        reports: &mut Reports,
-    ) -> Result<(), XlaError> {
-        let Prompts { hidden, rows, tokens_per_row } = prompts;
-        let mut wanted: Vec<(usize, i32)> = Vec::new();
-        for (target, token_index) in batch.targets.token_indices.iter().enumerate() {
-            let place = rows.iter().enumerate().find_map(|(place, row)| {
-                let row = &batch.rows[*row];
-                let offset = (*token_index as usize).checked_sub(row.first_token)?;
-                (offset < row.num_tokens).then_some(place * tokens_per_row + offset)
-            });
-            wanted.extend(place.map(|place| (target, place as i32)));
-        }
-        let key = ProgramKey::Targets { tokens: hidden[0].dims()[0] };
-        for wanted in wanted.chunks(TARGETS) {
-            let mut packed = vec![0; 3 * TARGETS]; // [3, targets]
-            for (index, (target, place)) in wanted.iter().enumerate() {
-                packed[index] = *place;
-                packed[TARGETS + index] = batch.targets.token_ids[*target];
-                packed[2 * TARGETS + index] = batch.targets.top_n[*target];
-            }
-            self.fingerprint = self.fingerprint.numbers(packed.iter().map(|number| u64::from(number.cast_unsigned())));
-            let upload = |local: &LocalDevice| upload(host, local, &[3, TARGETS], &packed);
-            let packed = host.devices.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
-            let pairs = hidden.iter().zip(&packed);
-            let arguments =
-                pairs.map(|(hidden, packed)| vec![Argument::Keep(hidden), Argument::Keep(packed)]).collect();
-            let results = self.run(key, arguments, host)?;
-            let download = results[0][0].to_host().map_err(|source| failed(key, source))?;
-            reports.push_targets(wanted.iter().map(|(target, _)| *target).collect(), download);
-        }
-        Ok(())
-    }
-
     /// Starts a program on each device's states, `arguments` and weights, and returns each device's other results.
-    fn run<'a>(
+    pub(super) fn run<'a>(
         &mut self,
         key: ProgramKey,
         mut arguments: Vec<Vec<Argument<'a>>>,
@@ -296,13 +193,13 @@ impl State {
     }
 }
 
-fn upload(host: Host<'_>, local: &LocalDevice, dims: &[usize], numbers: &[i32]) -> Result<Buffer, XlaError> {
+pub(super) fn upload(host: Host<'_>, local: &LocalDevice, dims: &[usize], numbers: &[i32]) -> Result<Buffer, XlaError> {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let slice = HostSlice::new(ElementType::S32, dims, &bytes);
     let buffer = slice.and_then(|slice| host.client.upload(slice, &local.device));
     buffer.map_err(|source| XlaError::Program { program: "step input".to_owned(), source })
 }
 
-fn failed(key: ProgramKey, source: pjrt::Error) -> XlaError {
+pub(super) fn failed(key: ProgramKey, source: pjrt::Error) -> XlaError {
     XlaError::Program { program: key.to_string(), source }
 }

@@ -21,17 +21,28 @@ use crate::error::XlaError;
 /// Floats that are rounded at a time, at least a row.
 const FLOATS_AT_ONCE: usize = 1 << 20;
 
-/// Copies every weight of `graphs` to `devices`, whose ranks begin with `first_rank`: for each, its parts by name. Shards
-/// of one host take turns where its memory is short. `progress` hears of each weight: (done, total).
+/// A checkpoint, and the ranks of this process that read their parts of it.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) first_rank: usize,
+    /// Shards of one host take turns where its memory is short.
+    pub(super) membership: &'a Membership,
+}
+
+/// Copies every weight of `graphs` to `devices`, one per rank, and returns for each the parts by name. `progress` hears of each
+/// weight: (done, total).
 ///
 /// # Errors
 /// When a weight is missing or malformed, or a device has no memory for it.
 pub(super) fn upload(
     graphs: &ModelGraphs,
-    (checkpoint, first_rank, membership): (&Checkpoint, usize, &Membership),
-    (client, devices): (&Client, &[Device]),
+    source: Source<'_>,
+    client: &Client,
+    devices: &[Device],
     progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Vec<HashMap<String, Buffer>>, XlaError> {
+    let Source { checkpoint, first_rank, membership } = source;
     let specs = graphs.weights();
     let total = specs.len() as u64;
     let mut buffers: Vec<HashMap<String, Buffer>> =

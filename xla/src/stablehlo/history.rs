@@ -60,17 +60,15 @@ pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Sample
     emitter.gather_rows(history, &place) // [rows]
 }
 
-/// How often each token occurs in part of each row, `[rows, vocab]`, f32.
+/// How often each token occurs in part of each row, `[rows, vocab]`, f32. `table` is the history, `[slots, len]`.
 pub(super) fn token_counts(
     emitter: &mut Emitter,
-    history: &Tensor,
+    table: &Tensor,
     rows: &SampledInputs,
-    sizes: &Sizes,
     (scope, vocab_size): (TokenScope, usize),
 ) -> Tensor {
-    let [num_rows, len] = [sizes.rows, sizes.max_total_tokens];
-    let table = emitter.reshape(history, &[sizes.num_slots, len]); // [slots, len]
-    let tokens = emitter.gather_rows(&table, &rows.slots); // [rows, len]
+    let [num_rows, len] = [rows.slots.dims()[0], table.dims()[1]];
+    let tokens = emitter.gather_rows(table, &rows.slots); // [rows, len]
     let positions = emitter.iota(1, tokens.ty.clone()); // [rows, len]
     let ends = emitter.broadcast(&rows.context_lens, &[0], tokens.dims()); // [rows, len]
     let mut is_counted = emitter.compare("LT", &positions, &ends); // [rows, len]

@@ -275,7 +275,9 @@ impl Lowering {
             Op::MassThreshold => selection::mass_threshold(emitter, &operands[0], &operands[1], &operands[2]),
             Op::TokenCounts { scope, vocab_size } => {
                 let rows = self.sampled.as_ref().expect("samplers have rows");
-                history::token_counts(emitter, &self.states[TOKEN_HISTORY], rows, &self.sizes, (*scope, *vocab_size))
+                let Sizes { num_slots, max_total_tokens, .. } = self.sizes;
+                let table = emitter.reshape(&self.states[TOKEN_HISTORY], &[num_slots, max_total_tokens]); // [slots, len]
+                history::token_counts(emitter, &table, rows, (*scope, *vocab_size))
             }
             Op::HeldBack { vocab_size } => self.held_back(*vocab_size), // [rows, vocab]
             Op::AddLogitBias => {

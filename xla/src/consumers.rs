@@ -1,0 +1,213 @@
+//! The programs that consume a decoder's hidden states, and what they answer.
+//!
+//! Doors: [`State::consume`], which starts the sampler of a launch and the programs of its targets; [`Reports`], the copies of their
+//! answers to the host; and [`Reports::wait`], which makes a [`StepOutput`] of them. Each consumer applies the head to the
+//! hidden states that it needs, so that logits never leave its program.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use backend::{Batch, PromptToken, SampledToken, StepOutput};
+use model::Fingerprint;
+use model::sampling::BatchSampler;
+use pjrt::{Argument, Buffer, Download};
+
+use super::bucket::Launch;
+use super::program::{ProgramKey, TARGETS, TOP_TOKENS};
+use super::state::{Decoded, Host, LocalDevice, State, failed, upload};
+use super::token_input::TokenInput;
+use crate::error::XlaError;
+
+/// A launch whose hidden states are consumed.
+#[derive(Clone, Copy)]
+pub(super) struct Consumers<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) launch: &'a Launch,
+    pub(super) host: Host<'a>,
+}
+
+/// Copies of a step's results to the host.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    samples: Vec<Samples>,
+    targets: Vec<Targets>,
+    /// Of what was run.
+    pub(super) fingerprint: Fingerprint,
+}
+
+/// Per row a token, its logprob's bits and maybe top tokens, `[bucket_rows, 2 or more]` i32.
+#[derive(Debug)]
+struct Samples {
+    /// Indices among [`Batch::rows`].
+    rows: Vec<usize>,
+    bucket_rows: usize,
+    download: Download,
+}
+
+/// Per prompt token its logprob's bits and top tokens, `[TARGETS, ..]` i32.
+#[derive(Debug)]
+struct Targets {
+    /// Indices among the batch's targets.
+    targets: Vec<usize>,
+    download: Download,
+}
+
+impl State {
+    /// Starts every program that a row of the launch needs, and the copies of what they answer.
+    ///
+    /// # Errors
+    /// When a launch cannot be started. The state is lost then.
+    pub(super) fn consume(
+        &mut self,
+        decoded: Decoded,
+        consumers: Consumers<'_>,
+        reports: &mut Reports,
+    ) -> Result<(), XlaError> {
+        let Decoded { last, columns, hidden } = decoded;
+        if let Some(sampler) = consumers.launch.sampler {
+            reports.samples.push(self.sample(sampler, [last, columns], consumers)?);
+        }
+        if !hidden.is_empty() {
+            self.report_targets(&hidden, consumers, reports)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the sampler on last hidden states and columns, each a buffer per device.
+    fn sample(
+        &mut self,
+        sampler: BatchSampler,
+        inputs: [Vec<Buffer>; 2],
+        consumers: Consumers<'_>,
+    ) -> Result<Samples, XlaError> {
+        let Consumers { launch: Launch { rows, bucket_rows, .. }, host, .. } = consumers;
+        let key = ProgramKey::Sampler { rows: *bucket_rows, sampler };
+        let token_inputs = if sampler.reads_token_inputs() { self.token_inputs(consumers)? } else { Vec::new() };
+        let [last, columns] = inputs;
+        let lists = last.into_iter().zip(columns).enumerate().map(|(device, (last, columns))| {
+            let donated = [last, columns].into_iter().map(Argument::Donate);
+            donated.chain(token_inputs.iter().map(|input| Argument::Keep(&input[device]))).collect()
+        });
+        let results = self.run(key, lists.collect(), host)?;
+        // All devices answer the same.
+        let report = results.into_iter().flatten().next().expect("samplers report on at least one device");
+        let download = report.to_host().map_err(|source| failed(key, source))?;
+        Ok(Samples { rows: rows.clone(), bucket_rows: *bucket_rows, download })
+    }
+
+    /// The arrays of tokens for the rows of a launch, in the order of the sampler's arguments, on each device.
+    fn token_inputs(
+        &mut self,
+        Consumers { batch, launch, host }: Consumers<'_>,
+    ) -> Result<Vec<Vec<Arc<Buffer>>>, XlaError> {
+        let Launch { rows, bucket_rows, .. } = launch;
+        let sizes = self.model.programs.token_sizes(*bucket_rows);
+        let mut inputs = Vec::with_capacity(TokenInput::ALL.len());
+        for input in TokenInput::ALL {
+            let send = |numbers: &[i32]| {
+                let send = |local: &LocalDevice| upload(host, local, &input.dims(sizes), numbers).map(Arc::new);
+                host.devices.iter().map(send).collect::<Result<Vec<_>, _>>()
+            };
+            inputs.push(match input.pack(batch, rows, sizes) {
+                Some(packed) => {
+                    let numbers = packed.iter().map(|number| u64::from(number.cast_unsigned()));
+                    self.fingerprint = self.fingerprint.numbers(numbers);
+                    send(&packed)?
+                }
+                None => match self.neutral_inputs.entry((input, *bucket_rows)) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(new) => new.insert(send(&input.neutral(sizes))?).clone(),
+                },
+            });
+        }
+        Ok(inputs)
+    }
+
+    /// Starts the programs of the targets among the rows of a prefill; `hidden` is `[rows * tokens_per_row, hidden]` on each
+    /// device.
+    fn report_targets(
+        &mut self,
+        hidden: &[Buffer],
+        Consumers { batch, launch, host }: Consumers<'_>,
+        reports: &mut Reports,
+    ) -> Result<(), XlaError> {
+        let mut wanted: Vec<(usize, i32)> = Vec::new();
+        for (target, token_index) in batch.targets.token_indices.iter().enumerate() {
+            let place = launch.rows.iter().enumerate().find_map(|(place, row)| {
+                let row = &batch.rows[*row];
+                let offset = (*token_index as usize).checked_sub(row.first_token)?;
+                (offset < row.num_tokens).then_some(place * launch.tokens_per_row + offset)
+            });
+            wanted.extend(place.map(|place| (target, place as i32)));
+        }
+        let key = ProgramKey::Targets { tokens: hidden[0].dims()[0] };
+        for wanted in wanted.chunks(TARGETS) {
+            let mut packed = vec![0; 3 * TARGETS]; // [3, targets]
+            for (index, (target, place)) in wanted.iter().enumerate() {
+                packed[index] = *place;
+                packed[TARGETS + index] = batch.targets.token_ids[*target];
+                packed[2 * TARGETS + index] = batch.targets.top_n[*target];
+            }
+            self.fingerprint = self.fingerprint.numbers(packed.iter().map(|number| u64::from(number.cast_unsigned())));
+            let upload = |local: &LocalDevice| upload(host, local, &[3, TARGETS], &packed);
+            let packed = host.devices.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
+            let pairs = hidden.iter().zip(&packed);
+            let arguments =
+                pairs.map(|(hidden, packed)| vec![Argument::Keep(hidden), Argument::Keep(packed)]).collect();
+            let results = self.run(key, arguments, host)?;
+            let download = results[0][0].to_host().map_err(|source| failed(key, source))?;
+            reports.targets.push(Targets { targets: wanted.iter().map(|(target, _)| *target).collect(), download });
+        }
+        Ok(())
+    }
+}
+
+impl Reports {
+    /// Waits for all of them.
+    ///
+    /// # Errors
+    /// When a launch failed on the device.
+    pub(super) fn wait(self, batch: &Batch) -> Result<StepOutput, XlaError> {
+        let failed = |source| XlaError::Program { program: "step".to_owned(), source };
+        let mut tokens = vec![SampledToken::default(); batch.sampled.len()];
+        for Samples { rows, bucket_rows, download } in self.samples {
+            let bytes = download.wait().map_err(failed)?;
+            let width = bytes.len() / size_of::<i32>() / bucket_rows;
+            for (index, sampled) in batch.sampled.iter().enumerate() {
+                if let Some(place) = rows.iter().position(|row| *row == sampled.row) {
+                    tokens[index] = sampled_token(&words(&bytes)[place * width..][..width]);
+                }
+            }
+        }
+        let mut prompt_tokens = vec![PromptToken::default(); batch.targets.token_ids.len()];
+        for Targets { targets, download } in self.targets {
+            let words = words(&download.wait().map_err(failed)?);
+            for (target, words) in targets.into_iter().zip(words.chunks_exact(words.len() / TARGETS)) {
+                prompt_tokens[target] = PromptToken { logprob: number(words[0]), top_tokens: top_tokens(&words[1..]) };
+            }
+        }
+        Ok(StepOutput { tokens, prompt_tokens, fingerprint: self.fingerprint.value() })
+    }
+}
+
+fn sampled_token(words: &[i32]) -> SampledToken {
+    let top_tokens = top_tokens(&words[2..]);
+    SampledToken { token_id: words[0].cast_unsigned(), logprob: number(words[1]), top_tokens }
+}
+
+/// Top tokens, if there is room for them; the places behind the last one have no token.
+fn top_tokens(words: &[i32]) -> Vec<(u32, f32)> {
+    let Some((ids, logprobs)) = words.get(..2 * TOP_TOKENS).map(|top| top.split_at(TOP_TOKENS)) else {
+        return Vec::new();
+    };
+    let reported = ids.iter().zip(logprobs).filter(|(id, _)| **id >= 0);
+    reported.map(|(id, logprob)| (id.cast_unsigned(), number(*logprob))).collect()
+}
+
+fn number(word: i32) -> f32 {
+    f32::from_bits(word.cast_unsigned())
+}
+
+fn words(bytes: &[u8]) -> Vec<i32> {
+    bytes.chunks_exact(4).map(|word| i32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+}
