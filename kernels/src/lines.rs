@@ -55,6 +55,21 @@ pub(crate) struct Ahead {
     pub(crate) lines_per_step: usize,
 }
 
+/// The rows of a block, which are multiplied with the right side.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeftSide<'a> {
+    /// `[steps][num_rows][parts]`
+    pub(crate) lines: &'a [Line],
+    pub(crate) num_rows: usize,
+}
+
+/// The steps of a panel, and the lines that their product asks for meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RightSide<'a> {
+    pub(crate) lines: &'a [Line],
+    pub(crate) ahead: Ahead,
+}
+
 impl Ahead {
     /// Lines that are in the caches anyway.
     pub(crate) fn nothing(lines: &[Line]) -> Self {

@@ -6,7 +6,7 @@
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::isa::{Kernel, LANES, Simd};
-use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES, TILE_SIZE};
+use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES, TILE_SIZE};
 
 /// Vectors that hold a block's columns.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
@@ -126,11 +126,11 @@ pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
 pub(crate) fn add_product<S: Simd, D: Dots>(
     simd: S,
     _: D,
-    (left, num_rows): (&[Line], usize),
-    right: (&[Line], Ahead),
+    left: LeftSide<'_>,
+    right: RightSide<'_>,
     sums: &mut Block<D::Sum>,
 ) {
-    simd.call(Product::<D> { rows: Rows { left, num_rows, row: 0 }, right, sums });
+    simd.call(Product::<D> { left, right, sums });
 }
 
 /// Adds to `sums` the products of one row `[steps][parts][16 words]` and several `rights`, side by side: memory answers several streams
@@ -140,7 +140,7 @@ pub(crate) fn add_products_of_row<S: Simd, D: Dots, const RIGHTS: usize>(
     simd: S,
     _: D,
     left: &[Line],
-    rights: [(&[Line], Ahead); RIGHTS],
+    rights: [RightSide<'_>; RIGHTS],
     sums: [&mut Block<D::Sum>; RIGHTS],
 ) {
     simd.call(RowProducts::<D, RIGHTS> { left, rights, sums });
@@ -148,8 +148,8 @@ pub(crate) fn add_products_of_row<S: Simd, D: Dots, const RIGHTS: usize>(
 
 /// The product of the rows of a block.
 struct Product<'a, D: Dots> {
-    rows: Rows<'a>,
-    right: (&'a [Line], Ahead),
+    left: LeftSide<'a>,
+    right: RightSide<'a>,
     sums: &'a mut Block<D::Sum>,
 }
 
@@ -158,12 +158,13 @@ impl<D: Dots> Kernel for Product<'_, D> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { rows: Rows { left, num_rows, mut row }, right: (right, ahead), sums } = self;
-        let num_steps = right.len() / STEP_LINES;
-        let shares = ahead.shares(num_sweeps(num_rows, rows_together::<S>), num_steps);
+        let Self { left, right, sums } = self;
+        let num_steps = right.lines.len() / STEP_LINES;
+        let shares = right.ahead.shares(num_sweeps(left.num_rows, rows_together::<S>), num_steps);
+        let mut row = 0;
         for ahead in shares {
-            let (rows, right) = (Rows { left, num_rows, row }, (right, ahead));
-            row += match rows_together::<S>(num_rows - row) {
+            let (rows, right) = (Rows { left, row }, RightSide { ahead, ..right });
+            row += match rows_together::<S>(left.num_rows - row) {
                 12 => rows.add::<S, D, 12>(simd, right, sums),
                 8 => rows.add::<S, D, 8>(simd, right, sums),
                 6 => rows.add_columns::<S, D, 6>(simd, right, sums),
@@ -180,7 +181,7 @@ impl<D: Dots> Kernel for Product<'_, D> {
 /// The products of one row and several right-hand sides.
 struct RowProducts<'a, D: Dots, const RIGHTS: usize> {
     left: &'a [Line],
-    rights: [(&'a [Line], Ahead); RIGHTS],
+    rights: [RightSide<'a>; RIGHTS],
     sums: [&'a mut Block<D::Sum>; RIGHTS],
 }
 
@@ -190,11 +191,11 @@ impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { left, rights, sums } = self;
-        for (_, ahead) in &rights {
+        for right in &rights {
             // A constant number lets the compiler unroll the loop that prefetches them.
-            assert_eq!(ahead.lines_per_step, STEP_LINES, "lines that are read once are asked for once");
+            assert_eq!(right.ahead.lines_per_step, STEP_LINES, "lines that are read once are asked for once");
         }
-        let rows = Rows { left, num_rows: 1, row: 0 };
+        let rows = Rows { left: LeftSide { lines: left, num_rows: 1 }, row: 0 };
         rows.add_vectors::<S, D, 1, NUM_VECTORS, RIGHTS>(simd, rights, 0, sums);
     }
 }
@@ -202,8 +203,7 @@ impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
 /// Rows of a block, from one on.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
-    left: &'a [Line],
-    num_rows: usize,
+    left: LeftSide<'a>,
     row: usize,
 }
 
@@ -213,7 +213,7 @@ impl Rows<'_> {
     fn add<S: Simd, D: Dots, const ROWS: usize>(
         self,
         simd: S,
-        right: (&[Line], Ahead),
+        right: RightSide<'_>,
         sums: &mut Block<D::Sum>,
     ) -> usize {
         self.add_vectors::<S, D, ROWS, NUM_VECTORS, 1>(simd, [right], 0, [sums]);
@@ -225,7 +225,7 @@ impl Rows<'_> {
     fn add_columns<S: Simd, D: Dots, const ROWS: usize>(
         self,
         simd: S,
-        right: (&[Line], Ahead),
+        right: RightSide<'_>,
         sums: &mut Block<D::Sum>,
     ) -> usize {
         for vector in 0..NUM_VECTORS {
@@ -238,7 +238,7 @@ impl Rows<'_> {
     fn add_vectors<S: Simd, D: Dots, const ROWS: usize, const VECTORS: usize, const RIGHTS: usize>(
         self,
         simd: S,
-        rights: [(&[Line], Ahead); RIGHTS],
+        rights: [RightSide<'_>; RIGHTS],
         first_vector: usize,
         sums: [&mut Block<D::Sum>; RIGHTS],
     ) {
@@ -253,22 +253,24 @@ impl Rows<'_> {
                 }
             }
         }
-        for (step, left) in self.left.chunks_exact(self.num_rows * num_parts).enumerate() {
+        let LeftSide { lines, num_rows } = self.left;
+        for (step, left) in lines.chunks_exact(num_rows * num_parts).enumerate() {
             let left = &left[self.row * num_parts..][..ROWS * num_parts];
-            let rights = rights.map(|(right, ahead)| {
-                (&right[step * STEP_LINES..][first_vector * TILE_SIZE..][..VECTORS * TILE_SIZE], ahead)
+            let rights = rights.map(|RightSide { lines, ahead }| RightSide {
+                lines: &lines[step * STEP_LINES..][first_vector * TILE_SIZE..][..VECTORS * TILE_SIZE],
+                ahead,
             });
             // Part after part: words of both at once would take registers from the sums.
             for part in 0..num_parts {
                 for idx in 0..TILE_SIZE {
                     if VECTORS < NUM_VECTORS && part == 0 {
                         // Of the next step: every other tile, and few rows of a block, are no sequence that caches recognise.
-                        simd.prefetch(rights[0].0.as_ptr().wrapping_add(STEP_LINES + idx));
+                        simd.prefetch(rights[0].lines.as_ptr().wrapping_add(STEP_LINES + idx));
                         if idx < ROWS * num_parts {
-                            simd.prefetch(left.as_ptr().wrapping_add(self.num_rows * num_parts + idx));
+                            simd.prefetch(left.as_ptr().wrapping_add(num_rows * num_parts + idx));
                         }
                     }
-                    for (vectors, (right, ahead)) in vectors.iter_mut().zip(rights) {
+                    for (vectors, RightSide { lines: right, ahead }) in vectors.iter_mut().zip(rights) {
                         if part == 0 && first_vector == 0 {
                             // A few at a time: there are few places for lines that are under way.
                             ahead.prefetch(simd, step, 2 * idx..2 * idx + 2);

@@ -16,8 +16,8 @@ use super::products::{Dots, Keys, STEP_VALUES, Values, add_product};
 use super::query::{QUERIES_TOGETHER, Query, cap};
 use super::{AttentionShape, Task};
 use crate::isa::{Kernel, LANES, Simd, Tiles};
-use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
-use crate::vector_tile;
+use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, LeftSide, Line, RightSide, STEP_LINES};
+use crate::vector_tile::{self, Bf16Pairs};
 
 /// Products that give the scores of a chunk.
 const CHUNK_PARTS: usize = CHUNK_KEYS / PART_KEYS;
@@ -349,7 +349,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
         match self.tiles {
             Some(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
             None => {
-                vector_tile::add_product(simd, vector_tile::Bf16Pairs, (left, self.block_rows), (right, ahead), sums)
+                let left = LeftSide { lines: left, num_rows: self.block_rows };
+                vector_tile::add_product(simd, Bf16Pairs, left, RightSide { lines: right, ahead }, sums);
             }
         }
     }

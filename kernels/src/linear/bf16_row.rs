@@ -3,7 +3,7 @@
 //! Door: [`add_products`]. It adds in the order in which tiles do, so a row has the same bits alone and among others.
 
 use crate::isa::{Kernel, LANES, Simd};
-use crate::lines::{Ahead, BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
+use crate::lines::{BLOCK_COLUMNS, Line, RightSide, STEP_LINES, TILE_SIZE};
 
 /// Vectors that hold a panel's columns.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
@@ -14,7 +14,7 @@ const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     simd: S,
     left: &[Line],
-    rights: [(&[Line], Ahead); RIGHTS],
+    rights: [RightSide<'_>; RIGHTS],
     sums: [&mut [f32; BLOCK_COLUMNS]; RIGHTS],
 ) {
     simd.call(RowProducts { left, rights, sums });
@@ -22,7 +22,7 @@ pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
 
 struct RowProducts<'a, const RIGHTS: usize> {
     left: &'a [Line],
-    rights: [(&'a [Line], Ahead); RIGHTS],
+    rights: [RightSide<'a>; RIGHTS],
     sums: [&'a mut [f32; BLOCK_COLUMNS]; RIGHTS],
 }
 
@@ -39,12 +39,17 @@ impl<const RIGHTS: usize> Kernel for RowProducts<'_, RIGHTS> {
             }
         }
         for (step, left) in left.iter().enumerate() {
-            let rights = rights.map(|(right, ahead)| (&right[step * STEP_LINES..][..STEP_LINES], ahead));
+            let rights = rights.map(|RightSide { lines, ahead }| RightSide {
+                lines: &lines[step * STEP_LINES..][..STEP_LINES],
+                ahead,
+            });
             for (tile, vectors) in vectors.iter_mut().enumerate() {
                 let [mut even, mut odd] = [[simd.splat(0.0); RIGHTS]; 2];
                 for (idx, word) in left.0.iter().enumerate() {
                     let line = tile * TILE_SIZE + idx;
-                    for ((right, ahead), (even, odd)) in rights.into_iter().zip(even.iter_mut().zip(&mut odd)) {
+                    for (RightSide { lines: right, ahead }, (even, odd)) in
+                        rights.into_iter().zip(even.iter_mut().zip(&mut odd))
+                    {
                         ahead.prefetch(simd, step, line..line + 1);
                         let weights = simd.widen_bf16_pairs(simd.load_words(&right[line].0));
                         *even = simd.mul_add(simd.splat(f32::from_bits(word << 16)), weights[0], *even);

@@ -4,7 +4,7 @@
 
 use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
 use crate::isa::{GroupOfX, Kernel, LANES, Simd};
-use crate::lines::{Ahead, Block, Line};
+use crate::lines::{Block, Line, RightSide};
 use crate::vector_tile;
 
 /// Rows of x, rounded.
@@ -36,7 +36,7 @@ fn rows_together<S: Simd>(num_rows: usize) -> usize {
 
 /// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep asks for its share of the lines ahead.
 #[inline(always)]
-pub(super) fn add_product<S: Simd>(simd: S, rows: GroupedRows<'_>, right: (&[Line], Ahead), sums: &mut Block<i32>) {
+pub(super) fn add_product<S: Simd>(simd: S, rows: GroupedRows<'_>, right: RightSide<'_>, sums: &mut Block<i32>) {
     simd.call(Product { rows, right, sums });
 }
 
@@ -45,7 +45,7 @@ pub(super) fn add_product<S: Simd>(simd: S, rows: GroupedRows<'_>, right: (&[Lin
 pub(super) fn add_products_of_row<S: Simd, const RIGHTS: usize>(
     simd: S,
     row: GroupedRows<'_>,
-    rights: [(&[Line], Ahead); RIGHTS],
+    rights: [RightSide<'_>; RIGHTS],
     sums: [&mut Block<i32>; RIGHTS],
 ) {
     simd.call(RowProducts { row, rights, sums });
@@ -54,7 +54,7 @@ pub(super) fn add_products_of_row<S: Simd, const RIGHTS: usize>(
 /// The product of the rows of a block.
 struct Product<'a> {
     rows: GroupedRows<'a>,
-    right: (&'a [Line], Ahead),
+    right: RightSide<'a>,
     sums: &'a mut Block<i32>,
 }
 
@@ -63,16 +63,17 @@ impl Kernel for Product<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { rows, right: (right, ahead), sums } = self;
-        let num_steps = right.len() / INT4_STEP_LINES;
-        let shares = ahead.shares(num_sweeps::<S>(rows.num_rows), num_steps);
+        let Self { rows, right, sums } = self;
+        let num_steps = right.lines.len() / INT4_STEP_LINES;
+        let shares = right.ahead.shares(num_sweeps::<S>(rows.num_rows), num_steps);
         let mut row = 0;
         for ahead in shares {
+            let right = RightSide { ahead, ..right };
             row += match rows_together::<S>(rows.num_rows - row) {
-                8 => add_rows::<S, 8, 1>(simd, (rows, row), [(right, ahead)], [sums]),
-                4 => add_rows::<S, 4, 1>(simd, (rows, row), [(right, ahead)], [sums]),
-                2 => add_rows::<S, 2, 1>(simd, (rows, row), [(right, ahead)], [sums]),
-                _ => add_rows::<S, 1, 1>(simd, (rows, row), [(right, ahead)], [sums]),
+                8 => add_rows::<S, 8, 1>(simd, (rows, row), [right], [sums]),
+                4 => add_rows::<S, 4, 1>(simd, (rows, row), [right], [sums]),
+                2 => add_rows::<S, 2, 1>(simd, (rows, row), [right], [sums]),
+                _ => add_rows::<S, 1, 1>(simd, (rows, row), [right], [sums]),
             };
         }
     }
@@ -81,7 +82,7 @@ impl Kernel for Product<'_> {
 /// The products of a single row and several right-hand sides.
 struct RowProducts<'a, const RIGHTS: usize> {
     row: GroupedRows<'a>,
-    rights: [(&'a [Line], Ahead); RIGHTS],
+    rights: [RightSide<'a>; RIGHTS],
     sums: [&'a mut Block<i32>; RIGHTS],
 }
 
@@ -98,7 +99,7 @@ impl<const RIGHTS: usize> Kernel for RowProducts<'_, RIGHTS> {
 fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
     simd: S,
     (rows, first_row): (GroupedRows<'_>, usize),
-    rights: [(&[Line], Ahead); RIGHTS],
+    rights: [RightSide<'_>; RIGHTS],
     sums: [&mut Block<i32>; RIGHTS],
 ) -> usize {
     // Bounds are constant, as in `vector_tile`.
@@ -114,7 +115,10 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
     let lines = rows.lines.chunks_exact(rows.num_rows).zip(rows.starts.chunks_exact(rows.num_rows));
     for (step, (lines, starts)) in lines.enumerate() {
         let (lines, starts) = (&lines[first_row..][..ROWS], &starts[first_row..][..ROWS]);
-        let rights = rights.map(|(right, ahead)| (&right[step * INT4_STEP_LINES..][..INT4_STEP_LINES], ahead));
+        let rights = rights.map(|RightSide { lines, ahead }| RightSide {
+            lines: &lines[step * INT4_STEP_LINES..][..INT4_STEP_LINES],
+            ahead,
+        });
         for group in 0..STEP_GROUPS {
             if S::HAS_LONE_COLUMNS && ROWS > 1 {
                 // Of the next step, as in `vector_tile`.
@@ -127,7 +131,7 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
                 *x = GroupOfX { quads: &line.0.as_chunks().0[group], start: starts[group] };
             }
             for tile in 0..PANEL_TILES {
-                for (vectors, (right, ahead)) in vectors.iter_mut().zip(rights) {
+                for (vectors, RightSide { lines: right, ahead }) in vectors.iter_mut().zip(rights) {
                     // A few at a time: there are few places for lines that are under way.
                     let piece_lines = ahead.lines_per_step.div_ceil(STEP_GROUPS * PANEL_TILES);
                     let first = (group * PANEL_TILES + tile) * piece_lines;

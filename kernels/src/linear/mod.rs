@@ -33,7 +33,7 @@ use crate::activation::{self, Activation};
 use crate::isa::{self, Isa, Kernel, Simd};
 use crate::scratch::Scratch;
 use packed_weight::{PANEL_OUTPUTS, Panels, WeightLine};
-use parts::Part;
+use parts::{PanelCut, Part};
 use row_blocks::{RowBlock, RowBlocks};
 use tile::{LinesAhead, TileInputs};
 
@@ -189,7 +189,8 @@ impl Product<'_> {
         let rows_of = |blocks: &[usize]| blocks.iter().map(|idx| self.blocks.block(*idx).num_rows).sum();
         let group_rows = blocks.chunks(task_blocks).map(rows_of);
         let num_outputs = self.weight.num_outputs();
-        let panels = (PANEL_OUTPUTS, num_outputs.div_ceil(PANEL_OUTPUTS), part_panels);
+        let num_panels = num_outputs.div_ceil(PANEL_OUTPUTS);
+        let panels = PanelCut { panel_len: PANEL_OUTPUTS, num_panels, part_panels };
         let parts = parts::cut(y, num_outputs, panels, group_rows);
         parts.into_par_iter().with_max_len(1).for_each(|part| self.run(part, task_blocks));
     }

@@ -10,7 +10,7 @@ use super::blocks::{BlockOfX, RowNumbers};
 use super::group_tile::{self, GroupedRows};
 use super::int4::{self, INT4_STEP_LINES};
 use crate::isa::{LANES, Simd, Tiles};
-use crate::lines::{Ahead, BLOCK_COLUMNS, Block, Line, STEP_LINES};
+use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
 
 /// Why a single row is not multiplied by tiles, nor by what is unpacked for them.
@@ -68,13 +68,13 @@ pub(super) trait Multiply {
         1
     }
 
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: (&[Line], Ahead), sums: &mut Block<Self::Sum>);
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: RightSide<'_>, sums: &mut Block<Self::Sum>);
     /// [`Multiply::add_product`] of a single row and two panels, side by side.
     fn add_products_of_row<S: Simd>(
         &self,
         simd: S,
         x: BlockOfX<'_>,
-        rights: [(&[Line], Ahead); 2],
+        rights: [RightSide<'_>; 2],
         sums: [&mut Block<Self::Sum>; 2],
     );
     /// The sums of a panel's outputs, times the scales of their row and of themselves.
@@ -119,14 +119,17 @@ impl Multiply for Bf16<'_> {
     }
 
     #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<f32>) {
-        let left = x.lines;
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<f32>) {
         match self {
-            Self::Tiles(tiles) => tiles.add_bf16_product(left, right, ahead, sums),
-            Self::Row => bf16_row::add_products(simd, left, [(right, ahead)], [&mut sums.0[0]]),
-            Self::Vectors { block_rows } => {
-                vector_tile::add_product(simd, Bf16Pairs, (left, *block_rows), (right, ahead), sums)
-            }
+            Self::Tiles(tiles) => tiles.add_bf16_product(x.lines, right.lines, right.ahead, sums),
+            Self::Row => bf16_row::add_products(simd, x.lines, [right], [&mut sums.0[0]]),
+            Self::Vectors { block_rows } => vector_tile::add_product(
+                simd,
+                Bf16Pairs,
+                LeftSide { lines: x.lines, num_rows: *block_rows },
+                right,
+                sums,
+            ),
         }
     }
 
@@ -135,7 +138,7 @@ impl Multiply for Bf16<'_> {
         &self,
         simd: S,
         x: BlockOfX<'_>,
-        rights: [(&[Line], Ahead); 2],
+        rights: [RightSide<'_>; 2],
         sums: [&mut Block<f32>; 2],
     ) {
         match self {
@@ -165,10 +168,13 @@ impl Multiply for Int8<'_> {
     }
 
     #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<i32>) {
         match self.tiles {
-            Some(tiles) => tiles.add_int8_product(x.lines, right, ahead, sums),
-            None => vector_tile::add_product(simd, Int8Quads, (x.lines, self.block_rows), (right, ahead), sums),
+            Some(tiles) => tiles.add_int8_product(x.lines, right.lines, right.ahead, sums),
+            None => {
+                let left = LeftSide { lines: x.lines, num_rows: self.block_rows };
+                vector_tile::add_product(simd, Int8Quads, left, right, sums);
+            }
         }
     }
 
@@ -177,7 +183,7 @@ impl Multiply for Int8<'_> {
         &self,
         simd: S,
         x: BlockOfX<'_>,
-        rights: [(&[Line], Ahead); 2],
+        rights: [RightSide<'_>; 2],
         sums: [&mut Block<i32>; 2],
     ) {
         assert!(self.tiles.is_none(), "{ROW_BY_TILES}");
@@ -241,13 +247,13 @@ impl Multiply for Int4<'_> {
     }
 
     #[inline(always)]
-    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, (right, ahead): (&[Line], Ahead), sums: &mut Block<i32>) {
+    fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, right: RightSide<'_>, sums: &mut Block<i32>) {
         match self {
             Self::Groups { block_rows } => {
                 let rows = GroupedRows { lines: x.lines, starts: x.starts, num_rows: *block_rows };
-                group_tile::add_product(simd, rows, (right, ahead), sums);
+                group_tile::add_product(simd, rows, right, sums);
             }
-            Self::Unpacked(int8) => int8.add_product(simd, x, (right, ahead), sums),
+            Self::Unpacked(int8) => int8.add_product(simd, x, right, sums),
         }
     }
 
@@ -256,7 +262,7 @@ impl Multiply for Int4<'_> {
         &self,
         simd: S,
         x: BlockOfX<'_>,
-        rights: [(&[Line], Ahead); 2],
+        rights: [RightSide<'_>; 2],
         sums: [&mut Block<i32>; 2],
     ) {
         match self {

@@ -12,14 +12,25 @@ pub(super) struct Part<'a, T> {
     pub(super) rows: Vec<&'a mut [T]>,
 }
 
-/// Cuts `[rows, panels]` into groups of so many rows each, and each of them into parts of `part_panels` panels. A panel is
-/// `panel_len` elements of a row; a row may be a little shorter, or longer, than its `num_panels`.
+/// The panels of a row, and the parts that they are cut into.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PanelCut {
+    /// Elements of a row that are a panel.
+    pub(super) panel_len: usize,
+    /// Panels of a row, which may be a little shorter or longer than they are together.
+    pub(super) num_panels: usize,
+    /// Panels of a part.
+    pub(super) part_panels: usize,
+}
+
+/// Cuts `[rows, panels]` into groups of so many rows each, and each of them into parts.
 pub(super) fn cut<T>(
     mut elements: &mut [T],
     row_len: usize,
-    (panel_len, num_panels, part_panels): (usize, usize, usize),
+    panels: PanelCut,
     group_rows: impl IntoIterator<Item = usize>,
 ) -> Vec<Part<'_, T>> {
+    let PanelCut { panel_len, num_panels, part_panels } = panels;
     let mut parts = Vec::new();
     for (group, num_rows) in group_rows.into_iter().enumerate() {
         let (rows, rest) = elements.split_at_mut(num_rows * row_len);

@@ -15,12 +15,12 @@ use rayon::prelude::*;
 use super::blocks::Blocks;
 use super::multiply::{Bf16, Int4, Int8, Multiply, Sum, copy};
 use super::packed_weight::{PANEL_OUTPUTS, Panels};
-use super::parts::{self, Part};
+use super::parts::{self, PanelCut, Part};
 use super::tiled_weight::{Format, TiledWeight};
 use super::{LINES_AHEAD, Layer, MIN_PARALLEL_MULTIPLY_ADDS, TASKS_PER_THREAD};
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
-use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line};
+use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, RightSide};
 use crate::scratch::Scratch;
 
 /// Lines of a pass for each block of a part.
@@ -171,9 +171,9 @@ impl Cut {
         Self { num_rows, block_rows, part_blocks, is_small, num_panels, part_panels: part_panels.min(max_panels) }
     }
 
-    /// Length of a panel, how many there are, and how many a part has.
-    fn panels(&self, panel_len: usize) -> (usize, usize, usize) {
-        (panel_len, self.num_panels, self.part_panels)
+    /// The cut of rows whose panels have so many elements.
+    fn panels(&self, panel_len: usize) -> PanelCut {
+        PanelCut { panel_len, num_panels: self.num_panels, part_panels: self.part_panels }
     }
 
     /// How many times `row_rows` rows each group has.
@@ -367,10 +367,10 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
 
     /// The steps of a weight's panel, of which each line is read once.
     #[inline(always)]
-    fn lines_of_row<'w>(&self, weight: &'w TiledWeight, panel: usize) -> (&'w [Line], Ahead) {
+    fn lines_of_row<'w>(&self, weight: &'w TiledWeight, panel: usize) -> RightSide<'w> {
         let (_, lines) = weight.panel(self.first_panel + panel);
         let first = lines.as_ptr().wrapping_add(LINES_AHEAD);
-        (lines, Ahead { first, lines_per_step: weight.format().step_lines() })
+        RightSide { lines, ahead: Ahead { first, lines_per_step: weight.format().step_lines() } }
     }
 
     /// Of all blocks, what their sums begin with.
@@ -418,7 +418,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
                 let share = idx * chunk.len() * lines_per_step;
                 let ahead = Ahead { first: packed.as_ptr().wrapping_add(distance + share), lines_per_step };
                 let x = self.blocks.block(self.first_block + idx, chunk.clone());
-                by.add_product(simd, x, (right, ahead), sums);
+                by.add_product(simd, x, RightSide { lines: right, ahead }, sums);
             }
         }
     }
