@@ -1,9 +1,6 @@
-//! To add a device:
-//! 1. One with a PJRT plugin: a row in `xla/src/platform.rs` and one in `devices/src/plugins/mod.rs`. Any other: a crate with
-//!    `impl Backend` that loads weights, keeps the states of the graphs, and executes them.
-//! 2. Its name in `devices/src/device.rs`, and an arm in `shard/src/engine/load.rs`, where it is made.
-//! 3. Run the conformance tests of `shard/src/engine/tests` on it: the same references, and rows that do not see each other; an
-//!    operation that is compiled is compared with the CPU's in `xla/src/tests`.
+//! A step as data, and the trait that executes it. `devices/src/lib.rs` says how a device is added.
+//!
+//! Doors: [`Batch`], [`Backend`]. A backend loads weights, keeps the states of the graphs, and executes them:
 //!
 //! | backend | executes |
 //! |---|---|

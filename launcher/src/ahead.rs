@@ -18,8 +18,7 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
         Ahead::Fit(args) => &args.topology,
     };
     // The server finds a program again only under the flags that it was compiled under, so a compiler has its shards' variables.
-    let is_processor = *topology == Device::XlaCpu.to_string();
-    let setting = if is_processor { Setting::Shard(Device::XlaCpu) } else { Setting::Ahead };
+    let setting = Device::attached(topology).map_or(Setting::Ahead, |(device, _)| Setting::Shard(device));
     let variables = variables(&setting, &Environment::of_process()).into_iter();
     let ours = variables.filter(|variable| !variable.is_yours).map(|variable| (variable.name, variable.value));
     let child = std::env::current_exe().and_then(|executable| {

@@ -7,10 +7,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use devices::Choice;
-use devices::Device;
 use devices::plugins::Surroundings;
 use devices::tpu::{self as chips, Chip};
+use devices::{Asked, Choice, Device, Ranks};
 use model_files::ModelFiles;
 
 use crate::args::{LaunchArgs, PlanArgs};
@@ -61,20 +60,20 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     args.tgi.notes().iter().for_each(|note| tracing::info!("{note}"));
     let sockets = preflight::check(args)?;
     let surroundings = Surroundings::of_process();
-    let asked = args.model.device;
-    let (args, Choice { device, reason }) = with_device(args, &surroundings);
-    if asked == Device::Auto {
+    let Choice { device, reason } = choose(args, &surroundings);
+    if args.model.device == Asked::Auto {
         tracing::info!(%device, reason, "device");
     }
     if let Some(missing) = devices::missing(device, args.model.plugin_path.as_deref(), &surroundings) {
         return Err(LauncherError::Device { device, reasons: vec![missing] });
     }
-    let machine = machine(&args, &surroundings.root);
-    let memory = SharedMemory::for_launch(&args)?;
+    let machine = machine(args, device, &surroundings.root);
+    let memory = SharedMemory::for_launch(device, args.num_shard.unwrap_or(1))?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
-    let planned = unresolved(&args);
-    let mut place = Place { shard_uds_path: sockets.shard_uds_path(), collective_path, snapshot: planned.as_ref() };
-    let mut plan = LaunchPlan::new(&args, &place, &machine)?;
+    let planned = unresolved(args);
+    let shard_uds_path = sockets.shard_uds_path();
+    let mut place = Place { device, shard_uds_path, collective_path, snapshot: planned.as_ref() };
+    let mut plan = LaunchPlan::new(args, &place, &machine)?;
     if let Some(reason) = plan.unreachable() {
         return Err(LauncherError::Arguments(vec![reason]));
     }
@@ -87,34 +86,35 @@ fn run(args: &LaunchArgs) -> Result<(), LauncherError> {
     }
     let mut signals = download::watch_signals().map_err(LauncherError::Signals)?;
     let snapshot;
-    if let Some(wanted) = wanted(&args) {
+    if let Some(wanted) = wanted(args) {
         let Some(resolved) = download::resolve(&wanted, &machine.environment, &mut signals)? else {
             // A signal came first.
             return Ok(());
         };
         snapshot = resolved;
         place.snapshot = Some(&snapshot);
-        plan = LaunchPlan::new(&args, &place, &machine)?;
+        plan = LaunchPlan::new(args, &place, &machine)?;
     }
-    preflight::check_model(&args, &place, plan.shards.len())?;
+    preflight::check_model(args, &place, plan.shards.len())?;
     supervisor::run(&plan, signals)
 }
 
 fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let surroundings = Surroundings { root: args.sysfs_root.clone(), ..Surroundings::of_process() };
-    let (launch, Choice { device, reason }) = with_device(&args.launch, &surroundings);
-    let machine = machine(&launch, &surroundings.root);
-    if device == Device::Tpu && machine.chips.is_empty() {
+    let launch = &args.launch;
+    let Choice { device, reason } = choose(launch, &surroundings);
+    let machine = machine(launch, device, &surroundings.root);
+    if device.ranks == Ranks::Slice && machine.chips.is_empty() {
         // Without chips there is no plan; a plugin may come later.
         let missing = devices::missing(device, None, &surroundings).unwrap_or_default();
         return Err(LauncherError::Device { device, reasons: vec![missing] });
     }
-    let memory = SharedMemory::for_launch(&launch)?;
+    let memory = SharedMemory::for_launch(device, launch.num_shard.unwrap_or(1))?;
     let collective_path = memory.as_ref().map(SharedMemory::path);
     let shard_uds_path = launch.shard_uds_path.clone().unwrap_or_else(|| "<private directory>/shard".to_owned());
-    let snapshot = unresolved(&launch);
-    let place = Place { shard_uds_path: &shard_uds_path, collective_path, snapshot: snapshot.as_ref() };
-    let plan = LaunchPlan::new(&launch, &place, &machine)?;
+    let snapshot = unresolved(launch);
+    let place = Place { device, shard_uds_path: &shard_uds_path, collective_path, snapshot: snapshot.as_ref() };
+    let plan = LaunchPlan::new(launch, &place, &machine)?;
     let Diagnosis { errors, warnings } = diagnose(&plan, &machine, &surroundings.root);
     let errors = errors.iter().map(|error| format!("error: {error}"));
     let warnings = warnings.into_iter().chain(launch.tgi.warnings()).map(|warning| format!("warning: {warning}"));
@@ -123,12 +123,8 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     Ok(text(&plan, &machine, &format!("{device} ({reason})"), &remarks))
 }
 
-/// The arguments with a device that is not `auto`, and why it is that one.
-fn with_device(args: &LaunchArgs, surroundings: &Surroundings) -> (LaunchArgs, Choice) {
-    let mut args = args.clone();
-    let choice = devices::choose(args.model.device, args.model.plugin_path.as_deref(), surroundings);
-    args.model.device = choice.device;
-    (args, choice)
+fn choose(args: &LaunchArgs, surroundings: &Surroundings) -> Choice {
+    devices::choose(args.model.device, args.model.plugin_path.as_deref(), surroundings)
 }
 
 /// The model, if it is one of the Hub.
@@ -150,13 +146,13 @@ fn unresolved(args: &LaunchArgs) -> Option<Snapshot> {
 }
 
 /// What the plan depends on.
-fn machine(args: &LaunchArgs, root: &Path) -> Machine {
-    let is_tpu = args.model.device == Device::Tpu;
+fn machine(args: &LaunchArgs, device: Device, root: &Path) -> Machine {
+    let is_slice = device.ranks == Ranks::Slice;
     let num_shard = args.num_shard.unwrap_or(1) as usize;
     Machine {
-        chips: if is_tpu { chips::find(root).usable } else { Vec::new() },
+        chips: if is_slice { chips::find(root).usable } else { Vec::new() },
         environment: Environment::of_process(),
-        ports: if is_tpu { free_ports(FIRST_PORT, num_shard, args.http.port) } else { Vec::new() },
+        ports: if is_slice { free_ports(FIRST_PORT, num_shard, args.http.port) } else { Vec::new() },
     }
 }
 

@@ -5,10 +5,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use devices::Device;
+use devices::{BackendKind, Device};
 use rustix::fs::MemfdFlags;
 
-use crate::args::LaunchArgs;
 use crate::error::LauncherError;
 
 /// An empty file in memory. It counts as memory of this launch, not of `/dev/shm`, and is gone with its last process.
@@ -24,8 +23,8 @@ impl SharedMemory {
     ///
     /// # Errors
     /// [`LauncherError::SharedMemory`].
-    pub(crate) fn for_launch(args: &LaunchArgs) -> Result<Option<Self>, LauncherError> {
-        if args.model.device == Device::Mock || args.num_shard.unwrap_or(1) < 2 {
+    pub(crate) fn for_launch(device: Device, num_shard: u32) -> Result<Option<Self>, LauncherError> {
+        if matches!(device.backend, BackendKind::Mock) || num_shard < 2 {
             return Ok(None);
         }
         // Without close-on-exec: the number is the same in every child.
@@ -43,19 +42,11 @@ impl SharedMemory {
 mod tests {
     use std::process::Command;
 
-    use clap::Parser;
-
     use super::*;
-    use crate::args::Args;
-
-    fn shared_memory(flags: &[&str]) -> Option<SharedMemory> {
-        let args = Args::parse_from(["text-generation-launcher"].iter().chain(flags));
-        SharedMemory::for_launch(&args.launch).unwrap()
-    }
 
     #[test]
     fn children_read_and_write_one_file() {
-        let memory = shared_memory(&["--device", "cpu", "--num-shard", "2"]).unwrap();
+        let memory = SharedMemory::for_launch(Device::CPU, 2).unwrap().unwrap();
         let shell = |script: &str| {
             let output = Command::new("/bin/sh").args(["-c", script, "sh"]).arg(memory.path()).output().unwrap();
             assert!(output.status.success(), "{output:?}");
@@ -67,8 +58,8 @@ mod tests {
 
     #[test]
     fn only_several_shards_of_a_model_need_it() {
-        for flags in [&["--device", "cpu"][..], &["--device", "mock", "--num-shard", "2"]] {
-            assert!(shared_memory(flags).is_none(), "{flags:?}");
+        for (device, num_shard) in [(Device::CPU, 1), (Device::MOCK, 2)] {
+            assert!(SharedMemory::for_launch(device, num_shard).unwrap().is_none(), "{device}");
         }
     }
 }

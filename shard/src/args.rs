@@ -8,7 +8,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use devices::Device;
+use devices::{Asked, Quantize};
 use endpoint::Endpoint;
 
 /// Computes the steps of one model on one device.
@@ -65,10 +65,7 @@ pub struct ModelArgs {
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
-    /// Smaller type that the weights of linear layers become while they are loaded: int8 is an integer of 8 bits per weight with a
-    /// scale per output; int4, not on cuda, one of 4 bits with a factor per 32 inputs too, but for the head, which stays int8; fp8, on
-    /// tpu and xla-cpu, a float of 8 bits with a scale per output [default: none]
-    #[arg(long, env, value_parser = parse_quantize)]
+    #[arg(long, env, value_parser = parse_quantize, help = devices::quantize_help())]
     pub quantize: Option<Quantize>,
 
     /// Type of the keys and values that are kept of every token, on the processor: f32, f16, bf16, or int8, integers of 8 bits with a
@@ -76,9 +73,8 @@ pub struct ModelArgs {
     #[arg(long, env, value_parser = parse_kv_cache_dtype, default_value_t = KvCacheDtype::Auto)]
     pub kv_cache_dtype: KvCacheDtype,
 
-    /// Device that computes; `auto` takes a TPU or an NVIDIA GPU if it is here with its plugin, else the CPU
-    #[arg(long, env, value_enum, default_value_t = Device::Auto)]
-    pub device: Device,
+    #[arg(long, env, value_enum, default_value_t = Asked::Auto, help = devices::device_help())]
+    pub device: Asked,
 
     /// Shared library of the device's PJRT plugin, or a folder that holds it [default: searched for]
     #[arg(long, env = "HILO_PLUGIN_PATH")]
@@ -111,19 +107,6 @@ pub enum Dtype {
     Float16,
     /// The upper half of single precision.
     Bfloat16,
-}
-
-/// Type of weights that the checkpoint has not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum Quantize {
-    /// Integers from -127 to 127 with a scale per output.
-    Int8,
-    /// Integers of four bits with a factor per group of inputs and a scale per output; the head has eight, as its errors
-    /// choose the token.
-    Int4,
-    /// Floats of a byte, E4M3, with a scale per output.
-    Fp8,
 }
 
 /// Type of keys and values.
@@ -223,12 +206,6 @@ impl ModelArgs {
     }
 }
 
-impl std::fmt::Display for Quantize {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&name(self))
-    }
-}
-
 impl std::fmt::Display for KvCacheDtype {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&name(self))
@@ -267,6 +244,8 @@ fn name(value: &impl ValueEnum) -> String {
 
 #[cfg(test)]
 mod tests {
+    use devices::Device;
+
     use super::*;
 
     fn parse(argv: &[OsString]) -> ShardArgs {
@@ -283,7 +262,7 @@ mod tests {
                 dtype: Some(Dtype::Bfloat16),
                 quantize: Some(Quantize::Int8),
                 kv_cache_dtype: KvCacheDtype::Bf16,
-                device: Device::Mock,
+                device: Asked::Device(Device::MOCK),
                 plugin_path: Some("/opt/a plugin.so".into()),
                 program_cache: Some("/var/cache/hilo".into()),
                 threads: NonZero::new(3),
@@ -301,7 +280,7 @@ mod tests {
         assert_eq!(parse(&all.to_argv()), all);
         let default = parse(&[]);
         assert_eq!(parse(&default.to_argv()), default);
-        assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Device::Auto));
+        assert_eq!((default.model.model_id.as_str(), default.model.device), ("demo", Asked::Auto));
     }
 
     #[test]
@@ -326,7 +305,7 @@ mod tests {
     #[test]
     fn a_gpu_is_cuda_and_no_threads_are_refused_in_words() {
         let device = |name| ShardArgs::try_parse_from(["shard", "--device", name]).unwrap().model.device;
-        assert_eq!((device("gpu"), device("cuda")), (Device::Cuda, Device::Cuda));
+        assert_eq!((device("gpu"), device("cuda")), (Asked::Device(Device::CUDA), Asked::Device(Device::CUDA)));
         for value in ["0", "many", "-2"] {
             let error = ShardArgs::try_parse_from(["shard", &format!("--threads={value}")]).unwrap_err().to_string();
             assert!(error.contains("threads are counted from 1"), "{error}");

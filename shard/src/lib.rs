@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use proto::exit_status;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-pub use args::{Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, Quantize, QuantizeError, ShardArgs, ThreadsError};
+pub use args::{Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, QuantizeError, ShardArgs, ThreadsError};
 
 /// Why a shard ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +39,8 @@ pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
 #[error(transparent)]
 pub struct CheckError(#[from] engine::EngineError);
 
-/// Checks what a shard with these arguments would find wrong, as far as that shows before weights are read. `args` names a
-/// device that is not `auto`; `wishes` is what the router will ask of the shard.
+/// Checks what a shard with these arguments would find wrong, as far as that shows before weights are read. `wishes` is what
+/// the router will ask of the shard.
 ///
 /// # Errors
 /// The first thing that is wrong.

@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use backend::{BLOCK_SIZE, BackendError, Fault, Processors};
 use clap::Args;
-use devices::Device;
+use devices::{Asked, BackendKind, Device, Quantize};
 use kernels::arithmetic::multiply_adds_per_second;
 use kernels::linear::WeightType;
 use kernels::memory::read_bandwidth;
 use proto::{Opening, Release, Row, Sample, SamplingParams, Step, Warmup};
 
-use crate::args::{ModelArgs, Quantize, ShardArgs};
+use crate::args::{ModelArgs, ShardArgs};
 use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 
 /// Of memory, what is read to measure its bandwidth: as much as of weights, but no more than this.
@@ -209,10 +209,14 @@ impl Sequences {
 }
 
 fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
-    if !matches!(model.device, Device::Auto | Device::Cpu) {
-        return Err(Reason::Device(model.device).into());
+    let device = match model.device {
+        Asked::Auto => Device::CPU,
+        Asked::Device(device) => device,
+    };
+    if !matches!(device.backend, BackendKind::Cpu) {
+        return Err(Reason::Device(device).into());
     }
-    let model = ModelArgs { device: Device::Cpu, ..model.clone() };
+    let model = ModelArgs { device: Asked::Device(device), ..model.clone() };
     Ok(ShardArgs {
         model,
         uds_path: endpoint::Endpoint::Unix(std::path::PathBuf::new()),

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use devices::Device;
+use devices::{Asked, Device};
 use endpoint::{Endpoint, Stream};
 use proto::shard_error::Kind;
 use proto::{
@@ -44,7 +44,7 @@ impl Shard {
                 model_id: model_id.to_owned(),
                 revision: None,
                 dtype: None,
-                device,
+                device: Asked::Device(device),
                 plugin_path: None,
                 program_cache: None,
                 quantize: None,
@@ -172,7 +172,7 @@ fn token_id(reply: &StepReply) -> u32 {
 
 #[test]
 fn a_whole_conversation() {
-    let shard = Shard::start("demo", Device::Mock);
+    let shard = Shard::start("demo", Device::MOCK);
     // The launcher looks whether the shard is ready, and goes.
     drop(Client::greeted(&shard.endpoint));
     let mut client = Client::greeted(&shard.endpoint);
@@ -198,7 +198,7 @@ fn a_whole_conversation() {
 
 #[test]
 fn a_bad_command_is_answered_and_the_next_one_works() {
-    let shard = Shard::start("demo", Device::Mock);
+    let shard = Shard::start("demo", Device::MOCK);
     let mut client = Client::greeted(&shard.endpoint);
     let error = client.step(prompt(0, &[1])).unwrap_err();
     assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "steps are refused before warm-up"));
@@ -213,7 +213,7 @@ fn a_bad_command_is_answered_and_the_next_one_works() {
 
 #[test]
 fn a_command_with_another_number_is_not_carried_out() {
-    let shard = Shard::start("demo", Device::Mock);
+    let shard = Shard::start("demo", Device::MOCK);
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     client.sequence_number += 1;
@@ -226,7 +226,7 @@ fn a_command_with_another_number_is_not_carried_out() {
 
 #[test]
 fn the_first_command_must_be_hello_in_the_same_version() {
-    let shard = Shard::start("demo", Device::Mock);
+    let shard = Shard::start("demo", Device::MOCK);
     let error = Client::connect(&shard.endpoint).call(command::Kind::Info(Info {})).unwrap_err();
     assert_eq!(error.kind(), Kind::Protocol);
     let mut client = Client::connect(&shard.endpoint);
@@ -243,7 +243,7 @@ fn the_first_command_must_be_hello_in_the_same_version() {
 
 #[test]
 fn a_router_that_goes_after_warmup_ends_the_shard() {
-    let shard = Shard::start("demo", Device::Mock);
+    let shard = Shard::start("demo", Device::MOCK);
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     drop(client);
@@ -252,7 +252,7 @@ fn a_router_that_goes_after_warmup_ends_the_shard() {
 
 #[test]
 fn noise_after_warmup_ends_the_shard() {
-    let shard = Shard::start("demo", Device::Mock);
+    let shard = Shard::start("demo", Device::MOCK);
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     client.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
@@ -266,7 +266,7 @@ fn a_model_that_cannot_be_loaded_ends_the_shard() {
     std::fs::write(directory.path().join("config.json"), r#"{"architectures": ["BertModel"], "vocab_size": 5}"#)
         .unwrap();
     std::fs::write(directory.path().join("model.safetensors"), b"").unwrap();
-    let shard = Shard::start(directory.path().to_str().unwrap(), Device::Cpu);
+    let shard = Shard::start(directory.path().to_str().unwrap(), Device::CPU);
     let message = shard.end().unwrap_err();
     assert!(message.starts_with("load the model: "), "{message}");
     assert!(message.contains("model.safetensors is not a complete safetensors file"), "{message}");
@@ -274,7 +274,7 @@ fn a_model_that_cannot_be_loaded_ends_the_shard() {
 
 #[test]
 fn the_demo_model_generates_on_the_cpu() {
-    let shard = Shard::start("demo", Device::Cpu);
+    let shard = Shard::start("demo", Device::CPU);
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();
     let first = client.step(prompt(2, &[10, 11, 12])).unwrap();
@@ -306,18 +306,18 @@ fn generate(shard: Shard) -> Vec<RowReply> {
 
 #[test]
 fn tcp_and_a_unix_socket_give_the_same_tokens() {
-    let tokens = generate(Shard::start("demo", Device::Cpu));
+    let tokens = generate(Shard::start("demo", Device::CPU));
     assert_eq!(tokens.len(), 7);
-    assert_eq!(generate(Shard::start_at(free_address(), "demo", Device::Cpu)), tokens);
+    assert_eq!(generate(Shard::start_at(free_address(), "demo", Device::CPU)), tokens);
 }
 
 #[test]
 fn a_shard_listens_on_free_loopback_addresses_only() {
     let everywhere = "tcp://0.0.0.0:9000".parse().unwrap();
-    let message = Shard::start_at(everywhere, "demo", Device::Mock).end().unwrap_err();
+    let message = Shard::start_at(everywhere, "demo", Device::MOCK).end().unwrap_err();
     assert!(message.starts_with("listen on tcp://0.0.0.0:9000: 0.0.0.0 is not a loopback address"), "{message}");
     let taken = free_address();
     let _listener = taken.bind().unwrap();
-    let message = Shard::start_at(taken, "demo", Device::Mock).end().unwrap_err();
+    let message = Shard::start_at(taken, "demo", Device::MOCK).end().unwrap_err();
     assert!(message.starts_with("listen on 127.0.0.2:") && message.contains("in use"), "{message}");
 }

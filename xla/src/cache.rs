@@ -213,15 +213,14 @@ mod tests {
     use super::*;
     use crate::Platform;
     use devices::Device as Name;
-    use devices::plugins::PluginKind;
     use devices::plugins::testing::plugin_path;
 
     #[test]
     fn a_topology_and_a_client_of_it_are_one_target() {
-        if plugin_path(PluginKind::Cpu).is_none() {
+        if plugin_path(Name::XLA_CPU).is_none() {
             return;
         }
-        let client = Platform::of(Name::XlaCpu).unwrap().open(None).unwrap();
+        let client = Platform::new(Name::XLA_CPU, &devices::xla_cpu::PLATFORM).open(None).unwrap();
         let topology = client.topology().unwrap();
         assert_eq!(Target::of_topology(client.plugin(), &topology).unwrap(), Target::of_client(&client));
     }

@@ -14,11 +14,12 @@
 use std::collections::HashMap;
 
 use backend::{ModelGraphs, StateLayout};
+use devices::HeadForm;
 use model::graph::{DType, Extent, Graph, GraphError, Op, StateBytes, StateSpec, TOKEN_HISTORY, WeightSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
 use super::stablehlo::{
-    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, decode_chunk_tokens, module,
+    Emitter, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, Type, decode_chunk_tokens, module,
     pack_bits, state_type,
 };
 use super::step_input::{StepShape, sampled_columns};

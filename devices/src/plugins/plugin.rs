@@ -1,12 +1,17 @@
-//! What a row of the table says: one plugin, its file, and the wheel that the file comes in.
+//! One plugin, its file, and the wheel that the file comes in.
 
-use super::PluginKind;
+use std::sync::LazyLock;
+
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 /// One plugin: its file, and the wheel it comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plugin {
-    /// What computes.
-    pub kind: PluginKind,
+    /// Its value of `plugin fetch`.
+    pub name: &'static str,
+    /// A noun phrase for `--help`, without a full stop: what computes.
+    pub help: &'static str,
     /// Name of the shared library.
     pub file_name: &'static str,
     /// Name of the Python package.
@@ -17,7 +22,8 @@ pub struct Plugin {
     pub wheel: Wheel,
     /// Path of the shared library inside the wheel, and below site-packages once installed.
     pub path_in_wheel: &'static str,
-    /// A variable of the environment that names this plugin only; it goes before [`PLUGIN_PATH_VARIABLE`](super::PLUGIN_PATH_VARIABLE).
+    /// A variable of the environment that names this plugin only; it goes before
+    /// [`PLUGIN_PATH_VARIABLE`](super::PLUGIN_PATH_VARIABLE).
     pub own_variable: Option<&'static str>,
     /// A sentence on terms that are not free software's, said when the wheel is fetched.
     pub licence_note: Option<&'static str>,
@@ -46,5 +52,16 @@ impl Plugin {
     /// `<package>-<version>`: the folder below [`cache_folder`](super::cache_folder) that holds this version.
     pub fn versioned_name(&self) -> String {
         format!("{}-{}", self.package, self.version)
+    }
+}
+
+impl ValueEnum for &'static Plugin {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<&Plugin>> = LazyLock::new(|| super::all().collect());
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name).help(self.help))
     }
 }

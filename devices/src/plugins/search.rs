@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{PLUGIN_PATH_VARIABLE, Plugin, PluginKind, Surroundings, cache_folder};
+use super::{PLUGIN_PATH_VARIABLE, Plugin, Surroundings, cache_folder};
 
 /// System folders, below the root.
 const SYSTEM_FOLDERS: [&str; 4] = ["lib", "usr/lib", "usr/local/lib", "usr/lib/x86_64-linux-gnu"];
@@ -51,13 +51,13 @@ pub enum PluginError {
     },
     /// No place has it.
     #[error(
-        "no {kind} plugin ({file_name}): run `text-generation-launcher plugin fetch {kind}` or pass --plugin-path; \
+        "no {name} plugin ({file_name}): run `text-generation-launcher plugin fetch {name}` or pass --plugin-path; \
          looked for {}",
         .looked_at.join(", ")
     )]
     NotFound {
-        /// What computes.
-        kind: PluginKind,
+        /// The plugin.
+        name: &'static str,
         /// The file wanted.
         file_name: &'static str,
         /// Every place looked at; `*` stands for any version of Python.
@@ -73,13 +73,12 @@ struct Place {
     file: PathBuf,
 }
 
-/// Finds the plugin of this kind: `given` (the flag `--plugin-path`), the plugin's own variable,
+/// Finds a plugin: `given` (the flag `--plugin-path`), the plugin's own variable,
 /// [`PLUGIN_PATH_VARIABLE`], next to the executable, the cache, Python's site-packages, system folders.
 ///
 /// # Errors
 /// [`PluginError::Named`] when a flag or variable names what is not there, [`PluginError::NotFound`] otherwise.
-pub fn find(kind: PluginKind, given: Option<&Path>, surroundings: &Surroundings) -> Result<FoundPlugin, PluginError> {
-    let plugin = kind.plugin();
+pub fn find(plugin: &Plugin, given: Option<&Path>, surroundings: &Surroundings) -> Result<FoundPlugin, PluginError> {
     let variables = plugin.own_variable.into_iter().chain([PLUGIN_PATH_VARIABLE]);
     let values = variables.filter_map(|name| Some((Source::Variable(name), surroundings.variable(name)?)));
     if let Some((source, path)) = given.map(|path| (Source::Flag, path)).into_iter().chain(values).next() {
@@ -92,7 +91,7 @@ pub fn find(kind: PluginKind, given: Option<&Path>, surroundings: &Surroundings)
         }
     }
     let looked_at = places.iter().map(|place| place.folder.join(&place.file).display().to_string()).collect();
-    Err(PluginError::NotFound { kind, file_name: plugin.file_name, looked_at })
+    Err(PluginError::NotFound { name: plugin.name, file_name: plugin.file_name, looked_at })
 }
 
 fn named(plugin: &Plugin, source: Source, path: &Path) -> Result<FoundPlugin, PluginError> {

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::TABLE;
-
 /// Names the plugin to use, whatever its kind: the file, or a folder that holds it.
 pub const PLUGIN_PATH_VARIABLE: &str = "PJRT_PLUGIN_LIBRARY_PATH";
 
@@ -25,7 +23,7 @@ impl Surroundings {
     /// Reads what this process has. Call once.
     pub fn of_process() -> Self {
         let general = ["XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", PLUGIN_PATH_VARIABLE];
-        let names = general.into_iter().chain(TABLE.into_iter().filter_map(|plugin| plugin.own_variable));
+        let names = general.into_iter().chain(super::all().filter_map(|plugin| plugin.own_variable));
         Self {
             variables: names.filter_map(|name| Some((name, std::env::var_os(name)?))).collect(),
             executable: std::env::current_exe().ok(),

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{PluginKind, Surroundings, find};
+use super::{Surroundings, find};
+use crate::Device;
 
 /// Tells a child of this process that it is one.
 const CHILD: &str = "HILO_TEST_CHILD";
@@ -19,9 +20,13 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("TPU_WORKER_HOSTNAMES", "localhost"),
 ];
 
-/// The plugin, if it is on this machine; says so aloud when it is not. Fails instead where `HILO_REQUIRE_PLUGINS=1` promises it.
-pub fn plugin_path(kind: PluginKind) -> Option<PathBuf> {
-    match find(kind, None, &Surroundings::of_process()) {
+/// The plugin of `device`, if it is on this machine; says so aloud when it is not. Fails instead where
+/// `HILO_REQUIRE_PLUGINS=1` promises it.
+///
+/// # Panics
+/// When `device` has no plugin.
+pub fn plugin_path(device: Device) -> Option<PathBuf> {
+    match find(device.plugin().expect("a plugin drives the device"), None, &Surroundings::of_process()) {
         Ok(found) => Some(found.path),
         Err(error) => {
             assert!(std::env::var_os("HILO_REQUIRE_PLUGINS").is_none_or(|value| value != "1"), "{error}");
@@ -34,7 +39,7 @@ pub fn plugin_path(kind: PluginKind) -> Option<PathBuf> {
 /// Runs `body`, with libtpu's path, in a child of this process that runs only the test `test` of `module`.
 pub fn with_libtpu(module: &str, test: &str, body: impl FnOnce(&Path)) {
     if std::env::var_os(CHILD).is_some() {
-        if let Some(path) = plugin_path(PluginKind::Tpu) {
+        if let Some(path) = plugin_path(Device::TPU) {
             body(&path);
         }
         return;

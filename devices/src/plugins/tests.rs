@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use clap::ValueEnum;
 use tempfile::TempDir;
 
 use super::*;
+use crate::Device;
 
 /// Names and values of the environment.
 type Variables<'a> = &'a [(&'static str, &'a str)];
@@ -34,20 +36,18 @@ impl Machine {
     }
 
     /// What `find` says: the path below the machine's root and where from, or the error.
-    fn find(&self, kind: PluginKind, given: Option<&str>) -> Result<(String, String), String> {
+    fn find(&self, device: Device, given: Option<&str>) -> Result<(String, String), String> {
         let given = given.map(|path| self.folder.path().join(path));
-        let found = find(kind, given.as_deref(), &self.surroundings).map_err(|error| error.to_string())?;
+        let found =
+            find(device.plugin().unwrap(), given.as_deref(), &self.surroundings).map_err(|error| error.to_string())?;
         let path = found.path.strip_prefix(self.folder.path()).unwrap().display().to_string();
         Ok((path, found.source.to_string()))
     }
 }
 
 #[test]
-fn every_kind_has_one_sound_row() {
-    for kind in PluginKind::value_variants() {
-        let rows: Vec<&Plugin> = TABLE.iter().filter(|plugin| plugin.kind == *kind).collect();
-        assert_eq!(rows, [kind.plugin()]);
-        let Plugin { file_name, package, version, wheel, path_in_wheel, .. } = kind.plugin();
+fn every_plugin_is_pinned() {
+    for Plugin { file_name, package, version, wheel, path_in_wheel, .. } in all() {
         assert!(path_in_wheel.ends_with(&format!("/{file_name}")), "{path_in_wheel}");
         let prefix = format!("{}-{version}-", package.replace('-', "_"));
         let tags = format!("-{}-{}.whl", wheel.abi, wheel.platform);
@@ -55,8 +55,14 @@ fn every_kind_has_one_sound_row() {
         let is_digit = |digit: char| matches!(digit, '0'..='9' | 'a'..='f');
         assert!(wheel.sha256.len() == 64 && wheel.sha256.chars().all(is_digit), "{}", wheel.sha256);
     }
-    assert_eq!(PluginKind::value_variants().len(), TABLE.len());
-    assert_eq!(TABLE.map(|plugin| plugin.kind.to_string()), ["cpu", "tpu", "cuda13"]);
+}
+
+#[test]
+fn no_two_plugins_have_a_name_in_common() {
+    for plugin in all() {
+        assert_eq!(all().filter(|other| other.name == plugin.name).count(), 1, "{}", plugin.name);
+        assert_eq!(<&Plugin>::from_str(plugin.name, false), Ok(plugin));
+    }
 }
 
 /// All places, first to last. Each must win over those behind it.
@@ -79,7 +85,7 @@ fn places_are_looked_at_in_order() {
         let files: Vec<&str> = places[first..].iter().map(|(file, _)| *file).collect();
         let machine = Machine::new(&files, &[("VIRTUAL_ENV", "venv")]);
         let (file, source) = places[first];
-        assert_eq!(machine.find(PluginKind::Tpu, None), Ok((file.into(), source.into())));
+        assert_eq!(machine.find(Device::TPU, None), Ok((file.into(), source.into())));
     }
 }
 
@@ -98,7 +104,7 @@ fn what_the_user_named_goes_first() {
         (None, &[("TPU_LIBRARY_PATH", ""), (PLUGIN_PATH_VARIABLE, "")], "lib/libtpu.so", "in a system folder"),
     ];
     for (given, variables, file, source) in cases {
-        let found = Machine::new(&files, variables).find(PluginKind::Tpu, given);
+        let found = Machine::new(&files, variables).find(Device::TPU, given);
         assert_eq!(found, Ok((file.into(), source.into())), "{given:?} {variables:?}");
     }
 }
@@ -111,12 +117,12 @@ fn what_the_user_named_is_never_passed_over() {
         let error = found.unwrap_err();
         assert!(error.starts_with(&format!("{name} is ")) && error.contains(value), "{error}");
     };
-    check(machine(&[]).find(PluginKind::Cpu, Some("no/such.so")), "--plugin-path", "no/such.so\"");
-    check(machine(&[]).find(PluginKind::Cpu, Some("c")), "--plugin-path", "holds xla_cpu_pjrt.so");
-    check(machine(&[("TPU_LIBRARY_PATH", "gone")]).find(PluginKind::Tpu, None), "TPU_LIBRARY_PATH", "gone\"");
-    check(machine(&[(PLUGIN_PATH_VARIABLE, "c")]).find(PluginKind::Cuda13, None), PLUGIN_PATH_VARIABLE, "/c\"");
+    check(machine(&[]).find(Device::XLA_CPU, Some("no/such.so")), "--plugin-path", "no/such.so\"");
+    check(machine(&[]).find(Device::XLA_CPU, Some("c")), "--plugin-path", "holds xla_cpu_pjrt.so");
+    check(machine(&[("TPU_LIBRARY_PATH", "gone")]).find(Device::TPU, None), "TPU_LIBRARY_PATH", "gone\"");
+    check(machine(&[(PLUGIN_PATH_VARIABLE, "c")]).find(Device::CUDA, None), PLUGIN_PATH_VARIABLE, "/c\"");
     // The TPU's own variable says nothing about other plugins.
-    let found = machine(&[("TPU_LIBRARY_PATH", "gone")]).find(PluginKind::Cpu, None);
+    let found = machine(&[("TPU_LIBRARY_PATH", "gone")]).find(Device::XLA_CPU, None);
     assert_eq!(found, Ok(("lib/xla_cpu_pjrt.so".into(), "in a system folder".into())));
 }
 
@@ -125,12 +131,12 @@ fn the_newest_python_wins_by_number() {
     let plugin = |version| format!("venv/lib/{version}/site-packages/libtpu/libtpu.so");
     let files = ["python3.9", "python3.12", "python3.11", "python2.7"].map(plugin);
     let machine = Machine::new(&files.each_ref().map(String::as_str), &[("VIRTUAL_ENV", "venv")]);
-    assert_eq!(machine.find(PluginKind::Tpu, None).unwrap().0, plugin("python3.12"));
+    assert_eq!(machine.find(Device::TPU, None).unwrap().0, plugin("python3.12"));
 }
 
 #[test]
 fn nothing_found_names_every_place_and_the_command() {
-    let error = Machine::new(&[], &[("VIRTUAL_ENV", "venv")]).find(PluginKind::Cpu, None).unwrap_err();
+    let error = Machine::new(&[], &[("VIRTUAL_ENV", "venv")]).find(Device::XLA_CPU, None).unwrap_err();
     for part in [
         "/opt/hilo/xla_cpu_pjrt.so",
         "/home/.cache/hilo/plugins/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so",
@@ -151,7 +157,7 @@ fn nothing_found_names_every_place_and_the_command() {
 #[test]
 fn a_folder_in_place_of_the_file_is_not_a_plugin() {
     let machine = Machine::new(&["lib/libtpu.so/readme", "usr/lib/libtpu.so"], &[]);
-    assert_eq!(machine.find(PluginKind::Tpu, None).unwrap().0, "usr/lib/libtpu.so");
+    assert_eq!(machine.find(Device::TPU, None).unwrap().0, "usr/lib/libtpu.so");
 }
 
 #[test]

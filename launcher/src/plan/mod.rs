@@ -11,8 +11,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use devices::Device;
 use devices::tpu::Chip;
+use devices::{Asked, Device, Ranks};
 use endpoint::Endpoint;
 
 use crate::args::LaunchArgs;
@@ -35,6 +35,8 @@ pub(crate) struct Machine {
 /// What processes of this launch share on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place<'a> {
+    /// The device that computes, whatever `--device` says.
+    pub(crate) device: Device,
     /// Address of the shards, to which each adds its rank: the path of sockets without `-<rank>`, or the first port.
     pub(crate) shard_uds_path: &'a str,
     /// File through which shards on the processor exchange activations.
@@ -78,7 +80,7 @@ impl LaunchPlan {
     pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Self, LauncherError> {
         let num_shard = args.num_shard.unwrap_or(1);
         let mut errors = check(args, place);
-        let slice = if errors.is_empty() { slice(args, machine) } else { Ok(None) };
+        let slice = if errors.is_empty() { slice(args, place.device, machine) } else { Ok(None) };
         errors.extend(slice.as_ref().err().into_iter().flatten().cloned());
         let (Ok(slice), true) = (slice, errors.is_empty()) else {
             return Err(LauncherError::Arguments(errors));
@@ -89,7 +91,7 @@ impl LaunchPlan {
         let shard = |local: u32| {
             let mut shard = shard(args, place, first_rank + local, world_size)?;
             let member = slice.as_ref().and_then(|slice| slice.members().nth(local as usize));
-            let setting = member.map_or(Setting::Shard(args.model.device), Setting::Tpu);
+            let setting = member.map_or(Setting::Shard(place.device), Setting::Tpu);
             shard.child.variables = variables(&setting, &machine.environment);
             Ok::<_, LauncherError>(shard)
         };
@@ -113,8 +115,8 @@ impl LaunchPlan {
     }
 }
 
-fn slice(args: &LaunchArgs, machine: &Machine) -> Result<Option<Slice>, Vec<String>> {
-    if args.model.device != Device::Tpu {
+fn slice(args: &LaunchArgs, device: Device, machine: &Machine) -> Result<Option<Slice>, Vec<String>> {
+    if device.ranks != Ranks::Slice {
         return Ok(None);
     }
     let request = Request {
@@ -134,8 +136,10 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
         (Some(true), None | Some(1)) => errors.push("`sharded` is true but `num_shard` is not > 1".to_owned()),
         _ => {}
     }
-    errors.extend(check_devices(args));
-    errors.extend(check_endpoint(place, args.num_shard.unwrap_or(1).saturating_sub(1)).err());
+    let num_shard = args.num_shard.unwrap_or(1);
+    let ranks = place.device.check_ranks(num_shard, args.devices_per_shard);
+    errors.extend(ranks.err().map(|error| error.to_string()));
+    errors.extend(check_endpoint(place, num_shard.saturating_sub(1)).err());
     if let (Some(revision), None) = (&args.model.revision, place.snapshot) {
         let model_id = &args.model.model_id;
         errors.push(format!(
@@ -164,21 +168,6 @@ fn endpoint(place: &Place<'_>, rank: u32) -> Result<Endpoint, String> {
     Endpoint::of_rank(place.shard_uds_path, rank).map_err(|error| format!("`shard_uds_path`: {error}"))
 }
 
-/// Counts that a device cannot have; a TPU's depend on its chips.
-fn check_devices(args: &LaunchArgs) -> Option<String> {
-    let (device, devices_per_shard, num_shard) =
-        (args.model.device, args.devices_per_shard, args.num_shard.unwrap_or(1));
-    match device {
-        Device::Auto | Device::Mock | Device::Tpu => None,
-        Device::Cpu => (devices_per_shard > 1).then(|| {
-            format!("`devices_per_shard` is {devices_per_shard}, but a shard on --device cpu is one device; use --num-shard")
-        }),
-        Device::XlaCpu | Device::Cuda => (num_shard > 1).then(|| {
-            format!("`num_shard` is {num_shard}, but --device {device} shares a model inside one process; use --devices-per-shard")
-        }),
-    }
-}
-
 /// What the shard of this rank is told.
 ///
 /// # Errors
@@ -190,6 +179,7 @@ pub(crate) fn shard_args(
     world_size: u32,
 ) -> Result<shard::ShardArgs, LauncherError> {
     let mut model = args.model.clone();
+    model.device = Asked::Device(place.device);
     if let Some(snapshot) = place.snapshot {
         model.model_id = snapshot.folder.display().to_string();
         model.revision = None;

@@ -1,6 +1,7 @@
 //! Plans, looked at.
 
 use clap::Parser;
+use devices::Asked;
 
 use super::*;
 use crate::args::{Args, Part};
@@ -8,7 +9,11 @@ use crate::args::{Args, Part};
 fn plan(flags: &[&str]) -> Result<LaunchPlan, LauncherError> {
     let args = Args::parse_from(["text-generation-launcher"].iter().chain(flags));
     let shard_uds_path = args.launch.shard_uds_path.as_deref().unwrap_or("/run/hilo/shard");
-    let place = Place { shard_uds_path, collective_path: Some("/proc/self/fd/3".into()), snapshot: None };
+    let device = match args.launch.model.device {
+        Asked::Auto => Device::CPU,
+        Asked::Device(device) => device,
+    };
+    let place = Place { device, shard_uds_path, collective_path: Some("/proc/self/fd/3".into()), snapshot: None };
     let machine = Machine { chips: Vec::new(), environment: Environment::default(), ports: Vec::new() };
     LaunchPlan::new(&args.launch, &place, &machine)
 }

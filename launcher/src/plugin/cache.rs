@@ -46,7 +46,7 @@ impl LockedFolder {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                say(format_args!("waiting for another fetch of {}", plugin.kind));
+                say(format_args!("waiting for another fetch of {}", plugin.name));
                 lock.lock().map_err(failed("lock", &lock_path))?;
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock", &lock_path)(source)),

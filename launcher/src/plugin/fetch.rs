@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use devices::plugins::{Plugin, PluginKind, Surroundings, cache_folder};
+use devices::plugins::{Plugin, Surroundings, cache_folder};
 
 use super::cache::LockedFolder;
 use super::error::FetchError;
@@ -29,13 +29,13 @@ impl Fetch {
     /// # Errors
     /// [`FetchError::Machine`], [`FetchError::NoCache`].
     pub(crate) fn of_process(
-        kind: PluginKind,
+        plugin: &'static Plugin,
         wheel: Option<&Path>,
         surroundings: &Surroundings,
     ) -> Result<Self, FetchError> {
         check_machine(std::env::consts::OS, std::env::consts::ARCH)?;
         Ok(Self {
-            plugin: kind.plugin(),
+            plugin,
             cache: cache_folder(surroundings).ok_or(FetchError::NoCache)?,
             wheel: wheel.map(Path::to_path_buf),
             python: "python3".into(),

@@ -1,6 +1,6 @@
 //! `plugin list`: every plugin, its pinned version, and where the search finds it.
 
-use devices::plugins::{Plugin, PluginError, Surroundings, TABLE, find};
+use devices::plugins::{self, Plugin, PluginError, Surroundings, find};
 
 use super::megabytes;
 
@@ -10,7 +10,7 @@ const HEADINGS: [&str; 5] = ["KIND", "PACKAGE", "VERSION", "SIZE", "FOUND"];
 pub(crate) fn table(surroundings: &Surroundings) -> String {
     let headings = HEADINGS.map(str::to_owned);
     let rows: Vec<[String; 5]> =
-        std::iter::once(headings).chain(TABLE.map(|plugin| row(&plugin, surroundings))).collect();
+        std::iter::once(headings).chain(plugins::all().map(|plugin| row(plugin, surroundings))).collect();
     let widths: [usize; 5] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut text = String::new();
@@ -23,17 +23,17 @@ pub(crate) fn table(surroundings: &Surroundings) -> String {
 }
 
 fn row(plugin: &Plugin, surroundings: &Surroundings) -> [String; 5] {
-    let Plugin { kind, package, version, wheel, .. } = plugin;
+    let Plugin { name, package, version, wheel, .. } = plugin;
     let wheel_size = || format!("{} wheel", megabytes(wheel.size_bytes));
-    let (size, found) = match find(*kind, None, surroundings) {
+    let (size, found) = match find(plugin, None, surroundings) {
         Ok(found) => {
             let size = found.path.metadata().map_or_else(|_| "unknown".to_owned(), |file| megabytes(file.len()));
             (size, format!("{} ({})", found.path.display(), found.source))
         }
         Err(PluginError::NotFound { .. }) => {
-            (wheel_size(), format!("not found; text-generation-launcher plugin fetch {kind}"))
+            (wheel_size(), format!("not found; text-generation-launcher plugin fetch {name}"))
         }
         Err(error @ PluginError::Named { .. }) => (wheel_size(), error.to_string()),
     };
-    [kind.to_string(), (*package).to_owned(), (*version).to_owned(), size, found]
+    [(*name).to_owned(), (*package).to_owned(), (*version).to_owned(), size, found]
 }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use devices::plugins::{PluginKind, Surroundings};
+use devices::plugins::{Plugin, Surroundings};
 
 use crate::plugin::fetch::Fetch;
 
@@ -37,8 +37,8 @@ enum Action {
     /// Downloads a plugin with pip, checks it and puts it into the cache
     Fetch {
         /// What computes
-        #[arg(value_enum)]
-        kind: PluginKind,
+        #[arg(value_enum, value_name = "KIND")]
+        plugin: &'static Plugin,
 
         /// Wheel that was downloaded elsewhere, in place of pip; must be the pinned one
         #[arg(long)]
@@ -55,8 +55,8 @@ pub(crate) fn run_as_process(args: &PluginArgs) -> ExitCode {
             let _ = io::stdout().lock().write_all(list::table(&surroundings).as_bytes());
             Ok(())
         }
-        Action::Fetch { kind, wheel } => {
-            Fetch::of_process(*kind, wheel.as_deref(), &surroundings).and_then(|fetch| fetch.run())
+        Action::Fetch { plugin, wheel } => {
+            Fetch::of_process(plugin, wheel.as_deref(), &surroundings).and_then(|fetch| fetch.run())
         }
     };
     match outcome {

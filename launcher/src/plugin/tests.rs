@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use devices::plugins::{Plugin, PluginKind, Surroundings, Wheel};
+use devices::plugins::{Plugin, Surroundings, Wheel};
+use devices::xla_cpu;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use zip::ZipWriter;
@@ -42,7 +43,7 @@ impl Fixture {
         wheel.finish().unwrap();
         let sha256: String =
             Sha256::digest(std::fs::read(&wheel_path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
-        let pinned = *PluginKind::Cpu.plugin();
+        let pinned = xla_cpu::PLATFORM.plugin;
         let plugin = Plugin {
             file_name: "plugin.so",
             path_in_wheel: MEMBER,

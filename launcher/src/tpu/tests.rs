@@ -1,6 +1,7 @@
 //! Plans for the TPU hosts there are, as `plan` prints them, and what is refused.
 
 use clap::Parser;
+use devices::Device;
 use insta::assert_snapshot;
 
 use super::testing;
@@ -40,7 +41,7 @@ impl Host {
             "--devices-per-shard",
             &devices_per_shard,
         ]);
-        let place = Place { shard_uds_path: "/run/s", collective_path: None, snapshot: None };
+        let place = Place { device: Device::TPU, shard_uds_path: "/run/s", collective_path: None, snapshot: None };
         LaunchPlan::new(&args.launch, &place, &self.machine)
     }
 

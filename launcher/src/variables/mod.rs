@@ -1,7 +1,8 @@
 //! What children find in their environment.
 //!
-//! Doors: [`Environment`], what the user set, read once and then passed as a value; [`without_secrets`], which takes from a child what none needs; [`variables`], what a child gets, of
-//! which `table.rs` has one row each. The user's own value stands, except where it is a list of which a child gets its part.
+//! Doors: [`Environment`], what the user set, read once and then passed as a value; [`without_secrets`], which takes from a
+//! child what none needs; [`variables`], what a child gets: those of `table.rs` that its slice needs, then those of its
+//! device. The user's own value stands, except where it is a list of which a child gets its part.
 
 mod table;
 
@@ -10,7 +11,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-use devices::Device;
+use devices::{ChildVariable, Device};
 
 use self::table::{Row, SECRETS, TABLE};
 use crate::tpu::Member;
@@ -53,7 +54,7 @@ pub(crate) struct Environment(pub(crate) BTreeMap<&'static str, String>);
 
 /// What a child for this finds in its environment, the user's own values included.
 pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec<Variable> {
-    let variable = |row: &Row| {
+    let of_slice = |row: &Row| {
         let value = (row.value)(setting)?;
         let (value, is_yours) = match environment.get(row.name) {
             None => (value, false),
@@ -63,7 +64,13 @@ pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec
         };
         Some(Variable { name: row.name, value, reason: row.reason, is_yours })
     };
-    TABLE.iter().filter_map(variable).collect()
+    let of_device = |variable: &ChildVariable| {
+        let yours = environment.get(variable.name);
+        let value = yours.unwrap_or(variable.value).to_owned();
+        Variable { name: variable.name, value, reason: variable.reason, is_yours: yours.is_some() }
+    };
+    let device_variables = setting.device().variables().iter().map(of_device);
+    TABLE.iter().filter_map(of_slice).chain(device_variables).collect()
 }
 
 /// The user's flags and those of ours that they do not set, and whether they are the user's alone.
@@ -77,6 +84,13 @@ fn with_flags(yours: &str, ours: &str) -> (String, bool) {
 }
 
 impl<'a> Setting<'a> {
+    fn device(&self) -> Device {
+        match self {
+            Self::Ahead | Self::Tpu(_) => Device::TPU,
+            Self::Shard(device) => *device,
+        }
+    }
+
     fn tpu(&self) -> Option<&Member<'a>> {
         match self {
             Self::Tpu(member) => Some(member),
@@ -96,7 +110,8 @@ impl<'a> Setting<'a> {
 impl Environment {
     /// Reads what this process has. Call once.
     pub(crate) fn of_process() -> Self {
-        let names = TABLE.iter().map(|row| row.name).chain(tpu::INPUTS).chain(download::INPUTS);
+        let of_devices = devices::TABLE.iter().flat_map(|device| device.variables()).map(|variable| variable.name);
+        let names = TABLE.iter().map(|row| row.name).chain(of_devices).chain(tpu::INPUTS).chain(download::INPUTS);
         let value = |name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()));
         Self(names.filter_map(value).collect())
     }
@@ -127,10 +142,10 @@ mod tests {
     #[test]
     fn plugins_are_told_to_be_quiet() {
         let quiet = ("TF_CPP_MIN_LOG_LEVEL", "1".to_owned(), false);
-        assert_eq!(values(&Setting::Shard(Device::XlaCpu), &[]), std::slice::from_ref(&quiet));
-        assert_eq!(values(&Setting::Shard(Device::Cuda), &[]), [quiet]);
-        assert_eq!(values(&Setting::Shard(Device::Cpu), &[]), []);
-        assert_eq!(values(&Setting::Shard(Device::Mock), &[]), []);
+        assert_eq!(values(&Setting::Shard(Device::XLA_CPU), &[]), std::slice::from_ref(&quiet));
+        assert_eq!(values(&Setting::Shard(Device::CUDA), &[]), [quiet]);
+        assert_eq!(values(&Setting::Shard(Device::CPU), &[]), []);
+        assert_eq!(values(&Setting::Shard(Device::MOCK), &[]), []);
     }
 
     #[test]

@@ -1,6 +1,5 @@
-//! To add a variable that children find in their environment: one row in [`TABLE`], with its reason.
-
-use devices::Device;
+//! To add a variable whose value follows from the slice: one row in [`TABLE`], with its reason. A variable that a plugin
+//! always needs stands with its device (`devices/src/lib.rs`).
 
 use super::Setting;
 
@@ -27,8 +26,8 @@ pub(super) struct Row {
     pub(super) takes_in: bool,
 }
 
-/// Every variable that a child may get.
-pub(super) const TABLE: [Row; 20] = [
+/// Every variable whose value follows from the slice.
+pub(super) const TABLE: [Row; 17] = [
     Row::new("TPU_PROCESS_BOUNDS", "processes of the slice along x, y, z", |to| {
         Some(to.tpu()?.slice.process_bounds.to_string())
     }),
@@ -82,14 +81,6 @@ pub(super) const TABLE: [Row; 20] = [
         }
     })
     .taking_in(),
-    Row::new("TPU_LOG_DIR", "libtpu would fill /tmp/tpu_logs, which nobody empties", |to| to.libtpu("disabled")),
-    Row::new("TPU_MIN_LOG_LEVEL", "what fails comes back as an error anyway", |to| to.libtpu("3")),
-    Row::new("TF_CPP_MIN_LOG_LEVEL", "warnings and errors only", |to| match to {
-        Setting::Shard(Device::Auto | Device::Cpu | Device::Mock) => None,
-        Setting::Shard(Device::XlaCpu | Device::Cuda | Device::Tpu) | Setting::Tpu(_) | Setting::Ahead => {
-            Some("1".into())
-        }
-    }),
 ];
 
 impl Row {

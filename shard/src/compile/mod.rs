@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use backend::{BackendError, ModelGraphs, Progress, StateLayout};
 use clap::Args;
-use devices::Device;
+use devices::{Device, Quantize, tpu};
 use model::models::{self, Config};
 use model_files::ModelFiles;
 use proto::Warmup;
 use xla::{AheadOfTime, Platform, Program, ProgramFigures};
 
-use crate::args::{Dtype, Quantize};
+use crate::args::Dtype;
 use crate::engine::limits::{self, Facts};
 use crate::engine::{EngineError, config_json, graphs, quantized, weight_type};
 pub use fit::{FitReport, run as fit};
@@ -216,12 +216,11 @@ impl Plan {
 impl PlanArgs {
     fn open(&self) -> Result<AheadOfTime, CompileError> {
         let plugin_path = self.plugin_path.as_deref();
-        let attached = Platform::of(Device::XlaCpu).filter(|_| self.topology == Device::XlaCpu.to_string());
-        if let Some(platform) = attached {
-            return AheadOfTime::attached(platform, plugin_path).map_err(engine_error);
+        if let Some((device, spec)) = Device::attached(&self.topology) {
+            return AheadOfTime::attached(Platform::new(device, spec), plugin_path).map_err(engine_error);
         }
         let slice = Slice::parse(&self.topology).map_err(CompileError::Topology)?;
-        let platform = Platform::of_tpu(slice.chunk_bytes());
+        let platform = Platform::new(Device::TPU, &tpu::PLATFORM).with_chunk_bytes(slice.chunk_bytes());
         let (name, share) = (slice.name(), slice.devices_per_memory());
         AheadOfTime::open(platform, plugin_path, &name, &slice.options(), share).map_err(engine_error)
     }

@@ -4,14 +4,14 @@
 
 use backend::{BackendError, Fault};
 use collectives::CollectiveError;
-use devices::Device;
+use devices::{Device, NoQuantizeError, RanksError};
 use model::graph::GraphError;
 use model::models::ModelError;
 use model::weights::WeightsError;
 use proto::shard_error::Kind;
 use proto::{MAX_HELD_BACK_TOKENS, ShardError, exit_status};
 
-use crate::args::{KvCacheDtype, Quantize};
+use crate::args::KvCacheDtype;
 use crate::kv_cache::RowError;
 
 /// Why a command, or the loading of the model, failed.
@@ -27,15 +27,14 @@ pub(crate) enum EngineError {
     Isa(#[from] kernels::isa::IsaError),
     #[error("build the graphs of a step: {0}")]
     Graph(#[from] GraphError),
-    #[error("--devices-per-shard is {num_devices}: a shard on {device} is one rank; pass --num-shard {num_devices}")]
-    DevicesPerShard { device: Device, num_devices: u32 },
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
+    #[error(transparent)]
+    Quantize(#[from] NoQuantizeError),
     #[error(
-        "--num-shard is {num_shards}: one shard drives all devices of {device}; pass --devices-per-shard {num_shards}"
+        "--kv-cache-dtype is {kv_cache_dtype}, which is for --device {}; on {device} it is auto",
+        devices::listed(|device| device.takes_kv_cache_dtype)
     )]
-    NumShards { device: Device, num_shards: u32 },
-    #[error("--quantize is {quantize}, which is for --device {devices}; the device is {device}")]
-    Quantize { quantize: Quantize, devices: &'static str, device: Device },
-    #[error("--kv-cache-dtype is {kv_cache_dtype}, which is for --device cpu; on {device} it is auto")]
     KvCacheDtype { kv_cache_dtype: KvCacheDtype, device: Device },
     #[error(
         "--threads is {asked}, this process may use {available} (its processors, within its control group's quota)"
@@ -125,11 +124,7 @@ impl EngineError {
             Self::Backend(error) => backend_kind(error),
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::Rank { .. } => Kind::Internal,
-            Self::DevicesPerShard { .. }
-            | Self::NumShards { .. }
-            | Self::Quantize { .. }
-            | Self::KvCacheDtype { .. }
-            | Self::Threads { .. } => Kind::Model,
+            Self::Ranks(_) | Self::Quantize(_) | Self::KvCacheDtype { .. } | Self::Threads { .. } => Kind::Model,
         }
     }
 }

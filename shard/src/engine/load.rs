@@ -10,9 +10,8 @@ use std::time::Duration;
 use backend::MockBackend;
 use backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Processors};
 use cpu::{CpuBackend, CpuOptions};
-use devices::Choice;
-use devices::Device;
 use devices::plugins::{self, Surroundings};
+use devices::{Asked, BackendKind, Choice, Device, Quantize};
 use kernels::attention::KvType;
 use model::Fingerprint;
 use model::graph::{DType, Dim, Graph, GraphError, Rounding, Shape};
@@ -24,7 +23,7 @@ use proto::ModelInfo;
 use xla::{Platform, XlaBackend, XlaOptions};
 
 use super::{Engine, EngineError, Progress, Work};
-use crate::args::{Dtype, KvCacheDtype, ModelArgs, Quantize, ShardArgs};
+use crate::args::{Dtype, KvCacheDtype, ModelArgs, ShardArgs};
 
 /// What a model in Hugging Face layout is described by.
 const CONFIG_FILE: &str = "config.json";
@@ -46,13 +45,12 @@ pub(super) struct Description {
     pub(super) graphs: ModelGraphs,
 }
 
-/// What a backend is made of.
-#[derive(Clone, Copy)]
-struct Source<'a> {
-    graphs: &'a ModelGraphs,
-    checkpoint: &'a Checkpoint,
-    /// Of the weights.
-    dtype: DType,
+impl Description {
+    fn weights(&self) -> Weights {
+        let [per_token, per_logits] = [&self.graphs.decoder, &self.graphs.logits].map(|graph| graph.multiply_adds());
+        let (num_parameters, can_skip_prefix) = (num_parameters(&self.graphs), self.graphs.can_skip_prefix());
+        Weights { dtype: self.dtype, num_parameters, can_skip_prefix, work: Work { per_token, per_logits } }
+    }
 }
 
 /// Loads the model that `args` names.
@@ -66,11 +64,10 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     }
     let surroundings = Surroundings::of_process();
     let Choice { device, reason } = devices::choose(model.device, model.plugin_path.as_deref(), &surroundings);
-    if model.device == Device::Auto {
+    if model.device == Asked::Auto {
         tracing::info!(%device, reason, "device");
     }
-    check_ranks(device, args)?;
-    check_types(device, model)?;
+    check_device(device, args)?;
     let ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard);
     let files = ModelFiles::open(&model.model_id)?;
     let config_json = config_json(&files)?;
@@ -78,17 +75,17 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let generation_config = files.read_optional(GENERATION_CONFIG_FILE)?;
     let eos_token_ids = config.eos_token_ids(generation_config.as_deref())?;
     let sampling_defaults = models::sampling_defaults(generation_config.as_deref())?;
-    let (backend, weights): (Box<dyn Backend>, Weights) = match device {
-        Device::Auto | Device::Cpu | Device::XlaCpu | Device::Tpu | Device::Cuda => {
-            let Description { checkpoint, dtype, graphs } = describe(&files, &config, model, ranks.num_ranks)?;
-            let [per_token, per_logits] = [&graphs.decoder, &graphs.logits].map(|graph| graph.multiply_adds());
-            let work = Work { per_token, per_logits };
-            let (num_parameters, can_skip_prefix) = (num_parameters(&graphs), graphs.can_skip_prefix());
-            let weights = Weights { dtype, num_parameters, can_skip_prefix, work };
-            let source = Source { graphs: &graphs, checkpoint: &checkpoint, dtype };
-            (load_backend(args, (device, ranks), source, progress)?, weights)
+    let (backend, weights): (Box<dyn Backend>, Weights) = match device.backend {
+        BackendKind::Cpu => {
+            let description = describe(&files, &config, model, ranks.num_ranks)?;
+            (Box::new(load_on_cpu(args, &description, progress)?), description.weights())
         }
-        Device::Mock => {
+        BackendKind::Plugin(spec) => {
+            let description = describe(&files, &config, model, ranks.num_ranks)?;
+            let backend = load_behind_plugin(args, Platform::new(device, spec), &description, progress)?;
+            (Box::new(backend), description.weights())
+        }
+        BackendKind::Mock => {
             let asked = model.dtype.map(weight_type);
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
@@ -149,65 +146,54 @@ pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, Engi
     Ok(Cow::Owned(serde_json::Value::Object(config).to_string().into_bytes()))
 }
 
-/// Refuses numbers of shards and devices that cannot talk to each other on `device`.
-pub(super) fn check_ranks(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
-    let (num_shards, num_devices) = (args.world_size, args.devices_per_shard);
-    match device {
-        Device::Cpu if num_devices > 1 => Err(EngineError::DevicesPerShard { device, num_devices }),
-        // What their plugins' processes need to find each other is not there.
-        Device::XlaCpu | Device::Cuda if num_shards > 1 => Err(EngineError::NumShards { device, num_shards }),
-        Device::Auto | Device::Cpu | Device::XlaCpu | Device::Cuda | Device::Tpu | Device::Mock => Ok(()),
+/// Refuses numbers of ranks, and types, that `device` does not have.
+pub(super) fn check_device(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
+    let ModelArgs { quantize, kv_cache_dtype, .. } = args.model;
+    device.check_ranks(args.world_size, args.devices_per_shard)?;
+    quantize.map_or(Ok(()), |quantize| device.check_quantize(quantize))?;
+    if kv_cache_dtype != KvCacheDtype::Auto && !device.takes_kv_cache_dtype {
+        return Err(EngineError::KvCacheDtype { kv_cache_dtype, device });
     }
+    Ok(())
 }
 
-/// Refuses types that `device` does not have.
-pub(super) fn check_types(device: Device, model: &ModelArgs) -> Result<(), EngineError> {
-    let kv_cache_dtype = model.kv_cache_dtype;
-    let compiles = Platform::of(device).is_some();
-    match model.quantize {
-        // No program of floats of a byte, or of four bits, was ever given to a GPU's compiler.
-        Some(quantize @ Quantize::Fp8) if !compiles || device == Device::Cuda => {
-            Err(EngineError::Quantize { quantize, devices: "xla-cpu and tpu", device })
-        }
-        _ if device == Device::Cpu => Ok(()),
-        Some(quantize @ Quantize::Int8) if !compiles => {
-            Err(EngineError::Quantize { quantize, devices: "cpu, xla-cpu, tpu and cuda", device })
-        }
-        Some(quantize @ Quantize::Int4) if !compiles || device == Device::Cuda => {
-            Err(EngineError::Quantize { quantize, devices: "cpu, xla-cpu and tpu", device })
-        }
-        _ if kv_cache_dtype != KvCacheDtype::Auto => Err(EngineError::KvCacheDtype { kv_cache_dtype, device }),
-        Some(Quantize::Int8 | Quantize::Int4 | Quantize::Fp8) | None => Ok(()),
-    }
-}
-
-/// Puts a model on `device`.
-fn load_backend(
+fn load_on_cpu(
     args: &ShardArgs,
-    (device, ranks): (Device, LocalRanks),
-    Source { graphs, checkpoint, dtype }: Source<'_>,
+    Description { checkpoint, dtype, graphs }: &Description,
     progress: &mut Progress<'_>,
-) -> Result<Box<dyn Backend>, EngineError> {
-    let ModelArgs { plugin_path, program_cache: asked_cache, cpu_isa, kv_cache_dtype, threads, .. } = &args.model;
+) -> Result<CpuBackend, EngineError> {
+    let ModelArgs { cpu_isa, kv_cache_dtype, threads, .. } = &args.model;
+    let membership = membership(args)?;
+    let isa = kernels::isa::select(cpu_isa.as_deref())?;
+    let kv_type = kv_type(*kv_cache_dtype, *dtype);
+    let processors = Processors::of_process();
+    let num_threads = num_threads(*threads, &processors)?;
+    tracing::info!(%isa, num_threads, kv_cache_dtype = %kv_type, "cpu kernels");
+    let options = CpuOptions { membership, num_threads, processors, kv_type };
     let mut progress = |done, total| progress("load weights", done, total);
+    Ok(CpuBackend::load(graphs, checkpoint, options, &mut progress)?)
+}
+
+fn load_behind_plugin(
+    args: &ShardArgs,
+    platform: Platform,
+    Description { checkpoint, graphs, .. }: &Description,
+    progress: &mut Progress<'_>,
+) -> Result<XlaBackend, EngineError> {
+    let options = XlaOptions {
+        ranks: LocalRanks::of_shard(args.rank, args.world_size, args.devices_per_shard),
+        membership: membership(args)?,
+        plugin_path: args.model.plugin_path.clone(),
+        program_cache: program_cache(args.model.program_cache.as_deref(), &Surroundings::of_process()),
+    };
+    let mut progress = |done, total| progress("load weights", done, total);
+    Ok(XlaBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
+}
+
+/// This process among the shards of its host.
+fn membership(args: &ShardArgs) -> Result<Membership, EngineError> {
     let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
-    let membership = Membership::join(shards, args.collective_path.as_deref())?;
-    Ok(match Platform::of(device) {
-        Some(platform) => {
-            let program_cache = program_cache(asked_cache.as_deref(), &Surroundings::of_process());
-            let options = XlaOptions { ranks, membership, plugin_path: plugin_path.clone(), program_cache };
-            Box::new(XlaBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
-        }
-        None => {
-            let isa = kernels::isa::select(cpu_isa.as_deref())?;
-            let kv_type = kv_type(*kv_cache_dtype, dtype);
-            let processors = Processors::of_process();
-            let num_threads = num_threads(*threads, &processors)?;
-            tracing::info!(%isa, num_threads, kv_cache_dtype = %kv_type, "cpu kernels");
-            let options = CpuOptions { membership, num_threads, processors, kv_type };
-            Box::new(CpuBackend::load(graphs, checkpoint, options, &mut progress)?)
-        }
-    })
+    Ok(Membership::join(shards, args.collective_path.as_deref())?)
 }
 
 /// Threads of all ranks: as many as asked for, else one for each core, within what this process may use at once.

@@ -9,6 +9,7 @@
 //! has the forms that were compared.
 
 use backend::BLOCK_SIZE;
+use devices::HeadForm;
 use model::graph::{AttentionSpec, DType};
 
 use super::emitter::{DotDims, Emitter, Reduction};
@@ -23,16 +24,6 @@ pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
 pub(crate) const QUERY_TILE: usize = 256;
 /// Scores of a chunk: what stays in fast memory beside the chunk.
 const MAX_SCORE_BYTES: usize = 16 << 20;
-
-/// How queries meet the keys of several KV heads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum HeadForm {
-    /// One product per KV head: the fewest operations.
-    Split,
-    /// One product for all KV heads with queries that are zero outside of their own head's lanes: more operations, but keys and
-    /// values are read as they lie in the cache.
-    Wide,
-}
 
 /// Sizes of the loops.
 #[derive(Debug, Clone, Copy)]

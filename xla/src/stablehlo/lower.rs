@@ -4,11 +4,11 @@
 
 use std::collections::HashMap;
 
+use devices::HeadForm;
 use model::graph::{Binary, DType, Dim, Extent, Graph, Input, Node, Op, Shape, TOKEN_HISTORY, Unary};
 use model::sampling;
 use proto::MAX_HELD_BACK_TOKENS;
 
-use super::attention::HeadForm;
 use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use super::{activation, attention, experts, history, model_ops, selection, state, threefry, token_inputs};

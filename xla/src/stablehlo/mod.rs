@@ -21,7 +21,7 @@ use std::fmt::Write;
 
 use model::graph::DType;
 
-pub(super) use attention::{HeadForm, MAX_CHUNK_BLOCKS, QUERY_TILE, decode_chunk_tokens};
+pub(super) use attention::{MAX_CHUNK_BLOCKS, QUERY_TILE, decode_chunk_tokens};
 pub(super) use emitter::Emitter;
 pub(super) use lower::{Lowering, RowInputs, SampledInputs, Sizes};
 pub(super) use state::state_type;

@@ -3,6 +3,7 @@
 //! Blocks that belong to nobody, and the ends of blocks behind a row's context, hold what is not a number: it must get nowhere.
 
 use backend::{BLOCK_SIZE, Batch, ModelGraphs};
+use devices::HeadForm;
 use kernels::attention::KvType;
 use model::graph::{AttentionSpec, StateSpec};
 use proptest::prelude::*;
@@ -11,7 +12,7 @@ use super::case::layout;
 use super::*;
 use crate::platform::Platform;
 use crate::program::{ProgramForm, ProgramKey, Programs};
-use crate::stablehlo::{HeadForm, QUERY_TILE};
+use crate::stablehlo::QUERY_TILE;
 
 /// Heads of one layer.
 #[derive(Debug, Clone, Copy)]
@@ -204,7 +205,7 @@ fn a_layer_reads_the_state_of_another() {
     let mut logits = Graph::default();
     let hidden = rows(&mut logits, 0, &[4], DType::F32);
     let graphs = ModelGraphs { decoder: case.graph.clone(), logits: logits.finish(&[hidden]) };
-    let form = Platform::of(devices::Device::XlaCpu).unwrap().form;
+    let form = Platform::new(devices::Device::XLA_CPU, &devices::xla_cpu::PLATFORM).form;
     let form = ProgramForm { kv_dtype: Some(DType::F32), ..form };
     let bytes_per_token = 2 * (8 + 4) * 4;
     assert_eq!(cpu::state_bytes(&graphs, KvType::F32).per_token, bytes_per_token);

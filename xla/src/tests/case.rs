@@ -9,6 +9,7 @@ use std::sync::Arc;
 use backend::{BLOCK_SIZE, StateLayout};
 use backend::{Batch, RowSampler};
 use cpu::oracle::{Array, Elements, Oracle};
+use devices::HeadForm;
 use model::graph::{
     AttentionSpec, DType, Dim, Graph, Op, Quantization, Shape, StateId, TOKEN_HISTORY, Value, WeightPart, WeightSpec,
 };
@@ -20,9 +21,7 @@ use safetensors::tensor::TensorView;
 use super::compare::{self, Tolerance};
 use super::rig::{self, Upload, float_bytes};
 use crate::bucket::blocks_per_row;
-use crate::stablehlo::{
-    Emitter, HeadForm, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, module, state_type,
-};
+use crate::stablehlo::{Emitter, Lowering, Parameter, RowInputs, SampledInputs, Sizes, Tensor, module, state_type};
 use crate::step_input::{StepShape, pack, set_rank};
 use crate::token_input::{TokenInput, TokenSizes};
 

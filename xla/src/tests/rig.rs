@@ -5,8 +5,8 @@
 use std::sync::OnceLock;
 
 use cpu::oracle::{Array, Elements};
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
+use devices::xla_cpu;
 use half::{bf16, f16};
 use model::graph::{DType, WeightSpec};
 use pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, HostSlice, Plugin, Value};
@@ -37,7 +37,7 @@ pub(super) struct Upload {
 pub(super) fn rig() -> Option<&'static Rig> {
     static RIG: OnceLock<Option<Rig>> = OnceLock::new();
     let open = || {
-        let plugin = Plugin::open(&plugin_path(PluginKind::Cpu)?).unwrap();
+        let plugin = Plugin::open(&plugin_path(devices::Device::XLA_CPU)?).unwrap();
         let client = Client::new(&plugin, &[("cpu_device_count", Value::I64(NUM_DEVICES))]).unwrap();
         Some(Rig { client })
     };
@@ -50,8 +50,10 @@ impl Rig {
     pub(super) fn run(&self, text: &str, arguments: &[Vec<Upload>], num_donated: usize) -> Vec<Vec<Array>> {
         let devices = &self.client.addressable_devices()[..arguments.len()];
         let ids: Vec<i64> = devices.iter().map(Device::id).collect();
-        let executable =
-            self.client.compile(text.as_bytes(), &Platform::of(devices::Device::XlaCpu).unwrap().compile_options(&ids));
+        let executable = self.client.compile(
+            text.as_bytes(),
+            &Platform::new(devices::Device::XLA_CPU, &xla_cpu::PLATFORM).compile_options(&ids),
+        );
         let executable = executable.unwrap_or_else(|error| panic!("{error}\n{text}"));
         let upload = |upload: &Upload, device: &Device| {
             let slice = HostSlice::new(element_type(upload.ty.dtype), &upload.ty.dims, &upload.bytes).unwrap();

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use backend::{ModelGraphs, StateLayout};
+use devices::HeadForm;
 use model::graph::{AttentionSpec, Pairing, RotarySpec, StateSpec};
 use model::sampling::{BatchSampler, TargetReport, target_graph};
 
 use super::*;
 use crate::program::{ProgramForm, ProgramKey, Programs};
-use crate::stablehlo::HeadForm;
 
 const VOCAB_SIZE: usize = 10;
 const HIDDEN_SIZE: usize = 8;

@@ -335,7 +335,7 @@ fn loaded(damage: impl FnOnce(&Path)) -> Result<(), String> {
         fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
     }
     damage(directory.path());
-    let result = load::load(&args(directory.path().to_str().unwrap(), Device::Cpu), &mut |_, _, _| ());
+    let result = load::load(&args(directory.path().to_str().unwrap(), Device::CPU), &mut |_, _, _| ());
     result.map(drop).map_err(|error| {
         let sources = std::iter::successors(std::error::Error::source(&error), |error| error.source());
         std::iter::once(error.to_string()).chain(sources.map(ToString::to_string)).collect::<Vec<_>>().join(": ")

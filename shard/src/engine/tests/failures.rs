@@ -3,7 +3,6 @@
 //! On the CPU with one rank and two, with every type of keys and values, on XLA-CPU and on the mock.
 
 use devices::Device;
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
 use proto::{RowFailure, SampledToken, SamplingParams, StepReply};
 
@@ -78,7 +77,7 @@ fn a_row_that_is_not_finite_leaves_all_others_as_they_are() {
     let model_id = directory.path().to_str().unwrap();
     let mut rigs = Vec::new();
     for kv_cache_dtype in [KvCacheDtype::F32, KvCacheDtype::Bf16, KvCacheDtype::Int8] {
-        let mut args = args(model_id, Device::Cpu);
+        let mut args = args(model_id, Device::CPU);
         args.model.kv_cache_dtype = kv_cache_dtype;
         rigs.push(Rig::warm(Engines::load(&[args]).unwrap()));
     }
@@ -88,8 +87,8 @@ fn a_row_that_is_not_finite_leaves_all_others_as_they_are() {
         assert_eq!(bits(&together), bits(&alone));
         assert_eq!(bits(&later_together), bits(&later_alone));
     }
-    if plugin_path(PluginKind::Cpu).is_some() {
-        let mut rig = Rig::warm_for(Engines::load(&[args(model_id, Device::XlaCpu)]).unwrap(), 4);
+    if plugin_path(Device::XLA_CPU).is_some() {
+        let mut rig = Rig::warm_for(Engines::load(&[args(model_id, Device::XLA_CPU)]).unwrap(), 4);
         let [alone, together, later_alone, later_together] = beside_a_failure(&mut rig);
         assert_eq!((ids(&together), ids(&later_together)), (ids(&alone), ids(&later_alone)));
     }
@@ -99,7 +98,7 @@ fn a_row_that_is_not_finite_leaves_all_others_as_they_are() {
 #[test]
 fn prompt_logprobs_that_are_not_finite_are_a_failure_before_the_prompt_is_read() {
     let directory = overflowing();
-    let mut rig = Rig::new(directory.path().to_str().unwrap(), Device::Cpu);
+    let mut rig = Rig::new(directory.path().to_str().unwrap(), Device::CPU);
     let chunks = vec![
         reporting(rig.chunk(1, &[5, 6, BAD, 8], Some(SamplingParams::greedy()), false), 0, None),
         reporting(rig.chunk(2, &[5, 6, 7, 8], Some(SamplingParams::greedy()), false), 0, None),

@@ -7,7 +7,6 @@
 use std::path::{Path, PathBuf};
 
 use devices::Device;
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
 use model::models::{Config, architectures};
 use proto::SamplingParams;
@@ -50,8 +49,8 @@ fn compiled_families(sample: &[&str]) -> Vec<(String, PathBuf)> {
 
 /// On so many devices of XLA-CPU, with a single slot and so with few programs; `None`, said aloud, where there is no plugin.
 fn on_xla(path: &Path, devices_per_shard: u32) -> Option<Rig> {
-    plugin_path(PluginKind::Cpu)?;
-    let args = ShardArgs { devices_per_shard, ..args(path.to_str().unwrap(), Device::XlaCpu) };
+    plugin_path(Device::XLA_CPU)?;
+    let args = ShardArgs { devices_per_shard, ..args(path.to_str().unwrap(), Device::XLA_CPU) };
     Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 1))
 }
 
@@ -82,7 +81,7 @@ fn every_architecture_has_two_checkpoints() {
 #[test]
 fn logits_agree_with_transformers() {
     for (name, path) in families() {
-        let mut rig = Rig::new(path.to_str().unwrap(), Device::Cpu);
+        let mut rig = Rig::new(path.to_str().unwrap(), Device::CPU);
         for prompt in &Reference::read(&format!("families/{name}")).prompts {
             let token_ids = token_ids(&prompt["prompt"]);
             check_logits(&mut rig, &token_ids, &prompt["last_logits"], (TOLERANCE, &name));
@@ -102,7 +101,7 @@ fn short_floats_are_near() {
         let has_experts = name.contains("moe") || name.contains("mixtral");
         let kv_cache_dtypes = [KvCacheDtype::F32, KvCacheDtype::Auto];
         for kv_cache_dtype in &kv_cache_dtypes[..if has_experts { 1 } else { 2 }] {
-            let mut args = args(path.to_str().unwrap(), Device::Cpu);
+            let mut args = args(path.to_str().unwrap(), Device::CPU);
             args.model.dtype = Some(Dtype::Bfloat16);
             args.model.kv_cache_dtype = *kv_cache_dtype;
             let mut rig = Rig::warm(Engines::load(&[args]).unwrap());

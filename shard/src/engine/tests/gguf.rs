@@ -24,7 +24,7 @@ fn file(name: &str) -> PathBuf {
 
 /// In float32, as the references are.
 fn whole_floats(path: &Path) -> ShardArgs {
-    let mut args = args(path.to_str().unwrap(), Device::Cpu);
+    let mut args = args(path.to_str().unwrap(), Device::CPU);
     args.model.dtype = Some(Dtype::Float32);
     args
 }
@@ -47,7 +47,7 @@ fn logits_and_tokens_agree_with_transformers() {
 #[test]
 fn matrices_in_blocks_are_loaded_as_short_floats() {
     for (name, dtype) in [("llama-k", "bfloat16"), ("qwen3-f16", "float16")] {
-        let engine = load::load(&args(file(name).to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();
+        let engine = load::load(&args(file(name).to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
         assert_eq!(engine.info().dtype, dtype, "{name}");
         assert_eq!(engine.info().eos_token_ids, [1], "{name}");
     }

@@ -28,7 +28,7 @@ fn bytes_per_token(kv_cache_dtype: KvCacheDtype) -> u64 {
 
 /// Bytes and blocks of a cache.
 fn warmed(name: &str, kv_cache_dtype: KvCacheDtype, warmup: &Warmup) -> (u64, u32) {
-    let mut args = args(fixture(name).to_str().unwrap(), Device::Cpu);
+    let mut args = args(fixture(name).to_str().unwrap(), Device::CPU);
     args.model.kv_cache_dtype = kv_cache_dtype;
     let reply = Engines::load(&[args]).unwrap().warmup(warmup).unwrap();
     (reply.kv_cache_bytes, reply.sizes.unwrap().num_blocks)
@@ -97,7 +97,7 @@ fn each_type_is_another_computation() {
 #[test]
 fn texts_of_the_demo_model_are_read_nearly_the_same() {
     let rig = |kind| {
-        let mut args = args("demo", Device::Cpu);
+        let mut args = args("demo", Device::CPU);
         args.model.kv_cache_dtype = kind;
         Rig::warm(Engines::load(&[args]).unwrap())
     };
@@ -122,7 +122,7 @@ fn rows_do_not_see_each_other() {
 #[test]
 fn ranks_must_agree() {
     let hash = |kind| {
-        let mut args = args(fixture(FIXTURES[0]).to_str().unwrap(), Device::Cpu);
+        let mut args = args(fixture(FIXTURES[0]).to_str().unwrap(), Device::CPU);
         args.model.kv_cache_dtype = kind;
         load(&args, &mut |_, _, _| ()).unwrap().config_hash
     };
@@ -132,7 +132,7 @@ fn ranks_must_agree() {
 
 #[test]
 fn other_devices_refuse_it() {
-    let mut args = args("demo", Device::Mock);
+    let mut args = args("demo", Device::MOCK);
     args.model.kv_cache_dtype = KvCacheDtype::Int8;
     let Err(error) = Engines::load(&[args]) else { panic!("the mock took it") };
     assert_eq!(error.to_string(), "--kv-cache-dtype is int8, which is for --device cpu; on mock it is auto");

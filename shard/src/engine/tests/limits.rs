@@ -2,15 +2,14 @@
 //!
 //! A refusal must say which flag to change.
 
-use devices::Device;
+use devices::{Device, Quantize};
 use proto::{ShardError, Warmup, shard_error::Kind};
 
 use super::super::check;
 use super::{args, fixture, load};
-use crate::args::Quantize;
 
 fn warmup(warmup: &Warmup) -> Result<proto::WarmupReply, (Kind, String)> {
-    let mut engine = load(&args(fixture("tiny-llama-tied").to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();
+    let mut engine = load(&args(fixture("tiny-llama-tied").to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
     let mut progress = Vec::new();
     let reply = engine.warmup(warmup, &mut |phase, done, total| progress.push((phase.to_owned(), done, total)));
     if reply.is_ok() {
@@ -55,7 +54,7 @@ fn a_small_cache_shortens_rows_that_have_no_length_of_their_own() {
 
 #[test]
 fn what_cannot_be_met_shows_before_weights_are_read() {
-    let mut args = args(fixture("tiny-llama-tied").to_str().unwrap(), Device::Cpu);
+    let mut args = args(fixture("tiny-llama-tied").to_str().unwrap(), Device::CPU);
     let tokens = |max_total_tokens| Warmup { max_total_tokens: Some(max_total_tokens), ..Warmup::default() };
     let bytes = |bytes| Warmup { kv_cache_bytes: Some(bytes), ..Warmup::default() };
     for good in [Warmup::default(), tokens(128), bytes(1 << 20)] {

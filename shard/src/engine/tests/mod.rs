@@ -20,9 +20,8 @@ mod xla;
 use std::path::PathBuf;
 
 use backend::BLOCK_SIZE;
-use devices::Device;
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
+use devices::{Asked, Device};
 use proto::{
     GivenTokens, Logprobs, Opening, Release, Row, Sample, SampledToken, SamplingParams, Step, StepReply, Warmup,
 };
@@ -61,7 +60,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
             dtype: None,
             quantize: None,
             kv_cache_dtype: KvCacheDtype::Auto,
-            device,
+            device: Asked::Device(device),
             plugin_path: None,
             program_cache: Some(shared_programs()),
             threads: None,
@@ -110,12 +109,12 @@ impl Rig {
     }
 
     pub(super) fn fixture(name: &str) -> Self {
-        Self::new(fixture(name).to_str().unwrap(), Device::Cpu)
+        Self::new(fixture(name).to_str().unwrap(), Device::CPU)
     }
 
     /// With keys and values of this type.
     pub(super) fn fixture_with(name: &str, kv_cache_dtype: KvCacheDtype) -> Self {
-        let mut args = args(fixture(name).to_str().unwrap(), Device::Cpu);
+        let mut args = args(fixture(name).to_str().unwrap(), Device::CPU);
         args.model.kv_cache_dtype = kv_cache_dtype;
         Self::warm(Engines::load(&[args]).unwrap())
     }
@@ -127,13 +126,13 @@ impl Rig {
 
     /// As [`Self::xla_fixture`], with fewer slots, and so with fewer programs to compile.
     pub(super) fn xla_fixture_for(name: &str, num_slots: u32) -> Option<Self> {
-        plugin_path(PluginKind::Cpu)?;
-        let args = args(fixture(name).to_str().unwrap(), Device::XlaCpu);
+        plugin_path(Device::XLA_CPU)?;
+        let args = args(fixture(name).to_str().unwrap(), Device::XLA_CPU);
         Some(Self::warm_for(Engines::load(&[args]).unwrap(), num_slots))
     }
 
     pub(super) fn mock() -> Self {
-        Self::new("demo", Device::Mock)
+        Self::new("demo", Device::MOCK)
     }
 
     /// The first chunk of a prompt if `params` are given, else a later one.

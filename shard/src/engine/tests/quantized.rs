@@ -1,13 +1,11 @@
 //! What `--quantize` changes: text that the demo model was not trained on, read by the model in its own type and in the smaller one.
 
-use devices::Device;
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
+use devices::{Device, Quantize};
 use proto::SamplingParams;
 
 use super::ranks::Engines;
 use super::{Rig, args, report, reporting};
-use crate::args::Quantize;
 
 /// Made by `demo/train/held_out.py`, a document a line.
 const HELD_OUT: &str = include_str!("held_out.txt");
@@ -67,10 +65,10 @@ fn read_first(rig: &mut Rig, num_documents: usize) -> Reading {
 
 #[test]
 fn smaller_weights_say_nearly_the_same() {
-    let own = read(&mut rig(Device::Cpu, None));
+    let own = read(&mut rig(Device::CPU, None));
     let types = [(Quantize::Int8, (0.98, 0.01), 0.7), (Quantize::Int4, (0.93, 0.05), 0.5)];
     for (quantize, near, max_memory) in types {
-        let small = read(&mut rig(Device::Cpu, Some(quantize)));
+        let small = read(&mut rig(Device::CPU, Some(quantize)));
         small.check_near(&own, near, &quantize.to_string());
         let memory = small.weights_bytes as f64 / own.weights_bytes as f64;
         assert!(memory < max_memory, "{quantize}: {memory} of the memory");
@@ -79,16 +77,16 @@ fn smaller_weights_say_nearly_the_same() {
 
 #[test]
 fn programs_of_smaller_weights_say_nearly_the_same() {
-    if plugin_path(PluginKind::Cpu).is_none() {
+    if plugin_path(Device::XLA_CPU).is_none() {
         return;
     }
     let read = |device, quantize| read_first(&mut rig(device, quantize), NUM_THROUGH_XLA);
-    let own = read(Device::Cpu, None);
-    let fp8 = read(Device::XlaCpu, Some(Quantize::Fp8));
+    let own = read(Device::CPU, None);
+    let fp8 = read(Device::XLA_CPU, Some(Quantize::Fp8));
     fp8.check_near(&own, (0.93, 0.02), "fp8 through XLA");
     assert!(fp8.weights_bytes as f64 / (own.weights_bytes as f64) < 0.7, "{} bytes of fp8", fp8.weights_bytes);
     for (quantize, near, max_memory) in [(Quantize::Int8, (0.97, 0.01), 0.7), (Quantize::Int4, (0.93, 0.05), 0.5)] {
-        let [cpu, small] = [Device::Cpu, Device::XlaCpu].map(|device| read(device, Some(quantize)));
+        let [cpu, small] = [Device::CPU, Device::XLA_CPU].map(|device| read(device, Some(quantize)));
         small.check_near(&own, near, &format!("{quantize} through XLA"));
         // Where the processor multiplies bf16, its attention rounds to it, and XLA orders sums by the processor: some integers fall to the
         // other side, 0.2 % on these few tokens, and one of them may be another.
@@ -102,13 +100,13 @@ fn programs_of_smaller_weights_say_nearly_the_same() {
 fn other_devices_refuse_it() {
     let refused = [
         (
-            Device::Mock,
+            Device::MOCK,
             Quantize::Int8,
             "--quantize is int8, which is for --device cpu, xla-cpu, tpu and cuda; the device is mock",
         ),
-        (Device::Cpu, Quantize::Fp8, "--quantize is fp8, which is for --device xla-cpu and tpu; the device is cpu"),
+        (Device::CPU, Quantize::Fp8, "--quantize is fp8, which is for --device xla-cpu and tpu; the device is cpu"),
         (
-            Device::Mock,
+            Device::MOCK,
             Quantize::Int4,
             "--quantize is int4, which is for --device cpu, xla-cpu and tpu; the device is mock",
         ),

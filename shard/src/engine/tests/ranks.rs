@@ -6,16 +6,15 @@ use std::path::Path;
 
 use backend::Batch;
 use backend::StateLayout;
-use devices::Device;
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
+use devices::{Device, Quantize};
 use proto::{ModelInfo, Release, SampledToken, SamplingParams, Step, StepReply, Warmup, WarmupReply};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::super::{Engine, EngineError, load};
 use super::{FIXTURES, Rig, args, fixture, ids, report, reporting, tokens, tolerance};
-use crate::args::{Quantize, ShardArgs};
+use crate::args::ShardArgs;
 
 /// The engines of all shards of a model. A command goes to all of them at once, as the router sends it.
 pub(in crate::engine) struct Engines(Vec<Engine>);
@@ -210,14 +209,14 @@ fn tiny_llamas() -> [TinyLlama; 3] {
 
 /// On so many devices of XLA-CPU; `None`, said aloud, where there is no plugin.
 fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
-    plugin_path(PluginKind::Cpu)?;
-    let args = ShardArgs { devices_per_shard, ..args(model_id, Device::XlaCpu) };
+    plugin_path(Device::XLA_CPU)?;
+    let args = ShardArgs { devices_per_shard, ..args(model_id, Device::XLA_CPU) };
     Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 2))
 }
 
 /// On so many ranks of the CPU, each a thread.
 pub(super) fn on_cpu_ranks(model_id: &str, world_size: u32) -> Rig {
-    cpu_ranks(&args(model_id, Device::Cpu), world_size, |args| load(args, &mut |_, _, _| ()))
+    cpu_ranks(&args(model_id, Device::CPU), world_size, |args| load(args, &mut |_, _, _| ()))
 }
 
 /// On so many ranks of the CPU, each of which a test loads in its way.
@@ -249,7 +248,7 @@ fn cpu_ranks_pad_and_copy() {
         let directory = tempfile::tempdir().unwrap();
         model.write(directory.path());
         let path = directory.path().to_str().unwrap();
-        let expected = generate(&mut Rig::new(path, Device::Cpu), model.vocab_size);
+        let expected = generate(&mut Rig::new(path, Device::CPU), model.vocab_size);
         for world_size in [2, 4] {
             let mut rig = on_cpu_ranks(path, world_size);
             check(&generate(&mut rig, model.vocab_size), &expected, 1e-4, &format!("{model:?} on {world_size} ranks"));
@@ -310,7 +309,7 @@ fn devices_make_the_tokens_of_one() {
 /// Where inputs are split, each rounds its own part of x and of the weights, as ranks on the CPU do.
 #[test]
 fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
-    if plugin_path(PluginKind::Cpu).is_none() {
+    if plugin_path(Device::XLA_CPU).is_none() {
         return;
     }
     let [first, second, ..] = FIXTURES;
@@ -320,10 +319,10 @@ fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
             args.model.quantize = Some(quantize);
             args
         };
-        let devices = ShardArgs { devices_per_shard: 2, ..of_integers(Device::XlaCpu) };
+        let devices = ShardArgs { devices_per_shard: 2, ..of_integers(Device::XLA_CPU) };
         let mut rig = Rig::warm_for(Engines::load(&[devices]).unwrap(), 2);
         let expected =
-            generate(&mut cpu_ranks(&of_integers(Device::Cpu), 2, |args| load(args, &mut |_, _, _| ())), 250);
+            generate(&mut cpu_ranks(&of_integers(Device::CPU), 2, |args| load(args, &mut |_, _, _| ())), 250);
         // A number of x between two integers may be rounded to either.
         check(&generate(&mut rig, 250), &expected, 0.1, &format!("{name} of {quantize}"));
     }
@@ -336,7 +335,7 @@ fn devices_pad_and_copy() {
         model.write(directory.path());
         let path = directory.path().to_str().unwrap();
         let Some(mut rig) = on_xla_devices(path, num_devices) else { return };
-        let expected = generate(&mut Rig::new(path, Device::Cpu), model.vocab_size);
+        let expected = generate(&mut Rig::new(path, Device::CPU), model.vocab_size);
         check(&generate(&mut rig, model.vocab_size), &expected, 1e-4, &format!("{model:?} on {num_devices} devices"));
     }
 }
@@ -351,7 +350,7 @@ fn fingerprint(rig: &mut Rig, tokens: &[i32]) -> u64 {
 #[test]
 fn ranks_that_do_the_same_have_one_fingerprint() {
     let path = fixture(FIXTURES[0]);
-    let mock = |rank| ShardArgs { rank, world_size: 2, ..args("demo", Device::Mock) };
+    let mock = |rank| ShardArgs { rank, world_size: 2, ..args("demo", Device::MOCK) };
     let mocks = Rig::warm(Engines::load(&[mock(0), mock(1)]).unwrap());
     for mut rig in
         [mocks, on_cpu_ranks(path.to_str().unwrap(), 2)].into_iter().chain(on_xla_devices(path.to_str().unwrap(), 2))
@@ -365,7 +364,7 @@ fn ranks_that_do_the_same_have_one_fingerprint() {
 
 #[test]
 fn devices_are_told_and_assigned() {
-    let device = |rank| ShardArgs { rank, world_size: 3, devices_per_shard: 2, ..args("demo", Device::Mock) };
+    let device = |rank| ShardArgs { rank, world_size: 3, devices_per_shard: 2, ..args("demo", Device::MOCK) };
     let ids = |engine: &Engine| engine.backend.devices().iter().map(|device| device.id).collect::<Vec<_>>();
     let engine = load(&device(1), &mut |_, _, _| ()).unwrap();
     assert_eq!(ids(&engine), [2, 3]);
@@ -382,17 +381,17 @@ fn devices_are_told_and_assigned() {
 #[test]
 fn impossible_numbers_of_ranks_are_errors() {
     let message = |args: ShardArgs| load(&args, &mut |_, _, _| ()).err().unwrap().to_string();
-    let tiny = || args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::XlaCpu);
+    let tiny = || args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::XLA_CPU);
     let heads = message(ShardArgs { devices_per_shard: 3, ..tiny() });
     assert!(heads.starts_with("config.json: num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"), "{heads}");
     assert_eq!(
         message(ShardArgs { world_size: 2, ..tiny() }),
-        "--num-shard is 2: one shard drives all devices of xla-cpu; pass --devices-per-shard 2"
+        "`num_shard` is 2, but --device xla-cpu shares a model inside one process; use --devices-per-shard"
     );
-    let cpu = args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::Cpu);
+    let cpu = args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::CPU);
     assert_eq!(
         message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
-        "--devices-per-shard is 2: a shard on cpu is one rank; pass --num-shard 2"
+        "`devices_per_shard` is 2, but a shard on --device cpu is one device; use --num-shard"
     );
     assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu.clone() }), "rank 2 is not below the world size 2");
     assert_eq!(

@@ -152,7 +152,7 @@ fn another_dtype_is_close() {
     let logits = numbers(&reference.prompts[0]["last_logits"]);
     let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
     for (dtype, tolerance) in [(crate::args::Dtype::Bfloat16, 0.3), (crate::args::Dtype::Float16, 0.05)] {
-        let mut args = super::args(fixture(name).to_str().unwrap(), devices::Device::Cpu);
+        let mut args = super::args(fixture(name).to_str().unwrap(), devices::Device::CPU);
         args.model.dtype = Some(dtype);
         let engine = Engines::load(&[args]).unwrap();
         assert_eq!(engine.info().dtype, dtype.to_string());

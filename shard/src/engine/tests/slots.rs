@@ -9,9 +9,8 @@ use std::time::Instant;
 
 use backend::{BLOCK_SIZE, Backend, LocalRanks, Membership, ModelGraphs, Processors};
 use cpu::{CpuBackend, CpuOptions};
-use devices::Device;
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
+use devices::{Asked, Device};
 use kernels::attention::KvType;
 use model::graph::{Binary, Graph, StateSpec};
 use model::models::Config;
@@ -51,11 +50,12 @@ fn load(args: &ShardArgs) -> Result<Engine, EngineError> {
     let graphs = with_running_sum(&graphs);
     let membership = Membership::join(ranks, args.collective_path.as_deref())?;
     let progress = &mut |_: u64, _: u64| ();
-    let backend: Box<dyn Backend> = match Platform::of(args.model.device) {
-        Some(platform) => {
+    let Asked::Device(device) = args.model.device else { unreachable!("tests name a device") };
+    let backend: Box<dyn Backend> = match device.platform() {
+        Some(spec) => {
             let program_cache = Some(shared_programs());
             let options = XlaOptions { ranks, membership, plugin_path: None, program_cache };
-            Box::new(XlaBackend::load(platform, options, &graphs, &checkpoint, progress)?)
+            Box::new(XlaBackend::load(Platform::new(device, spec), options, &graphs, &checkpoint, progress)?)
         }
         None => {
             let (num_threads, processors) = (2, Processors::of_process());
@@ -89,9 +89,9 @@ fn on(device: Device) -> Rig {
 
 /// One rank and two of the CPU, and XLA-CPU where its plugin is; true where bits are compared.
 fn rigs() -> Vec<(&'static str, Rig, bool)> {
-    let two_ranks = cpu_ranks(&args(fixture(FIXTURES[0]).to_str().unwrap(), Device::Cpu), 2, load);
-    let xla = plugin_path(PluginKind::Cpu).map(|_| ("xla-cpu", on(Device::XlaCpu), false));
-    [("cpu", on(Device::Cpu), true), ("two ranks", two_ranks, true)].into_iter().chain(xla).collect()
+    let two_ranks = cpu_ranks(&args(fixture(FIXTURES[0]).to_str().unwrap(), Device::CPU), 2, load);
+    let xla = plugin_path(Device::XLA_CPU).map(|_| ("xla-cpu", on(Device::XLA_CPU), false));
+    [("cpu", on(Device::CPU), true), ("two ranks", two_ranks, true)].into_iter().chain(xla).collect()
 }
 
 fn compare(tokens: &[SampledToken], expected: &[SampledToken], (are_bits, what): (bool, &str)) {
@@ -128,7 +128,7 @@ fn read_in_pieces(
 #[test]
 fn the_sum_changes_what_the_model_makes() {
     let [with, without] =
-        [on(Device::Cpu), Rig::fixture(FIXTURES[0])].map(|mut rig| rig.generate(1, &prompt(45, 6), sampling(7), 4));
+        [on(Device::CPU), Rig::fixture(FIXTURES[0])].map(|mut rig| rig.generate(1, &prompt(45, 6), sampling(7), 4));
     assert_ne!(bits(&with), bits(&without));
 }
 
@@ -179,7 +179,7 @@ fn a_row_alone_equals_a_row_among_others() {
 
 #[test]
 fn a_prefix_is_never_skipped() {
-    let mut rig = on(Device::Cpu);
+    let mut rig = on(Device::CPU);
     assert!(!rig.engine.info().can_skip_prefix);
     let prompt = prompt(45, 6);
     rig.start(0, &prompt, sampling(7));

@@ -21,7 +21,7 @@ fn refused(engine: &mut Engines, step: &Step) -> String {
 
 #[test]
 fn steps_before_warmup_are_refused() {
-    let mut engine = load(&args("demo", Device::Mock), &mut |_, _, _| ()).unwrap();
+    let mut engine = load(&args("demo", Device::MOCK), &mut |_, _, _| ()).unwrap();
     let error = engine.step(&Step::default()).unwrap_err();
     assert_eq!(
         (kind(&error), error.to_string().as_str()),
@@ -99,7 +99,7 @@ fn logits_that_are_not_finite_are_a_device_error() {
     let len = bytes.len();
     bytes[len - 192..].copy_from_slice(&[f32::MAX.to_le_bytes(); 48].concat());
     std::fs::write(&path, bytes).unwrap();
-    let mut engine = load(&args(directory.path().to_str().unwrap(), Device::Cpu), &mut |_, _, _| ()).unwrap();
+    let mut engine = load(&args(directory.path().to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
     let error = engine.warmup(&proto::Warmup::default(), &mut |_, _, _| ()).unwrap_err();
     assert_eq!(kind(&error), shard_error::Kind::Device);
     assert_eq!(error.to_string(), "the logits of slot 0 are not finite");

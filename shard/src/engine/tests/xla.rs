@@ -3,15 +3,14 @@
 //! XLA-CPU keeps keys and values in f32, and so does the CPU backend here.
 //! Every program is compiled by the plugin as it would be for a TPU; only the size of the model differs.
 
-use devices::Device;
-use devices::plugins::PluginKind;
 use devices::plugins::testing::plugin_path;
+use devices::{Device, Quantize};
 use proto::{LogitBias, SampledToken, SamplingParams};
 
 use super::independence::shared_and_resumed;
 use super::ranks::Engines;
 use super::{FIXTURES, Rig, args, fixture, ids, masked, report, reporting, tokens};
-use crate::args::{KvCacheDtype, Quantize};
+use crate::args::KvCacheDtype;
 
 /// Largest difference of a log-probability, by fixture: f32 sums in another order; short floats round activations too, f16 with
 /// an eighth of the error of bf16.
@@ -127,10 +126,10 @@ fn tokens_of_integers_are_those_of_the_cpu_backend() {
             (args.model.quantize, args.model.kv_cache_dtype) = (Some(Quantize::Int8), kv_cache_dtype);
             Rig::warm_for(Engines::load(&[args]).unwrap(), 2)
         };
-        if plugin_path(PluginKind::Cpu).is_none() {
+        if plugin_path(Device::XLA_CPU).is_none() {
             return;
         }
-        let (mut cpu, mut xla) = (rig(Device::Cpu, KvCacheDtype::F32), rig(Device::XlaCpu, KvCacheDtype::Auto));
+        let (mut cpu, mut xla) = (rig(Device::CPU, KvCacheDtype::F32), rig(Device::XLA_CPU, KvCacheDtype::Auto));
         for len in [1, 31, 40, 64] {
             let params = SamplingParams { top_n_tokens: 3, ..SamplingParams::greedy() };
             let [xla, cpu] = [&mut xla, &mut cpu].map(|rig| rig.generate(1, &prompt(len), params.clone(), 12));

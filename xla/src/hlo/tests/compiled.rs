@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use devices::plugins::PluginKind;
+use devices::Device;
 use devices::plugins::testing::{self, plugin_path};
 use pjrt::{Client, CompileOptions, Plugin, Topology, Value};
 use prost::Message as _;
@@ -101,8 +101,8 @@ const COLLECTIVES: &str =
     return %r#1 : tensor<64x256xf32> } }";
 
 /// The plugin, if it is on this machine. Fails instead where `HILO_REQUIRE_PLUGINS=1` promises it.
-fn open(kind: PluginKind) -> Option<Arc<Plugin>> {
-    plugin_path(kind).map(|path| Plugin::open(&path).expect("the plugin opens"))
+fn open(device: Device) -> Option<Arc<Plugin>> {
+    plugin_path(device).map(|path| Plugin::open(&path).expect("the plugin opens"))
 }
 
 /// Runs `body` in a child process that runs this one test.
@@ -191,7 +191,7 @@ fn collectives_of_a_slice_are_counted() {
 
 #[test]
 fn modules_of_xla_cpu_are_read() {
-    let Some(plugin) = open(PluginKind::Cpu) else { return };
+    let Some(plugin) = open(Device::XLA_CPU) else { return };
     let client = Client::new(&plugin, &[("cpu_device_count", Value::I64(4))]).expect("a client");
     let compiled = |ids: &[i64], text: &str| {
         let loaded = client.compile(text.as_bytes(), &CompileOptions::partitioned(ids)).expect("a program");

@@ -1,0 +1,19 @@
+//! This machine's processor, by kernels of our own.
+
+use crate::{BackendKind, Device, DeviceSpec, Quantize, Ranks};
+
+impl Device {
+    /// This machine's processor, by kernels of our own.
+    pub const CPU: Self = Self::new(&DeviceSpec {
+        name: "cpu",
+        aliases: &[],
+        help: "This machine's processor, by kernels of our own",
+        is_hidden: false,
+        backend: BackendKind::Cpu,
+        hardware: None,
+        ranks: Ranks::OnePerProcess,
+        quantizations: &[Quantize::Int8, Quantize::Int4],
+        takes_kv_cache_dtype: true,
+        uses_host_memory: true,
+    });
+}

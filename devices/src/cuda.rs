@@ -1,0 +1,63 @@
+//! NVIDIA's GPU.
+
+use std::path::Path;
+
+use crate::platform::{CHUNK_BYTES, QUIET};
+use crate::plugins::{Plugin, Wheel};
+use crate::{
+    BackendKind, ClientOption, Device, DeviceSpec, Hardware, HeadForm, KvCacheForm, PlatformSpec, Presence, Quantize,
+    Ranks,
+};
+
+/// A folder with an entry per GPU that the driver drives, and the node of the first one, which containers have.
+const PLACES: [&str; 2] = ["proc/driver/nvidia/gpus", "dev/nvidia0"];
+
+impl Device {
+    /// NVIDIA's GPU.
+    pub const CUDA: Self = Self::new(&DeviceSpec {
+        name: "cuda",
+        aliases: &["gpu"],
+        help: "NVIDIA's GPU",
+        is_hidden: false,
+        backend: BackendKind::Plugin(&PLATFORM),
+        hardware: Some(Hardware { name: "NVIDIA GPU", article: "an", absence: "no NVIDIA GPU", find }),
+        ranks: Ranks::OneProcess,
+        // No program of floats of a byte, or of four bits, was ever given to a GPU's compiler.
+        quantizations: &[Quantize::Int8],
+        takes_kv_cache_dtype: false,
+        uses_host_memory: false,
+    });
+}
+
+const PLATFORM: PlatformSpec = PlatformSpec {
+    plugin: Plugin {
+        name: "cuda13",
+        help: "NVIDIA's GPUs, CUDA 13",
+        file_name: "xla_cuda_plugin.so",
+        package: "jax-cuda13-pjrt",
+        version: "0.12.0.1",
+        wheel: Wheel {
+            file_name: "jax_cuda13_pjrt-0.12.0.1-py3-none-manylinux_2_27_x86_64.whl",
+            sha256: "5899bb6177eda86ea532afb9a26794f2bdd04966f6a01f9028266b16c2b6cf90",
+            size_bytes: 134_922_808,
+            platform: "manylinux_2_27_x86_64",
+            python_version: "3.11",
+            implementation: "py",
+            abi: "none",
+        },
+        path_in_wheel: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+        own_variable: None,
+        licence_note: None,
+    },
+    client_options: &[("preallocate", ClientOption::Bool(false))],
+    compiler_flags: &[],
+    decode_heads: HeadForm::Split,
+    chunk_bytes: CHUNK_BYTES,
+    kv_cache: KvCacheForm::OfWeights,
+    variables: &[QUIET],
+};
+
+fn find(root: &Path) -> Presence {
+    let is_here = PLACES.iter().any(|place| root.join(place).exists());
+    if is_here { Presence::Here("an NVIDIA GPU".to_owned()) } else { Presence::Absent }
+}

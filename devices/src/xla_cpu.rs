@@ -1,0 +1,52 @@
+//! This machine's processor, through XLA: what is compiled for other devices, where there are none.
+
+use crate::platform::{CHUNK_BYTES, QUIET};
+use crate::plugins::{Plugin, Wheel};
+use crate::{BackendKind, ClientOption, Device, DeviceSpec, HeadForm, KvCacheForm, PlatformSpec, Quantize, Ranks};
+
+impl Device {
+    /// This machine's processor, through XLA.
+    pub const XLA_CPU: Self = Self::new(&DeviceSpec {
+        name: "xla-cpu",
+        aliases: &[],
+        help: "This machine's processor, through XLA",
+        is_hidden: false,
+        backend: BackendKind::Plugin(&PLATFORM),
+        hardware: None,
+        ranks: Ranks::OneProcess,
+        quantizations: &[Quantize::Int8, Quantize::Int4, Quantize::Fp8],
+        takes_kv_cache_dtype: false,
+        uses_host_memory: true,
+    });
+}
+
+/// Its plugin and programs.
+pub const PLATFORM: PlatformSpec = PlatformSpec {
+    plugin: Plugin {
+        name: "cpu",
+        help: "This machine's processor, through XLA",
+        file_name: "xla_cpu_pjrt.so",
+        package: "xla-cpu-pjrt",
+        version: "0.0.1",
+        wheel: Wheel {
+            file_name: "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl",
+            sha256: "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+            size_bytes: 63_461_052,
+            platform: "manylinux_2_27_x86_64",
+            python_version: "3.11",
+            implementation: "py",
+            abi: "none",
+        },
+        path_in_wheel: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+        own_variable: None,
+        licence_note: None,
+    },
+    // Devices that the processor pretends to be.
+    client_options: &[("cpu_device_count", ClientOption::NumDevices)],
+    compiler_flags: &[],
+    decode_heads: HeadForm::Split,
+    chunk_bytes: CHUNK_BYTES,
+    // Of shorter floats its compiler would convert the whole cache in every step.
+    kv_cache: KvCacheForm::F32,
+    variables: &[QUIET],
+};
