@@ -37,6 +37,11 @@ pub(crate) struct ExpectedReport {
 }
 
 impl PromptWants {
+    /// The log-probabilities of the prompt's tokens, and so many of the best tokens in the place of each, if they are wanted.
+    pub fn of_logprobs(logprobs: Option<u32>) -> Self {
+        Self { logprobs }
+    }
+
     /// True if all of the prompt must be computed: nothing of it is taken from the prefix cache.
     pub(crate) fn reads_all(&self) -> bool {
         self.logprobs.is_some()
@@ -52,6 +57,11 @@ impl PromptWants {
 }
 
 impl PromptReport {
+    /// The report on the first token of a prompt, which has no log-probability.
+    pub fn of_first_token() -> Self {
+        Self { logprobs: vec![f32::NAN], top_tokens: vec![TopTokens::default()] }
+    }
+
     /// True if nothing is reported.
     pub fn is_empty(&self) -> bool {
         self.logprobs.is_empty()

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use proto::{SampledToken, TopTokens};
-use scheduler::{PromptReport, PromptWants, SequenceEvent, TokenFinish};
+use scheduler::{PromptReport, SequenceEvent, TokenFinish};
 
 use super::timings::{Arrival, Timings};
 use super::{GenerationError, GenerationRequest};
@@ -147,14 +147,6 @@ impl Piece {
     }
 }
 
-/// The first token of a prompt, which has no log-probability. Nothing if nothing is to be reported.
-fn report_on_first_token(wants: PromptWants) -> PromptReport {
-    match wants.logprobs {
-        Some(_) => PromptReport { logprobs: vec![f32::NAN], top_tokens: vec![TopTokens::default()] },
-        None => PromptReport::default(),
-    }
-}
-
 impl AnswerReader {
     fn new(form: AnswerForm) -> Self {
         Self { parser: AnswerParser::new(form.clone()), form, answer: Answer::default() }
@@ -204,7 +196,7 @@ impl TokenStream {
             answer: request.options.answer_form.clone().map(AnswerReader::new),
             prompt: Arc::clone(&valid.prompt),
             num_added,
-            prompt_report: report_on_first_token(valid.wants),
+            prompt_report: valid.wants.logprobs.map(|_| PromptReport::of_first_token()).unwrap_or_default(),
             seed,
             num_tokens: 0,
             waited: Duration::ZERO,

@@ -239,7 +239,7 @@ impl Validator {
         Ok(ValidRequest {
             prompt,
             sampling: sampling(options, &self.limits),
-            wants: PromptWants { logprobs: options.prompt_logprobs },
+            wants: PromptWants::of_logprobs(options.prompt_logprobs),
             has_seed: options.has_seed,
             max_new_tokens,
             ignores_eos: options.ignores_eos,
