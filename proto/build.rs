@@ -3,6 +3,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=hilo.proto");
     let descriptors = protox::compile(["hilo.proto"], ["."])?;
-    prost_build::Config::new().compile_fds(descriptors)?;
+    // Most rows have neither, and a step has many rows.
+    prost_build::Config::new().boxed("Row.opening").boxed("RowReply.logprobs").compile_fds(descriptors)?;
     Ok(())
 }

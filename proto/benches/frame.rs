@@ -60,7 +60,7 @@ fn prefill() -> Command {
         position: 0,
         token_ids: (0..PROMPT_TOKENS).map(|i| i * 31 % 32_000).collect(),
         new_blocks: (0..PROMPT_TOKENS / 16).collect(),
-        opening: Some(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() }),
+        opening: Some(Box::new(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() })),
         token: Some(Sample::default()),
         ..Row::default()
     };

@@ -80,7 +80,7 @@ mod tests {
             slot: 3,
             token_ids,
             new_blocks: vec![7, 9],
-            opening: Some(Opening { sampling: Some(sampling), ..Opening::default() }),
+            opening: Some(Box::new(Opening { sampling: Some(sampling), ..Opening::default() })),
             token: Some(Sample::default()),
             ..Row::default()
         };

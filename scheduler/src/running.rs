@@ -110,11 +110,11 @@ impl Running {
         let mut row = Row { slot: slot.0, position: start, token_ids: ids(start..self.num_written), ..Row::default() };
         if !self.is_open {
             row.new_blocks = self.table.blocks().iter().map(|block| block.0).collect();
-            row.opening = Some(Opening {
+            row.opening = Some(Box::new(Opening {
                 sampling: Some(self.sequence.sampling.clone()),
                 cached_token_ids: ids(0..start),
                 num_generated_tokens: self.num_scheduled_tokens,
-            });
+            }));
         }
         let next = self.num_written..self.num_to_read.min(self.num_written + 1);
         let report = self.wants.ask(&mut row, ids(next).first().copied());

@@ -94,7 +94,7 @@ impl ExpectedReport {
 
     /// Takes the part of a reply on the tokens at positions `unreported` of the prompt.
     pub(crate) fn take(&self, reply: &mut RowReply, unreported: Range<u32>) -> PromptReport {
-        let GivenTokens { mut logprobs, mut top_tokens } = reply.logprobs.take().unwrap_or_default();
+        let GivenTokens { mut logprobs, mut top_tokens } = *reply.logprobs.take().unwrap_or_default();
         let [start, end] = [unreported.start, unreported.end].map(|at| at.saturating_sub(self.position) as usize);
         keep(&mut logprobs, start..end);
         keep(&mut top_tokens, start..end);

@@ -188,7 +188,7 @@ impl Sequences {
             slot,
             token_ids: (0..self.len).map(|position| 3 + (position * 7 + slot * 31) % 100).collect(),
             new_blocks: (first_block..first_block + self.blocks_each).collect(),
-            opening: Some(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() }),
+            opening: Some(Box::new(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() })),
             token: Some(Sample::default()),
             ..Row::default()
         };

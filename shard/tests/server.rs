@@ -153,7 +153,7 @@ fn prompt(slot: u32, token_ids: &[u32]) -> command::Kind {
         slot,
         token_ids: token_ids.to_vec(),
         new_blocks: vec![slot],
-        opening: Some(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() }),
+        opening: Some(Box::new(Opening { sampling: Some(SamplingParams::greedy()), ..Opening::default() })),
         token: Some(Sample::default()),
         ..Row::default()
     };

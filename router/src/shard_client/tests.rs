@@ -34,7 +34,7 @@ fn release(slot: u32) -> command::Kind {
 }
 
 fn open(slot: u32) -> command::Kind {
-    let opening = Some(Opening { sampling: Some(proto::SamplingParams::greedy()), ..Opening::default() });
+    let opening = Some(Box::new(Opening { sampling: Some(proto::SamplingParams::greedy()), ..Opening::default() }));
     let (token_ids, new_blocks, token) = (vec![8, 9], vec![0], Some(Sample::default()));
     let row = Row { slot, token_ids, new_blocks, opening, token, ..Row::default() };
     command::Kind::Step(proto::Step { rows: vec![row] })

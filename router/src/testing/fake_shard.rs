@@ -206,7 +206,8 @@ impl FakeShard {
     fn run(&self, step: proto::Row, rows: &mut BTreeMap<u32, Row>) -> Result<Option<RowReply>, String> {
         let slot = step.slot;
         let num_tokens = step.num_tokens() as u32;
-        if let Some(proto::Opening { sampling, cached_token_ids, .. }) = step.opening {
+        if let Some(opening) = step.opening {
+            let proto::Opening { sampling, cached_token_ids, .. } = *opening;
             self.stats.num_opened.fetch_add(1, Ordering::Relaxed);
             let position = cached_token_ids.len() as u32;
             if position > 0 && !self.can_skip_prefix {
@@ -222,7 +223,7 @@ impl FakeShard {
         let mut answer = RowReply { slot, ..RowReply::default() };
         answer.logprobs = step.logprobs.map(|wanted| {
             let next = u32::from(wanted.next_token_id.is_some());
-            given_tokens(step.position + 1..row.position + next, wanted.top_n_tokens)
+            Box::new(given_tokens(step.position + 1..row.position + next, wanted.top_n_tokens))
         });
         row.tokens.extend(step.token_ids);
         if let Some(sample) = &step.token {

@@ -300,7 +300,10 @@ fn a_reply_to_another_step_changes_nothing() {
     };
     assert_eq!(wrong(|row| row.token = None), ReplyMismatch::NoToken { slot: 0 });
     let mismatch = ReplyMismatch::NumLogprobs { slot: 0, expected: 0, got: 1 };
-    assert_eq!(wrong(|row| row.logprobs = Some(GivenTokens { logprobs: vec![-1.0], top_tokens: vec![] })), mismatch);
+    assert_eq!(
+        wrong(|row| row.logprobs = Some(Box::new(GivenTokens { logprobs: vec![-1.0], top_tokens: vec![] }))),
+        mismatch
+    );
     assert_eq!(scheduler.apply(reply([(0, TOKEN)])).unwrap().len(), 1);
 }
 

@@ -142,7 +142,7 @@ impl ShardModel {
     /// `None` where the row wants nothing.
     fn answer(&mut self, row: &proto::Row) -> Option<RowReply> {
         let slot = row.slot;
-        let logprobs = row.logprobs.as_ref().map(|wanted| self.given_tokens(row, wanted));
+        let logprobs = row.logprobs.as_ref().map(|wanted| Box::new(self.given_tokens(row, wanted)));
         if row.token.is_none() {
             return logprobs.map(|logprobs| RowReply { slot, logprobs: Some(logprobs), ..RowReply::default() });
         }

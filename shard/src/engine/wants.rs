@@ -80,7 +80,7 @@ impl Asked {
                     slot,
                     failure: None,
                     token: token.map(|(_, token)| sampled_token(token)),
-                    logprobs: targets.map(|(targets, top_n)| given_tokens(targets, top_n)),
+                    logprobs: targets.map(|(targets, top_n)| Box::new(given_tokens(targets, top_n))),
                 },
             }
         };

@@ -85,7 +85,7 @@ impl Engine {
         let prompt = Row {
             token_ids: (0..prompt_len).map(|i| (i % limits.vocab_size) as u32).collect(),
             new_blocks: (0..limits.layout.num_blocks.min(2) as u32).collect(),
-            opening: Some(Opening { sampling: Some(sampling), ..Opening::default() }),
+            opening: Some(Box::new(Opening { sampling: Some(sampling), ..Opening::default() })),
             token: Some(Sample::default()),
             logprobs,
             ..Row::default()

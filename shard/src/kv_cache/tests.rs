@@ -53,7 +53,7 @@ fn behind(num_cached: u32, row: StepRow) -> StepRow {
         cached_token_ids: vec![7; num_cached as usize],
         num_generated_tokens: 0,
     };
-    StepRow { position: row.position + num_cached, opening: Some(opening), ..row }
+    StepRow { position: row.position + num_cached, opening: Some(Box::new(opening)), ..row }
 }
 
 /// The same row with another opening.
@@ -201,11 +201,11 @@ prop_compose! {
         new_blocks in prop::collection::vec(0..12u32, 0..4), opens in any::<bool>(), samples in any::<bool>(),
         num_generated_tokens in prop_oneof![3 => Just(0), 1 => 0..30u32]
     ) -> StepRow {
-        let opening = opens.then(|| Opening {
+        let opening = opens.then(|| Box::new(Opening {
             sampling: Some(SamplingParams::greedy()),
             cached_token_ids: vec![7; position as usize],
             num_generated_tokens,
-        });
+        }));
         let token = samples.then(Sample::default);
         StepRow { slot, position, token_ids, new_blocks, opening, token, logprobs: None }
     }

@@ -144,7 +144,7 @@ impl Rig {
             position: position as u32,
             token_ids: ids.to_vec(),
             new_blocks,
-            opening: params.map(|sampling| Opening { sampling: Some(sampling), ..Opening::default() }),
+            opening: params.map(|sampling| Box::new(Opening { sampling: Some(sampling), ..Opening::default() })),
             token: is_last.then(Sample::default),
             logprobs: None,
         }
@@ -172,7 +172,7 @@ impl Rig {
             position: cached.len() as u32,
             token_ids: read.to_vec(),
             new_blocks,
-            opening: Some(opening),
+            opening: Some(Box::new(opening)),
             token: Some(Sample::default()),
             logprobs: None,
         }
