@@ -1,5 +1,5 @@
 //! To add a device:
-//! 1. One file beside this one, as `cuda.rs`, with a constant: [`DeviceSpec`] has a field for each thing that is known.
+//! 1. A file beside this one with a constant [`DeviceSpec`], as in `cuda.rs`. Each field says one fact about the device.
 //! 2. A `mod` line and a row in [`TABLE`]. Flags, help, checks, the search for plugins, `plugin fetch`, the variables of
 //!    its processes and the programs that are compiled for it follow from the row.
 //! 3. Only for a device without a PJRT plugin: a crate with an `impl Backend` (`backend/src/lib.rs`), a variant of
@@ -8,9 +8,9 @@
 //!    other. Operations that are compiled are compared with the CPU's in `xla/src/tests`.
 //! 5. A row in `docs/plugins.md`.
 //!
-//! Doors: [`Device`], one row; [`choose`], the device that `--device` stands for; [`missing`], what a device needs and
-//! this machine lacks; [`Device::check_ranks`] and [`Device::check_quantize`], what a device refuses; [`plugins::find`];
-//! [`tpu::find`], chips. All of them look at files only; no plugin is opened.
+//! Doors: [`Device`] is a row; [`choose`] returns the device that `--device` stands for; [`missing`] names the hardware or
+//! plugin that this machine lacks; [`Device::check_ranks`] and [`Device::check_quantize`] refuse unsupported requests;
+//! [`plugins::find`] finds plugins, [`tpu::find`] chips. All of them look at files only; no plugin is opened.
 
 mod choice;
 mod cpu;
@@ -34,6 +34,5 @@ pub use quantize::{NoQuantizeError, Quantize};
 pub use ranks::{Ranks, RanksError};
 pub use spec::{BackendKind, ChildVariable, DeviceSpec, Hardware, Presence};
 
-/// Every device, in the order in which help names them. Of those with [`Hardware`], `--device auto` takes the first that
-/// is here.
+/// Every device, in the order in which help names them. `--device auto` takes the first one whose [`Hardware`] is here.
 pub const TABLE: &[Device] = &[Device::CPU, Device::XLA_CPU, Device::TPU, Device::CUDA, Device::MOCK];

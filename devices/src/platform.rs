@@ -52,8 +52,8 @@ pub enum CompilerFlag {
 pub enum HeadForm {
     /// One product per KV head: the fewest operations.
     Split,
-    /// One product for all KV heads with queries that are zero outside of their own head's lanes: more operations, but keys and
-    /// values are read as they lie in the cache.
+    /// One product for all KV heads, with queries that are zero outside the lanes of their own head: more operations, but
+    /// keys and values are read as they lie in the cache.
     Wide,
 }
 

@@ -46,7 +46,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,
-    // Of shorter floats its compiler would convert the whole cache in every step.
+    // The compiler would convert a whole cache of shorter floats in every step.
     kv_cache: KvCacheForm::F32,
     variables: &[QUIET],
 };

@@ -2,9 +2,9 @@
 //! `fail_all`.
 //!
 //! It owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave at every
-//! step; one step mixes rows that read prompts and rows that make tokens. `schedule` books what a step will write before its reply is
-//! there, so it may be called again while steps are under way; `apply` takes the replies in order. Whatever a reply
-//! says about a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no socket, no
+//! step; one step mixes rows that read prompts and rows that make tokens. `schedule` books the writes of a step before its
+//! reply is there, so it may be called again while steps are under way; `apply` takes the replies in order. The part of a
+//! reply on a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no socket, no
 //! lock and nothing async here: the manifest has no crate for any of them.
 //!
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is

@@ -1,8 +1,8 @@
-//! The programs that consume a decoder's hidden states, and what they answer.
+//! The programs that consume a decoder's hidden states, and their answers.
 //!
-//! Doors: [`State::consume`], which starts the sampler of a launch and the programs of its targets; [`Reports`], the copies of their
-//! answers to the host; and [`Reports::wait`], which makes a [`StepOutput`] of them. Each consumer applies the head to the
-//! hidden states that it needs, so that logits never leave its program.
+//! Doors: [`State::consume`] starts the sampler of a launch and the programs of its targets; [`Reports`] holds the copies of
+//! their answers to the host; [`Reports::wait`] makes a [`StepOutput`] from them. Each consumer applies the head to the
+//! hidden states that it needs, so logits never leave its program.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;

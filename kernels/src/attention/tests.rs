@@ -16,9 +16,9 @@ struct Scene {
     /// Of every row: tokens in its context.
     context_lens: Vec<usize>,
     block_tables: Vec<Vec<u32>>,
-    /// Of every row: `[context, num_heads, head_dim]`.
+    /// One per row, `[context, num_heads, head_dim]`.
     q: Vec<Vec<f32>>,
-    /// Of every row: `[context, num_kv_heads, head_dim]`, and `[context, num_kv_heads, value_dim]`.
+    /// One pair per row, `[context, num_kv_heads, head_dim]` and `[context, num_kv_heads, value_dim]`.
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
     cache: KvCache,

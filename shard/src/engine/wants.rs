@@ -1,8 +1,8 @@
 //! What rows want of a step, and the answers.
 //!
-//! Doors: [`Asked::push`], which adds the wants of a row to the batch, and [`Asked::reply`], which makes the answers of what the backend
-//! tells. A row whose numbers are not finite, or that may choose nothing, fails and is no error: the other rows of the step are
-//! as good as ever. A log-probability that is not a number tells, wherever in the model or in its sampler it comes from.
+//! Doors: [`Asked::push`] adds the wants of a row to the batch; [`Asked::reply`] makes the answers from the output of the
+//! backend. A row whose numbers are not finite, or that may choose no token, fails alone: that is no error of the step, and
+//! the other rows are valid. A log-probability that is not a number marks such a row, wherever the number comes from.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ struct AskedLogprobs {
 }
 
 impl Asked {
-    /// Adds what `row` wants, which was pushed to the batch last. `open` is what is known of it after the step; `mask` has the tokens that
-    /// it may choose, and the sampler that heeds them.
+    /// Adds the wants of `row`, the last row of the batch. `open` is its state after the step; `mask` has the tokens that it
+    /// may choose, and the sampler that applies the mask.
     pub(super) fn push(&mut self, row: &Row, open: &kv_cache::Row, mask: Option<(TokenMask, Arc<Graph>)>) {
         let index = self.batch.rows.len() - 1;
         let logprobs = row.logprobs.as_ref().map(|logprobs| {
@@ -63,7 +63,7 @@ impl Asked {
         }
     }
 
-    /// The answers that `output` has.
+    /// Returns the answers in `output`, row by row.
     pub(super) fn reply(self, output: StepOutput) -> StepReply {
         let StepOutput { tokens, prompt_tokens, fingerprint } = output;
         let (mut tokens, mut targets) = (tokens.into_iter(), prompt_tokens.into_iter());
