@@ -1,6 +1,7 @@
-//! `compile` and `fit`: what is done for a TPU slice on a machine without one, in a child whose environment libtpu likes.
+//! `compile` and `fit`: work for a TPU slice on a machine without one, in a child with the environment that libtpu
+//! needs.
 //!
-//! Doors: [`run_as_process`], which starts the child with the same arguments, and [`run_as_child`].
+//! Doors: [`run_as_process`] starts the child with the same arguments, and [`run_as_child`] does the work.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -10,14 +11,15 @@ use devices::Device;
 use crate::args::Ahead;
 use crate::variables::{Environment, Setting, variables, without_secrets};
 
-/// Runs this executable again as the hidden twin of the command, and ends as it ends.
+/// Runs this executable again with the command's hidden name, and returns the child's exit status.
 pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
     let arguments = std::env::args_os().skip(2);
     let topology = match ahead {
         Ahead::Compile(args) => &args.plan.topology,
         Ahead::Fit(args) => &args.topology,
     };
-    // The server finds a program again only under the flags that it was compiled under, so a compiler has its shards' variables.
+    // The server finds a program again only under the flags that it was compiled under, so the child gets a shard's
+    // variables.
     let setting = Device::attached(topology).map_or(Setting::Ahead, |(device, _)| Setting::Shard(device));
     let variables = variables(&setting, &Environment::of_process()).into_iter();
     let ours = variables.filter(|variable| !variable.is_yours).map(|variable| (variable.name, variable.value));
@@ -33,7 +35,7 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
     }
 }
 
-/// Does the work: progress on stderr, the result on stdout.
+/// Does the work. Progress goes to stderr, the result to stdout.
 pub(crate) fn run_as_child(ahead: &Ahead) -> ExitCode {
     if telemetry::init(false, "warn").is_err() {
         return ExitCode::FAILURE;
@@ -50,7 +52,7 @@ pub(crate) fn run_as_child(ahead: &Ahead) -> ExitCode {
     let _ = writeln!(std::io::stderr().lock());
     match outcome {
         Ok((text, is_good)) => {
-            // A closed stdout is no failure: its reader has seen enough.
+            // A closed stdout is not a failure: its reader has seen enough.
             let _ = std::io::stdout().lock().write_all(text.as_bytes());
             if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }

@@ -1,6 +1,6 @@
-//! What the user typed: TGI's flags, each with its environment twin. Read once, here.
+//! The command line: TGI's flags, each with its environment variable. Read once, here.
 //!
-//! Groups that a child also takes are that child's own structs, so a flag is declared once; `plan` forwards them.
+//! Flags that a child takes too are declared once, in that child's own structs; `plan` forwards them.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ const LONG_END: &str = "\
 Exit status: 0 after a clean stop; 1 when something failed while running; 2 for bad arguments or configuration; \
 3 when the device that was asked for is not here, in use, or has no plugin.";
 
-/// What concerns processes, in the help.
+/// The help's heading of flags about processes.
 const PROCESSES: &str = "Processes";
 
 /// Text generation inference on XLA, with the API of Hugging Face's text-generation-inference.
@@ -72,7 +72,7 @@ pub(crate) struct ChildArgs<T: clap::Args> {
     pub(crate) parent_pid: Option<i32>,
 }
 
-/// What `plan` takes: the flags of a launch, and where to look for devices.
+/// The arguments of `plan`: the flags of a launch, and where to look for devices.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(crate) struct PlanArgs {
     pub(crate) sysfs_root: PathBuf,
 }
 
-/// What is done for devices that are not here.
+/// A command for devices that this machine lacks.
 #[derive(Debug, Clone)]
 pub(crate) enum Ahead {
     Compile(shard::compile::CompileArgs),
@@ -91,7 +91,7 @@ pub(crate) enum Ahead {
 }
 
 impl Ahead {
-    /// The subcommand of the child that does it.
+    /// The hidden subcommand of the child that runs it.
     pub(crate) fn hidden_name(&self) -> &'static str {
         match self {
             Self::Compile(_) => "compile-programs",
@@ -157,7 +157,7 @@ pub(crate) struct HubArgs {
     pub(crate) weights_cache_override: Option<PathBuf>,
 }
 
-/// What `download-weights` takes.
+/// The arguments of `download-weights`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DownloadArgs {
     /// Model on the Hub: organisation/name

@@ -1,4 +1,4 @@
-//! What a person reads when the server is ready: the address and a command to try.
+//! The text on a terminal when the server is ready: the address and a command to try.
 
 use router::Ready;
 
@@ -11,7 +11,7 @@ pub(crate) fn text(ready: &Ready) -> String {
         Some(path) => (String::new(), format!("--unix-socket '{path}' http://localhost")),
         None => (pages(&local), local.clone()),
     };
-    // The certificate is for the name that clients use, not for this machine's own address.
+    // The certificate is for the name that clients use, not for the loopback address.
     let insecure = if url.starts_with("https:") { "--insecure " } else { "" };
     format!(
         "\n  {model_id} is ready at {local}{everywhere}, prompts up to {max_input_tokens} tokens, {max_total_tokens} in \
@@ -20,7 +20,7 @@ pub(crate) fn text(ready: &Ready) -> String {
     )
 }
 
-/// Where a browser and a client of OpenAI's find what they want.
+/// The addresses for a browser and for a client of OpenAI's API.
 fn pages(url: &str) -> String {
     format!("  in a browser    {url}/playground\n  every route     {url}/docs\n  OpenAI clients  {url}/v1\n\n")
 }

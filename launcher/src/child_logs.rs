@@ -1,5 +1,5 @@
-//! The logs of the children: what they write is shown at once, by the threads that read it, and the end of each is kept
-//! for the day its child dies. Nobody waits here, so pipes of children never fill.
+//! The logs of the children. The threads that read a line also show it, and the last lines of each child are kept for
+//! the error message if it dies. Reading never waits for the supervisor, so the pipes of the children never fill.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use crate::event::ChildId;
 use crate::terminal::Terminal;
 
 const NUM_LAST_LINES: usize = 5;
-/// What the router logs when it serves; on a terminal the banner says it.
+/// The router's log message when it serves. On a terminal the banner replaces it.
 const READY: &str = "ready";
 
-/// Shared by the threads that read and the supervisor.
+/// The logs, shared by the threads that read them and the supervisor.
 #[derive(Debug)]
 pub(crate) struct ChildLogs {
     state: Mutex<State>,
@@ -39,7 +39,7 @@ impl ChildLogs {
         Self { state: Mutex::new(state) }
     }
 
-    /// Shows a line that a child wrote. Why a child ends by itself is for the supervisor to say, once.
+    /// Shows a line that a child wrote. A child's fatal error is not shown: the supervisor reports it once.
     pub(crate) fn show(&self, id: ChildId, line: &str) {
         let mut state = self.lock();
         let State { terminal, last_words } = &mut *state;
@@ -61,7 +61,7 @@ impl ChildLogs {
         }
     }
 
-    /// The last error of a child, or its last lines.
+    /// Returns the last error of a child, or its last lines.
     pub(crate) fn last_words(&self, id: ChildId) -> String {
         self.lock().last_words.get(&id).map_or_else(|| "none".to_owned(), LastWords::text)
     }
@@ -77,7 +77,7 @@ impl ChildLogs {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Lines are shown after a panic too.
+        // Lines are still shown after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! From words and environment variables to [`Args`], and what is said about those that are wrong.
+//! Parses arguments and environment variables into [`Args`], and reports errors in them.
 //!
-//! Door: [`parse`]. clap does the work; this adds that a variable that is empty counts as not set, that an alias of a flag
-//! has a variable too, that a wrong variable is reported as one, and that only what looks alike is suggested.
+//! Door: [`parse`]. clap does the work. Four things are added: an empty variable counts as not set, an alias of a flag
+//! has a variable too, an error in a variable names the variable, and only similar names are suggested.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,7 +11,7 @@ use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 
 use crate::args::Args;
 
-/// How other servers call what this one has.
+/// Flags of other servers, with the flag that means the same here.
 const ELSEWHERE: [(&str, &str); 14] = [
     ("--batch-size", "--max-batch-prefill-tokens"),
     ("--ctx-size", "--max-total-tokens"),
@@ -47,31 +47,31 @@ const NEEDED_MOST: [&str; 15] = [
     "kv-cache-memory",
     "log-level",
 ];
-/// Flags that `health` uses of those of a launch, which it takes all.
+/// The flags that the help of `health` shows. `health` accepts all flags of a launch.
 const OF_HEALTH: [&str; 5] = ["pid", "hostname", "port", "uds", "tls-certfile"];
 
-/// Reads the arguments; the first is the program's name.
+/// Parses the arguments; the first is the program's name.
 ///
 /// # Errors
-/// What is wrong with them, or what was asked for in place of work: help, or the version.
+/// An error in the arguments, or the text of help or version if that was requested.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Args, Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let mut command = with_variables(with_short_help(Args::command()));
     if arguments.get(1).is_some_and(|word| command.find_subcommand(word).is_some()) {
-        // A subcommand has flags of its own, with the same variables.
+        // The flags of the launch would read the same variables as the subcommand's own flags.
         command = command.mut_args(|arg| arg.env(Resettable::Reset));
     }
     let matches = command.try_get_matches_from_mut(&arguments);
     let args = matches
         .and_then(|mut matches| Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command)));
     args.map_err(|error| {
-        // Until then flags of other subcommands have no text.
+        // Before `build`, flags of other subcommands have no text.
         command.build();
         name_variables(with_near_suggestion(error), &command, &arguments)
     })
 }
 
-/// The same command, whose help shows what is needed.
+/// The same command with a `-h` that shows only the flags that are needed most.
 fn with_short_help(command: Command) -> Command {
     let is_one_of = |names: &[&str], arg: &Arg| arg.get_long().is_none_or(|long| names.contains(&long));
     let short = |arg: Arg| if is_one_of(&NEEDED_MOST, &arg) { arg } else { arg.hide_short_help(true) };
@@ -80,7 +80,7 @@ fn with_short_help(command: Command) -> Command {
     command.mut_subcommand("health", |health| health.mut_args(of_health))
 }
 
-/// The same command, and its subcommands, where each flag has the variable that is set for it, if any.
+/// The same command and its subcommands, where each flag reads the variable, its own or an alias's, that is set.
 fn with_variables(command: Command) -> Command {
     command.mut_args(with_variable).mut_subcommands(with_variables)
 }
@@ -92,15 +92,15 @@ fn with_variable(arg: Arg) -> Arg {
     let aliases = arg.get_all_aliases().unwrap_or_default();
     let mut twins = aliases.iter().map(|alias| alias.to_uppercase().replace('-', "_"));
     match twins.find(|twin| is_set(OsStr::new(twin))) {
-        // clap wants names that live as long as the process.
+        // clap needs names that live as long as the process.
         Some(twin) => arg.env(&*twin.leak()),
-        // It is set and empty, as `${NAME:-}` in a compose file makes it.
+        // The variable is set but empty, as `${NAME:-}` in a compose file makes it.
         None if std::env::var_os(own).is_some() => arg.env(Resettable::Reset),
         None => arg,
     }
 }
 
-/// The error without a suggestion that only a computer takes for alike.
+/// The error without suggestions that are too different from what was typed.
 fn with_near_suggestion(mut error: Error) -> Error {
     for (wrong, suggested) in [
         (ContextKind::InvalidArg, ContextKind::SuggestedArg),
@@ -122,13 +122,13 @@ fn with_near_suggestion(mut error: Error) -> Error {
     error
 }
 
-/// Whether a person may have typed one and meant the other.
+/// True if a person may have typed `wrong` and meant `meant`.
 fn is_near(wrong: &str, meant: &str) -> bool {
     let max_distance = (wrong.trim_start_matches('-').len() / 3).max(1);
     strsim::osa_distance(wrong, meant) <= max_distance
 }
 
-/// The error with variables in place of the flags that they stood for.
+/// The error with variables in place of the flags whose values they gave.
 fn name_variables(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     let text = error.render().to_string();
     let mut named = text.clone();
@@ -149,7 +149,7 @@ fn all_args(command: &Command) -> Vec<&Arg> {
     command.get_arguments().chain(command.get_subcommands().flat_map(all_args)).collect()
 }
 
-/// Whether one of the words is this flag.
+/// True if one of the arguments is this flag.
 fn is_given(arg: &Arg, arguments: &[OsString]) -> bool {
     let longs = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
     let longs: Vec<String> = longs.map(|long| format!("--{long}")).collect();

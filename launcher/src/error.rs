@@ -1,4 +1,4 @@
-//! Why a launch ended badly, and the exit status that says so.
+//! Errors of a launch, and the exit status of each.
 
 use proto::exit_status;
 
@@ -6,13 +6,13 @@ use crate::download::HubError;
 use crate::event::ChildId;
 use crate::process::Exit;
 
-/// Everything that can go wrong in the launcher.
+/// Every error of the launcher.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LauncherError {
     /// Flags that contradict each other or the machine; all of them at once.
     #[error("invalid arguments: {}", .0.join("; "))]
     Arguments(Vec<String>),
-    /// Asked for and not here, or in use; all reasons at once.
+    /// A device that is missing or in use; all reasons at once.
     #[error("device {device}: {}", .reasons.join("; "))]
     Device { device: devices::Device, reasons: Vec<String> },
     #[error("model")]
@@ -41,7 +41,7 @@ pub(crate) enum LauncherError {
     Stopped { error: Box<Self>, stopped: String },
 }
 
-/// An error with everything that caused it, each told once: some sentences have their cause in them.
+/// The error with its causes. A cause that the text already contains is not repeated.
 pub(crate) fn text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     for cause in std::iter::successors(error.source(), |error| error.source()) {
@@ -54,7 +54,7 @@ pub(crate) fn text(error: &dyn std::error::Error) -> String {
 }
 
 impl LauncherError {
-    /// One of [`exit_status`]; a child's own where it has one. `docs/exit-codes.md` has the table.
+    /// One of [`exit_status`]: that of the child if it exited with one of them. `docs/exit-codes.md` has the table.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Arguments(_) | Self::Model(_) | Self::Router(_) | Self::Shard(_) | Self::Listen(_) => {

@@ -1,5 +1,5 @@
-//! What the supervisor waits for: one bounded channel carries everything that happens to the launch. Lines of the log
-//! are not among it: there may be any number of them, and a signal must not queue behind them.
+//! The events of a launch. One bounded channel carries all of them to the supervisor. Log lines do not go through it:
+//! there may be any number of them, and a signal must not queue after them.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -8,24 +8,24 @@ use router::Ready;
 
 use crate::process::Exit;
 
-/// Events held before the threads that report them wait for the supervisor.
+/// The events held before the threads that send them must wait for the supervisor.
 const MAX_QUEUED_EVENTS: usize = 256;
 
-/// Which child.
+/// The name of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ChildId {
     Shard(u32),
     Router,
 }
 
-/// Something happened.
+/// An event of the launch.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A child ended and was reaped.
+    /// A child ended. It has not been reaped.
     Exited(ChildId, Exit),
-    /// A shard answered Hello: its weights are loaded.
+    /// A shard replied to Hello: its weights are loaded.
     Ready(ChildId),
-    /// A shard answered something else, or nothing in time.
+    /// A shard sent something else, or nothing in time.
     NotReady(ChildId, String),
     /// The router has opened its port.
     Serving(Ready),
@@ -33,7 +33,7 @@ pub(crate) enum Event {
     Stop,
 }
 
-/// The sender's and the supervisor's end.
+/// The two ends of a channel for events.
 pub(crate) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
     std::sync::mpsc::sync_channel(MAX_QUEUED_EVENTS)
 }

@@ -1,7 +1,8 @@
-//! `text-generation-launcher health`: asks a server on this machine whether it serves, as a container's HEALTHCHECK does.
+//! `text-generation-launcher health`: asks a server on this machine if it is healthy, as a container's HEALTHCHECK
+//! does.
 //!
-//! Where it listens say the flags and variables of its launch: the same again, or those of a running launcher. Exit status: 0
-//! when it is healthy, 1 when not; stderr says why.
+//! The address comes from the flags and variables of a launch: those of this command, or those of a running launcher.
+//! Exit status: 0 if the server is healthy, 1 if not; stderr says why.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,12 +20,12 @@ use ureq::tls::TlsConfig;
 
 use crate::command_line;
 
-/// How long the server may take to answer.
+/// The time in which the server must respond.
 const DEADLINE: Duration = Duration::from_secs(5);
 const EXECUTABLE: &str = "text-generation-launcher";
 const HEALTHY: u16 = 200;
 
-/// What `health` takes.
+/// The arguments of `health`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct HealthArgs {
     /// Process id of the launcher to ask for, whose flags then take the place of these; in a container it is 1
@@ -35,7 +36,7 @@ pub(crate) struct HealthArgs {
     http: HttpArgs,
 }
 
-/// Where to ask.
+/// The address of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Url(String),
@@ -58,7 +59,7 @@ enum HealthError {
     Unhealthy { place: Place, status: u16 },
 }
 
-/// Asks once.
+/// Asks once. The exit status is 0 if the server is healthy.
 pub(crate) fn run_as_process(args: &HealthArgs) -> ExitCode {
     match check(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,14 +86,16 @@ fn check(args: &HealthArgs) -> Result<(), HealthError> {
     }
 }
 
-/// What a running launcher was told about HTTP. Variables are those of this process, which a container gives to both.
+/// The HTTP flags of a running launcher. Variables are those of this process; in a container they are the same for
+/// both.
 fn flags_of(pid: u32) -> Result<HttpArgs, HealthError> {
     let command_line = std::fs::read(format!("/proc/{pid}/cmdline"));
     let command_line = command_line.map_err(|source| HealthError::Process { pid, source })?;
     flags_in(&command_line).ok_or(HealthError::NotServing(pid))
 }
 
-/// The flags of a launch in a command line as `/proc` has it. An init such as Docker's has the launcher's after its own.
+/// The HTTP flags in a command line of a launch, as `/proc` has it. An init such as Docker's puts its own arguments
+/// first.
 fn flags_in(command_line: &[u8]) -> Option<HttpArgs> {
     let arguments = command_line.strip_suffix(b"\0")?.split(|byte| *byte == 0);
     let arguments = arguments.map(|argument| OsString::from_vec(argument.to_vec()));
@@ -104,7 +107,7 @@ fn flags_in(command_line: &[u8]) -> Option<HttpArgs> {
 }
 
 fn ask_url(url: &str) -> Result<u16, ureq::Error> {
-    // What is asked is this machine; its certificate names what clients call it.
+    // The certificate is for the name that clients use, not for the address of this machine, so it is not checked.
     let tls = TlsConfig::builder().disable_verification(true).build();
     let config = Agent::config_builder().http_status_as_error(false).tls_config(tls).proxy(None);
     let agent: Agent = config.timeout_global(Some(DEADLINE)).build().into();
@@ -123,7 +126,7 @@ fn ask_socket(endpoint: &Endpoint) -> io::Result<u16> {
 }
 
 impl Place {
-    /// Where a server with these flags listens, as this machine reaches it.
+    /// The address where a server with these flags listens, as seen from this machine.
     fn new(http: &HttpArgs) -> Result<Self, HealthError> {
         if let Some(path) = &http.uds {
             return Ok(Self::Socket(Endpoint::Unix(path.clone())));
@@ -187,7 +190,7 @@ mod tests {
         assert!(flags_of(u32::MAX).is_err());
     }
 
-    /// Answers one request on the connection.
+    /// Sends a response to one request on the connection.
     fn answer(mut stream: impl Read + Write, status_line: &str) {
         let mut request = [0; 1 << 10];
         assert!(stream.read(&mut request).unwrap() > 0 && request.starts_with(b"GET /health HTTP/1.1\r\n"));

@@ -1,9 +1,9 @@
-//! The first process of a container: it starts this executable again with the same arguments, passes signals on to it, and
-//! reaps whatever ends.
+//! The first process of a container. It starts this executable again with the same arguments, passes signals on to it,
+//! and reaps every process that ends.
 //!
-//! The kernel treats the first process of a PID namespace unlike others: signals that it does not handle have no effect, and
-//! every process whose parent has ended becomes its child, which stays a zombie until it is waited for. So no part of the
-//! product is that process itself; each runs as its child, as it would anywhere else.
+//! The kernel treats the first process of a PID namespace specially. Signals that it does not handle have no effect on
+//! it, and every process whose parent has ended becomes its child and stays a zombie until it is waited for. So
+//! launcher, router and shard never run as the first process; they run as its children, as they would anywhere else.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -14,17 +14,17 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-/// Signals that whoever runs a container sends to its first process.
+/// Signals that the runtime of a container sends to its first process.
 const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
-/// Added to the number of a signal that ended a process, as shells do.
+/// Added to the number of the signal that ended a process, as shells do.
 const ENDED_BY_SIGNAL: i32 = 128;
 
-/// Whether this process is the first of its PID namespace.
+/// True if this process is the first of its PID namespace.
 pub(crate) fn is_first_process() -> bool {
     std::process::id() == 1
 }
 
-/// Runs this executable as a child until that ends. Its exit status becomes ours.
+/// Runs this executable as a child until it ends. Its exit status becomes ours.
 pub(crate) fn run() -> ExitCode {
     match start_and_wait() {
         Ok(status) => status,
@@ -36,26 +36,26 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn start_and_wait() -> io::Result<ExitCode> {
-    // Before there is a child, so that no signal for it is lost.
+    // Before the child starts, so that no signal for it is lost.
     let signals = Signals::new(PASSED_ON)?;
-    // In a group of its own: Ctrl-C on a terminal reaches only this process, and the child once.
+    // In a process group of its own, so that Ctrl-C on a terminal reaches the child only once, through this process.
     let child = Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).process_group(0).spawn()?;
     let pid = Pid::from_child(&child);
     std::thread::spawn(move || pass_on(signals, pid));
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((ended, status))) if ended == pid => return Ok(exit_code(status)),
-            // An orphan, or a signal.
+            // An orphan was reaped, or a signal interrupted the wait.
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Never ends; the process does, right after its child was reaped.
+/// Passes signals on to the child. Never returns; the process exits right after its child was reaped.
 fn pass_on(mut signals: Signals, child: Pid) {
     for signal in signals.forever().filter_map(Signal::from_named_raw) {
-        // A child that has ended does not mind.
+        // The child may already have ended.
         let _ = kill_process(child, signal);
     }
 }

@@ -1,7 +1,7 @@
-//! One launch from its arguments to its end, or to its plan on paper.
+//! A launch from its arguments to its end, and the printing of its plan.
 //!
-//! Doors: [`run_as_process`] and [`show`]. Both plan in the same way: the device is chosen, the machine is looked at, and
-//! [`LaunchPlan`] decides. A launch is then checked against the machine and handed to the supervisor.
+//! Doors: [`run_as_process`] and [`show`]. Both choose a device, look at the machine, and make a [`LaunchPlan`]. A
+//! launch then checks the plan against the machine and passes it to the supervisor.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -39,11 +39,11 @@ pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
     }
 }
 
-/// Prints what [`run_as_process`] would start, on stdout; errors go to stderr, with the same exit status.
+/// Prints the plan of [`run_as_process`] on stdout. Errors go to stderr, with the same exit status.
 pub(crate) fn show(args: &PlanArgs) -> ExitCode {
     match plan_as_text(args) {
         Ok(text) => {
-            // A closed stdout is no failure: its reader has seen enough.
+            // A closed stdout is not a failure: its reader has seen enough.
             let _ = std::io::stdout().lock().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
@@ -105,7 +105,7 @@ fn plan_as_text(args: &PlanArgs) -> Result<String, LauncherError> {
     let Choice { device, reason } = choose(launch, &surroundings);
     let machine = machine(launch, device, &surroundings.root);
     if device.ranks == Ranks::Slice && machine.chips.is_empty() {
-        // Without chips there is no plan; a plugin may come later.
+        // There is no plan without chips. A missing plugin is no reason not to plan.
         let missing = devices::missing(device, None, &surroundings).unwrap_or_default();
         return Err(LauncherError::Device { device, reasons: vec![missing] });
     }
@@ -127,7 +127,7 @@ fn choose(args: &LaunchArgs, surroundings: &Surroundings) -> Choice {
     devices::choose(args.model.device, args.model.plugin_path.as_deref(), surroundings)
 }
 
-/// The model, if it is one of the Hub.
+/// The model, if it is on the Hub.
 fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
     ModelFiles::is_hub_id(&args.model.model_id).then(|| Wanted {
         model_id: &args.model.model_id,
@@ -137,7 +137,7 @@ fn wanted(args: &LaunchArgs) -> Option<Wanted<'_>> {
     })
 }
 
-/// What stands in a plan for a model of the Hub that was not looked for.
+/// The snapshot in a plan of a model that was not looked up on the Hub.
 fn unresolved(args: &LaunchArgs) -> Option<Snapshot> {
     wanted(args).map(|wanted| Snapshot {
         folder: PathBuf::from(format!("<snapshot of {}>", wanted.model_id)),
@@ -145,7 +145,7 @@ fn unresolved(args: &LaunchArgs) -> Option<Snapshot> {
     })
 }
 
-/// What the plan depends on.
+/// The facts about this machine that the plan depends on.
 fn machine(args: &LaunchArgs, device: Device, root: &Path) -> Machine {
     let is_slice = device.ranks == Ranks::Slice;
     let num_shard = args.num_shard.unwrap_or(1) as usize;

@@ -1,8 +1,9 @@
 //! `text-generation-launcher`: starts a text-generation server.
 //!
-//! One executable plays all three parts: without a subcommand it is the launcher, which runs itself again as
-//! `shard` and `router`; `plugin` shows and fetches plugins, `download-weights` fetches a model, `plan` shows what would
-//! start and `health` asks a server how it is: none starts a server. Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments, 3 for a device that is not here.
+//! One executable plays every part. Without a subcommand it is the launcher, which runs itself again as `shard` and
+//! `router`. The other subcommands start no server: `plugin` shows and fetches plugins, `download-weights` fetches a
+//! model, `plan` shows what would start, and `health` asks a running server for its state. Exit status: 0 after a clean
+//! stop, 1 when something failed, 2 for bad arguments, 3 when the device is missing or in use.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +38,8 @@ use proto::exit_status;
 
 use crate::args::{Ahead, Args, Part};
 
-/// The allocator of every process. A thread of its own gives freed memory back to the system; glibc keeps most of it.
+/// The allocator of every process. Its background thread returns freed memory to the system; glibc would keep most of
+/// it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
     let args = match command_line::parse(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => {
-            // A closed stream is no failure: its reader has seen enough.
+            // A closed stream is not a failure: its reader has seen enough.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(exit_status::CONFIGURATION) } else { ExitCode::SUCCESS };
         }

@@ -1,5 +1,5 @@
-//! What can be found wrong before any process starts: a model that is not there, a port that is taken, no place for
-//! the sockets. Fails in milliseconds instead of after a model has been loaded.
+//! Checks before any process starts: a model that does not exist, a port that is taken, no directory for the sockets.
+//! These fail in milliseconds instead of after a model has been loaded.
 
 use model_files::ModelFiles;
 use router::HttpEndpoint;
@@ -9,10 +9,10 @@ use crate::error::LauncherError;
 use crate::plan::{self, Place};
 use crate::socket_place::SocketPlace;
 
-/// Checks flags and address, and finds a place for the sockets.
+/// Checks flags and address, and finds a directory for the sockets.
 ///
 /// # Errors
-/// The first thing that is wrong, with what to do about it.
+/// The first problem, with what to do about it.
 pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     if !ModelFiles::is_hub_id(&args.model.model_id) {
         ModelFiles::open(&args.model.model_id)?;
@@ -26,10 +26,10 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
     SocketPlace::new(args.shard_uds_path.as_deref())
 }
 
-/// Checks the model's files and the limits that depend on them, as shards and router will: without weights.
+/// Checks the model's files, without weights, and the limits that depend on them, as the shards and the router will.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first problem.
 pub(crate) fn check_model(args: &LaunchArgs, place: &Place<'_>, num_shards: usize) -> Result<(), LauncherError> {
     let world_size = u32::try_from(num_shards).unwrap_or(u32::MAX);
     let router_args = plan::router_args(args, place, world_size);

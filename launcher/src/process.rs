@@ -1,7 +1,7 @@
-//! One child process: spawn it, show its lines, tell the supervisor of its end, signal it.
+//! One child process: start it, show its log lines, report its end to the supervisor, signal it.
 //!
-//! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its last line has been shown; so a
-//! signal never reaches a stranger that was given the same process id.
+//! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its last line has been shown. So a
+//! signal never reaches an unrelated process that was given the same process id.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -20,14 +20,14 @@ use crate::event::{ChildId, Event};
 use crate::plan::ChildPlan;
 use crate::variables::without_secrets;
 
-/// Bytes of one log line that are read; those of our own processes are shorter.
+/// The longest log line that is read whole, in bytes; those of our own processes are shorter.
 const MAX_LINE_BYTES: usize = 256 << 10;
-/// What is shown of a longer one.
+/// The bytes that are shown of a longer line.
 const CUT_LINE_BYTES: usize = 16 << 10;
-/// A child that has ended may have written this much earlier what is still to be read.
+/// How long to wait, after a child has ended, until its last output is read.
 const LAST_LINES_DEADLINE: Duration = Duration::from_secs(1);
 
-/// A running child, or one that has ended and was not reaped.
+/// A running child, or one that has ended and was not reaped yet.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -43,12 +43,14 @@ pub(crate) enum Exit {
 
 impl Process {
     /// Starts `executable` with the planned arguments and `extra` ones, in a process group of its own so that Ctrl-C on
-    /// the terminal reaches only the launcher. Its lines go to `logs`; last of all, its end arrives as an event.
+    /// the terminal reaches only the launcher. Its lines go to `logs`. Its end arrives as an event, after its last
+    /// line.
     ///
-    /// Must be called from the launcher's main thread: children ask to die with the thread that made them.
+    /// Must be called from the launcher's main thread: children ask to be killed when the thread that started them
+    /// ends.
     ///
     /// # Errors
-    /// [`LauncherError::Spawn`].
+    /// [`LauncherError::Spawn`] when the child cannot be started.
     pub(crate) fn spawn(
         executable: &Path,
         plan: &ChildPlan,
@@ -78,21 +80,22 @@ impl Process {
         forward(stderr, id, Arc::clone(logs), open_tx);
         std::thread::spawn(move || {
             let exit = wait_without_reaping(pid);
-            // Until both pipes are at their end. A process that the child left behind may keep them open.
+            // Both pipes are at their end when their senders are dropped. A process that the child left behind may keep
+            // them open.
             let _: Result<(), RecvTimeoutError> = open.recv_timeout(LAST_LINES_DEADLINE);
             let _ = events.send(Event::Exited(id, exit));
         });
         Ok(Self { child, pid })
     }
 
-    /// Sends a signal; a child that has ended does not mind.
+    /// Sends a signal. A child that has ended ignores it.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Err(error) = rustix::process::kill_process(self.pid, signal) {
             tracing::debug!("signal {signal:?} to process {}: {error}", self.pid.as_raw_nonzero());
         }
     }
 
-    /// Whether a signal has stopped it, as SIGSTOP and debuggers do.
+    /// True if the child is stopped by a signal such as SIGSTOP, or by a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
         // The state follows the name in parentheses, which may contain anything (`proc_pid_stat(5)`).
@@ -107,7 +110,7 @@ impl Process {
     }
 }
 
-/// Reads lines on a thread of its own, which drops `_open` at their end.
+/// Reads lines on a thread of its own, which drops `_open` after the last one.
 fn forward(source: impl Read + Send + 'static, id: ChildId, logs: Arc<ChildLogs>, _open: SyncSender<()>) {
     std::thread::spawn(move || {
         let _open = _open;
@@ -120,7 +123,7 @@ fn forward(source: impl Read + Send + 'static, id: ChildId, logs: Arc<ChildLogs>
     });
 }
 
-/// The next line, or `None` at the end. Of a line that is too long the beginning is kept, and a mark says so.
+/// Returns the next line, or `None` at the end. A line that is too long is cut, and a mark says so.
 fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     let mut num_bytes = 0;
@@ -146,7 +149,7 @@ fn read_line(source: &mut impl BufRead) -> io::Result<Option<String>> {
         return Ok(None);
     }
     if num_bytes > line.len() {
-        // It is no JSON any more.
+        // The line is no longer JSON, so fewer bytes are shown.
         line.truncate(CUT_LINE_BYTES);
         let mark = telemetry::cut_mark(num_bytes - line.len());
         return Ok(Some(String::from_utf8_lossy(&line).into_owned() + &mark));
@@ -165,7 +168,7 @@ fn wait_without_reaping(pid: Pid) -> Exit {
                 };
             }
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // Only possible when somebody else reaped the child, which nobody does.
+            // Only possible if another part of the process reaped the child, which none does.
             Err(_) => return Exit::Status(-1),
         }
     }

@@ -1,7 +1,7 @@
-//! Waits until a child is ready. A shard: connects to its socket, says Hello and reads signs of life until the answer
-//! comes. The router: reads the pipe that it was given.
+//! Waits until a child is ready. For a shard it connects to the socket, sends Hello and reads progress messages until
+//! the reply comes. For the router it reads a pipe that the router inherited.
 //!
-//! Readiness is a message, never the existence of a file, and never a line of the log.
+//! A message signals readiness, never the existence of a file or a line of the log.
 
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -15,19 +15,19 @@ use rustix::io::FdFlags;
 
 use crate::event::{ChildId, Event};
 
-/// A shard listens before anything else.
+/// The time until a shard listens. It does so before anything else.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(20);
 const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
-/// A loading shard reports several times a second.
+/// The longest silence of a shard that loads. It reports several times a second.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Longer than anything the router says.
+/// More bytes than any line of the router.
 const MAX_READY_BYTES: u64 = 64 << 10;
 
-/// The first command of a connection.
+/// The sequence number of the first command of a connection.
 const HELLO_NUMBER: u64 = 1;
 
-/// Stops the wait when dropped, which happens when the shard has ended.
+/// Cancels the wait when dropped. The supervisor drops it when the shard is ready or has ended.
 #[derive(Debug)]
 pub(crate) struct Watch {
     _cancel: SyncSender<()>,
@@ -49,7 +49,7 @@ enum ReadinessError {
     UnexpectedReply,
 }
 
-/// Watches the shard `id` from a thread of its own; the outcome arrives as an event.
+/// Watches the shard `id` from a thread of its own. The outcome arrives as an event.
 pub(crate) fn watch(id: ChildId, endpoint: Endpoint, events: SyncSender<Event>) -> Watch {
     let (cancel, cancelled) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
@@ -63,24 +63,24 @@ pub(crate) fn watch(id: ChildId, endpoint: Endpoint, events: SyncSender<Event>) 
     Watch { _cancel: cancel }
 }
 
-/// A pipe on which the router says that it serves, and the flag that tells it so. The other end is for the router's
-/// process alone, and must be closed when that was started.
+/// Makes a pipe on which the router reports that it serves, and the flag that names it. Only the router's process uses
+/// the writer, so the caller must close it after the router was started.
 ///
 /// # Errors
-/// When there is no pipe to be had.
+/// When the system has no pipe left.
 pub(crate) fn router_pipe() -> io::Result<(PipeReader, PipeWriter, String)> {
     let (reader, writer) = io::pipe()?;
-    // Without close-on-exec: the number is the same in the child.
+    // No close-on-exec, so the file descriptor has the same number in the child.
     rustix::io::fcntl_setfd(&writer, FdFlags::empty())?;
     let flag = format!("--ready-path=/proc/self/fd/{}", writer.as_raw_fd());
     Ok((reader, writer, flag))
 }
 
-/// Watches the router from a thread of its own. A router that ends before it serves is no event here.
+/// Watches the router from a thread of its own. A router that ends before it serves causes no event here.
 pub(crate) fn watch_router(pipe: PipeReader, events: SyncSender<Event>) {
     std::thread::spawn(move || {
         let mut line = String::new();
-        // One line: the router keeps its end open.
+        // Only one line is read, because the router keeps its end open.
         if BufReader::new(pipe.take(MAX_READY_BYTES)).read_line(&mut line).is_ok()
             && let Some(ready) = Ready::parse(&line)
         {
@@ -89,7 +89,7 @@ pub(crate) fn watch_router(pipe: PipeReader, events: SyncSender<Event>) {
     });
 }
 
-/// True when the shard is ready, false when the wait was cancelled.
+/// Returns true if the shard is ready, false if the wait was cancelled.
 fn wait(endpoint: &Endpoint, cancelled: &Receiver<()>) -> Result<bool, ReadinessError> {
     let Some(mut stream) = connect(endpoint, cancelled)? else {
         return Ok(false);
@@ -106,7 +106,7 @@ fn wait(endpoint: &Endpoint, cancelled: &Receiver<()>) -> Result<bool, Readiness
             Some(reply::Kind::Error(error)) => return Err(ReadinessError::Shard(error)),
             _ if sequence_number != HELLO_NUMBER => return Err(ReadinessError::SequenceNumber(sequence_number)),
             Some(reply::Kind::Hello(_)) => return Ok(true),
-            // A sign of life; what there is to show is in the shard's log.
+            // A sign of life. The shard also logs its progress, which the log's reader shows.
             Some(reply::Kind::Progress(_)) => {}
             Some(
                 reply::Kind::Info(_)

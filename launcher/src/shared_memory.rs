@@ -1,6 +1,6 @@
-//! Memory that the shards of this host share: a file without a name that every child inherits.
+//! Memory that the shards of one host share: a file without a name that every child inherits.
 //!
-//! Door: [`SharedMemory`]. The launcher makes it and says where it is; what is in it is the shards' own affair.
+//! Door: [`SharedMemory`]. The launcher makes the file and passes its path; only shards read and write it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -10,29 +10,28 @@ use rustix::fs::MemfdFlags;
 
 use crate::error::LauncherError;
 
-/// An empty file in memory. It counts as memory of this launch, not of `/dev/shm`, and is gone with its last process.
+/// An empty file in memory. It counts as memory of this launch, not of `/dev/shm`, and goes away with its last process.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     file: OwnedFd,
 }
 
 impl SharedMemory {
-    /// The file, where there are shards that need it: several on one host, which take turns when they load, and on the processor
-    /// add up through it.
-    /// It must live as long as children are started.
+    /// Makes the file if several shards on this host need it: they take turns when they load, and on the CPU they add
+    /// up activations in it. The file must live as long as children are started. Returns `None` if no shards need it.
     ///
     /// # Errors
-    /// [`LauncherError::SharedMemory`].
+    /// [`LauncherError::SharedMemory`] when the system refuses the file.
     pub(crate) fn for_launch(device: Device, num_shard: u32) -> Result<Option<Self>, LauncherError> {
         if matches!(device.backend, BackendKind::Mock) || num_shard < 2 {
             return Ok(None);
         }
-        // Without close-on-exec: the number is the same in every child.
+        // No close-on-exec, so the file descriptor has the same number in every child.
         let file = rustix::fs::memfd_create("text-generation-shards", MemfdFlags::empty());
         Ok(Some(Self { file: file.map_err(|error| LauncherError::SharedMemory(error.into()))? }))
     }
 
-    /// Where a child finds it.
+    /// The path under which a child finds the file.
     pub(crate) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }

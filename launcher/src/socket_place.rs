@@ -1,8 +1,8 @@
-//! Where the shards' sockets go: what the user named, or a directory of this launch only.
+//! The place of the shards' sockets: the path that the user named, or a directory of this launch only.
 //!
-//! A launcher that was killed could not remove its directory, so the next one does. Whose launcher is gone says a lock
-//! on the directory itself, which the system frees with the process; process ids say nothing, because containers share
-//! directories and not ids.
+//! A launcher that was killed could not remove its directory, so the next launcher does. A lock on the directory shows
+//! that its launcher still runs; the system frees the lock when the process ends. Process ids would not work, because
+//! containers share directories but not process ids.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -16,14 +16,14 @@ use tempfile::TempDir;
 use crate::error::LauncherError;
 
 const PREFIX: &str = "text-generation-";
-/// Drawn letters after the prefix; more than other programs draw.
+/// The number of random characters after the prefix; more than other programs use.
 const NUM_RANDOM: usize = 12;
 /// Only this user may enter.
 const MODE: u32 = 0o700;
-/// Somebody who looks for abandoned directories may take a new one before it is locked.
+/// Another launcher that removes abandoned directories may take a new one before it is locked, so several are tried.
 const MAX_ATTEMPTS: usize = 16;
 
-/// Path of the sockets, and the directory that exists for them alone.
+/// The path of the sockets, and the directory that was made for them.
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     shard_uds_path: String,
@@ -38,10 +38,10 @@ struct PrivateDirectory {
 }
 
 impl SocketPlace {
-    /// What the user named, or a private directory.
+    /// Uses the path that the user named, or makes a private directory.
     ///
     /// # Errors
-    /// [`LauncherError::NoRuntimeDirectory`].
+    /// [`LauncherError::NoRuntimeDirectory`] when no directory can be made.
     pub(crate) fn new(shard_uds_path: Option<&str>) -> Result<Self, LauncherError> {
         match shard_uds_path {
             Some(path) => Ok(Self { shard_uds_path: path.to_owned(), _directory: None }),
@@ -49,8 +49,8 @@ impl SocketPlace {
         }
     }
 
-    /// A directory that only this user may enter. Its name is drawn: in containers all launchers have the same process
-    /// id, and may have a directory in common.
+    /// Makes a directory that only this user may enter. Its name is random: in containers all launchers have the same
+    /// process id, and they may share the parent directory.
     fn private(candidates: &[PathBuf]) -> Result<Self, LauncherError> {
         candidates.iter().for_each(|candidate| remove_abandoned(candidate));
         if let Some(directory) = candidates.iter().find_map(|candidate| PrivateDirectory::make(candidate).ok()) {
@@ -61,7 +61,7 @@ impl SocketPlace {
         Err(LauncherError::NoRuntimeDirectory { tried })
     }
 
-    /// Path of the sockets without `-<rank>`.
+    /// The path of the sockets without `-<rank>`.
     pub(crate) fn shard_uds_path(&self) -> &str {
         &self.shard_uds_path
     }
@@ -75,7 +75,7 @@ impl PrivateDirectory {
             let directory = builder.tempdir_in(parent)?;
             let Ok(lock) = open_directory(directory.path()) else { continue };
             let is_taken = flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
-            // Where nothing can be locked, nothing is found abandoned either.
+            // A file system without locks is fine: abandoned directories are not removed there.
             if !is_taken && directory.path().exists() {
                 return Ok(Self { directory, _lock: lock });
             }
@@ -84,13 +84,13 @@ impl PrivateDirectory {
     }
 }
 
-/// Places where a private directory may be made; a container's root may be read-only, `/dev/shm` seldom is.
+/// Parents for a private directory. A container's root may be read-only, but `/dev/shm` seldom is.
 fn candidates() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     runtime.into_iter().chain([std::env::temp_dir(), PathBuf::from("/dev/shm")]).collect()
 }
 
-/// Removes what launchers of this user left behind that were killed.
+/// Removes directories that killed launchers of this user left.
 fn remove_abandoned(parent: &Path) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let names = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_name));
@@ -156,7 +156,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let living = PrivateDirectory::make(root.path()).unwrap();
         let PrivateDirectory { directory, _lock: lock } = PrivateDirectory::make(root.path()).unwrap();
-        // As the system does with a process that is killed.
+        // The system does this when a process is killed.
         drop(lock);
         let abandoned = directory.keep();
         drop(UnixListener::bind(abandoned.join("shard-0")).unwrap());

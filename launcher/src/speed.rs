@@ -1,13 +1,13 @@
-//! `bench`: how fast a model runs on this machine's processor, without a server.
+//! `bench`: measures how fast a model runs on this machine's CPU, without a server.
 //!
-//! Door: [`run_as_process`]. Progress goes to stderr where somebody looks, the table to stdout.
+//! Door: [`run_as_process`]. Progress goes to stderr if that is a terminal, the table to stdout.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use shard::speed::{SpeedArgs, measure};
 
-/// Measures, prints, and ends with status 1 when nothing could be measured.
+/// Measures and prints. The exit status is 1 when nothing could be measured.
 pub(crate) fn run_as_process(args: &SpeedArgs) -> ExitCode {
     if telemetry::init(false, "warn,shard=info").is_err() {
         return ExitCode::FAILURE;
@@ -24,7 +24,7 @@ pub(crate) fn run_as_process(args: &SpeedArgs) -> ExitCode {
     }
     match outcome {
         Ok(table) => {
-            // A closed stdout is no failure: its reader has seen enough.
+            // A closed stdout is not a failure: its reader has seen enough.
             let _ = std::io::stdout().lock().write_all(table.as_bytes());
             ExitCode::SUCCESS
         }

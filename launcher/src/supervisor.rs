@@ -1,12 +1,12 @@
-//! Order of start, readiness, first death ends all, exit.
+//! The order of a launch: start, readiness, serving, end. The first child that dies ends all.
 //!
 //! ```text
 //! start shards ─▶ each answers Hello ─▶ start router ─▶ serve ─▶ SIGTERM ─▶ router drains, says Leave ─▶ shards end
 //!       └──────────── a child ends ─────────┴───────────────┴─▶ the others are ended, the launch fails
 //! ```
 //!
-//! One thread, one channel; owns the child processes and nothing else. What children log goes past it (`child_logs`),
-//! so it acts on signals and ends whoever reads the log, and however.
+//! The supervisor is one thread with one channel. It owns the child processes and nothing else. Log lines of the
+//! children bypass it (`child_logs`), so a slow reader of the log does not delay signals or the end of a child.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
@@ -29,20 +29,20 @@ use crate::plan::{ChildPlan, LaunchPlan};
 use crate::process::{Exit, Process};
 use crate::readiness::{self, Watch};
 
-/// The router needs this long, beyond the generations' own time, to say Leave and to end.
+/// The time that the router needs, beyond that of the generations, to send Leave and to end.
 const ROUTER_MARGIN: Duration = Duration::from_secs(10);
-/// After Leave a shard only frees its device.
+/// The time for a shard to free its device after Leave.
 const SHARD_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
-/// After a failure the router finds the cause and tells its clients.
+/// The time for the router to find the cause of a failure and to tell its clients.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(6);
-/// Shards may say why they end.
+/// The time for shards to log why they end.
 const LAST_WORDS_DEADLINE: Duration = Duration::from_secs(1);
-/// From SIGTERM to SIGKILL.
+/// The time from SIGTERM to SIGKILL.
 const TERM_DEADLINE: Duration = Duration::from_secs(1);
-/// From SIGKILL to the end; only a process stuck in the kernel takes longer.
+/// The time from SIGKILL to the end of a process. Only a process stuck in the kernel takes longer.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Starts everything, serves until one of the `signals` or a failure, and leaves nothing behind.
+/// Starts all children, serves until one of the `signals` or a failure, and leaves no process and no socket behind.
 ///
 /// # Errors
 /// When a child ends by itself or does not get ready.
@@ -79,17 +79,17 @@ struct Supervisor<'a> {
     children: BTreeMap<ChildId, Process>,
     /// Shards that are not ready.
     watches: BTreeMap<ChildId, Watch>,
-    /// Children that were told to end; how they do it is no news.
+    /// Children that were told to end; their exit is not an error.
     ending: BTreeSet<ChildId>,
-    /// The child that ended badly by itself and is most likely the cause; of equals the first.
+    /// The most likely cause of a failure: a child that ended badly by itself. Of equally likely ones, the first.
     bad_exit: Option<(ChildId, Exit)>,
-    /// Whether the router has opened its port.
+    /// True if the router has opened its port.
     is_serving: bool,
     logs: Arc<ChildLogs>,
 }
 
 impl Supervisor<'_> {
-    /// Starts the children and watches them; returns when a signal asks to stop.
+    /// Starts the children and watches them. Returns when a signal asks to stop.
     fn serve(&mut self) -> Result<(), LauncherError> {
         for shard in &self.plan.shards {
             self.start(&shard.child, &[])?;
@@ -111,13 +111,13 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends everything in order after a signal. A router that does not serve yet ends at once, and no shard waits for
-    /// its word.
+    /// Ends everything in order after a signal. A router that does not serve yet is ended at once, and its shards get
+    /// no time for Leave.
     fn drain(&mut self) -> Result<(), LauncherError> {
         self.logs.clear_progress();
         let shards = self.shard_ids();
         if self.children.contains_key(&ChildId::Router) {
-            // How shards end whose router has stopped is no news either.
+            // Shards whose router has stopped may exit in any way.
             self.ending.extend(&shards);
             if self.is_serving {
                 self.announce_stop();
@@ -138,7 +138,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Says what happens now; to a person at a terminal whatever the filter of the log.
+    /// Announces the stop, in the log or, if the log's filter drops it, to a person at a terminal.
     fn announce_stop(&self) {
         let seconds = self.plan.shutdown_timeout.as_secs();
         let text = format!("stopping; running requests have {seconds} s to finish, Ctrl-C again ends them at once");
@@ -149,9 +149,9 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends everything after a failure; the answer says whose fault it was. A shard that dies takes the router with
-    /// it, and a shard that cannot load says so on its socket before it ends: which of the two is noticed first is
-    /// chance, so the children get a moment to end by themselves.
+    /// Ends everything after a failure and returns the error that names its cause. A shard that dies takes the router
+    /// with it, and a shard that cannot load says so on its socket before it ends. Which event arrives first is a race,
+    /// so the children get a moment to end by themselves.
     fn fail(&mut self, error: LauncherError) -> LauncherError {
         let everyone = self.everyone();
         self.wait(&[ChildId::Router], FAREWELL_DEADLINE);
@@ -170,7 +170,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A child that exists and does not run: it answers nobody, and others fail in its place.
+    /// Returns a child that exists but was stopped by a signal. It replies to nothing, and other children fail in its
+    /// place.
     fn stopped(&self) -> Option<ChildId> {
         self.children.iter().find(|(_, process)| process.is_stopped()).map(|(id, _)| *id)
     }
@@ -190,7 +191,7 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Acts on what happened; an end that nobody asked for is an error.
+    /// Acts on an event. The exit of a child that was not told to end is an error.
     fn handle(&mut self, event: Event) -> Result<(), LauncherError> {
         match event {
             Event::Exited(id, exit) => {
@@ -209,9 +210,9 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Waits until these children have ended. A second signal is passed on.
+    /// Waits until the children `ids` have ended. A second signal is passed on to them.
     fn wait(&mut self, ids: &[ChildId], timeout: Duration) {
-        // A time that no clock reaches is no deadline.
+        // `None`, for a time beyond the clock's range, means no deadline.
         let deadline = Instant::now().checked_add(timeout);
         while ids.iter().any(|id| self.children.contains_key(id)) {
             let Some(event) = self.next_event(deadline) else { return };
@@ -271,7 +272,7 @@ impl Supervisor<'_> {
         LauncherError::ChildExited { id, exit, last_words: self.logs.last_words(id) }
     }
 
-    /// A shard removes its own socket; one that was killed could not.
+    /// Removes the sockets of shards that were killed; others remove their own.
     fn remove_sockets(&self) {
         for shard in &self.plan.shards {
             let Endpoint::Unix(path) = &shard.endpoint else { continue };
@@ -283,8 +284,9 @@ impl Supervisor<'_> {
     }
 }
 
-/// Children follow each other to their end, and who ends first is chance: one that was killed is the cause, one that says what
-/// is wrong more likely than one whose peer is gone.
+/// Ranks exits by how likely they are the cause. When one child dies the others follow, and which exit is seen first is
+/// a race. A child that was killed is the cause. A status that names a problem comes before the general status of a
+/// child whose peer is gone.
 fn blame(id: ChildId, exit: Exit) -> u8 {
     match (exit, id) {
         (Exit::Signal(_), _) => 3,
@@ -294,7 +296,7 @@ fn blame(id: ChildId, exit: Exit) -> u8 {
     }
 }
 
-/// SIGINT, SIGTERM and SIGHUP become events.
+/// Turns SIGINT, SIGTERM and SIGHUP into events.
 fn watch_signals(mut signals: Signals, events: SyncSender<Event>) {
     std::thread::spawn(move || {
         for _signal in signals.forever() {

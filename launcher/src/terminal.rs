@@ -1,5 +1,5 @@
-//! What the launcher shows: the children's lines with a label, and progress. On a terminal progress is one line that
-//! is drawn over; elsewhere it is a log line now and then.
+//! The launcher's output: the children's log lines with a label, and progress. On a terminal progress is one line that
+//! is redrawn; elsewhere it is a log line at intervals.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use tracing::Level;
 use crate::event::ChildId;
 
 const BAR_CELLS: u64 = 24;
-/// Between two progress lines in a log that is no terminal.
+/// The time between two progress lines in a log that is not a terminal.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where everything is shown.
+/// The launcher's stdout and its state.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     json_output: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// For the launcher's stdout.
+    /// The launcher's stdout.
     pub(crate) fn new(json_output: bool) -> Self {
         let stdout = io::stdout();
         Self {
@@ -38,17 +38,17 @@ impl Terminal {
         }
     }
 
-    /// Whether a person is watching.
+    /// True if stdout is a terminal.
     pub(crate) fn is_interactive(&self) -> bool {
         self.is_interactive
     }
 
-    /// Whether lines can be drawn over.
+    /// True if lines can be redrawn.
     pub(crate) fn has_bars(&self) -> bool {
         self.has_bars
     }
 
-    /// Shows how far a phase is.
+    /// Shows the progress of a phase.
     pub(crate) fn progress(&mut self, id: ChildId, progress: &Progress) {
         if self.has_bars {
             self.has_progress_line = true;
@@ -59,14 +59,14 @@ impl Terminal {
         }
     }
 
-    /// Takes the progress line away before something else is written.
+    /// Erases the progress line before something else is written.
     pub(crate) fn clear_progress(&mut self) {
         if std::mem::take(&mut self.has_progress_line) {
             telemetry::print("\r\x1b[2K".to_owned());
         }
     }
 
-    /// Shows a line of a child's log under its label. What the child's filter let through is shown.
+    /// Shows a line of a child's log with its label. The child's own log filter has already been applied.
     pub(crate) fn log_line(&mut self, id: ChildId, line: &LogLine) {
         self.clear_progress();
         telemetry::print(if self.json_output {
@@ -76,14 +76,14 @@ impl Terminal {
         });
     }
 
-    /// Shows text a child wrote past its log, such as a panic of a library.
+    /// Shows text that a child wrote outside its log, such as a panic of a library.
     pub(crate) fn raw_line(&mut self, id: ChildId, line: &str) {
         if tracing::enabled!(Level::WARN) {
             self.log_line(id, &LogLine::now(Level::WARN, "stderr", line.to_owned()));
         }
     }
 
-    /// Shows text as it is to a person who is watching.
+    /// Shows text as it is, only on a terminal.
     pub(crate) fn tell(&mut self, text: String) {
         if self.is_interactive {
             self.clear_progress();
@@ -91,7 +91,7 @@ impl Terminal {
         }
     }
 
-    /// Whether this is worth a line: a phase begins, ends, or has been silent for a while.
+    /// True if progress is worth a line: a phase begins or ends, or the last line is old enough.
     fn is_due(&mut self, progress: &Progress) -> bool {
         let now = Instant::now();
         let is_due = match &self.last_progress {
@@ -117,7 +117,7 @@ fn bar(id: ChildId, progress: &Progress) -> String {
     format!("{id}: {phase} {bar} {:3} %", share(100))
 }
 
-/// The line with fields that say who wrote it, before its own.
+/// The line with fields that name its process before its own fields.
 fn labelled(id: ChildId, line: &LogLine) -> LogLine {
     let rank = match id {
         ChildId::Shard(rank) => Some(("rank".to_owned(), rank.into())),

@@ -1,4 +1,4 @@
-//! Contents on their way into the cache: `blobs/<etag>.incomplete`, which a killed download leaves for the next one.
+//! A file while it is downloaded: `blobs/<etag>.incomplete`, which a killed download leaves for the next one.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -9,10 +9,10 @@ use super::checksum::Checksum;
 use super::error::HubError;
 use super::hub::RemoteFile;
 
-/// Bytes read and written at once.
+/// The bytes of one read and one write.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
-/// A file that is being written; its bytes so far are hashed where they can be checked at the end.
+/// A file that is being written. Its bytes are hashed as they arrive if the file has a checksum.
 #[derive(Debug)]
 pub(crate) struct Incomplete<'a> {
     remote: &'a RemoteFile,
@@ -20,16 +20,16 @@ pub(crate) struct Incomplete<'a> {
     path: PathBuf,
     len_bytes: u64,
     checksum: Option<Checksum>,
-    /// Whether some of it came with an earlier download.
+    /// True if some of its bytes came from an earlier download.
     is_resumed: bool,
 }
 
 impl<'a> Incomplete<'a> {
-    /// Opens what is there. Of files without a checksum nothing is taken over, because nobody would notice if the computer
-    /// had lost power while it was written.
+    /// Opens the file, with what an earlier download left of it. A file without a checksum starts again: nothing would
+    /// show that a power failure damaged it.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when the file cannot be opened, read or truncated.
     pub(crate) fn open(path: PathBuf, remote: &'a RemoteFile) -> Result<Self, HubError> {
         let options = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let file = options.map_err(failed("open", &path))?;
@@ -44,7 +44,7 @@ impl<'a> Incomplete<'a> {
         Ok(incomplete)
     }
 
-    /// Bytes that are there.
+    /// The number of bytes so far.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
@@ -52,17 +52,17 @@ impl<'a> Incomplete<'a> {
     /// Appends bytes.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when writing fails.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), HubError> {
         self.file.write_all(bytes).map_err(failed("write", &self.path))?;
         self.count(bytes);
         Ok(())
     }
 
-    /// Throws away what is there.
+    /// Discards all bytes.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when truncating fails.
     pub(crate) fn restart(&mut self) -> Result<(), HubError> {
         self.file.set_len(0).and_then(|()| self.file.rewind()).map_err(failed("write", &self.path))?;
         self.checksum = Checksum::new(self.remote);
@@ -70,10 +70,11 @@ impl<'a> Incomplete<'a> {
         Ok(())
     }
 
-    /// Whether all bytes are there and right. Wrong bytes of an earlier download are thrown away.
+    /// Returns true if all bytes are there and match the checksum. If bytes of an earlier download may be wrong, all
+    /// are discarded.
     ///
     /// # Errors
-    /// [`HubError::Checksum`] when bytes that came just now are wrong.
+    /// [`HubError::Checksum`] when the bytes are wrong although all came now.
     pub(crate) fn is_complete(&mut self) -> Result<bool, HubError> {
         if self.len_bytes < self.remote.size_bytes {
             return Ok(false);
@@ -87,17 +88,17 @@ impl<'a> Incomplete<'a> {
         if was_resumed { Ok(false) } else { Err(HubError::Checksum { name, found, expected }) }
     }
 
-    /// Makes it durable and moves it to its place in one step.
+    /// Makes the file durable and moves it to `blob` in one step.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when writing or moving fails.
     pub(crate) fn place(self, blob: &Path) -> Result<(), HubError> {
         self.file.sync_all().map_err(failed("write", &self.path))?;
         std::fs::rename(&self.path, blob).map_err(failed("move into place", blob))?;
         sync_folder(blob.parent().unwrap_or(Path::new("/")))
     }
 
-    /// Takes over the bytes of an earlier download.
+    /// Hashes the bytes of an earlier download and keeps them.
     fn read_back(&mut self, len_bytes: u64) -> Result<(), HubError> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while self.len_bytes < len_bytes {

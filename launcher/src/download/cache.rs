@@ -1,7 +1,8 @@
-//! The folder of one model in the cache that Python's tools share: `blobs/<etag>` are contents, `snapshots/<commit>/<name>`
-//! link to them, `refs/<revision>` names a commit, `../.locks/<model>/<etag>.lock` is held while a blob is written.
+//! The folder of one model in the cache that Python's tools share: `blobs/<etag>` are contents,
+//! `snapshots/<commit>/<name>` link to them, `refs/<revision>` names a commit, and `../.locks/<model>/<etag>.lock` is
+//! held while a blob is written.
 //!
-//! Whatever is looked at is whole: blobs and refs come to their place by a rename, links by one call.
+//! Readers never see half a file: a rename puts blobs and refs in place, and one call makes each link.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -13,7 +14,7 @@ use super::error::HubError;
 use super::files;
 use super::hub::is_commit;
 
-/// A model's folder, for one revision.
+/// A model's folder in the cache, for one revision.
 #[derive(Debug)]
 pub(crate) struct ModelCache {
     root: PathBuf,
@@ -26,11 +27,11 @@ pub(crate) struct ModelCache {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) folder: PathBuf,
-    /// None of a folder that the user named.
+    /// `None` for a folder that the user named.
     pub(crate) commit: Option<String>,
 }
 
-/// Held while a blob is written. The system frees it, however this process ends.
+/// A lock that is held while a blob is written. The system frees it, however this process ends.
 #[derive(Debug)]
 pub(crate) struct BlobLock {
     _file: Option<File>,
@@ -44,30 +45,30 @@ impl ModelCache {
         Self { root: root.to_path_buf(), folder_name, revision: revision.to_owned(), repo }
     }
 
-    /// Path of the contents with this tag, there or not.
+    /// The path of the blob with this tag. It may not exist.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.repo.blob_path(etag)
     }
 
-    /// Path of contents that are on their way.
+    /// The path of a blob that is not complete yet.
     pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
         self.blob(&format!("{etag}.incomplete"))
     }
 
-    /// Where the blobs lie; made if it is not there.
+    /// Returns the folder of the blobs and makes it if it is missing.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when it cannot be made.
     pub(crate) fn blobs(&self) -> Result<PathBuf, HubError> {
         let folder = self.root.join(&self.folder_name).join("blobs");
         std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
         Ok(folder)
     }
 
-    /// What is complete of the revision.
+    /// Returns the revision's snapshot if it is complete.
     ///
     /// # Errors
-    /// The names of files that are missing.
+    /// The names of missing files.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Vec<String>> {
         let commit = self.commit();
         let folder = commit.as_ref().map(|commit| self.repo.pointer_path(commit));
@@ -82,16 +83,16 @@ impl ModelCache {
         }
     }
 
-    /// Where the files of a commit lie.
+    /// The folder with the files of a commit.
     pub(crate) fn folder(&self, commit: &str) -> PathBuf {
         self.repo.pointer_path(commit)
     }
 
-    /// Waits until nobody else writes what this names, a blob as a rule, on this host or, where the file system can, on another. `on_wait` is
-    /// told when that is not at once.
+    /// Waits until no other process writes the blob `etag` (or the file that this names). Processes on another host
+    /// count if the file system supports locks. `on_wait` is called if the lock is held elsewhere.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when the lock file cannot be opened or locked.
     pub(crate) fn lock(&self, etag: &str, on_wait: impl FnOnce()) -> Result<BlobLock, HubError> {
         let folder = self.root.join(".locks").join(&self.folder_name);
         std::fs::create_dir_all(&folder).map_err(failed("create", &folder))?;
@@ -108,28 +109,28 @@ impl ModelCache {
         };
         match outcome {
             Ok(()) => Ok(BlobLock { _file: Some(file) }),
-            // Some network file systems have no locks. Two writers then do the same work twice.
+            // Some network file systems have no locks. Two writers then do the same work.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(BlobLock { _file: None }),
             Err(source) => Err(failed("lock", &path)(source)),
         }
     }
 
-    /// Lets the snapshot's file `name` be the blob.
+    /// Makes the snapshot's file `name` a link to the blob.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when the link cannot be made.
     pub(crate) fn link(&self, commit: &str, name: &str, etag: &str) -> Result<(), HubError> {
         let path = self.folder(commit).join(name);
         let folder = path.parent().unwrap_or(&self.root);
         std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
-        // A name may be that of a file in a folder of the repository.
+        // A name may contain folders of the repository.
         let to_root = "../".repeat(2 + name.matches('/').count());
         let target = Path::new(&to_root).join("blobs").join(etag);
         let link = || std::os::unix::fs::symlink(&target, &path);
         let outcome = match link() {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => match std::fs::read_link(&path) {
                 Ok(found) if found == target => Ok(()),
-                // To a blob that is gone.
+                // The link points to another blob.
                 _ => std::fs::remove_file(&path).and_then(|()| link()),
             },
             outcome => outcome,
@@ -137,10 +138,10 @@ impl ModelCache {
         outcome.map_err(failed("link", &path))
     }
 
-    /// Notes which commit the revision is.
+    /// Records the commit to which the revision points.
     ///
     /// # Errors
-    /// [`HubError::Disk`].
+    /// [`HubError::Disk`] when the ref cannot be written.
     pub(crate) fn set_commit(&self, commit: &str) -> Result<(), HubError> {
         if self.commit().as_deref() == Some(commit) {
             return Ok(());
@@ -149,7 +150,7 @@ impl ModelCache {
         let folder = path.parent().unwrap_or(&self.root);
         std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
         let _lock = self.lock("refs", || {})?;
-        // Not beside its place, where everything is a ref.
+        // Not in the folder `refs`, where every file is a ref.
         let new = self.root.join(&self.folder_name).join("ref.new");
         let write = || {
             let mut file = File::create(&new)?;
@@ -160,7 +161,7 @@ impl ModelCache {
         std::fs::rename(&new, &path).map_err(failed("move into place", &path))
     }
 
-    /// The commit that the revision is or was.
+    /// The revision's commit when it was last looked up.
     fn commit(&self) -> Option<String> {
         if is_commit(&self.revision) {
             return Some(self.revision.clone());
@@ -177,15 +178,15 @@ impl ModelCache {
 /// Makes the names in a folder durable.
 ///
 /// # Errors
-/// [`HubError::Disk`].
+/// [`HubError::Disk`] when the folder cannot be synchronized.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), HubError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("write", folder))
 }
 
-/// Bytes that may still be written below a folder.
+/// The free bytes of the file system that contains a folder.
 ///
 /// # Errors
-/// [`HubError::Disk`].
+/// [`HubError::Disk`] when the system does not report them.
 pub(crate) fn free_bytes(folder: &Path) -> Result<u64, HubError> {
     let status = rustix::fs::statvfs(folder).map_err(|error| failed("look at", folder)(error.into()))?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))

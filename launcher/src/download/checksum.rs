@@ -1,4 +1,5 @@
-//! Whether bytes are those that the Hub means: its ETag is the SHA-256 of a large file, and of others what git calls them.
+//! Checks that a file is the one on the Hub. The ETag of a large file is its SHA-256, that of another file its Git
+//! object id.
 //!
 //! Door: [`Checksum`].
 
@@ -7,11 +8,11 @@ use sha2::{Digest, Sha256};
 
 use super::hub::RemoteFile;
 
-/// The checksum of the bytes so far.
+/// A checksum of the bytes so far.
 #[derive(Debug, Clone)]
 pub(crate) enum Checksum {
     Sha256(Sha256),
-    /// Git hashes a header before the bytes; a mirror that names files by their bytes alone hashes none.
+    /// Git hashes a header before the bytes. A mirror may use the SHA-1 of the bytes alone.
     Sha1 {
         git: Sha1,
         plain: Sha1,
@@ -19,7 +20,7 @@ pub(crate) enum Checksum {
 }
 
 impl Checksum {
-    /// The checksum of no bytes of this file; `None` where its ETag is none.
+    /// The checksum of this file before its first byte. `None` if its ETag is not a checksum.
     pub(crate) fn new(file: &RemoteFile) -> Option<Self> {
         let is_hexadecimal = file.etag.bytes().all(|byte| byte.is_ascii_hexdigit());
         match file.etag.len() {
@@ -42,7 +43,7 @@ impl Checksum {
         }
     }
 
-    /// What the bytes are, when that is not what `etag` says.
+    /// Returns the checksum of the bytes if it differs from `etag`.
     pub(crate) fn other_than(&self, etag: &str) -> Option<String> {
         let is_it = |found: &String| found.eq_ignore_ascii_case(etag);
         match self {
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn bytes_are_known_by_every_kind_of_etag() {
-        // Of `hello\n`: sha256sum, git hash-object, sha1sum.
+        // The checksums of `hello\n`: sha256sum, git hash-object, sha1sum.
         for etag in [
             "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03",
             "ce013625030ba8dba906f756967f9e9ca394464a",

@@ -1,4 +1,4 @@
-//! Why a model did not come from the Hub, and what to do about it.
+//! Errors of a download from the Hub. Each message says what to do.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use indicatif::DecimalBytes;
 use proto::exit_status;
 
-/// What the Hub is waited for at most when it says itself how long.
+/// The longest `Retry-After` of the Hub that is waited for.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Everything that can go wrong on the way from a model id to a folder.
+/// Every error on the way from a model id to a folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HubError {
     #[error("no folder for models: set HF_HOME, or HOME")]
@@ -98,21 +98,21 @@ pub(crate) enum HubError {
     Stopped,
 }
 
-/// How the Hub was not reached.
+/// The way in which the Hub was not reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unreached {
-    /// At once: there is no network, no such name, or nobody who listens.
+    /// Failed at once: there is no network, no such name, or no listener.
     Refused,
-    /// Nobody answered in time.
+    /// No response in time.
     Silent,
-    /// A connection broke.
+    /// The connection broke.
     Broken,
-    /// For good: a certificate that nobody trusts, or a request that cannot be made.
+    /// Permanent: a certificate that is not trusted, or a request that cannot be made.
     Final,
 }
 
 impl HubError {
-    /// Whether it may go away by itself.
+    /// True if the error may go away by itself.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { how, .. } => *how != Unreached::Final,
@@ -123,7 +123,7 @@ impl HubError {
         }
     }
 
-    /// How the Hub was not reached, if it was not.
+    /// The way in which the Hub was not reached, for errors of that kind.
     pub(crate) fn unreached(&self) -> Option<Unreached> {
         match self {
             Self::Unreachable { how, .. } => Some(*how),
@@ -131,7 +131,7 @@ impl HubError {
         }
     }
 
-    /// How long the Hub wants to be left alone.
+    /// The time that the Hub asks to wait.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::TooManyRequests { retry_after, .. } => *retry_after,
@@ -139,7 +139,7 @@ impl HubError {
         }
     }
 
-    /// One of [`exit_status`]: whether something must be changed before a next try.
+    /// One of [`exit_status`]: a configuration error if a second try needs a change.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             _ if self.is_passing() => exit_status::FAILURE,

@@ -1,4 +1,4 @@
-//! Which files of a model are needed. Pure: from their names, and from what the index of the weights lists.
+//! Selects the files of a model to download. Pure: it uses only their names and the list in the weights' index.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::error::HubError;
 
-/// What router and shard read besides the weights, and whether they can do without.
+/// The files that router and shard read besides the weights. True: the file is required.
 const SMALL_FILES: [(&str, bool); 9] = [
     ("config.json", true),
     ("tokenizer.json", true),
@@ -20,36 +20,36 @@ const SMALL_FILES: [(&str, bool); 9] = [
 ];
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
-/// Formats of other programs that hold pickles.
+/// Endings of files that contain Python pickles.
 const PICKLES: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
-/// Names that an error gives as examples.
+/// The number of names that an error gives as examples.
 const MAX_EXAMPLES: usize = 3;
 
-/// What is downloaded of a model.
+/// The files of a model to download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// What comes first: all that is there when the weights are means that the model is complete.
+    /// Downloaded first. So if the weights are there, the small files are too, and the model is complete.
     pub(crate) small: Vec<String>,
     pub(crate) weights: Weights,
 }
 
-/// Where the weights are.
+/// The place of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weights {
-    /// In one file of this name.
+    /// The weights are in one file of this name.
     Single(&'static str),
-    /// In the files that the index of this name lists; it is one of the small files.
+    /// The weights are in the files that the index of this name lists. The index is one of the small files.
     Indexed(&'static str),
 }
 
-/// Chooses among the files of a model.
+/// Selects among the files of a model.
 ///
 /// # Errors
-/// When it lacks what is needed; the message says which, and what else it has.
+/// When a required file is missing. The message names it and the formats that the model has.
 pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubError> {
     let has = |name: &str| names.iter().any(|other| other == name);
     let weights = match (has(SINGLE_FILE), has(INDEX_FILE)) {
-        // As transformers and the shard choose.
+        // The same choice as that of transformers and the shard.
         (true, _) => Weights::Single(SINGLE_FILE),
         (false, true) => Weights::Indexed(INDEX_FILE),
         (false, false) => return Err(no_weights(model, names)),
@@ -62,10 +62,10 @@ pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubErro
     Ok(Selection { small: small.map(str::to_owned).collect(), weights })
 }
 
-/// The files that an index lists, sorted.
+/// Returns the files that an index lists, sorted.
 ///
 /// # Errors
-/// [`HubError::Index`], also for a name that would leave the model's folder.
+/// [`HubError::Index`] when the index is invalid, or lists a name that could leave the model's folder.
 pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, HubError> {
     let failed = |problem: String| HubError::Index { problem };
     let index: Value = serde_json::from_slice(index).map_err(|error| failed(error.to_string()))?;
@@ -77,7 +77,8 @@ pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, HubError> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// Names of what a folder lacks to be a model; `read` gives a file of it.
+/// Returns the names of the files that a folder lacks to be a complete model. `read` reads a file of the folder, and
+/// `has` is true for a name in it.
 pub(crate) fn missing(read: impl Fn(&str) -> Option<Vec<u8>>, has: impl Fn(&str) -> bool) -> Vec<String> {
     let needed = SMALL_FILES.iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| (*name).to_owned());
     let weights = match read(INDEX_FILE) {
@@ -102,7 +103,7 @@ fn no_weights(model: &str, names: &[String]) -> HubError {
     }
 }
 
-/// Whether this names a file beside the index, and no other.
+/// True if the name is that of a safetensors file in the index's own folder.
 fn is_plain(name: &str) -> bool {
     name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', '?', '#', '%'])
 }

@@ -1,8 +1,8 @@
-//! What is asked of the Hub: which files a model has, where one of them lies, and its bytes from some place on.
+//! Requests to the Hub: the list of a model's files, the address of one of them, and its bytes from an offset on.
 //!
-//! `hf-hub` knows the addresses and the shape of the list of files. What they hold is read here, because its own download
-//! takes whatever arrives until the connection ends for the whole file, waits without a limit, and does not say why it
-//! was refused. Each call here is one try; `retry.rs` says when another makes sense.
+//! `hf-hub` provides the addresses and the type of the list of files. Responses are read here, because its own download
+//! takes a cut connection for the end of the file, has no timeout, and does not say why it was refused. Each call here
+//! is one try; `retry.rs` decides whether another follows.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -23,7 +23,7 @@ use super::error::{HubError, Unreached};
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 10;
-/// The only sentence by which the Hub tells a token that it does not know from a model that is not there.
+/// The message with which the Hub rejects a token. Only this tells an unknown token from a missing model.
 const BAD_TOKEN: &str = "Invalid credentials in Authorization header";
 
 /// One model on the Hub.
@@ -36,12 +36,12 @@ pub(crate) struct Hub<'a> {
     agent: Agent,
 }
 
-/// What the Hub says of a revision.
+/// The Hub's description of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing {
     /// 40 hexadecimal digits.
     pub(crate) commit: String,
-    /// Paths of all its files.
+    /// The paths of all its files.
     pub(crate) names: Vec<String>,
 }
 
@@ -49,20 +49,20 @@ pub(crate) struct Listing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteFile {
     pub(crate) name: String,
-    /// Name of its contents: their SHA-256, or what git calls them.
+    /// The name of its contents: their SHA-256 or their Git object id.
     pub(crate) etag: String,
     pub(crate) size_bytes: u64,
     pub(crate) url: String,
 }
 
-/// The rest of a file.
+/// The rest of a file, from an offset on.
 pub(crate) struct Part {
-    /// Where it begins: where it was asked for, or at the start of the file.
+    /// The offset of its first byte: the one that was asked for, or 0.
     pub(crate) start_bytes: u64,
     pub(crate) bytes: Box<dyn Read>,
 }
 
-/// What was asked for when the Hub refused.
+/// The request that the Hub refused.
 #[derive(Debug, Clone, Copy)]
 enum Asked<'a> {
     Listing,
@@ -70,8 +70,10 @@ enum Asked<'a> {
 }
 
 impl<'a> Hub<'a> {
+    /// Makes a client for one model.
+    ///
     /// # Errors
-    /// [`HubError::Certificates`].
+    /// [`HubError::Certificates`] when the file of certificates is invalid.
     pub(crate) fn new(model: &'a str, revision: &'a str, settings: &'a Settings) -> Result<Self, HubError> {
         let tls = settings.certificates.as_deref().map_or_else(|| Ok(TlsConfig::default()), tls_config)?;
         let api = ApiBuilder::from_cache(Cache::new(settings.cache.clone())).with_endpoint(settings.endpoint.clone());
@@ -84,7 +86,7 @@ impl<'a> Hub<'a> {
             .http_status_as_error(false)
             .user_agent(user_agent)
             .tls_config(tls)
-            // Whoever is asked over an encrypted connection cannot send elsewhere over an open one.
+            // A server that is reached over an encrypted connection cannot redirect to one that is not encrypted.
             .https_only(settings.endpoint.starts_with("https:"))
             .timeout_resolve(Some(settings.timeout))
             .timeout_connect(Some(settings.timeout))
@@ -96,7 +98,7 @@ impl<'a> Hub<'a> {
     /// Asks for the revision's commit and files.
     ///
     /// # Errors
-    /// Every way in which the Hub can refuse.
+    /// Every way in which the Hub can refuse the request.
     pub(crate) fn listing(&self) -> Result<Listing, HubError> {
         let mut url = self.repo(self.revision).info_request().uri_ref().map(Uri::to_string).unwrap_or_default();
         let mut response = self.ask(self.agent.get(&url), &url)?;
@@ -118,11 +120,11 @@ impl<'a> Hub<'a> {
         Ok(Listing { commit: info.sha, names })
     }
 
-    /// Finds a file: follows redirects within one host, which are those of moved models, but not the one to where the
-    /// bytes lie, because only the Hub knows what they are.
+    /// Looks a file up. It follows redirects within one host, which are those of moved models, but not the one to the
+    /// server that stores the bytes, because only the Hub knows their ETag.
     ///
     /// # Errors
-    /// Every way in which the Hub can refuse, or say too little.
+    /// When the Hub refuses the request, or its response lacks the ETag or the size.
     pub(crate) fn file(&self, commit: &str, name: &str) -> Result<RemoteFile, HubError> {
         let mut url = self.repo(commit).url(name);
         let (mut linked_etag, mut linked_size) = (None, None);
@@ -153,10 +155,10 @@ impl<'a> Hub<'a> {
         Err(HubError::Answer { url, problem: format!("more than {MAX_REDIRECTS} redirects") })
     }
 
-    /// Opens a file at a place. A server that cannot go there begins at the start.
+    /// Opens a file at an offset. A server that does not support ranges starts at 0.
     ///
     /// # Errors
-    /// Every way in which the Hub can refuse, or answer something else.
+    /// When the Hub refuses the request, or sends other bytes.
     pub(crate) fn open(&self, file: &RemoteFile, start_bytes: u64) -> Result<Part, HubError> {
         let mut request = self.request(self.agent.get(&file.url), &file.url);
         if start_bytes > 0 {
@@ -183,15 +185,15 @@ impl<'a> Hub<'a> {
         self.api.repo(Repo::with_revision(self.model.to_owned(), RepoType::Model, revision.to_owned()))
     }
 
-    /// Asks without following a redirect, because ureq would send the token to another port of the host.
+    /// Sends a request without following a redirect: ureq would send the token to another port of the host.
     fn ask(&self, request: RequestBuilder<WithoutBody>, url: &str) -> Result<Response<Body>, HubError> {
         let request = request.config().max_redirects(0).build();
         self.request(request, url).call().map_err(|error| self.unreachable(&error))
     }
 
-    /// Adds what every request has. The token goes to the Hub alone, and to nobody that it redirects to.
+    /// Adds the headers of every request. The token goes only to the Hub, never to a server to which it redirects.
     fn request(&self, request: RequestBuilder<WithoutBody>, url: &str) -> RequestBuilder<WithoutBody> {
-        // What is compressed on the way has another size.
+        // A compressed response has another size.
         let request = request.header(ACCEPT_ENCODING, "identity");
         match &self.settings.token {
             Some(token) if has_same_host(url, &self.settings.endpoint) => {
@@ -207,7 +209,7 @@ impl<'a> Hub<'a> {
             return HubError::Open { endpoint: self.settings.endpoint.clone(), url: url.clone() };
         }
         let how = match error {
-            // So do certificates fail.
+            // Errors of certificates have this kind.
             Io(error) if error.kind() == ErrorKind::InvalidData => Unreached::Final,
             Io(error) if is_refusal(error.kind()) => Unreached::Refused,
             ConnectionFailed | HostNotFound => Unreached::Refused,
@@ -246,12 +248,12 @@ fn is_refusal(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable)
 }
 
-/// Whether this is the name of a commit, and not that of a branch or a tag.
+/// True if this is the name of a commit, not of a branch or a tag.
 pub(crate) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Trusts those whom the certificates in this file trust, and nobody else.
+/// Trusts the certificates in this file and no others.
 fn tls_config(path: &Path) -> Result<TlsConfig, HubError> {
     let failed = |problem: String| HubError::Certificates { path: path.to_path_buf(), problem };
     let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
@@ -271,18 +273,18 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
 }
 
-/// The bare tag, where it can be the name of a file.
+/// The tag without quotes, if it can be the name of a file.
 fn etag(header: &str) -> Option<String> {
     let etag = header.strip_prefix("W/").unwrap_or(header).trim_matches('"');
     let is_name = !etag.is_empty() && etag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     is_name.then(|| etag.to_owned())
 }
 
-/// Start and whole size of `bytes 5-9/10`.
+/// The start and the whole size in a header such as `bytes 5-9/10`.
 fn content_range(header: &str) -> (u64, Option<String>) {
     let range = header.strip_prefix("bytes ").and_then(|range| range.split_once('/'));
     let start = |(range, _): (&str, &str)| range.split('-').next().and_then(|start| start.parse().ok());
-    // What cannot be read is no place that was asked for.
+    // `u64::MAX` for a header that cannot be read: no caller asks for that offset.
     (range.and_then(start).unwrap_or(u64::MAX), range.map(|(_, size)| size.to_owned()))
 }
 
@@ -291,13 +293,13 @@ fn has_same_host(a: &str, b: &str) -> bool {
     host(a).is_some() && host(a) == host(b)
 }
 
-/// Where a response sends to.
+/// The address to which a response redirects.
 fn redirect(response: &Response<Body>, url: &str) -> Option<String> {
     let location = text(response.headers(), LOCATION.as_str()).filter(|_| response.status().is_redirection())?;
     Some(absolute(url, &location))
 }
 
-/// A `Location`, as seen from where it was read.
+/// The absolute address of a `Location` header that was read from `url`.
 fn absolute(url: &str, location: &str) -> String {
     let is_path = location.starts_with('/') && !location.starts_with("//");
     let parsed = url.parse::<Uri>().ok().filter(|_| is_path);
@@ -341,7 +343,7 @@ mod tests {
             let environment = Environment([("HOME", "/nowhere".into()), ("HF_ENDPOINT", endpoint.into())].into());
             Settings::new(&HubArgs::default(), &environment).unwrap()
         };
-        // Nobody listens there.
+        // Nothing listens there.
         let url = "http://127.0.0.1:1/x".to_owned();
         let file = RemoteFile { name: "x".into(), etag: "e".into(), size_bytes: 1, url };
         let error = |settings: &Settings| {

@@ -1,9 +1,10 @@
-//! Models from the Hugging Face Hub: before any process starts, `organisation/name` becomes a folder of the cache that
-//! Python's tools share. `demo` and local directories never get here.
+//! Models from the Hugging Face Hub. Before any process starts, `organisation/name` becomes a folder in the cache that
+//! Python's tools share. `demo` and local directories do not come here.
 //!
-//! Doors: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment, `hub` asks,
-//! `files` chooses, `cache` and `blob` keep, `checksum` compares, `snapshot` does all of it on a thread of its own, and `progress` shows it.
-//! The thread is not joined when a signal ends the wait: whatever a download leaves, the next one goes on from.
+//! Doors: [`resolve`] for a launch, [`run_as_process`] for `download-weights`. `settings` reads the environment, `hub`
+//! sends requests, `files` selects, `cache` and `blob` store, `checksum` compares, `snapshot` does all of it on a
+//! thread of its own, and `progress` shows it. That thread is not joined after a signal: the next download continues
+//! from what this one leaves.
 
 mod blob;
 mod cache;
@@ -39,12 +40,12 @@ use crate::terminal::Terminal;
 use crate::variables::Environment;
 
 const DEFAULT_REVISION: &str = "main";
-/// How long a signal may go unnoticed.
+/// The longest time for which a signal goes unnoticed.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
-/// Events held before the threads that read files wait for the display.
+/// The events held before the threads that download must wait for the display.
 const MAX_QUEUED_EVENTS: usize = 64;
 
-/// A model on the Hub, and how it gets here.
+/// A model on the Hub, and the flags for its download.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) model_id: &'a str,
@@ -53,10 +54,10 @@ pub(crate) struct Wanted<'a> {
     pub(crate) json_output: bool,
 }
 
-/// Brings the model and says where it is; `None` when a signal came first.
+/// Downloads the model if needed and returns its folder; `None` if a signal came first.
 ///
 /// # Errors
-/// Why it cannot be had; the message says what to do.
+/// When the model cannot be had. The message says what to do.
 pub(crate) fn resolve(
     wanted: &Wanted<'_>,
     environment: &Environment,
@@ -77,7 +78,7 @@ pub(crate) fn resolve(
     let stopped = Arc::clone(&stop);
     let download = move || {
         let outcome = Download::new(&model, &revision, &settings, events_tx.clone(), &stopped).run();
-        // Nobody listens after a signal.
+        // After a signal there is no receiver.
         let _ = events_tx.send(Event::Ended(outcome));
     };
     std::thread::Builder::new().name("download".into()).spawn(download).map_err(HubError::Thread)?;
@@ -89,7 +90,7 @@ pub(crate) fn resolve(
     outcome
 }
 
-/// Downloads a model, says where it is, and ends. Exit status: see `docs/exit-codes.md`.
+/// Downloads a model, logs its folder, and ends. Exit status: see `docs/exit-codes.md`.
 pub(crate) fn run_as_process(args: &DownloadArgs) -> ExitCode {
     if let Err(error) = telemetry::init(args.log.json_output, &args.log.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
@@ -118,7 +119,7 @@ fn download(args: &DownloadArgs) -> Result<(), HubError> {
     resolve(&wanted, &Environment::of_process(), &mut signals)?.map(drop).ok_or(HubError::Stopped)
 }
 
-/// Catches what asks a process to end.
+/// Catches SIGINT, SIGTERM and SIGHUP.
 pub(crate) fn watch_signals() -> std::io::Result<Signals> {
     Signals::new([SIGINT, SIGTERM, SIGHUP])
 }
@@ -137,7 +138,7 @@ fn watch(events: &Receiver<Event>, signals: &mut Signals, display: &mut Display)
     }
 }
 
-/// Whether this can be part of an address and the name of a ref.
+/// True if this can be part of an address and the name of a ref.
 fn is_revision(revision: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && !part.starts_with('.');
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/@=".contains(&byte);

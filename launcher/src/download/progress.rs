@@ -1,4 +1,5 @@
-//! What a download shows: on a terminal a bar per file, elsewhere a line when a file begins, ends, and now and then.
+//! The progress of a download: on a terminal a bar per file, elsewhere a line at the start and end of a file and at
+//! intervals.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,37 +9,37 @@ use indicatif::{DecimalBytes, HumanDuration, MultiProgress, ProgressBar, Progres
 use super::cache::Snapshot;
 use super::error::HubError;
 
-/// Between two lines about one file.
+/// The time between two lines about one file.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 const BAR: &str =
     "{msg} {bar:24} {decimal_bytes:>9} of {decimal_total_bytes:9} {decimal_bytes_per_sec:>11}, {eta} left";
 
-/// Something happened to a download.
+/// An event of a download.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A file begins, with what an earlier download left.
+    /// A file begins; `done_bytes` are those of an earlier download.
     Started { name: String, size_bytes: u64, done_bytes: u64 },
-    /// So much of a file is there.
+    /// The first `done_bytes` of a file are there.
     Received { name: String, done_bytes: u64 },
     /// A file is in its place.
     Finished { name: String },
-    /// Somebody else downloads a file.
+    /// Another process downloads a file.
     Waiting { name: String },
     /// Something failed and will be tried again.
     Retrying { error: String, delay: Duration },
-    /// The Hub cannot be asked; the model is taken as it is in the cache.
+    /// The Hub cannot be reached; the model is taken as it is in the cache.
     Fallback { error: String },
     /// The download is over.
     Ended(Result<Snapshot, HubError>),
 }
 
-/// Where it is shown.
+/// The display of all files.
 #[derive(Debug)]
 pub(crate) struct Display {
     files: BTreeMap<String, FileProgress>,
-    /// Of a terminal.
+    /// The bars, on a terminal.
     bars: Option<MultiProgress>,
-    /// What was told last, and is not told again.
+    /// The last error that was shown. It is not shown again.
     last_error: String,
 }
 
@@ -47,14 +48,14 @@ struct FileProgress {
     bar: Option<ProgressBar>,
     size_bytes: u64,
     done_bytes: u64,
-    /// Of an earlier download.
+    /// The bytes of an earlier download.
     first_bytes: u64,
     start: Instant,
     last_line: Instant,
 }
 
 impl Display {
-    /// For the process's stdout; bars only where they are asked for.
+    /// A display on stdout, with bars if `has_bars`.
     pub(crate) fn new(has_bars: bool) -> Self {
         let bars = has_bars.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stdout()));
         Self { files: BTreeMap::new(), bars, last_error: String::new() }
@@ -73,7 +74,7 @@ impl Display {
             }
             Event::Retrying { .. } => {}
             Event::Fallback { error } => self.line(|| tracing::warn!("{error}; the model is taken from the cache")),
-            // Told by who waits for it.
+            // The caller logs the outcome.
             Event::Ended(_) => {}
         }
     }
@@ -81,12 +82,12 @@ impl Display {
     fn start(&mut self, name: String, size_bytes: u64, done_bytes: u64) {
         let bar = self.bars.as_ref().map(|bars| {
             let style = ProgressStyle::with_template(BAR).expect("the template is one").progress_chars("█░░");
-            // Until it is one of the others it must not be drawn.
+            // It must not be drawn before it belongs to the group of bars.
             let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden())
                 .with_style(style)
                 .with_position(done_bytes);
             bar.set_message(name.clone());
-            // A rate is that of what comes now.
+            // So that the rate counts only new bytes.
             bar.reset_eta();
             bars.add(bar)
         });
@@ -120,7 +121,7 @@ impl Display {
     fn finish(&mut self, name: &str) {
         let Some(file) = self.files.remove(name) else { return };
         if let Some(bar) = file.bar {
-            // Models have more files than terminals have lines.
+            // A model may have more files than a terminal has lines.
             bar.finish_and_clear();
         }
         let (size, seconds) = (DecimalBytes(file.size_bytes), file.start.elapsed().as_secs_f64());
@@ -132,7 +133,7 @@ impl Display {
         match &self.bars {
             Some(bars) => bars.suspend(|| {
                 write();
-                // Before the bars are drawn again.
+                // The line must be out before the bars are drawn again.
                 telemetry::flush();
             }),
             None => write(),
@@ -141,7 +142,7 @@ impl Display {
 }
 
 impl FileProgress {
-    /// Share, rate and time left.
+    /// The share, the rate and the time left.
     fn text(&self, elapsed: Duration) -> String {
         let percent = (self.done_bytes * 100).checked_div(self.size_bytes).unwrap_or(100);
         let rate = (self.done_bytes - self.first_bytes) as f64 / elapsed.as_secs_f64().max(1e-3);

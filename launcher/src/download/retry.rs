@@ -1,24 +1,24 @@
-//! Trying again, and stopping: how long to wait after a failure, and how a wait ends early.
+//! Retries and stops: how long to wait after a failure, and how a wait ends early.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::error::{HubError, Unreached};
 
-/// Failures in a row that bring nothing, until one is final.
+/// The number of failures in a row, without any progress, after which one is final.
 const MAX_FAILURES: u32 = 6;
-/// The same where nobody is reached, which seldom passes in seconds.
+/// The same if the Hub cannot be reached, which seldom passes in seconds.
 const MAX_UNREACHED: u32 = 3;
-/// Doubled by each failure: about a quarter of a minute in all.
+/// Each failure doubles the delay; all delays together are about 15 seconds.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 
-/// What has failed in a row.
+/// Counts failures in a row.
 #[derive(Debug, Default)]
 pub(crate) struct Retry {
     num_failures: u32,
 }
 
-/// Whether a download was told to stop, by a signal or by a part that failed.
+/// The signal for a download to stop, set after a signal or by a file that failed.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_set: Mutex<bool>,
@@ -26,8 +26,8 @@ pub(crate) struct Stop {
 }
 
 impl Retry {
-    /// How long to wait before the next try, or `None` when the failure is final. One that `brought` something is the
-    /// first of a new row.
+    /// Returns how long to wait before the next try, or `None` if the failure is final. If the try `brought` bytes, the
+    /// count starts again.
     pub(crate) fn delay_after(&mut self, error: &HubError, brought: bool) -> Option<Duration> {
         self.num_failures = if brought { 1 } else { self.num_failures + 1 };
         let max_failures = match error.unreached() {
@@ -38,7 +38,7 @@ impl Retry {
             return None;
         }
         let delay = FIRST_DELAY * 2_u32.pow(self.num_failures - 1);
-        // Hosts that were cut off together do not come back together.
+        // Hosts that were cut off together should not retry together.
         let delay = delay.mul_f64(0.75 + 0.5 * fastrand::f64());
         Some(error.retry_after().map_or(delay, |wait| wait.max(delay)))
     }
@@ -50,13 +50,15 @@ impl Stop {
         self.changed.notify_all();
     }
 
+    /// Checks the signal.
+    ///
     /// # Errors
     /// [`HubError::Stopped`] when it is set.
     pub(crate) fn check(&self) -> Result<(), HubError> {
         if *self.lock() { Err(HubError::Stopped) } else { Ok(()) }
     }
 
-    /// Waits for `delay`, or less when it is set meanwhile.
+    /// Waits for `delay`, or less if the signal is set meanwhile.
     ///
     /// # Errors
     /// [`HubError::Stopped`] when it is set.

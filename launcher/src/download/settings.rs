@@ -1,5 +1,5 @@
-//! Where models come from and are kept, and who asks for them: what Python's `huggingface_hub` reads, from the same
-//! variables in the same order. A value; nothing here touches the network.
+//! The Hub's address, the cache's folder and the token, from the variables that Python's `huggingface_hub` reads, in
+//! the same order. A value; nothing here uses the network.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use super::error::HubError;
 use crate::args::HubArgs;
 use crate::variables::Environment;
 
-/// Variables that are read here.
+/// All variables that are read here.
 pub(crate) const INPUTS: [&str; 18] = [
     "HF_ENDPOINT",
     "HF_HOME",
@@ -32,41 +32,41 @@ pub(crate) const INPUTS: [&str; 18] = [
     "SSL_CERT_FILE",
 ];
 
-/// Of these the first that is set holds the token.
+/// The first of these that is set contains the token.
 const TOKEN_VARIABLES: [&str; 3] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"];
-/// Of these the first that is set names a file of certificates.
+/// The first of these that is set names a file of certificates.
 const CERTIFICATE_VARIABLES: [&str; 3] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-/// As in Python.
+/// The default of `huggingface_hub`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Clocks end somewhere; nobody waits longer for a silent server.
+/// A limit for values that the clock cannot represent.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How the Hub is reached, and where its files go.
+/// The address of the Hub, and the folder for its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Without a slash at its end.
+    /// The address, without a slash at its end.
     pub(crate) endpoint: String,
-    /// The folder with a `models--organisation--name` for each model.
+    /// The folder that contains `models--organisation--name` for each model.
     pub(crate) cache: PathBuf,
     pub(crate) token: Option<Token>,
-    /// Whom to trust, in place of Mozilla's list inside the executable.
+    /// A file of certificates to trust instead of Mozilla's list, which is in the executable.
     pub(crate) certificates: Option<PathBuf>,
-    /// Whether not a single call may be made.
+    /// True if no request may be made.
     pub(crate) is_offline: bool,
-    /// How long the Hub may be silent.
+    /// The longest time for which the Hub may be silent.
     pub(crate) timeout: Duration,
-    /// Who runs this, for the Hub's statistics.
+    /// The name of the program that runs this, for the Hub's statistics.
     pub(crate) origin: Option<String>,
-    /// Whether bars are wanted where there is a terminal.
+    /// True if bars are wanted on a terminal.
     pub(crate) has_bars: bool,
 }
 
-/// What the Hub knows somebody by. Its value is never printed.
+/// The user's access token for the Hub. Its value is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) value: String,
-    /// The variable or the file that it is from.
+    /// The variable or the file that contains it.
     pub(crate) source: String,
 }
 
@@ -88,7 +88,7 @@ impl Settings {
             if environment.get("HF_HUB_OFFLINE").is_some() { "HF_HUB_OFFLINE" } else { "TRANSFORMERS_OFFLINE" };
         Ok(Self {
             endpoint: environment.get("HF_ENDPOINT").unwrap_or(DEFAULT_ENDPOINT).trim_end_matches('/').to_owned(),
-            // Links in the cache are relative to its folders, which must not depend on where this runs.
+            // Links in the cache are relative to its folders, so they must not depend on the working directory.
             cache: std::path::absolute(&cache).unwrap_or(cache),
             token: Token::find(environment, token_path.as_deref())?,
             certificates: CERTIFICATE_VARIABLES.iter().find_map(|name| path(name)),
@@ -140,7 +140,7 @@ fn timeout(environment: &Environment) -> Result<Duration, HubError> {
         .ok_or_else(|| HubError::Timeout { text: text.to_owned() })
 }
 
-/// The words that Python's tools take for yes.
+/// True for the words that Python's tools take for yes.
 fn is_true(text: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&text.to_lowercase().as_str())
 }

@@ -1,7 +1,7 @@
-//! One download: from a model's name to a folder in which all its files are.
+//! One download: from a model's name to a folder with all its files.
 //!
-//! Small files come first, then the weights, then the revision's ref: what is interrupted never looks complete. Several
-//! files are read at once, each by a thread; the first that fails stops the others.
+//! Small files come first, then the weights, then the revision's ref, so an interrupted download never looks complete.
+//! Several threads download a file each. The first that fails stops the others.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -17,10 +17,10 @@ use super::progress::Event;
 use super::retry::{Retry, Stop};
 use super::settings::Settings;
 
-/// Files that are read at once.
+/// The number of files that are downloaded at once.
 const MAX_CONNECTIONS: usize = 4;
 
-/// A model to download, and whom to tell.
+/// A model to download, and the channel for its events.
 #[derive(Debug)]
 pub(crate) struct Download<'a> {
     model: &'a str,
@@ -43,11 +43,11 @@ impl<'a> Download<'a> {
         Self { model, revision, settings, cache, events, stop }
     }
 
-    /// Makes the model complete in the cache. Where it is, and the Hub must not or cannot be asked, the network is not
-    /// needed.
+    /// Completes the model in the cache. If it is complete already, and the Hub must not or cannot be reached, the
+    /// cached one is returned.
     ///
     /// # Errors
-    /// The first thing that fails for good. What was received is kept.
+    /// The first final failure. The bytes that were received are kept.
     pub(crate) fn run(&self) -> Result<Snapshot, HubError> {
         let cached = match (self.cache.snapshot(), self.settings.is_offline) {
             (Ok(snapshot), true) => return Ok(snapshot),
@@ -90,7 +90,7 @@ impl<'a> Download<'a> {
         Ok(Snapshot { folder, commit: Some(listing.commit.clone()) })
     }
 
-    /// Brings the files of these names that the snapshot has not yet.
+    /// Downloads the files of these names that the snapshot lacks.
     fn fetch_all(&self, hub: &Hub<'_>, commit: &str, names: &[String]) -> Result<(), HubError> {
         let folder = self.cache.folder(commit);
         let absent: Vec<&String> = names.iter().filter(|name| !folder.join(name).is_file()).collect();
@@ -114,12 +114,12 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Brings one file, unless its contents are there, by whomever.
+    /// Downloads one file, unless its blob exists. Another process may have made the blob.
     fn fetch(&self, hub: &Hub<'_>, commit: &str, file: &RemoteFile) -> Result<(), HubError> {
         let name = file.name.as_str();
         let blob = self.cache.blob(&file.etag);
         if !blob.is_file() {
-            // Who stopped listening does not wait.
+            // If the receiver is gone, the next event stops the download.
             let _lock = self.cache.lock(&file.etag, || drop(self.tell(Event::Waiting { name: name.to_owned() })))?;
             if !blob.is_file() {
                 let mut incomplete = Incomplete::open(self.cache.incomplete(&file.etag), file)?;
@@ -139,7 +139,7 @@ impl<'a> Download<'a> {
         self.cache.link(commit, name, &file.etag)
     }
 
-    /// Reads the rest of a file, in one try.
+    /// Downloads the rest of a file, in one try.
     fn receive(&self, hub: &Hub<'_>, file: &RemoteFile, incomplete: &mut Incomplete<'_>) -> Result<(), HubError> {
         let name = &file.name;
         let mut part = hub.open(file, incomplete.len_bytes())?;
@@ -165,7 +165,7 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Does the work on all items, some at a time.
+    /// Does the work on all items, at most [`MAX_CONNECTIONS`] at a time.
     fn in_parallel<T: Sync, R: Send>(
         &self,
         items: &[T],
@@ -185,7 +185,7 @@ impl<'a> Download<'a> {
             for worker in workers {
                 match (worker.join().expect("a panic is a defect"), &first_error) {
                     (Ok(some), _) => results.extend(some),
-                    // Those that were stopped say nothing about why.
+                    // `Stopped` is a consequence of another worker's error.
                     (Err(error), None | Some(HubError::Stopped)) => first_error = Some(error),
                     (Err(_), Some(_)) => {}
                 }
@@ -204,18 +204,20 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Waits after a failure, or gives it back when it is final.
+    /// Waits after a failure, or returns the error if it is final.
     fn pause(&self, retry: &mut Retry, error: HubError, brought: bool) -> Result<(), HubError> {
         let Some(delay) = retry.delay_after(&error, brought) else { return Err(error) };
-        // That ends within seconds, and is then told.
+        // Refused connections become final within seconds, and the final error is shown.
         if error.unreached() != Some(Unreached::Refused) {
             self.tell(Event::Retrying { error: error.to_string(), delay })?;
         }
         self.stop.wait(delay)
     }
 
+    /// Sends an event.
+    ///
     /// # Errors
-    /// [`HubError::Stopped`] when nobody listens any more.
+    /// [`HubError::Stopped`] when the receiver is gone.
     fn tell(&self, event: Event) -> Result<(), HubError> {
         self.events.send(event).map_err(|_| HubError::Stopped)
     }

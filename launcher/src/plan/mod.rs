@@ -1,5 +1,5 @@
-//! Arguments to processes: which children run, with which argv, variables and sockets. A pure value: no file, no socket,
-//! no process is touched here, so every plan can be tested by looking at it.
+//! From arguments to processes: the children to run, with their arguments, variables and sockets. A plan is a pure
+//! value: no file, socket or process is touched here, so tests can check every plan by looking at it.
 //!
 //! Doors: [`LaunchPlan::new`], and [`text`], which prints a plan.
 
@@ -22,26 +22,26 @@ use crate::event::ChildId;
 use crate::tpu::{Request, Slice};
 use crate::variables::{Environment, Setting, Variable, variables};
 
-/// What of this machine a plan depends on.
+/// The facts about this machine that a plan depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// TPU chips by their local index; empty unless a TPU computes.
+    /// TPU chips by their local index; empty unless the device is a TPU.
     pub(crate) chips: Vec<Chip>,
     pub(crate) environment: Environment,
     /// Free ports, one per shard.
     pub(crate) ports: Vec<u16>,
 }
 
-/// What processes of this launch share on this host.
+/// The facts that all processes of this launch on this host share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place<'a> {
-    /// The device that computes, whatever `--device` says.
+    /// The device to compute on, already chosen when `--device` is `auto`.
     pub(crate) device: Device,
-    /// Address of the shards, to which each adds its rank: the path of sockets without `-<rank>`, or the first port.
+    /// The address of the shards, to which each adds its rank: a socket path without `-<rank>`, or the first port.
     pub(crate) shard_uds_path: &'a str,
-    /// File through which shards on the processor exchange activations.
+    /// The file through which shards on the CPU exchange activations.
     pub(crate) collective_path: Option<PathBuf>,
-    /// Where a model from the Hub lies; others lie where their id says.
+    /// The folder of a model from the Hub. Other models are found at the path that their id is.
     pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
@@ -50,33 +50,33 @@ pub(crate) struct Place<'a> {
 pub(crate) struct ChildPlan {
     pub(crate) id: ChildId,
     pub(crate) argv: Vec<OsString>,
-    /// What it finds in its environment; it inherits the user's own values.
+    /// The variables that the plan needs. The child inherits those that the user set; the launcher sets the others.
     pub(crate) variables: Vec<Variable>,
 }
 
-/// A shard: the process and where it will listen.
+/// A shard: its process and the address where it will listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShardPlan {
     pub(crate) child: ChildPlan,
     pub(crate) endpoint: Endpoint,
 }
 
-/// Everything the supervisor does, decided beforehand.
+/// Everything the supervisor does, decided in advance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaunchPlan {
     pub(crate) shards: Vec<ShardPlan>,
     pub(crate) router: ChildPlan,
-    /// The slice that shards on a TPU make up.
+    /// The TPU slice to which the shards belong.
     pub(crate) slice: Option<Slice>,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) json_output: bool,
 }
 
 impl LaunchPlan {
-    /// Plans the processes; the address of each rank is that of [`Endpoint::of_rank`].
+    /// Plans the processes. The address of each rank is that of [`Endpoint::of_rank`].
     ///
     /// # Errors
-    /// [`LauncherError::Arguments`] with everything that is wrong.
+    /// [`LauncherError::Arguments`] with every problem.
     pub(crate) fn new(args: &LaunchArgs, place: &Place<'_>, machine: &Machine) -> Result<Self, LauncherError> {
         let num_shard = args.num_shard.unwrap_or(1);
         let mut errors = check(args, place);
@@ -104,7 +104,8 @@ impl LaunchPlan {
         })
     }
 
-    /// Why this plan can be looked at but not started: some of its shards run on hosts that the router does not reach.
+    /// Returns why this plan can be shown but not started: some of its shards run on hosts that the router cannot
+    /// reach.
     pub(crate) fn unreachable(&self) -> Option<String> {
         let slice = self.slice.as_ref().filter(|slice| slice.hosts.len() > 1)?;
         Some(format!(
@@ -163,15 +164,15 @@ fn check_endpoint(place: &Place<'_>, rank: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the shard of this rank listens.
+/// The address where the shard of this rank listens.
 fn endpoint(place: &Place<'_>, rank: u32) -> Result<Endpoint, String> {
     Endpoint::of_rank(place.shard_uds_path, rank).map_err(|error| format!("`shard_uds_path`: {error}"))
 }
 
-/// What the shard of this rank is told.
+/// The arguments of the shard of this rank.
 ///
 /// # Errors
-/// [`LauncherError::Arguments`] when there is no address for it.
+/// [`LauncherError::Arguments`] when the rank has no valid address.
 pub(crate) fn shard_args(
     args: &LaunchArgs,
     place: &Place<'_>,
@@ -201,7 +202,7 @@ fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> Re
     Ok(ShardPlan { child: child(ChildId::Shard(rank), "shard", args.to_argv()), endpoint: args.uds_path })
 }
 
-/// What the router is told.
+/// The arguments of the router.
 pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> router::RouterArgs {
     router::RouterArgs {
         model_id: args.model.model_id.clone(),
@@ -210,7 +211,7 @@ pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32)
         shard_uds_path: place.shard_uds_path.to_owned(),
         world_size,
         shutdown_timeout: args.shutdown_timeout,
-        // Known when it is started.
+        // Set when the router is started.
         ready_path: None,
         http: args.http.clone(),
         chat: args.chat.clone(),
@@ -221,7 +222,7 @@ pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32)
     }
 }
 
-/// How jemalloc works in the router, whose memory is that of requests.
+/// Settings of jemalloc in the router, whose memory is that of requests.
 const ALLOCATOR: &str = "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2";
 
 fn router(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> ChildPlan {

@@ -1,4 +1,4 @@
-//! Plans, looked at.
+//! Tests of plans as values.
 
 use clap::Parser;
 use devices::Asked;

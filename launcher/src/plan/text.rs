@@ -1,4 +1,4 @@
-//! A plan as text, for people: the machine, the processes, every variable with its reason.
+//! A plan as text for people: the machine, the processes, every variable with its reason.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,11 @@ use super::{ChildPlan, LaunchPlan, Machine};
 use crate::tpu::devices_per_chip;
 use crate::variables::Variable;
 
-/// Flags of children that are worth a line.
+/// Flags of children that the text shows.
 const FLAGS: [&str; 7] =
     ["--model-id", "--device", "--rank", "--world-size", "--devices-per-shard", "--collective-path", "--port"];
 
-/// The text. `device` says what computes and why; `remarks` end it, a line each.
+/// The text of a plan. `device` names the device and why it was chosen; `remarks` follow the plan, a line each.
 pub(crate) fn text(plan: &LaunchPlan, machine: &Machine, device: &str, remarks: &[String]) -> String {
     let mut text = format!("device   {device}\n");
     for (index, chip) in machine.chips.iter().enumerate() {
@@ -65,10 +65,10 @@ fn table(variables: &[&Variable]) -> String {
     table
 }
 
-/// The part that the child plays, and the flags that tell it from others.
+/// The child's subcommand, and the flags that distinguish it from other children.
 fn short_argv(child: &ChildPlan) -> String {
     let words = child.argv.iter().map(|word| word.to_string_lossy());
-    // Some flags carry their value in the same word.
+    // Some arguments are a flag and its value in one word.
     let split = |word: &str| match word.split_once('=').filter(|_| word.starts_with("--")) {
         Some((flag, value)) => vec![flag.to_owned(), value.to_owned()],
         None => vec![word.to_owned()],

@@ -1,7 +1,7 @@
-//! The folder of one version of one plugin: locked while something is put in, complete whenever it is looked at.
+//! The folder of one version of one plugin. It is locked while a plugin is written, and readers never see half a file.
 //!
-//! `<file name>` is the plugin, `<file name>.sha256` names the wheel it came from; it is written last, so both together
-//! say that the plugin is whole. What a killed fetch left behind is overwritten by the next one.
+//! `<file name>` is the plugin. `<file name>.sha256` names the wheel that contained it. The latter is written last, so
+//! if both exist the plugin is complete. The next fetch overwrites what a killed fetch left.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io::Write;
@@ -13,7 +13,7 @@ use devices::plugins::Plugin;
 use super::error::FetchError;
 use super::say;
 
-/// The folder, held by this fetch alone until dropped.
+/// The folder, locked by this fetch until dropped.
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
     path: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct LockedFolder {
     _lock: File,
 }
 
-/// A file being written next to the place it is meant for; removed unless it gets there.
+/// A file that is written next to its destination, and removed unless it is moved there.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: File,
@@ -32,11 +32,11 @@ pub(crate) struct NewFile {
 }
 
 impl LockedFolder {
-    /// Makes the folder `<cache>/<package>-<version>` and waits while another fetch holds it. That one's end, even by
-    /// a signal, ends the wait.
+    /// Makes the folder `<cache>/<package>-<version>` and waits while another fetch holds it. The wait ends with the
+    /// other process, even if a signal ends it.
     ///
     /// # Errors
-    /// [`FetchError::Cache`].
+    /// [`FetchError::Cache`] when the folder cannot be made or locked.
     pub(crate) fn lock(cache: &Path, plugin: &'static Plugin) -> Result<Self, FetchError> {
         let path = cache.join(plugin.versioned_name());
         std::fs::create_dir_all(&path).map_err(failed("create", &path))?;
@@ -54,12 +54,12 @@ impl LockedFolder {
         Ok(Self { path, plugin, _lock: lock })
     }
 
-    /// Path of the plugin, there or not.
+    /// The path of the plugin. It may not exist.
     pub(crate) fn plugin_path(&self) -> PathBuf {
         self.path.join(self.plugin.file_name)
     }
 
-    /// Whether the plugin of the pinned wheel is there, whole.
+    /// True if the plugin of the pinned wheel is complete.
     pub(crate) fn is_complete(&self) -> bool {
         let stamp = std::fs::read_to_string(self.stamp_path()).unwrap_or_default();
         stamp.split_whitespace().next() == Some(self.plugin.wheel.sha256) && self.plugin_path().is_file()
@@ -68,7 +68,7 @@ impl LockedFolder {
     /// An empty folder to download into, in the same file system.
     ///
     /// # Errors
-    /// [`FetchError::Cache`].
+    /// [`FetchError::Cache`] when the folder cannot be made.
     pub(crate) fn download_folder(&self) -> Result<DownloadFolder, FetchError> {
         let path = self.path.join("download");
         if path.exists() {
@@ -78,18 +78,18 @@ impl LockedFolder {
         Ok(DownloadFolder { path })
     }
 
-    /// The plugin's file, to be written and then placed.
+    /// Creates the plugin's file, to be written and then placed.
     ///
     /// # Errors
-    /// [`FetchError::Cache`].
+    /// [`FetchError::Cache`] when the file cannot be created.
     pub(crate) fn new_plugin(&self) -> Result<NewFile, FetchError> {
         NewFile::create(self.plugin_path())
     }
 
-    /// Notes which wheel the plugin came from; from now on it is complete.
+    /// Records which wheel contained the plugin. From now on the plugin is complete.
     ///
     /// # Errors
-    /// [`FetchError::Cache`].
+    /// [`FetchError::Cache`] when writing fails.
     pub(crate) fn stamp(&self) -> Result<(), FetchError> {
         let mut stamp = NewFile::create(self.stamp_path())?;
         stamp.write_all(format!("{}  {}\n", self.plugin.wheel.sha256, self.plugin.wheel.file_name).as_bytes())?;
@@ -101,7 +101,7 @@ impl LockedFolder {
     }
 }
 
-/// A folder that is removed with all it holds.
+/// A folder that is removed, with its contents, when dropped.
 #[derive(Debug)]
 pub(crate) struct DownloadFolder {
     path: PathBuf,
@@ -131,15 +131,15 @@ impl NewFile {
     /// Appends bytes.
     ///
     /// # Errors
-    /// [`FetchError::Cache`].
+    /// [`FetchError::Cache`] when writing fails.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<(), FetchError> {
         self.file.write_all(bytes).map_err(failed("write", &self.path))
     }
 
-    /// Makes it durable and moves it to its place in one step.
+    /// Makes the file durable and moves it to its destination in one step.
     ///
     /// # Errors
-    /// [`FetchError::Cache`].
+    /// [`FetchError::Cache`] when writing or moving fails.
     pub(crate) fn place(mut self) -> Result<(), FetchError> {
         self.file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("set the mode of", &self.path))?;
         self.file.sync_all().map_err(failed("write", &self.path))?;

@@ -1,10 +1,10 @@
-//! Why a plugin was not fetched, and what to do about it.
+//! Errors of a fetch. Each message says what to do.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-/// Everything that can go wrong while fetching.
+/// Every error of a fetch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error("this machine is {arch} {os}; the pinned wheels are for x86_64 linux")]
@@ -21,7 +21,7 @@ pub(crate) enum FetchError {
     Pip {
         requirement: String,
         status: ExitStatus,
-        /// The last lines, indented.
+        /// The last lines of pip's stderr, indented.
         stderr: String,
         wheel: &'static str,
     },

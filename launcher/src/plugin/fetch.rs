@@ -1,4 +1,4 @@
-//! `plugin fetch`: the pinned wheel, by pip or from a file, becomes one shared library in the cache.
+//! `plugin fetch`: takes the pinned wheel, from pip or a file, and puts its shared library into the cache.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) struct Fetch {
     pub(crate) plugin: &'static Plugin,
     /// The folder of all fetched plugins.
     pub(crate) cache: PathBuf,
-    /// A wheel that is already here.
+    /// A wheel that was downloaded elsewhere.
     pub(crate) wheel: Option<PathBuf>,
     /// The program that runs pip.
     pub(crate) python: OsString,
@@ -27,7 +27,7 @@ impl Fetch {
     /// The fetch that the arguments ask for, on this machine.
     ///
     /// # Errors
-    /// [`FetchError::Machine`], [`FetchError::NoCache`].
+    /// [`FetchError::Machine`] for another kind of machine, [`FetchError::NoCache`] without a cache folder.
     pub(crate) fn of_process(
         plugin: &'static Plugin,
         wheel: Option<&Path>,
@@ -42,10 +42,10 @@ impl Fetch {
         })
     }
 
-    /// Puts the plugin into the cache, unless it is there. A wheel that was named is checked in any case.
+    /// Puts the plugin into the cache, unless it is there. A wheel from a file is checked in any case.
     ///
     /// # Errors
-    /// The first thing that fails; the cache is then as it was.
+    /// The first failure. The cache is then as it was.
     pub(crate) fn run(&self) -> Result<(), FetchError> {
         let start = Instant::now();
         let given = self.wheel.as_deref().map(|path| self.check(path)).transpose()?;
@@ -92,7 +92,7 @@ impl Fetch {
     }
 }
 
-/// The pinned wheels hold machine code.
+/// Checks that the pinned wheels, which contain machine code, are for this kind of machine.
 pub(crate) fn check_machine(os: &str, arch: &str) -> Result<(), FetchError> {
     match (os, arch) {
         ("linux", "x86_64") => Ok(()),

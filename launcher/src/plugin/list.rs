@@ -1,4 +1,4 @@
-//! `plugin list`: every plugin, its pinned version, and where the search finds it.
+//! `plugin list`: every plugin, its pinned version, and its path on this machine.
 
 use devices::plugins::{self, Plugin, PluginError, Surroundings, find};
 
@@ -6,7 +6,7 @@ use super::megabytes;
 
 const HEADINGS: [&str; 5] = ["KIND", "PACKAGE", "VERSION", "SIZE", "FOUND"];
 
-/// The table, columns aligned. The size is that of the file, or that of the wheel when there is no file.
+/// The table, with aligned columns. The size is that of the file, or that of the wheel if no file was found.
 pub(crate) fn table(surroundings: &Surroundings) -> String {
     let headings = HEADINGS.map(str::to_owned);
     let rows: Vec<[String; 5]> =

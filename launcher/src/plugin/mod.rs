@@ -1,8 +1,8 @@
-//! `text-generation-launcher plugin`: shows which plugins are on this machine, and fetches them. No server is started.
+//! `text-generation-launcher plugin`: shows the plugins on this machine, and fetches them. It starts no server.
 //!
-//! Doors: [`PluginArgs`], [`run_as_process`]. `fetch` puts a plugin into the cache in order: `pip` downloads the pinned
-//! wheel, `wheel` checks and unpacks it, `cache` owns the folder. What there is to fetch stands in [`devices::plugins`].
-//! Results go to stdout, progress and errors to stderr.
+//! Doors: [`PluginArgs`], [`run_as_process`]. `fetch` puts a plugin into the cache: `pip` downloads the pinned wheel,
+//! `wheel` checks and unpacks it, `cache` owns the folder. [`devices::plugins`] lists the plugins. Results go to
+//! stdout, progress and errors to stderr.
 
 mod cache;
 mod error;
@@ -23,7 +23,7 @@ use devices::plugins::{Plugin, Surroundings};
 
 use crate::plugin::fetch::Fetch;
 
-/// What to do with plugins.
+/// The arguments of `plugin`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PluginArgs {
     #[command(subcommand)]
@@ -46,12 +46,12 @@ enum Action {
     },
 }
 
-/// Does what the arguments say. Exit status: 0 when done, 1 after a failure, told on stderr.
+/// Runs the command. Exit status: 0 on success, 1 after a failure, with the error on stderr.
 pub(crate) fn run_as_process(args: &PluginArgs) -> ExitCode {
     let surroundings = Surroundings::of_process();
     let outcome = match &args.action {
         Action::List => {
-            // A closed stdout is no failure: its reader has seen enough.
+            // A closed stdout is not a failure: its reader has seen enough.
             let _ = io::stdout().lock().write_all(list::table(&surroundings).as_bytes());
             Ok(())
         }
@@ -68,12 +68,12 @@ pub(crate) fn run_as_process(args: &PluginArgs) -> ExitCode {
     }
 }
 
-/// One line for the person who waits.
+/// Writes one line for the user to stderr.
 fn say(line: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Bytes in megabytes, as pip counts them.
+/// The bytes in megabytes of 10⁶, as pip counts them.
 fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

@@ -1,4 +1,4 @@
-//! Tiny wheels, a python that is a shell script, and what is in the cache afterwards.
+//! Fetches of tiny wheels, with a shell script as Python, and the contents of the cache afterwards.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use super::list;
 
 const MEMBER: &str = "package/plugin.so";
 
-/// A folder with a wheel, and the row that pins it.
+/// A folder with a wheel, and the plugin that pins it.
 struct Fixture {
     folder: TempDir,
     plugin: &'static Plugin,
@@ -29,7 +29,7 @@ impl Fixture {
         Self::with_member(MEMBER)
     }
 
-    /// A wheel that holds `member`; the row wants [`MEMBER`].
+    /// A wheel that contains `member`, while the plugin expects [`MEMBER`].
     fn with_member(member: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let contents: Vec<u8> = (0..3_000_000_u32).flat_map(|number| (number % 1000).to_le_bytes()).collect();
@@ -57,7 +57,7 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
-    /// A fetch whose python is the script `python` of this folder.
+    /// A fetch whose Python is the script `python` of this folder.
     fn fetch(&self, wheel: Option<&str>) -> Fetch {
         Fetch {
             plugin: self.plugin,
@@ -75,7 +75,7 @@ impl Fixture {
         self.path("cache/xla-cpu-pjrt-0.0.1").join(name)
     }
 
-    /// Names in the plugin's folder, sorted.
+    /// The names in the plugin's folder, sorted.
     fn cached_names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.cached("")).unwrap();
         let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -89,9 +89,9 @@ impl Fixture {
         assert_eq!(self.cached("plugin.so").metadata().unwrap().permissions().mode() & 0o777, 0o644);
     }
 
-    /// Makes `python` a script with this body. It runs in a shell where `$dest` is pip's `--dest` and `$here` this
-    /// folder. A child writes it: a file that this process has open for writing, other tests' children inherit, and
-    /// then it cannot be executed.
+    /// Makes `python` a script with this body. In it `$dest` is pip's `--dest` and `$here` this folder. A child writes
+    /// the script: children of other tests would inherit a file that this process has open for writing, and a file open
+    /// for writing cannot be executed.
     fn python(&self, body: &str) {
         let here = self.folder.path().display();
         let find_dest = r#"for word; do [ "$last" = --dest ] && dest=$word; last=$word; done"#;
@@ -191,7 +191,7 @@ fn another_wheel_is_refused_with_both_hashes() {
     let found = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     assert!(error.contains(found) && error.contains(fixture.plugin.wheel.sha256), "{error}");
     assert!(error.contains("other.whl"), "{error}");
-    // pip's own wheel is checked as well, and nothing is left of it.
+    // The wheel from pip is checked as well, and is removed.
     fixture.python(r#"printf abc > "$dest/tiny.whl""#);
     assert!(fixture.error(None).contains(found));
     assert_eq!(fixture.cached_names(), ["lock"]);

@@ -1,4 +1,4 @@
-//! Checks a wheel and takes the one shared library out of it. Nothing is unpacked before the hash is right.
+//! Checks a wheel and extracts its shared library. Nothing is unpacked before the hash has been checked.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
@@ -12,10 +12,10 @@ use zip::result::ZipError;
 use super::cache::NewFile;
 use super::error::FetchError;
 
-/// Bytes read at once.
+/// The bytes of one read.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A wheel that is the pinned one.
+/// A wheel whose hash is the pinned one.
 #[derive(Debug)]
 pub(crate) struct CheckedWheel {
     file: File,
@@ -24,11 +24,11 @@ pub(crate) struct CheckedWheel {
 }
 
 impl CheckedWheel {
-    /// Opens the wheel and compares its SHA-256 with the pinned one. The file stays open, so that what was checked is
-    /// what gets unpacked.
+    /// Opens the wheel and compares its SHA-256 with the pinned one. The file stays open, so the bytes that were
+    /// checked are the bytes that are unpacked.
     ///
     /// # Errors
-    /// [`FetchError::Wheel`], [`FetchError::Sha256`].
+    /// [`FetchError::Wheel`] when the file cannot be read, [`FetchError::Sha256`] when the hash differs.
     pub(crate) fn open(path: &Path, plugin: &'static Plugin) -> Result<Self, FetchError> {
         let failed = |source| FetchError::Wheel { path: path.to_path_buf(), source };
         let mut file = File::open(path).map_err(failed)?;
@@ -48,7 +48,7 @@ impl CheckedWheel {
     /// Writes the shared library to `destination` and returns its size in bytes.
     ///
     /// # Errors
-    /// [`FetchError::NoMember`], [`FetchError::Zip`], and [`FetchError::Cache`] when it cannot be written.
+    /// [`FetchError::NoMember`] and [`FetchError::Zip`] for a bad wheel, [`FetchError::Cache`] when writing fails.
     pub(crate) fn unpack(&self, destination: &mut NewFile) -> Result<u64, FetchError> {
         let failed = |source| match source {
             ZipError::FileNotFound => FetchError::NoMember { path: self.path.clone(), member: self.member },
@@ -72,7 +72,7 @@ impl CheckedWheel {
     }
 }
 
-/// SHA-256 of all that is read, as lower case hexadecimal digits.
+/// The SHA-256 of the file from its current offset, in lowercase hexadecimal digits.
 fn sha256(file: &mut impl Read) -> std::io::Result<String> {
     let mut hash = Sha256::new();
     let mut chunk = vec![0; CHUNK_BYTES];

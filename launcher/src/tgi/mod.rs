@@ -1,7 +1,7 @@
-//! Flags of text-generation-inference's launcher that this server takes and does not act on, so that nobody has to wonder
-//! what became of one.
+//! Flags of text-generation-inference's launcher that this server accepts but does not act on. For each of them the
+//! user is told what happens.
 //!
-//! Door: [`TgiArgs`]. `table.rs` has one row for each flag; its environment variable is treated alike.
+//! Door: [`TgiArgs`]. `table.rs` has one row for each flag. The flag's environment variable counts as the flag.
 
 mod table;
 
@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use self::table::{Row, TABLE, Verdict};
 
-/// Those of the flags that were given, but for values that ask for nothing.
+/// The flags that were given, except those with a value that asks for nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TgiArgs(Vec<Given>);
 
@@ -22,12 +22,13 @@ struct Given {
 }
 
 impl TgiArgs {
-    /// Why the server does not start: one sentence for each flag without which it would answer otherwise than asked.
+    /// The reasons not to start: one sentence for each flag without which responses would differ from what was asked
+    /// for.
     pub(crate) fn refusals(&self) -> Vec<String> {
         self.sentences(Verdict::Refused)
     }
 
-    /// One sentence for each flag without which something is lost.
+    /// The warnings: one sentence for each flag that would have had a use.
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.sentences(Verdict::Missing)
     }
@@ -43,7 +44,7 @@ impl TgiArgs {
 }
 
 impl Given {
-    /// The value is not repeated: some are secrets.
+    /// The sentence about a flag. It never contains the value, because some are secrets.
     fn sentence(&self) -> String {
         let Row { flag, verdict, reason, .. } = self.row;
         let name = match (self.is_variable, self.row.variable()) {
@@ -89,13 +90,13 @@ impl clap::FromArgMatches for TgiArgs {
 }
 
 impl Row {
-    /// The flag; every one may have a value or none, as TGI has some with and some without.
+    /// The flag. Its value is optional, because some flags of TGI have one and some do not.
     fn arg(&self) -> Arg {
         let arg = Arg::new(self.flag).long(self.flag).hide(true).hide_env_values(true);
         let arg = arg.action(ArgAction::Append).num_args(0..=1).default_missing_value("true");
         let arg = if let Some(short) = self.short { arg.short(short) } else { arg };
         match self.variable() {
-            // clap wants names that live as long as the process.
+            // clap needs names that live as long as the process.
             Some(variable) => arg.env(&*variable.leak()),
             None => arg,
         }

@@ -1,33 +1,33 @@
-//! To add a flag of TGI that is taken and not acted on: one row in [`TABLE`], with its reason.
+//! To add a flag of TGI that is accepted and not acted on: one row in [`TABLE`], with its reason.
 
 use std::fmt;
 
-/// What becomes of a flag.
+/// The effect of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing is lost without it.
     Harmless,
-    /// Something is lost, but answers are the same.
+    /// Something is lost, but responses are the same.
     Missing,
-    /// Answers, or the machine's memory, would be others than asked for: the server does not start.
+    /// Responses, or the use of memory, would differ from what was asked for, so the server does not start.
     Refused,
 }
 
-/// A flag: what becomes of it, why, and what to do instead.
+/// A flag: its effect, the reason, and what to do instead.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) flag: &'static str,
     pub(super) short: Option<char>,
     pub(super) verdict: Verdict,
     pub(super) reason: &'static str,
-    /// A value that asks for what is done anyway, beside those that mean no.
+    /// A value, besides those that mean no, that asks for the default behaviour.
     neutral: Option<f64>,
 }
 
 /// Values that mean no, in lower case.
 const NO: [&str; 5] = ["", "0", "false", "no", "off"];
 
-/// Every flag that TGI has and this server does not act on.
+/// Every flag of TGI that this server does not act on.
 pub(super) const TABLE: [Row; 19] = [
     Row::new("cuda-graphs", Verdict::Harmless, "programs are compiled for their batch sizes before the port opens"),
     Row::new("disable-custom-kernels", Verdict::Harmless, "the device chooses its kernels"),
@@ -79,12 +79,12 @@ impl Row {
         Self { flag, short: None, verdict, reason, neutral: None }
     }
 
-    /// The environment variable that says the same. ENV is none of TGI's, and means other things to others.
+    /// The environment variable of the flag. ENV is not one of TGI's variables, and other programs use it.
     pub(super) fn variable(&self) -> Option<String> {
         (self.flag != "env").then(|| self.flag.to_uppercase().replace('-', "_"))
     }
 
-    /// Whether a value asks for what is done without the flag.
+    /// True if the value asks for what happens without the flag.
     pub(super) fn asks_for_nothing(&self, value: &str) -> bool {
         let value = value.trim().to_lowercase();
         NO.contains(&value.as_str()) || (self.neutral.is_some() && value.parse().ok() == self.neutral)

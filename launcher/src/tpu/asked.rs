@@ -1,4 +1,5 @@
-//! What the environment asks for: the user's own chips, hosts, bounds and addresses, and where they contradict a plan.
+//! The user's settings for TPUs in the environment: chips, hosts, bounds and addresses, and where they contradict a
+//! plan.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +10,12 @@ use crate::tpu::{FIRST_PORT, Request};
 /// Variables that are read here and never set.
 pub(crate) const INPUTS: [&str; 1] = ["TPU_TOPOLOGY"];
 
-/// What the environment says about the slice.
+/// The settings about the slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Local indices of the chips that may be used.
+    /// The local indices of the chips that may be used.
     pub(crate) visible: Vec<u32>,
-    /// Whether the user named them.
+    /// True if the user named them.
     pub(crate) names_chips: bool,
     pub(crate) hosts: Vec<String>,
     pub(crate) worker_id: u32,
@@ -22,7 +23,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Reads the lists.
+    /// Reads the variables.
     ///
     /// # Errors
     /// All values that cannot be read.
@@ -39,7 +40,8 @@ impl Asked {
         }
     }
 
-    /// Bounds of processes and of chips per process: the user's own where they fit.
+    /// Replaces the bounds of processes, and of chips per process, by the user's own where these fit. The others are
+    /// errors, or notes for the older names.
     pub(crate) fn bounds(&self, request: &Request<'_>, shape: &mut Shape, errors: &mut Vec<String>) {
         let num_chips = shape.chips_per_process.product();
         for (bounds, [name, old_name], expected, of) in [
@@ -64,7 +66,7 @@ impl Asked {
                 },
                 (None, Some(text)) => match fitting(text) {
                     Some(yours) => *bounds = yours,
-                    // GKE sets the older names for one process with all chips, whatever a pod then starts.
+                    // GKE sets the older names for one process with all chips, whatever processes a pod then starts.
                     None => shape.notes.push(format!("{old_name} is {text:?}; this plan says {bounds} in {name}")),
                 },
                 (None, None) => {}
@@ -72,9 +74,9 @@ impl Asked {
         }
     }
 
-    /// `host:port` of every process of the slice.
+    /// The `host:port` of every process of the slice.
     ///
-    /// Several hosts cannot look for free ports together, so theirs are fixed.
+    /// Several hosts cannot agree on free ports, so their ports are fixed.
     pub(crate) fn addresses(&self, request: &Request<'_>) -> Result<Vec<String>, String> {
         let num_local = request.num_shard as usize;
         let num_processes = num_local * self.hosts.len();
@@ -103,7 +105,8 @@ impl Asked {
         Ok(request.ports.iter().take(num_local).map(|port| format!("localhost:{port}")).collect())
     }
 
-    /// Values that only one process can have, and that must be those of the plan.
+    /// Checks variables that must differ between processes: with several shards they must be unset, and with one shard
+    /// they must have the planned value.
     pub(crate) fn check_private(&self, request: &Request<'_>, addresses: &[String]) -> Vec<String> {
         let own = addresses.get(self.worker_id as usize).filter(|_| request.num_shard == 1);
         let port = own.and_then(|address| address.rsplit_once(':')).map(|(_, port)| port.to_owned());

@@ -1,16 +1,16 @@
-//! Sizes along x, y, z, and for chips with two devices along the cores: what libtpu calls bounds.
+//! Sizes along x, y and z, and for chips with two devices along the cores. libtpu calls them bounds.
 
 use std::fmt;
 
-/// Three sizes, or four where processes own single cores.
+/// Three sizes, or four if processes own single cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bounds(Vec<u32>);
 
 impl Bounds {
-    /// The shape in which this many chips of one host are wired; `None` for a count that no host has.
+    /// The shape of `num_chips` chips on one host; `None` for a count that no host has.
     ///
-    /// Sources disagree about 8: GKE's device plugin says 2,4,1, one of JAX's tests 4,2,1. A host that knows better says so
-    /// in `TPU_TOPOLOGY`.
+    /// Sources disagree about 8: GKE's device plugin says 2,4,1, one of JAX's tests 4,2,1. `TPU_TOPOLOGY` overrides
+    /// this.
     pub(crate) fn of_chips(num_chips: u32) -> Option<Self> {
         let sizes = match num_chips {
             1 => [1, 1, 1],
@@ -22,7 +22,7 @@ impl Bounds {
         Some(Self(sizes.to_vec()))
     }
 
-    /// The shape that Cloud TPU gives to a slice of this many chips on several hosts, where there is only one.
+    /// The shape that Cloud TPU gives to a slice of `num_chips` chips on several hosts, if there is only one.
     pub(crate) fn of_slice(num_chips: u32, is_flat: bool) -> Option<Self> {
         let sizes = match (is_flat, num_chips) {
             (true, 8) => [2, 4, 1],
@@ -40,7 +40,7 @@ impl Bounds {
         Some(Self(sizes.to_vec()))
     }
 
-    /// Reads `2,2,1` (separator `,`) or a topology such as `4x4` (separator `x`); two sizes get a third, 1.
+    /// Parses `2,2,1` (separator `,`) or a topology such as `4x4` (separator `x`). Two sizes get a third, 1.
     pub(crate) fn parse(text: &str, separator: char) -> Option<Self> {
         let sizes = text.split(separator).map(|size| size.trim().parse().ok().filter(|size| *size > 0));
         let mut sizes: Vec<u32> = sizes.collect::<Option<_>>()?;
@@ -50,17 +50,17 @@ impl Bounds {
         matches!(sizes.len(), 3 | 4).then_some(Self(sizes))
     }
 
-    /// How many there are in all.
+    /// The product of all sizes.
     pub(crate) fn product(&self) -> u32 {
         self.0.iter().fold(1, |product, size| product.saturating_mul(*size))
     }
 
-    /// 3, or 4 with cores.
+    /// The number of sizes: 3, or 4 with cores.
     pub(crate) fn num_dims(&self) -> usize {
         self.0.len()
     }
 
-    /// How many of `part` lie along each dimension; `None` where they do not fill it.
+    /// The number of `part`s along each dimension; `None` if they do not fill it.
     pub(crate) fn divided_by(&self, part: &Self) -> Option<Self> {
         let sizes = self.0.iter().zip(&part.0).map(|(whole, part)| whole.is_multiple_of(*part).then_some(whole / part));
         Some(Self(sizes.collect::<Option<_>>()?))
@@ -77,8 +77,8 @@ impl Bounds {
         self
     }
 
-    /// Which dimensions of a slice are rings, as libtpu reads it: on flat generations those of 16, on the others all when
-    /// each has at least 4.
+    /// The dimensions of a slice that are rings, as libtpu reads them: on flat generations those of size 16, on others
+    /// all if each is at least 4.
     pub(crate) fn wrap(&self, is_flat: bool) -> String {
         let is_large = self.0.iter().all(|size| *size >= 4);
         let wraps = self.0.iter().take(3).map(|size| if is_flat { *size == 16 } else { is_large });

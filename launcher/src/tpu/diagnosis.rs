@@ -1,7 +1,8 @@
-//! What keeps a shard from its chips, found before it starts: no rights, a chip in use, a lock that another holds.
+//! Finds what keeps a shard from its chips, before it starts: missing rights, a chip in use, a lock that another
+//! process holds.
 //!
-//! Door: [`check`]. libtpu says most of this too, minutes later, in other words, or not at all. Nothing is changed: a file
-//! that may be another user's is never removed.
+//! Door: [`check`]. libtpu reports most of this too, but minutes later, in other words, or not at all. Nothing is
+//! changed: a file that another user may own is never removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,28 +12,28 @@ use devices::tpu::Chip;
 use rustix::fs::{Access, OFlags};
 use rustix::process::{Flock, FlockOffsetType, FlockType};
 
-/// libtpu holds a POSIX lock on it while it may use chips, and leaves it behind.
+/// libtpu holds a POSIX lock on this file while it may use chips. The file remains afterwards.
 const LOCK_FILE: &str = "tmp/libtpu_lockfile";
-/// What GKE grants its TPU pods.
+/// The limit that GKE gives its TPU pods.
 const MEMLOCK_BYTES: u64 = 64 << 30;
 const MAX_COMMAND_CHARS: usize = 100;
 
-/// What is looked at.
+/// The things to check.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inspection<'a> {
-    /// `/` except in tests.
+    /// The root of the file system: `/` except in tests.
     pub(crate) root: &'a Path,
     pub(crate) chips: &'a [&'a Chip],
-    /// Whether libtpu will want its lock.
+    /// True if libtpu will take its lock.
     pub(crate) takes_lock: bool,
-    /// Bytes that a process may lock in memory; `None` for all.
+    /// The bytes that a process may lock in memory; `None` if unlimited.
     pub(crate) memlock_bytes: Option<u64>,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Diagnosis {
-    /// Each keeps a shard from starting.
+    /// Problems that keep a shard from starting.
     pub(crate) errors: Vec<String>,
     pub(crate) warnings: Vec<String>,
 }
@@ -45,7 +46,7 @@ struct Holder {
     file: PathBuf,
 }
 
-/// Looks for everything that is wrong.
+/// Finds all problems.
 pub(crate) fn check(inspection: &Inspection<'_>) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     let (holders, num_hidden) = holders(inspection.root);
@@ -77,7 +78,7 @@ pub(crate) fn check(inspection: &Inspection<'_>) -> Diagnosis {
     diagnosis
 }
 
-/// The processes that have TPU nodes or the lock file open, and how many processes this user may not look at.
+/// The processes that have TPU nodes or the lock file open, and the number of processes that this user may not inspect.
 fn holders(root: &Path) -> (Vec<Holder>, usize) {
     let mut holders = Vec::new();
     let mut num_hidden = 0;
@@ -111,19 +112,19 @@ fn command(process: &Path) -> String {
     if text.is_empty() { "no command line".to_owned() } else { text.chars().take(MAX_COMMAND_CHARS).collect() }
 }
 
-/// Whether somebody has the node open. The kernel opens a VFIO group once at a time, and opening does nothing else.
+/// True if another process has the node open. A VFIO group can be opened only once, and opening it has no other effect.
 fn is_busy(node: &Path, path: &Path) -> bool {
     let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
     let open = || OpenOptions::new().read(true).write(true).custom_flags(flags.cast_signed()).open(path);
     node.starts_with("/dev/vfio") && open().is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
 }
 
-/// What keeps libtpu from its lock. A file that nobody holds does not, as long as libtpu may open it.
+/// Returns why libtpu cannot take its lock. A file without a lock is no problem if libtpu may open it.
 fn lock(root: &Path, holders: &[Holder]) -> Option<String> {
     let place = Path::new("/").join(LOCK_FILE);
     let path = root.join(LOCK_FILE);
     let owner = fs::symlink_metadata(&path).ok()?.uid();
-    // As libtpu opens it: in a sticky folder the kernel may refuse that for another user's file whatever its mode.
+    // Opened as libtpu does: in a sticky folder the kernel may refuse another user's file whatever its mode.
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&path);
     let pid = file.as_ref().ok().and_then(lock_holder);
@@ -148,7 +149,7 @@ fn lock(root: &Path, holders: &[Holder]) -> Option<String> {
     }
 }
 
-/// The process that has a lock on the file; 0 where it lives in another container.
+/// The process that has a lock on the file; 0 if it is in another container.
 fn lock_holder(file: &File) -> Option<u32> {
     let whole = Flock { start: 0, length: 0, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
     let held = rustix::process::fcntl_getlk(file, &whole).ok()??;
@@ -219,14 +220,14 @@ mod tests {
         machine.write("dev/accel0", "");
         fs::set_permissions(machine.root().join("dev/accel0"), fs::Permissions::from_mode(0o000)).unwrap();
         let errors = check(&inspection).errors;
-        // The superuser may do everything.
+        // The superuser may open any file.
         assert!(rustix::process::geteuid().is_root() || errors[0].contains("Permission denied"), "{errors:?}");
     }
 
     #[test]
     fn a_lock_that_cannot_be_opened_names_the_file_and_its_owner() {
         let machine = Machine::new("0x006f", 1);
-        // A folder in its place: the superuser cannot write to it either.
+        // A folder in place of the file: the superuser cannot open that for writing either.
         fs::create_dir_all(machine.root().join(LOCK_FILE)).unwrap();
         let errors = check_all(&machine, true).errors;
         assert!(
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(warnings(&old, Some(8 << 20)), Vec::<String>::new());
     }
 
-    /// Holds the lock of the file that the variable names until its input ends. Does nothing as a test.
+    /// Holds the lock of the file that the variable names until stdin ends. A no-op when run as a test.
     #[test]
     fn holds_a_lock_for_another_test() {
         let Some(path) = std::env::var_os("HILO_TEST_LOCK_FILE") else { return };

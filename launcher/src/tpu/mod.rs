@@ -1,8 +1,8 @@
-//! Which process of a TPU slice gets which chips, and what libtpu has to be told so that they find each other.
+//! Assigns the chips of a TPU slice to processes, and finds the values with which libtpu connects them.
 //!
-//! Doors: [`Slice::plan`], pure; [`Member`], one process of it; [`free_ports`] and [`diagnosis`], which look at the machine.
-//! Forms: one process on one chip, on some chips or on all chips of a host; a process per chip; on tpu7x a process per
-//! core; each over one host or, one launcher per host, over several.
+//! Doors: [`Slice::plan`], which is pure; [`Member`], one process of a slice; [`free_ports`] and [`diagnosis`], which
+//! look at the machine. Forms: one process on one, some or all chips of a host; a process per chip; on tpu7x a process
+//! per core. Each is on one host or, with one launcher per host, on several.
 
 mod asked;
 mod bounds;
@@ -23,43 +23,43 @@ pub(crate) use crate::tpu::ports::{FIRST_PORT, free_ports};
 use crate::tpu::shape::Shape;
 use crate::variables::Environment;
 
-/// What a launch on a TPU is planned from.
+/// The input of a plan for TPUs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'a> {
-    /// Shard processes of this host.
+    /// The number of shard processes on this host.
     pub(crate) num_shard: u32,
-    /// Devices that each of them drives.
+    /// The number of devices of each shard.
     pub(crate) devices_per_shard: u32,
     /// The chips of this host, by their local index.
     pub(crate) chips: &'a [Chip],
     pub(crate) environment: &'a Environment,
-    /// As many free ports as there are shards. Not used where several hosts must agree on them.
+    /// Free ports, one per shard. Not used for several hosts, which must agree on ports.
     pub(crate) ports: &'a [u16],
 }
 
-/// A TPU slice as libtpu is told of it: the same for all its processes.
+/// A TPU slice as libtpu sees it. It is the same for all its processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slice {
     generation: Generation,
     pub(crate) process_bounds: Bounds,
     pub(crate) chips_per_process: Bounds,
-    /// Such as `v6e-8`.
+    /// A name such as `v6e-8`.
     pub(crate) accelerator_type: String,
-    /// All hosts of the slice in order.
+    /// All hosts of the slice, in order.
     pub(crate) hosts: Vec<String>,
     pub(crate) worker_id: u32,
-    /// `host:port` of every process; `None` where there is one process and it has the host to itself.
+    /// The `host:port` of every process; `None` for a single process that has the host to itself.
     pub(crate) addresses: Option<Vec<String>>,
-    /// Which dimensions are rings, for slices over several hosts.
+    /// The dimensions that are rings, for slices of several hosts.
     pub(crate) wrap: Option<String>,
-    /// Whether processes other than one may have chips of this host.
+    /// True if other processes may use chips of this host.
     pub(crate) shares_host: bool,
-    /// Local indices of the chips (of the cores, where a process has one) of each process of this host.
+    /// The local indices of the chips of each process of this host, or of the cores if a process has one.
     visible: Vec<Vec<u32>>,
     names_chips: bool,
-    /// Local indices of the chips that this launch opens.
+    /// The local indices of the chips that this launch opens.
     pub(crate) chips: Vec<usize>,
-    /// What a user should know about this plan.
+    /// Notes for the user about this plan.
     pub(crate) notes: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Slice {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member<'a> {
     pub(crate) slice: &'a Slice,
-    /// Which of the processes of this host.
+    /// The index of this process on its host.
     pub(crate) local: usize,
 }
 
@@ -75,8 +75,8 @@ impl Slice {
     /// Plans the processes of this host.
     ///
     /// # Errors
-    /// Everything that is wrong: counts that no form has, and values of the environment that contradict the plan in a way
-    /// that must fail.
+    /// All problems: counts that no form has, and values in the environment that contradict the plan and must not be
+    /// overridden.
     pub(crate) fn plan(request: &Request<'_>) -> Result<Self, Vec<String>> {
         let generation = generation(request.chips)?;
         let asked = Asked::read(request)?;
@@ -120,37 +120,37 @@ impl Slice {
         (0..self.visible.len()).map(|local| Member { slice: self, local })
     }
 
-    /// Whether libtpu must be told to make the two cores of a chip two devices.
+    /// True if libtpu must be told to make the two cores of a chip two devices.
     pub(crate) fn splits_chips(&self) -> bool {
         self.generation == Generation::V5p
     }
 
-    /// How the two cores of a v4 chip become one device; the others need no word.
+    /// The setting that makes the two cores of a v4 chip one device. Other generations need none.
     pub(crate) fn megacore(&self) -> Option<&'static str> {
         (self.generation == Generation::V4).then_some("megacore_dense")
     }
 }
 
 impl Member<'_> {
-    /// Its number in the slice, where there is more than one process or more than one slice on the host.
+    /// The index of this process in the slice; `None` for a single process that has the host to itself.
     pub(crate) fn task_id(&self) -> Option<usize> {
         self.slice.addresses.as_ref().map(|_| self.slice.worker_id as usize * self.slice.visible.len() + self.local)
     }
 
-    /// The port that it listens on.
+    /// The port on which this process listens.
     pub(crate) fn port(&self) -> Option<&str> {
         let address = self.slice.addresses.as_ref()?.get(self.task_id()?)?;
         address.rsplit_once(':').map(|(_, port)| port)
     }
 
-    /// The chips that it opens, where they are not simply all.
+    /// The chips that this process opens; `None` if it opens all and the user named none.
     pub(crate) fn visible(&self) -> Option<String> {
         let indices: Vec<String> = self.slice.visible[self.local].iter().map(u32::to_string).collect();
         self.slice.names_chips.then(|| indices.join(","))
     }
 }
 
-/// How many devices a client sees per chip.
+/// The number of devices that a PJRT client sees per chip.
 pub(crate) fn devices_per_chip(generation: Generation) -> u32 {
     match generation {
         Generation::V5p | Generation::Tpu7x | Generation::V2OrV3 => 2,
@@ -158,7 +158,7 @@ pub(crate) fn devices_per_chip(generation: Generation) -> u32 {
     }
 }
 
-/// The one generation of all chips.
+/// The generation of the chips. All must have the same.
 fn generation(chips: &[Chip]) -> Result<Generation, Vec<String>> {
     let Some(first) = chips.first() else { return Err(vec!["this machine has no TPU chip".to_owned()]) };
     if let Some(other) = chips.iter().find(|chip| chip.generation != first.generation) {

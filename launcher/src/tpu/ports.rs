@@ -1,19 +1,19 @@
-//! Free ports for the processes of a slice. Looked for before planning, because a plan touches nothing.
+//! Free ports for the processes of a slice. They are found before planning, because a plan touches nothing.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-/// The port that others give to the first process (torch_xla), and the one that hosts of a slice agree on.
+/// The port that other programs give to the first process (torch_xla), and the first port on hosts of a larger slice.
 pub(crate) const FIRST_PORT: u16 = 8476;
 
-/// The first `count` ports from `first` on that nobody listens on, `taken` excluded; fewer when there are no more.
+/// Returns the first `count` ports from `first` on that nothing listens on, except `taken`; fewer if there are no more.
 ///
-/// They are free now: whoever takes one before its process starts makes that process fail.
+/// The ports are not reserved. If another program takes one before the process starts, the process fails.
 pub(crate) fn free_ports(first: u16, count: usize, taken: u16) -> Vec<u16> {
     (first..=u16::MAX).filter(|port| *port != taken && is_free(*port)).take(count).collect()
 }
 
 fn is_free(port: u16) -> bool {
-    // Where there is IPv6, its socket listens on both.
+    // With IPv6 the first socket listens on both.
     let places = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
     TcpListener::bind(&places[..]).is_ok()
 }

@@ -1,4 +1,4 @@
-//! From counts to shapes: which counts of processes and devices have a form, and the bounds of each.
+//! From counts to shapes: the allowed counts of processes and devices, and the bounds of each.
 
 use devices::tpu::Generation;
 
@@ -6,15 +6,15 @@ use crate::tpu::asked::Asked;
 use crate::tpu::bounds::Bounds;
 use crate::tpu::{Request, devices_per_chip};
 
-/// No host has more devices.
+/// The largest number of devices on a host.
 const MAX_DEVICES_PER_HOST: u32 = 16;
 
-/// What one process owns.
+/// The share of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// This many chips.
+    /// All devices of this many chips.
     Chips(u32),
-    /// One of the two devices of a chip, whose other device another process owns.
+    /// One of the two devices of a chip. Another process owns the other device.
     Core,
 }
 
@@ -23,35 +23,35 @@ enum Form {
 struct Local {
     form: Form,
     num_chips: u32,
-    /// All these chips.
+    /// The shape of all chips of this host.
     host: Bounds,
-    /// The chips of one process.
+    /// The shape of the chips of one process.
     part: Bounds,
-    /// The processes of the host.
+    /// The shape of the processes of the host.
     processes: Bounds,
 }
 
-/// The form of a plan.
+/// The shape of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape {
     generation: Generation,
     form: Form,
     num_hosts: usize,
-    /// Local indices of the chips that are used.
+    /// The local indices of the chips that are used.
     pub(crate) chips: Vec<u32>,
     pub(crate) process_bounds: Bounds,
     pub(crate) chips_per_process: Bounds,
-    /// Which dimensions are rings, for slices over several hosts.
+    /// The dimensions that are rings, for slices of several hosts.
     pub(crate) wrap: Option<String>,
-    /// What a user should know.
+    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
 impl Shape {
-    /// The shape of what is asked for.
+    /// The shape for a request.
     ///
     /// # Errors
-    /// When no form has these counts (the message lists those that have) or the slice has no known shape.
+    /// When no form has these counts (the message lists the allowed ones), or the shape of the slice is unknown.
     pub(crate) fn of(request: &Request<'_>, generation: Generation, asked: &Asked) -> Result<Self, String> {
         let local = Local::of(request.num_shard, request.devices_per_shard, generation, asked)
             .ok_or_else(|| no_such_form(request, generation, asked))?;
@@ -82,14 +82,14 @@ impl Shape {
         })
     }
 
-    /// Such as `v6e-8`: the number counts chips of v5e and v6e, and two cores per chip of the others.
+    /// A name such as `v6e-8`. For v5e and v6e the number counts chips, for others cores, two per chip.
     pub(crate) fn accelerator_type(&self) -> String {
         let num_chips = self.chips.len() * self.num_hosts;
         let name = if self.generation == Generation::V5e { "v5litepod" } else { self.generation.name() };
         format!("{name}-{}", if is_flat(self.generation) { num_chips } else { 2 * num_chips })
     }
 
-    /// What each process of this host opens: indices of chips, or of one core.
+    /// The indices that each process of this host opens: of chips, or of one core.
     pub(crate) fn visible(&self) -> Vec<Vec<u32>> {
         match self.form {
             Form::Chips(count) => self.chips.chunks(count as usize).map(<[u32]>::to_vec).collect(),
@@ -99,13 +99,13 @@ impl Shape {
 }
 
 impl Local {
-    /// The processes of a host that has `num_shard` of them with `devices_per_shard` devices each, if there is such a form.
+    /// The form of `num_shard` processes with `devices_per_shard` devices each on one host, if there is one.
     fn of(num_shard: u32, devices_per_shard: u32, generation: Generation, asked: &Asked) -> Option<Self> {
         let per_chip = devices_per_chip(generation);
         let (form, num_chips) = match devices_per_shard {
-            // The one process sees both devices of its chip and uses the first.
+            // A single process sees both devices of its chip and uses the first.
             1 if num_shard == 1 => (Form::Chips(1), 1),
-            // Nobody is known to have given the cores of another chip to two processes.
+            // For other generations no system is known to give the cores of a chip to two processes.
             1 if generation == Generation::Tpu7x => (Form::Core, num_shard.is_multiple_of(2).then_some(num_shard / 2)?),
             devices => {
                 let chips = devices.is_multiple_of(per_chip).then_some(devices / per_chip)?;
@@ -128,7 +128,7 @@ impl Local {
     }
 }
 
-/// Whether slices of this generation have two dimensions.
+/// True if slices of this generation have two dimensions.
 fn is_flat(generation: Generation) -> bool {
     matches!(generation, Generation::V5e | Generation::V6e)
 }
@@ -172,7 +172,7 @@ fn no_such_form(request: &Request<'_>, generation: Generation, asked: &Asked) ->
     )
 }
 
-/// What sources disagree about, or nobody is known to have tried.
+/// Notes about choices on which sources disagree, or which no system is known to use.
 fn notes(request: &Request<'_>, generation: Generation, local: &Local, asked: &Asked) -> Vec<String> {
     let mut notes = Vec::new();
     if local.num_chips == 8 && asked.hosts.len() == 1 && asked.topology.is_none() {

@@ -1,4 +1,4 @@
-//! Machines for tests: a folder that looks like one with TPU chips.
+//! Machines for tests: a folder that looks like the root of a machine with TPU chips.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use devices::tpu::{Chip, find};
 pub(crate) struct Machine(tempfile::TempDir);
 
 impl Machine {
-    /// A machine with this many chips of a PCI device number, in iommu groups 0, 1, ….
+    /// A machine with `num_chips` chips of the PCI device number `device`, in IOMMU groups 0, 1, and so on.
     pub(crate) fn new(device: &str, num_chips: u32) -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
         for chip in 0..num_chips {

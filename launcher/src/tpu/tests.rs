@@ -1,4 +1,4 @@
-//! Plans for the TPU hosts there are, as `plan` prints them, and what is refused.
+//! Plans for all kinds of TPU hosts, as `plan` prints them, and requests that are refused.
 
 use clap::Parser;
 use devices::Device;
@@ -18,7 +18,7 @@ const V5E: &str = "0x0063";
 const V6E: &str = "0x006f";
 const TPU7X: &str = "0x0076";
 
-/// A host: its chips' PCI device number, how many there are, and its environment.
+/// A host: the PCI device number of its chips, their number, and its environment.
 struct Host {
     machine: Machine,
 }
@@ -56,7 +56,7 @@ impl Host {
         }
     }
 
-    /// The values of a variable, one per shard.
+    /// The values of a variable, one per shard that has it.
     fn values(&self, num_shard: u32, devices_per_shard: u32, name: &str) -> Vec<String> {
         let plan = self.plan(num_shard, devices_per_shard).unwrap();
         let variables = plan.shards.iter().flat_map(|shard| &shard.child.variables);

@@ -1,8 +1,9 @@
-//! What children find in their environment.
+//! The environment variables of children.
 //!
-//! Doors: [`Environment`], what the user set, read once and then passed as a value; [`without_secrets`], which takes from a
-//! child what none needs; [`variables`], what a child gets: those of `table.rs` that its slice needs, then those of its
-//! device. The user's own value stands, except where it is a list of which a child gets its part.
+//! Doors: [`Environment`], the variables that the user set, read once and then passed as a value; [`without_secrets`],
+//! a command whose child does not inherit secrets; [`variables`], the variables of a child: first those of `table.rs`
+//! that its slice needs, then those of its device. The user's own value wins, except for lists of which each child gets
+//! a part.
 
 mod table;
 
@@ -17,12 +18,12 @@ use self::table::{Row, SECRETS, TABLE};
 use crate::tpu::Member;
 use crate::{download, tpu};
 
-/// What a child is started for.
+/// The purpose of a child.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Setting<'a> {
     /// `compile` and `fit`: libtpu without a TPU.
     Ahead,
-    /// A shard that computes on this device, which is no TPU.
+    /// A shard that computes on this device, which is not a TPU.
     Shard(Device),
     /// A shard that computes on chips of a TPU slice.
     Tpu(Member<'a>),
@@ -35,11 +36,11 @@ pub(crate) struct Variable {
     pub(crate) value: String,
     /// Why a child needs it.
     pub(crate) reason: &'static str,
-    /// Whether the child inherits the user's own value.
+    /// True if the child inherits the user's own value.
     pub(crate) is_yours: bool,
 }
 
-/// A command that inherits what this process has, but for secrets.
+/// A command that inherits the environment of this process without its secrets.
 pub(crate) fn without_secrets(program: &Path) -> Command {
     let mut command = Command::new(program);
     for name in SECRETS {
@@ -48,11 +49,11 @@ pub(crate) fn without_secrets(program: &Path) -> Command {
     command
 }
 
-/// The variables of this process that plans and downloads depend on. One of them is a secret: values are never printed.
+/// The variables of this process on which plans and downloads depend. Some are secrets, so values are never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Environment(pub(crate) BTreeMap<&'static str, String>);
 
-/// What a child for this finds in its environment, the user's own values included.
+/// The variables of a child for this setting, including those for which the user's own value is kept.
 pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec<Variable> {
     let of_slice = |row: &Row| {
         let value = (row.value)(setting)?;
@@ -73,7 +74,7 @@ pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec
     TABLE.iter().filter_map(of_slice).chain(device_variables).collect()
 }
 
-/// The user's flags and those of ours that they do not set, and whether they are the user's alone.
+/// The user's flags and those of ours that they do not set, and true if the result is only the user's.
 fn with_flags(yours: &str, ours: &str) -> (String, bool) {
     let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
     let missing: Vec<&str> = ours.split(' ').filter(|flag| !yours.contains(&name(flag))).collect();
@@ -98,7 +99,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The value for every process that loads libtpu.
+    /// The value, for processes that load libtpu.
     fn libtpu(&self, value: &str) -> Option<String> {
         match self {
             Self::Ahead | Self::Tpu(_) => Some(value.to_owned()),
@@ -108,7 +109,7 @@ impl<'a> Setting<'a> {
 }
 
 impl Environment {
-    /// Reads what this process has. Call once.
+    /// Reads the variables of this process. Call it once.
     pub(crate) fn of_process() -> Self {
         let of_devices = devices::TABLE.iter().flat_map(|device| device.variables()).map(|variable| variable.name);
         let names = TABLE.iter().map(|row| row.name).chain(of_devices).chain(tpu::INPUTS).chain(download::INPUTS);
@@ -116,7 +117,7 @@ impl Environment {
         Self(names.filter_map(value).collect())
     }
 
-    /// The value of a variable; an empty one counts as not set.
+    /// The value of a variable. An empty one counts as not set.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }

@@ -1,28 +1,28 @@
-//! To add a variable whose value follows from the slice: one row in [`TABLE`], with its reason. A variable that a plugin
-//! always needs stands with its device (`devices/src/lib.rs`).
+//! To add a variable whose value follows from the slice: one row in [`TABLE`], with its reason. A variable that a
+//! plugin always needs is listed with its device (`devices/src/lib.rs`).
 
 use super::Setting;
 
-/// The flag that every process with libtpu gets: programs compiled ahead are found again only under the same flags.
+/// A flag of every process with libtpu: programs that were compiled ahead are found again only under the same flags.
 pub(super) const LAUNCH_BARRIER: &str = "--xla_tpu_use_enhanced_launch_barrier=false";
 
-/// The flag that makes the two cores of a v5p chip two devices. As one device its compiler leaves what attention gathers in
-/// slow memory (docs/tpu-attention.md), and `compile` makes programs for two.
+/// The flag that makes the two cores of a v5p chip two devices. If they are one device, the compiler leaves the values
+/// that attention gathers in slow memory (docs/tpu-attention.md). `compile` makes programs for two devices.
 pub(super) const TWO_DEVICES_PER_CHIP: &str = "--deepsea_chip_config_name=legacy";
 
-/// Variables whose values are secrets. No child inherits one: shards run the code of plugins, and everything that a process of this
-/// user starts can read its environment. The router gets its keys by a variable of the plan.
+/// Variables whose values are secrets. No child inherits one: shards run the code of plugins, and every process of this
+/// user can read their environment. The router gets its keys in a variable of the plan.
 pub(crate) const SECRETS: [&str; 5] =
     ["API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN", "NGROK_AUTHTOKEN"];
 
-/// A variable: when a child needs it, with which value, and why.
+/// A variable, with the condition for its use, its value and the reason.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) reason: &'static str,
-    /// The value, where the child needs one.
+    /// The value, or `None` if the child does not need the variable.
     pub(super) value: fn(&Setting<'_>) -> Option<String>,
-    /// Whether the value was made from the user's own and takes its place.
+    /// True if the value includes the user's own and replaces it.
     pub(super) takes_in: bool,
 }
 
@@ -54,10 +54,11 @@ pub(super) const TABLE: [Row; 17] = [
         Setting::Tpu(member) => member.slice.shares_host.then(|| "1".into()),
         Setting::Shard(_) => None,
     }),
-    // Asking takes half a minute per question where there is no such server, and a host of a larger pod hears of the pod.
+    // Each query takes half a minute if there is no such server, and on a host of a larger pod it returns facts about
+    // the pod.
     Row::new("TPU_SKIP_MDS_QUERY", "all that the metadata server would say is set here", |to| to.libtpu("1")),
     Row::new("TPU_ACCELERATOR_TYPE", "what the metadata server would say", |to| match to {
-        // Compilation takes its topology from the command line; libtpu only wants some type.
+        // The command line names the topology to compile for; libtpu only needs some type.
         Setting::Ahead => Some("v5litepod-4".into()),
         Setting::Tpu(member) => Some(member.slice.accelerator_type.clone()),
         Setting::Shard(_) => None,
@@ -70,7 +71,7 @@ pub(super) const TABLE: [Row; 17] = [
     Row::new("TPU_WORKER_ID", "number of this host", |to| Some(to.tpu()?.slice.worker_id.to_string())),
     Row::new("TPU_TOPOLOGY_WRAP", "dimensions whose ends are connected", |to| to.tpu()?.slice.wrap.clone()),
     Row::new("TPU_MEGACORE", "a v4 chip is one device", |to| to.tpu()?.slice.megacore().map(str::to_owned)),
-    // Compiled programs depend on it, so `compile` has it too.
+    // Compiled programs depend on it, so `compile` sets it too.
     Row::new("LIBTPU_INIT_ARGS", "processes may launch different programs: the enhanced barrier would hang", |to| {
         match to {
             Setting::Tpu(member) if member.slice.splits_chips() => {
