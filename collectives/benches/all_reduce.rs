@@ -1,8 +1,8 @@
-//! `cargo bench -p collectives --bench all_reduce`: how long an all-reduce takes between two and four processes.
+//! `cargo bench -p collectives --bench all_reduce`: measures an all-reduce between two and four processes.
 //!
-//! Starts itself once per rank. Before each call all ranks meet, so that a time is that of the call and not of what
-//! ranks did before. The time of a call is that of the rank for which it took longest. Other work on the machine shows
-//! in the load average, and in p99 first.
+//! The benchmark starts itself once per rank. All ranks meet before each call, so that its time contains no earlier
+//! work. The time of a call is that of the slowest rank. Other work on the machine shows in the load average, and first
+//! in p99.
 
 use std::fs;
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ fn main() -> io::Result<()> {
 }
 
 fn start_ranks(world_size: usize) -> io::Result<()> {
-    // Not closed on exec: the ranks inherit it.
+    // No close-on-exec, so the ranks inherit it.
     let memory = rustix::fs::memfd_create("all_reduce", MemfdFlags::empty())?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let start = |rank: usize| {
@@ -91,7 +91,7 @@ fn time_call(group: &mut Group, input: &[f32], values: &mut [f32]) -> Result<f32
     Ok(start.elapsed().as_secs_f32())
 }
 
-/// As many calls as rank 0 thinks fit, the same on all ranks.
+/// The number of calls, chosen by rank 0 for all ranks.
 fn num_calls(group: &mut Group, seconds: f32) -> Result<usize, CollectiveError> {
     let own = (SECONDS_PER_SIZE / seconds).clamp(MIN_CALLS as f32, MAX_CALLS as f32).floor();
     let mut votes = [if group.rank() == 0 { own } else { 0.0 }];
@@ -99,7 +99,7 @@ fn num_calls(group: &mut Group, seconds: f32) -> Result<usize, CollectiveError> 
     Ok(votes[0] as usize)
 }
 
-/// For each call the time of the rank that took longest, sorted.
+/// The time of the slowest rank for each call, sorted.
 fn longest_of_ranks(group: &mut Group, seconds: &[f32]) -> Result<Vec<f32>, CollectiveError> {
     let mut gathered = vec![0.0; seconds.len() * group.world_size()]; // [calls, ranks]
     group.all_gather(seconds, seconds.len(), &mut gathered)?;

@@ -1,4 +1,4 @@
-//! What can go wrong between ranks. Each message names the ranks and the operation.
+//! Errors between ranks. Each message names the ranks and the operation.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Operation;
 use crate::region::MAX_WORLD_SIZE;
 
-/// Why a group could not be opened, or why an operation ended without a result.
+/// The reason why a group was not opened, or an operation has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
@@ -29,7 +29,7 @@ pub enum CollectiveError {
          rows must divide the values, and there must be room for those of all ranks"
     )]
     Lengths { num_values: usize, num_rows: usize, world_size: usize, num_gathered: usize },
-    /// Ranks do different things: a defect of the callers, found by each of them.
+    /// Ranks run different operations. This is a defect of the callers; every rank reports it.
     #[error(
         "ranks are out of step: rank {rank} does {operation} as operation {ordinal}, but rank {other_rank} does \
          {other_operation} as operation {other_ordinal}"
@@ -42,7 +42,7 @@ pub enum CollectiveError {
         other_ordinal: u64,
         other_operation: Operation,
     },
-    /// Ranks did not come in time. For a turn they are those that keep theirs.
+    /// The `missing` ranks did not come in time. For a turn they are the ranks that hold one.
     #[error("{operation}: waited {after:?} for {}", name_ranks(.missing))]
     Deadline { operation: Operation, missing: Vec<usize>, after: Duration },
     /// A rank called [`abort`](crate::Group::abort), failed an operation, or left the group.
@@ -55,7 +55,7 @@ pub enum CollectiveError {
 fn name_ranks(ranks: &[usize]) -> String {
     let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
     match names.len() {
-        // Only for turns: whoever came before neither has its turn nor gives it up.
+        // Only for turns: a rank before this one drew a ticket, but neither holds a turn nor has ended it.
         0 => "a rank that is gone".into(),
         1 => format!("rank {}", names[0]),
         _ => format!("ranks {}", names.join(", ")),

@@ -1,4 +1,4 @@
-//! One rank's membership in a group, and the operations that all ranks do together.
+//! One rank's membership in a group, and the operations that all ranks run together.
 
 #![expect(unsafe_code, reason = "knows when staging may be read and written")]
 
@@ -12,39 +12,38 @@ use crate::rendezvous::Rendezvous;
 use crate::staging::{self, Place};
 use crate::{CollectiveError, Operation, Turn};
 
-/// Chunks of so many values or more are added up in parts when there are more than two ranks: below, a second meeting
-/// takes longer than reading the chunks of all ranks (measured with four).
+/// The length from which a chunk is added up in parts, if there are more than two ranks. For shorter ones a second
+/// meeting takes longer than reading the chunks of all ranks (measured with four).
 const MIN_DIVIDED_LEN: usize = 8 << 10;
 
-/// Parts of a chunk start on cache lines of their own.
+/// In values (128 bytes), so that no two parts of a chunk share a cache line.
 const PART_ALIGNMENT: usize = 32;
 
 /// One rank's membership in the group of all ranks of a host.
 ///
-/// All ranks do the same operations in the same order, with the same lengths. An operation that fails leaves its
-/// results unspecified and aborts the group, and so does a rank that leaves (drops its membership): operations that all
-/// have completed are not affected.
+/// All ranks run the same operations in the same order, with the same lengths. An operation that fails leaves its
+/// results unspecified and aborts the group. A rank that leaves, by dropping its membership, aborts the group too.
+/// Operations that all ranks have completed are not affected.
 #[derive(Debug)]
 pub struct Group {
     rendezvous: Rendezvous,
-    /// Operations that this rank has begun.
+    /// The number of operations that this rank has begun.
     num_operations: u64,
-    /// Where the next chunk is staged.
+    /// The index of the buffer for the next chunk.
     buffer: usize,
 }
 
 impl Group {
-    /// Joins the group as `rank` of `world_size` ranks. It does not wait for the others.
+    /// Joins the group as `rank` of `world_size` ranks, without waiting for the others.
     ///
-    /// `path` is an existing file in memory, the same one for all ranks: a memfd (`/proc/self/fd/N`) or a file on
-    /// tmpfs. It is empty before the first group uses it, and serves one group only. It takes about half a MiB per
-    /// rank.
+    /// `path` is an existing file in memory, the same for all ranks: a memfd (`/proc/self/fd/N`) or a file on tmpfs. It
+    /// must be empty before the group uses it, and it serves one group only. It takes about half a MiB per rank.
     ///
-    /// `deadline` is how long a rank waits for the others, each time it has to, before its operation fails.
+    /// `deadline` limits each single wait for the other ranks. After it the operation fails.
     ///
     /// # Errors
-    /// When rank and world size do not fit each other, when the file cannot be grown and mapped, and when it belongs to
-    /// a group of another size or has this rank already.
+    /// When `world_size` is not allowed or `rank` is not below it, when the file cannot be grown and mapped, and when
+    /// the file belongs to a group of another size or already has this rank.
     pub fn open(path: &Path, rank: usize, world_size: usize, deadline: Duration) -> Result<Self, CollectiveError> {
         if !(1..=MAX_WORLD_SIZE).contains(&world_size) {
             return Err(CollectiveError::WorldSize { world_size });
@@ -56,25 +55,25 @@ impl Group {
         Ok(Self { rendezvous: Rendezvous::new(region, rank, deadline), num_operations: 0, buffer: 0 })
     }
 
-    /// Which of the ranks this is, from 0.
+    /// The index of this rank, from 0.
     pub fn rank(&self) -> usize {
         self.rendezvous.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world_size(&self) -> usize {
         self.rendezvous.region().world_size()
     }
 
-    /// How long this rank waits for the others from now on.
+    /// Sets the deadline of all later waits of this rank.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.rendezvous.set_deadline(deadline);
     }
 
-    /// Replaces each value by the sum of the values that all ranks have there, added in f32 from rank 0 to the last.
+    /// Replaces each value by the sum of that value on all ranks, added in f32 from rank 0 to the last.
     ///
-    /// Every rank gets the same bits, of several NaNs the same one too. The sum of one element depends on nothing else
-    /// in the message. Without values it is a barrier.
+    /// Every rank gets the same bits, even of NaNs. The sum of one element does not depend on other elements. An
+    /// all-reduce without values is a barrier.
     ///
     /// # Errors
     /// [`CollectiveError::OutOfStep`], [`CollectiveError::Deadline`], [`CollectiveError::Aborted`].
@@ -83,21 +82,21 @@ impl Group {
         self.abort_if_failed(result)
     }
 
-    /// Puts the parts of all ranks side by side in each row: `part` is `[num_rows, n]`, `gathered` is
-    /// `[num_rows, world_size * n]`.
+    /// Concatenates the parts of all ranks in each row: `part` is `[num_rows, n]`, `gathered` is `[num_rows, world_size
+    /// * n]`.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and [`CollectiveError::Lengths`] when the lengths do not fit each other.
+    /// As [`all_reduce`](Self::all_reduce), and [`CollectiveError::Lengths`] when the lengths contradict each other.
     pub fn all_gather(&mut self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), CollectiveError> {
         let result = self.gather(part, num_rows, gathered);
         self.abort_if_failed(result)
     }
 
-    /// Waits until fewer than `max_at_once` ranks (0 counts as 1) have a turn, first come, first served. All ranks name
-    /// the same limit. `waiting` is called a few times a second meanwhile.
+    /// Waits until fewer than `max_at_once` ranks (0 counts as 1) have a turn, in order of arrival. All ranks must pass
+    /// the same limit. While this rank waits, `waiting` is called a few times a second.
     ///
     /// # Errors
-    /// [`CollectiveError::Deadline`] when no turn ended for as long as the deadline; it names the ranks that have one.
+    /// [`CollectiveError::Deadline`] when no turn has ended within the deadline; it names the ranks that have one.
     /// [`CollectiveError::Aborted`].
     pub fn take_turn(&mut self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Turn, CollectiveError> {
         let rendezvous = &self.rendezvous;
@@ -105,8 +104,8 @@ impl Group {
         self.abort_if_failed(result)
     }
 
-    /// Ends the group: every wait of every rank ends with [`CollectiveError::Aborted`], now and later. The first rank
-    /// that ends it is the one that is named.
+    /// Aborts the group: all present and later waits of all ranks end with [`CollectiveError::Aborted`], which names
+    /// the first rank that aborted it.
     pub fn abort(&self) {
         self.rendezvous.abort();
     }
@@ -132,8 +131,8 @@ impl Group {
                 self.sum_in_parts(operation, chunk)?;
             } else {
                 let place = Place { buffer: self.buffer, offset: 0 };
-                // SAFETY: all ranks have staged this chunk (the meeting), and do not write to this buffer again before
-                // they have met for the next chunk, where we come after this.
+                // SAFETY: all ranks have staged this chunk, because they have met. They do not write to this buffer
+                // again before the meeting for the next chunk, to which this rank comes only after this read.
                 unsafe { staging::sum(self.rendezvous.region(), place, chunk) };
             }
             self.next_buffer();
@@ -141,13 +140,13 @@ impl Group {
         Ok(())
     }
 
-    /// Each rank adds up one part and fetches the other parts: for N ranks a rank reads two chunks instead of N.
+    /// Each rank adds up one part and reads the sums of the others. With N ranks a rank reads two chunks instead of N.
     fn sum_in_parts(&mut self, operation: Operation, chunk: &mut [f32]) -> Result<(), CollectiveError> {
         let (rank, world_size, buffer) = (self.rank(), self.world_size(), self.buffer);
         let own = part_range(chunk.len(), world_size, rank);
         let place = Place { buffer, offset: own.start };
-        // SAFETY: all ranks have staged this chunk. Before the next meeting only this rank reads this part, of any
-        // rank, and only this rank writes it, in its own staging and after reading.
+        // SAFETY: all ranks have staged this chunk. Until the next meeting only this rank reads this part of any rank's
+        // staging, and only this rank writes the part, in its own staging and after reading.
         unsafe {
             staging::sum(self.rendezvous.region(), place, &mut chunk[own.clone()]);
             staging::write(self.rendezvous.region(), rank, place, &chunk[own]);
@@ -156,8 +155,8 @@ impl Group {
         for other in (0..world_size).filter(|other| *other != rank) {
             let range = part_range(chunk.len(), world_size, other);
             let place = Place { buffer, offset: range.start };
-            // SAFETY: the other rank has written its part (the meeting), and does not write to this buffer again before
-            // it has met us for the next chunk.
+            // SAFETY: the other rank has written its part, because the ranks have met. It does not write to this buffer
+            // again before it meets this rank for the next chunk.
             unsafe { staging::read(self.rendezvous.region(), other, place, &mut chunk[range]) };
         }
         Ok(())
@@ -191,7 +190,7 @@ impl Group {
         Ok(())
     }
 
-    /// Copies the chunk `range` of one rank's part, staged, to where it belongs.
+    /// Copies the chunk `range` of one rank's part from its staging to its place in the rows.
     fn place_in_rows(&self, rank: usize, range: Range<usize>, row_len: usize, gathered: &mut [f32]) {
         let mut position = range.start;
         while position < range.end {
@@ -199,13 +198,14 @@ impl Group {
             let len = (row_len - column).min(range.end - position);
             let start = (row * self.world_size() + rank) * row_len + column;
             let place = Place { buffer: self.buffer, offset: position - range.start };
-            // SAFETY: as for the sum of a whole chunk: staged before the meeting, not written before the next.
+            // SAFETY: all ranks have staged this chunk, because they have met, and do not write to it before the next
+            // meeting.
             unsafe { staging::read(self.rendezvous.region(), rank, place, &mut gathered[start..start + len]) };
             position += len;
         }
     }
 
-    /// Announces what comes, to be compared at its first meeting.
+    /// Announces an operation, to be compared at its first meeting.
     fn begin(&mut self, operation: Operation) -> Result<(), CollectiveError> {
         self.rendezvous.check_alive()?;
         self.num_operations += 1;
@@ -214,7 +214,7 @@ impl Group {
         Ok(())
     }
 
-    /// Compares what all ranks do, after the operation's first meeting.
+    /// Compares the operations of all ranks, after the first meeting.
     fn compare(&self, operation: Operation) -> Result<(), CollectiveError> {
         for (other_rank, words) in self.rendezvous.region().ranks().iter().enumerate() {
             let (other_ordinal, other_operation) = words.announcements.0[self.announcement()].read();
@@ -239,8 +239,8 @@ impl Group {
 
     fn stage(&self, chunk: &[f32]) {
         let place = Place { buffer: self.buffer, offset: 0 };
-        // SAFETY: this buffer was last used two chunks ago. Every rank came to the first meeting of the chunk in
-        // between after it was done with that one, and we have been at that meeting.
+        // SAFETY: this buffer was last used two chunks ago. Every rank had finished with that chunk when it came to the
+        // first meeting of the chunk in between, and this rank has been at that meeting.
         unsafe { staging::write(self.rendezvous.region(), self.rank(), place, chunk) };
     }
 
@@ -255,7 +255,7 @@ impl Group {
         self.rendezvous.region()
     }
 
-    /// As if this rank had been at so many meetings.
+    /// Continues as if this rank had been at `num_meetings` meetings.
     pub(crate) fn start_at_meeting(&mut self, num_meetings: u32) {
         self.rendezvous.start_at(num_meetings);
     }
@@ -267,13 +267,13 @@ impl Drop for Group {
     }
 }
 
-/// The chunks of a message: at least one, so that ranks meet for an empty message too.
+/// The ranges of the chunks of a message: at least one, so that ranks meet for an empty message too.
 fn chunk_ranges(len: usize) -> impl Iterator<Item = Range<usize>> {
     let num_chunks = len.div_ceil(CHUNK_LEN).max(1);
     (0..num_chunks).map(move |index| index * CHUNK_LEN..((index + 1) * CHUNK_LEN).min(len))
 }
 
-/// The part of a chunk that one rank adds up. Parts cover the chunk; the last ones may be empty.
+/// The range of a chunk that one rank adds up. The parts cover the chunk; the last ones may be empty.
 fn part_range(len: usize, world_size: usize, rank: usize) -> Range<usize> {
     let part_len = len.div_ceil(world_size).next_multiple_of(PART_ALIGNMENT);
     (rank * part_len).min(len)..((rank + 1) * part_len).min(len)

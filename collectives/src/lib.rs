@@ -1,7 +1,7 @@
 //! All-reduce and all-gather between the rank processes of one host, over shared memory.
 //!
-//! Door: [`Group::open`]. A model that is split over N processes adds up activations twice per layer; this crate is
-//! those additions on the CPU. The ranks map one file, a memfd or a file on tmpfs:
+//! Door: [`Group::open`]. A model that is split over N processes adds up activations twice per layer, on the CPU with
+//! this crate. The ranks map one file, a memfd or a file on tmpfs:
 //!
 //! ```text
 //! ┌────────────────────────────────────────┐
@@ -20,22 +20,22 @@
 //!                           ▲ a meeting: nobody passes before all have come
 //! ```
 //!
-//! 1. A rank says what it is about to do, copies a chunk of its values into its staging buffer, and arrives: it adds
-//!    one to the count of arrivals (release).
-//! 2. When all have arrived (acquire) each compares what the others do with what it does. A difference is
-//!    [`CollectiveError::OutOfStep`]: never a hang, never a wrong number.
-//! 3. Everybody adds the staged values up, from rank 0 to rank N−1, for each element alone: the bits depend neither on
-//!    the rank nor on the chunk. Chunks of many ranks are added up in parts instead, one part by each rank, and fetched
-//!    after a second meeting: the same sums in the same order.
-//! 4. The next chunk uses the other buffer. Whoever has come to its meeting has read the chunk before, so one meeting
-//!    per chunk keeps a buffer from being overwritten while it is read.
+//! 1. A rank announces its operation, copies a chunk of its values into its staging buffer, and arrives: it adds one to
+//! the count of arrivals (release).
+//! 2. When all ranks have arrived (acquire), each compares the operations of the others with its own. A difference is
+//! [`CollectiveError::OutOfStep`]: never a hang, never a wrong number.
+//! 3. Every rank adds up the staged values, from rank 0 to rank N−1, separately for each element. So the bits depend
+//! neither on the rank nor on the chunk. With more than two ranks, large chunks are added up in parts instead: each
+//! rank adds up one part, and the others read it after a second meeting. The sums and their order are the same.
+//! 4. The next chunk uses the other buffer. A rank that has come to its meeting has finished reading the chunk before,
+//! so one meeting per chunk keeps a buffer from being overwritten while it is read.
 //!
-//! A wait spins for a microsecond, then lets others have the core between its looks, and then sleeps in the kernel
-//! (futex); nobody makes a system call to wake ranks when none sleeps. Every wait has a deadline and names who did not
-//! come. An operation that fails aborts the group, and an aborted group stays so: each wait of each rank ends with
-//! [`CollectiveError::Aborted`]. A rank that crashes says nothing; the others find out by the deadline.
+//! A wait spins for a microsecond, then yields the core between checks, and then sleeps in the kernel (futex). The
+//! system call to wake ranks is made only if some sleep. Every wait has a deadline, and its error names the missing
+//! ranks. An operation that fails aborts the group for good: every wait of every rank ends with
+//! [`CollectiveError::Aborted`]. A rank that crashes leaves no message; the others notice at the deadline.
 //!
-//! It knows no model, starts no process and no thread, reads no environment and logs nothing. Linux only.
+//! The crate knows no model, starts no process or thread, reads no environment variables and logs nothing. Linux only.
 
 mod error;
 mod group;

@@ -1,4 +1,4 @@
-//! What a rank is doing, in words for people and in words of shared memory that the other ranks compare.
+//! The operation of a rank, as text for people and as words in shared memory that the other ranks compare.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ALL_REDUCE: u64 = 1;
 const ALL_GATHER: u64 = 2;
 
-/// What a rank does or waits for.
+/// An operation or a wait of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -40,8 +40,9 @@ impl fmt::Display for Operation {
     }
 }
 
-/// One rank's operation in shared memory. Its rank writes it before the operation's first meeting, the others read it
-/// after; two in turns, so that a fast rank's next one does not overwrite what a slow rank still compares.
+/// One rank's operation in shared memory. The rank writes it before the operation's first meeting, and the others read
+/// it afterwards. Each rank has two and alternates, so that a fast rank's next operation does not overwrite the one
+/// that a slow rank still compares.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Announcement {
@@ -52,7 +53,8 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Makes it known with the next arrival, which orders these writes before what the others read.
+    /// Writes the operation. The next arrival publishes it: the arrival orders these writes before the reads of other
+    /// ranks.
     pub(crate) fn write(&self, ordinal: u64, operation: Operation) {
         let (kind, num_rows, num_values) = match operation {
             Operation::AllReduce { num_values } => (ALL_REDUCE, 0, num_values),
@@ -66,7 +68,8 @@ impl Announcement {
         self.num_values.store(num_values as u64, Ordering::Relaxed);
     }
 
-    /// Ordinal and operation, after the meeting of its rank's arrival. For comparing and naming only, never for bounds.
+    /// Returns ordinal and operation, after the meeting at which the rank arrived. Only for comparisons and messages,
+    /// never for bounds.
     pub(crate) fn read(&self) -> (u64, Operation) {
         let num_rows = self.num_rows.load(Ordering::Relaxed) as usize;
         let num_values = self.num_values.load(Ordering::Relaxed) as usize;

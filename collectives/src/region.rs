@@ -1,7 +1,7 @@
-//! The memory that the ranks share: its layout, and how a file becomes it. The size depends on the world size alone.
+//! The memory that the ranks share: its layout, and how a file is mapped. Its size depends only on the world size.
 //!
-//! Zeros are the state before the first operation, so a new file needs no initialisation that ranks could race for: the
-//! first word, which says what the file is, is set by whoever comes first and checked by everybody.
+//! Zeros are the state before the first operation, so a new file needs no initialization for which ranks could race.
+//! The first rank sets the first word, which identifies the file, and every rank checks it.
 
 #![expect(unsafe_code, reason = "views mapped memory as atomics")]
 
@@ -17,14 +17,14 @@ use rustix::io::Errno;
 use crate::CollectiveError;
 use crate::operation::Announcement;
 
-/// Ranks that can form a group.
+/// The largest number of ranks in a group.
 pub const MAX_WORLD_SIZE: usize = 64;
 
-/// Values that go through a staging buffer at a time: longer messages are cut. The bench shows no gain from 128 KiB to
-/// 1 MiB; both buffers of 256 KiB fit a second-level cache.
+/// The number of values in a staging buffer. Longer messages are split. The benchmark shows no gain from 128 KiB to 1
+/// MiB; both buffers of 256 KiB fit into a second-level cache.
 pub const CHUNK_LEN: usize = 64 << 10;
 
-/// Staging buffers of one rank.
+/// The number of staging buffers of one rank.
 pub(crate) const NUM_BUFFERS: usize = 2;
 
 const MAGIC: u32 = u32::from_be_bytes(*b"HILO");
@@ -32,28 +32,28 @@ const VERSION: u16 = 1;
 const PAGE_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = CHUNK_LEN * size_of::<f32>();
 
-/// A value that shares its cache line, and the neighbour that is prefetched with it, with no other.
+/// A value that shares neither its cache line, nor the adjacent line that is prefetched with it, with another value.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
-/// The words that belong to no rank.
+/// The words that are not those of one rank.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// Magic, version and world size; 0 before the first rank came.
+    /// Magic, version and world size; 0 before the first rank has come.
     identity: Apart<AtomicU64>,
-    /// Twice the number of arrivals of all ranks, and in bit 0 whether the group is aborted. Wraps around.
+    /// Twice the number of arrivals of all ranks. Bit 0 is set if the group is aborted. Wraps around.
     pub(crate) arrivals: Apart<AtomicU32>,
-    /// Ranks that sleep until `arrivals` changes.
+    /// The number of ranks that sleep until `arrivals` changes.
     pub(crate) sleepers: Apart<AtomicU32>,
-    /// One more than the rank that ended the group first; 0 while it lives.
+    /// One more than the rank that aborted the group first; 0 if the group is not aborted.
     pub(crate) aborted_by: Apart<AtomicU32>,
     pub(crate) turns: Apart<Turns>,
 }
 
-/// Turns are tickets: the next number is drawn, and allowed when enough of those before it have ended. Both wrap
-/// around.
+/// Turns are tickets. A rank draws the next number, and its turn begins when enough of the turns before it have ended.
+/// Both counts wrap around.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Turns {
@@ -61,14 +61,14 @@ pub(crate) struct Turns {
     pub(crate) num_ended: AtomicU32,
 }
 
-/// What one rank says about itself. Only it writes here.
+/// The state of one rank. Only that rank writes it.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct RankWords {
     pub(crate) announcements: Apart<[Announcement; 2]>,
-    /// Meetings this rank has come to. Wraps around.
+    /// The number of meetings to which this rank has come. Wraps around.
     pub(crate) num_meetings: Apart<AtomicU32>,
-    /// Turns it holds now.
+    /// The number of turns that it holds.
     pub(crate) num_turns: AtomicU32,
     joined: AtomicU32,
 }
@@ -87,7 +87,7 @@ impl Region {
     pub(crate) fn open(path: &Path, rank: usize, world_size: usize) -> Result<Self, CollectiveError> {
         let failed = |source| CollectiveError::File { path: path.into(), source };
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
-        // Looked at before it grows: somebody else's file is left as it was.
+        // Checked before the file grows, so that a file of another program stays as it was.
         check_identity(path, stored_identity(&file).map_err(failed)?, world_size)?;
         grow(&file, size_bytes(world_size)).map_err(failed)?;
         let mapping = MmapOptions::new().len(size_bytes(world_size)).populate().map_raw(&file).map_err(failed)?;
@@ -106,29 +106,29 @@ impl Region {
     }
 
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the mapping starts on a page, is at least a page long and lives as long as `self`. A header is
-        // atomics only: all bits are valid, and other processes may change them at any time.
+        // SAFETY: the mapping starts on a page, is at least a page long and lives as long as `self`. A header consists
+        // of atomics: all bits are valid, and other processes may change them at any time.
         unsafe { &*self.mapping.as_ptr().cast::<Header>() }
     }
 
-    /// One for each rank.
+    /// The words of all ranks.
     pub(crate) fn ranks(&self) -> &[RankWords] {
-        // SAFETY: the mapping has `world_size` of them from its second page on (see `staging_offset`) and lives as long
-        // as `self`; they are aligned, as a page is. They are atomics only, as in `header`.
+        // SAFETY: from its second page on the mapping contains `world_size` of them (see `staging_offset`), and it
+        // lives as long as `self`. They are aligned, as a page is. They consist of atomics, as in `header`.
         unsafe {
             let first = self.mapping.as_ptr().add(PAGE_BYTES).cast::<RankWords>();
             std::slice::from_raw_parts(first, self.world_size)
         }
     }
 
-    /// The first of the `CHUNK_LEN` values of one staging buffer.
+    /// A pointer to the first of the `CHUNK_LEN` values of one staging buffer.
     ///
     /// # Panics
-    /// When there is no such rank or buffer.
+    /// When the rank or the buffer does not exist.
     pub(crate) fn buffer(&self, rank: usize, buffer: usize) -> *mut f32 {
         assert!(rank < self.world_size && buffer < NUM_BUFFERS, "rank {rank}, buffer {buffer} of {}", self.world_size);
         let offset = staging_offset(self.world_size) + (rank * NUM_BUFFERS + buffer) * BUFFER_BYTES;
-        // SAFETY: `size_bytes` counts this buffer, so the offset lies inside the mapping.
+        // SAFETY: `size_bytes` counts this buffer, so the offset is inside the mapping.
         unsafe { self.mapping.as_mut_ptr().add(offset).cast() }
     }
 }
@@ -145,7 +145,7 @@ fn identity(world_size: usize) -> u64 {
     u64::from(MAGIC) << 32 | u64::from(VERSION) << 16 | world_size as u64
 }
 
-/// What the file says it is; 0 when it says nothing yet.
+/// The identity in the file; 0 if there is none yet.
 fn stored_identity(file: &File) -> std::io::Result<u64> {
     let mut word = [0; size_of::<u64>()];
     match file.read_exact_at(&mut word, 0) {
@@ -168,8 +168,8 @@ fn check_identity(path: &Path, found: u64, world_size: usize) -> Result<(), Coll
     }
 }
 
-/// Makes the file at least so long, with its memory: unlike `set_len` this never shrinks what another rank has grown,
-/// and a full tmpfs is an error here instead of a SIGBUS later.
+/// Makes the file at least `size_bytes` long and allocates its memory. Unlike `set_len` this never shrinks a file that
+/// another rank has grown, and a full tmpfs is an error here instead of a SIGBUS later.
 fn grow(file: &File, size_bytes: usize) -> Result<(), std::io::Error> {
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size_bytes as u64) {

@@ -1,8 +1,8 @@
-//! Meetings of all ranks: arriving, waiting for the others, and ending the group.
+//! Meetings of all ranks: arriving, waiting for the others, and aborting the group.
 //!
-//! One word counts the arrivals of all ranks, so a rank that waits watches one cache line, and the rank that comes last
-//! knows that it does. The word's lowest bit says that the group is aborted: it is what sleepers sleep on, so no abort
-//! slips in between their last look and their sleep.
+//! One word counts the arrivals of all ranks. So a waiting rank watches one cache line, and the last rank knows that it
+//! is the last. The word's lowest bit is set when the group is aborted. Sleepers sleep on this word, so an abort cannot
+//! go unnoticed between their last check and their sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,14 +18,14 @@ use crate::{CollectiveError, Operation};
 const ABORTED: u32 = 1;
 const ONE_ARRIVAL: u32 = 2;
 
-/// How long a rank only looks, when each has a core of its own: the last bit of a wait between ranks in step.
+/// The time for which a rank spins, if each rank has its own core: the usual difference between ranks in step.
 const SPIN: Duration = Duration::from_micros(1);
 
-/// Looks before it asks for the time while it spins.
+/// The number of checks between two reads of the clock while a rank spins.
 const LOOKS_PER_ROUND: usize = 32;
 
-/// How long after that it looks and lets others run in turns. On a free core that is as good as spinning; on a shared
-/// one it may be the missing rank that waits for this core.
+/// The time after that for which a rank checks and yields its core. On a free core yielding is as good as spinning. On
+/// a shared core the missing rank may be the one that needs it.
 const YIELD: Duration = Duration::from_micros(200);
 
 /// One rank's part in the meetings.
@@ -35,7 +35,7 @@ pub(crate) struct Rendezvous {
     rank: usize,
     deadline: Duration,
     has_own_core: bool,
-    /// Meetings this rank has come to. Wraps around.
+    /// The number of meetings to which this rank has come. Wraps around.
     num_meetings: u32,
 }
 
@@ -62,16 +62,18 @@ impl Rendezvous {
         self.deadline
     }
 
-    /// Arrives, and returns when all ranks have: all that each wrote before it came is visible then.
+    /// Arrives, and returns when all ranks have arrived. Then everything that a rank wrote before its arrival is
+    /// visible.
     ///
     /// # Errors
-    /// [`CollectiveError::Deadline`] and [`CollectiveError::Aborted`]. A rank that left after this meeting is none.
+    /// [`CollectiveError::Deadline`] and [`CollectiveError::Aborted`]. A rank that leaves after this meeting causes no
+    /// error.
     pub(crate) fn meet(&mut self, operation: Operation) -> Result<(), CollectiveError> {
         self.num_meetings = self.num_meetings.wrapping_add(1);
         let target = self.num_meetings.wrapping_mul(self.region.world_size() as u32).wrapping_mul(ONE_ARRIVAL);
         let arrivals = &self.region.header().arrivals.0;
-        // Release: what this rank wrote is seen by whoever counts this arrival, because the additions of the other
-        // ranks continue the release sequence. Sequentially consistent for `wake`.
+        // Release: a rank that counts this arrival sees what this rank wrote, because the additions of other ranks
+        // continue the release sequence. Sequentially consistent for `wake`.
         let before = arrivals.fetch_add(ONE_ARRIVAL, Ordering::SeqCst);
         self.region.ranks()[self.rank].num_meetings.0.store(self.num_meetings, Ordering::Release);
         if is_reached(before.wrapping_add(ONE_ARRIVAL), target) {
@@ -84,28 +86,29 @@ impl Rendezvous {
         self.sleep_until(target, operation)
     }
 
-    /// The rank that ended the group, if one did.
+    /// Checks that no rank has aborted the group.
     ///
     /// # Errors
-    /// [`CollectiveError::Aborted`].
+    /// [`CollectiveError::Aborted`], which names the rank.
     pub(crate) fn check_alive(&self) -> Result<(), CollectiveError> {
         check_alive(&self.region)
     }
 
-    /// Ends the group, unless somebody has already.
+    /// Aborts the group, unless a rank has already.
     pub(crate) fn abort(&self) {
         let header = self.region.header();
         let mine = self.rank as u32 + 1;
-        // The first one stays: it is the cause, later ones are consequences.
+        // The first rank stays in the word: it is the cause, later ones are consequences.
         let _ = header.aborted_by.0.compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst);
         header.arrivals.0.fetch_or(ABORTED, Ordering::SeqCst);
-        // They have only ranks of this group to wake: nobody could use an error here.
+        // The words have no other users than ranks of this group, and a caller could not use an error here.
         let _ = futex::wake(&header.arrivals.0, futex::Flags::empty(), u32::MAX >> 1);
         let _ = futex::wake(&header.turns.0.num_ended, futex::Flags::empty(), u32::MAX >> 1);
     }
 
-    /// Wakes who sleeps. A rank counts itself as a sleeper before its last look at the arrivals, and we count our
-    /// arrival before this look at the sleepers: in the one order of these four either it sees us or we see it.
+    /// Wakes the ranks that sleep. A rank counts itself as a sleeper before its last check of the arrivals, and the
+    /// last rank counts its arrival before it checks the sleepers. These four operations have one order, so at least
+    /// one of the two sees the other.
     fn wake(&self) {
         let header = self.region.header();
         if header.sleepers.0.load(Ordering::SeqCst) != 0 {
@@ -113,7 +116,7 @@ impl Rendezvous {
         }
     }
 
-    /// Whether all came while it was still too early to sleep.
+    /// Spins, then yields. Returns true if all ranks arrived meanwhile.
     fn looks_until(&self, target: u32) -> bool {
         let arrivals = &self.region.header().arrivals.0;
         let start = Instant::now();
@@ -158,7 +161,7 @@ impl Rendezvous {
             let left = self.deadline.saturating_sub(start.elapsed());
             if left.is_zero() {
                 let missing = self.missing();
-                // The last one came just now: its own word says so as well as the count.
+                // The last rank has arrived just now; its own count shows it.
                 return if missing.is_empty() {
                     Ok(())
                 } else {
@@ -169,8 +172,8 @@ impl Rendezvous {
         }
     }
 
-    /// Ranks that have not come to this rank's meeting. They count after they arrived, so one that dies in between is
-    /// missing too.
+    /// The ranks that have not come to this rank's meeting. A rank increments its count after its arrival, so one that
+    /// dies in between is missing too.
     fn missing(&self) -> Vec<usize> {
         let is_missing = |rank: &usize| {
             let theirs = self.region.ranks()[*rank].num_meetings.0.load(Ordering::Acquire);
@@ -187,7 +190,7 @@ impl Rendezvous {
     }
 }
 
-/// Whether the group still lives; for waits that are no meetings too.
+/// Checks that no rank has aborted the group, also for waits outside meetings.
 pub(crate) fn check_alive(region: &Region) -> Result<(), CollectiveError> {
     match region.header().aborted_by.0.load(Ordering::SeqCst) {
         0 => Ok(()),
@@ -195,10 +198,10 @@ pub(crate) fn check_alive(region: &Region) -> Result<(), CollectiveError> {
     }
 }
 
-/// Sleeps until somebody wakes this rank, for no longer than `limit`, unless `word` is not `seen` any more. It may wake
-/// up for no reason.
+/// Sleeps until a rank wakes this one, for at most `limit`, unless `word` differs from `seen`. It may also return for
+/// no reason.
 pub(crate) fn sleep_while(word: &AtomicU32, seen: u32, limit: Duration) -> Result<(), CollectiveError> {
-    // A limit too long for the kernel's clock is no limit: the caller looks at its own clock anyway.
+    // A limit too long for the kernel's clock means no limit. The caller checks its own clock anyway.
     let limit = futex::Timespec::try_from(limit).ok();
     match futex::wait(word, futex::Flags::empty(), seen, limit.as_ref()) {
         Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Ok(()),

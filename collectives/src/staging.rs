@@ -1,7 +1,7 @@
-//! Values between private memory and the staging buffers, through raw pointers.
+//! Copies values between private memory and the staging buffers, through raw pointers.
 //!
-//! These functions do not synchronise. Each asks its caller for a time when nobody writes what is read and nobody uses
-//! what is written; [`crate::group`] has such times between its meetings.
+//! These functions do not synchronize. The caller must ensure that nothing writes what is read and nothing uses what is
+//! written; [`crate::group`] ensures it by its meetings.
 
 #![expect(unsafe_code, reason = "other processes write the memory that is read here, at other times")]
 
@@ -9,10 +9,11 @@ use std::ptr;
 
 use crate::region::{CHUNK_LEN, Region};
 
-/// Values added up at a time, so that a sum of many ranks stays in the nearest cache until it is complete.
+/// The number of values added up at a time, so that a sum over many ranks stays in the first-level cache until it is
+/// complete.
 const BLOCK_LEN: usize = 1024;
 
-/// Where in the staging of all ranks: one of the two buffers, from one of its values on.
+/// An offset, in values, in one of the two buffers of each rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) buffer: usize,
@@ -20,10 +21,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The first of `len` values of one rank.
+    /// A pointer to the first of `len` values of one rank.
     ///
     /// # Panics
-    /// When the buffer has fewer.
+    /// When the buffer has fewer values.
     fn of_rank(self, region: &Region, rank: usize, len: usize) -> *mut f32 {
         let is_inside = self.offset <= CHUNK_LEN && len <= CHUNK_LEN - self.offset;
         assert!(is_inside, "{len} values at {} of a buffer of {CHUNK_LEN}", self.offset);
@@ -38,38 +39,39 @@ impl Place {
 /// Copies values into the staging of `rank`.
 ///
 /// # Safety
-/// No other rank or thread uses that part of its staging meanwhile.
+/// No other rank or thread may use that part of the staging meanwhile.
 pub(crate) unsafe fn write(region: &Region, rank: usize, place: Place, values: &[f32]) {
     let staged = place.of_rank(region, rank, values.len());
-    // SAFETY: `of_rank` checked the bounds; the caller keeps others away; private memory does not overlap the mapping.
+    // SAFETY: `of_rank` checked the bounds, the caller keeps others away, and private memory does not overlap the
+    // mapping.
     unsafe { ptr::copy_nonoverlapping(values.as_ptr(), staged, values.len()) }
 }
 
 /// Copies values out of the staging of `rank`.
 ///
 /// # Safety
-/// What was staged happened before, and nobody writes to that part meanwhile.
+/// The staging must have happened before, and nothing may write to that part meanwhile.
 pub(crate) unsafe fn read(region: &Region, rank: usize, place: Place, values: &mut [f32]) {
     let staged = place.of_rank(region, rank, values.len());
-    // SAFETY: `of_rank` checked the bounds; the caller keeps writers away; all bits are an f32; private memory does not
-    // overlap the mapping.
+    // SAFETY: `of_rank` checked the bounds, the caller keeps writers away, every bit pattern is an f32, and private
+    // memory does not overlap the mapping.
     unsafe { ptr::copy_nonoverlapping(staged, values.as_mut_ptr(), values.len()) }
 }
 
-/// Adds up what all ranks staged, from the first to the last.
+/// Adds up the staged values of all ranks, from the first to the last.
 ///
 /// # Safety
 /// As for [`read`], for all ranks.
 pub(crate) unsafe fn sum(region: &Region, place: Place, sums: &mut [f32]) {
     if region.world_size() == 1 {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promised the same for all ranks.
         return unsafe { read(region, 0, place, sums) };
     }
     for (index, block) in sums.chunks_mut(BLOCK_LEN).enumerate() {
         let place = place.after(index * BLOCK_LEN);
         let staged = |rank| place.of_rank(region, rank, block.len()).cast_const();
         let (first, second) = (staged(0), staged(1));
-        // SAFETY: `of_rank` checked the bounds, and nobody writes, as the caller promised.
+        // SAFETY: `of_rank` checked the bounds, and the caller promised that nothing writes.
         unsafe { add_two(first, second, block) };
         for rank in 2..region.world_size() {
             let next = place.of_rank(region, rank, block.len());
@@ -79,10 +81,12 @@ pub(crate) unsafe fn sum(region: &Region, place: Place, sums: &mut [f32]) {
     }
 }
 
+/// Writes the sums of two ranks' values.
+///
 /// # Safety
-/// Both point to as many values as there are sums, which nobody writes meanwhile.
-// Not inlined, so that every rank runs the same instructions: which of two NaNs an addition keeps depends on their
-// order.
+/// Both pointers point to as many values as there are sums, and nothing writes them meanwhile.
+// Not inlined, so that every rank runs the same instructions: the order of the operands decides which of two NaNs an
+// addition returns.
 #[inline(never)]
 unsafe fn add_two(first: *const f32, second: *const f32, sums: &mut [f32]) {
     for (index, sum) in sums.iter_mut().enumerate() {
@@ -91,8 +95,10 @@ unsafe fn add_two(first: *const f32, second: *const f32, sums: &mut [f32]) {
     }
 }
 
+/// Adds one rank's values to the sums.
+///
 /// # Safety
-/// It points to as many values as there are sums, which nobody writes meanwhile.
+/// `next` points to as many values as there are sums, and nothing writes them meanwhile.
 #[inline(never)]
 unsafe fn add(next: *const f32, sums: &mut [f32]) {
     for (index, sum) in sums.iter_mut().enumerate() {

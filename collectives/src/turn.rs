@@ -1,7 +1,7 @@
-//! Turns: how many ranks of the host do something at once, such as loading, which takes much memory for a while.
+//! Turns limit how many ranks of a host do something at once, such as loading, which needs much memory for a while.
 //!
-//! First come, first served: a rank draws a ticket, and goes when all but `max_at_once − 1` of those before it are
-//! done.
+//! In order of arrival: a rank draws a ticket, and its turn begins when all but `max_at_once − 1` of the turns before
+//! it have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use crate::region::Region;
 use crate::rendezvous::{check_alive, sleep_while};
 use crate::{CollectiveError, Operation};
 
-/// How often a rank that waits says so.
+/// The interval at which a rank that waits calls back.
 const WAITING_EVERY: Duration = Duration::from_millis(250);
 
-/// The permission to do what only some ranks may do at once, until it is dropped.
+/// The permission to do something that only some ranks may do at once. It lasts until dropped.
 #[derive(Debug)]
 #[must_use = "the turn ends when it is dropped"]
 pub struct Turn {
@@ -25,7 +25,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until it is this rank's turn. The deadline starts again whenever anybody's turn ends.
+    /// Waits until it is this rank's turn. The deadline starts again whenever a turn ends.
     pub(crate) fn take(
         region: &Arc<Region>,
         rank: usize,
@@ -40,7 +40,7 @@ impl Turn {
         let mut seen = num_ended.load(Ordering::SeqCst);
         loop {
             check_alive(region)?;
-            // Tickets and ends wrap around, and are never further apart than there are turns.
+            // Tickets and ends wrap around. Their distance is never larger than the number of turns.
             if ticket.wrapping_sub(seen).cast_signed() < limit.cast_signed() {
                 region.ranks()[rank].num_turns.fetch_add(1, Ordering::SeqCst);
                 return Ok(Self { region: region.clone(), rank });
@@ -67,12 +67,12 @@ impl Drop for Turn {
         self.region.ranks()[self.rank].num_turns.fetch_sub(1, Ordering::SeqCst);
         let num_ended = &self.region.header().turns.0.num_ended;
         num_ended.fetch_add(1, Ordering::SeqCst);
-        // Turns are rare: a system call for each costs less than counting who sleeps.
+        // Turns are rare: a system call for each costs less than counting sleepers.
         let _ = futex::wake(num_ended, futex::Flags::empty(), u32::MAX >> 1);
     }
 }
 
-/// Ranks that have a turn now.
+/// The ranks that have a turn now.
 fn holders(region: &Region) -> Vec<usize> {
     let holds = |rank: &usize| region.ranks()[*rank].num_turns.load(Ordering::SeqCst) != 0;
     (0..region.world_size()).filter(holds).collect()

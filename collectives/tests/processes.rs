@@ -1,4 +1,4 @@
-//! Ranks as processes: this test starts itself once per rank, and tells each on its standard input who it is.
+//! Ranks as processes: this test starts itself once per rank, and passes rank, work and path on standard input.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

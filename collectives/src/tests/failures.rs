@@ -1,4 +1,4 @@
-//! What a rank does not do for the others is an error on each of them: named, in time, and for good.
+//! Tests of failures: if one rank fails, every other gets an error that names it, in time, and the group stays aborted.
 
 use std::thread;
 
@@ -18,7 +18,7 @@ fn deadline_names_the_rank_that_does_not_come() {
         assert_eq!(error.to_string(), "all-reduce of 1 values: waited 20ms for rank 2");
         let CollectiveError::Deadline { operation, missing, after } = error else { panic!("{error}") };
         assert_eq!((operation, missing, after), (Operation::AllReduce { num_values: 1 }, vec![2], SHORT));
-        // The others do not wait for their own deadlines.
+        // The other ranks do not wait for their own deadlines.
         assert!(matches!(second.join().unwrap(), Err(CollectiveError::Aborted { rank: 0 })));
     });
 }

@@ -1,4 +1,4 @@
-//! Ranks as threads, each with a group of its own on the same memory.
+//! Ranks as threads, each with its own `Group` on the same memory.
 
 mod failures;
 mod opening;
@@ -15,11 +15,11 @@ use rustix::fs::MemfdFlags;
 
 use crate::Group;
 
-/// Far longer than a loaded machine takes: tests that pass do not wait for it.
+/// Far longer than a loaded machine takes. Tests that pass do not wait for it.
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Memory that ranks share, for as long as it lives.
+/// Memory that ranks share while it exists.
 struct SharedMemory(File);
 
 impl SharedMemory {
@@ -41,7 +41,7 @@ fn groups(world_size: usize) -> Vec<Group> {
     (0..world_size).map(|rank| memory.join(rank, world_size, LONG)).collect()
 }
 
-/// What each rank returns. A rank leaves when its work ends.
+/// Runs `work` for each rank on a thread, and returns the results. A rank leaves when its work ends.
 fn run<T: Send>(groups: Vec<Group>, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| work(group))).collect();
@@ -49,14 +49,14 @@ fn run<T: Send>(groups: Vec<Group>, work: impl Fn(Group) -> T + Sync) -> Vec<T> 
     })
 }
 
-/// Waits for another rank to get somewhere.
+/// Waits until another rank has reached a state.
 fn wait_until(is_there: impl Fn() -> bool) {
     while !is_there() {
         thread::yield_now();
     }
 }
 
-/// Whether so many ranks of the group sleep.
+/// The number of ranks of the group that sleep.
 fn sleepers(group: &Group) -> u32 {
     group.region().header().sleepers.0.load(std::sync::atomic::Ordering::SeqCst)
 }

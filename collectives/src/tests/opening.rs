@@ -1,4 +1,4 @@
-//! A file is what all ranks take it for, or it is an error and stays as it was.
+//! Tests of opening: the file fits what all ranks expect, or it is an error and stays as it was.
 
 use std::fs;
 use std::io::Write;

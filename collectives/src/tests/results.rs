@@ -1,4 +1,5 @@
-//! Sums are those of adding up the ranks one after the other, bit for bit; gathered rows lie side by side.
+//! Tests of results: sums equal those of adding the ranks one after the other, bit for bit; gathered rows are
+//! concatenated.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use super::{groups, run};
 use crate::{CHUNK_LEN, Group};
 
-/// Numbers of very different sizes, so that another order of adding gives other bits.
+/// Numbers of very different sizes, so that another order of additions gives other bits.
 fn input(seed: u64, rank: usize, len: usize) -> Vec<f32> {
     let mut state = seed ^ (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {
@@ -110,7 +111,7 @@ fn zeros_keep_their_sign() {
     assert_eq!(results, [(-0.0_f32).to_bits(); 3]);
 }
 
-/// Sums of small messages of many kinds, one after the other: ranks spin, sleep and overtake each other.
+/// Checks many small messages of several kinds in a row, during which ranks spin, sleep and overtake each other.
 fn sums_stay_right(mut group: Group) {
     let mut gathered = [0.0; 6];
     for round in 0..3000_usize {

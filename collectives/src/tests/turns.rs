@@ -1,4 +1,4 @@
-//! No more ranks than the limit have a turn, everybody gets one, and who waits says so.
+//! Tests of turns: never more ranks than the limit have one, every rank gets one, and a rank that waits calls back.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -36,7 +36,7 @@ fn a_rank_that_waits_says_so() {
         hears.recv().unwrap();
         hears.recv().unwrap();
         drop(turn);
-        // Keeps listening: it may say so again before it sees that the turn has ended.
+        // It keeps listening: the rank may call back again before it sees that the turn has ended.
         while hears.recv().is_ok() {}
         assert!(waits.join().unwrap());
     });
