@@ -1,29 +1,30 @@
-//! Addresses as people write them.
+//! Addresses as text.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What an address on TCP begins with; with anything else but slashes after it, a typing error is likelier than a path.
+/// The start of an address on TCP. Text with this start but without slashes is an error: a typing error is likelier
+/// than such a path.
 const TCP: &str = "tcp:";
 const UNIX: &str = "unix:";
 
-/// An address. As text a path, `unix:path` or `tcp://host:port`.
+/// An address. Its text is a path, `unix:path` or `tcp://host:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// The path of a Unix socket.
     Unix(PathBuf),
-    /// TCP.
+    /// A host and port on TCP.
     Tcp {
         /// A name, or an IP address without brackets.
         host: String,
-        /// 0 only where the system chooses a port to listen on.
+        /// 0 only if the system chooses a port to listen on.
         port: u16,
     },
 }
 
-/// Text that is no address.
+/// The error for text that is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum AddressError {
@@ -40,7 +41,7 @@ impl Endpoint {
     /// The address of one rank: a path gets `-<rank>` appended, as in TGI, and a port gets the rank added.
     ///
     /// # Errors
-    /// When `prefix` is no address, or the ports end before the rank's.
+    /// When `prefix` is not an address, or the rank's port would be above 65535.
     pub fn of_rank(prefix: &str, rank: u32) -> Result<Self, AddressError> {
         if !prefix.starts_with(TCP) {
             return proto::socket_path(prefix, rank).parse();
@@ -67,7 +68,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Host and port of `tcp://host:port`.
+/// The host and the port of `tcp://host:port`.
 fn parse_tcp(text: &str) -> Result<(String, u16), AddressError> {
     let place = text.strip_prefix(TCP).and_then(|rest| rest.strip_prefix("//"));
     let parsed = place.and_then(|place| place.rsplit_once(':')).and_then(|(host, port)| {
@@ -80,13 +81,13 @@ fn parse_tcp(text: &str) -> Result<(String, u16), AddressError> {
     parsed.ok_or_else(|| AddressError::Malformed(text.to_owned()))
 }
 
-/// Whether it may be the name of a host or an IPv4 address.
+/// True if this may be the name of a host or an IPv4 address.
 fn is_name(host: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     !host.is_empty() && host.bytes().all(is_allowed)
 }
 
-/// Parses back to the same address.
+/// Writes text that parses to the same address.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

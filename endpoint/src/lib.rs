@@ -1,7 +1,7 @@
-//! An address of ours, which is a Unix path or TCP: the place where one process listens and others connect.
+//! Addresses at which one process listens and others connect: a Unix path, or a host and port on TCP.
 //!
-//! Doors: [`Endpoint`] parses, connects and listens; [`Listener`] and [`Stream`] block. Shards listen for the router
-//! this way, the router for clients, and the launcher asks both. TLS and tokio stay in the router.
+//! Doors: [`Endpoint`] parses, connects and listens; [`Listener`] and [`Stream`] block. Shards listen for the router,
+//! the router listens for clients, and the launcher connects to both. TLS and tokio stay in the router.
 
 #![forbid(unsafe_code)]
 

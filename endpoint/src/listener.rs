@@ -1,4 +1,4 @@
-//! Listening, for everybody or for this machine alone.
+//! Listening, for all clients or only for this machine.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -9,7 +9,7 @@ use proto::MAX_SOCKET_PATH_BYTES;
 
 use crate::{Endpoint, SocketFile, Stream};
 
-/// A place where connections come in.
+/// A socket that accepts connections.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the variants are those of `Endpoint`")]
 pub enum Listener {
@@ -17,7 +17,7 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// Why nobody can listen on an address.
+/// The reason why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ListenError {
@@ -41,11 +41,12 @@ pub enum ListenError {
 }
 
 impl Endpoint {
-    /// Listens for everybody; on a path the umask of the process decides who may connect. The path's file exists as long
-    /// as its [`SocketFile`].
+    /// Listens for all clients. On a path the umask of the process decides who may connect. The path's file exists as
+    /// long as its [`SocketFile`].
     ///
     /// # Errors
-    /// When the path is too long or cannot be written, or the address is taken or not this machine's.
+    /// When the path is too long or cannot be written, when the address is taken, and when it is not one of this
+    /// machine.
     pub fn bind(&self) -> Result<(Listener, Option<SocketFile>), ListenError> {
         match self {
             Self::Unix(path) => SocketFile::bind(path).map(unix),
@@ -53,7 +54,7 @@ impl Endpoint {
         }
     }
 
-    /// Listens for this machine alone: on a path for processes of the same user, with TCP on a loopback address.
+    /// Listens only for this machine: on a path for processes of the same user, with TCP on a loopback address.
     ///
     /// # Errors
     /// As [`Endpoint::bind`], and when an address of the host is not a loopback address.
@@ -75,7 +76,7 @@ impl Endpoint {
         addresses.map_err(|source| ListenError::Host { endpoint: self.clone(), source })
     }
 
-    /// Clients try a host's addresses in the same order, so the first one is where they come.
+    /// Listens on the first address. Clients try the addresses of a host in the same order.
     fn bind_first(&self, addresses: &[SocketAddr]) -> Result<(Listener, Option<SocketFile>), ListenError> {
         let Some(&address) = addresses.first() else {
             let source = io::ErrorKind::AddrNotAvailable.into();
@@ -90,7 +91,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// When that one ended before it began, or the system has no room for it.
+    /// When the connection ended before it was accepted, or the system has no resources for it.
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
@@ -109,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// An address on loopback with a port of the system's choice.
+    /// A listener on loopback with a port that the system chose.
     fn open() -> (Listener, Endpoint) {
         let chosen = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
         let (listener, file) = chosen.bind_private().unwrap();

@@ -1,7 +1,7 @@
-//! Unix sockets that have a file: made where nobody listens, and removed at the end.
+//! Unix sockets with a file, which is created only if no process listens there and removed at the end.
 //!
-//! A file left behind by a process that was killed is replaced; one that somebody listens on, or that is no socket, is
-//! an error and stays.
+//! The file of a process that was killed is replaced. A file on which a process listens, or that is not a socket, is an
+//! error and stays.
 
 use std::fs;
 use std::io;
@@ -17,28 +17,28 @@ use crate::ListenError;
 
 /// Only the user who runs the process may connect.
 const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Connections that wait to be accepted; the system takes as many as it allows.
+/// The connections that may wait to be accepted; the system reduces this to its own limit.
 const MAX_BACKLOG: i32 = i32::MAX;
 
-/// The file of a socket that this process listens on; removed when dropped, unless somebody has put another in its
-/// place.
+/// The file of a socket on which this process listens. It is removed when dropped, unless it has been replaced by
+/// another file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
+    /// The device and the inode.
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// Listens on `path`; who may connect says the umask of the process.
+    /// Listens on `path`. The process's umask decides who may connect.
     ///
     /// # Errors
-    /// When the path is too long, taken, or cannot be written.
+    /// When the path is too long, is taken, or cannot be written.
     pub(crate) fn bind(path: &Path) -> Result<(Self, UnixListener), ListenError> {
         Self::bind_with(path, None)
     }
 
-    /// Listens on `path`, for processes of the same user.
+    /// Listens on `path` for processes of the same user.
     ///
     /// # Errors
     /// As [`SocketFile::bind`].
@@ -76,8 +76,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Linux gives the file the mode of the socket, so that it is private from its first moment, whatever the umask of the
-/// process says, which belongs to all threads.
+/// Makes a listener. Linux gives the file the mode of the socket, so the file is private from the start, whatever the
+/// umask. The umask cannot be changed for this, because all threads share it.
 fn new_listener(path: &Path, mode: Option<Mode>) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if let Some(mode) = mode {
@@ -112,7 +112,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let (ours, _listener) = SocketFile::bind(&path).unwrap();
-        // The other is there first, so that it has another inode.
+        // `other` is created before the first file is removed, so it has another inode.
         let other = UnixListener::bind(directory.path().join("other")).unwrap();
         fs::rename(directory.path().join("other"), &path).unwrap();
         drop(ours);

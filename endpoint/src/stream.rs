@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::Endpoint;
 
-/// A connection.
+/// A connection, of either kind of address.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the variants are those of `Endpoint`")]
 pub enum Stream {
@@ -16,16 +16,17 @@ pub enum Stream {
 }
 
 impl Endpoint {
-    /// Connects; a host that does not answer is waited for as long as the system waits.
+    /// Connects. The system decides how long to wait for a host that does not respond.
     ///
     /// # Errors
-    /// When nobody listens there, or it cannot be reached.
+    /// When nothing listens there, or the host cannot be reached.
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
             Self::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
             Self::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))?;
-                // On loopback, the system may choose the very port that is asked for as the connection's own.
+                // On loopback the system may choose the requested port as the connection's own, and connect it to
+                // itself.
                 if stream.local_addr()? == stream.peer_addr()? {
                     return Err(io::ErrorKind::ConnectionRefused.into());
                 }
@@ -36,16 +37,16 @@ impl Endpoint {
 }
 
 impl Stream {
-    /// A command is a small packet: it must not wait for the next one.
+    /// Disables Nagle's algorithm: a command is a small packet and must not wait for the next one.
     pub(crate) fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
     }
 
-    /// Bounds each read; `None` waits for ever.
+    /// Limits the time of each read; `None` means no limit.
     ///
     /// # Errors
-    /// When the time is zero.
+    /// When the timeout is zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(timeout),
@@ -53,10 +54,10 @@ impl Stream {
         }
     }
 
-    /// Bounds each write; `None` waits for ever.
+    /// Limits the time of each write; `None` means no limit.
     ///
     /// # Errors
-    /// When the time is zero.
+    /// When the timeout is zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_write_timeout(timeout),
