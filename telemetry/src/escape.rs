@@ -1,14 +1,14 @@
-//! Keeps one line of the log one line, and its fields apart, whatever clients put into them.
+//! Escapes text from clients, so that a log line stays one line and its fields stay distinct.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text with everything that ends a line, moves a cursor or turns the direction of writing as an escape.
+/// The text with an escape for every character that ends a line, moves a cursor or changes the direction of writing.
 pub(crate) fn control(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.escape_default().to_string())
 }
 
-/// [`control`] for a whole JSON object: such characters can only be inside its strings.
+/// [`control`] for a JSON object, where such characters can only be inside strings.
 pub(crate) fn control_in_json(json: String) -> String {
     match escape(&json, |c| format!("\\u{:04x}", u32::from(c))) {
         Cow::Borrowed(_) => json,
@@ -16,7 +16,7 @@ pub(crate) fn control_in_json(json: String) -> String {
     }
 }
 
-/// The value of a field: in quotes where it could be taken for more than one word.
+/// The value of a field, in quotes unless it is clearly one word.
 pub(crate) fn value(text: &str) -> Cow<'_, str> {
     let is_word = |c: char| !c.is_whitespace() && !is_control(c) && !matches!(c, '"' | '=' | '\\');
     if !text.is_empty() && text.chars().all(is_word) {
@@ -25,7 +25,7 @@ pub(crate) fn value(text: &str) -> Cow<'_, str> {
     format!("{text:?}").into()
 }
 
-/// Cuts what is longer than `max_bytes`, with a mark that says how much is missing.
+/// Cuts text after `max_bytes`, with a mark that counts the missing bytes.
 pub(crate) fn cut(text: &mut String, max_bytes: usize) {
     if text.len() > max_bytes {
         let end = text.floor_char_boundary(max_bytes);
@@ -35,7 +35,7 @@ pub(crate) fn cut(text: &mut String, max_bytes: usize) {
     }
 }
 
-/// Stands where a line was cut.
+/// The mark after text that was cut.
 pub fn cut_mark(num_bytes: usize) -> String {
     format!("… ({num_bytes} more bytes)")
 }
@@ -51,7 +51,7 @@ fn escape(text: &str, replacement: impl Fn(char) -> String) -> Cow<'_, str> {
     escaped.into()
 }
 
-/// Control characters, separators of lines and paragraphs, and marks of the direction of writing.
+/// True for control characters, separators of lines and paragraphs, and marks of the direction of writing.
 fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

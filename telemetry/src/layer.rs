@@ -1,4 +1,4 @@
-//! Makes a line of each event.
+//! Turns each event into a log line.
 
 use std::fmt::Debug;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::layer::Context;
 
 use crate::LogLine;
 
-/// Hands each event on as a line.
+/// Passes each event to `show` as a line.
 #[derive(Debug)]
 pub(crate) struct LogLayer {
     show: fn(&LogLine),
@@ -39,7 +39,7 @@ impl Fields<'_> {
         match (field.name(), value) {
             ("message", Value::String(message)) => self.0.message = message,
             (name, value) => {
-                // `r#type` is the field `type`.
+                // The name of the field `type` is `r#type`.
                 let name = name.strip_prefix("r#").unwrap_or(name);
                 self.0.fields.insert(name.to_owned(), value);
             }

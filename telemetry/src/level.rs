@@ -1,6 +1,7 @@
-//! What `--log-level` means: a level, or a filter in the syntax of `tracing_subscriber::EnvFilter`.
+//! Parses `--log-level`: a level, or a filter in the syntax of `tracing_subscriber::EnvFilter`.
 //!
-//! There a word that is no level is the name of a module, which silences all others. Here it is a mistake.
+//! In that syntax a word that is not a level is the name of a module, and all other modules are silenced. Here it is an
+//! error.
 
 use std::str::FromStr as _;
 
@@ -9,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 const DEFAULT: &str = "info";
-/// Names that others give their levels.
+/// Levels of other programs, with ours.
 const OTHER_NAMES: [(&str, &str); 8] = [
     ("critical", "error"),
     ("fatal", "error"),
@@ -20,10 +21,10 @@ const OTHER_NAMES: [(&str, &str); 8] = [
     ("quiet", "off"),
     ("silent", "off"),
 ];
-/// Words that are less alike (Jaro) are no slips of the finger.
+/// Words with less similarity (Jaro) to a level are not taken for typing errors.
 const MIN_LIKENESS: f64 = 0.75;
 
-/// The log level filter cannot be understood.
+/// The error for a log level that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "log level {text:?} is not error, warn, info, debug, trace, off, or a filter such as \"info,router=debug\": {reason}"
@@ -33,7 +34,7 @@ pub struct LogLevelError {
     reason: String,
 }
 
-/// The filter that `text` describes; none at all is `info`. Python's `warning` is `warn`.
+/// The filter that `text` describes; `info` if it is empty. Python's `warning` is `warn`.
 pub(crate) fn filter(text: &str) -> Result<EnvFilter, LogLevelError> {
     let error = |reason| LogLevelError { text: text.into(), reason };
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());

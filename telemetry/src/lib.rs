@@ -1,8 +1,8 @@
-//! How every process logs: the format in which the children write and which the launcher reads.
+//! Logging for every process: the format that the children write and the launcher reads.
 //!
-//! [`init`] starts logging in a process, [`fatal`] says why the process ends, [`progress`] reports a piece of work
-//! done, [`LogLine::parse`] reads a line back. Lines go to stdout: text for people, or one JSON object per line. Nobody
-//! who logs ever waits for whoever reads (`output`). It never decides what to log.
+//! [`init`] starts logging in a process, [`fatal`] logs why the process ends, [`progress`] reports finished work, and
+//! [`LogLine::parse`] reads a line back. Lines go to stdout: text for people, or one JSON object per line. A thread
+//! that logs never waits for the log's reader (`output`). The crate does not decide what to log.
 
 mod escape;
 mod layer;
@@ -25,28 +25,28 @@ pub use line::{LogLine, Progress};
 use layer::LogLayer;
 use output::{Format, Output};
 
-/// Target of the events that [`progress`] emits.
+/// The target of the events of [`progress`].
 const PROGRESS_TARGET: &str = "progress";
-/// Target of the event that [`fatal`] emits.
+/// The target of the event of [`fatal`].
 const FATAL_TARGET: &str = "fatal";
-/// At the end of a process, the reader of the log gets this long to take what is left.
+/// The time that the log's reader gets, at the end of a process, for the rest of the log.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
-/// A panic may be followed by an abort; it waits this long for its line to be written.
+/// The time that a panic waits until its line is written. It may be followed by an abort.
 const PANIC_DEADLINE: Duration = Duration::from_millis(100);
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Where this process logs.
+/// The log of this process.
 #[derive(Debug)]
 struct Log {
     stdout: Output,
     json_output: bool,
 }
 
-/// Why a process cannot log.
+/// The reason why a process cannot log.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The level cannot be understood.
+    /// The level is invalid.
     #[error(transparent)]
     Level(#[from] LogLevelError),
     /// The thread that writes cannot be started.
@@ -54,11 +54,12 @@ pub enum InitError {
     Thread(io::Error),
 }
 
-/// Starts logging to stdout, and logs panics as errors. Call once, first thing in a process, and [`flush`] last.
+/// Starts logging to stdout, and logs panics as errors. Call it once at the start of a process, and [`flush`] at the
+/// end.
 ///
 /// # Errors
-/// When `level` is neither a level nor a filter in the syntax of `tracing_subscriber::EnvFilter`, or there is no
-/// thread.
+/// When `level` is neither a level nor a filter in the syntax of `tracing_subscriber::EnvFilter`, or no thread can be
+/// started.
 pub fn init(json_output: bool, level: &str) -> Result<(), InitError> {
     let filter = level::filter(level)?;
     // A second call (tests in one process) keeps the first output and the first subscriber.
@@ -69,7 +70,7 @@ pub fn init(json_output: bool, level: &str) -> Result<(), InitError> {
     let subscriber = tracing_subscriber::registry().with(filter).with(LogLayer::new(show));
     let _ = tracing::subscriber::set_global_default(subscriber);
     std::panic::set_hook(Box::new(|panic| {
-        // Whatever the filter: nobody else says why.
+        // The filter is ignored: nothing else reports the panic.
         show(&LogLine::now(Level::ERROR, "panic", format!("panicked: {panic}")));
         if let Some(log) = LOG.get() {
             log.stdout.flush(PANIC_DEADLINE);
@@ -78,38 +79,38 @@ pub fn init(json_output: bool, level: &str) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Whether this stream is a terminal that shows colours and lines that are drawn over.
+/// True if the stream is a terminal that can redraw lines, and NO_COLOR is not set.
 pub fn has_colours(stream: &impl IsTerminal) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     can_redraw(stream) && !is_set("NO_COLOR")
 }
 
-/// Whether a line on this stream can be drawn over.
+/// True if lines on this stream can be redrawn.
 pub fn can_redraw(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Puts a line in the queue of stdout, whatever the filter says, in the format that [`init`] was told.
+/// Queues a line for stdout, in the format of [`init`] and without its filter.
 pub fn show(line: &LogLine) {
     if let Some(log) = LOG.get() {
         log.stdout.push_line(line);
     }
 }
 
-/// Puts text in the queue of stdout as it is.
+/// Queues text for stdout as it is.
 pub fn print(text: String) {
     if let Some(log) = LOG.get() {
         log.stdout.push(text);
     }
 }
 
-/// Waits until everything in the queue is written, or a second has passed. Returns whether it was all written.
+/// Waits until the queue is written, at most one second. Returns true if everything was written.
 pub fn flush() -> bool {
     LOG.get().is_some_and(|log| log.stdout.flush(FLUSH_DEADLINE))
 }
 
-/// Logs why this process ends. Where the log does not show it, because of its filter or because nobody gets what is
-/// written there, the line goes to stderr.
+/// Logs why this process ends. The line also goes to stderr if the log's filter drops it, if it could not be written,
+/// or if stdout is not seen.
 pub fn fatal(message: &str) {
     let line = LogLine::now(Level::ERROR, FATAL_TARGET, message.to_owned());
     let is_enabled = tracing::enabled!(target: FATAL_TARGET, Level::ERROR);
@@ -129,8 +130,7 @@ fn format(json_output: bool, is_coloured: bool) -> Format {
     Box::new(move |line| if json_output { line.json() } else { line.for_people(None, is_coloured) })
 }
 
-/// Whether somebody may read what is written to stdout: it is not thrown away, and nobody sits before a terminal that
-/// shows nothing but stderr.
+/// True if stdout may be seen: it is not /dev/null, and it is a terminal unless stderr is not one either.
 fn stdout_is_seen() -> bool {
     let stdout = std::fs::metadata("/proc/self/fd/1");
     let null = std::fs::metadata("/dev/null");
@@ -141,7 +141,7 @@ fn stdout_is_seen() -> bool {
     !is_null && (io::stdout().is_terminal() || !io::stderr().is_terminal())
 }
 
-/// Reports that `done` of `total` pieces of `phase` are finished. The launcher shows it as a progress line.
+/// Reports that `done` of `total` items of `phase` are finished. The launcher shows this as a progress line.
 pub fn progress(phase: &str, done: u64, total: u64) {
     tracing::info!(target: PROGRESS_TARGET, phase, done, total, "{phase} {done}/{total}");
 }

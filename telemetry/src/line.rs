@@ -1,4 +1,4 @@
-//! One line of a log: made from an event or read back, and written as JSON or for people.
+//! One log line: made from an event or parsed, and written as JSON or for people.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::{FATAL_TARGET, PROGRESS_TARGET, escape};
 
-/// Bytes of text that one line holds, so that a reader gets it whole.
+/// The longest text of one line, in bytes, so that its reader gets it whole.
 const MAX_TEXT_BYTES: usize = 32 << 10;
 
-/// One line of a log.
+/// One log line.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct LogLine {
     /// `ERROR`, `WARN`, `INFO`, `DEBUG` or `TRACE`.
@@ -21,33 +21,33 @@ pub struct LogLine {
     /// The sentence.
     #[serde(default)]
     pub message: String,
-    /// The module that wrote it.
+    /// The module that logged it.
     #[serde(default)]
     pub target: String,
-    /// RFC 3339, UTC.
+    /// The time in RFC 3339, UTC.
     #[serde(default)]
     pub timestamp: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub fields: Map<String, Value>,
 }
 
-/// Work done so far in one phase of start-up.
+/// The progress of one phase of start-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// The name of the phase, such as `load weights`.
     pub phase: String,
-    /// Pieces finished.
+    /// The number of finished items.
     pub done: u64,
-    /// Pieces in all.
+    /// The number of all items.
     pub total: u64,
 }
 
 impl LogLine {
-    /// A line without fields that is written now.
+    /// A line without fields, with the current time.
     pub fn now(level: Level, target: &str, message: String) -> Self {
         let mut timestamp = String::new();
-        // A clock that cannot be read leaves an empty timestamp.
+        // If the clock cannot be read, the timestamp is empty.
         let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
         let mut line =
             Self { level: level.to_string(), message, target: target.to_owned(), timestamp, fields: Map::new() };
@@ -55,12 +55,12 @@ impl LogLine {
         line
     }
 
-    /// Reads a line written by a process that called [`crate::init`] with `json_output`; `None` for any other line.
+    /// Parses a line of a process that called [`crate::init`] with `json_output`; `None` for any other line.
     pub fn parse(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
 
-    /// The progress this line reports, if it is one that [`crate::progress`] wrote.
+    /// The progress in this line, if [`crate::progress`] wrote it.
     pub fn progress(&self) -> Option<Progress> {
         if self.target != PROGRESS_TARGET {
             return None;
@@ -69,12 +69,12 @@ impl LogLine {
         Some(Progress { phase, done: self.fields.get("done")?.as_u64()?, total: self.fields.get("total")?.as_u64()? })
     }
 
-    /// Whether [`crate::fatal`] wrote this line: its process ends.
+    /// True if [`crate::fatal`] wrote this line.
     pub fn is_fatal(&self) -> bool {
         self.target == FATAL_TARGET
     }
 
-    /// The sentence followed by the other fields as `name=value`, on one line, for people.
+    /// The message and the other fields as `name=value`, on one line, for people.
     pub fn text(&self) -> String {
         let mut text = escape::control(&self.message).into_owned();
         for (name, value) in &self.fields {
@@ -84,7 +84,7 @@ impl LogLine {
         text
     }
 
-    /// The whole line for people, with the name of the process that wrote it, if it is not this one.
+    /// The whole line for people, with the name of the process that wrote it unless that is this one.
     pub fn for_people(&self, process: Option<&str>, is_coloured: bool) -> String {
         let timestamp = escape::control(&self.timestamp);
         let level = format!("{:>5}", escape::control(&self.level));
@@ -114,7 +114,7 @@ impl LogLine {
         escape::control_in_json(Value::Object(object).to_string()) + "\n"
     }
 
-    /// Cuts message and fields where they are too long together.
+    /// Cuts message and fields if they are too long together.
     pub(crate) fn cut(&mut self) {
         let mut num_left = MAX_TEXT_BYTES;
         let fields = self.fields.values_mut().filter_map(|value| match value {

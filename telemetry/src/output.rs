@@ -1,8 +1,8 @@
-//! A stream that nobody waits for: lines go into a queue, and one thread writes them.
+//! A stream on which no caller waits: lines go into a queue, and one thread writes them.
 //!
-//! Whoever reads the log may stop for as long as it likes, or go away: what does not fit into the queue is dropped, the
-//! oldest line first, so that the last words of a process are kept. When the stream moves again, a line says how many
-//! are missing, where they are missing.
+//! The reader of the log may pause for any time, or go away. Lines that do not fit into the queue are dropped, the
+//! oldest first, so that the last lines of a process are kept. When the reader continues, a line in their place counts
+//! the dropped ones.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,22 +17,22 @@ use tracing::Level;
 
 use crate::LogLine;
 
-/// Bytes that wait for a reader; the oldest lines make room for the newest.
+/// The largest size of the queue. The oldest lines are dropped for the newest.
 pub(crate) const MAX_QUEUED_BYTES: usize = 1 << 20;
-/// Bytes handed to the system in one call, unless a single line is longer.
+/// The bytes of one call to the system, unless a single line is longer.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
 
-/// How the lines that the writer itself adds look.
+/// The format of log lines, also of those that the writer adds.
 pub(crate) type Format = Box<dyn Fn(&LogLine) -> String + Send + Sync>;
 
-/// The queue of one stream. Its thread ends with the process.
+/// The queue of one stream. Its thread runs until the process ends.
 pub(crate) struct Output {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// Something was queued, or something was written.
+    /// Notified when text was queued or written.
     changed: Condvar,
     format: Format,
 }
@@ -41,10 +41,10 @@ struct Shared {
 struct Queue {
     lines: VecDeque<String>,
     num_bytes: usize,
-    /// Lines that are missing before the first one.
+    /// The number of lines that were dropped before the first one.
     num_dropped: u64,
     is_writing: bool,
-    /// Whether the last call failed.
+    /// True if the last write failed.
     is_broken: bool,
 }
 
@@ -69,7 +69,7 @@ impl Output {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until everything is written; false when that was not possible in time.
+    /// Waits until everything is written. Returns false if that took longer than `timeout`, or the last write failed.
     pub(crate) fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut queue = self.shared.lock();
@@ -87,7 +87,7 @@ impl Output {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing panics while it holds the queue.
+        // No code panics while it holds the queue.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +125,7 @@ impl Queue {
         }
     }
 
-    /// Takes lines for one call, and the number of those that are missing before them.
+    /// Takes the lines of one write, and the number of lines that were dropped before them.
     fn take(&mut self) -> (String, u64) {
         let mut chunk = self.lines.pop_front().unwrap_or_default();
         while let Some(next) = self.lines.front().filter(|next| chunk.len() + next.len() <= MAX_CHUNK_BYTES) {
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// A wait that a test expects to be in vain.
+    /// The time of a wait that a test expects to fail.
     const SHORT: Duration = Duration::from_millis(10);
     const LONG: Duration = Duration::from_secs(60);
 
