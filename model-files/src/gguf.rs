@@ -1,8 +1,8 @@
-//! The head of a GGUF file: what it says of the model, and where its tensors are. The tensors themselves are not read.
+//! The header of a GGUF file: the model's metadata, and the offsets of its tensors. The tensors themselves are not
+//! read.
 //!
-//! Door: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3
-//! (`ggml-org/ggml`, docs/gguf.md). A length that the file cannot hold is an error, never an allocation; of the lists only those
-//! are kept that somebody reads.
+//! Door: [`Gguf::open`]. Follows the specification of the format, versions 2 and 3 (`ggml-org/ggml`, docs/gguf.md). A
+//! length that the file is too short for is an error, never an allocation. Only the lists that are used are kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,60 +15,61 @@ const MAGIC: [u8; 4] = *b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// The type of a list.
 const LIST: u32 = 9;
-/// Lists in lists; the format has no use for more.
+/// The deepest nesting of lists. The format has no use for more.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMS: u32 = 4;
-/// Lists that are kept: a tokenizer's. Others are read over, whatever their length.
+/// The lists that are kept, which are those of tokenizers. Others are skipped, whatever their length.
 const LISTS: [&str; 4] =
     ["tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.tokens"];
-/// The longest of them: several times the largest vocabulary there is. An item takes 32 bytes, and maybe one of the file.
+/// The longest list that is kept: several times the largest known vocabulary. An item takes 32 bytes of memory, but may
+/// take a single byte of the file.
 const MAX_LIST_LEN: usize = 1 << 22;
 
-/// The head of a file.
+/// The header of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gguf {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
     metadata: BTreeMap<String, Value>,
-    /// Its tensors.
+    /// The tensors of the file.
     pub tensors: Vec<TensorInfo>,
-    /// The byte at which the first tensor may begin.
+    /// The offset of the tensor data in the file, in bytes.
     pub data_start: u64,
 }
 
 /// A value of the metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Of any of the signed and unsigned types.
+    /// An integer of any of the signed and unsigned types.
     Integer(i128),
-    /// Of either size.
+    /// A float of 32 or 64 bits.
     Float(f64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// UTF-8, as the format demands; other bytes are replaced.
+    /// Text in UTF-8, as the format demands. Invalid bytes are replaced.
     Text(String),
-    /// Values of one type; empty where nobody reads it.
+    /// Values of one type; empty if the list is not used.
     List(Vec<Value>),
 }
 
-/// Where a tensor is.
+/// A tensor's name, shape, type and offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name, such as `blk.0.attn_q.weight`.
+    /// The name, such as `blk.0.attn_q.weight`.
     pub name: String,
-    /// Its shape with the fastest dimension last: the other way round than in the file.
+    /// The shape, with the fastest dimension last. The file has the opposite order.
     pub shape: Vec<usize>,
     /// The number of its `ggml_type`.
     pub kind: u32,
-    /// Its first byte behind [`Gguf::data_start`].
+    /// The offset of its first byte after [`Gguf::data_start`].
     pub offset: u64,
 }
 
 impl Gguf {
-    /// Reads the head of a file.
+    /// Reads the header of a file.
     ///
     /// # Errors
-    /// [`ModelFilesError::Read`], or [`ModelFilesError::Gguf`] which says what is wrong.
+    /// [`ModelFilesError::Read`] when the file cannot be read, [`ModelFilesError::Gguf`] when its header is invalid.
     pub fn open(path: &Path) -> Result<Self, ModelFilesError> {
         let failed = |source| ModelFilesError::Read { path: path.to_path_buf(), source };
         let file = File::open(path).map_err(failed)?;
@@ -80,12 +81,12 @@ impl Gguf {
         })
     }
 
-    /// A value of the metadata.
+    /// The value of `key` in the metadata.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)
     }
 
-    /// A string.
+    /// The value of `key` if it is text.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             Value::Text(text) => Some(text),
@@ -93,7 +94,7 @@ impl Gguf {
         }
     }
 
-    /// A number that counts something.
+    /// The value of `key` if it is an integer that is not negative.
     pub fn count(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
             Value::Integer(number) => u64::try_from(*number).ok(),
@@ -101,7 +102,7 @@ impl Gguf {
         }
     }
 
-    /// A number.
+    /// The value of `key` if it is an integer or a float.
     pub fn number(&self, key: &str) -> Option<f64> {
         match self.get(key)? {
             Value::Integer(number) => Some(*number as f64),
@@ -110,7 +111,7 @@ impl Gguf {
         }
     }
 
-    /// A truth value.
+    /// The value of `key` if it is a boolean.
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key)? {
             Value::Bool(flag) => Some(*flag),
@@ -118,7 +119,7 @@ impl Gguf {
         }
     }
 
-    /// A list.
+    /// The value of `key` if it is a list.
     pub fn list(&self, key: &str) -> Option<&[Value]> {
         match self.get(key)? {
             Value::List(values) => Some(values),
@@ -141,7 +142,7 @@ impl From<std::io::Error> for Problem {
     }
 }
 
-/// Reads from the front to the back.
+/// A reader of the header, from start to end.
 struct Head {
     bytes: BufReader<File>,
     position: u64,
@@ -157,7 +158,7 @@ impl Head {
         if !matches!(version, 2 | 3) {
             return Err(Problem::Format(format!("its version is {version}, supported are 2 and 3")));
         }
-        // A tensor takes more than 16 bytes of the head, a value more than 8.
+        // A tensor takes more than 16 bytes of the header, a value more than 8.
         let (num_tensors, num_values) = (self.count(16)?, self.count(8)?);
         let mut metadata = BTreeMap::new();
         for _ in 0..num_values {
@@ -195,7 +196,7 @@ impl Head {
         Ok(TensorInfo { name, shape, kind: self.u32()?, offset: self.u64()? })
     }
 
-    /// A list of the metadata.
+    /// Reads a list of the metadata.
     fn list(&mut self, key: &str) -> Result<Value, Problem> {
         let (kind, len) = (self.u32()?, self.count(1)?);
         if !LISTS.contains(&key) {
@@ -208,7 +209,7 @@ impl Head {
         Ok(Value::List((0..len).map(|_| self.value(kind)).collect::<Result<_, _>>()?))
     }
 
-    /// Reads over `len` values of a type.
+    /// Skips `len` values of a type.
     fn skip(&mut self, kind: u32, len: usize, depth: usize) -> Result<(), Problem> {
         let value_bytes = match kind {
             0 | 1 | 7 => 1,
@@ -264,7 +265,7 @@ impl Head {
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// A number of things that take `least_bytes` each.
+    /// Reads a count of things that take at least `least_bytes` each.
     fn count(&mut self, least_bytes: u64) -> Result<usize, Problem> {
         let count = self.u64()?;
         let has_room = count.checked_mul(least_bytes).is_some_and(|bytes| bytes <= self.len - self.position);
@@ -305,7 +306,7 @@ mod tests {
         [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
     }
 
-    /// A file with these values and a tensor.
+    /// A file with these values and one tensor.
     fn file(values: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
         let mut bytes = [&MAGIC[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes()].concat();
         bytes.extend((values.len() as u64).to_le_bytes());

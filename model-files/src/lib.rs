@@ -1,7 +1,7 @@
-//! The files of one model: a local directory in Hugging Face layout, a GGUF file, or the demo model embedded in the executable.
+//! The files of one model: a local directory in Hugging Face layout, a GGUF file, or the demo model in the executable.
 //!
-//! It only opens and lists files; what is in them is read by the one room each file belongs to (tokenizer and
-//! template: router; config and weights: shard). It never touches the network.
+//! This crate only finds and opens files. Other crates read the contents: the router tokenizer and template, the shard
+//! config and weights. It never uses the network.
 
 mod gguf;
 
@@ -22,73 +22,74 @@ const DEMO_FILES: [(&str, &[u8]); 5] = [
     ("tokenizer_config.json", include_bytes!("../../demo/tokenizer_config.json")),
 ];
 
-/// Why a model, or one of its files, cannot be opened.
+/// The reason why a model, or one of its files, cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelFilesError {
-    /// Neither `demo` nor a directory, nor shaped like a Hub id.
+    /// The id is not `demo`, not a directory, and not like an id on the Hub.
     #[error(
         "model id {0:?} is not a directory; use \"{DEMO_MODEL_ID}\", the path of a directory with a model in it or of a GGUF file, or \
          organisation/name of a model on the Hugging Face Hub"
     )]
     NoSuchDirectory(String),
-    /// A file that is no model by itself, or the name of one that is not there.
+    /// The id is a file that is not a model by itself, or the name of a missing file.
     #[error(
         "model id {id:?} is {what}; pass the directory with its config.json and tokenizer.json, or the path of a GGUF file"
     )]
     File {
-        /// The id.
+        /// The model id.
         id: String,
-        /// What it is.
+        /// A description of the file.
         what: &'static str,
     },
-    /// Shaped like `organisation/name`.
+    /// The id is like `organisation/name`, and no such directory exists.
     #[error(
         "model id {0:?} is not a local directory; if it is a model on the Hugging Face Hub, \
          `text-generation-launcher download-weights {0}` downloads it and names the directory to pass"
     )]
     HubId(String),
-    /// The model has no such file.
+    /// The model lacks this file.
     #[error("{location} has no {name}")]
     Missing { location: String, name: String },
-    /// The file is no GGUF file that can be read.
+    /// The file is not a GGUF file that can be read.
     #[error("{path} is not a GGUF file that can be read: {problem}")]
     Gguf { path: PathBuf, problem: String },
-    /// Several GGUF files, and nothing else.
+    /// The directory has several GGUF files and no config.json.
     #[error("{location} has several GGUF files: {names}; pass the path of one")]
     SeveralGguf { location: String, names: String },
-    /// The file is there but cannot be read.
+    /// The file exists but cannot be read.
     #[error("read {path}")]
     Read { path: PathBuf, source: std::io::Error },
 }
 
-/// Endings of files with weights; no model on the Hub ends like that.
+/// Endings of files with weights. No model id on the Hub ends like that.
 const FILE_ENDINGS: [&str; 6] = ["safetensors", "gguf", "bin", "pt", "pth", "ckpt"];
 
-/// Where the files of a model are.
+/// The place of the files of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
     /// The demo model, embedded in the executable.
     Demo,
     /// A directory in Hugging Face layout.
     Directory(PathBuf),
-    /// A GGUF file. Files beside it, such as a tokenizer, win over what it has of the kind.
+    /// A GGUF file. Files beside it, such as a tokenizer, replace its own.
     Gguf(PathBuf),
 }
 
-/// Where one file of a model is: memory, or a path that can be mapped.
+/// The place of one file of a model: in memory, or a path that can be mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileLocation {
-    /// Bytes of the executable.
+    /// Bytes in the executable.
     Embedded(&'static [u8]),
     /// A file that exists.
     Path(PathBuf),
 }
 
 impl ModelFiles {
-    /// Finds the files of `model_id`: `demo`, or the path of a directory or of a GGUF file. A path always wins over a Hub id.
+    /// Finds the files of `model_id`: `demo`, or the path of a directory or of a GGUF file. A path takes precedence
+    /// over an id on the Hub.
     ///
     /// # Errors
-    /// When `model_id` is neither; the message says what is allowed.
+    /// When `model_id` is none of these. The message says what is allowed.
     pub fn open(model_id: &str) -> Result<Self, ModelFilesError> {
         if model_id == DEMO_MODEL_ID {
             return Ok(Self::Demo);
@@ -104,7 +105,7 @@ impl ModelFiles {
             return Err(ModelFilesError::File { id: model_id.into(), what });
         }
         let mut parts = model_id.split('/');
-        // The Hub's names have no other letters.
+        // Names on the Hub have no other characters.
         let is_name = |part: &str| {
             let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
             !part.is_empty() && !part.starts_with('.') && part.bytes().all(is_letter)
@@ -118,7 +119,7 @@ impl ModelFiles {
         })
     }
 
-    /// A directory is what its only GGUF file is, if it has no config.json.
+    /// A directory without config.json stands for its GGUF file if it has exactly one.
     fn of_directory(path: &Path) -> Result<Self, ModelFilesError> {
         let whole = Self::Directory(path.to_path_buf());
         if path.join(CONFIG_FILE).is_file() {
@@ -139,7 +140,7 @@ impl ModelFiles {
         }
     }
 
-    /// The head of the GGUF file, if the model is one.
+    /// The header of the GGUF file, if the model is one.
     ///
     /// # Errors
     /// As [`Gguf::open`].
@@ -150,12 +151,12 @@ impl ModelFiles {
         }
     }
 
-    /// Whether `model_id` is shaped like `organisation/name` of the Hugging Face Hub, and no directory has that path.
+    /// True if `model_id` is like `organisation/name` on the Hugging Face Hub, and no directory has that path.
     pub fn is_hub_id(model_id: &str) -> bool {
         matches!(Self::open(model_id), Err(ModelFilesError::HubId(_)))
     }
 
-    /// Where the file `name` is, or `None` when the model has no such file.
+    /// The place of the file `name`; `None` if the model has no such file.
     pub fn locate(&self, name: &str) -> Option<FileLocation> {
         match self {
             Self::Demo => {
@@ -173,10 +174,10 @@ impl ModelFiles {
         }
     }
 
-    /// Reads a file the model may lack.
+    /// Reads a file that the model may lack.
     ///
     /// # Errors
-    /// [`ModelFilesError::Read`] when it exists and cannot be read.
+    /// [`ModelFilesError::Read`] when the file exists and cannot be read.
     pub fn read_optional(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, ModelFilesError> {
         match self.locate(name) {
             None => Ok(None),
@@ -188,7 +189,7 @@ impl ModelFiles {
         }
     }
 
-    /// Reads a file the model must have.
+    /// Reads a file that the model must have.
     ///
     /// # Errors
     /// [`ModelFilesError::Missing`] or [`ModelFilesError::Read`], both with the path.
@@ -211,7 +212,7 @@ impl std::fmt::Display for ModelFiles {
     }
 }
 
-/// What is wrong with an id that means a file.
+/// The problem with an id that names a file.
 fn file(model_id: &str) -> Option<&'static str> {
     let path = Path::new(model_id);
     let is_name = path.extension().is_some_and(|ending| FILE_ENDINGS.iter().any(|known| ending == *known));
