@@ -21,14 +21,14 @@
 //! ```
 //!
 //! 1. A rank announces its operation, copies a chunk of its values into its staging buffer, and arrives: it adds one to
-//! the count of arrivals (release).
+//!    the count of arrivals (release).
 //! 2. When all ranks have arrived (acquire), each compares the operations of the others with its own. A difference is
-//! [`CollectiveError::OutOfStep`]: never a hang, never a wrong number.
+//!    [`CollectiveError::OutOfStep`]: never a hang, never a wrong number.
 //! 3. Every rank adds up the staged values, from rank 0 to rank N−1, separately for each element. So the bits depend
-//! neither on the rank nor on the chunk. With more than two ranks, large chunks are added up in parts instead: each
-//! rank adds up one part, and the others read it after a second meeting. The sums and their order are the same.
+//!    neither on the rank nor on the chunk. With more than two ranks, large chunks are added up in parts instead: each
+//!    rank adds up one part, and the others read it after a second meeting. The sums and their order are the same.
 //! 4. The next chunk uses the other buffer. A rank that has come to its meeting has finished reading the chunk before,
-//! so one meeting per chunk keeps a buffer from being overwritten while it is read.
+//!    so one meeting per chunk keeps a buffer from being overwritten while it is read.
 //!
 //! A wait spins for a microsecond, then yields the core between checks, and then sleeps in the kernel (futex). The
 //! system call to wake ranks is made only if some sleep. Every wait has a deadline, and its error names the missing

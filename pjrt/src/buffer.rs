@@ -17,7 +17,7 @@ use crate::ffi::buffer::{
 use crate::ffi::{Arguments, RawBuffer};
 use crate::handle::Handle;
 
-/// An array on a device, perhaps still being computed. Its memory is freed when it is dropped.
+/// An array on a device, perhaps still being computed. Dropping it frees the memory.
 #[derive(Debug)]
 pub struct Buffer {
     owned: OwnedBuffer,
@@ -25,7 +25,7 @@ pub struct Buffer {
     device: Device,
 }
 
-/// The plugin's buffer, which is destroyed when this is dropped.
+/// The plugin's buffer, which is destroyed on drop.
 #[derive(Debug)]
 pub(crate) struct OwnedBuffer {
     raw: Handle<RawBuffer>,
@@ -33,45 +33,45 @@ pub(crate) struct OwnedBuffer {
 }
 
 impl Buffer {
-    /// A buffer whose shape and device are known.
+    /// A buffer with known shape and device.
     pub(crate) fn new(owned: OwnedBuffer, shape: Arc<Shape>, device: Device) -> Self {
         Self { owned, shape, device }
     }
 
-    /// Type of its elements.
+    /// The type of the elements.
     pub fn element_type(&self) -> ElementType {
         self.shape.element_type
     }
 
-    /// Its dimensions, outermost first.
+    /// The dimensions, outermost first.
     pub fn dims(&self) -> &[usize] {
         &self.shape.dims
     }
 
-    /// Element type and dimensions.
+    /// The element type and the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Where it lies.
+    /// The device that holds the buffer.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Bytes that it takes on the device, padding included.
+    /// The bytes that it takes on the device, padding included.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn size_in_bytes(&self) -> Result<usize, Error> {
         let arguments = BufferOnDeviceSizeInBytes { buffer: self.raw(), size: 0 };
         // SAFETY: `self` owns the buffer.
         Ok(unsafe { self.api().call(arguments) }?.size)
     }
 
-    /// Becomes ready when the content is computed, or its computation has failed.
+    /// Returns an event that becomes ready when the content is computed, or its computation has failed.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn ready(&self) -> Result<Event, Error> {
         let arguments = BufferReadyEvent { buffer: self.raw(), event: std::ptr::null_mut() };
         // SAFETY: `self` owns the buffer.
@@ -79,21 +79,21 @@ impl Buffer {
         Ok(Event::new(out.event, BufferReadyEvent::NAME, self.client()))
     }
 
-    /// Starts to copy the content to host memory, dense and row-major. Never waits; the copy begins as soon as the
-    /// content is computed. The buffer may be dropped or donated before the copy ends.
+    /// Starts to copy the content to host memory, dense and row-major. Never waits: the copy begins when the content is
+    /// computed. The buffer may be dropped or donated before the copy ends.
     ///
     /// # Errors
-    /// What the plugin says to the start of the copy.
+    /// The plugin's error at the start of the copy.
     pub fn to_host(&self) -> Result<Download, Error> {
         Download::start(self)
     }
 
-    /// The pointer for a call.
+    /// The pointer for calls.
     pub(crate) fn raw(&self) -> *mut RawBuffer {
         self.owned.raw()
     }
 
-    /// The client that keeps it alive.
+    /// The client of the buffer.
     pub(crate) fn client(&self) -> &Client {
         &self.owned.client
     }
@@ -104,17 +104,17 @@ impl Buffer {
 }
 
 impl OwnedBuffer {
-    /// Owns a buffer that `function` made.
+    /// Takes ownership of a buffer that `function` made.
     pub(crate) fn new(raw: *mut RawBuffer, function: &'static str, client: &Client) -> Result<Self, Error> {
         Ok(Self { raw: Handle::new(raw, function)?, client: client.clone() })
     }
 
-    /// The pointer for a call.
+    /// The pointer for calls.
     pub(crate) fn raw(&self) -> *mut RawBuffer {
         self.raw.get()
     }
 
-    /// Asks the plugin for element type and dimensions.
+    /// Queries element type and dimensions.
     pub(crate) fn shape(&self) -> Result<Shape, Error> {
         let (api, buffer) = (self.client.api(), self.raw());
         // SAFETY: `self` owns the buffer; so for the call below.
@@ -126,7 +126,7 @@ impl OwnedBuffer {
         Ok(Shape { element_type: ElementType::from_number(element_type)?, dims })
     }
 
-    /// Asks the plugin for the device.
+    /// Queries the device.
     pub(crate) fn device(&self) -> Result<Device, Error> {
         let arguments = BufferDevice { buffer: self.raw(), device: std::ptr::null_mut() };
         // SAFETY: `self` owns the buffer.
@@ -137,7 +137,7 @@ impl OwnedBuffer {
 
 impl Drop for OwnedBuffer {
     fn drop(&mut self) {
-        // SAFETY: `self` owns the buffer and is not used afterwards. There is nobody to tell of a failure.
+        // SAFETY: `self` owns the buffer and is not used afterwards. A failure cannot be reported.
         let _unheard = unsafe { self.client.api().call(BufferDestroy { buffer: self.raw() }) };
     }
 }

@@ -1,4 +1,4 @@
-//! Clients: a plugin at work on the devices of this process.
+//! Clients: a plugin that runs on the devices of this process.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -21,9 +21,9 @@ use crate::plugin::Plugin;
 use crate::program::mlir_program;
 use crate::topology::Topology;
 
-/// A client: owns the devices of this process until it is dropped with all that was made from it.
+/// A client. It owns the devices of this process until it and everything made from it are dropped.
 ///
-/// Cheap to clone. Buffers, executables, events and devices keep it alive, so they may be dropped in any order.
+/// Cheap to clone. Buffers, executables, events and devices keep the client alive, so they may be dropped in any order.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -34,11 +34,11 @@ struct Inner {
     platform_version: String,
     process_index: i64,
     devices: Vec<DeviceEntry>,
-    /// Indices into `devices`.
+    /// Indices into `devices` of the devices that this process can use.
     addressable: Vec<usize>,
 }
 
-/// The plugin's client, which is destroyed when this is dropped.
+/// The plugin's client, which is destroyed on drop.
 #[derive(Debug)]
 struct Owned {
     raw: Handle<RawClient>,
@@ -46,14 +46,16 @@ struct Owned {
 }
 
 impl Client {
-    /// Takes the devices of this process.
+    /// Creates a client, which takes the devices of this process.
     ///
-    /// Options are the plugin's: `cpu_device_count` (number) for XLA-CPU; `visible_devices` (numbers), `allocator`
-    /// (text), `memory_fraction` (float), `preallocate` (bool) and others for CUDA; TPUs need none. Give each the type
-    /// that the plugin expects: XLA-CPU throws a C++ exception at another one, which ends the process.
+    /// The options depend on the plugin: `cpu_device_count` (number) for XLA-CPU; `visible_devices` (numbers),
+    /// `allocator` (text), `memory_fraction` (float), `preallocate` (bool) and others for CUDA; none for TPUs. Each
+    /// must have the type that the plugin expects: for another type XLA-CPU throws a C++ exception, which ends the
+    /// process.
     ///
     /// # Errors
-    /// What the plugin says, for example that there is no device, that another process holds it, or an unknown option.
+    /// The plugin's error, for example that there is no device, that another process holds it, or that an option is
+    /// unknown.
     pub fn new(plugin: &Arc<Plugin>, options: &[(&str, Value)]) -> Result<Self, Error> {
         let options = Options::new(options);
         let arguments = ClientCreate {
@@ -67,33 +69,33 @@ impl Client {
             kv_try_get_callback: std::ptr::null(),
             kv_try_get_user_arg: std::ptr::null_mut(),
         };
-        // SAFETY: the options are borrowed for the call; no key-value store is given.
+        // SAFETY: the options are borrowed during the call; no key-value store is passed.
         let out = unsafe { plugin.api().call(arguments) }?;
         let owned = Owned { raw: Handle::new(out.client, ClientCreate::NAME)?, plugin: Arc::clone(plugin) };
         Ok(Self(Arc::new(Inner::read(owned)?)))
     }
 
-    /// The plugin that it runs on.
+    /// The plugin of the client.
     pub fn plugin(&self) -> &Arc<Plugin> {
         &self.0.owned.plugin
     }
 
-    /// `cpu`, `tpu`, `cuda`, …
+    /// The name of the platform: `cpu`, `tpu`, `cuda`, …
     pub fn platform_name(&self) -> &str {
         &self.0.platform_name
     }
 
-    /// Version of the runtime, for people and cache keys.
+    /// The version of the runtime, for people and cache keys.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
 
-    /// Which of the cooperating processes this is.
+    /// The index of this process among those that cooperate.
     pub fn process_index(&self) -> i64 {
         self.0.process_index
     }
 
-    /// All devices, those of other processes too.
+    /// All devices, including those of other processes.
     pub fn devices(&self) -> Vec<Device> {
         (0..self.0.devices.len()).map(|index| Device::new(self, index)).collect()
     }
@@ -106,19 +108,19 @@ impl Client {
     /// The topology of all devices.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin has none.
+    /// [`Error::is_unimplemented`] if the plugin has none.
     pub fn topology(&self) -> Result<Topology, Error> {
         let arguments = ClientTopologyDescription { client: self.raw(), topology: std::ptr::null_mut() };
         // SAFETY: the client is alive.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the client owns the topology, and the value made here keeps the client.
+        // SAFETY: the client owns the topology, and the value made here keeps the client alive.
         unsafe { Topology::of_client(self, out.topology) }
     }
 
     /// Compiles a program, StableHLO as text or bytecode, and loads it on the devices that the options assign.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`](crate::Code) mostly for a program that is wrong,
+    /// Mostly [`Code::InvalidArgument`](crate::Code) for a program that is wrong, and
     /// [`Code::ResourceExhausted`](crate::Code) for one that is too large.
     pub fn compile(&self, mlir: &[u8], options: &CompileOptions) -> Result<LoadedExecutable, Error> {
         let program = mlir_program(mlir);
@@ -130,17 +132,17 @@ impl Client {
             compile_options_size: options.len(),
             executable: std::ptr::null_mut(),
         };
-        // SAFETY: the client is alive; program and options are borrowed for the call.
+        // SAFETY: the client is alive; program and options are borrowed during the call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the executable is new and ours.
+        // SAFETY: the executable is new and owned by this call.
         unsafe { LoadedExecutable::new(self, out.executable, ClientCompile::NAME) }
     }
 
-    /// Loads an executable that [`Executable::serialize`](crate::Executable::serialize) wrote, with the same build of
-    /// the same plugin. `options` replace those it was compiled with.
+    /// Loads an executable that [`Executable::serialize`](crate::Executable::serialize) wrote with the same build of
+    /// the same plugin. `options`, if given, replace those with which it was compiled.
     ///
     /// # Errors
-    /// What the plugin says to bytes that it cannot use.
+    /// The plugin's error for bytes that it cannot use.
     pub fn load(&self, serialized: &[u8], options: Option<&CompileOptions>) -> Result<LoadedExecutable, Error> {
         let options = options.map(CompileOptions::encode);
         let arguments = ExecutableDeserializeAndLoad {
@@ -151,13 +153,13 @@ impl Client {
             options: options.as_ref().map_or(std::ptr::null(), |options| options.as_ptr().cast()),
             options_size: options.as_ref().map_or(0, Vec::len),
         };
-        // SAFETY: the client is alive; bytes and options are borrowed for the call.
+        // SAFETY: the client is alive; bytes and options are borrowed during the call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the executable is new and ours.
+        // SAFETY: the executable is new and owned by this call.
         unsafe { LoadedExecutable::new(self, out.loaded_executable, ExecutableDeserializeAndLoad::NAME) }
     }
 
-    /// The pointer for a call.
+    /// The pointer for calls.
     pub(crate) fn raw(&self) -> *mut RawClient {
         self.0.owned.raw.get()
     }
@@ -167,22 +169,22 @@ impl Client {
         self.0.owned.plugin.api()
     }
 
-    /// Whether both are the same client.
+    /// True if both are the same client.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// What is kept of the device at `index`, which comes from this client.
+    /// The stored facts about the device at `index`.
     pub(crate) fn device_entry(&self, index: usize) -> &DeviceEntry {
         &self.0.devices[index]
     }
 
-    /// Whether this process can use the device at `index`.
+    /// True if this process can use the device at `index`.
     pub(crate) fn is_addressable(&self, index: usize) -> bool {
         self.0.addressable.contains(&index)
     }
 
-    /// The device that the plugin means by this pointer.
+    /// The device with this pointer.
     pub(crate) fn device_of(&self, raw: *mut RawDevice, function: &'static str) -> Result<Device, Error> {
         let index = position(&self.0.devices, raw, function)?;
         Ok(Device::new(self, index))
@@ -192,7 +194,7 @@ impl Client {
 impl Inner {
     fn read(owned: Owned) -> Result<Self, Error> {
         let (api, client) = (*owned.plugin.api(), owned.raw.get());
-        // SAFETY: `owned` keeps the client alive; so for the calls below.
+        // SAFETY: `owned` keeps the client alive, also for the calls below.
         let name = unsafe { api.call(ClientPlatformName { client, name: std::ptr::null(), name_size: 0 }) }?;
         // SAFETY: the text lives as long as the client.
         let platform_name = unsafe { text(name.name, name.name_size) };
@@ -229,7 +231,8 @@ fn position(devices: &[DeviceEntry], raw: *mut RawDevice, function: &'static str
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: everything made from the client keeps it alive, so this is the last use. Nobody to tell of a failure.
+        // SAFETY: everything made from the client keeps it alive, so this is the last use. A failure cannot be
+        // reported.
         let _unheard = unsafe { self.plugin.api().call(ClientDestroy { client: self.raw.get() }) };
     }
 }

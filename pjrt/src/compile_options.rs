@@ -1,67 +1,67 @@
-//! Compile options, written as XLA's `CompileOptionsProto`; the field numbers are facts of its `.proto` files.
+//! Compile options, written as XLA's `CompileOptionsProto`. The field numbers are those of its `.proto` files.
 
 use std::collections::BTreeMap;
 
 use prost::Message as _;
 
-/// How a program is compiled and for which devices.
+/// The options of a compilation, including its devices.
 ///
-/// [`CompileOptions::encode`] writes equal options as equal bytes, so they can be part of a cache key.
+/// [`CompileOptions::encode`] writes equal options as equal bytes, so the bytes can be part of a cache key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompileOptions {
-    /// Copies of the program that see different data. The programs of this project have one.
+    /// The number of copies of the program that see different data. The programs of this project have one.
     pub num_replicas: usize,
-    /// Devices that share one copy.
+    /// The number of devices that share one copy.
     pub num_partitions: usize,
-    /// Device ids, one list per partition with one id per replica. Empty: the plugin chooses.
+    /// Device ids: one list per partition, with one id per replica. If empty, the plugin chooses.
     pub device_assignment: Vec<Vec<i64>>,
-    /// Compile for several partitions. True for more than one.
+    /// True if the program is compiled for several partitions.
     pub use_spmd_partitioning: bool,
-    /// Understand `sdy` annotations.
+    /// True if `sdy` annotations are understood.
     pub use_shardy_partitioner: bool,
-    /// Leave the device open until execution. Only for one device.
+    /// True if the device is chosen at execution. Only for one device.
     pub compile_portable_executable: bool,
-    /// How hard the compiler tries to make the program fast.
+    /// The compiler's effort to make the program fast.
     pub optimization_level: Option<EffortLevel>,
-    /// How hard it tries to make it fit.
+    /// The compiler's effort to make the program fit into memory.
     pub memory_fitting_level: Option<EffortLevel>,
-    /// From -1 to 1, 0 by default: a finer scale of the same.
+    /// The effort to make it fast on a finer scale, from -1 to 1; 0 by default.
     pub exec_time_optimization_effort: f32,
-    /// From -1 to 1, 0 by default.
+    /// The effort to make it fit on a finer scale, from -1 to 1; 0 by default.
     pub memory_fitting_effort: f32,
     /// The compiler's flags by name without dashes, such as `xla_tpu_scoped_vmem_limit_kib`. An unknown name is an
     /// error.
     pub env_option_overrides: BTreeMap<String, OptionValue>,
 }
 
-/// Levels of effort, as compilers name them.
+/// Levels of effort, with the usual names of compilers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EffortLevel {
-    /// Least.
+    /// The least effort.
     O0,
     /// Quick to compile.
     O1,
-    /// Usual.
+    /// The usual effort.
     O2,
-    /// Most.
+    /// The most effort.
     O3,
 }
 
-/// Value of a compiler flag.
+/// The value of a compiler flag.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OptionValue {
-    /// Text; enumerations too.
+    /// Text, also for enumerations.
     String(String),
-    /// True or false.
+    /// A boolean.
     Bool(bool),
-    /// A number.
+    /// An integer.
     I64(i64),
-    /// A number.
+    /// A float.
     F64(f64),
 }
 
 impl Default for CompileOptions {
-    /// One device, chosen by the plugin.
+    /// Options for one device, which the plugin chooses.
     fn default() -> Self {
         Self {
             num_replicas: 1,
@@ -80,7 +80,7 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// One replica in as many partitions as there are ids: the program that all ranks of a model share.
+    /// Options for one replica and one partition per device id: the program that all ranks of a model share.
     pub fn partitioned(device_ids: &[i64]) -> Self {
         Self {
             num_partitions: device_ids.len(),
@@ -90,7 +90,7 @@ impl CompileOptions {
         }
     }
 
-    /// `CompileOptionsProto`, serialized. Equal options give equal bytes.
+    /// Serializes `CompileOptionsProto`. Equal options give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
         let override_of = |value: &OptionValue| OptionOverrideProto {
             value: Some(match value {
@@ -145,7 +145,7 @@ impl EffortLevel {
     }
 }
 
-/// A count as the message has it; one that does not fit is refused by the plugin.
+/// A count as the message stores it. The plugin refuses one that is too large.
 fn count(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -236,7 +236,7 @@ mod tests {
     fn bytes_follow_the_field_numbers() {
         let bytes = CompileOptions::partitioned(&[5, 7]).encode();
         let expected = [
-            // field 3, length 39: build options
+            // field 3, length 33: build options
             &[0x1a, 33][..],
             // device ordinal -1
             &[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],

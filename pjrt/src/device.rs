@@ -1,4 +1,4 @@
-//! Devices, and their descriptions, which exist without the device too.
+//! Devices, and their descriptions, which also exist without a device.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -13,28 +13,28 @@ use crate::ffi::{RawDevice, RawDeviceDescription};
 use crate::handle::Handle;
 use crate::named_value::{Value, find, read_values};
 
-/// What is known of a device without talking to it.
+/// The facts about a device that need no query to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceDescription {
-    /// Its number, unique among the devices of all hosts: what a device assignment names.
+    /// The id, unique among the devices of all hosts. A device assignment uses it.
     pub id: i64,
-    /// The process that can talk to it.
+    /// The process that can use the device.
     pub process_index: i64,
     /// The vendor's name, such as `TPU v5 lite` or `cpu`.
     pub kind: String,
-    /// Text that tells it from all others.
+    /// Text that identifies the device.
     pub debug_string: String,
-    /// What else the plugin tells, such as `coords` and `core_on_chip`.
+    /// The plugin's other facts, such as `coords` and `core_on_chip`.
     pub attributes: Vec<(String, Value)>,
 }
 
 impl DeviceDescription {
-    /// One of its attributes.
+    /// The attribute with this name.
     pub fn attribute(&self, name: &str) -> Option<&Value> {
         find(&self.attributes, name)
     }
 
-    /// Its place among the chips of a TPU slice.
+    /// The coordinates of its chip in a TPU slice.
     pub fn coords(&self) -> Option<&[i64]> {
         match self.attribute("coords")? {
             Value::I64List(coords) => Some(coords),
@@ -47,7 +47,7 @@ impl DeviceDescription {
     /// # Safety
     /// `description` is alive.
     pub(crate) unsafe fn read(api: &Api, description: *mut RawDeviceDescription) -> Result<Self, Error> {
-        // SAFETY: the description is alive; so for the calls below.
+        // SAFETY: the description is alive, also for the calls below.
         let id = unsafe { api.call(DescriptionId { description, id: 0, tail: 0 }) }?.id;
         // SAFETY: as above.
         let process = unsafe { api.call(DescriptionProcessIndex { description, process_index: 0, tail: 0 }) }?;
@@ -58,7 +58,7 @@ impl DeviceDescription {
         let arguments = DescriptionAttributes { description, num_attributes: 0, attributes: std::ptr::null() };
         // SAFETY: as above.
         let attributes = match unsafe { api.call(arguments) } {
-            // SAFETY: they live as long as the description.
+            // SAFETY: the attributes live as long as the description.
             Ok(out) => unsafe { read_values(out.attributes, out.num_attributes) },
             Err(error) if error.is_unimplemented() => Vec::new(),
             Err(error) => return Err(error),
@@ -77,20 +77,20 @@ impl DeviceDescription {
     /// Reads an array of descriptions.
     ///
     /// # Safety
-    /// `start` and `size` are what the plugin returned, and the descriptions are alive.
+    /// `start` and `size` were returned by the plugin, and the descriptions are alive.
     pub(crate) unsafe fn read_all(
         api: &Api,
         start: *const *mut RawDeviceDescription,
         size: usize,
     ) -> Result<Vec<Self>, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promised a valid array.
         let descriptions = unsafe { array(start, size) };
         // SAFETY: as above.
         descriptions.iter().map(|description| unsafe { Self::read(api, *description) }).collect()
     }
 }
 
-/// What a client keeps of a device.
+/// A client's data about a device.
 #[derive(Debug)]
 pub(crate) struct DeviceEntry {
     pub(crate) raw: Handle<RawDevice>,
@@ -105,40 +105,40 @@ impl DeviceEntry {
     /// `device` is alive.
     pub(crate) unsafe fn read(api: &Api, device: *mut RawDevice) -> Result<Self, Error> {
         let raw = Handle::new(device, "PJRT_Client_Devices")?;
-        // SAFETY: the device is alive; so for the calls below.
+        // SAFETY: the device is alive, also for the calls below.
         let out = unsafe { api.call(DeviceGetDescription { device, description: std::ptr::null_mut() }) }?;
         // SAFETY: a description lives as long as its device.
         let description = unsafe { DeviceDescription::read(api, out.description) }?;
-        // SAFETY: as above. A device of another host has no such number; some plugins call that an error.
+        // SAFETY: as above. A device of another host has no such id; some plugins return an error for it.
         let local = unsafe { api.call(DeviceLocalHardwareId { device, local_hardware_id: -1, tail: 0 }) };
         let local_hardware_id = local.ok().map(|out| i64::from(out.local_hardware_id)).filter(|id| *id >= 0);
         Ok(Self { raw, description, local_hardware_id })
     }
 }
 
-/// A device of a client. Cheap to clone; keeps the client alive.
+/// A device of a client. Cheap to clone. It keeps the client alive.
 #[derive(Debug, Clone)]
 pub struct Device {
     client: Client,
     index: usize,
 }
 
-/// Memory of a device, in bytes. What the plugin does not tell is `None`.
+/// The memory of a device, in bytes. Values that the plugin does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Taken now.
+    /// The bytes in use now.
     pub bytes_in_use: i64,
-    /// The most that was taken at one time.
+    /// The most bytes in use at one time.
     pub peak_bytes_in_use: Option<i64>,
-    /// What a program may take at most.
+    /// The most bytes that programs may use.
     pub bytes_limit: Option<i64>,
-    /// Reserved now.
+    /// The bytes reserved now.
     pub bytes_reserved: Option<i64>,
-    /// The largest block that is free.
+    /// The size of the largest free block.
     pub largest_free_block_bytes: Option<i64>,
-    /// Allocations so far.
+    /// The number of allocations so far.
     pub num_allocs: Option<i64>,
-    /// Held by the allocator, used or not.
+    /// The bytes that the allocator holds, used or not.
     pub pool_bytes: Option<i64>,
 }
 
@@ -152,27 +152,27 @@ impl Device {
         self.client.device_entry(self.index)
     }
 
-    /// The pointer for a call; alive for as long as the client.
+    /// The pointer for calls, alive as long as the client.
     pub(crate) fn raw(&self) -> *mut RawDevice {
         self.entry().raw.get()
     }
 
-    /// The client it belongs to.
+    /// The client of the device.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// All that is known of it without talking to it.
+    /// The facts about the device that need no query to it.
     pub fn description(&self) -> &DeviceDescription {
         &self.entry().description
     }
 
-    /// Its number, unique among the devices of all hosts.
+    /// The id, unique among the devices of all hosts.
     pub fn id(&self) -> i64 {
         self.description().id
     }
 
-    /// Its number on this host, such as a CUDA ordinal, if it has one.
+    /// The id on this host, such as a CUDA ordinal, if the device has one.
     pub fn local_hardware_id(&self) -> Option<i64> {
         self.entry().local_hardware_id
     }
@@ -182,30 +182,30 @@ impl Device {
         &self.description().kind
     }
 
-    /// Text that tells it from all others.
+    /// Text that identifies the device.
     pub fn debug_string(&self) -> &str {
         &self.description().debug_string
     }
 
-    /// What else the plugin tells.
+    /// The plugin's other facts.
     pub fn attributes(&self) -> &[(String, Value)] {
         &self.description().attributes
     }
 
-    /// Its place among the chips of a TPU slice.
+    /// The coordinates of its chip in a TPU slice.
     pub fn coords(&self) -> Option<Vec<i64>> {
         self.description().coords().map(<[i64]>::to_vec)
     }
 
-    /// Whether this process can use it.
+    /// True if this process can use the device.
     pub fn is_addressable(&self) -> bool {
         self.client.is_addressable(self.index)
     }
 
-    /// How much of its memory is in use.
+    /// Queries the use of its memory.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin cannot tell.
+    /// [`Error::is_unimplemented`] if the plugin does not report it.
     pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
         let unset = OptionalI64::default();
         let arguments = DeviceMemoryStats {
@@ -236,11 +236,11 @@ impl Device {
         })
     }
 
-    /// Makes the outputs of the earliest execution with this launch id into errors, if it has not ended: how a healthy
-    /// shard gives up a step whose sister died. Returns whether there was one.
+    /// Replaces the outputs of the earliest execution with this launch id by errors, if it has not ended. With this a
+    /// healthy shard abandons a step when another shard has died. Returns true if there was such an execution.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin cannot do it.
+    /// [`Error::is_unimplemented`] if the plugin does not support it.
     pub fn poison_execution(&self, launch_id: i32, code: Code, message: &str) -> Result<bool, Error> {
         let arguments = DevicePoisonExecution {
             device: self.raw(),
@@ -253,7 +253,7 @@ impl Device {
             payload: std::ptr::null(),
             num_payload: 0,
         };
-        // SAFETY: the client keeps its devices alive; the message is borrowed for the call.
+        // SAFETY: the client keeps its devices alive; the message is borrowed during the call.
         Ok(unsafe { self.client.api().call(arguments) }?.poisoned)
     }
 }

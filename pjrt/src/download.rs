@@ -13,12 +13,12 @@ use crate::ffi::buffer::BufferToHostBuffer;
 use crate::ffi::values::{MEMORY_LAYOUT_TILED, MemoryLayout, TiledLayout};
 use crate::ffi::{Arguments, Struct};
 
-/// A copy to host memory that has been started: a future of the bytes, dense and row-major, little-endian.
+/// A copy to host memory that has been started: a future of the bytes, which are dense, row-major and little-endian.
 ///
-/// Dropping it early is safe: the memory stays until the transfer has ended.
+/// It may be dropped early: the memory is kept until the transfer has ended.
 #[derive(Debug)]
 pub struct Download {
-    /// `None` once the bytes are given out.
+    /// `None` after the bytes were returned.
     transfer: Option<Transfer>,
 }
 
@@ -42,21 +42,21 @@ impl Download {
             dst_size: 0,
             event: std::ptr::null_mut(),
         });
-        // SAFETY: the buffer is alive; without a destination it only tells the size.
+        // SAFETY: the buffer is alive. Without a destination the call only returns the size.
         unsafe { api.call_struct(&mut call) }?;
         let mut bytes = vec![0_u8; call.fields.dst_size];
         call.fields.dst = bytes.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the destination has the size that was asked for, and stays until the event is ready: `bytes` is
+        // SAFETY: the destination has the size that the plugin returned. It exists until the event is ready: `bytes` is
         // neither touched nor freed before that, see `take` and `drop`.
         unsafe { api.call_struct(&mut call) }?;
         let event = Event::new(call.fields.event, BufferToHostBuffer::NAME, buffer.client());
         Ok(Self { transfer: Some(Transfer { event, bytes }) })
     }
 
-    /// Blocks this thread until the bytes are there.
+    /// Blocks this thread until the bytes have arrived.
     ///
     /// # Errors
-    /// Why the content could not be computed or copied.
+    /// The reason why the content was not computed or copied.
     pub fn wait(mut self) -> Result<Vec<u8>, Error> {
         if let Some(transfer) = &self.transfer {
             transfer.event.wait()?;
@@ -64,12 +64,12 @@ impl Download {
         Ok(self.take())
     }
 
-    /// Whether the bytes, or an error, are there. Never blocks.
+    /// True if the bytes, or an error, have arrived. Never blocks.
     pub fn is_ready(&self) -> bool {
         self.transfer.as_ref().is_none_or(|transfer| transfer.event.is_ready())
     }
 
-    /// The bytes, once the event is ready.
+    /// Takes the bytes. The event must be ready.
     fn take(&mut self) -> Vec<u8> {
         self.transfer.take().expect("a download is not polled after it gave its bytes").bytes
     }
@@ -93,13 +93,13 @@ impl Drop for Download {
         let Some(Transfer { event, bytes }) = self.transfer.take() else { return };
         if !event.is_ready() {
             let kept = Kept::leak(*event.api(), bytes);
-            // SAFETY: `kept` was just leaked, and is given away here.
+            // SAFETY: `kept` was just leaked, and nothing else frees it.
             unsafe { event.release_when_ready(kept) };
         }
     }
 }
 
-/// The layout of dense arrays in host memory: the last dimension is the fastest.
+/// The layout of dense arrays in host memory, with the last dimension as the fastest.
 fn row_major(minor_to_major: &[i64]) -> Struct<MemoryLayout> {
     Struct::new(MemoryLayout {
         tiled: TiledLayout {

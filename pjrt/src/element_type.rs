@@ -4,13 +4,13 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// Type of an array's elements.
+/// The type of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementType {
-    /// True or false; one byte on the host, 0 or 1.
+    /// A boolean: one byte on the host, 0 or 1.
     Pred,
-    /// Signed, 4 bits; one byte per element on the host, of which the lower half counts. Downloaded, the upper half may
-    /// be zero or the sign.
+    /// Signed, 4 bits. On the host one byte per element, of which the lower half counts. In downloads the upper half
+    /// may be zero or the sign.
     S4,
     /// Signed, 8 bits.
     S8,
@@ -20,17 +20,17 @@ pub enum ElementType {
     U8,
     /// Unsigned, 32 bits.
     U32,
-    /// 8 bits with 4 of exponent and no infinity.
+    /// Float of 8 bits with 4 bits of exponent and no infinity.
     F8E4M3FN,
-    /// IEEE half.
+    /// IEEE half precision.
     F16,
     /// The upper half of an IEEE single.
     Bf16,
-    /// IEEE single.
+    /// IEEE single precision.
     F32,
 }
 
-/// Type, number in the header, name in StableHLO, bytes of an element on the host.
+/// Each type with its number in the header, its name in StableHLO, and the bytes of an element on the host.
 const ROWS: [(ElementType, i32, &str, usize); 10] = [
     (ElementType::Pred, 1, "i1", 1),
     (ElementType::S4, 21, "i4", 1),
@@ -45,7 +45,7 @@ const ROWS: [(ElementType, i32, &str, usize); 10] = [
 ];
 
 impl ElementType {
-    /// All of them.
+    /// All element types.
     pub fn all() -> impl Iterator<Item = Self> {
         ROWS.iter().map(|row| row.0)
     }
@@ -55,60 +55,60 @@ impl ElementType {
         ROWS.iter().find(|row| row.1 == number).map(|row| row.0).ok_or(Error::ElementType(number))
     }
 
-    /// Its number in the header.
+    /// The number of the type in the header.
     pub(crate) fn number(self) -> i32 {
         ROWS[self as usize].1
     }
 
-    /// Bytes of one element in host memory. Four-bit integers take one byte each there.
+    /// The bytes of one element in host memory, where four-bit integers take one byte each.
     pub fn host_bytes(self) -> usize {
         ROWS[self as usize].3
     }
 }
 
 impl fmt::Display for ElementType {
-    /// Writes the name that StableHLO gives it, such as `bf16` or `ui8`.
+    /// Writes the name in StableHLO, such as `bf16` or `ui8`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(ROWS[*self as usize].2)
     }
 }
 
-/// Element type and dimensions of an array.
+/// The element type and the dimensions of an array.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Type of the elements.
+    /// The type of the elements.
     pub element_type: ElementType,
-    /// Length of each dimension, outermost first; none for a scalar.
+    /// The length of each dimension, outermost first. A scalar has none.
     pub dims: Vec<usize>,
 }
 
 impl Shape {
-    /// Bytes that a dense array of this shape takes in host memory; `None` if that overflows.
+    /// The bytes of a dense array of this shape in host memory; `None` on overflow.
     pub fn host_bytes(&self) -> Option<usize> {
         host_bytes(self.element_type, &self.dims)
     }
 }
 
 impl fmt::Display for Shape {
-    /// Writes it as StableHLO does: `2x3xbf16`.
+    /// Writes the shape as StableHLO does: `2x3xbf16`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.dims.iter().try_for_each(|dim| write!(f, "{dim}x"))?;
         self.element_type.fmt(f)
     }
 }
 
-/// Bytes of a dense array in host memory.
+/// The bytes of a dense array in host memory; `None` on overflow.
 pub(crate) fn host_bytes(element_type: ElementType, dims: &[usize]) -> Option<usize> {
     dims.iter().try_fold(element_type.host_bytes(), |bytes, dim| bytes.checked_mul(*dim))
 }
 
-/// Dimensions as the C API wants them.
+/// Converts dimensions for the C API.
 pub(crate) fn dims_to_c(dims: &[usize]) -> Result<Vec<i64>, Error> {
     let too_long = |_| Error::Arguments(format!("dimensions {dims:?} do not fit 64 bits"));
     dims.iter().map(|dim| i64::try_from(*dim).map_err(too_long)).collect()
 }
 
-/// Dimensions as the C API gives them.
+/// Converts dimensions from the C API.
 pub(crate) fn dims_from_c(dims: &[i64], function: &'static str) -> Result<Vec<usize>, Error> {
     let negative = |_| Error::Contract { function, what: "a negative dimension" };
     dims.iter().map(|dim| usize::try_from(*dim).map_err(negative)).collect()

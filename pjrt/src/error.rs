@@ -1,51 +1,51 @@
-//! What can go wrong: the plugin says so, the plugin lacks a function, or the caller's arguments do not fit.
+//! Errors: the plugin reports one, the plugin lacks a function, or the caller's arguments do not match.
 
 use std::error::Error as _;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Any failure of this crate. Cheap to clone, since one failed event may be told to several listeners.
+/// Any failure of this crate. Cheap to clone, because several listeners may get the error of one event.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The plugin refused or failed.
+    /// The plugin reported an error.
     #[error("{function}: {code}: {message}")]
     Pjrt {
-        /// The C function, or where the event came from.
+        /// The C function, or the one that made the event.
         function: &'static str,
-        /// Its kind.
+        /// The kind of error.
         code: Code,
-        /// The plugin's words.
+        /// The plugin's message.
         message: String,
     },
-    /// The file is not a library that can be loaded, or not a PJRT plugin.
+    /// The file cannot be loaded as a library, or is not a PJRT plugin.
     #[error("cannot open PJRT plugin {}: {}", path.display(), loader_words(path, source))]
     Open {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The loader's words.
+        /// The loader's error.
         source: Arc<libloading::Error>,
     },
-    /// The library was loaded, but its table of functions cannot be used.
+    /// The library was loaded, but its function table cannot be used.
     #[error("{} is not a usable PJRT plugin: {message}", path.display())]
     Table {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the table.
         message: String,
     },
-    /// The plugin is too old for, or chose to leave out, this function.
+    /// The plugin lacks this function: its API is too old, or it leaves the function out.
     #[error("the plugin has no {function} (its PJRT API is {}.{})", version.0, version.1)]
     Missing {
         /// The C function.
         function: &'static str,
-        /// Major and minor version of the plugin's API.
+        /// The major and minor version of the plugin's API.
         version: (i32, i32),
     },
-    /// The caller's values do not fit each other or the program; the plugin was not asked.
+    /// The caller's values contradict each other or the program. The plugin was not called.
     #[error("{0}")]
     Arguments(String),
-    /// The plugin holds values of a type that this crate does not know.
+    /// The number of an element type that this crate does not support.
     #[error(
         "element type {0} of the PJRT header is not supported, only pred, s4, s8, s32, u8, u32, f8e4m3fn, f16, bf16, f32"
     )]
@@ -55,13 +55,13 @@ pub enum Error {
     Contract {
         /// The C function.
         function: &'static str,
-        /// What it returned.
+        /// A description of what it returned.
         what: &'static str,
     },
 }
 
 impl Error {
-    /// The plugin's code, if the plugin spoke.
+    /// The plugin's code, if the plugin reported the error.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Pjrt { code, .. } => Some(*code),
@@ -74,50 +74,50 @@ impl Error {
         }
     }
 
-    /// Whether the plugin cannot do this at all: the function is missing, or it answered [`Code::Unimplemented`].
+    /// True if the plugin cannot do this at all: the function is missing, or it returned [`Code::Unimplemented`].
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Missing { .. }) || self.code() == Some(Code::Unimplemented)
     }
 }
 
-/// Kinds of errors a plugin reports: absl's status codes.
+/// The kinds of errors that a plugin reports: absl's status codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// Cancelled.
+    /// The work was cancelled.
     Cancelled,
     /// Unknown, and every number that is not listed.
     Unknown,
     /// The program or an argument is wrong.
     InvalidArgument,
-    /// Too late.
+    /// The time limit was exceeded.
     DeadlineExceeded,
-    /// No such thing.
+    /// The object does not exist.
     NotFound,
-    /// It is there already.
+    /// The object already exists.
     AlreadyExists,
-    /// Not allowed.
+    /// The caller may not do this.
     PermissionDenied,
-    /// Out of memory, mostly.
+    /// A resource is used up, mostly memory.
     ResourceExhausted,
-    /// Not now, not in this state.
+    /// The call is not allowed in the present state.
     FailedPrecondition,
-    /// Given up.
+    /// The work was aborted.
     Aborted,
-    /// Outside of what is valid.
+    /// A value is out of its range.
     OutOfRange,
-    /// The plugin cannot do it.
+    /// The plugin cannot do this.
     Unimplemented,
-    /// A bug of the plugin or the compiler.
+    /// A bug in the plugin or the compiler.
     Internal,
-    /// Try again later.
+    /// Temporarily unavailable.
     Unavailable,
-    /// Lost or damaged data.
+    /// Data was lost or damaged.
     DataLoss,
-    /// Who asks is not known.
+    /// The caller is not authenticated.
     Unauthenticated,
 }
 
-/// Numbers of the header, in order from 1.
+/// The names of the codes, in the order of their numbers in the header, which start at 1.
 const CODES: [(Code, &str); 16] = [
     (Code::Cancelled, "cancelled"),
     (Code::Unknown, "unknown"),
@@ -144,7 +144,7 @@ impl Code {
         index.and_then(|index| CODES.get(index)).map_or(Self::Unknown, |(code, _)| *code)
     }
 
-    /// Its number in the header.
+    /// The number of the code in the header.
     pub(crate) fn number(self) -> i32 {
         self as i32 + 1
     }
@@ -156,7 +156,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// What the system's loader says beyond the path, which stands before it.
+/// The loader's message without the path at its start, which our message has already.
 fn loader_words(path: &Path, error: &libloading::Error) -> String {
     let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     words.strip_prefix(&format!("{}: ", path.display())).map_or_else(|| words.clone(), str::to_owned)

@@ -1,4 +1,4 @@
-//! Events: completion of asynchronous work, as a future or by waiting.
+//! Events: the completion of asynchronous work, as a future or by blocking.
 
 #![expect(unsafe_code, reason = "calls the plugin and is called back by it")]
 
@@ -15,21 +15,21 @@ use crate::ffi::values::{EventAwait, EventDestroy, EventIsReady, EventOnReady, O
 use crate::ffi::{RawError, RawEvent};
 use crate::handle::Handle;
 
-/// Becomes ready when a piece of asynchronous work has ended, well or badly.
+/// An event becomes ready when its asynchronous work has ended, with success or an error.
 ///
-/// As a future it may be polled from any task: the waker of the last poll is the one that is woken. It may be waited
-/// for and polled any number of times, and always tells the same result. Dropping it does not stop the work.
+/// As a future it may be polled from any task; only the waker of the last poll is woken. It may be polled and waited
+/// for any number of times, always with the same result. Dropping it does not stop the work.
 #[derive(Debug)]
 pub struct Event {
-    /// `None` where the plugin had nothing to wait for.
+    /// `None` if there was nothing to wait for.
     raw: Option<Handle<RawEvent>>,
     listener: Option<Arc<Listener>>,
     what: &'static str,
     client: Client,
 }
 
-/// What the plugin's callback fills in. It knows the plugin's functions but keeps no client alive: the last owner of a
-/// client must not be a thread of that client.
+/// The state that the plugin's callback sets. It has the plugin's functions but keeps no client alive, because a client
+/// must not be dropped on one of its own threads.
 #[derive(Debug)]
 struct Listener {
     api: Api,
@@ -44,23 +44,24 @@ struct ListenerState {
 }
 
 impl Event {
-    /// Owns an event of the plugin, or none if it is null. `what` names the function that made it.
+    /// Takes ownership of an event of the plugin. Null means that there is nothing to wait for. `what` names the
+    /// function that made the event.
     pub(crate) fn new(raw: *mut RawEvent, what: &'static str, client: &Client) -> Self {
         Self { raw: Handle::new(raw, what).ok(), listener: None, what, client: client.clone() }
     }
 
-    /// Whether the work has ended. Never blocks.
+    /// True if the work has ended. Never blocks.
     pub fn is_ready(&self) -> bool {
         let Some(raw) = &self.raw else { return true };
         let arguments = EventIsReady { event: raw.get(), is_ready: false, tail: [0; 7] };
-        // SAFETY: `self` owns the event. What cannot be asked is told by waiting.
+        // SAFETY: `self` owns the event. If the query fails, `wait` reports the error.
         unsafe { self.api().call(arguments) }.is_ok_and(|out| out.is_ready)
     }
 
     /// Blocks this thread until the work has ended.
     ///
     /// # Errors
-    /// What the work ended with.
+    /// The error of the work.
     pub fn wait(&self) -> Result<(), Error> {
         let Some(raw) = &self.raw else { return Ok(()) };
         // SAFETY: `self` owns the event.
@@ -73,32 +74,32 @@ impl Event {
         self.client.api()
     }
 
-    /// Gives `kept` back to its owner's destructor as soon as the work has ended, on whatever thread that happens.
-    /// If the plugin cannot tell, it is leaked: that is a loss of memory, the other would be a use of freed memory.
+    /// Drops `kept` when the work has ended, on any thread. If the callback cannot be registered, `kept` is leaked,
+    /// because freeing it would risk a use of freed memory.
     ///
     /// # Safety
-    /// `kept` comes from [`Kept::leak`] and nobody else frees it.
+    /// `kept` comes from [`Kept::leak`] and nothing else frees it.
     pub(crate) unsafe fn release_when_ready<T: Send + 'static>(self, kept: NonNull<Kept<T>>) {
         let Some(raw) = &self.raw else {
-            // SAFETY: the caller's promise; there is nothing to wait for.
+            // SAFETY: the caller promised this, and there is nothing to wait for.
             unsafe { Kept::free(kept) };
             return;
         };
         let user_arg = kept.as_ptr().cast::<c_void>();
-        // SAFETY: `self` owns the event, and `release` takes what it is given.
+        // SAFETY: `self` owns the event, and `release` takes a `Kept<T>`.
         let _leaked = unsafe { register(self.api(), raw, release::<T>, user_arg) };
     }
 
-    /// Starts to listen, so that the callback wakes `waker`.
+    /// Registers a callback that wakes `waker`.
     fn listen(&self, raw: &Handle<RawEvent>, waker: &Waker) -> Result<Arc<Listener>, Error> {
         let state = ListenerState { result: None, waker: Some(waker.clone()) };
         let api = *self.api();
         let listener = Arc::new(Listener { api, what: self.what, state: Mutex::new(state) });
         let user_arg = Arc::into_raw(Arc::clone(&listener)).cast_mut().cast::<c_void>();
-        // SAFETY: `self` owns the event, and `wake` takes the count that was just given away.
+        // SAFETY: `self` owns the event, and `wake` takes the reference count that was just given away.
         let registered = unsafe { register(&api, raw, wake, user_arg) };
         if registered.is_err() {
-            // SAFETY: a callback that is not registered is not called, so the count is still ours.
+            // SAFETY: a callback that is not registered is not called, so the reference count is still ours.
             drop(unsafe { Arc::from_raw(user_arg.cast::<Listener>().cast_const()) });
         }
         registered.map(|()| listener)
@@ -137,13 +138,13 @@ impl Future for Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Some(raw) = &self.raw {
-            // SAFETY: `self` owns the event and is not used afterwards. There is nobody to tell of a failure.
+            // SAFETY: `self` owns the event and is not used afterwards. A failure cannot be reported.
             let _unheard = unsafe { self.api().call(EventDestroy { event: raw.get() }) };
         }
     }
 }
 
-/// Something that must outlive a transfer: memory that the plugin reads or writes.
+/// A value that must outlive a transfer: memory that the plugin reads or writes.
 #[derive(Debug)]
 pub(crate) struct Kept<T> {
     api: Api,
@@ -151,30 +152,32 @@ pub(crate) struct Kept<T> {
 }
 
 impl<T: Send + 'static> Kept<T> {
-    /// Moves `owner` to a place where it stays until [`Kept::free`] or [`Event::release_when_ready`].
+    /// Moves `owner` to the heap, where it stays until [`Kept::free`] or [`Event::release_when_ready`] drops it.
     pub(crate) fn leak(api: Api, owner: T) -> NonNull<Self> {
         NonNull::from(Box::leak(Box::new(Self { api, owner })))
     }
 
-    /// The owner.
+    /// Borrows the owner.
     ///
     /// # Safety
     /// `kept` comes from [`Kept::leak`] and is not freed while the reference is used.
     pub(crate) unsafe fn owner<'a>(kept: NonNull<Self>) -> &'a T {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promised that `kept` is alive.
         unsafe { &(*kept.as_ptr()).owner }
     }
 
     /// Drops the owner.
     ///
     /// # Safety
-    /// `kept` comes from [`Kept::leak`]; it is freed once, and no reference to it is used any more.
+    /// `kept` comes from [`Kept::leak`]. It is freed only once, and no reference to it is used afterwards.
     pub(crate) unsafe fn free(kept: NonNull<Self>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promised this.
         drop(unsafe { Box::from_raw(kept.as_ptr()) });
     }
 }
 
+/// Registers a callback for an event.
+///
 /// # Safety
 /// The event is alive, and `user_arg` is what `callback` expects.
 unsafe fn register(
@@ -183,16 +186,18 @@ unsafe fn register(
     callback: OnReadyCallback,
     user_arg: *mut c_void,
 ) -> Result<(), Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promised this.
     unsafe { api.call(EventOnReady { event: event.get(), callback, user_arg }) }.map(drop)
 }
 
+/// Stores the result of an event and wakes the task that polled it.
+///
 /// # Safety
-/// Called once by the plugin, with an error that is ours and a count of a [`Listener`].
+/// The plugin calls it once, with an error that the callback owns and a reference count of a [`Listener`].
 unsafe extern "C" fn wake(error: *mut RawError, user_arg: *mut c_void) {
-    // SAFETY: `listen` gave this count away for this call.
+    // SAFETY: `listen` gave this reference count away for this call.
     let listener = unsafe { Arc::from_raw(user_arg.cast::<Listener>().cast_const()) };
-    // SAFETY: the header gives the error to the callback.
+    // SAFETY: the header says that the callback owns the error.
     let result = unsafe { listener.api.take_error(listener.what, error) };
     let waker = {
         let mut state = listener.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,18 +209,20 @@ unsafe extern "C" fn wake(error: *mut RawError, user_arg: *mut c_void) {
     }
 }
 
+/// Frees memory whose transfer has ended.
+///
 /// # Safety
-/// Called once by the plugin, with an error that is ours and a leaked [`Kept<T>`].
+/// The plugin calls it once, with an error that the callback owns and a leaked [`Kept<T>`].
 unsafe extern "C" fn release<T: Send + 'static>(error: *mut RawError, user_arg: *mut c_void) {
     let Some(kept) = NonNull::new(user_arg.cast::<Kept<T>>()) else { return };
-    // SAFETY: `release_when_ready` was promised a leaked `Kept<T>`; the header gives the error to the callback. Whoever
-    // uses the transfer's result learns of the error there.
+    // SAFETY: the caller of `release_when_ready` promised a leaked `Kept<T>`, and the header says that the callback
+    // owns the error. The user of the transfer's result gets the error there.
     let _told_elsewhere = unsafe { (*kept.as_ptr()).api.take_error("PJRT_Event_OnReady", error) };
-    // SAFETY: the plugin is done with the memory, and calls back once.
+    // SAFETY: the plugin no longer uses the memory, and calls back only once.
     unsafe { Kept::free(kept) };
 }
 
-/// Names the function that started the work, not the one that waited for it.
+/// Replaces the function in the error, which waited for the work, by the one that started the work.
 fn named(error: Error, what: &'static str) -> Error {
     match error {
         Error::Pjrt { code, message, .. } => Error::Pjrt { function: what, code, message },

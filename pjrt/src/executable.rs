@@ -22,8 +22,7 @@ use crate::named_value::{Value, read_values};
 use crate::plugin::Plugin;
 use crate::serialized::Lent;
 
-/// A compiled program, as it comes from [`Topology::compile`](crate::Topology::compile) or belongs to a
-/// [`LoadedExecutable`].
+/// A compiled program, made by [`Topology::compile`](crate::Topology::compile) or part of a [`LoadedExecutable`].
 #[derive(Debug)]
 pub struct Executable {
     raw: Handle<RawExecutable>,
@@ -33,10 +32,10 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// Owns an executable that `function` made.
+    /// Takes ownership of an executable that `function` made.
     ///
     /// # Safety
-    /// `raw` is null or new and ours.
+    /// `raw` is null, or new and not owned elsewhere.
     pub(crate) unsafe fn new(
         raw: *mut RawExecutable,
         function: &'static str,
@@ -46,12 +45,12 @@ impl Executable {
         Ok(Self { raw: Handle::new(raw, function)?, plugin: Arc::clone(plugin), _client: client })
     }
 
-    /// Its name, from the module's.
+    /// The name, which is that of the module.
     ///
     /// # Errors
-    /// What the plugin says; so for the others.
+    /// The plugin's error.
     pub fn name(&self) -> Result<String, Error> {
-        // SAFETY: `self` owns the executable; so for the calls below.
+        // SAFETY: `self` owns the executable, also for the calls below.
         let arguments = ExecutableName { executable: self.raw(), name: std::ptr::null(), name_size: 0 };
         // SAFETY: as above.
         let out = unsafe { self.api().call(arguments) }?;
@@ -59,37 +58,37 @@ impl Executable {
         Ok(unsafe { text(out.name, out.name_size) })
     }
 
-    /// Copies of the program that see different data.
+    /// The number of copies of the program that see different data.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn num_replicas(&self) -> Result<usize, Error> {
         let arguments = ExecutableNumReplicas { executable: self.raw(), num_replicas: 0 };
         // SAFETY: `self` owns the executable.
         Ok(unsafe { self.api().call(arguments) }?.num_replicas)
     }
 
-    /// Devices that share one copy.
+    /// The number of devices that share one copy.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn num_partitions(&self) -> Result<usize, Error> {
         let arguments = ExecutableNumPartitions { executable: self.raw(), num_partitions: 0 };
         // SAFETY: `self` owns the executable.
         Ok(unsafe { self.api().call(arguments) }?.num_partitions)
     }
 
-    /// Outputs per device.
+    /// The number of outputs per device.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn num_outputs(&self) -> Result<usize, Error> {
         let arguments = ExecutableNumOutputs { executable: self.raw(), num_outputs: 0 };
         // SAFETY: `self` owns the executable.
         Ok(unsafe { self.api().call(arguments) }?.num_outputs)
     }
 
-    /// Arguments per device, where the plugin's API is new enough (0.104) to tell.
+    /// The number of arguments per device; `None` if the plugin's API is older than 0.104.
     pub fn num_parameters(&self) -> Option<usize> {
         let arguments = ExecutableParameterMemoryKinds {
             executable: self.raw(),
@@ -101,10 +100,10 @@ impl Executable {
         unsafe { self.api().call(arguments) }.ok().map(|out| out.num_parameters)
     }
 
-    /// Element types and dimensions of the outputs of one device.
+    /// The element types and dimensions of the outputs of one device.
     ///
     /// # Errors
-    /// What the plugin says; [`Error::ElementType`] for a type that is not supported.
+    /// The plugin's error, or [`Error::ElementType`] for a type that is not supported.
     pub fn outputs(&self) -> Result<Vec<Shape>, Error> {
         let arguments =
             ExecutableOutputElementTypes { executable: self.raw(), types: std::ptr::null_mut(), num_types: 0 };
@@ -122,7 +121,7 @@ impl Executable {
         let out = unsafe { self.api().call(arguments) }?;
         // SAFETY: the array lives as long as the executable and has this length.
         let ranks = unsafe { array(out.dim_sizes, out.num_outputs) };
-        // SAFETY: as above; its length is the sum of the ranks.
+        // SAFETY: as above; the length is the sum of the ranks.
         let mut dims = unsafe { array(out.dims, ranks.iter().sum()) };
         if ranks.len() != types.len() {
             let what = "as many dimension lists as not element types";
@@ -137,20 +136,20 @@ impl Executable {
         types.iter().zip(ranks).map(shape).collect()
     }
 
-    /// Bytes of machine code, where the plugin tells.
+    /// The bytes of machine code, if the plugin reports them.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn size_of_generated_code(&self) -> Result<i64, Error> {
         let arguments = ExecutableSizeOfGeneratedCode { executable: self.raw(), size: 0 };
         // SAFETY: `self` owns the executable.
         Ok(unsafe { self.api().call(arguments) }?.size)
     }
 
-    /// Bytes that [`Client::load`] accepts, given to the same build of the same plugin.
+    /// Returns bytes that [`Client::load`] accepts with the same build of the same plugin.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
         let arguments = ExecutableSerialize {
             executable: self.raw().cast_const(),
@@ -162,14 +161,14 @@ impl Executable {
         // SAFETY: `self` owns the executable.
         let out = unsafe { self.api().call(arguments) }?;
         let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
-        // SAFETY: that is what one call returned.
+        // SAFETY: all four values were returned by one call.
         Ok(unsafe { Lent { bytes, size, serialized, deleter }.take() })
     }
 
-    /// The compiler's estimate of the cost, such as `flops` and `bytes accessed`. Names differ between plugins.
+    /// The compiler's estimate of the cost, such as `flops` and `bytes accessed`. The names differ between plugins.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin has none.
+    /// [`Error::is_unimplemented`] if the plugin has none.
     pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>, Error> {
         let arguments =
             ExecutableGetCostAnalysis { executable: self.raw(), num_properties: 0, properties: std::ptr::null() };
@@ -179,33 +178,34 @@ impl Executable {
         Ok(unsafe { read_values(out.properties, out.num_properties) })
     }
 
-    /// The program after optimisation: name of the format (`hlo` or `hlo_with_config`, serialized protos) and bytes.
+    /// The program after optimization: the name of its format (`hlo` or `hlo_with_config`, serialized protos) and its
+    /// bytes.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin has none.
+    /// [`Error::is_unimplemented`] if the plugin has none.
     pub fn optimized_program(&self) -> Result<(String, Vec<u8>), Error> {
         let mut program =
             Struct::new(Program { code: std::ptr::null_mut(), code_size: 0, format: std::ptr::null(), format_size: 0 });
         let program_pointer = &raw mut program;
         let mut call = Struct::new(ExecutableOptimizedProgram { executable: self.raw(), program: program_pointer });
-        // SAFETY: `self` owns the executable; without a destination it only tells the size.
+        // SAFETY: `self` owns the executable. Without a destination the call only returns the size.
         unsafe { self.api().call_struct(&mut call) }?;
-        // SAFETY: the program is a local that nobody else uses; so for the lines below.
+        // SAFETY: the program is a local variable that nothing else uses, also for the lines below.
         let mut code = vec![0_u8; unsafe { (*program_pointer).fields.code_size }];
         // SAFETY: as above.
         unsafe { (*program_pointer).fields.code = code.as_mut_ptr().cast() };
-        // SAFETY: the destination has the size that was asked for.
+        // SAFETY: the destination has the size that the plugin returned.
         unsafe { self.api().call_struct(&mut call) }?;
         let Program { code_size, format, format_size, .. } = program.fields;
         code.truncate(code_size);
-        // SAFETY: the format is the plugin's, and lives as long as the executable.
+        // SAFETY: the plugin owns the format's text, which lives as long as the executable.
         Ok((unsafe { text(format, format_size) }, code))
     }
 
-    /// Bytes that are equal for equal programs, options and compilers; `None` where the plugin has none.
+    /// Bytes that are equal for equal programs, options and compilers; `None` if the plugin has none.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn fingerprint(&self) -> Result<Option<Vec<u8>>, Error> {
         let arguments =
             ExecutableFingerprint { executable: self.raw(), fingerprint: std::ptr::null(), fingerprint_size: 0 };
@@ -218,7 +218,7 @@ impl Executable {
         }
     }
 
-    /// The pointer for a call.
+    /// The pointer for calls.
     pub(crate) fn raw(&self) -> *mut RawExecutable {
         self.raw.get()
     }
@@ -231,12 +231,12 @@ impl Executable {
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        // SAFETY: `self` owns the executable and is not used afterwards. There is nobody to tell of a failure.
+        // SAFETY: `self` owns the executable and is not used afterwards. A failure cannot be reported.
         let _unheard = unsafe { self.api().call(ExecutableDestroy { executable: self.raw() }) };
     }
 }
 
-/// A compiled program on its devices, ready to be executed.
+/// A compiled program that is loaded on its devices and can be executed.
 #[derive(Debug)]
 pub struct LoadedExecutable {
     executable: Executable,
@@ -244,11 +244,11 @@ pub struct LoadedExecutable {
     devices: Vec<Device>,
     num_outputs: usize,
     num_parameters: Option<usize>,
-    /// Shapes of the outputs as the first execution returned them: they never change.
+    /// The shapes of the outputs, from the first execution. They never change.
     output_shapes: OnceLock<Vec<Arc<Shape>>>,
 }
 
-/// The plugin's loaded executable, which is destroyed when this is dropped.
+/// The plugin's loaded executable, which is destroyed on drop.
 #[derive(Debug)]
 struct OwnedLoaded {
     raw: Handle<RawLoadedExecutable>,
@@ -256,10 +256,10 @@ struct OwnedLoaded {
 }
 
 impl LoadedExecutable {
-    /// Owns an executable that `function` made.
+    /// Takes ownership of an executable that `function` made.
     ///
     /// # Safety
-    /// `raw` is null or new and ours.
+    /// `raw` is null, or new and not owned elsewhere.
     pub(crate) unsafe fn new(
         client: &Client,
         raw: *mut RawLoadedExecutable,
@@ -267,10 +267,10 @@ impl LoadedExecutable {
     ) -> Result<Self, Error> {
         let owned = OwnedLoaded { raw: Handle::new(raw, function)?, client: client.clone() };
         let arguments = LoadedExecutableGetExecutable { loaded_executable: raw, executable: std::ptr::null_mut() };
-        // SAFETY: `owned` keeps it alive; so for the call below.
+        // SAFETY: `owned` keeps the executable alive, also for the call below.
         let out = unsafe { client.api().call(arguments) }?;
         let plugin = client.plugin();
-        // SAFETY: the caller of that function owns what it returns.
+        // SAFETY: the caller of that function owns the executable that it returns.
         let executable = unsafe {
             Executable::new(out.executable, LoadedExecutableGetExecutable::NAME, plugin, Some(client.clone()))
         }?;
@@ -291,32 +291,32 @@ impl LoadedExecutable {
         &self.executable
     }
 
-    /// The devices of this process that it runs on, in the order of argument and output lists.
+    /// The devices of this process on which it runs, in the order of argument and output lists.
     pub fn addressable_devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The client that it is loaded in.
+    /// The client into which it is loaded.
     pub fn client(&self) -> &Client {
         &self.owned.client
     }
 
-    /// Outputs per device.
+    /// The number of outputs per device.
     pub fn num_outputs(&self) -> usize {
         self.num_outputs
     }
 
-    /// Arguments per device, if the plugin tells.
+    /// The number of arguments per device, if the plugin reports it.
     pub(crate) fn num_parameters(&self) -> Option<usize> {
         self.num_parameters
     }
 
-    /// Where the shapes of the outputs are kept.
+    /// The cell for the shapes of the outputs.
     pub(crate) fn output_shapes(&self) -> &OnceLock<Vec<Arc<Shape>>> {
         &self.output_shapes
     }
 
-    /// The pointer for a call.
+    /// The pointer for calls.
     pub(crate) fn raw(&self) -> *mut RawLoadedExecutable {
         self.owned.raw.get()
     }
@@ -325,7 +325,7 @@ impl LoadedExecutable {
 impl Drop for OwnedLoaded {
     fn drop(&mut self) {
         let arguments = LoadedExecutableDestroy { executable: self.raw.get() };
-        // SAFETY: `self` owns the executable and is not used afterwards. There is nobody to tell of a failure.
+        // SAFETY: `self` owns the executable and is not used afterwards. A failure cannot be reported.
         let _unheard = unsafe { self.client.api().call(arguments) };
     }
 }

@@ -1,4 +1,4 @@
-//! Execution: arguments lent or donated, outputs and completion events of each device.
+//! Execution: arguments that are lent or donated, and the outputs and completion events of each device.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -16,9 +16,9 @@ use crate::ffi::{Arguments, RawBuffer, RawEvent, Struct};
 /// An argument of a program.
 #[derive(Debug)]
 pub enum Argument<'a> {
-    /// Stays valid and unchanged, even where the program could reuse its memory.
+    /// Lent: it stays valid and unchanged, even if the program could reuse its memory.
     Keep(&'a Buffer),
-    /// Given away: the program may reuse its memory for an output. It can never be read again, also if execution fails.
+    /// Given away: the program may reuse its memory for an output. It can never be read again, even if execution fails.
     Donate(Buffer),
 }
 
@@ -31,22 +31,23 @@ impl Argument<'_> {
     }
 }
 
-/// How to execute.
+/// The options of an execution.
 #[derive(Debug, Clone, Default)]
 pub struct ExecuteOptions {
-    /// Number of the launch, by which the runtime finds hosts that launch in different orders. 0 is none.
+    /// The number of the launch, with which the runtime detects hosts that launch in different orders. 0 means no
+    /// number.
     pub launch_id: i32,
-    /// Launch on this device only: for a portable executable, or for one device of several, each of which then needs
-    /// its own launch.
+    /// The only device to launch on. Needed for a portable executable; of several devices each then needs its own
+    /// launch.
     pub device: Option<Device>,
 }
 
-/// What an execution returns at once, while the devices still work.
+/// The result of a launch, which is returned while the devices still work.
 #[derive(Debug)]
 pub struct Execution {
-    /// `[device][output]`.
+    /// The outputs, as `[device][output]`.
     pub outputs: Vec<Vec<Buffer>>,
-    /// One per device: ready when the device has ended the program, well or badly.
+    /// One event per device, ready when the device has ended the program, with success or an error.
     pub done: Vec<Event>,
 }
 
@@ -54,11 +55,11 @@ impl LoadedExecutable {
     /// Starts the program on its devices. `arguments` are `[device][argument]`, in the order of
     /// [`LoadedExecutable::addressable_devices`].
     ///
-    /// An argument position is donated if no device keeps it. Donated buffers are dropped in any case.
+    /// The argument at an index is donated only if every device donates it. Donated buffers are dropped in any case.
     ///
     /// # Errors
-    /// [`Error::Arguments`] if numbers, devices or clients do not fit; what the plugin says to the start. A program
-    /// that fails later tells it through [`Execution::done`] and through its outputs.
+    /// [`Error::Arguments`] if counts, devices or clients do not match, or the plugin's error at the start. An error
+    /// after the start comes with [`Execution::done`] and with the outputs.
     pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>, options: &ExecuteOptions) -> Result<Execution, Error> {
         let devices = match &options.device {
             Some(device) => std::slice::from_ref(device),
@@ -82,8 +83,8 @@ impl LoadedExecutable {
             device_complete_events: done.as_mut_ptr(),
             execute_device: options.device.as_ref().map_or(std::ptr::null_mut(), Device::raw),
         };
-        // SAFETY: all objects are alive and of one client; the lists have the lengths that are named, and all are kept
-        // until the call returns. Buffers that are not kept are owned, hence given once, and dropped after the call.
+        // SAFETY: all objects are alive and belong to one client. The lists have the given lengths and exist until the
+        // call returns. Donated buffers are owned, so each is given once, and they are dropped after the call.
         unsafe { self.client().api().call(call) }?;
         let name = LoadedExecutableExecute::NAME;
         let done = done.into_iter().map(|event| Event::new(event, name, self.client())).collect();
@@ -95,7 +96,7 @@ impl LoadedExecutable {
         Ok(Execution { outputs, done })
     }
 
-    /// Checks the arguments and returns how many there are per device.
+    /// Checks the arguments and returns their number per device.
     fn check(&self, arguments: &[Vec<Argument<'_>>], devices: &[Device]) -> Result<usize, Error> {
         let refuse = |message: String| Err(Error::Arguments(message));
         if devices.is_empty() {
@@ -124,7 +125,7 @@ impl LoadedExecutable {
         Ok(num_args)
     }
 
-    /// Gives the outputs their shapes, which the first execution asks the plugin for.
+    /// Adds the shapes to the outputs. The first execution queries them from the plugin.
     fn with_shapes(&self, outputs: Vec<Vec<OwnedBuffer>>, devices: &[Device]) -> Result<Vec<Vec<Buffer>>, Error> {
         let shapes = match self.output_shapes().get() {
             Some(shapes) => shapes,
@@ -144,7 +145,8 @@ impl LoadedExecutable {
     }
 }
 
-/// The header does not say in which order the devices' outputs come; asked once, since it cannot change.
+/// Checks that outputs come in the order of the devices, about which the header says nothing. The order cannot change,
+/// so it is checked once.
 fn check_devices(outputs: &[Vec<OwnedBuffer>], devices: &[Device]) -> Result<(), Error> {
     for (list, expected) in outputs.iter().zip(devices) {
         match list.first().map(OwnedBuffer::device) {
@@ -159,7 +161,7 @@ fn check_devices(outputs: &[Vec<OwnedBuffer>], devices: &[Device]) -> Result<(),
     Ok(())
 }
 
-/// Argument positions that some device keeps.
+/// The indices of arguments that at least one device keeps.
 fn kept_indices(arguments: &[Vec<Argument<'_>>], num_args: usize) -> Vec<i64> {
     let is_kept = |index: &usize| arguments.iter().any(|list| matches!(list[*index], Argument::Keep(_)));
     (0..num_args).filter(is_kept).map(|index| i64::try_from(index).unwrap_or(i64::MAX)).collect()

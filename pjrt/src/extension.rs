@@ -1,17 +1,17 @@
-//! Which extensions a plugin has.
+//! The kinds of extensions of the C API.
 
-/// Kinds of extensions, with the numbers of the header.
+/// The kinds of extensions, with their numbers in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExtensionKind {
     /// Custom calls on GPUs.
     GpuCustomCall,
     /// Profiles.
     Profiler,
-    /// Partitioners of the framework.
+    /// Partitioners of frameworks.
     CustomPartitioner,
-    /// Streams of external work.
+    /// Streams for external work.
     Stream,
-    /// Layouts of arrays; this crate uses it.
+    /// Layouts of arrays. This crate uses it.
     Layouts,
     /// Foreign functions in programs.
     Ffi,
@@ -23,9 +23,9 @@ pub enum ExtensionKind {
     RawBuffer,
     /// Compilation in phases.
     PhaseCompile,
-    /// An example.
+    /// An example of an extension.
     Example,
-    /// Unknown by name.
+    /// An extension whose name in the header is Unknown.
     Unknown,
     /// Transfers between hosts.
     CrossHostTransfers,
@@ -33,17 +33,17 @@ pub enum ExtensionKind {
     ExecutableMetadata,
     /// Callbacks of the runtime.
     Callback,
-    /// Allocation of host memory, the older one.
+    /// The older allocation of host memory.
     HostAllocator,
     /// Facts about TPU topologies.
     TpuTopology,
     /// Facts about TPU executables.
     TpuExecutable,
-    /// Several TPU slices.
+    /// Work across several TPU slices.
     Megascale,
     /// Shardings of parameters and outputs.
     Shardings,
-    /// Whether an executable fits a runtime.
+    /// Checks if an executable fits a runtime.
     AbiVersion,
     /// Collectives outside of programs.
     Collectives,
@@ -51,11 +51,11 @@ pub enum ExtensionKind {
     MultiSlice,
     /// Allocation of host memory.
     HostMemoryAllocator,
-    /// A number that is newer than the header.
+    /// A number that is newer than the header of this crate.
     Other(i32),
 }
 
-/// In the order of the header, from 0.
+/// All known kinds in the order of the header, from 0.
 const KINDS: [ExtensionKind; 24] = [
     ExtensionKind::GpuCustomCall,
     ExtensionKind::Profiler,

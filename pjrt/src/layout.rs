@@ -1,4 +1,4 @@
-//! Layouts: how the elements of an array lie in a device's memory, through the Layouts extension.
+//! Layouts: the order of an array's elements in a device's memory, from the Layouts extension.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -15,12 +15,12 @@ use crate::handle::Handle;
 use crate::serialized::Lent;
 use crate::topology::Topology;
 
-/// A layout as the plugin writes it, such as `{1,0:T(8,128)(2,1)}`: dimensions from fastest to slowest, then tiles.
+/// A layout in the plugin's syntax, such as `{1,0:T(8,128)(2,1)}`: dimensions from fastest to slowest, then tiles.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Layout(Vec<u8>);
 
 impl Layout {
-    /// The plugin's bytes.
+    /// The layout in the plugin's syntax.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -28,7 +28,7 @@ impl Layout {
     /// Copies a layout and destroys the plugin's object.
     ///
     /// # Safety
-    /// `raw` is null or a layout that is ours.
+    /// `raw` is null or a layout that the caller owns.
     unsafe fn take(api: &Api, raw: *mut RawLayout, function: &'static str) -> Result<Self, Error> {
         let layout = Handle::new(raw, function)?.get();
         let arguments = LayoutSerialize {
@@ -41,10 +41,10 @@ impl Layout {
         // SAFETY: the layout is alive.
         let out = unsafe { api.call(arguments) }.map(|out| {
             let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
-            // SAFETY: that is what one call returned.
+            // SAFETY: all four values were returned by one call.
             Self(unsafe { Lent { bytes, size, serialized, deleter }.take() })
         });
-        // SAFETY: the layout is ours and not used afterwards. There is nobody to tell of a failure.
+        // SAFETY: the layout is owned by this call and not used afterwards. A failure cannot be reported.
         let _unheard = unsafe { api.call(LayoutDestroy { layout }) };
         out
     }
@@ -57,10 +57,10 @@ impl fmt::Display for Layout {
 }
 
 impl Client {
-    /// The layout that an array of this type and these dimensions gets by default.
+    /// The default layout of an array of this type and these dimensions.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin has no Layouts extension.
+    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
         let dims = dims_to_c(dims)?;
         let arguments = LayoutOfClient {
@@ -70,18 +70,18 @@ impl Client {
             num_dims: dims.len(),
             layout: std::ptr::null_mut(),
         };
-        // SAFETY: the client is alive; the dimensions are borrowed for the call.
+        // SAFETY: the client is alive; the dimensions are borrowed during the call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the caller of that function owns what it returns.
+        // SAFETY: the caller of that function owns the layout that it returns.
         unsafe { Layout::take(self.api(), out.layout, LayoutOfClient::NAME) }
     }
 }
 
 impl Topology {
-    /// The layout that an array of this type and these dimensions gets by default on these devices.
+    /// The default layout of an array of this type and these dimensions on these devices.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin has no Layouts extension.
+    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn default_layout(&self, element_type: ElementType, dims: &[usize]) -> Result<Layout, Error> {
         let dims = dims_to_c(dims)?;
         let arguments = LayoutOfTopology {
@@ -91,23 +91,23 @@ impl Topology {
             num_dims: dims.len(),
             layout: std::ptr::null_mut(),
         };
-        // SAFETY: the topology is alive; the dimensions are borrowed for the call.
+        // SAFETY: the topology is alive; the dimensions are borrowed during the call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the caller of that function owns what it returns.
+        // SAFETY: the caller of that function owns the layout that it returns.
         unsafe { Layout::take(self.api(), out.layout, LayoutOfTopology::NAME) }
     }
 }
 
 impl Buffer {
-    /// How its elements lie in the device's memory.
+    /// The layout of its elements in the device's memory.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin has no Layouts extension.
+    /// [`Error::is_unimplemented`] if the plugin has no Layouts extension.
     pub fn layout(&self) -> Result<Layout, Error> {
         let api = self.client().api();
         // SAFETY: the buffer is alive.
         let out = unsafe { api.call(LayoutOfBuffer { buffer: self.raw(), layout: std::ptr::null_mut() }) }?;
-        // SAFETY: the caller of that function owns what it returns.
+        // SAFETY: the caller of that function owns the layout that it returns.
         unsafe { Layout::take(api, out.layout, LayoutOfBuffer::NAME) }
     }
 }

@@ -1,11 +1,12 @@
-//! A safe wrapper of the PJRT C API: programs on TPU, GPU and XLA-CPU through plugins that are opened at run time.
+//! A safe wrapper of the PJRT C API: runs programs on TPU, GPU and XLA-CPU with plugins that are opened at run time.
 //!
 //! Doors: [`Plugin::open`], [`Client::new`], [`Client::compile`], [`Client::upload`], [`LoadedExecutable::execute`],
 //! [`Buffer::to_host`]; without devices [`Topology::new`] and [`Topology::compile`].
 //!
-//! Everything is `Send + Sync` and keeps alive what it needs, so values may be dropped in any order. It works with
-//! plugins that are older or newer than the header it was written from (API 0.104): a function that a plugin lacks is
-//! [`Error::Missing`]. It knows no model, reads no environment and never waits unless told so.
+//! Every value is `Send + Sync` and keeps alive what it needs, so values may be dropped in any order. Plugins may be
+//! older or newer than the header on which this crate is based (API 0.104): a function that a plugin lacks is
+//! [`Error::Missing`]. The crate knows no model, reads no environment variables, and blocks only in functions that say
+//! so.
 //!
 //! ```no_run
 //! use pjrt::{Argument, Client, CompileOptions, ElementType, ExecuteOptions, HostSlice, Plugin};

@@ -1,4 +1,4 @@
-//! What a compiled program needs of memory.
+//! The memory that a compiled program needs.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -6,23 +6,23 @@ use crate::error::Error;
 use crate::executable::Executable;
 use crate::ffi::executable::ExecutableMemoryStats;
 
-/// What a field holds before the call: a plugin that is too old to know the field leaves it so.
+/// The value of a field before the call. A plugin that is too old to know the field leaves it.
 const UNSET: i64 = -1;
 
-/// Memory that a program needs on each device, and on the host, in bytes.
+/// The memory that a program needs on each device, and on the host, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompiledMemoryStats {
     /// Machine code.
     pub generated_code_bytes: i64,
     /// All arguments.
     pub argument_bytes: i64,
-    /// All outputs, those that reuse arguments too.
+    /// All outputs, including those that reuse arguments.
     pub output_bytes: i64,
-    /// Arguments that outputs reuse: what donation saves.
+    /// Arguments that outputs reuse, which is what donation saves.
     pub alias_bytes: i64,
-    /// Scratch.
+    /// Scratch memory.
     pub temp_bytes: i64,
-    /// The most at one time, where the plugin tells.
+    /// The largest use at one time, if the plugin reports it.
     pub peak_bytes: Option<i64>,
     /// Machine code on the host.
     pub host_generated_code_bytes: i64,
@@ -37,10 +37,10 @@ pub struct CompiledMemoryStats {
 }
 
 impl Executable {
-    /// What the program needs of memory. Donation works if `alias_bytes` is the size of what is donated.
+    /// Queries the memory that the program needs. Donation works if `alias_bytes` is the size of the donated arguments.
     ///
     /// # Errors
-    /// [`Error::is_unimplemented`] where the plugin cannot tell.
+    /// [`Error::is_unimplemented`] if the plugin does not report it.
     pub fn memory_stats(&self) -> Result<CompiledMemoryStats, Error> {
         let arguments = ExecutableMemoryStats {
             executable: self.raw(),

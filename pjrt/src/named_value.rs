@@ -1,4 +1,4 @@
-//! Named values: how options go to a plugin and attributes come from it.
+//! Named values: the options of a plugin's functions, and the attributes that it returns.
 
 #![expect(unsafe_code, reason = "reads the union of PJRT_NamedValue")]
 
@@ -13,18 +13,18 @@ use crate::ffi::values::{NamedValue, NamedValueUnion, named_value_kind};
 pub enum Value {
     /// Text.
     String(String),
-    /// A number.
+    /// An integer.
     I64(i64),
-    /// Numbers.
+    /// Integers.
     I64List(Vec<i64>),
-    /// A number.
+    /// A float.
     F32(f32),
-    /// True or false.
+    /// A boolean.
     Bool(bool),
 }
 
 impl Value {
-    /// The number, if it is one.
+    /// The value, if it is an integer.
     pub fn as_i64(&self) -> Option<i64> {
         match self {
             Self::I64(value) => Some(*value),
@@ -41,20 +41,20 @@ impl Value {
     }
 }
 
-/// The value with this name.
+/// Returns the value with this name.
 pub(crate) fn find<'a>(values: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
     values.iter().find(|(found, _)| found == name).map(|(_, value)| value)
 }
 
-/// Copies named values that the plugin lent. A kind that the header does not list is left out.
+/// Copies named values that the plugin lent. Values of a kind that the header does not list are left out.
 ///
 /// # Safety
 /// `start` is null or points to `size` named values whose pointers are readable.
 pub(crate) unsafe fn read_values(start: *const NamedValue, size: usize) -> Vec<(String, Value)> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promised a valid array.
     let values = unsafe { array(start, size) };
     let read = |named: &NamedValue| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promised that the pointers are readable.
         let name = unsafe { text(named.name, named.name_size) };
         // SAFETY: as above.
         unsafe { read_value(named) }.map(|value| (name, value))
@@ -62,12 +62,14 @@ pub(crate) unsafe fn read_values(start: *const NamedValue, size: usize) -> Vec<(
     values.iter().filter_map(read).collect()
 }
 
+/// Copies a value; `None` for a kind that the header does not list.
+///
 /// # Safety
 /// The pointers of `named` are readable.
 unsafe fn read_value(named: &NamedValue) -> Option<Value> {
     let NamedValue { value, value_size, kind, .. } = *named;
     match kind {
-        // SAFETY: the kind says which member of the union is set, and the caller promises that it is readable.
+        // SAFETY: the kind says which member of the union is set, and the caller promised that it is readable.
         named_value_kind::STRING => Some(Value::String(unsafe { text(value.string, value_size) })),
         // SAFETY: as above.
         named_value_kind::I64 => Some(Value::I64(unsafe { value.int })),
@@ -81,24 +83,24 @@ unsafe fn read_value(named: &NamedValue) -> Option<Value> {
     }
 }
 
-/// Options as C sees them; borrows names and values.
+/// Options for a C function. They borrow names and values.
 pub(crate) struct Options<'a> {
     values: Vec<NamedValue>,
     borrowed: PhantomData<&'a [(&'a str, Value)]>,
 }
 
 impl<'a> Options<'a> {
-    /// Lists the options.
+    /// Converts the options.
     pub(crate) fn new(options: &'a [(&'a str, Value)]) -> Self {
         Self { values: options.iter().map(|(name, value)| write_value(name, value)).collect(), borrowed: PhantomData }
     }
 
-    /// The array, valid for as long as `self`.
+    /// The array, valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const NamedValue {
         self.values.as_ptr()
     }
 
-    /// How many there are.
+    /// The number of options.
     pub(crate) fn len(&self) -> usize {
         self.values.len()
     }
@@ -141,7 +143,7 @@ mod tests {
             ("yes", Value::Bool(true)),
         ];
         let options = Options::new(&given);
-        // SAFETY: `options` lent the array, and `given` is alive.
+        // SAFETY: `options` owns the array, and `given` is alive.
         let read = unsafe { read_values(options.as_ptr(), options.len()) };
         let expected: Vec<(String, Value)> = given.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
         assert_eq!(read, expected);

@@ -1,4 +1,4 @@
-//! A plugin: a shared library that is opened once and stays open for the rest of the process.
+//! A plugin: a shared library that is opened once and stays open until the process ends.
 
 #![expect(unsafe_code, reason = "loads a library and wraps the table that it returns")]
 
@@ -18,20 +18,20 @@ use crate::named_value::{Value, find, read_values};
 
 /// The C function that every plugin exports.
 const ENTRY_POINT: &[u8] = b"GetPjrtApi\0";
-/// The only major version there is.
+/// The only major version of the API.
 const MAJOR: i32 = 0;
 
-/// Plugins of this process: a library that is opened twice is initialised once.
+/// The plugins of this process. A library that is opened twice is initialized once.
 static OPENED: Mutex<Vec<Arc<Plugin>>> = Mutex::new(Vec::new());
 
-/// A PJRT plugin that is loaded and initialised.
+/// A PJRT plugin that is loaded and initialized.
 ///
-/// It is never unloaded: plugins start threads and register handlers that outlive any owner.
+/// It is never unloaded, because plugins start threads and register handlers that outlive any owner.
 ///
 /// # Environment
 ///
-/// Plugins read environment variables while they are opened, log to standard error, and write files. This crate never
-/// changes the environment: the parent process sets it for its child. Found by trying:
+/// Plugins read environment variables while they are opened, log to stderr, and write files. This crate never changes
+/// the environment: the parent process sets it for its child. These effects were found by trials:
 ///
 /// | Plugin | Variable | Effect |
 /// |---|---|---|
@@ -49,59 +49,58 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Opens a plugin and initialises it, or returns the one that this process opened before.
+    /// Opens a plugin and initializes it, or returns the one that this process opened before.
     ///
-    /// Relative paths are searched as `dlopen` does: a path without a slash along the loader's search path.
+    /// Relative paths are searched as `dlopen` does. A path without a slash is searched along the loader's search path.
     ///
     /// # Errors
-    /// [`Error::Open`] if it is no library or not a plugin, [`Error::Table`] if its API has another major version,
-    /// [`Error::Pjrt`] if it does not initialise.
+    /// [`Error::Open`] if the file is not a library or not a plugin, [`Error::Table`] if its API has another major
+    /// version, [`Error::Pjrt`] if its initialization fails.
     pub fn open(path: &Path) -> Result<Arc<Self>, Error> {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| Error::Open { path: path.to_owned(), source: Arc::new(source) };
-        // SAFETY: the caller names a library to run, whose initialisers may do what they like; that is what a plugin
-        // is.
+        // SAFETY: the caller names a library to run. Its initializers may do anything; that is inherent in a plugin.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
         // Threads and exit handlers of the plugin need its code until the process ends.
         let library = ManuallyDrop::new(library);
         // SAFETY: the header declares `const PJRT_Api* GetPjrtApi()`.
         let entry = unsafe { library.get::<unsafe extern "C" fn() -> *mut Table>(ENTRY_POINT) }.map_err(failed)?;
-        // SAFETY: it takes nothing and may be called at any time.
+        // SAFETY: the function takes no arguments and may be called at any time.
         let table = NonNull::new(unsafe { entry() }).ok_or_else(|| not_usable(path, "GetPjrtApi returned null"))?;
         if let Some(plugin) = opened.iter().find(|plugin| plugin.api.table() == table) {
             return Ok(Arc::clone(plugin));
         }
-        // SAFETY: the plugin's table, in a library that is never closed.
+        // SAFETY: the table belongs to the plugin, whose library is never closed.
         let plugin = Arc::new(unsafe { Self::from_table(path, table) }?);
         opened.push(Arc::clone(&plugin));
         Ok(plugin)
     }
 
-    /// Wraps and initialises a table: of a library, or of a test.
+    /// Wraps the table of a library or of a test, and initializes the plugin.
     ///
     /// # Safety
     /// As for [`Api::new`].
     pub(crate) unsafe fn from_table(path: &Path, table: NonNull<Table>) -> Result<Self, Error> {
-        // SAFETY: the caller's promise; the size is what every table starts with.
+        // SAFETY: the caller promised a valid table; every table starts with its size.
         let size = unsafe { (*table.as_ptr()).struct_size };
         if size < size_of::<Table>() {
             return Err(not_usable(path, &format!("its table says it has {size} bytes")));
         }
-        // SAFETY: the caller's promise, and the head of the table is there.
+        // SAFETY: the caller promised a valid table, and its head is complete.
         let api = unsafe { Api::new(table) };
         let (major, minor) = api.version();
         if major != MAJOR {
             return Err(not_usable(path, &format!("its PJRT API is {major}.{minor}, this needs {MAJOR}.x")));
         }
-        // SAFETY: it has no inputs; this is the first call.
+        // SAFETY: the function has no inputs, and this is the first call.
         match unsafe { api.call(PluginInitialize {}) } {
             Ok(_) | Err(Error::Missing { .. }) => {}
             Err(error) => return Err(error),
         }
-        // SAFETY: it has no inputs.
+        // SAFETY: the function has no inputs.
         let attributes = match unsafe { api.call(PluginAttributes { attributes: std::ptr::null(), num_attributes: 0 }) }
         {
-            // SAFETY: the attributes live as long as the process.
+            // SAFETY: the attributes live until the process ends.
             Ok(out) => unsafe { read_values(out.attributes, out.num_attributes) },
             Err(error) if error.is_unimplemented() => Vec::new(),
             Err(error) => return Err(error),
@@ -109,32 +108,32 @@ impl Plugin {
         Ok(Self { path: path.to_owned(), api, attributes })
     }
 
-    /// The file it was opened from.
+    /// The file from which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Major and minor version of the C API that it was built with.
+    /// The major and minor version of the C API with which it was built.
     pub fn api_version(&self) -> (i32, i32) {
         self.api.version()
     }
 
-    /// What it says about itself, such as `xla_version`, `stablehlo_current_version`, `stablehlo_minimum_version`.
+    /// The plugin's attributes, such as `xla_version`, `stablehlo_current_version`, `stablehlo_minimum_version`.
     pub fn attributes(&self) -> &[(String, Value)] {
         &self.attributes
     }
 
-    /// One of [`Plugin::attributes`].
+    /// The attribute with this name.
     pub fn attribute(&self, name: &str) -> Option<&Value> {
         find(&self.attributes, name)
     }
 
-    /// Its extensions, in its order.
+    /// Its extensions, in the plugin's order.
     pub fn extensions(&self) -> Vec<ExtensionKind> {
         self.api.extensions().map(|(kind, _)| kind).collect()
     }
 
-    /// Its functions.
+    /// The plugin's functions.
     pub(crate) fn api(&self) -> &Api {
         &self.api
     }

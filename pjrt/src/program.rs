@@ -5,7 +5,8 @@ use crate::ffi::values::Program;
 
 const FORMAT: &str = "mlir";
 
-/// StableHLO, text or bytecode, for one call that only reads it. The caller keeps `code` alive for the call.
+/// A StableHLO program, text or bytecode, for one call that only reads it. The caller keeps `code` alive during the
+/// call.
 pub(crate) fn mlir_program(code: &[u8]) -> Struct<Program> {
     Struct::new(Program {
         code: code.as_ptr().cast_mut().cast(),

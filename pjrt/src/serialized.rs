@@ -8,7 +8,7 @@ use crate::api::array;
 use crate::ffi::RawSerialized;
 use crate::ffi::executable::SerializedDeleter;
 
-/// What a function lent: bytes, the object behind them, and what frees that object.
+/// Bytes that a function lent, the object that owns them, and the function that frees that object.
 pub(crate) struct Lent {
     pub(crate) bytes: *const c_char,
     pub(crate) size: usize,
@@ -17,15 +17,15 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Copies the bytes and gives them back.
+    /// Copies the bytes and frees them.
     ///
     /// # Safety
-    /// The fields are what one call of the plugin returned, and this is done once.
+    /// The fields were returned by one call of the plugin, and this is done only once.
     pub(crate) unsafe fn take(self) -> Vec<u8> {
         // SAFETY: the bytes live until the deleter is called.
         let bytes = unsafe { array(self.bytes.cast::<u8>(), self.size) }.to_vec();
         if let Some(deleter) = self.deleter {
-            // SAFETY: the deleter belongs to this object and is called once.
+            // SAFETY: the deleter belongs to this object and is called only once.
             unsafe { deleter(self.serialized) };
         }
         bytes

@@ -1,4 +1,4 @@
-//! Topologies: devices that programs can be compiled for, present or not.
+//! Topologies: sets of devices for which programs can be compiled, present or not.
 
 #![expect(unsafe_code, reason = "calls the plugin")]
 
@@ -21,20 +21,20 @@ use crate::plugin::Plugin;
 use crate::program::mlir_program;
 use crate::serialized::Lent;
 
-/// A set of devices and how they are connected; it need not be attached to this machine.
+/// A set of devices and their connections. It need not be attached to this machine.
 #[derive(Debug)]
 pub struct Topology {
     raw: Handle<RawTopology>,
     plugin: Arc<Plugin>,
-    /// The client that owns the topology; without one it is ours.
+    /// The client that owns the topology. If `None`, `self` owns it.
     client: Option<Client>,
 }
 
 impl Topology {
-    /// A topology by name, such as `v5e:2x2` for libtpu, without any device being present.
+    /// Makes a topology by name, such as `v5e:2x2` for libtpu. No device needs to be present.
     ///
     /// # Errors
-    /// What the plugin says to the name or an option; [`Error::is_unimplemented`] where it has no such topologies.
+    /// The plugin's error for the name or an option, or [`Error::is_unimplemented`] if it has no such topologies.
     pub fn new(plugin: &Arc<Plugin>, name: &str, options: &[(&str, Value)]) -> Result<Self, Error> {
         let options = Options::new(options);
         let arguments = TopologyCreate {
@@ -44,12 +44,12 @@ impl Topology {
             num_options: options.len(),
             topology: std::ptr::null_mut(),
         };
-        // SAFETY: name and options are borrowed for the call.
+        // SAFETY: name and options are borrowed during the call.
         let out = unsafe { plugin.api().call(arguments) }?;
         Ok(Self { raw: Handle::new(out.topology, TopologyCreate::NAME)?, plugin: Arc::clone(plugin), client: None })
     }
 
-    /// The topology that a client owns.
+    /// Wraps the topology that a client owns.
     ///
     /// # Safety
     /// `raw` is null or belongs to `client`.
@@ -58,10 +58,10 @@ impl Topology {
         Ok(Self { raw, plugin: Arc::clone(client.plugin()), client: Some(client.clone()) })
     }
 
-    /// `cpu`, `tpu`, `cuda`, …
+    /// The name of the platform: `cpu`, `tpu`, `cuda`, …
     ///
     /// # Errors
-    /// What the plugin says; so for the others.
+    /// The plugin's error.
     pub fn platform_name(&self) -> Result<String, Error> {
         let arguments = TopologyPlatformName { topology: self.raw(), name: std::ptr::null(), name_size: 0 };
         // SAFETY: `self` keeps the topology alive.
@@ -70,10 +70,10 @@ impl Topology {
         Ok(unsafe { text(out.name, out.name_size) })
     }
 
-    /// Version of the compiler, for people and cache keys.
+    /// The version of the compiler, for people and cache keys.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn platform_version(&self) -> Result<String, Error> {
         let arguments = TopologyPlatformVersion { topology: self.raw(), version: std::ptr::null(), version_size: 0 };
         // SAFETY: `self` keeps the topology alive.
@@ -82,10 +82,10 @@ impl Topology {
         Ok(unsafe { text(out.version, out.version_size) })
     }
 
-    /// Its devices, always in the same order.
+    /// The devices, always in the same order.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn device_descriptions(&self) -> Result<Vec<DeviceDescription>, Error> {
         let arguments = TopologyDevices { topology: self.raw(), descriptions: std::ptr::null(), num_descriptions: 0 };
         // SAFETY: `self` keeps the topology alive.
@@ -94,10 +94,10 @@ impl Topology {
         unsafe { DeviceDescription::read_all(self.api(), out.descriptions, out.num_descriptions) }
     }
 
-    /// What else the plugin tells of it.
+    /// The plugin's other facts about the topology.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn attributes(&self) -> Result<Vec<(String, Value)>, Error> {
         let arguments = TopologyAttributes { topology: self.raw(), attributes: std::ptr::null(), num_attributes: 0 };
         // SAFETY: `self` keeps the topology alive.
@@ -106,17 +106,17 @@ impl Topology {
         Ok(unsafe { read_values(out.attributes, out.num_attributes) })
     }
 
-    /// A number that is equal for equal topologies, attached or not; `None` where the plugin has none.
+    /// A number that is equal for equal topologies, attached or not; `None` if the plugin has none.
     pub fn fingerprint(&self) -> Option<u64> {
         let arguments = TopologyFingerprint { topology: self.raw(), fingerprint: 0 };
         // SAFETY: `self` keeps the topology alive.
         unsafe { self.api().call(arguments) }.ok().map(|out| out.fingerprint)
     }
 
-    /// Bytes that tell it from others, for cache keys.
+    /// Bytes that identify the topology, for cache keys.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
         let arguments = TopologySerialize {
             topology: self.raw(),
@@ -128,7 +128,7 @@ impl Topology {
         // SAFETY: `self` keeps the topology alive.
         let out = unsafe { self.api().call(arguments) }?;
         let (bytes, size, serialized, deleter) = (out.bytes, out.bytes_size, out.serialized, out.deleter);
-        // SAFETY: that is what one call returned.
+        // SAFETY: all four values were returned by one call.
         Ok(unsafe { Lent { bytes, size, serialized, deleter }.take() })
     }
 
@@ -147,13 +147,13 @@ impl Topology {
             client: std::ptr::null_mut(),
             executable: std::ptr::null_mut(),
         };
-        // SAFETY: `self` keeps the topology alive; program and options are borrowed for the call.
+        // SAFETY: `self` keeps the topology alive; program and options are borrowed during the call.
         let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the executable is new and ours.
+        // SAFETY: the executable is new and owned by this call.
         unsafe { Executable::new(out.executable, TopologyCompile::NAME, &self.plugin, self.client.clone()) }
     }
 
-    /// The pointer for a call.
+    /// The pointer for calls.
     pub(crate) fn raw(&self) -> *mut RawTopology {
         self.raw.get()
     }
@@ -167,7 +167,7 @@ impl Topology {
 impl Drop for Topology {
     fn drop(&mut self) {
         if self.client.is_none() {
-            // SAFETY: `self` owns the topology and is not used afterwards. There is nobody to tell of a failure.
+            // SAFETY: `self` owns the topology and is not used afterwards. A failure cannot be reported.
             let _unheard = unsafe { self.api().call(TopologyDestroy { topology: self.raw() }) };
         }
     }

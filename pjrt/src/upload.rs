@@ -14,7 +14,7 @@ use crate::event::{Event, Kept};
 use crate::ffi::Arguments;
 use crate::ffi::client::{ClientBufferFromHostBuffer, host_buffer_semantics};
 
-/// A dense, row-major array in host memory whose length is checked.
+/// A dense, row-major array in host memory whose length has been checked.
 #[derive(Debug, Clone, Copy)]
 pub struct HostSlice<'a> {
     element_type: ElementType,
@@ -23,32 +23,32 @@ pub struct HostSlice<'a> {
 }
 
 impl<'a> HostSlice<'a> {
-    /// An array of `dims` in `bytes`, little-endian. Four-bit integers take one byte each.
+    /// Wraps `bytes`, little-endian, as an array of `dims`. Four-bit integers take one byte each.
     ///
     /// # Errors
-    /// [`Error::Arguments`] if the number of bytes is not what the dimensions need.
+    /// [`Error::Arguments`] if the number of bytes differs from what the dimensions need.
     pub fn new(element_type: ElementType, dims: &'a [usize], bytes: &'a [u8]) -> Result<Self, Error> {
         check_length(element_type, dims, bytes.len())?;
         Ok(Self { element_type, dims, bytes })
     }
 
-    /// Type of its elements.
+    /// The type of the elements.
     pub fn element_type(&self) -> ElementType {
         self.element_type
     }
 
-    /// Its dimensions, outermost first.
+    /// The dimensions, outermost first.
     pub fn dims(&self) -> &'a [usize] {
         self.dims
     }
 
-    /// Its bytes.
+    /// The bytes of the array.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 }
 
-/// How long the plugin may use the memory of an owner.
+/// The time for which the plugin may use the memory of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Transfer,
@@ -56,23 +56,24 @@ enum Use {
 }
 
 impl Client {
-    /// Copies an array to a device. The memory is free again when this returns; the transfer may go on.
+    /// Copies an array to a device. The host memory may be reused when this returns, even if the transfer continues.
     ///
     /// # Errors
-    /// [`Error::Arguments`] for a device of another client; what the plugin says, for example that memory is short.
+    /// [`Error::Arguments`] for a device of another client, or the plugin's error, for example that memory is short.
     pub fn upload(&self, host: HostSlice<'_>, device: &Device) -> Result<Buffer, Error> {
         let semantics = host_buffer_semantics::IMMUTABLE_ONLY_DURING_CALL;
-        // SAFETY: the plugin uses the bytes during the call only, and the slice is borrowed for that.
+        // SAFETY: the plugin uses the bytes only during the call, and the slice is borrowed for that time.
         let (buffer, _done) = unsafe { self.upload_raw(host, device, semantics) }?;
         Ok(buffer)
     }
 
-    /// Copies an array to a device without waiting for it: `owner` is kept until the plugin has read all bytes, and
-    /// then dropped on a thread of the plugin; also when the buffer is dropped earlier. Its destructor must not panic
-    /// and must not own the last count of this client.
+    /// Copies an array to a device without waiting for it. `owner` is kept until the plugin has read all bytes, even if
+    /// the buffer is dropped earlier, and is then dropped on a thread of the plugin. Its destructor must not panic, and
+    /// must not drop the last reference to this client.
     ///
     /// # Errors
-    /// As for [`Client::upload`], and [`Error::Arguments`] if the number of bytes is not what the dimensions need.
+    /// As for [`Client::upload`], and [`Error::Arguments`] if the number of bytes differs from what the dimensions
+    /// need.
     pub fn upload_owned<T: AsRef<[u8]> + Send + 'static>(
         &self,
         owner: T,
@@ -83,8 +84,9 @@ impl Client {
         self.upload_kept(owner, (element_type, dims), device, Use::Transfer)
     }
 
-    /// As [`Client::upload_owned`], but where the device can read host memory and the bytes are aligned well (64 bytes
-    /// for XLA-CPU), the buffer is the owner's memory: the owner is dropped after the buffer. Elsewhere it copies.
+    /// As [`Client::upload_owned`], but if the device can read host memory and the bytes are aligned (to 64 bytes for
+    /// XLA-CPU), the buffer uses the owner's memory, and the owner is dropped after the buffer. Otherwise the bytes are
+    /// copied.
     ///
     /// # Errors
     /// As for [`Client::upload_owned`].
@@ -110,13 +112,14 @@ impl Client {
             Use::Buffer => host_buffer_semantics::IMMUTABLE_ZERO_COPY,
         };
         let kept = Kept::leak(*self.api(), owner);
-        // SAFETY: `kept` is not freed before the plugin is done. The borrow lasts until then: nothing else reaches it.
+        // SAFETY: `kept` is not freed before the plugin is done. The borrow ends before that, and nothing else uses
+        // `kept`.
         let bytes = unsafe { Kept::owner(kept) }.as_ref();
         let host = HostSlice::new(element_type, dims, bytes);
-        // SAFETY: the owner stays at its place until the event is ready.
+        // SAFETY: the owner does not move until the event is ready.
         match host.and_then(|host| unsafe { self.upload_raw(host, device, semantics) }) {
             Ok((buffer, done)) => {
-                // SAFETY: `kept` was leaked above, and is given away here.
+                // SAFETY: `kept` was leaked above, and nothing else frees it.
                 unsafe { done.release_when_ready(kept) };
                 Ok(buffer)
             }
@@ -128,8 +131,10 @@ impl Client {
         }
     }
 
+    /// Starts an upload. The event becomes ready when the plugin no longer uses the bytes.
+    ///
     /// # Safety
-    /// The bytes stay readable and unchanged for as long as the semantics demand.
+    /// The bytes stay readable and unchanged as long as the semantics demand.
     unsafe fn upload_raw(
         &self,
         host: HostSlice<'_>,

@@ -1,4 +1,5 @@
-//! The wrapper against libtpu without a TPU: topologies and compiling. Needs the plugin, see `plugins`.
+//! Tests of the wrapper with libtpu on a machine without a TPU: topologies and compilation. They need the plugin, see
+//! `plugins`.
 //!
 //! libtpu reads its environment once, so each test runs its body in a child of this process with the environment set.
 
@@ -13,9 +14,9 @@ use pjrt::{
 };
 
 const PLUGIN: plugins::Wanted = plugins::Wanted { variable: "HILO_TPU_PLUGIN", file_name: "libtpu.so" };
-/// Tells a child of this process that it is one.
+/// Set in a child of this process.
 const CHILD: &str = "PJRT_TEST_CHILD";
-/// What keeps libtpu quiet and quick where there is no TPU.
+/// Variables that keep libtpu quiet and quick if there is no TPU.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
     ("TPU_SKIP_MDS_QUERY", "1"),
@@ -44,7 +45,7 @@ fn topology(plugin: &Arc<Plugin>, name: &str) -> Topology {
     Topology::new(plugin, name, &[]).expect("a topology")
 }
 
-/// `c + a b`; the last argument gives its memory to the output.
+/// `c + a b`. The output reuses the memory of the last argument.
 fn matmul(topology: &Topology, options: &CompileOptions) -> Result<Executable, Error> {
     let text = b"module @mm { func.func @main(%a: tensor<256x512xbf16>, %b: tensor<512x128xbf16>,
         %c: tensor<256x128xf32> {tf.aliasing_output = 0 : i32}) -> tensor<256x128xf32> {

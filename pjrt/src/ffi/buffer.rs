@@ -1,4 +1,4 @@
-//! Arguments of buffers.
+//! Argument structs of buffer functions.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,4 @@
-//! Arguments of clients, devices and device descriptions.
+//! Argument structs of functions of clients, devices and device descriptions.
 
 use std::ffi::{c_char, c_void};
 
@@ -15,7 +15,7 @@ pub(crate) mod host_buffer_semantics {
     pub(crate) const IMMUTABLE_ZERO_COPY: i32 = 2;
 }
 
-/// A number of `PJRT_Device_MemoryStats_Args` and whether it is set.
+/// A number in `PJRT_Device_MemoryStats_Args`, with a flag that is true if it is set.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct OptionalI64 {

@@ -1,4 +1,4 @@
-//! Arguments of executables, loaded or not.
+//! Argument structs of functions of executables, loaded or not.
 
 use std::ffi::{c_char, c_void};
 
@@ -7,7 +7,7 @@ use super::{
     Arguments, RawBuffer, RawClient, RawDevice, RawEvent, RawExecutable, RawLoadedExecutable, RawSerialized, Struct,
 };
 
-/// Frees what backs serialized bytes; called once.
+/// The function that frees the memory of serialized bytes. It is called once.
 pub(crate) type SerializedDeleter = unsafe extern "C" fn(*mut RawSerialized);
 
 /// `PJRT_ExecuteOptions`.

@@ -2,7 +2,7 @@
 //!
 //! [`place`] turns a name into its index at compile time, so a name that is not in the header does not compile.
 
-/// Functions of `PJRT_Api`, API 0.104. New functions are only ever added at the end.
+/// The functions of `PJRT_Api`, API 0.104. New functions are only added at the end.
 pub(crate) const TABLE: [&str; 135] = [
     "PJRT_Error_Destroy",
     "PJRT_Error_Message",
@@ -141,7 +141,7 @@ pub(crate) const TABLE: [&str; 135] = [
     "PJRT_Executable_ParameterMemoryKinds",
 ];
 
-/// Functions of the Layouts extension, version 3.
+/// The functions of the Layouts extension, version 3.
 pub(crate) const LAYOUTS: [&str; 6] = [
     "PJRT_Layouts_MemoryLayout_Destroy",
     "PJRT_Layouts_MemoryLayout_Serialize",
@@ -151,12 +151,12 @@ pub(crate) const LAYOUTS: [&str; 6] = [
     "PJRT_Layouts_PJRT_Executable_GetOutputLayouts",
 ];
 
-/// Where a function's pointer lies.
+/// The place of a function's pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Index in `PJRT_Api`.
+    /// An index in `PJRT_Api`.
     Table(usize),
-    /// Index in the Layouts extension.
+    /// An index in the Layouts extension.
     Layouts(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Arguments of the Layouts extension.
+//! Argument structs of the Layouts extension.
 
 use std::ffi::c_char;
 

@@ -1,10 +1,10 @@
-//! The C API as Rust sees it: argument structs of the newest header (0.104), written by hand from its facts.
+//! The types of the C API: argument structs of the newest header (0.104), written by hand.
 //!
-//! Every C struct starts with its own size and an extension pointer, so a Rust struct here lists only the fields after
-//! those two; [`Struct`] adds the two in front and zeros behind. A newer plugin demands at least its own size and reads
-//! zero for what we do not know; an older one ignores the rest. Trailing padding is a named field, so that it is zero
-//! too. Rooms: `functions` (names and places), `values`, `client`, `buffer`, `executable`, `topology`, `layouts`. No
-//! function is called here.
+//! Every C struct starts with its own size and an extension pointer. A Rust struct here lists only the fields after
+//! these; [`Struct`] adds the two before the fields, and zeros after them. A newer plugin needs at least its own size
+//! and reads zeros in fields that we do not know; an older one ignores the rest. Trailing padding is a named field, so
+//! that it is zero too. Modules: `functions` (names and indices), `values`, `client`, `buffer`, `executable`,
+//! `topology`, `layouts`. No function is called here.
 
 pub(crate) mod buffer;
 pub(crate) mod client;
@@ -18,7 +18,7 @@ use std::marker::{PhantomData, PhantomPinned};
 
 use functions::{Place, place};
 
-/// Zeros behind every struct, in words: room for what newer headers add.
+/// The number of 8-byte words of zeros after every struct: room for fields of newer headers.
 const PADDING_WORDS: usize = 16;
 
 /// A C struct: size, extension pointer, fields, zeros.
@@ -43,16 +43,16 @@ impl<F> Struct<F> {
 pub(crate) trait Arguments {
     /// The function's name in the header.
     const NAME: &'static str;
-    /// Where its pointer lies.
+    /// The place of its pointer.
     const PLACE: Place = place(Self::NAME);
 }
 
-/// A function of the table: all but two have this type. Plugins are C++ inside, and some let exceptions out.
+/// The type of all functions of the table but two. Plugins are written in C++, and some let exceptions out.
 pub(crate) type Function<A> = unsafe extern "C-unwind" fn(*mut Struct<A>) -> *mut RawError;
-/// `PJRT_Error_Destroy` and `PJRT_Error_Message` cannot fail.
+/// The type of `PJRT_Error_Destroy` and `PJRT_Error_Message`, which cannot fail.
 pub(crate) type InfallibleFunction<A> = unsafe extern "C-unwind" fn(*mut Struct<A>);
 
-/// The head of `PJRT_Api`; function pointers follow, as many as `struct_size` says.
+/// The head of `PJRT_Api`. As many function pointers follow as fit into `struct_size`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Table {
@@ -80,7 +80,7 @@ pub(crate) struct ExtensionBase {
     pub(crate) next: *const ExtensionBase,
 }
 
-/// An object that only the plugin knows the inside of.
+/// An object whose contents only the plugin knows.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Opaque<Kind> {
@@ -128,5 +128,5 @@ pub(crate) type RawExecutable = Opaque<kinds::Executable>;
 pub(crate) type RawLoadedExecutable = Opaque<kinds::LoadedExecutable>;
 pub(crate) type RawBuffer = Opaque<kinds::Buffer>;
 pub(crate) type RawLayout = Opaque<kinds::Layout>;
-/// Backs serialized bytes: of an executable, a topology or a layout.
+/// The owner of serialized bytes: of an executable, a topology or a layout.
 pub(crate) type RawSerialized = Opaque<kinds::Serialized>;

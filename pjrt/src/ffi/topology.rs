@@ -1,4 +1,4 @@
-//! Arguments of topologies, and of compiling for one.
+//! Argument structs of topology functions, and of compiling for a topology.
 
 use std::ffi::c_char;
 

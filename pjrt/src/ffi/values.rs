@@ -1,4 +1,4 @@
-//! Structs that are not arguments of one function: errors, events, named values, programs, layouts, plugin set-up.
+//! Structs for errors, events, named values, programs, layouts and the set-up of plugins.
 
 use std::ffi::{c_char, c_void};
 
@@ -62,7 +62,7 @@ impl Arguments for PluginAttributes {
     const NAME: &'static str = "PJRT_Plugin_Attributes";
 }
 
-/// `PJRT_NamedValue`, without [`super::Struct`]: it is an array's element, so its size is exact.
+/// `PJRT_NamedValue`. It is an element of an array, so its size is exact and it has no [`super::Struct`].
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct NamedValue {
@@ -75,7 +75,7 @@ pub(crate) struct NamedValue {
     pub(crate) value_size: usize,
 }
 
-/// Kinds of [`NamedValue`].
+/// The kinds of [`NamedValue`].
 pub(crate) mod named_value_kind {
     pub(crate) const STRING: i32 = 0;
     pub(crate) const I64: i32 = 1;
@@ -84,7 +84,7 @@ pub(crate) mod named_value_kind {
     pub(crate) const BOOL: i32 = 4;
 }
 
-/// The value of a [`NamedValue`], chosen by its kind.
+/// The value of a [`NamedValue`]. The kind selects the member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union NamedValueUnion {
@@ -111,7 +111,7 @@ pub(crate) struct Program {
     pub(crate) format_size: usize,
 }
 
-/// `PJRT_Buffer_MemoryLayout` with its tiled variant, the larger one.
+/// `PJRT_Buffer_MemoryLayout` with its tiled variant, which is the larger one.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct MemoryLayout {
@@ -120,10 +120,10 @@ pub(crate) struct MemoryLayout {
     pub(crate) tail: u32,
 }
 
-/// Kind of [`MemoryLayout`]: tiled.
+/// The kind of a tiled [`MemoryLayout`].
 pub(crate) const MEMORY_LAYOUT_TILED: i32 = 0;
 
-/// `PJRT_Buffer_MemoryLayout_Tiled`, inside a union: its size is exact.
+/// `PJRT_Buffer_MemoryLayout_Tiled`. It is inside a union, so its size is exact.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct TiledLayout {
@@ -171,7 +171,7 @@ impl Arguments for EventAwait {
     const NAME: &'static str = "PJRT_Event_Await";
 }
 
-/// `PJRT_Event_OnReadyCallback`: owns the error, not the user's argument.
+/// `PJRT_Event_OnReadyCallback`. The callback owns the error. The caller owns `user_arg`.
 pub(crate) type OnReadyCallback = unsafe extern "C" fn(error: *mut RawError, user_arg: *mut c_void);
 
 /// `PJRT_Event_OnReady_Args`.

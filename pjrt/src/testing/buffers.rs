@@ -1,4 +1,4 @@
-//! Fake buffers and layouts: transfers happen when the test says so, through the pointers that were lent.
+//! Fake buffers and layouts. The test decides when transfers happen; they use the pointers that were lent.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,20 +13,20 @@ use crate::ffi::client::{ClientBufferFromHostBuffer, host_buffer_semantics};
 use crate::ffi::layouts::{LayoutDestroy, LayoutOfBuffer, LayoutSerialize};
 use crate::ffi::{RawBuffer, RawDevice, RawError, RawLayout, RawSerialized, Struct};
 
-/// Content of a buffer: its own, or memory of the host.
+/// The content of a buffer: its own memory, or memory of the host.
 enum Content {
     Own(Vec<u8>),
     Host(*const u8, usize),
 }
 
-// SAFETY: memory of the host is lent to the plugin until it says that it is done.
+// SAFETY: memory of the host is lent to the plugin until the plugin reports that it is done.
 unsafe impl Send for Content {}
 
 impl Content {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Own(bytes) => bytes.clone(),
-            // SAFETY: the host's memory is lent for as long as the buffer lives.
+            // SAFETY: the host's memory is lent as long as the buffer lives.
             Self::Host(start, size) => unsafe { std::slice::from_raw_parts(*start, *size) }.to_vec(),
         }
     }
@@ -38,7 +38,7 @@ pub(super) struct FakeBuffer {
     dims: Vec<i64>,
     device: *mut RawDevice,
     ready: Arc<Core>,
-    /// Fired when the buffer goes: the host's memory is not used any more.
+    /// Fired when the buffer is destroyed: the host's memory is no longer used.
     done_with_host: Option<Arc<Core>>,
     control: Arc<Control>,
 }
@@ -55,7 +55,7 @@ impl FakeBuffer {
         element * usize::try_from(elements).expect("small")
     }
 
-    /// A new buffer on `device` with the bytes of this one, each one more.
+    /// A new buffer on `device` with the bytes of this one, each plus one.
     pub(super) fn successor(&self, device: *mut RawDevice) -> *mut RawBuffer {
         let (from, to) = (Arc::clone(&self.content), Arc::new(Mutex::new(Content::Own(Vec::new()))));
         let target = Arc::clone(&to);
@@ -71,20 +71,20 @@ impl FakeBuffer {
 
 struct Lent(*mut u8, usize);
 
-// SAFETY: the pointer is lent to the plugin until it says that it is done.
+// SAFETY: the pointer is lent to the plugin until the plugin reports that it is done.
 unsafe impl Send for Lent {}
 
 impl Lent {
-    /// Reads the lent memory, when the transfer happens.
+    /// Reads the lent memory. Called when the transfer happens.
     fn read(&self) -> Vec<u8> {
-        // SAFETY: the memory is lent until the event fires, and this runs before.
+        // SAFETY: the memory is lent until the event fires, which happens after this call.
         unsafe { std::slice::from_raw_parts(self.0.cast_const(), self.1) }.to_vec()
     }
 
-    /// Writes the lent memory, when the transfer happens.
+    /// Writes the lent memory. Called when the transfer happens.
     fn write(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.1, "the destination is too small");
-        // SAFETY: as above.
+        // SAFETY: the memory is lent until the event fires, which happens after this call; the length was checked.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
     }
 }
@@ -103,6 +103,8 @@ pub(super) fn fill(table: &mut Table) {
     table.set::<LayoutSerialize>(layout_serialize);
 }
 
+/// Borrows a buffer.
+///
 /// # Safety
 /// `buffer` is alive.
 pub(super) unsafe fn fake<'a>(buffer: *mut RawBuffer) -> &'a FakeBuffer {
@@ -154,7 +156,7 @@ unsafe extern "C-unwind" fn from_host(call: *mut Struct<ClientBufferFromHostBuff
 }
 
 unsafe extern "C-unwind" fn destroy(call: *mut Struct<BufferDestroy>) -> *mut RawError {
-    // SAFETY: all buffers come from `leak` and are destroyed once.
+    // SAFETY: all buffers come from `leak` and are destroyed only once.
     let buffer = unsafe { Box::from_raw((*call).fields.buffer.cast::<FakeBuffer>()) };
     buffer.control.died(Kind::Buffer);
     if let Some(done) = &buffer.done_with_host {
@@ -210,7 +212,7 @@ unsafe extern "C-unwind" fn to_host(call: *mut Struct<BufferToHostBuffer>) -> *m
     let fields = unsafe { &mut (*call).fields };
     // SAFETY: the buffer is alive.
     let buffer = unsafe { fake(fields.buffer) };
-    // SAFETY: the layout is lent for the call.
+    // SAFETY: the layout is lent during the call.
     let layout = unsafe { &(*fields.host_layout).fields.tiled };
     // SAFETY: as above.
     let order = unsafe { crate::api::array(layout.minor_to_major, layout.minor_to_major_size) };
@@ -237,7 +239,7 @@ unsafe extern "C-unwind" fn layout_of_buffer(call: *mut Struct<LayoutOfBuffer>) 
 }
 
 unsafe extern "C-unwind" fn layout_destroy(call: *mut Struct<LayoutDestroy>) -> *mut RawError {
-    // SAFETY: `layout_of_buffer` made it, and it is destroyed once.
+    // SAFETY: `layout_of_buffer` made the layout, and it is destroyed only once.
     unsafe { Box::from_raw((*call).fields.layout.cast::<Arc<Control>>()) }.died(Kind::Layout);
     std::ptr::null_mut()
 }
@@ -254,7 +256,7 @@ unsafe extern "C-unwind" fn layout_serialize(call: *mut Struct<LayoutSerialize>)
     error
 }
 
-/// Lends bytes until [`free_bytes`].
+/// Lends bytes until [`free_bytes`] is called.
 pub(super) fn lend_bytes(bytes: Vec<u8>) -> (*const std::ffi::c_char, usize, *mut RawSerialized) {
     control().born(Kind::Serialized);
     let serialized = Box::into_raw(Box::new((bytes, control())));
@@ -263,10 +265,12 @@ pub(super) fn lend_bytes(bytes: Vec<u8>) -> (*const std::ffi::c_char, usize, *mu
     (bytes.as_ptr().cast(), bytes.len(), serialized.cast::<c_void>().cast())
 }
 
+/// Frees lent bytes.
+///
 /// # Safety
-/// `serialized` comes from [`lend_bytes`] and is freed once.
+/// `serialized` comes from [`lend_bytes`] and is freed only once.
 pub(super) unsafe extern "C" fn free_bytes(serialized: *mut RawSerialized) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promised this.
     let lent = unsafe { Box::from_raw(serialized.cast::<(Vec<u8>, Arc<Control>)>()) };
     lent.1.died(Kind::Serialized);
 }

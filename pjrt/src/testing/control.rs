@@ -1,4 +1,4 @@
-//! What a test controls and sees of the fake plugin, one per test thread.
+//! The control of a fake plugin by its test, and the state that the test can check. There is one per test thread.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ thread_local! {
     static CONTROL: RefCell<Arc<Control>> = RefCell::new(Arc::default());
 }
 
-/// Kinds of objects that are counted.
+/// The kinds of objects that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Error,
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 
 const KINDS: usize = 9;
 
-/// What an execution was asked for.
+/// The inputs of an execution.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) launch_id: i32,
@@ -35,17 +35,17 @@ pub(crate) struct Seen {
     pub(crate) is_on_one_device: bool,
 }
 
-/// The strings behind the fake plugin.
+/// The control of a fake plugin.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
-    /// Events stay pending until [`Control::fire`].
+    /// True if events stay pending until [`Control::fire`].
     pub(crate) is_deferred: AtomicBool,
-    /// Parameters are told, as by API 0.104.
+    /// True if the plugin does not report the number of parameters, as before API 0.104.
     pub(crate) hides_parameters: AtomicBool,
-    /// Bytes that the plugin's structs are longer than ours.
+    /// The number of bytes by which the plugin's structs are longer than ours.
     pub(crate) newer_by: AtomicUsize,
     alive: [AtomicIsize; KINDS],
-    /// Objects that were alive when the client was destroyed.
+    /// The number of objects that were alive when the client was destroyed.
     pub(crate) orphans: AtomicIsize,
     pending: Mutex<Vec<Arc<Core>>>,
     failure: Mutex<Option<(&'static str, i32, String)>>,
@@ -58,17 +58,17 @@ pub(crate) fn control() -> Arc<Control> {
 }
 
 impl Control {
-    /// Another thread of the same test, such as the plugin's own.
+    /// Makes this the control of another thread of the same test, such as the plugin's own.
     pub(crate) fn adopt(self: &Arc<Self>) {
         CONTROL.set(Arc::clone(self));
     }
 
-    /// Events stay pending from now on.
+    /// Makes events stay pending from now on.
     pub(crate) fn defer(&self) {
         self.is_deferred.store(true, Ordering::SeqCst);
     }
 
-    /// Ends all pending work, well or with an error.
+    /// Ends all pending work, with success or an error.
     pub(crate) fn fire(&self, outcome: Option<(i32, &str)>) {
         let outcome = outcome.map(|(code, message)| (code, message.to_owned()));
         let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
@@ -77,12 +77,12 @@ impl Control {
         }
     }
 
-    /// Remembers work to end.
+    /// Adds work to the pending work.
     pub(crate) fn push(&self, core: Arc<Core>) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(core);
     }
 
-    /// Lets the next call of a function fail.
+    /// Makes the next call of a function fail.
     pub(crate) fn fail(&self, function: &'static str, code: i32, message: &str) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some((function, code, message.to_owned()));
     }
@@ -92,7 +92,7 @@ impl Control {
         failure.take_if(|(name, ..)| *name == function).map(|(_, code, message)| (code, message))
     }
 
-    /// How large the plugin's own struct is.
+    /// The size of the plugin's own struct.
     pub(crate) fn demanded_size<A>(&self) -> usize {
         2 * size_of::<usize>() + size_of::<A>() + self.newer_by.load(Ordering::SeqCst)
     }
@@ -105,17 +105,17 @@ impl Control {
         self.alive[kind as usize].fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// How many there are.
+    /// The number of objects of a kind.
     pub(crate) fn alive(&self, kind: Kind) -> isize {
         self.alive[kind as usize].load(Ordering::SeqCst)
     }
 
-    /// All objects.
+    /// The number of all objects.
     pub(crate) fn total(&self) -> isize {
         self.alive.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
 
-    /// Nothing is left, and nothing was left when the client went.
+    /// Checks that no objects are left, and that none were left when the client was destroyed.
     pub(crate) fn assert_clean(&self) {
         assert_eq!(self.total(), 0, "objects that were not destroyed: {:?}", self.alive);
         assert_eq!(self.orphans.load(Ordering::SeqCst), 0, "objects outlived their client");

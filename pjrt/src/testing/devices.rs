@@ -1,4 +1,4 @@
-//! Fake plugin, client, devices and topology.
+//! The fake plugin's set-up, clients, devices and topologies.
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const KIND: &str = "fake device";
 const NAME: &str = "fake";
 const COORDS: [i64; 3] = [1, 0, 2];
 
-/// A device, and its own description.
+/// A device, which is its own description.
 pub(super) struct FakeDevice {
     id: i32,
     attributes: [NamedValue; 1],
@@ -41,7 +41,7 @@ impl FakeDevice {
     }
 }
 
-/// A client or a topology: both own two devices.
+/// A client or a topology. Both own two devices.
 pub(super) struct FakeOwner {
     pub(super) devices: Vec<*mut FakeDevice>,
     kind: Kind,
@@ -65,7 +65,7 @@ impl Drop for FakeOwner {
             self.control.orphans.fetch_add(orphans, Ordering::SeqCst);
         }
         for device in &self.devices {
-            // SAFETY: `leak` made them, and they are freed once.
+            // SAFETY: `leak` made the devices, and they are freed only once.
             drop(unsafe { Box::from_raw(*device) });
         }
     }
@@ -116,7 +116,7 @@ unsafe extern "C-unwind" fn client_create(call: *mut Struct<ClientCreate>) -> *m
 }
 
 unsafe extern "C-unwind" fn client_destroy(call: *mut Struct<ClientDestroy>) -> *mut RawError {
-    // SAFETY: `client_create` made it, and it is destroyed once.
+    // SAFETY: `client_create` made the client, and it is destroyed only once.
     drop(unsafe { Box::from_raw((*call).fields.client.cast::<FakeOwner>()) });
     std::ptr::null_mut()
 }
@@ -131,7 +131,7 @@ unsafe extern "C-unwind" fn platform_name(call: *mut Struct<ClientPlatformName>)
 }
 
 unsafe extern "C-unwind" fn platform_version(call: *mut Struct<ClientPlatformVersion>) -> *mut RawError {
-    // SAFETY: the call is alive; no version is an empty text.
+    // SAFETY: the call is alive. It returns no version, which is empty text.
     unsafe { enter(call) }
 }
 
@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn addressable_devices(call: *mut Struct<ClientAddressa
 }
 
 unsafe extern "C-unwind" fn client_topology(call: *mut Struct<ClientTopologyDescription>) -> *mut RawError {
-    // SAFETY: the client is alive, and its own topology here.
+    // SAFETY: the client is alive. In this plugin it is its own topology.
     unsafe { (*call).fields.topology = (*call).fields.client.cast() };
     // SAFETY: as above.
     unsafe { enter(call) }
@@ -238,7 +238,7 @@ unsafe extern "C-unwind" fn topology_create(call: *mut Struct<TopologyCreate>) -
 }
 
 unsafe extern "C-unwind" fn topology_destroy(call: *mut Struct<TopologyDestroy>) -> *mut RawError {
-    // SAFETY: `topology_create` made it, and it is destroyed once.
+    // SAFETY: `topology_create` made the topology, and it is destroyed only once.
     drop(unsafe { Box::from_raw((*call).fields.topology.cast::<FakeOwner>()) });
     std::ptr::null_mut()
 }

@@ -9,9 +9,9 @@ use crate::ffi::values::{
 };
 use crate::ffi::{RawError, RawEvent, Struct};
 
-/// Code and message of a failure.
+/// The code and the message of a failure.
 pub(crate) type Failure = (i32, String);
-/// What happens when an event is fired, before anybody is told.
+/// An action that runs when an event is fired, before the callbacks.
 type Action = Box<dyn FnOnce() + Send>;
 
 struct FakeError {
@@ -19,7 +19,7 @@ struct FakeError {
     control: Arc<Control>,
 }
 
-/// A new error for the caller.
+/// Makes an error that the caller owns.
 pub(super) fn new_error(code: i32, message: &str) -> *mut RawError {
     let control = control();
     control.born(Kind::Error);
@@ -27,7 +27,7 @@ pub(super) fn new_error(code: i32, message: &str) -> *mut RawError {
 }
 
 pub(super) unsafe extern "C-unwind" fn error_destroy(call: *mut Struct<ErrorDestroy>) {
-    // SAFETY: the error comes from `new_error` and is destroyed once.
+    // SAFETY: the error comes from `new_error` and is destroyed only once.
     let error = unsafe { Box::from_raw((*call).fields.error.cast::<FakeError>()) };
     error.control.died(Kind::Error);
 }
@@ -47,7 +47,7 @@ pub(super) unsafe extern "C-unwind" fn error_get_code(call: *mut Struct<ErrorGet
     std::ptr::null_mut()
 }
 
-/// What an event stands for; lives on when the event is destroyed.
+/// The work behind an event. It outlives the event.
 pub(crate) struct Core {
     state: Mutex<State>,
     changed: Condvar,
@@ -55,7 +55,7 @@ pub(crate) struct Core {
 
 #[derive(Default)]
 struct State {
-    /// `Some(None)` is success.
+    /// The outcome of the work, if it has ended. `Some(None)` is success.
     outcome: Option<Option<Failure>>,
     callbacks: Vec<(OnReadyCallback, UserArg)>,
     actions: Vec<Action>,
@@ -63,7 +63,7 @@ struct State {
 
 struct UserArg(*mut c_void);
 
-// SAFETY: callbacks run on any thread, with what they were given.
+// SAFETY: callbacks may run on any thread with their argument.
 unsafe impl Send for UserArg {}
 
 impl std::fmt::Debug for Core {
@@ -79,12 +79,12 @@ impl Core {
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Work that has not ended, whoever ends it.
+    /// Work that has not ended. Another part of the plugin ends it.
     pub(crate) fn open() -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Work that does `action`: now, or when the test says so.
+    /// Work that runs `action`, now or when the test fires it.
     pub(crate) fn start(action: impl FnOnce() + Send + 'static) -> Arc<Self> {
         let control = control();
         if !control.is_deferred.load(std::sync::atomic::Ordering::SeqCst) {
@@ -112,7 +112,7 @@ impl Core {
         };
         self.changed.notify_all();
         for (callback, user_arg) in callbacks {
-            // SAFETY: that is what was registered; each is called once.
+            // SAFETY: callback and argument were registered together, and each callback is called only once.
             unsafe { callback(error_of(outcome), user_arg.0) };
         }
     }
@@ -127,7 +127,7 @@ struct FakeEvent {
     control: Arc<Control>,
 }
 
-/// A new event for the caller.
+/// Makes an event that the caller owns.
 pub(super) fn new_event(core: Arc<Core>) -> *mut RawEvent {
     let control = control();
     control.born(Kind::Event);
@@ -135,7 +135,7 @@ pub(super) fn new_event(core: Arc<Core>) -> *mut RawEvent {
 }
 
 pub(super) unsafe extern "C-unwind" fn destroy(call: *mut Struct<EventDestroy>) -> *mut RawError {
-    // SAFETY: the event comes from `new_event` and is destroyed once.
+    // SAFETY: the event comes from `new_event` and is destroyed only once.
     let event = unsafe { Box::from_raw((*call).fields.event.cast::<FakeEvent>()) };
     event.control.died(Kind::Event);
     std::ptr::null_mut()
@@ -177,7 +177,7 @@ pub(super) unsafe extern "C-unwind" fn on_ready(call: *mut Struct<EventOnReady>)
         state.outcome.clone()
     };
     if let Some(outcome) = outcome {
-        // SAFETY: that is what was registered, and it is called once.
+        // SAFETY: callback and argument were registered together, and the callback is called only once.
         unsafe { callback(error_of(outcome.as_ref()), user_arg) };
     }
     std::ptr::null_mut()

@@ -1,4 +1,4 @@
-//! Fake executables. A program is text, `parameters outputs`; each output is an argument whose bytes are one more.
+//! Fake executables. A program is the text `parameters outputs`. Each output is an argument with all bytes plus one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,11 +62,13 @@ pub(super) fn fill(table: &mut Table) {
     table.set::<LoadedExecutableExecute>(execute);
 }
 
+/// Compiles a program and loads it on the devices of `client`.
+///
 /// # Safety
 /// `client` is alive.
 unsafe fn new_loaded(code: &[u8], client: *mut RawClient) -> Result<*mut RawLoadedExecutable, *mut RawError> {
     let program = FakeProgram::parse(code).ok_or_else(|| new_error(3, "not a fake program"))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promised that the client is alive.
     let devices = unsafe { &(*client.cast::<FakeOwner>()).devices }.iter().map(|device| device.cast()).collect();
     control().born(Kind::LoadedExecutable);
     Ok(Box::into_raw(Box::new(FakeLoaded { program, devices, control: control() })).cast())
@@ -77,10 +79,12 @@ fn new_executable(program: FakeProgram) -> *mut RawExecutable {
     Box::into_raw(Box::new(FakeExecutable { program, control: control() })).cast()
 }
 
+/// Borrows the program of an executable.
+///
 /// # Safety
 /// `executable` is alive.
 unsafe fn program<'a>(executable: *const RawExecutable) -> &'a FakeProgram {
-    // SAFETY: all come from `new_executable`.
+    // SAFETY: all executables come from `new_executable`.
     unsafe { &(*executable.cast::<FakeExecutable>()).program }
 }
 
@@ -122,7 +126,7 @@ unsafe extern "C-unwind" fn load(call: *mut Struct<ExecutableDeserializeAndLoad>
 }
 
 unsafe extern "C-unwind" fn destroy(call: *mut Struct<ExecutableDestroy>) -> *mut RawError {
-    // SAFETY: `new_executable` made it, and it is destroyed once.
+    // SAFETY: `new_executable` made the executable, and it is destroyed only once.
     unsafe { Box::from_raw((*call).fields.executable.cast::<FakeExecutable>()) }.control.died(Kind::Executable);
     std::ptr::null_mut()
 }
@@ -144,7 +148,7 @@ unsafe extern "C-unwind" fn parameters(call: *mut Struct<ExecutableParameterMemo
 }
 
 unsafe extern "C-unwind" fn memory_stats(call: *mut Struct<ExecutableMemoryStats>) -> *mut RawError {
-    // SAFETY: the call is alive. As an older plugin, it does not know the peak.
+    // SAFETY: the call is alive. The peak is not set, as in an older plugin.
     unsafe { (*call).fields.alias = 8 };
     std::ptr::null_mut()
 }
@@ -161,7 +165,7 @@ unsafe extern "C-unwind" fn serialize(call: *mut Struct<ExecutableSerialize>) ->
 }
 
 unsafe extern "C-unwind" fn optimized_program(call: *mut Struct<ExecutableOptimizedProgram>) -> *mut RawError {
-    // SAFETY: the executable is alive, and the program is the caller's.
+    // SAFETY: the executable is alive, and the caller owns the program.
     unsafe {
         let text = &program((*call).fields.executable).text;
         let out = &mut (*(*call).fields.program).fields;
@@ -177,7 +181,7 @@ unsafe extern "C-unwind" fn optimized_program(call: *mut Struct<ExecutableOptimi
 }
 
 unsafe extern "C-unwind" fn loaded_destroy(call: *mut Struct<LoadedExecutableDestroy>) -> *mut RawError {
-    // SAFETY: `new_loaded` made it, and it is destroyed once.
+    // SAFETY: `new_loaded` made the executable, and it is destroyed only once.
     let loaded = unsafe { Box::from_raw((*call).fields.executable.cast::<FakeLoaded>()) };
     loaded.control.died(Kind::LoadedExecutable);
     std::ptr::null_mut()
@@ -210,7 +214,7 @@ unsafe extern "C-unwind" fn execute(call: *mut Struct<LoadedExecutableExecute>) 
     if !error.is_null() {
         return error;
     }
-    // SAFETY: the objects and lists of the call are alive; so for the lines below.
+    // SAFETY: the objects and lists of the call are alive, also for the lines below.
     let fields = unsafe { &mut (*call).fields };
     // SAFETY: as above.
     let (loaded, options) = unsafe { (&*fields.executable.cast::<FakeLoaded>(), &(*fields.options).fields) };
@@ -229,7 +233,7 @@ unsafe extern "C-unwind" fn execute(call: *mut Struct<LoadedExecutableExecute>) 
     }
     for index in 0..fields.num_devices {
         let device = if fields.execute_device.is_null() { loaded.devices[index] } else { fields.execute_device };
-        // SAFETY: the lists have the lengths that the call names.
+        // SAFETY: the lists have the lengths that the call gives.
         unsafe {
             let arguments = crate::api::array(*fields.argument_lists.add(index), fields.num_args);
             let outputs = *fields.output_lists.add(index);

@@ -1,7 +1,7 @@
-//! A plugin made in Rust, so that the wrapper's unsafe paths run under Miri and without a device.
+//! A plugin in Rust, so that the wrapper's unsafe code runs under Miri and without a device.
 //!
-//! [`Table`] builds a function table of any size, with or without extensions. Objects are boxes, so a use after free, a
-//! double free and a leak are seen by Miri; [`Control`] counts what is alive and decides when transfers end.
+//! [`Table`] builds a function table of any size, with or without extensions. Objects are boxes, so Miri detects a use
+//! after free, a double free and a leak. [`Control`] counts live objects and decides when transfers end.
 
 #![expect(unsafe_code, reason = "plays the C side")]
 
@@ -26,14 +26,14 @@ use crate::ffi::values::{
 use crate::ffi::{Arguments, Function, InfallibleFunction, Struct};
 use crate::{Client, Error, Plugin};
 
-/// Words of `PJRT_Api` before its functions.
+/// The number of words in `PJRT_Api` before its functions.
 const HEAD: usize = 5;
-/// Words of an extension before its functions.
+/// The number of words in an extension before its functions.
 const EXTENSION_HEAD: usize = 3;
-/// Numbers of extensions in the header.
+/// The number of the Layouts extension in the header.
 pub(crate) const LAYOUTS_KIND: usize = 4;
 
-/// Tables live as long as the process; named here, they are no leaks.
+/// All tables, which live until the process ends. Because they are in this list, Miri does not report them as leaks.
 static TABLES: Mutex<Vec<AtomicPtr<*const ()>>> = Mutex::new(Vec::new());
 
 /// A function table under construction.
@@ -42,7 +42,7 @@ pub(crate) struct Table {
     pub(crate) version: (i32, i32),
     functions: Vec<*const ()>,
     layouts: Vec<*const ()>,
-    /// Kinds and function counts of the chain.
+    /// The kinds and function counts of the extensions in the chain.
     pub(crate) extensions: Vec<(usize, usize)>,
     pub(crate) struct_size: usize,
 }
@@ -72,7 +72,7 @@ impl Table {
         table
     }
 
-    /// Puts a function at its place.
+    /// Stores a function at its index.
     pub(crate) fn set<A: Arguments>(&mut self, function: Function<A>) {
         self.put::<A>(function as *const ());
     }
@@ -81,7 +81,7 @@ impl Table {
         self.put::<A>(function as *const ());
     }
 
-    /// Takes a function away.
+    /// Removes a function.
     pub(crate) fn remove<A: Arguments>(&mut self) {
         self.put::<A>(std::ptr::null());
     }
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// Writes the table into memory that is never freed, no longer than it says it is.
+    /// Writes the table into memory that is never freed. The memory is as long as the declared size.
     pub(crate) fn leak(&self) -> NonNull<crate::ffi::Table> {
         let mut next: *const () = std::ptr::null();
         for (kind, count) in self.extensions.iter().rev() {
@@ -125,7 +125,7 @@ impl Table {
 
     /// A plugin with this table.
     pub(crate) fn open(&self) -> Result<Arc<Plugin>, Error> {
-        // SAFETY: the table says its size truly, and its functions do what the header says.
+        // SAFETY: the declared size is correct, and the functions do what the header says.
         unsafe { Plugin::from_table(Path::new("fake.so"), self.leak()) }.map(Arc::new)
     }
 }
@@ -136,19 +136,19 @@ fn leak_words(words: Vec<*const ()>) -> NonNull<*const ()> {
     words
 }
 
-/// A client with two devices of the full fake plugin.
+/// A client of the full fake plugin, with two devices.
 pub(crate) fn client() -> Client {
     Client::new(&Table::full().open().expect("a full table"), &[]).expect("a fake client")
 }
 
-/// What every fake function does first: the struct must be as large as the plugin demands, and a failure that the test
-/// asked for happens.
+/// The start of every fake function. It returns an error if the struct is smaller than the plugin demands, or if the
+/// test asked for a failure.
 ///
 /// # Safety
 /// `call` is alive.
 unsafe fn enter<A: Arguments>(call: *mut Struct<A>) -> *mut crate::ffi::RawError {
     let control = control();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promised that the call is alive.
     let size = unsafe { (*call).struct_size };
     if size < control.demanded_size::<A>() {
         return events::new_error(3, &format!("Unexpected {}_Args size", A::NAME));

@@ -1,4 +1,4 @@
-//! Execution, executables and topologies against the fake plugin.
+//! Tests of execution, executables and topologies with the fake plugin.
 
 use std::sync::atomic::Ordering;
 
@@ -167,7 +167,7 @@ fn devices_tell_what_they_are() {
     assert_eq!((client.platform_name(), client.platform_version(), client.process_index()), ("fake", "", 0));
 }
 
-/// A second client, where the first one is called `client`.
+/// A second client, for tests in which a variable `client` hides the function.
 fn client_again() -> Client {
     client()
 }

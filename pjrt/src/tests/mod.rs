@@ -1,4 +1,4 @@
-//! The wrapper against the fake plugin: lifetimes, wakers, tables of other sizes, failures. Runs under Miri:
+//! Tests of the wrapper with the fake plugin: lifetimes, wakers, tables of other sizes, failures. They run under Miri:
 //! `cargo +nightly miri test -p pjrt --lib`.
 
 mod events;
@@ -13,7 +13,7 @@ use std::task::Wake;
 
 use crate::{Buffer, Client, ElementType, HostSlice};
 
-/// Counts how often it is woken.
+/// A waker that counts how often it is woken.
 #[derive(Debug, Default)]
 pub(crate) struct CountingWaker(AtomicUsize);
 
@@ -29,7 +29,7 @@ impl Wake for CountingWaker {
     }
 }
 
-/// Bytes that count their owners.
+/// Bytes with a count of their owners.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner(pub(crate) Arc<Vec<u8>>);
 
@@ -38,7 +38,7 @@ impl Owner {
         Self(Arc::new(bytes.to_vec()))
     }
 
-    /// Owners besides this one.
+    /// The number of owners besides this one.
     pub(crate) fn others(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }

@@ -1,14 +1,14 @@
-//! Structs have the sizes that a C compiler gives the header's (0.104, x86-64).
+//! Tests that structs have the sizes that a C compiler gives them (header 0.104, x86-64).
 
 use crate::ffi::executable::ExecuteOptions;
 use crate::ffi::functions::{LAYOUTS, TABLE};
 use crate::ffi::values::{MemoryLayout, NamedValue, Program, TiledLayout};
 use crate::ffi::{Arguments, ExtensionBase, Struct, Table, buffer, client, executable, layouts, topology, values};
 
-/// Bytes of the zeros behind every struct.
+/// The bytes of zeros after every struct.
 const PADDING: usize = 128;
 
-/// A function's name and the size of its struct without the zeros.
+/// The name of a function and the size of its struct without the zeros.
 fn row<A: Arguments>() -> (&'static str, usize) {
     (A::NAME, size_of::<Struct<A>>() - PADDING)
 }

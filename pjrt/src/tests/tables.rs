@@ -1,4 +1,4 @@
-//! Function tables of other sizes: older and newer plugins, missing functions, odd extension chains.
+//! Tests of function tables of other sizes: older and newer plugins, missing functions, odd extension chains.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! Uploads and downloads: lent memory lives until the transfer has ended, whoever is dropped first.
+//! Tests of uploads and downloads: lent memory lives until the transfer has ended, in whatever order values are
+//! dropped.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Donation, several devices, several threads.
+//! Tests of donation, several devices and several threads.
 
 use pjrt::{Argument, CompileOptions, Device, ExecuteOptions};
 

@@ -1,4 +1,4 @@
-//! Events and downloads as futures, and values that are dropped while work goes on.
+//! Tests of events and downloads as futures, and of values that are dropped during work.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use pjrt::{Argument, ExecuteOptions};
 
 use super::{PATIENCE, client, identity_matrix, new_client, plugin, slow};
 
-/// A task that tells when it is woken, and counts.
+/// A waker that counts, and sends a message when it is woken.
 #[derive(Debug)]
 struct Notifier(mpsc::Sender<()>, AtomicUsize);
 

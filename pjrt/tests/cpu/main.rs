@@ -1,4 +1,4 @@
-//! The wrapper against the XLA-CPU plugin. Needs the plugin, see `plugins`.
+//! Tests of the wrapper with the XLA-CPU plugin. They need the plugin, see `plugins`.
 
 mod execution;
 mod futures;
@@ -59,7 +59,7 @@ fn run(program: &LoadedExecutable, arguments: Vec<Argument<'_>>) -> Vec<Buffer> 
     execution.outputs.into_iter().next().expect("one device")
 }
 
-/// `a + b`; the first argument gives its memory to the output.
+/// `a op b`. The output reuses the memory of the first argument.
 fn add(client: &Client, shape: &str, op: &str) -> LoadedExecutable {
     let text = format!(
         "module @add {{ func.func @main(%a: tensor<{shape}> {{tf.aliasing_output = 0 : i32}}, %b: tensor<{shape}>) \
@@ -68,7 +68,7 @@ fn add(client: &Client, shape: &str, op: &str) -> LoadedExecutable {
     client.compile(text.as_bytes(), &CompileOptions::default()).expect("a program")
 }
 
-/// A product that is repeated so often that it takes a while.
+/// A program that takes a while because it repeats a matrix product.
 fn slow(client: &Client) -> LoadedExecutable {
     let text = b"module @slow { func.func @main(%x: tensor<256x256xf32>) -> tensor<256x256xf32> {
         %zero = stablehlo.constant dense<0> : tensor<i32>

@@ -1,4 +1,4 @@
-//! Plugins, programs and topologies tell what they are; what is wrong is an error.
+//! Tests of the facts about plugins, programs and topologies, and of errors for wrong ones.
 
 use std::path::Path;
 use std::sync::Arc;

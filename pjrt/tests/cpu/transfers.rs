@@ -1,4 +1,4 @@
-//! Arrays go to a device and back; lent memory is given back.
+//! Tests that arrays go to a device and back, and that lent memory is returned.
 
 use std::sync::mpsc;
 
@@ -6,7 +6,7 @@ use pjrt::{Argument, ElementType};
 
 use super::{PATIENCE, add, client, download, run, upload};
 
-/// Bytes that tell when they are dropped.
+/// Bytes that send a message when they are dropped.
 struct Told(Vec<u8>, mpsc::Sender<()>);
 
 impl AsRef<[u8]> for Told {
@@ -17,7 +17,7 @@ impl AsRef<[u8]> for Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // A test that failed does not listen any more.
+        // A test that failed no longer has a receiver.
         let _unheard = self.1.send(());
     }
 }
@@ -27,7 +27,7 @@ fn every_element_type_goes_there_and_back_and_adds() {
     let Some(client) = client() else { return };
     let device = &client.addressable_devices()[0];
     for element_type in ElementType::all() {
-        // Bytes of 1 and of 1 + 1, or of true.
+        // The bytes of 1 and of 1 + 1, or of true.
         let (one, two): (&[u8], &[u8]) = match element_type {
             ElementType::Pred => (&[1], &[1]),
             ElementType::S4 | ElementType::S8 | ElementType::U8 => (&[1], &[2]),

@@ -1,22 +1,22 @@
-//! Finds plugins for tests: an environment variable, else the cache that `plugin fetch` fills, else the test is
+//! Finds plugins for tests: by an environment variable, or in the cache of `plugin fetch`. Without one the test is
 //! skipped.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Makes a missing plugin a failure: set where plugins must be there.
+/// Makes a missing plugin a failure, for machines that must have it.
 const REQUIRE: &str = "HILO_REQUIRE_PLUGINS";
 
 /// A plugin to look for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
-    /// Environment variable that names its file.
+    /// The environment variable with the path of its file.
     pub(crate) variable: &'static str,
-    /// Name of its file in the cache.
+    /// The name of its file in the cache.
     pub(crate) file_name: &'static str,
 }
 
-/// The plugin's file. Says so when there is none.
+/// The path of the plugin's file. If there is none, prints that the test is skipped.
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub(crate) fn path(wanted: Wanted) -> Option<PathBuf> {
     let Wanted { variable, file_name } = wanted;
@@ -41,7 +41,7 @@ fn cache_folder() -> Option<PathBuf> {
     Some(cache.join("hilo/plugins"))
 }
 
-/// The file in any folder of the cache; the last one by name is the newest.
+/// Finds the file in the folders of the cache. The last one by name is the newest.
 fn in_folder(cache: &Path, file_name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(cache).ok()?.filter_map(Result::ok);
     entries.map(|entry| entry.path().join(file_name)).filter(|path| path.is_file()).max()
