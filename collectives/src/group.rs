@@ -82,8 +82,8 @@ impl Group {
         self.abort_if_failed(result)
     }
 
-    /// Concatenates the parts of all ranks in each row: `part` is `[num_rows, n]`, `gathered` is `[num_rows, world_size
-    /// * n]`.
+    /// Concatenates the parts of all ranks in each row: `part` is `[num_rows, n]`, `gathered` is
+    /// `[num_rows, world_size * n]`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and [`CollectiveError::Lengths`] when the lengths contradict each other.

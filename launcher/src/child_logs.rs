@@ -71,7 +71,7 @@ impl ChildLogs {
         self.lock().terminal.tell(text);
     }
 
-    /// Takes the progress line away before something else is written.
+    /// Erases the progress line before something else is written.
     pub(crate) fn clear_progress(&self) {
         self.lock().terminal.clear_progress();
     }

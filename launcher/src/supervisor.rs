@@ -1,7 +1,7 @@
 //! The order of a launch: start, readiness, serving, end. The first child that dies ends all.
 //!
 //! ```text
-//! start shards ─▶ each answers Hello ─▶ start router ─▶ serve ─▶ SIGTERM ─▶ router drains, says Leave ─▶ shards end
+//! start shards ─▶ all reply to Hello ─▶ start router ─▶ serve ─▶ SIGTERM ─▶ router drains, says Leave ─▶ shards end
 //!       └──────────── a child ends ─────────┴───────────────┴─▶ the others are ended, the launch fails
 //! ```
 //!

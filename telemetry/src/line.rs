@@ -18,7 +18,7 @@ const MAX_TEXT_BYTES: usize = 32 << 10;
 pub struct LogLine {
     /// `ERROR`, `WARN`, `INFO`, `DEBUG` or `TRACE`.
     pub level: String,
-    /// The sentence.
+    /// The message.
     #[serde(default)]
     pub message: String,
     /// The module that logged it.

@@ -39,7 +39,7 @@ pub(crate) struct Hub<'a> {
 /// The Hub's description of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing {
-    /// 40 hexadecimal digits.
+    /// The commit, 40 hexadecimal digits.
     pub(crate) commit: String,
     /// The paths of all its files.
     pub(crate) names: Vec<String>,

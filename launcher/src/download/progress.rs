@@ -61,7 +61,7 @@ impl Display {
         Self { files: BTreeMap::new(), bars, last_error: String::new() }
     }
 
-    /// Shows what happened.
+    /// Shows an event.
     pub(crate) fn show(&mut self, event: Event) {
         match event {
             Event::Started { name, size_bytes, done_bytes } => self.start(name, size_bytes, done_bytes),

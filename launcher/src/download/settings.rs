@@ -71,10 +71,11 @@ pub(crate) struct Token {
 }
 
 impl Settings {
-    /// Reads the environment, and the token's file where the environment has no token.
+    /// Reads the environment, and the token's file if the environment has no token.
     ///
     /// # Errors
-    /// [`HubError::NoCache`], [`HubError::TokenFile`], [`HubError::TokenText`], [`HubError::Timeout`].
+    /// [`HubError::NoCache`] when no folder for models can be found, [`HubError::TokenFile`], [`HubError::TokenText`] and
+    /// [`HubError::Timeout`] for values that cannot be read.
     pub(crate) fn new(args: &HubArgs, environment: &Environment) -> Result<Self, HubError> {
         let path = |name| environment.get(name).map(|path| with_home(path, environment));
         let xdg_cache = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));

@@ -39,7 +39,7 @@ pub(crate) struct Place<'a> {
     pub(crate) device: Device,
     /// The address of the shards, to which each adds its rank: a socket path without `-<rank>`, or the first port.
     pub(crate) shard_uds_path: &'a str,
-    /// The file through which shards on the CPU exchange activations.
+    /// The shared memory in which shards take turns and, on the CPU, exchange activations.
     pub(crate) collective_path: Option<PathBuf>,
     /// The folder of a model from the Hub. Other models are found at the path that their id is.
     pub(crate) snapshot: Option<&'a Snapshot>,

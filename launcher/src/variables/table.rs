@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) reason: &'static str,
     /// The value, or `None` if the child does not need the variable.
     pub(super) value: fn(&Setting<'_>) -> Option<String>,
-    /// True if the value includes the user's own and replaces it.
+    /// True if the value is derived from the user's own and replaces it.
     pub(super) takes_in: bool,
 }
 
