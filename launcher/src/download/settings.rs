@@ -74,7 +74,7 @@ impl Settings {
     /// Reads the environment, and the token's file if the environment has no token.
     ///
     /// # Errors
-    /// [`HubError::NoCache`] when no folder for models can be found, [`HubError::TokenFile`], [`HubError::TokenText`] and
+    /// [`HubError::NoCache`] when there is no folder for models. [`HubError::TokenFile`], [`HubError::TokenText`] and
     /// [`HubError::Timeout`] for values that cannot be read.
     pub(crate) fn new(args: &HubArgs, environment: &Environment) -> Result<Self, HubError> {
         let path = |name| environment.get(name).map(|path| with_home(path, environment));
