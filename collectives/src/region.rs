@@ -1,6 +1,6 @@
 //! The memory that the ranks share: its layout, and how a file is mapped. Its size depends only on the world size.
 //!
-//! Zeros are the state before the first operation, so a new file needs no initialization for which ranks could race.
+//! Zeros are the state before the first operation, so a new file needs no initialisation for which ranks could race.
 //! The first rank sets the first word, which identifies the file, and every rank checks it.
 
 #![expect(unsafe_code, reason = "views mapped memory as atomics")]

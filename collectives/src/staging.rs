@@ -1,6 +1,6 @@
 //! Copies values between private memory and the staging buffers, through raw pointers.
 //!
-//! These functions do not synchronize. The caller must ensure that nothing writes what is read and nothing uses what is
+//! These functions do not synchronise. The caller must ensure that nothing writes what is read and nothing uses what is
 //! written; [`crate::group`] ensures it by its meetings.
 
 #![expect(unsafe_code, reason = "other processes write the memory that is read here, at other times")]

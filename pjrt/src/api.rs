@@ -24,7 +24,7 @@ pub(crate) struct Api {
     layouts: Option<NonNull<ExtensionBase>>,
 }
 
-// SAFETY: table and extensions are never written after the plugin was initialized, and PJRT functions may be called
+// SAFETY: table and extensions are never written after the plugin was initialised, and PJRT functions may be called
 // from any thread.
 unsafe impl Send for Api {}
 // SAFETY: as above.

@@ -178,7 +178,7 @@ impl Executable {
         Ok(unsafe { read_values(out.properties, out.num_properties) })
     }
 
-    /// The program after optimization: the name of its format (`hlo` or `hlo_with_config`, serialized protos) and its
+    /// The program after optimisation: the name of its format (`hlo` or `hlo_with_config`, serialized protos) and its
     /// bytes.
     ///
     /// # Errors

@@ -21,10 +21,10 @@ const ENTRY_POINT: &[u8] = b"GetPjrtApi\0";
 /// The only major version of the API.
 const MAJOR: i32 = 0;
 
-/// The plugins of this process. A library that is opened twice is initialized once.
+/// The plugins of this process. A library that is opened twice is initialised once.
 static OPENED: Mutex<Vec<Arc<Plugin>>> = Mutex::new(Vec::new());
 
-/// A PJRT plugin that is loaded and initialized.
+/// A PJRT plugin that is loaded and initialised.
 ///
 /// It is never unloaded, because plugins start threads and register handlers that outlive any owner.
 ///
@@ -49,17 +49,17 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Opens a plugin and initializes it, or returns the one that this process opened before.
+    /// Opens a plugin and initialises it, or returns the one that this process opened before.
     ///
     /// Relative paths are searched as `dlopen` does. A path without a slash is searched along the loader's search path.
     ///
     /// # Errors
     /// [`Error::Open`] if the file is not a library or not a plugin, [`Error::Table`] if its API has another major
-    /// version, [`Error::Pjrt`] if its initialization fails.
+    /// version, [`Error::Pjrt`] if its initialisation fails.
     pub fn open(path: &Path) -> Result<Arc<Self>, Error> {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| Error::Open { path: path.to_owned(), source: Arc::new(source) };
-        // SAFETY: the caller names a library to run. Its initializers may do anything; that is inherent in a plugin.
+        // SAFETY: the caller names a library to run. Its initialisers may do anything; that is inherent in a plugin.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
         // Threads and exit handlers of the plugin need its code until the process ends.
         let library = ManuallyDrop::new(library);
@@ -76,7 +76,7 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// Wraps the table of a library or of a test, and initializes the plugin.
+    /// Wraps the table of a library or of a test, and initialises the plugin.
     ///
     /// # Safety
     /// As for [`Api::new`].

@@ -178,7 +178,7 @@ impl ModelCache {
 /// Makes the names in a folder durable.
 ///
 /// # Errors
-/// [`HubError::Disk`] when the folder cannot be synchronized.
+/// [`HubError::Disk`] when the folder cannot be synchronised.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), HubError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("write", folder))
 }
