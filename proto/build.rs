@@ -3,7 +3,11 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=hilo.proto");
     let descriptors = protox::compile(["hilo.proto"], ["."])?;
-    // Most rows have neither, and a step has many rows.
-    prost_build::Config::new().boxed("Row.opening").boxed("RowReply.logprobs").compile_fds(descriptors)?;
+    // Most rows have none of them, and a step has many rows.
+    let mut config = prost_build::Config::new();
+    for field in ["Row.opening", "RowReply.logprobs", "SampledToken.top_tokens"] {
+        config.boxed(field);
+    }
+    config.compile_fds(descriptors)?;
     Ok(())
 }

@@ -39,11 +39,16 @@ pub enum FrameError {
 /// # Errors
 /// [`FrameError::TooLarge`] when the body would not be accepted by the other side; `buffer` is unchanged then.
 pub fn encode<M: Message>(message: &M, buffer: &mut Vec<u8>) -> Result<(), FrameError> {
-    let len = message.encoded_len();
-    let prefix = u32::try_from(len).ok().filter(|_| len <= MAX_FRAME_BYTES).ok_or(FrameError::TooLarge(len))?;
-    buffer.reserve(HEADER_BYTES + len);
-    buffer.extend_from_slice(&prefix.to_le_bytes());
+    let header_at = buffer.len();
+    buffer.extend_from_slice(&[0; HEADER_BYTES]);
+    // The length is counted afterwards: prost computes it anew at every level of a message.
     message.encode_raw(buffer);
+    let len = buffer.len() - header_at - HEADER_BYTES;
+    let Some(prefix) = u32::try_from(len).ok().filter(|_| len <= MAX_FRAME_BYTES) else {
+        buffer.truncate(header_at);
+        return Err(FrameError::TooLarge(len));
+    };
+    buffer[header_at..header_at + HEADER_BYTES].copy_from_slice(&prefix.to_le_bytes());
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS};
 pub use sampling_error::SamplingError;
 
 /// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// Best tokens that can be reported for each token of a prompt: a reply has those of a whole chunk, and a frame has a limit.
 pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;
@@ -65,6 +65,18 @@ impl Row {
     /// True if the row reads the token that it sampled in its previous step.
     pub fn reads_sampled(&self) -> bool {
         self.token_ids.is_empty()
+    }
+}
+
+impl SampledToken {
+    /// Ids of the best tokens, best first.
+    pub fn top_token_ids(&self) -> &[u32] {
+        self.top_tokens.as_ref().map_or(&[], |top| &top.token_ids)
+    }
+
+    /// Log-probabilities of the best tokens, in the same order.
+    pub fn top_logprobs(&self) -> &[f32] {
+        self.top_tokens.as_ref().map_or(&[], |top| &top.logprobs)
     }
 }
 

@@ -8,7 +8,7 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use proto::SampledToken;
+use proto::TopTokens;
 use scheduler::SequenceEvent;
 use tokio::sync::mpsc;
 
@@ -145,15 +145,13 @@ impl EventReceiver {
 
 /// Memory of an event in its channel.
 fn num_bytes(event: &SequenceEvent) -> usize {
+    // Two lists are the size of a dozen numbers.
+    let numbers_of = |top: &TopTokens| 12 + top.token_ids.len() + top.logprobs.len();
     let numbers = match event {
         SequenceEvent::Prompt(report) => {
-            // Two lists are the size of a dozen numbers.
-            let most = report.top_tokens.iter().map(|top| 12 + top.token_ids.len() + top.logprobs.len());
-            report.logprobs.len() + most.sum::<usize>()
+            report.logprobs.len() + report.top_tokens.iter().map(numbers_of).sum::<usize>()
         }
-        SequenceEvent::Token { token: SampledToken { top_token_ids, top_logprobs, .. }, finish: _ } => {
-            top_token_ids.len() + top_logprobs.len()
-        }
+        SequenceEvent::Token { token, finish: _ } => token.top_tokens.as_deref().map_or(0, numbers_of),
         _ => 0,
     };
     size_of::<Parcel>() + numbers * size_of::<u32>()
@@ -163,14 +161,15 @@ fn num_bytes(event: &SequenceEvent) -> usize {
 mod tests {
     use std::future::poll_fn;
 
+    use proto::SampledToken;
     use scheduler::Tenant;
 
     use super::*;
     use crate::generation::Permits;
 
     fn token() -> SequenceEvent {
-        let token =
-            SampledToken { top_token_ids: vec![1; 500], top_logprobs: vec![0.0; 500], ..SampledToken::default() };
+        let top_tokens = TopTokens { token_ids: vec![1; 500], logprobs: vec![0.0; 500] };
+        let token = SampledToken { top_tokens: Some(Box::new(top_tokens)), ..SampledToken::default() };
         SequenceEvent::Token { token, finish: None }
     }
 

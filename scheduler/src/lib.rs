@@ -169,7 +169,7 @@ impl Scheduler {
     /// The next step, or `None` when there is nothing to do: no sequence is alive and the shards know it, or all that
     /// can be done is under way. Its slots may contain ones it releases itself.
     pub fn schedule(&mut self, now: Instant) -> Option<Step> {
-        let mut step = Step::default();
+        let mut step = Step::with_capacity(self.rows.len() as usize);
         self.pool.begin_step();
         self.expire(now, &mut step);
         self.share_slots(&mut step);
@@ -194,8 +194,9 @@ impl Scheduler {
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
         let mut events = Vec::with_capacity(reply.rows.len());
         // Whoever fails takes its blocks out of the prefix cache before others put theirs into it.
-        for (expected, reply) in outstanding.rows.iter().zip(&reply.rows) {
-            events.extend(reply.failure.and_then(|_| self.fail(reply.failure(), expected)));
+        let answers = outstanding.rows.iter().zip(&reply.rows);
+        for (expected, reply) in answers.filter(|(_, reply)| reply.failure.is_some()) {
+            events.extend(self.fail(reply.failure(), expected));
         }
         for (expected, reply) in outstanding.rows.iter().zip(reply.rows) {
             self.take(expected, reply, &mut events);

@@ -71,6 +71,12 @@ pub(crate) struct Outstanding {
 }
 
 impl Step {
+    /// An empty step with room for so many rows.
+    pub(crate) fn with_capacity(num_rows: usize) -> Self {
+        let outstanding = Outstanding { rows: Vec::with_capacity(num_rows) };
+        Self { rows: Vec::with_capacity(num_rows), outstanding, ..Self::default() }
+    }
+
     /// Adds a row; what it wants is expected of the reply.
     pub(crate) fn push(&mut self, row: Row, expected: Expected) {
         self.rows.push(row);
@@ -81,19 +87,19 @@ impl Step {
 
     /// What it mainly does; `None` when it only releases.
     pub fn phase(&self) -> Option<Phase> {
-        let reads = self.rows.iter().any(|row| !row.reads_sampled());
-        let phase = if reads { Phase::Prefill } else { Phase::Decode };
-        (!self.rows.is_empty()).then_some(phase)
+        let last = self.rows.last()?;
+        Some(if last.reads_sampled() { Phase::Decode } else { Phase::Prefill })
     }
 
     /// Rows that read the token which they sampled in the step before.
     pub fn num_decoding(&self) -> usize {
-        self.rows.iter().filter(|row| row.reads_sampled()).count()
+        self.rows.partition_point(Row::reads_sampled)
     }
 
     /// Tokens the shards read in this step.
     pub fn num_tokens(&self) -> usize {
-        self.rows.iter().map(Row::num_tokens).sum()
+        let num_decoding = self.num_decoding();
+        num_decoding + self.rows[num_decoding..].iter().map(Row::num_tokens).sum::<usize>()
     }
 
     /// What goes to the shards, in this order.

@@ -4,8 +4,7 @@
 //! reader never stops the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be
 //! lost, and it is seen before the next step is scheduled.
 
-use std::collections::HashMap;
-
+use hashbrown::HashMap;
 use scheduler::{Event, Scheduler, SequenceEvent, SequenceId};
 use tokio::sync::OwnedSemaphorePermit;
 

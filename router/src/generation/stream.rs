@@ -291,7 +291,7 @@ impl TokenStream {
             None => (Vec::new(), false),
         };
         let finish = finish.or(is_complete.then_some(FinishReason::EosToken));
-        let top_tokens = self.top_tokens(&token.top_token_ids, &token.top_logprobs)?;
+        let top_tokens = self.top_tokens(token.top_token_ids(), token.top_logprobs())?;
         let token = Token { id: token.token_id, text, logprob: token.logprob, is_special };
         let stop_index = stop.map(|stop| stop.index);
         let finish = finish.map(|reason| self.finish(reason, stop_index));

@@ -22,6 +22,9 @@ use super::deadline::StepDeadlines;
 use super::error::{Certainty, unexpected};
 use super::{ShardClientError, deadline};
 
+/// Most commands take less.
+const FRAME_BYTES: usize = 4 << 10;
+
 /// The shards of one model.
 #[derive(Debug)]
 pub(crate) struct ShardGroup {
@@ -155,7 +158,7 @@ impl ShardGroup {
         self.pending.push_back(Pending { name, deadline });
         self.last_sent += 1;
         let sequence_number = self.last_sent;
-        let mut frame = Vec::new();
+        let mut frame = Vec::with_capacity(FRAME_BYTES);
         frame::encode(&Command { sequence_number, kind: Some(kind) }, &mut frame)
             .map_err(|source| ShardClientError::Frame { rank: 0, source })?;
         let sends = self.connections.iter_mut().map(|connection| connection.send(sequence_number, &frame));

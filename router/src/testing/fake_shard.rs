@@ -241,9 +241,11 @@ impl FakeShard {
         let token_id = (wished..VOCAB_SIZE).chain(0..wished).find(is_allowed).unwrap();
         row.tokens.push(token_id);
         let logprob = -(token_id as f32) / 1000.0;
-        let top_token_ids: Vec<u32> = (token_id..).take(row.sampling.top_n_tokens as usize).collect();
-        let top_logprobs = top_token_ids.iter().map(|&id| -(id as f32) / 1000.0).collect();
-        SampledToken { token_id, logprob, top_token_ids, top_logprobs }
+        let top_n = row.sampling.top_n_tokens;
+        let token_ids: Vec<u32> = (token_id..).take(top_n as usize).collect();
+        let logprobs = token_ids.iter().map(|&id| -(id as f32) / 1000.0).collect();
+        let top_tokens = (top_n > 0).then(|| Box::new(TopTokens { token_ids, logprobs }));
+        SampledToken { token_id, logprob, top_tokens }
     }
 }
 

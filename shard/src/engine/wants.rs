@@ -107,8 +107,7 @@ fn given_tokens(targets: Vec<PromptToken>, top_n: usize) -> GivenTokens {
         given.logprobs.push(logprob);
         if top_n > 0 {
             top_tokens.truncate(top_n);
-            let (token_ids, logprobs) = top_tokens.into_iter().unzip();
-            given.top_tokens.push(TopTokens { token_ids, logprobs });
+            given.top_tokens.push(to_top_tokens(top_tokens));
         }
     }
     given
@@ -116,6 +115,11 @@ fn given_tokens(targets: Vec<PromptToken>, top_n: usize) -> GivenTokens {
 
 fn sampled_token(token: SampledToken) -> proto::SampledToken {
     let SampledToken { token_id, logprob, top_tokens } = token;
-    let (top_token_ids, top_logprobs) = top_tokens.into_iter().unzip();
-    proto::SampledToken { token_id, logprob, top_token_ids, top_logprobs }
+    let top_tokens = (!top_tokens.is_empty()).then(|| Box::new(to_top_tokens(top_tokens)));
+    proto::SampledToken { token_id, logprob, top_tokens }
+}
+
+fn to_top_tokens(tokens: Vec<(u32, f32)>) -> TopTokens {
+    let (token_ids, logprobs) = tokens.into_iter().unzip();
+    TopTokens { token_ids, logprobs }
 }

@@ -28,7 +28,7 @@ pub(super) fn prompt(len: usize, salt: u32) -> Vec<u32> {
 }
 
 pub(super) fn bits(tokens: &[SampledToken]) -> Vec<(u32, u32, Vec<u32>)> {
-    let logprobs = |token: &SampledToken| token.top_logprobs.iter().map(|logprob| logprob.to_bits()).collect();
+    let logprobs = |token: &SampledToken| token.top_logprobs().iter().map(|logprob| logprob.to_bits()).collect();
     tokens.iter().map(|token| (token.token_id, token.logprob.to_bits(), logprobs(token))).collect()
 }
 

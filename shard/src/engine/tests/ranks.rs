@@ -189,8 +189,8 @@ fn check(ranks: &[Vec<SampledToken>], alone: &[Vec<SampledToken>], tolerance: f3
     for (ranks, alone) in ranks.iter().zip(alone) {
         assert_eq!(ids(ranks), ids(alone), "{what}");
         for (ranks, alone) in ranks.iter().zip(alone) {
-            assert_eq!(ranks.top_logprobs.len(), alone.top_logprobs.len(), "{what}");
-            for (ranks, alone) in ranks.top_logprobs.iter().zip(&alone.top_logprobs) {
+            assert_eq!(ranks.top_logprobs().len(), alone.top_logprobs().len(), "{what}");
+            for (ranks, alone) in ranks.top_logprobs().iter().zip(alone.top_logprobs()) {
                 assert!((ranks - alone).abs() <= tolerance, "{what}: {ranks} instead of {alone}");
             }
         }

@@ -40,9 +40,9 @@ fn logprobs(rig: &mut Rig, prompt: &[u32], vocab_size: usize) -> Vec<f64> {
     let params = SamplingParams { top_n_tokens: vocab_size as u32, ..SamplingParams::greedy() };
     let token = rig.start(0, prompt, params);
     rig.release(0);
-    assert_eq!(token.top_token_ids.len(), vocab_size);
+    assert_eq!(token.top_token_ids().len(), vocab_size);
     let mut logprobs = vec![f64::NAN; vocab_size];
-    for (id, logprob) in token.top_token_ids.iter().zip(&token.top_logprobs) {
+    for (id, logprob) in token.top_token_ids().iter().zip(token.top_logprobs()) {
         logprobs[*id as usize] = f64::from(*logprob);
     }
     logprobs
@@ -64,8 +64,8 @@ pub(super) fn check_top(token: &SampledToken, logits: &Value, tolerance: f64, wh
     let logits = numbers(logits);
     let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
     let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
-    assert!(!token.top_token_ids.is_empty(), "{what}");
-    for (id, logprob) in token.top_token_ids.iter().zip(&token.top_logprobs) {
+    assert!(!token.top_token_ids().is_empty(), "{what}");
+    for (id, logprob) in token.top_token_ids().iter().zip(token.top_logprobs()) {
         let difference = (f64::from(*logprob) - (logits[*id as usize] - log_sum)).abs();
         assert!(difference <= tolerance * largest, "{what}, token {id}: off by {difference}, largest logit {largest}");
     }

@@ -58,7 +58,7 @@ fn masked_rows_choose_what_is_allowed() {
         let vocab_size = rig.engine.info().vocab_size;
         let params = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
         let free = rig.generate(1, &[5, 6, 7], params.clone(), 2);
-        let wanted = vec![vocab_size - 1, free[0].top_token_ids[2], vocab_size / 3];
+        let wanted = vec![vocab_size - 1, free[0].top_token_ids()[2], vocab_size / 3];
         let masked = |rig: &mut Rig, allowed: &[u32]| {
             let chunk = rig.chunk(1, &[5, 6, 7], Some(params.clone()), true);
             tokens(&rig.step(vec![super::masked(chunk, mask(allowed, vocab_size))])).remove(0)
@@ -66,7 +66,7 @@ fn masked_rows_choose_what_is_allowed() {
         let first = masked(&mut rig, &wanted);
         // The best of those that are allowed: the third of all, if there is none before it.
         assert_eq!(first.token_id, wanted[1]);
-        let mut reported = first.top_token_ids.clone();
+        let mut reported = first.top_token_ids().to_vec();
         reported.sort_unstable();
         let mut expected = wanted.clone();
         expected.sort_unstable();
@@ -77,13 +77,13 @@ fn masked_rows_choose_what_is_allowed() {
         let made = tokens(&rig.step(vec![chunk, row]));
         assert_eq!((&made[0], made[1].token_id), (&free[0], 9));
         let third = rig.next(1);
-        assert!(third.top_token_ids.len() >= 5, "{third:?}");
+        assert!(third.top_token_ids().len() >= 5, "{third:?}");
         let same = rig.generate(3, &[5, 6, 7, first.token_id, 9], params.clone(), 1).remove(0);
         assert_eq!((third.token_id, third.logprob), (same.token_id, same.logprob));
         rig.release(1);
         rig.release(2);
         let only = masked(&mut rig, &[4]);
-        assert_eq!((only.token_id, only.top_token_ids.as_slice()), (4, [4].as_slice()));
+        assert_eq!((only.token_id, only.top_token_ids()), (4, [4].as_slice()));
     }
 }
 
@@ -113,7 +113,7 @@ fn the_mock_reports_as_many_tokens_as_asked_for() {
     let chunk = reporting(rig.chunk(0, &[5, 6, 7], Some(params), true), 2, Some(8));
     let reply = rig.step(vec![chunk]);
     let token = &tokens(&reply)[0];
-    assert_eq!((token.top_token_ids.len(), token.top_token_ids[0]), (4, token.token_id));
+    assert_eq!((token.top_token_ids().len(), token.top_token_ids()[0]), (4, token.token_id));
     assert_eq!(report(&reply, 0).logprobs.len(), 3);
     let top_lens = report(&reply, 0).top_tokens.iter().map(|top| (top.token_ids.len(), top.logprobs.len()));
     assert_eq!(top_lens.collect::<Vec<_>>(), [(2, 2); 3]);
@@ -127,6 +127,6 @@ fn the_end_of_sequence_waits_for_enough_tokens() {
     assert!(!eos_token_ids.is_empty());
     let params = SamplingParams { min_new_tokens: 3, top_n_tokens: 1 << 20, ..SamplingParams::greedy() };
     let tokens = rig.generate(2, &[5, 6, 7], params, 5);
-    let may_end = tokens.iter().map(|token| eos_token_ids.iter().all(|id| token.top_token_ids.contains(id)));
+    let may_end = tokens.iter().map(|token| eos_token_ids.iter().all(|id| token.top_token_ids().contains(id)));
     assert_eq!(may_end.collect::<Vec<_>>(), [false, false, false, true, true]);
 }

@@ -35,9 +35,9 @@ pub(super) fn check(xla: &[SampledToken], cpu: &[SampledToken], tolerance: f32, 
     for (xla, cpu) in xla.iter().zip(cpu) {
         assert!((xla.logprob - cpu.logprob).abs() <= tolerance, "{what}: {} instead of {}", xla.logprob, cpu.logprob);
         // With a tolerance that is not tiny, neighbours in the list may change places.
-        assert!(tolerance > 1e-3 || xla.top_token_ids == cpu.top_token_ids, "{what}: {xla:?} instead of {cpu:?}");
-        assert_eq!(xla.top_token_ids.len(), cpu.top_token_ids.len(), "{what}");
-        for (xla, cpu) in xla.top_logprobs.iter().zip(&cpu.top_logprobs) {
+        assert!(tolerance > 1e-3 || xla.top_token_ids() == cpu.top_token_ids(), "{what}: {xla:?} instead of {cpu:?}");
+        assert_eq!(xla.top_token_ids().len(), cpu.top_token_ids().len(), "{what}");
+        for (xla, cpu) in xla.top_logprobs().iter().zip(cpu.top_logprobs()) {
             assert!((xla - cpu).abs() <= tolerance, "{what}: {xla} instead of {cpu}");
         }
     }
