@@ -6,13 +6,14 @@
 //! others of its task: a product sums each row alone, and what a query does not attend counts as zero.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::cache::KeysAndValues;
 use super::chunk::{CHUNK_GROUPS, CHUNK_KEYS, CHUNK_STEPS, Chunk, ChunkAhead, ChunkWeights, PART_KEYS, stored_lines};
 use super::element::KvElement;
 use super::groups::GROUP_SIZE;
-use super::products::{Dots, Keys, STEP_VALUES, Values, add_product};
+use super::products::{Dots, Keys, Product, STEP_VALUES, Values};
 use super::query::{QUERIES_TOGETHER, Query, cap};
 use super::{AttentionShape, Task};
 use crate::isa::{Kernel, LANES, Simd, Tiles};
@@ -230,8 +231,9 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
                 self.add_laid_out(simd, q, keys, scores);
             }
         } else {
-            let keys = Keys(&keys.groups()[..num_keys.div_ceil(GROUP_SIZE)]);
-            add_product(simd, self.dots, (q, block_rows), (&keys, ahead), scores);
+            let right = &Keys(&keys.groups()[..num_keys.div_ceil(GROUP_SIZE)]);
+            let kinds = PhantomData::<(E, D)>;
+            simd.call(Product { left: q, num_rows: block_rows, right, ahead, sums: scores, kinds });
         }
         ahead.ask(simd, stored_lines::<E>(STEP_LINES));
     }
@@ -330,7 +332,8 @@ impl<E: KvElement, D: Dots<E>> Attend<'_, '_, E, D> {
                     self.add_laid_out(simd, weights, &values[..num_key_steps * STEP_LINES], gathered);
                 }
             } else {
-                add_product(simd, self.dots, (&memory.weights, block_rows), (&Values(groups), ahead), gathered);
+                let (left, right, kinds) = (&memory.weights[..], &Values(groups), PhantomData::<(E, D)>);
+                simd.call(Product { left, num_rows: block_rows, right, ahead, sums: gathered, kinds });
             }
             if let (Some(before), Some(after)) = (&before, &mut after) {
                 after.iter_mut().zip(&*gathered).for_each(|(to, gathered)| to.0[query] = gathered.0[query]);

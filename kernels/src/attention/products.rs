@@ -1,6 +1,6 @@
 //! Products of a few rows on the left with the keys, or the values, of some groups.
 //!
-//! Doors: [`add_product`], by vectors, where keys and values lie; [`Pairs`] and [`Floats`], the two ways to multiply. How many rows there
+//! Doors: [`Product`], by vectors, where keys and values lie; [`Pairs`] and [`Floats`], the two ways to multiply. How many rows there
 //! are changes how often memory is read, never the order of additions: each sum is one chain over the words of what is on the right.
 
 use std::marker::PhantomData;
@@ -201,26 +201,16 @@ impl<'a, E: KvElement, const VECTORS: usize> Run<'a, E, VECTORS> {
     }
 }
 
-/// Adds to `sums` `[blocks of 32 columns][rows]` the products of `left` `[lines][rows]` and `right`, and asks for as many lines ahead as it
-/// reads. Where columns are more than `right` has, sums become any.
-#[inline(always)]
-pub(super) fn add_product<S: Simd, E: KvElement, D: Dots<E>>(
-    simd: S,
-    _: D,
-    (left, num_rows): (&[Line], usize),
-    (right, ahead): (&impl Runs<E>, &mut ChunkAhead),
-    sums: &mut [Block<f32>],
-) {
-    simd.call(Product { left, num_rows, right, ahead, sums, kinds: PhantomData::<(E, D)> });
-}
-
-struct Product<'a, E: KvElement, D: Dots<E>, R: Runs<E>> {
-    left: &'a [Line],
-    num_rows: usize,
-    right: &'a R,
-    ahead: &'a mut ChunkAhead,
-    sums: &'a mut [Block<f32>],
-    kinds: PhantomData<(E, D)>,
+/// Adds the products of `left` and `right` to `sums`, and asks for as many lines ahead as it reads.
+pub(super) struct Product<'a, E: KvElement, D: Dots<E>, R: Runs<E>> {
+    /// `[lines][rows]`
+    pub(super) left: &'a [Line],
+    pub(super) num_rows: usize,
+    pub(super) right: &'a R,
+    pub(super) ahead: &'a mut ChunkAhead,
+    /// `[blocks of 32 columns][rows]`. Those of columns that `right` lacks become any numbers.
+    pub(super) sums: &'a mut [Block<f32>],
+    pub(super) kinds: PhantomData<(E, D)>,
 }
 
 impl<E: KvElement, D: Dots<E>, R: Runs<E>> Kernel for Product<'_, E, D, R> {

@@ -43,6 +43,13 @@ struct Plan {
     soft_cap: Option<f32>,
 }
 
+/// The rows of a step.
+#[derive(Clone, Copy)]
+pub(super) struct Batch<'a> {
+    pub(super) rows: &'a RowInputs,
+    pub(super) sizes: &'a Sizes,
+}
+
 /// Tiles with what they need to know of their rows.
 #[derive(Debug, Clone)]
 struct Tiles {
@@ -58,7 +65,7 @@ struct Tiles {
     ends: Tensor,
 }
 
-/// What each round of the loop over chunks reads.
+/// The queries of a group, in the shape that the form asks for.
 struct Queries {
     /// `[group, kv_heads, queries, head_dim]`, or wide: `[group, queries, kv_heads * head_dim]`.
     q: Tensor,
@@ -66,15 +73,24 @@ struct Queries {
     positions: Tensor,
 }
 
+/// A part of the contexts of a group.
+struct Chunk {
+    /// `[group, chunk, kv_heads * head_dim]`
+    keys: Tensor,
+    /// `[group, chunk, kv_heads * value_dim]`
+    values: Tensor,
+    /// Position of the first key, `[]`, or with a window `[group]`, i32.
+    first_key: Tensor,
+}
+
 /// The caches with the step's k `[tokens, kv_heads, head_dim]` and v `[tokens, kv_heads, value_dim]` in them.
 pub(super) fn write(
     emitter: &mut Emitter,
     caches: &[Tensor; 2],
     [k, v]: [&Tensor; 2],
-    rows: &RowInputs,
-    sizes: &Sizes,
+    batch: Batch<'_>,
 ) -> [Tensor; 2] {
-    let place = places(emitter, &caches[0], rows, sizes); // [tokens, 2]
+    let place = places(emitter, &caches[0], batch); // [tokens, 2]
     let mut write = |cache: &Tensor, x: &Tensor| {
         let x = emitter.reshape(x, &[x.dims()[0], cache.dims()[2]]); // [tokens, width]
         let x = emitter.convert(&x, cache.dtype()); // [tokens, width]
@@ -84,7 +100,7 @@ pub(super) fn write(
 }
 
 /// Block and offset of each token, `[tokens, 2]` i32; a block behind the end for padding.
-fn places(emitter: &mut Emitter, cache: &Tensor, rows: &RowInputs, sizes: &Sizes) -> Tensor {
+fn places(emitter: &mut Emitter, cache: &Tensor, Batch { rows, sizes }: Batch<'_>) -> Tensor {
     let num_tokens = rows.positions.dims()[0];
     let size = emitter.splat(BLOCK_SIZE as f64, rows.positions.ty.clone()); // [tokens]
     let index = emitter.elementwise("divide", &[&rows.positions, &size]); // [tokens]
@@ -107,15 +123,15 @@ pub(super) fn attend(
     emitter: &mut Emitter,
     q: &Tensor,
     caches: &[Tensor; 2],
-    (rows, sizes): (&RowInputs, &Sizes),
+    batch: Batch<'_>,
     spec: &AttentionSpec,
 ) -> Tensor {
-    let plan = Plan::new(q, caches, sizes, spec);
+    let plan = Plan::new(q, caches, batch.sizes, spec);
     let output_dims = [q.dims()[0], plan.heads, plan.value_dim];
     let factor = emitter.splat(f64::from(spec.scale), q.ty.clone()); // [tokens, heads, head_dim]
     let scaled = emitter.elementwise("multiply", &[q, &factor]); // [tokens, heads, head_dim]
     let scaled = emitter.convert(&scaled, caches[0].dtype()); // [tokens, heads, head_dim]
-    let tiles = tiles(emitter, &scaled, rows, sizes, &plan);
+    let tiles = tiles(emitter, &scaled, batch, &plan);
     if plan.group == plan.num_tiles {
         let output = attend_group(emitter, &tiles, caches, &plan); // [tiles, tile, heads, value_dim]
         return emitter.reshape(&output, &output_dims); // [tokens, heads, value_dim]
@@ -209,7 +225,7 @@ impl Tiles {
 }
 
 /// Cuts the rows' queries into tiles.
-fn tiles(emitter: &mut Emitter, q: &Tensor, rows: &RowInputs, sizes: &Sizes, plan: &Plan) -> Tiles {
+fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, plan: &Plan) -> Tiles {
     let Plan { heads, head_dim, tile, num_tiles, .. } = *plan;
     let per_row = num_tiles / sizes.rows;
     let q = emitter.reshape(q, &[num_tiles, tile, heads, head_dim]); // [tiles, tile, heads, head_dim]
@@ -275,17 +291,17 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
         |emitter, values| {
             let (position, state) = (&values[0], &values[1..]);
             let blocks = blocks(emitter, tiles, position, plan); // [group, blocks]
-            let chunks = [0, 1].map(|index| chunk(emitter, &caches[index], &blocks));
-            let first = match &tiles.starts {
+            let [keys, values] = [0, 1].map(|index| read(emitter, &caches[index], &blocks));
+            let first_key = match &tiles.starts {
                 Some(starts) => {
                     let position = emitter.broadcast(position, &[], starts.dims()); // [group]
                     emitter.elementwise("add", &[&position, starts]) // [group]
                 }
                 None => position.clone(),
             };
-            let [k, v] = &chunks;
-            let v = without_strangers(emitter, v, &first, &tiles.ends);
-            let state = attend_to_chunk(emitter, &queries, [k, &v], (&first, state), plan);
+            let values = without_strangers(emitter, &values, &first_key, &tiles.ends);
+            let chunk = Chunk { keys, values, first_key };
+            let state = attend_to_chunk(emitter, &queries, &chunk, state, plan);
             let next = emitter.elementwise("add", &[position, &step]); // []
             [vec![next], state].concat()
         },
@@ -327,7 +343,7 @@ fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) 
 }
 
 /// Keys or values of these blocks, `[group, chunk, width]`.
-fn chunk(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
+fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
     let [group, num_blocks] = [blocks.dims()[0], blocks.dims()[1]];
     let gathered = emitter.gather_rows(cache, blocks); // [group, blocks, block_size, width]
     emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
@@ -366,8 +382,8 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
 fn attend_to_chunk(
     emitter: &mut Emitter,
     queries: &Queries,
-    [k, v]: [&Tensor; 2],
-    (first_key, state): (&Tensor, &[Tensor]),
+    Chunk { keys: k, values: v, first_key }: &Chunk,
+    state: &[Tensor],
     plan: &Plan,
 ) -> Vec<Tensor> {
     let [largest, sum, output] = [&state[0], &state[1], &state[2]];

@@ -210,9 +210,10 @@ impl Lowering {
                 let names = [spec.keys, spec.values].map(|id| &graph.state_spec(id).name);
                 let cache = names.map(|name| self.states[name].clone());
                 let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
-                let cache = attention::write(emitter, &cache, [k, v], rows, &self.sizes);
+                let batch = attention::Batch { rows, sizes: &self.sizes };
+                let cache = attention::write(emitter, &cache, [k, v], batch);
                 self.states.extend(names.into_iter().cloned().zip(cache.clone()));
-                attention::attend(emitter, q, &cache, (rows, &self.sizes), spec)
+                attention::attend(emitter, q, &cache, batch, spec)
             }
             Op::RunningSum(state) => {
                 let is_token = &self.rows.as_ref().expect("decoders have rows").is_token;
