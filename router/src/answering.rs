@@ -1,8 +1,8 @@
-//! One request on its connection: it ends when the client leaves, whatever was sent behind it, and has a deadline for the whole
-//! answer.
+//! Serves one request of a connection: ends it when the client leaves, even with bytes after its body unread, and
+//! applies a deadline to the whole response.
 //!
-//! Door: [`Answering`], the service of a connection. hyper notices that a client has left only while nothing waits to be read from
-//! the connection; a single byte behind a body would keep a generation running for nobody.
+//! Door: [`Answering`], the service of a connection. hyper notices that a client has left only while no received bytes
+//! are unread. A single byte after a body would therefore keep a generation running for nobody.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -20,12 +20,12 @@ use hyper_util::service::TowerToHyperService;
 use crate::socket::Socket;
 use crate::take_deadline::AnswerDeadline;
 
-/// The client is not there any more.
+/// The client has closed the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("the client left")]
 pub(crate) struct ClientLeft;
 
-/// Answers the requests of a connection, one after the other.
+/// The service that answers the requests of a connection, one after the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Answering {
     pub(crate) app: Router,
@@ -33,17 +33,17 @@ pub(crate) struct Answering {
     pub(crate) deadline: AnswerDeadline,
 }
 
-/// Ends when the client leaves.
+/// A future that completes when the client leaves.
 type Closed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A request's body, which says when all of it was read.
+/// A request's body, which records when all of it was read.
 #[derive(Debug)]
 struct RequestBody {
     body: Incoming,
     is_read: Arc<AtomicBool>,
 }
 
-/// An answer's body, which ends when the client leaves.
+/// A response's body, which fails when the client leaves.
 pub(crate) struct AnswerBody {
     body: Body,
     closed: Closed,
@@ -69,7 +69,7 @@ async fn answer(app: Router, socket: Socket, request: Request<Incoming>) -> Resu
         if let Poll::Ready(response) = answer.as_mut().poll(cx) {
             return Poll::Ready(Ok(response));
         }
-        // Before, the end of what the client sends is where its body ends.
+        // Until the body is read, its reader notices and handles an end of the connection.
         if !is_read.load(Ordering::Relaxed) {
             return Poll::Pending;
         }

@@ -1,7 +1,7 @@
-//! The keys with which clients may call, if there are any.
+//! The API keys of the server, if there are any.
 //!
-//! Doors: [`ApiKey`], [`ApiKeys`]. Comparing takes the same time whichever character is the first that differs, and a key is never
-//! printed.
+//! Doors: [`ApiKey`], [`ApiKeys`]. Comparing takes the same time whichever character is the first that differs, and a
+//! key is never printed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use std::str::FromStr;
 use scheduler::Tenant;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// A key. It cannot be printed.
+/// An API key. It cannot be printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
-/// All keys; none where everybody may call.
+/// All API keys. If there are none, every client may call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ApiKeys(Vec<ApiKey>);
 
-/// Why a file has no keys.
+/// The reason why keys cannot be read from a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiKeysError {
     #[error("`api_key_file` {path}: {source}")]
@@ -30,7 +30,7 @@ pub(crate) enum ApiKeysError {
 }
 
 impl ApiKey {
-    /// The key, for the one who hands it on.
+    /// The key as text, for code that passes it on.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -55,10 +55,12 @@ impl FromStr for ApiKey {
 }
 
 impl ApiKeys {
-    /// Those that were given, and those in a file: one per line, empty lines and those that begin with `#` left out.
+    /// Returns the given keys and those in a file, each once. The file has one key per line; empty lines and lines that
+    /// begin with `#` are skipped.
     ///
     /// # Errors
-    /// When the file cannot be read, has no keys, or has a line that is none: nobody is to be let in, or locked out, by mistake.
+    /// When the file cannot be read, has no keys, or has a line that is not a key: a mistake must neither let clients
+    /// in nor lock them out.
     pub(crate) fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeysError> {
         let mut keys = given.to_vec();
         if let Some(path) = file {
@@ -83,17 +85,18 @@ impl ApiKeys {
         Ok(Self(once))
     }
 
-    /// Whether everybody may call.
+    /// True if there are no keys, so every client may call.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// The number of keys.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whose key it is, if it is one. All of them are looked at.
+    /// Returns the tenant to whom the key belongs, if the key is known. All keys are compared, so the time does not
+    /// tell which one matched.
     pub(crate) fn tenant(&self, given: &str) -> Option<Tenant> {
         let (mut is_known, mut place) = (Choice::from(0), 0);
         for (index, key) in (0..).zip(&self.0) {
@@ -105,9 +108,9 @@ impl ApiKeys {
     }
 }
 
-/// The keys in a file's text; or the number of a line that is none, and why.
+/// Returns the keys in a file's text, or the number of a line that is not a key, with the reason.
 fn keys_of(text: &str) -> Result<Vec<ApiKey>, (usize, &'static str)> {
-    // Editors on Windows begin a file with this mark.
+    // Editors on Windows begin a file with a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = (1..).zip(text.lines().map(str::trim));
     let keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

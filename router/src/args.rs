@@ -1,7 +1,8 @@
-//! What the user typed: TGI's flags, each with its environment twin (upper snake case). Read once, here.
+//! The router's arguments: TGI's flags, each with an environment variable in upper snake case. They are read once,
+//! here.
 //!
-//! The groups are flattened by the launcher too, which hands them on with `to_argv`: every field becomes a flag
-//! again, and the destructuring there stops compiling when a field is added. What the values mean is `config`'s.
+//! The launcher flattens these groups too and passes them on with `to_argv`, which turns every field into a flag again.
+//! The destructuring in `to_argv` stops compiling when a field is added. `config` gives the values their meaning.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -257,22 +258,22 @@ fn default_hostname() -> String {
     hostname_or_any(std::env::var("HOSTNAME").ok())
 }
 
-/// Docker and Kubernetes set HOSTNAME to the container's name: what is no IP address is not meant for us.
+/// Docker and Kubernetes set `HOSTNAME` to the container's name, so a value that is not an IP address is ignored.
 fn hostname_or_any(from_environment: Option<String>) -> String {
     let address = from_environment.filter(|name| name.parse::<IpAddr>().is_ok());
     address.unwrap_or_else(|| Ipv4Addr::UNSPECIFIED.to_string())
 }
 
 impl HttpArgs {
-    /// The value of the environment variable `API_KEY` that says which keys there are.
+    /// The value of the environment variable `API_KEY` that passes these keys on, if there are any.
     pub fn api_key_variable(&self) -> Option<String> {
         let keys: Vec<&str> = self.api_key.iter().map(ApiKey::expose).collect();
         (!keys.is_empty()).then(|| keys.join(","))
     }
 
-    /// The flags that say the same, but for the keys.
+    /// Returns the flags that produce these arguments, without the keys.
     pub fn to_argv(&self) -> Vec<OsString> {
-        // Keys go another way: arguments of a process are there for everybody to read.
+        // Keys are passed in a variable, because every user of the machine can read a process's arguments.
         let Self {
             hostname,
             port,
@@ -304,7 +305,7 @@ impl HttpArgs {
 }
 
 impl ChatArgs {
-    /// The flags that say the same.
+    /// Returns the flags that produce these arguments.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self { tokenizer_config_path, chat_template, generation_config } = self;
         let mut argv = Argv::default();
@@ -316,12 +317,12 @@ impl ChatArgs {
 }
 
 impl LimitArgs {
-    /// Everything that is wrong with these limits whatever the model, in TGI's words.
+    /// Returns everything that is wrong with these limits for any model, in TGI's words.
     pub fn check(&self, batching: &BatchingArgs) -> Vec<String> {
         crate::config::check_limits(self, batching)
     }
 
-    /// The flags that say the same.
+    /// Returns the flags that produce these arguments.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self {
             max_concurrent_requests,
@@ -359,7 +360,7 @@ impl LimitArgs {
 }
 
 impl BatchingArgs {
-    /// The flags that say the same.
+    /// Returns the flags that produce these arguments.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self {
             waiting_served_ratio,
@@ -387,7 +388,7 @@ impl BatchingArgs {
 }
 
 impl RouterArgs {
-    /// The flags that say the same.
+    /// Returns the flags that produce these arguments.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self {
             model_id,
@@ -424,7 +425,7 @@ impl RouterArgs {
     }
 }
 
-/// Flags as `--name=value`, so that a value may begin with a dash.
+/// Flags written as `--name=value`, so that a value may begin with a dash.
 #[derive(Default)]
 struct Argv(Vec<OsString>);
 
@@ -516,7 +517,7 @@ mod tests {
 
     #[test]
     fn help() {
-        // The values that the environment of the test happens to have are not part of it.
+        // The help must not show values from the environment that the test runs in.
         let command = Cli::command().mut_args(|arg| arg.hide_env_values(true));
         insta::assert_snapshot!(command.term_width(100).render_long_help());
     }

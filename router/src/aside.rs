@@ -1,35 +1,38 @@
-//! Work for one request that takes long enough to hold up everybody's streams: on threads of its own behind all others, a few at
-//! a time.
+//! Long work for one request, on threads of its own with low priority, a few at a time, so that it does not delay the
+//! streams of others.
 //!
-//! Doors: [`Aside::run`], and [`lower_priority`] for other threads of that kind. Handlers run on as many threads as there are
-//! processors, and so do the steps of a model on the CPU; what takes 100 ms there is a pause of 100 ms for every stream.
+//! Doors: [`Aside::run`], and [`lower_priority`] for other threads of that kind. Handlers run on as many threads as
+//! there are processors, and so do the steps of a model on the CPU. Work that takes 100 ms there pauses every stream
+//! for 100 ms.
 
 use std::sync::Arc;
 
 use rustix::process::{Pid, setpriority_process};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Of threads that work aside.
+/// The niceness of threads that work aside.
 pub(crate) const NICENESS: i32 = 10;
 
-/// Runs such work.
+/// Runs long work, a few pieces at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Aside(Arc<Semaphore>);
 
 impl Aside {
-    /// For this machine.
+    /// Creates it with as many turns as this machine allows.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Semaphore::new(num_turns())))
     }
 
-    /// Waits for a turn, then runs `work` on a thread of its own. `None` where the system gives no thread, or `work` panics.
+    /// Waits for a turn, then runs `work` on a thread of its own. Returns `None` when the system gives no thread, or
+    /// `work` panics.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let turn = Arc::clone(&self.0).acquire_owned().await.ok()?;
         let (done_tx, done_rx) = oneshot::channel();
         let work = move || {
             lower_priority(None, NICENESS);
             let _ = done_tx.send(work());
-            // Not before: those who have stopped waiting are no reason to begin the next.
+            // The turn ends with the work, even if the caller has stopped waiting: otherwise more work than allowed
+            // would run.
             drop(turn);
         };
         std::thread::Builder::new().name("aside".to_owned()).spawn(work).ok()?;
@@ -37,12 +40,12 @@ impl Aside {
     }
 }
 
-/// How much may run aside at a time: half of the processors, and not more than a few.
+/// The number of pieces of work that may run aside at a time: half of the processors, at most four.
 pub(crate) fn num_turns() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2).min(4))
 }
 
-/// Puts a thread, or this one, behind others.
+/// Lowers the priority of a thread; `None` means the calling thread.
 pub(crate) fn lower_priority(thread: Option<Pid>, niceness: i32) {
     if let Err(error) = setpriority_process(thread, niceness) {
         tracing::debug!("a thread does not get niceness {niceness}: {error}");

@@ -1,7 +1,7 @@
-//! What the arguments mean here: all errors at once before anything starts, then the limits that also depend on
-//! what the shards answered to the warm-up.
+//! The meaning of the arguments: reports all errors at once before anything starts, then settles the limits that also
+//! depend on the shards' reply to the warm-up.
 //!
-//! Nobody after this file sees the arguments. Sentences that TGI has are TGI's.
+//! No later code sees the arguments. Messages that TGI has too are in TGI's words.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,31 +15,31 @@ use crate::http_listener::HttpEndpoint;
 use crate::memory;
 use crate::text::ChatOverrides;
 
-/// An id and a log-probability in a frame.
+/// The size of a token id and a log-probability in a frame.
 const TOP_TOKEN_BYTES: usize = proto::TOKEN_BYTES + 4;
 
-/// Everything that is wrong.
+/// Everything that is wrong with the arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct ConfigError(Vec<String>);
 
-/// The arguments, checked.
+/// The checked arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// What clients know the model by.
+    /// The name by which clients know the model.
     pub(crate) model_id: String,
-    /// Where its files are, if not where the id says.
+    /// The directory of the model's files, if the model id does not name it.
     pub(crate) model_path: Option<PathBuf>,
     pub(crate) revision: Option<String>,
-    /// Where the shards listen, by rank.
+    /// The endpoints of the shards, by rank.
     pub(crate) shards: Vec<Endpoint>,
     pub(crate) world_size: u32,
     pub(crate) shutdown_timeout: Duration,
-    /// Where to say that the port is open.
+    /// The file or pipe that is told when the port is open.
     pub(crate) ready_path: Option<PathBuf>,
     pub(crate) endpoint: HttpEndpoint,
     pub(crate) payload_limit_bytes: usize,
-    /// Most memory of this process.
+    /// The most memory that this process may use.
     pub(crate) memory_budget_bytes: usize,
     pub(crate) generation_config: GenerationConfig,
     pub(crate) api_keys: ApiKeys,
@@ -50,51 +50,51 @@ pub(crate) struct Config {
     pub(crate) batching: BatchingArgs,
 }
 
-/// Tokens are shorter than this on average, whatever the language; small limits still allow [`MIN_INPUT_LIMIT_BYTES`].
+/// Tokens are shorter than this on average in every language. Small token limits still allow [`MIN_INPUT_LIMIT_BYTES`].
 const MAX_BYTES_PER_TOKEN: usize = 256;
 const MIN_INPUT_LIMIT_BYTES: usize = 64 << 10;
 
-/// What one request may ask for.
+/// The limits of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestLimits {
     pub(crate) max_concurrent_requests: u32,
     pub(crate) max_best_of: u32,
     pub(crate) max_stop_sequences: u32,
     pub(crate) max_top_n_tokens: u32,
-    /// What a request gets that asks for a watermark.
+    /// The watermark's parameters in requests that ask for a watermark.
     pub(crate) watermark_gamma: f32,
     pub(crate) watermark_delta: f32,
     pub(crate) max_input_tokens: u32,
     pub(crate) max_total_tokens: u32,
-    /// Token ids are below this.
+    /// Every token id is below this.
     pub(crate) vocab_size: u32,
-    /// Tokens by which the model ends a sequence.
+    /// The number of tokens that end a sequence.
     pub(crate) num_eos_tokens: usize,
-    /// Time that a request may take in all.
+    /// The longest time that a request may take in total.
     pub(crate) request_timeout: Option<Duration>,
-    /// API keys that share the server; without any, everybody is one.
+    /// The number of API keys that share the server; 1 if there are none.
     pub(crate) num_tenants: usize,
-    /// They do not find each other's prompts in the prefix cache.
+    /// True if tenants do not find each other's prompts in the prefix cache.
     pub(crate) separates_tenants: bool,
 }
 
 impl RequestLimits {
-    /// Longest text of a prompt. One with more bytes per allowed token is not worth the time to tokenize it.
+    /// The longest text of a prompt, in bytes. A longer text surely has too many tokens, so it is not tokenized.
     pub(crate) fn max_input_bytes(&self) -> usize {
         (self.max_input_tokens as usize).saturating_mul(MAX_BYTES_PER_TOKEN).max(MIN_INPUT_LIMIT_BYTES)
     }
 }
 
-/// The limits that hold while serving.
+/// The limits that apply while serving.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServingLimits {
     pub(crate) request: RequestLimits,
     pub(crate) scheduler: scheduler::Limits,
-    /// Tokens that the KV cache holds.
+    /// The number of tokens that the KV cache holds.
     pub(crate) max_batch_total_tokens: u32,
 }
 
-/// What the flags about HTTP mean.
+/// The meaning of the HTTP flags.
 #[derive(Debug)]
 pub(crate) struct Http {
     endpoint: HttpEndpoint,
@@ -103,14 +103,14 @@ pub(crate) struct Http {
     cors_allow_origin: Vec<String>,
 }
 
-/// Reads the files that the flags name.
+/// Checks the HTTP flags and reads the files that they name.
 ///
 /// # Errors
-/// Everything that is wrong with them.
+/// Everything that is wrong with the flags or the files.
 pub(crate) fn check_http(args: &HttpArgs) -> Result<Http, Vec<String>> {
     let mut errors = Vec::new();
     let endpoint = HttpEndpoint::resolve(args).map_err(|error| errors.push(error.to_string()));
-    // A list that is set in the environment but empty has one origin without a name.
+    // An environment variable that is set but empty gives a list with one empty origin.
     let cors_allow_origin: Vec<String> =
         args.cors_allow_origin.iter().filter(|origin| !origin.is_empty()).cloned().collect();
     for origin in &cors_allow_origin {
@@ -130,7 +130,7 @@ pub(crate) fn check_http(args: &HttpArgs) -> Result<Http, Vec<String>> {
     }
 }
 
-/// Files about text that the user named.
+/// The files about text that the user named.
 pub(crate) fn chat_overrides(args: &ChatArgs) -> ChatOverrides<'_> {
     ChatOverrides {
         tokenizer_config: args.tokenizer_config_path.as_deref().map(Path::new),
@@ -139,6 +139,8 @@ pub(crate) fn chat_overrides(args: &ChatArgs) -> ChatOverrides<'_> {
 }
 
 impl Config {
+    /// Checks the arguments.
+    ///
     /// # Errors
     /// Everything that is wrong with the arguments.
     pub(crate) fn resolve(args: &RouterArgs) -> Result<Self, ConfigError> {
@@ -176,15 +178,15 @@ impl Config {
         }
     }
 
-    /// Files about text that the user named.
+    /// The files about text that the user named.
     pub(crate) fn chat_overrides(&self) -> ChatOverrides<'_> {
         chat_overrides(&self.chat)
     }
 
-    /// The limits that hold while serving, with `warmup` filling in what the user left open.
+    /// Returns the limits that apply while serving. `warmup` fills in the limits that the user left open.
     ///
     /// # Errors
-    /// When what the user asked for and what the shards can do contradict each other.
+    /// When the user asks for more than the shards can do.
     pub(crate) fn serving_limits(&self, warmup: &WarmupReply, model: &ModelInfo) -> Result<ServingLimits, ConfigError> {
         let sizes = warmup.sizes.unwrap_or_default();
         let max_total_tokens = self.limits.max_total_tokens.unwrap_or(sizes.max_total_tokens);
@@ -241,12 +243,12 @@ impl Config {
     }
 }
 
-/// The longest prompt, under either of the flag's names.
+/// The longest prompt in tokens, under either of the flag's names.
 fn max_input_tokens(limits: &LimitArgs) -> Option<u32> {
     limits.max_input_tokens.or(limits.max_input_length)
 }
 
-/// Whether what the shards are told of a sequence, and what they say of a step, is never too large for a frame.
+/// Returns an error for each limit with which a sequence's description, or the reply to a step, may not fit in a frame.
 fn check_frames(max_total_tokens: u32, max_batch_size: u32, max_top_n_tokens: u32) -> Vec<String> {
     let mut errors = Vec::new();
     if max_total_tokens as usize > MAX_SEQUENCE_TOKENS {
@@ -262,7 +264,7 @@ fn check_frames(max_total_tokens: u32, max_batch_size: u32, max_top_n_tokens: u3
     errors
 }
 
-/// Everything that is wrong whatever the model.
+/// Returns everything that is wrong with the limits for any model.
 pub(crate) fn check_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Vec<String> {
     let mut errors = Vec::new();
     if limits.max_input_tokens.is_some() && limits.max_input_length.is_some() {

@@ -1,9 +1,10 @@
-//! The way of a sequence's events from the batcher to whoever reads them, and the memory that they take meanwhile.
+//! The channel that carries a sequence's events from the batcher to their reader, and the memory that unread events
+//! take.
 //!
-//! Doors: [`channel`], [`EventSender`], [`EventReceiver`]. The channel has room for every event that the sequence can have, so a slow
-//! reader never stops the batcher. Events that stay unread are counted in the budget: what was taken for them travels in the channel
-//! behind them, and is given back when the reader has come so far. When the sequence ends its permit is given back, though its last
-//! events may be read much later.
+//! Doors: [`channel`], [`EventSender`], [`EventReceiver`]. The channel has room for every event that the sequence can
+//! have, so a slow reader never stops the batcher. Unread events are counted in the budget. The memory taken for them
+//! travels in the channel after them and is given back when the reader reaches it. A sequence gives back its permit
+//! when it ends, even if its last events are read much later.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -15,35 +16,35 @@ use tokio::sync::mpsc;
 use crate::generation::Permit;
 use crate::memory::{Account, Held, Part};
 
-/// So much may be unread without being counted: a reader that keeps up takes nothing from the budget.
+/// The number of unread bytes that are not counted: a reader that keeps up takes nothing from the budget.
 const BATCH_BYTES: usize = 16 << 10;
 
-/// How long an answer in one piece waits for the memory of others.
+/// The time for which a response that is not streamed waits for memory that other requests hold.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the batcher puts what happens to a sequence.
+/// The sending end of a sequence's events, which the batcher has.
 #[derive(Debug)]
 pub(crate) struct EventSender {
     parcels_tx: mpsc::Sender<Parcel>,
     answers: Part,
     /// Given back at the end of the sequence.
     permit: Option<Permit>,
-    /// What the reader keeps for the sequence until it has read everything.
+    /// The bytes that the reader keeps for the sequence until it has read everything.
     reader_bytes: usize,
-    /// Events, and their bytes, that were sent since some were last counted.
+    /// The number of events, and of their bytes, sent since the last count.
     num_new_events: usize,
     num_new_bytes: usize,
 }
 
-/// Where they are read. Dropping it cancels the sequence.
+/// The receiving end of a sequence's events. Dropping it cancels the sequence.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
     parcels_rx: mpsc::Receiver<Parcel>,
-    /// For what the reader keeps of what it has read.
+    /// The memory of what the reader keeps after reading.
     kept: Account,
 }
 
-/// More is unread than there is memory for.
+/// The error when unread events need more memory than is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client reads too slowly: unread answers take the memory that `--memory-budget` leaves for them")]
 pub(crate) struct TooSlow;
@@ -62,7 +63,7 @@ enum UntilRead {
     Permit(Permit),
 }
 
-/// A channel for a sequence with at most `most_events`, whose reader keeps `reader_bytes` for it.
+/// Creates a channel for a sequence with at most `most_events`, whose reader keeps `reader_bytes` for it.
 pub(crate) fn channel(
     most_events: usize,
     reader_bytes: usize,
@@ -76,21 +77,21 @@ pub(crate) fn channel(
 }
 
 impl EventSender {
-    /// Whether nobody reads any more.
+    /// True if the receiver was dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.parcels_tx.is_closed()
     }
 
-    /// Sends an event behind which there are more.
+    /// Sends an event that is not the last.
     ///
     /// # Errors
-    /// When more is unread than there is memory for. The event is not sent then, and the sequence should end.
+    /// When unread events need more memory than is free. The event is not sent then, and the sequence should end.
     pub(crate) fn send(&mut self, event: SequenceEvent) -> Result<(), TooSlow> {
         self.num_new_events += 1;
         self.num_new_bytes += num_bytes(&event);
         let mut until_read = None;
         if self.num_new_bytes >= BATCH_BYTES {
-            // Where none of them is read, the reader does not keep up.
+            // If none of the new events was read, the reader does not keep up.
             if self.num_unread() + 1 >= self.num_new_events {
                 let held = self.answers.try_take(self.num_new_bytes).ok_or(TooSlow)?;
                 until_read = Some(Box::new(UntilRead::Memory(held)));
@@ -101,7 +102,8 @@ impl EventSender {
         Ok(())
     }
 
-    /// Sends the last event. Until it is read, memory is held for what is unread, or the permit where there is no memory.
+    /// Sends the last event. Until it is read, memory is held for all unread events, or the permit if there is no
+    /// memory.
     pub(crate) fn end(&mut self, event: SequenceEvent) {
         let until_read = self.permit.take().map(|permit| {
             let held = self.answers.try_take(self.num_new_bytes + num_bytes(&event) + self.reader_bytes);
@@ -114,7 +116,8 @@ impl EventSender {
         self.parcels_tx.max_capacity() - self.parcels_tx.capacity()
     }
 
-    /// The channel has room for every event. A closed one is noticed before the next step.
+    /// Puts a parcel into the channel, which has room for every event. A closed channel is noticed before the next
+    /// step.
     fn put(&self, parcel: Parcel) {
         if let Err(mpsc::error::TrySendError::Full(parcel)) = self.parcels_tx.try_send(parcel) {
             tracing::error!("an event channel is full: {:?}", parcel.event);
@@ -123,17 +126,18 @@ impl EventSender {
 }
 
 impl EventReceiver {
-    /// Holds memory for `bytes` in all, which stay when their events are read. False where there is not as much.
+    /// Holds memory for `bytes` in total, which the reader keeps after it has read their events. Returns false if there
+    /// is not enough memory.
     pub(crate) async fn keep(&mut self, bytes: usize) -> bool {
         self.kept.grow_to(bytes.saturating_sub(BATCH_BYTES), PATIENCE).await
     }
 
-    /// What is held for what stays.
+    /// Returns the memory held for what the reader keeps.
     pub(crate) fn into_kept(self) -> Account {
         self.kept
     }
 
-    /// The next event; `None` when there will be none.
+    /// Returns the next event, or `None` after the last one.
     pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<SequenceEvent>> {
         let parcel = ready!(self.parcels_rx.poll_recv(cx));
         Poll::Ready(parcel.map(|Parcel { event, until_read }| {
@@ -143,9 +147,9 @@ impl EventReceiver {
     }
 }
 
-/// Memory of an event in its channel.
+/// The memory of an event in its channel, in bytes.
 fn num_bytes(event: &SequenceEvent) -> usize {
-    // Two lists are the size of a dozen numbers.
+    // The headers of two lists are as large as a dozen numbers.
     let numbers_of = |top: &TopTokens| 12 + top.token_ids.len() + top.logprobs.len();
     let numbers = match event {
         SequenceEvent::Prompt(report) => {
@@ -173,7 +177,7 @@ mod tests {
         SequenceEvent::Token { token, finish: None }
     }
 
-    /// A channel whose permit is the only one, and the memory of answers.
+    /// Returns a channel that holds the only permit, the permits, and the memory of answers.
     fn start(answers_bytes: usize) -> (EventSender, EventReceiver, Permits, Part) {
         let (permits, answers) = (Permits::new(1, 1), Part::new(answers_bytes));
         let permit = permits.try_take(Tenant::default(), 1).unwrap();

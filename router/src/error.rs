@@ -1,23 +1,27 @@
-//! Errors on the wire: the only file that knows error statuses. Every body is `{"error", "error_type"}`, as TGI's; below `/v1` it
-//! has the shape of OpenAI or Anthropic, whose clients also look for a status and words of their own where a prompt is too long.
+//! The errors that clients see. Only this file knows their HTTP statuses. Every body is `{"error", "error_type"}`, as
+//! in TGI. Below `/v1`, bodies have the shape of OpenAI or Anthropic, whose clients also expect a status and words of
+//! their own when a prompt is too long.
 //!
 //! | status | `error_type` | when | what the client should do |
 //! |---|---|---|---|
 //! | 400 | `invalid_request` | the body is not JSON, or did not arrive whole | correct the request |
-//! | 400 | `template_error` | the chat template refuses the conversation, in its own words, or there is none | correct the messages |
-//! | 400 | `context_length_exceeded` | below `/v1`: prompt and answer are longer than the model's context | send a shorter prompt |
-//! | 401 | `unauthorized` | there are API keys, and none of them came | send one |
+//! | 400 | `template_error` | the chat template refuses the conversation, or there is none | correct the messages |
+//! | 400 | `context_length_exceeded` | below `/v1`: prompt and answer exceed the context | send a shorter prompt |
+//! | 401 | `unauthorized` | there are API keys, and the request has none of them | send one |
 //! | 404, 405 | `not_found`, `method_not_allowed` | no such route | correct the URL |
 //! | 408 | `request_timeout` | the body came too slowly | send faster |
-//! | 413 | `payload_too_large` | the body is over `--payload-limit`, or takes more than `--memory-budget` has for bodies | send less |
-//! | 415 | `unsupported_media_type` | the body is compressed, or a page sent it without calling it JSON | send plain JSON |
+//! | 413 | `payload_too_large` | the body exceeds `--payload-limit` or the memory for bodies | send less |
+//! | 415 | `unsupported_media_type` | the body is compressed, or a web page's without JSON type | send plain JSON |
 //! | 422 | `validation` | a field is missing, of the wrong type or out of range | correct the field named |
 //! | 424 | `generation` | the shards failed | try another server |
-//! | 429 | `overloaded` | `--max-concurrent-requests` are being served, `--max-queued-tokens` wait, or `--memory-budget` is taken | try again after a second |
-//! | 500 | `incomplete_generation`, `internal`, … | a defect | report it |
-//! | 501 | `not_implemented` | a route of OpenAI's that is for something else than text | use another server |
-//! | 503 | `healthcheck` | stopping, or the shards failed | try another server |
-//! | 504 | `timeout` | it took longer than `--request-timeout` | ask for less, or try when there is less to do |
+//! | 429 | `overloaded` | too many requests or queued tokens, or no memory | try again after a second |
+//! | 500 | `incomplete_generation`, `internal`, … | a defect of the server | report it |
+//! | 501 | `not_implemented` | a route of OpenAI's for something other than text | use another server |
+//! | 503 | `healthcheck` | the server is stopping, or the shards failed | try another server |
+//! | 504 | `timeout` | the request took longer than `--request-timeout` | ask for less, or try when the load is lower |
+//!
+//! Status 429 comes when `--max-concurrent-requests` are being served, `--max-queued-tokens` wait, or `--memory-budget`
+//! is used up. Status 413 comes when a body alone needs more than `--memory-budget` has for bodies.
 
 use std::time::Duration;
 
@@ -32,10 +36,10 @@ use crate::generation::GenerationError;
 use crate::text::{ChatError, ChatTemplateError, TextError};
 use crate::validation::ValidationError;
 
-/// What clients of Anthropic's API send with every request.
+/// The header that clients of Anthropic's API send with every request.
 const ANTHROPIC_VERSION: &str = "anthropic-version";
 
-/// Everything that a client may be told.
+/// Every error that a client may receive.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("Failed to parse the request body as JSON: {0}")]
@@ -126,7 +130,7 @@ impl ApiError {
         }
     }
 
-    /// Whether some of the body may not have been read.
+    /// True if part of the body may be unread.
     fn leaves_body(&self) -> bool {
         matches!(
             self,
@@ -141,7 +145,7 @@ impl ApiError {
         )
     }
 
-    /// What a stream that has begun ends with.
+    /// Returns the error at the end of a stream that has begun.
     pub(crate) fn of_stream(failure: GenerationError) -> Self {
         match failure {
             GenerationError::Incomplete => Self::IncompleteStream,
@@ -149,7 +153,7 @@ impl ApiError {
         }
     }
 
-    /// The JSON object that describes it.
+    /// The JSON object that describes the error.
     pub(crate) fn body(&self) -> Value {
         let (_, error_type) = self.status_and_type();
         json!(ErrorBody { error: self.to_string(), error_type })
@@ -180,7 +184,7 @@ impl IntoResponse for ApiError {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // What is left of a body that was not read would be taken for the next request.
+        // The unread rest of a body would be taken for the next request.
         if self.leaves_body() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -226,7 +230,7 @@ struct AnthropicErrorObject {
 }
 
 impl ApiError {
-    /// The answer in the shape that clients of this path read.
+    /// Returns the response in the shape that clients of this path read.
     pub(crate) fn for_path(self, path: &str, headers: &HeaderMap) -> Response {
         let is_below =
             |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -237,7 +241,7 @@ impl ApiError {
         }
     }
 
-    /// Why prompt and answer do not fit into the context, if that is what is wrong.
+    /// Returns the sizes of prompt and answer if the error is that they do not fit in the context.
     fn context_overflow(&self) -> Option<Overflow> {
         let Self::Generation(GenerationError::Validation(error)) = self else { return None };
         match *error {
@@ -252,19 +256,19 @@ impl ApiError {
     }
 }
 
-/// Tokens that do not fit into the context.
+/// The numbers of tokens that do not fit in the context.
 #[derive(Debug, Clone, Copy)]
 struct Overflow {
-    /// Of a prompt.
+    /// The longest prompt.
     limit: u32,
     total_limit: u32,
     input: u32,
-    /// Where they are what is too much.
+    /// The tokens to generate, if prompt and answer together are too long.
     max_new: Option<u32>,
 }
 
 impl Overflow {
-    /// In the words of OpenAI.
+    /// The message in the words of OpenAI.
     fn openai_message(self) -> String {
         let Self { limit, total_limit, input, max_new } = self;
         let context = format!("This model's maximum context length is {total_limit} tokens");
@@ -281,19 +285,19 @@ impl Overflow {
         }
     }
 
-    /// In the words of Anthropic.
+    /// The message in the words of Anthropic.
     fn anthropic_message(self) -> String {
         format!("prompt is too long: {} tokens > {} maximum", self.input, self.limit)
     }
 }
 
-/// Where to go instead of a path that is no route.
+/// Advice for a path that is not a route.
 fn hint(path: &str) -> &'static str {
     let is_ollama = path == "/api" || path.starts_with("/api/");
     if is_ollama { ": Ollama's API is not spoken here; OpenAI's is, below /v1" } else { "" }
 }
 
-/// The same on OpenAI's routes, in the shape that its clients read: an object with a message.
+/// An error on OpenAI's routes, in the shape that its clients read: an object with a message.
 #[derive(Debug)]
 pub(crate) struct OpenAiError(ApiError);
 
@@ -304,7 +308,7 @@ impl<E: Into<ApiError>> From<E> for OpenAiError {
 }
 
 impl OpenAiError {
-    /// The JSON object that describes it.
+    /// The JSON object that describes the error.
     pub(crate) fn body(&self) -> Value {
         let (status, code) = self.0.status_and_type();
         let overflow = self.0.context_overflow();
@@ -326,7 +330,7 @@ impl IntoResponse for OpenAiError {
     }
 }
 
-/// The same on Anthropic's routes, in the shape that its clients read.
+/// An error on Anthropic's routes, in the shape that its clients read.
 #[derive(Debug)]
 pub(crate) struct AnthropicError(ApiError);
 
@@ -337,7 +341,7 @@ impl<E: Into<ApiError>> From<E> for AnthropicError {
 }
 
 impl AnthropicError {
-    /// The JSON object that describes it.
+    /// The JSON object that describes the error.
     pub(crate) fn body(&self) -> Value {
         let (status, _) = self.0.status_and_type();
         let kind = match status {
@@ -361,7 +365,8 @@ impl IntoResponse for AnthropicError {
     }
 }
 
-/// The answer that an error is, with another body. A prompt that is too long is a bad request for clients of these bodies.
+/// Returns the response to an error, with another body. Clients of these bodies expect status 400 when a prompt is too
+/// long.
 fn with_body(body: Value, error: ApiError) -> Response {
     let body = Json(body).into_response().into_body();
     let is_overflow = error.context_overflow().is_some();

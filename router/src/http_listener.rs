@@ -1,7 +1,7 @@
-//! Where clients come in: an endpoint, with TLS on TCP or without.
+//! The endpoint at which clients connect, with or without TLS on TCP.
 //!
-//! Doors: [`HttpEndpoint`], as the arguments say it, and [`HttpListener`], which accepts. What is said over a connection
-//! is `server`'s.
+//! Doors: [`HttpEndpoint`], which comes from the arguments, and [`HttpListener`], which accepts connections. `server`
+//! speaks HTTP over them.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -13,15 +13,15 @@ use crate::args::HttpArgs;
 use crate::socket::{Listener, Stream};
 use crate::tls::{Tls, TlsError};
 
-/// Where to listen.
+/// The address to listen on.
 #[derive(Debug, Clone)]
 pub struct HttpEndpoint {
     endpoint: Endpoint,
-    /// Only on TCP.
+    /// The certificate and key, only on TCP.
     tls: Option<Tls>,
 }
 
-/// Arguments that name no address.
+/// The error when the arguments name no valid address.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct HttpEndpointError(#[from] Reason);
@@ -36,7 +36,7 @@ enum Reason {
     TlsOnUnix,
 }
 
-/// Nobody can listen there.
+/// The error when the server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ListenError {
@@ -46,7 +46,7 @@ pub enum ListenError {
     Open { endpoint: Endpoint, error: io::Error },
 }
 
-/// An endpoint that is open. A socket's file is removed when it is dropped.
+/// An open endpoint. A socket's file is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct HttpListener {
     listener: Listener,
@@ -56,7 +56,7 @@ pub(crate) struct HttpListener {
     _file: Option<SocketFile>,
 }
 
-/// What to change where nobody can listen.
+/// Advice for a user whose server cannot listen.
 fn advice(error: &endpoint::ListenError) -> &'static str {
     use endpoint::ListenError::{Address, Host, InUse, NotASocket, NotLoopback, Path, PathTooLong};
     let source = match error {
@@ -75,10 +75,10 @@ fn advice(error: &endpoint::ListenError) -> &'static str {
 }
 
 impl HttpEndpoint {
-    /// What the arguments say; files of TLS are read.
+    /// Returns the endpoint that the arguments name, and reads the TLS files.
     ///
     /// # Errors
-    /// When the hostname is no address, there is something wrong with the files, or flags contradict each other.
+    /// When the hostname is not an IP address, a TLS file is wrong, or flags contradict each other.
     pub fn resolve(args: &HttpArgs) -> Result<Self, HttpEndpointError> {
         let tls = Tls::load(args.tls_certfile.as_deref(), args.tls_keyfile.as_deref()).map_err(Reason::from)?;
         if let Some(path) = &args.uds {
@@ -91,18 +91,18 @@ impl HttpEndpoint {
         Ok(Self { endpoint: Endpoint::Tcp { host: ip.to_string(), port: args.port }, tls })
     }
 
-    /// Listens and stops at once: what is taken should be noticed before a model is loaded.
+    /// Listens and stops at once, so that an address in use is noticed before a model is loaded.
     ///
     /// # Errors
-    /// When nobody can listen there.
+    /// When the server cannot listen there.
     pub fn probe(&self) -> Result<(), ListenError> {
         self.endpoint.bind().map(drop).map_err(|error| ListenError::Bind { error })
     }
 
-    /// Listens.
+    /// Opens the endpoint.
     ///
     /// # Errors
-    /// When nobody can listen there.
+    /// When the server cannot listen there.
     pub(crate) fn listen(&self) -> Result<HttpListener, ListenError> {
         let (listener, file) = self.endpoint.bind().map_err(|error| ListenError::Bind { error })?;
         self.open(listener, file).map_err(|error| ListenError::Open { endpoint: self.endpoint.clone(), error })
@@ -119,15 +119,15 @@ impl HttpEndpoint {
 }
 
 impl HttpListener {
-    /// The next connection.
+    /// Returns the next connection.
     ///
     /// # Errors
-    /// When that one ended before it began, or the system has no room for it.
+    /// When the connection ended before it was accepted, or the system lacks resources for it.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         self.listener.accept().await
     }
 
-    /// How to shake hands before anything else.
+    /// The TLS identity for the handshake, if TLS is used.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }

@@ -1,11 +1,11 @@
-//! Serves text generation over HTTP: text in and out, and who runs when. It never sees a tensor.
+//! Serves text generation over HTTP: reads and writes text, and schedules sequences. It never sees a tensor.
 //!
-//! Life of a request: a handler in `routes` reads the body with `api` → `api::parameters` gives [`proto::SamplingParams`]
-//! → `generation` takes a permit → `validation` tokenises (`text`) and checks → `generation` submits → the `batcher`'s
-//! loop → `scheduler` returns a step → `shard_client` → socket → reply → `scheduler` → events → `generation::stream`
-//! detokenises and looks for stop strings → `api` shapes the answer.
+//! Life of a request: a handler in `routes` reads the body with `api` → `api::parameters` makes
+//! [`proto::SamplingParams`] → `generation` takes a permit → `validation` tokenises (`text`) and checks → `generation`
+//! submits → the `batcher`'s loop → `scheduler` returns a step → `shard_client` → socket → reply → `scheduler` → events
+//! → `generation::stream` detokenises and looks for stop strings → `api` shapes the response.
 //!
-//! The door is [`run`]; the launcher calls [`run_as_process`] in a process of its own.
+//! The entry point is [`run`]; the launcher calls [`run_as_process`] in a process of its own.
 
 #![forbid(unsafe_code)]
 
@@ -62,10 +62,11 @@ use http_listener::HttpListener;
 use lifecycle::StopRequests;
 use text::ModelText;
 
-/// Threads for HTTP, detokenising and the batcher. They move small messages; the processor belongs to the shards.
+/// The most threads for HTTP, detokenising and the batcher. They move small messages; the processors belong to the
+/// shards.
 const MAX_ASYNC_THREADS: usize = 4;
 
-/// Why the router ends without having been told to.
+/// The reason why the router ends without a stop signal.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum RouterError {
@@ -94,7 +95,7 @@ pub enum RouterError {
 }
 
 impl RouterError {
-    /// Exit status of the process.
+    /// The exit status of the process.
     fn exit_status(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Model(_) | Self::Text(_) | Self::Listen(_) => exit_status::CONFIGURATION,
@@ -109,8 +110,8 @@ impl RouterError {
     }
 }
 
-/// Plays the router in a process of its own: starts logging, runs, and ends when the parent ends, which is process
-/// `parent_pid` if that is known. The reason of a failure is the last line of the log, the exit status one of
+/// Runs the router as a process of its own: starts logging, serves, and ends when its parent ends. `parent_pid` is the
+/// parent's process id, if known. The reason of a failure is the last line of the log; the exit status is one of
 /// [`proto::exit_status`].
 pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
@@ -120,7 +121,7 @@ pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
         tracing::warn!("ask for a signal when the parent ends: {error}");
     }
-    // A parent that ended before it was asked for sends none.
+    // If the parent ended before the signal was requested, no signal comes.
     if parent_pid.is_some_and(|pid| getppid().map(Pid::as_raw_pid) != Some(pid)) {
         telemetry::fatal("the process that started the router is gone");
         return ExitCode::from(exit_status::FAILURE);
@@ -134,8 +135,8 @@ pub fn run_as_process(args: &RouterArgs, parent_pid: Option<i32>) -> ExitCode {
     }
 }
 
-/// Checks the flags that depend neither on the model nor on the machine: where clients come in, their keys, and files about
-/// text. Every sentence is something that is wrong.
+/// Checks the flags that depend neither on the model nor on the machine: the endpoint, the API keys, and files about
+/// text. Each returned sentence describes one mistake.
 pub fn check_flags(http: &HttpArgs, chat: &ChatArgs) -> Vec<String> {
     config::check_http(http).err().into_iter().flatten().chain(config::chat_overrides(chat).check()).collect()
 }
@@ -143,30 +144,30 @@ pub fn check_flags(http: &HttpArgs, chat: &ChatArgs) -> Vec<String> {
 /// Reads the model's tokenizer, as the router will.
 ///
 /// # Errors
-/// What would end the router with the same arguments.
+/// Every error that would end the router with the same arguments.
 pub fn check(args: &RouterArgs) -> Result<(), RouterError> {
     let config = Config::resolve(args)?;
     Tokenizer::load(&model_files(&config)?)?;
     Ok(())
 }
 
-/// What the router will ask of the shards.
+/// The limits that the router will ask of the shards.
 pub fn wishes(args: &RouterArgs) -> proto::Warmup {
     startup::wanted_limits(&args.limits, &args.batching)
 }
 
 /// Prints the OpenAPI document of the routes on stdout.
 pub fn print_schema() -> ExitCode {
-    // A closed stdout is no failure: its reader has seen enough.
+    // A closed stdout is not a failure: its reader has seen enough.
     let _ = writeln!(std::io::stdout().lock(), "{}", routes::openapi::text());
     ExitCode::SUCCESS
 }
 
-/// Serves until SIGTERM or SIGINT. The port opens when the shards are warmed up; the line `ready` says so, and what is
-/// written to `--ready-path`.
+/// Serves until SIGTERM or SIGINT. The port opens when the shards are warmed up; then the router logs `ready` and
+/// writes to `--ready-path`.
 ///
 /// # Errors
-/// When it cannot start, or a shard fails while serving.
+/// When the router cannot start, or a shard fails while serving.
 pub fn run(args: &RouterArgs) -> Result<(), RouterError> {
     let config = Config::resolve(args)?;
     config.endpoint.probe()?;
@@ -210,7 +211,7 @@ async fn start_and_serve(config: Config, text: ModelText) -> Result<(), RouterEr
     lifecycle::serve(started, listener, stops, shutdown_timeout).await
 }
 
-/// The line that says the server is ready.
+/// Logs that the server is ready.
 fn announce(listener: &HttpListener, model_id: &str, limits: &ServingLimits) {
     tracing::info!(
         url = %listener,
@@ -225,7 +226,7 @@ fn announce(listener: &HttpListener, model_id: &str, limits: &ServingLimits) {
     );
 }
 
-/// An error with everything that caused it.
+/// An error's message followed by those of its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -251,7 +252,7 @@ mod tests {
         let config = config(&path, &[]);
         let text = ModelText::load(&ModelFiles::Demo, config.chat_overrides()).unwrap();
         let router = tokio::spawn(start_and_serve(config, text));
-        // The signals are taken over before the first command; until then one would end the test.
+        // The signals are handled before the first command is sent. Until then a signal would end the test.
         while stats.num_warmups.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! `text-generation-router`: the router alone, for those who start the shards themselves.
+//! `text-generation-router`: the router alone, for users who start the shards themselves.
 //!
 //! Exit status: 0 after a clean stop, 1 when something failed, 2 for bad arguments.
 

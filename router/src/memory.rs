@@ -1,8 +1,9 @@
-//! How many bytes requests may hold, all together: one budget in parts, of which work takes before it begins.
+//! The memory that all requests together may hold: one budget, divided into parts from which work takes bytes before it
+//! begins.
 //!
-//! Doors: [`budget_bytes`], what the user wants; [`MemoryBudget`], made once at the start, and its [`Part`]s. What is taken is a [`Held`], and is given back when that is
-//! dropped. A part is never lent to another, so what fills one (bodies that are half sent, answers that nobody reads) leaves the
-//! others as they are.
+//! Doors: [`budget_bytes`], the size that the user wants; [`MemoryBudget`], made once at the start, and its [`Part`]s.
+//! Taken bytes are a [`Held`] and are given back when that is dropped. A part never lends to another, so when one part
+//! is full (half-sent bodies, unread answers) the others are not affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,27 +12,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::memory_size::MemorySize;
 
-/// The semaphores count KiB, because they count in 32 bits.
+/// The semaphores count KiB, because their counters have 32 bits.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// An account takes so many bytes at a time.
+/// The step in which an account grows, in bytes.
 const STEP_BYTES: usize = 16 << 10;
 
-/// Shares of what requests may hold, in percent: connections, small bodies, bodies, text, answers, grammars. What is missing to a hundred is the
-/// allocator's, which gives back late and in pages.
+/// The shares of the memory for requests, in percent: connections, small bodies, bodies, text, answers, grammars. The
+/// rest to 100 is for the allocator, which gives memory back late and in pages.
 const SHARES: [usize; 6] = [16, 4, 16, 12, 16, 16];
 
-/// By default the budget is this share of the machine's memory, or of the container's, within bounds.
+/// The default budget is this share of the memory of the machine or the container, within bounds.
 const DEFAULT_PERCENT: u32 = 25;
 const MIN_DEFAULT_BYTES: u64 = 512 << 20;
 const MAX_DEFAULT_BYTES: u64 = 4 << 30;
 
-/// Requests get at least so much.
+/// The least memory for requests.
 const MIN_BYTES: u64 = 64 << 20;
-/// The largest body, what is parsed from it, and a third one, fit into the bodies' share of a budget that is so many times larger.
+/// The least ratio of the budget to the largest body. The bodies' share of such a budget holds three times the largest
+/// body: the body, the data parsed from it, and as much again.
 const BODIES_PER_BUDGET: u64 = 20;
 
-/// The user wants a budget in which requests do not fit.
+/// The error when the budget that the user wants is too small for requests.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`memory_budget` must be >= {least} bytes with a `payload_limit` of {payload_limit_bytes} bytes, at least {} MiB and \
@@ -44,38 +46,38 @@ pub(crate) struct MemoryError {
     bytes: u64,
 }
 
-/// Bytes that the router may hold.
+/// The bytes that the router may hold.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryBudget {
     total_bytes: usize,
-    /// What the process took before the first request.
+    /// The bytes that the process took before the first request.
     resting_bytes: usize,
-    /// What each connection takes while nothing is asked over it.
+    /// The memory of each idle connection.
     pub(crate) connections: Part,
-    /// The beginnings of bodies, and what is parsed from them, until the handler of the request is done.
+    /// The first bytes of bodies, and the data parsed from them, until the request's handler is done.
     pub(crate) small_bodies: Part,
-    /// The rest of large ones.
+    /// The rest of large bodies.
     pub(crate) bodies: Part,
-    /// Text that is tokenized or put into a template, and what comes out of it.
+    /// Text that is tokenized or put into a template, and the result.
     pub(crate) text: Part,
-    /// What was generated and is not yet taken by the client.
+    /// Generated text and tokens that clients have not read yet.
     pub(crate) answers: Part,
-    /// Grammars while they are compiled, those that are kept, and where sequences are in them.
+    /// Grammars while they are compiled, kept grammars, and the states of sequences in them.
     pub(crate) grammars: Part,
 }
 
-/// A part of the budget. Cloning is cheap, and both are the same part.
+/// A part of the budget. Clones are cheap and share the same part.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     units: Arc<Semaphore>,
     limit_bytes: usize,
 }
 
-/// Bytes of a part, given back when it is dropped.
+/// Bytes taken from a part, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Held(OwnedSemaphorePermit);
 
-/// Bytes of a part that one piece of work holds, more and more.
+/// A growing number of bytes of a part that one piece of work holds.
 #[derive(Debug)]
 pub(crate) struct Account {
     part: Part,
@@ -83,7 +85,8 @@ pub(crate) struct Account {
 }
 
 impl MemoryBudget {
-    /// Divides `total_bytes` of which the process has taken `resting_bytes` already. Where these are nearly all, the total grows.
+    /// Divides `total_bytes`, of which the process has taken `resting_bytes` already. If less than [`MIN_BYTES`] is
+    /// left, the total grows.
     pub(crate) fn new(total_bytes: usize, resting_bytes: usize) -> Self {
         let rest = total_bytes.saturating_sub(resting_bytes).max(MIN_BYTES as usize);
         let total_bytes = rest.saturating_add(resting_bytes);
@@ -92,7 +95,7 @@ impl MemoryBudget {
         Self { total_bytes, resting_bytes, connections, small_bodies, bodies, text, answers, grammars }
     }
 
-    /// Writes the line of the start.
+    /// Logs the budget at the start.
     pub(crate) fn announce(&self) {
         let Self { total_bytes, resting_bytes, connections, small_bodies, bodies, text, answers, grammars } = self;
         tracing::info!(
@@ -109,29 +112,29 @@ impl MemoryBudget {
 }
 
 impl Part {
-    /// A part of this size.
+    /// Creates a part of this size.
     pub(crate) fn new(limit_bytes: usize) -> Self {
         let limit_bytes = limit_bytes.min(u32::MAX as usize * UNIT_BYTES);
         Self { units: Arc::new(Semaphore::new(limit_bytes / UNIT_BYTES)), limit_bytes }
     }
 
-    /// An account that holds nothing yet.
+    /// Opens an account that holds nothing yet.
     pub(crate) fn open(&self) -> Account {
         Account { part: self.clone(), held: None }
     }
 
-    /// All of it. Whoever needs more can never have it.
+    /// The size of the part. Work that needs more can never have it.
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes
     }
 
-    /// Takes bytes that are free now; `None` where there are not as many.
+    /// Takes bytes that are free now; returns `None` if there are not enough.
     pub(crate) fn try_take(&self, bytes: usize) -> Option<Held> {
         Arc::clone(&self.units).try_acquire_many_owned(units(bytes)?).ok().map(Held)
     }
 
-    /// Takes bytes, and waits for them at most so long; `None` where they did not become free, or there can never be as many. Who
-    /// waits is served in the order of coming.
+    /// Takes bytes, and waits for them at most `patience`. Returns `None` if they did not become free, or the part is
+    /// too small. Callers that wait are served in the order in which they came.
     pub(crate) async fn take(&self, bytes: usize, patience: Duration) -> Option<Held> {
         let needed = units(bytes).filter(|_| bytes <= self.limit_bytes)?;
         if let Some(held) = self.try_take(bytes) {
@@ -143,25 +146,26 @@ impl Part {
 }
 
 impl Held {
-    /// Bytes, in whole KiB.
+    /// The number of bytes, rounded up to whole KiB.
     pub(crate) fn bytes(&self) -> usize {
         self.0.num_permits() * UNIT_BYTES
     }
 
-    /// Gives back what is above `bytes`.
+    /// Gives back the bytes above `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let kept = units(bytes).map_or(usize::MAX, |units| units as usize);
         drop(self.0.split(self.0.num_permits().saturating_sub(kept)));
     }
 
-    /// Holds what another one of the same part held too.
+    /// Adds bytes that another `Held` of the same part holds.
     pub(crate) fn add(&mut self, other: Self) {
         self.0.merge(other.0);
     }
 }
 
 impl Account {
-    /// Holds at least so many bytes; waits for them at most so long. False, and no change, where they did not become free.
+    /// Grows the account to at least `bytes`, and waits for them at most `patience`. Returns false, and changes
+    /// nothing, if they did not become free.
     pub(crate) async fn grow_to(&mut self, bytes: usize, patience: Duration) -> bool {
         let missing = bytes.saturating_sub(self.held.as_ref().map_or(0, Held::bytes));
         if missing == 0 {
@@ -175,7 +179,7 @@ impl Account {
         true
     }
 
-    /// Gives back what is above `bytes`.
+    /// Gives back the bytes above `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         if let Some(held) = &mut self.held {
             held.shrink_to(bytes);
@@ -183,7 +187,7 @@ impl Account {
     }
 }
 
-/// Units that hold so many bytes; `None` where they cannot be counted.
+/// The number of units that hold `bytes`; `None` if it exceeds 32 bits.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok()
 }
@@ -192,10 +196,10 @@ fn mib(bytes: usize) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// The budget that the user wants, or the default.
+/// Returns the budget that the user wants, or the default, in bytes.
 ///
 /// # Errors
-/// When it is too small, also for the largest body.
+/// When the budget is too small for requests, or for the largest body.
 pub(crate) fn budget_bytes(wanted: Option<MemorySize>, payload_limit_bytes: usize) -> Result<usize, MemoryError> {
     let machine_bytes = machine_bytes().unwrap_or(0);
     let share = |percent: u32| machine_bytes / 100 * u64::from(percent);
@@ -211,7 +215,7 @@ pub(crate) fn budget_bytes(wanted: Option<MemorySize>, payload_limit_bytes: usiz
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Memory of the machine, or of the container where that has less.
+/// The memory of the machine, or of the container if that has less, in bytes.
 fn machine_bytes() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = kib_of(&read("/proc/meminfo")?, "MemTotal:")?;
@@ -221,13 +225,13 @@ fn machine_bytes() -> Option<u64> {
     Some(container.map_or(machine, |limit: u64| limit.min(machine)))
 }
 
-/// What this process has in memory now.
+/// The memory that this process uses now, in bytes.
 pub(crate) fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     kib_of(&status, "VmRSS:").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
 }
 
-/// A line of the kernel's tables, in bytes.
+/// Returns the value of a line in one of the kernel's tables, in bytes.
 fn kib_of(table: &str, name: &str) -> Option<u64> {
     let line = table.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)

@@ -1,11 +1,11 @@
-//! How much memory something is to have: a size, or a share of what there is.
+//! An amount of memory: a size, or a share of what there is.
 //!
 //! Written as `8GiB`, `8GB`, `512MiB`, a number of bytes, or `60%`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Units, their names in lower case.
+/// Units; the names are in lower case.
 const UNITS: [(&str, u64); 9] = [
     ("", 1),
     ("b", 1),
@@ -18,16 +18,17 @@ const UNITS: [(&str, u64); 9] = [
     ("tib", 1 << 40),
 ];
 
-/// Memory that the user grants.
+/// An amount of memory that the user allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemorySize {
     /// A size in bytes.
     Bytes(u64),
-    /// A share, 1 to 100: of what is free beside the weights for the KV cache, of all for the router.
+    /// A share from 1 to 100 percent. For the KV cache it is a share of the memory that the weights leave free, for the
+    /// router of all memory.
     Percent(u32),
 }
 
-/// Neither a size nor a share.
+/// The error when a text is neither a size nor a share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a size, such as 8GiB, 512MiB or a number of bytes, nor a share from 1% to 100%")]
 pub struct MemorySizeError(String);
@@ -51,7 +52,7 @@ fn parse(text: &str) -> Option<MemorySize> {
     let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
     let bytes = match number.parse::<u64>() {
         Ok(number) => number.checked_mul(*factor)?,
-        // Halves of a gibibyte are exact in a double, and so is everything that anybody types.
+        // A double represents half a GiB exactly, and every other size that a user types.
         Err(_) => (number.parse::<f64>().ok()? * *factor as f64) as u64,
     };
     (bytes > 0).then_some(MemorySize::Bytes(bytes))

@@ -1,7 +1,7 @@
-//! Every metric: name, unit, meaning, in one table.
+//! Every metric, in one table: name, unit, meaning.
 //!
-//! Names that TGI and vLLM have keep their spelling, so that their dashboards work; ours begin with `hilo_`. There
-//! is no global recorder: whoever counts has a handle. No label ever comes from a request.
+//! Names that TGI and vLLM have keep their spelling, so that their dashboards work; ours begin with `hilo_`. There is
+//! no global recorder: code that counts has a handle. No label ever comes from a request.
 
 use std::time::SystemTime;
 
@@ -13,13 +13,13 @@ use crate::config::RequestLimits;
 
 const METADATA: Metadata<'static> = Metadata::new("router", Level::INFO, None);
 
-/// A metric of microseconds, where other durations have milliseconds.
+/// A metric in the range of microseconds; other durations are in the range of milliseconds.
 const DEVICE_IDLE_DURATION: &str = "hilo_device_idle_duration";
 
-/// Buckets of a histogram over a limit: a hundred equal ones.
+/// The number of equal buckets of a histogram whose values have a limit.
 const NUM_LINEAR_BUCKETS: u32 = 100;
 
-/// All metrics. A method of [`Table`] per row; the columns are name, meaning, unit.
+/// All metrics. Each is a call of a method of [`Table`] with name and meaning; the method implies the unit.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) request_count: Counter,
@@ -36,7 +36,7 @@ pub(crate) struct Metrics {
     pub(crate) request_generated_tokens: Histogram,
     prefill: StepMetrics,
     decode: StepMetrics,
-    /// Before steps that only make tokens: rows were there, and the device waited for their step.
+    /// The time that the device waited, although rows were ready, before a step without prompts.
     pub(crate) device_idle_duration: Histogram,
     pub(crate) batch_concat: Counter,
     pub(crate) batch_next_size: Histogram,
@@ -58,7 +58,7 @@ pub(crate) struct Metrics {
     exporter: PrometheusHandle,
 }
 
-/// Why requests failed, a counter each.
+/// A counter for each reason why requests failed.
 #[derive(Debug)]
 pub(crate) struct FailureCounters {
     pub(crate) validation: Counter,
@@ -69,21 +69,21 @@ pub(crate) struct FailureCounters {
     pub(crate) dropped: Counter,
 }
 
-/// Steps of one phase. A step that reads any prompt is a prefill.
+/// Metrics of the steps of one phase. A step that reads any prompt is a prefill.
 #[derive(Debug)]
 pub(crate) struct StepMetrics {
     pub(crate) count: Counter,
     pub(crate) success: Counter,
     pub(crate) failure: Counter,
-    /// Command sent until reply read.
+    /// The time from sending the command to reading the reply.
     pub(crate) inference_duration: Histogram,
-    /// The shard's own part.
+    /// The shard's own part of the time.
     pub(crate) forward_duration: Histogram,
-    /// What the router does with the reply.
+    /// The time that the router takes to process the reply.
     pub(crate) decode_duration: Histogram,
 }
 
-/// What the prefix cache saves, in tokens.
+/// The tokens that the prefix cache saves.
 #[derive(Debug)]
 pub(crate) struct PrefixCacheCounters {
     queried: Counter,
@@ -91,14 +91,14 @@ pub(crate) struct PrefixCacheCounters {
 }
 
 impl PrefixCacheCounters {
-    /// A prompt was admitted of which `num_cached` tokens need not be computed.
+    /// Counts an admitted prompt, `num_cached` tokens of which need not be computed.
     pub(crate) fn count(&self, num_prompt_tokens: u32, num_cached: u32) {
         self.queried.increment(num_prompt_tokens.into());
         self.hit.increment(num_cached.into());
     }
 }
 
-/// Programs that the compiler had to make.
+/// The number of programs that the compiler had to make.
 #[derive(Debug)]
 pub(crate) struct ProgramCounters {
     pub(crate) warmup: Counter,
@@ -106,14 +106,14 @@ pub(crate) struct ProgramCounters {
 }
 
 impl Metrics {
-    /// Registers everything.
+    /// Registers every metric.
     ///
     /// # Errors
     /// Never with these buckets; the exporter checks that they are not empty.
     pub(crate) fn new(limits: &RequestLimits) -> Result<Self, BuildError> {
         let recorder = recorder(limits)?;
         let t = Table(&recorder);
-        // Changes of it are restarts, as Prometheus' own clients have it.
+        // Prometheus' own clients have this metric too: a change of its value means a restart.
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         t.gauge("process_start_time_seconds", "Start of the router in seconds since 1970")
             .set(since_1970.as_secs_f64());
@@ -165,7 +165,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The metrics of steps of this phase.
+    /// Returns the metrics of steps of this phase.
     pub(crate) fn steps(&self, phase: Phase) -> &StepMetrics {
         match phase {
             Phase::Prefill => &self.prefill,
@@ -173,7 +173,7 @@ impl Metrics {
         }
     }
 
-    /// Shows how full the scheduler is.
+    /// Sets the gauges that show how full the scheduler is.
     pub(crate) fn show_usage(&self, usage: &Usage, block_size_tokens: u32) {
         let used_share = f64::from(usage.num_used_blocks) / f64::from(usage.num_blocks.max(1));
         self.batch_current_size.set(usage.num_running);
@@ -188,18 +188,18 @@ impl Metrics {
         self.slots_used.set(usage.num_running);
     }
 
-    /// All values as Prometheus' text format.
+    /// Returns all values in Prometheus' text format.
     pub(crate) fn render(&self) -> String {
         self.exporter.render()
     }
 
-    /// Moves samples into buckets; to be called now and then, so that they do not pile up between scrapes.
+    /// Moves samples into buckets. Must be called regularly, so that samples do not pile up between scrapes.
     pub(crate) fn upkeep(&self) {
         self.exporter.run_upkeep();
     }
 }
 
-/// Rows of the table.
+/// The methods that register a row of the table.
 struct Table<'a>(&'a PrometheusRecorder);
 
 impl Table<'_> {
@@ -210,7 +210,7 @@ impl Table<'_> {
     fn labelled_counter(&self, name: &'static str, help: &'static str, label: Option<Label>) -> Counter {
         self.0.describe_counter(KeyName::from(name), Some(Unit::Count), help.into());
         let counter = self.0.register_counter(&key(name, label), &METADATA);
-        // A counter that is there from the start shows zero instead of nothing.
+        // A counter that is registered at the start shows zero instead of nothing.
         counter.increment(0);
         counter
     }

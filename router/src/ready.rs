@@ -1,5 +1,5 @@
-//! What the router tells whoever started it, once, when its port is open: on a way of its own, because a log has
-//! filters, and lines that nobody reads are dropped.
+//! The message with which the router tells the process that started it that the port is open. It goes to a file or pipe
+//! of its own, because a log has filters, and drops lines that nobody reads.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -7,30 +7,30 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the server is and what it takes.
+/// The address of the server and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Where clients come in.
+    /// The URL for clients.
     pub url: String,
-    /// What clients know the model by.
+    /// The name by which clients know the model.
     pub model_id: String,
-    /// Tokens of a prompt.
+    /// The most tokens of a prompt.
     pub max_input_tokens: u32,
-    /// Tokens of a prompt and what is made of it.
+    /// The most tokens of a prompt and its completion together.
     pub max_total_tokens: u32,
 }
 
 impl Ready {
-    /// Writes this as one line of JSON to a file or pipe that exists.
+    /// Writes this as one line of JSON to an existing file or pipe.
     ///
     /// # Errors
-    /// When it cannot be opened or written.
+    /// When the file cannot be opened or written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let line = serde_json::to_string(self)? + "\n";
         OpenOptions::new().write(true).open(path)?.write_all(line.as_bytes())
     }
 
-    /// Reads what [`Ready::write`] wrote; `None` for anything else.
+    /// Parses a line of [`Ready::write`]; returns `None` for anything else.
     pub fn parse(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

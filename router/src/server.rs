@@ -1,7 +1,7 @@
-//! The connections: HTTP/1.1, with a deadline for whatever a client could leave half done.
+//! The connections: HTTP/1.1, with a deadline for everything that a client could leave half done.
 //!
-//! A handshake and headers must come within a time, what is sent must be taken within a time, connections are counted. It
-//! knows nothing of routes.
+//! The handshake and the headers must arrive in time, and the client must read responses in time. The number of
+//! connections is limited. The server knows nothing of routes.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -21,40 +21,40 @@ use crate::socket::{Socket, Stream};
 use crate::take_deadline::{AnswerDeadline, TakeDeadline};
 use crate::tls::Tls;
 
-/// Memory of a connection: what is read ahead, what waits to be written, and TLS. As many connections as their part of the budget holds
+/// The memory of a connection: its read and write buffers, and TLS. The connections' part of the budget limits how many
 /// are open at a time; more wait to be accepted.
 const CONNECTION_BYTES: usize = 64 << 10;
 
-/// Longest head of a request, and what waits to be written before no more is asked for.
+/// The longest head of a request, and the most bytes that wait to be written before the handler must pause.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// A client that shakes hands or sends its headers slower than this, or is silent for longer between two requests, is
-/// cut off.
+/// A client is cut off when its handshake or its headers take longer than this, or when it is silent for longer between
+/// two requests.
 const HEADER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A client for which nothing could be written for this long is cut off. The kernel takes more when a third of its buffer is free, so
-/// with this buffer, which it doubles, a client must read about 1.5 KB a second.
+/// A client is cut off when nothing could be written to it for this long. The kernel accepts more bytes when a third of
+/// its buffer is free. The kernel doubles the buffer below, so a client must read about 1.5 KB per second.
 const TAKE_DEADLINE: Duration = Duration::from_secs(60);
 const SEND_BUFFER_BYTES: usize = 128 << 10;
 
-/// A client whose machine does not answer for this long is gone (`TCP_USER_TIMEOUT` of `tcp(7)`). A window that stays too small
-/// counts as well there, so it is longer than the time above.
+/// A client whose machine does not respond for this long is gone (`TCP_USER_TIMEOUT` of `tcp(7)`). This time also runs
+/// while the client's window is too small, so it is longer than `TAKE_DEADLINE`.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// After an accept that failed for lack of file descriptors, the next one is tried this much later.
+/// The pause after an accept that failed because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is served.
+/// The application to serve, with its limits.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     pub(crate) app: Router,
-    /// What connections may take, all together.
+    /// The memory of all connections together.
     pub(crate) connections: Part,
-    /// Time that a request may take in all.
+    /// The longest time that a request may take in total.
     pub(crate) request_timeout: Option<Duration>,
 }
 
-/// What a connection needs beside its stream.
+/// The state of a connection beside its stream.
 struct Connection {
     site: Site,
     watcher: Watcher,
@@ -62,7 +62,8 @@ struct Connection {
     _held: Held,
 }
 
-/// Serves until `stop_rx` says true, then accepts no more and returns when every running request is answered.
+/// Serves until `stop_rx` is true, then accepts no more connections and returns when every running request has its
+/// response.
 pub(crate) async fn serve(listener: HttpListener, site: Site, stop_rx: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
     let mut stops = stop_rx.clone();
@@ -85,7 +86,7 @@ async fn accept(listener: &HttpListener, connections: &Part) -> (Stream, Held) {
     loop {
         match listener.accept().await {
             Ok(stream) => return (stream, held),
-            // This one connection ended before it began.
+            // Only this connection failed, before it was accepted.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
                 tracing::warn!("accept a connection: {error}");
@@ -109,7 +110,7 @@ impl Connection {
         let Some(tls) = tls else { return self.serve_http(stream, answering).await };
         let handshake = tokio::select! {
             handshake = tokio::time::timeout(HEADER_DEADLINE, tls.accept(stream)) => handshake,
-            // Who has not asked for anything gets no answer.
+            // A client that has not sent a request gets no response.
             _ = self.stop_rx.wait_for(|&stops| stops) => return,
         };
         match handshake {
@@ -122,7 +123,8 @@ impl Connection {
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, answering: Answering) {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE).max_buf_size(BUFFER_BYTES);
-        // Whether the client has left is what `answering` asks, so who only stops sending gets what is there at once.
+        // `answering` decides if a client has left. With half-close, a client that only stops sending still gets the
+        // bytes that are ready then.
         http.half_close(true);
         let connection = http.serve_connection(TokioIo::new(stream), answering);
         if let Err(error) = self.watcher.watch(connection).await {
@@ -132,7 +134,7 @@ impl Connection {
 }
 
 fn set_options(stream: &TcpStream) -> std::io::Result<()> {
-    // A token is a small packet: it must not wait for the next one.
+    // A token is a small packet, which must not wait for the next one.
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES)?;
     let millis = u32::try_from(SILENCE_DEADLINE.as_millis()).unwrap_or(u32::MAX);
@@ -153,7 +155,7 @@ mod tests {
         Site { app, connections: Part::new(1 << 20), request_timeout: None }
     }
 
-    /// A server with TLS and without routes; `true` stops it.
+    /// Starts a server with TLS and without routes; sending `true` stops it.
     async fn start() -> (SocketAddr, watch::Sender<bool>, tokio::task::JoinHandle<()>) {
         let directory = tempfile::tempdir().unwrap();
         let [certfile, keyfile] = ["cert", "key"].map(|name| directory.path().join(name));
@@ -169,7 +171,8 @@ mod tests {
         (address, stop_tx, tokio::spawn(serve(listener, site(Router::new()), stop_rx)))
     }
 
-    /// A client that reads `bytes` of a megabyte every second, and how much of it there was in the end.
+    /// Runs a client that reads `bytes` of a 1 MiB response every second, and returns how many bytes it read in the
+    /// end.
     async fn read_slowly(bytes: usize) -> usize {
         let app = Router::new().route("/", axum::routing::get(|| async { vec![0_u8; 1 << 20] }));
         let args = args(&["--hostname=127.0.0.1", "--port=0"]);

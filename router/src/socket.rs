@@ -1,6 +1,6 @@
-//! Connections of clients and to shards, and where they come in, as tokio has them.
+//! Connections of clients and connections to shards, and their listeners, on tokio.
 //!
-//! Several may look at one: who serves a client reads and writes, and who works for it asks whether the client is still
+//! Several tasks may share one connection: one reads and writes for the client, and others check if the client is still
 //! there.
 
 use std::io::{self, ErrorKind, IoSlice};
@@ -12,18 +12,18 @@ use endpoint::Endpoint;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// The connection. Cloning is cheap, and both are the same.
+/// A connection. Clones are cheap and share the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Socket(Arc<Stream>);
 
-/// A connection before its first byte.
+/// A connection on which nothing was read or written yet.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// A place where connections come in.
+/// A listener for connections.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -35,20 +35,21 @@ impl Socket {
         Self(Arc::new(stream))
     }
 
-    /// Connects to a shard; a host that does not answer is waited for as long as the system waits.
+    /// Connects to a shard. If the host does not respond, waits as long as the system does.
     ///
     /// # Errors
-    /// When nobody listens there, or it cannot be reached.
+    /// When nobody listens there, or the host cannot be reached.
     pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         let stream = match endpoint {
             Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
             Endpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // On loopback, the system may choose the very port that is asked for as the connection's own.
+                // On loopback, the system may choose the requested port as the connection's own port, which connects it
+                // to itself.
                 if stream.local_addr()? == stream.peer_addr()? {
                     return Err(ErrorKind::ConnectionRefused.into());
                 }
-                // A step is a small packet: it must not wait for the next one.
+                // A step is a small packet, which must not wait for the next one.
                 stream.set_nodelay(true)?;
                 Stream::Tcp(stream)
             }
@@ -56,9 +57,9 @@ impl Socket {
         Ok(Self::new(stream))
     }
 
-    /// Waits until the client has closed the connection, or its half of it, whatever it sent before.
+    /// Waits until the client has closed the connection, or its sending half, even if bytes before the end are unread.
     pub(crate) async fn closed(self) {
-        // Interest in urgent data is woken by nothing else: what is there to read says nothing of the end behind it.
+        // Only interest in urgent data works here: readiness to read says nothing about an end after unread bytes.
         match self.0.ready(Interest::PRIORITY).await {
             Ok(ready) if !ready.is_read_closed() => std::future::pending().await,
             Ok(_) | Err(_) => {}
@@ -67,7 +68,7 @@ impl Socket {
 }
 
 impl Listener {
-    /// Takes over what was opened.
+    /// Converts a listener of the standard library.
     ///
     /// # Errors
     /// When the system refuses.
@@ -84,10 +85,10 @@ impl Listener {
         }
     }
 
-    /// The next connection.
+    /// Returns the next connection.
     ///
     /// # Errors
-    /// When that one ended before it began, or the system has no room for it.
+    /// When the connection ended before it was accepted, or the system lacks resources for it.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
@@ -97,7 +98,7 @@ impl Listener {
 }
 
 impl Stream {
-    /// Waits until it is ready for one of these.
+    /// Waits until the stream is ready for one of the operations in `interest`.
     async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         match self {
             Self::Tcp(stream) => stream.ready(interest).await,
@@ -133,7 +134,7 @@ impl Stream {
         }
     }
 
-    /// Says that nothing more will be written.
+    /// Tells the peer that nothing more will be written.
     fn shut_down_writing(&self) -> io::Result<()> {
         let shutdown = rustix::net::Shutdown::Write;
         let outcome = match self {

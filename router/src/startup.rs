@@ -1,6 +1,7 @@
-//! From arguments to a server that can answer: shards greeted and warmed up, limits settled, rooms wired together.
+//! Turns the arguments into a server that can answer: greets and warms up the shards, settles the limits, and connects
+//! the modules.
 //!
-//! This is where every room is made, once. It opens no port and starts no loop; `lifecycle` does.
+//! Every module's state is made here, once. This file opens no port and starts no loop; `lifecycle` does.
 
 use std::sync::Arc;
 
@@ -23,12 +24,12 @@ use crate::state::{AppState, Health, ServerInfo};
 use crate::text::{Chat, ModelText, TokenizerPool};
 use crate::validation::Validator;
 
-/// A server that only lacks its port.
+/// A server that is complete except for its port.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) app: Router,
     pub(crate) batcher: Batcher,
-    /// `true` ends what runs, and then the batcher.
+    /// Sending `true` ends the running sequences, then the batcher.
     pub(crate) stop_tx: watch::Sender<bool>,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,
@@ -36,7 +37,7 @@ pub(crate) struct Started {
     pub(crate) memory: MemoryBudget,
 }
 
-/// Connects to the shards, warms them up and wires the rooms together.
+/// Connects to the shards, warms them up and connects the modules.
 ///
 /// # Errors
 /// When a shard is missing or cannot do what the configuration asks.
@@ -95,7 +96,7 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     Ok(Started { app, batcher, stop_tx, health, metrics, limits, memory })
 }
 
-/// What the user asked for; the shards choose the rest.
+/// The limits that the user asked for; the shards choose the rest.
 pub(crate) fn wanted_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Warmup {
     let (kv_cache_bytes, kv_cache_percent) = match batching.kv_cache_memory {
         Some(MemorySize::Bytes(bytes)) => (Some(bytes), None),

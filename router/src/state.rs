@@ -1,7 +1,7 @@
-//! What every request handler may use: the generator, the facts of the server, its health, its metrics.
+//! The state that every request handler may use: the generator, the facts of the server, its health, its metrics.
 //!
-//! It only holds them. Sequences, slots and blocks belong to the scheduler, and nothing here can be changed by a
-//! handler.
+//! The state only holds these. Sequences, slots and blocks belong to the scheduler, and handlers cannot change anything
+//! here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,11 @@ use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::text::Chat;
 
-/// Shared by all requests; cloning is cheap.
+/// The state shared by all requests. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct AppState(Arc<Shared>);
 
-/// Facts of the server.
+/// Facts about the server.
 #[derive(Debug)]
 pub(crate) struct ServerInfo {
     pub(crate) config: Config,
@@ -31,7 +31,7 @@ pub(crate) struct ServerInfo {
     pub(crate) memory: MemoryBudget,
 }
 
-/// Whether requests can be served; shared with those who know.
+/// True if requests can be served. Shared with the code that finds out.
 #[derive(Debug, Clone)]
 pub(crate) struct Health(Arc<AtomicBool>);
 
@@ -91,12 +91,12 @@ impl AppState {
         &self.0.info.config.api_keys
     }
 
-    /// How tokens are chosen where a request does not say.
+    /// The sampling parameters for requests that do not set them.
     pub(crate) fn sampling_defaults(&self) -> &SamplingDefaults {
         &self.0.sampling_defaults
     }
 
-    /// What clients call the model.
+    /// The name by which clients know the model.
     pub(crate) fn model_id(&self) -> &str {
         &self.0.info.config.model_id
     }
@@ -105,29 +105,29 @@ impl AppState {
         &self.0.compute_type
     }
 
-    /// Where to do what takes long.
+    /// Runs work that takes long.
     pub(crate) fn aside(&self) -> &Aside {
         &self.0.aside
     }
 
-    /// Bytes that requests may hold.
+    /// The bytes that requests may hold.
     pub(crate) fn memory(&self) -> &MemoryBudget {
         &self.0.info.memory
     }
 
-    /// Largest request body.
+    /// The largest request body, in bytes.
     pub(crate) fn payload_limit_bytes(&self) -> usize {
         self.0.info.config.payload_limit_bytes
     }
 }
 
 impl Health {
-    /// Healthy.
+    /// Creates a healthy state.
     pub(crate) fn new() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Unhealthy from here on: the server stops, or its shards failed.
+    /// Marks the server as unhealthy for good: it stops, or its shards failed.
     pub(crate) fn lose(&self) {
         self.0.store(false, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! A stream whose other end must take what is sent to it: something within a time, and the whole answer to a request until its
+//! A stream whose peer must read in time: some bytes within a time limit, and the whole response to a request before a
 //! deadline.
 //!
-//! Doors: [`TakeDeadline`], [`AnswerDeadline`]. What counts is what the kernel takes. It asks for more only when a third of its buffer is free,
-//! so with a buffer of known size the time is a minimum rate too.
+//! Doors: [`TakeDeadline`], [`AnswerDeadline`]. Bytes count as read when the kernel accepts them. The kernel asks for
+//! more only when a third of its buffer is free, so with a known buffer size the time limit is also a minimum rate.
 
 use std::io::{Error, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -13,32 +13,33 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// What is left of an answer after `--request-timeout` may be read for so long.
+/// The time that a client has to read the rest of a response after `--request-timeout`.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Until when the answer that is under way must be taken. All clones are the same.
+/// The time by which the current response must be read. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct AnswerDeadline {
     time: Option<Duration>,
     until: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The stream. Writing fails with [`ErrorKind::TimedOut`] when nothing could be written for the time, or after the deadline.
+/// The stream. Writing fails with [`ErrorKind::TimedOut`] when nothing could be written for `time`, or after the
+/// deadline.
 pub(crate) struct TakeDeadline<S> {
     stream: S,
     time: Duration,
     deadline: AnswerDeadline,
-    /// Runs while somebody waits.
+    /// Runs while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl AnswerDeadline {
-    /// For requests that may take so long, in all.
+    /// Creates deadlines for requests that may take `request_timeout` in total.
     pub(crate) fn new(request_timeout: Option<Duration>) -> Self {
         Self { time: request_timeout.map(|time| time.saturating_add(GRACE)), until: Arc::default() }
     }
 
-    /// A request begins.
+    /// Starts the deadline of a request.
     pub(crate) fn begin(&self) {
         let until = self.time.and_then(|time| Instant::now().checked_add(time));
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
@@ -54,7 +55,7 @@ impl<S> TakeDeadline<S> {
         Self { stream, time, deadline, timer: None }
     }
 
-    /// What the stream says of a write, or that it took too long.
+    /// Returns the outcome of a write, or an error if the write took too long.
     fn limit<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<Result<T, Error>>) -> Poll<Result<T, Error>> {
         if outcome.is_ready() {
             self.timer = None;

@@ -1,6 +1,6 @@
-//! TLS for the listener: a chain of certificates and its key, read once from PEM files.
+//! TLS for the listener: a certificate chain and its key, read once from PEM files.
 //!
-//! Door: [`Tls`]. TLS 1.2 and 1.3, HTTP/1.1. A key is never printed.
+//! Door: [`Tls`]. Supports TLS 1.2 and 1.3 with HTTP/1.1. A key is never printed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// A server's identity, ready to shake hands. Cloning is cheap.
+/// A server's TLS identity, ready for handshakes. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct Tls(TlsAcceptor);
 
-/// Why there is no TLS.
+/// The reason why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     #[error("`tls_{given}file` is set and `tls_{missing}file` is not; TLS needs both")]
@@ -28,10 +28,10 @@ pub(crate) enum TlsError {
 }
 
 impl Tls {
-    /// The identity in these files, none where none is named.
+    /// Returns the identity in these files; `None` if no file is named.
     ///
     /// # Errors
-    /// When only one is named, one is not what it should be, or they do not belong together.
+    /// When only one file is named, a file has no certificate or no private key, or the two do not belong together.
     pub(crate) fn load(certfile: Option<&Path>, keyfile: Option<&Path>) -> Result<Option<Self>, TlsError> {
         let (certfile, keyfile) = match (certfile, keyfile) {
             (None, None) => return Ok(None),
@@ -52,7 +52,7 @@ impl Tls {
         Ok(Some(Self(TlsAcceptor::from(Arc::new(config.map_err(pair)?)))))
     }
 
-    /// Shakes hands with a client.
+    /// Performs the handshake with a client.
     pub(crate) fn accept<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(&self, stream: S) -> Accept<S> {
         self.0.accept(stream)
     }
