@@ -1,7 +1,7 @@
-//! Several sequences for one prompt, made side by side with different seeds; the one with the largest mean logprob
-//! wins, as in TGI. A request for one sequence takes the same way.
+//! Several sequences for one prompt, generated together with different seeds. The one with the largest mean logprob
+//! wins, as in TGI. A request for one sequence goes through the same code.
 //!
-//! It does not know how a sequence is made: it reads streams to their ends.
+//! This code only reads streams to their ends; it does not know how a sequence is made.
 
 use futures_util::future::try_join_all;
 
@@ -10,15 +10,15 @@ use super::stream::{Completion, TokenStream};
 use super::timings::{Arrival, Timings};
 use crate::memory::Account;
 
-/// The answer to a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) best: Completion,
-    /// The sequences that did not win, in the order they were begun.
+    /// The sequences that did not win, in the order in which they began.
     pub(crate) others: Vec<Completion>,
-    /// Of the winner, up to the end of the last.
+    /// The timings of the winner; they end when the last sequence ends.
     pub(crate) timings: Timings,
-    /// Given back when the outcome has become an answer.
+    /// Given back when the outcome has become a response.
     _memory: Vec<Account>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Outcome {
 /// The first failure.
 pub(super) async fn collect(mut sequences: Vec<TokenStream>, arrival: Arrival) -> Result<Outcome, GenerationError> {
     let mut completions = try_join_all(sequences.iter_mut().map(TokenStream::collect)).await?;
-    // From the back, because of equals the last one seen wins.
+    // `max_by` returns the last of equals; in reverse order that is the first sequence.
     let scores = completions.iter().map(mean_logprob).enumerate().rev();
     let best = scores.max_by(|(_, left), (_, right)| left.total_cmp(right)).map(|(index, _)| index);
     let best = best.ok_or(GenerationError::Incomplete)?;

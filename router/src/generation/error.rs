@@ -1,28 +1,27 @@
-//! Why a generation ends without an answer.
+//! The errors of a generation.
 //!
-//! The sentences are TGI's, because clients match on them. Which HTTP status each gets is decided in
-//! `crate::error`.
+//! The messages are TGI's, because clients match on them. `crate::error` chooses the HTTP status of each.
 
 use crate::batcher::SubmitError;
 use crate::text::TextError;
 use crate::validation::ValidationError;
 
-/// Why there is no answer.
+/// The reason why a generation has no result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum GenerationError {
     /// No permit is left, or too many tokens wait.
     #[error("Model is overloaded")]
     Overloaded,
-    /// The request cannot be carried out.
+    /// The request is not valid.
     #[error("Input validation error: {0}")]
     Validation(#[from] ValidationError),
-    /// The shards failed, or the server stops.
+    /// The shards failed, or the server is stopping.
     #[error("Request failed during generation: {0}")]
     Failed(String),
-    /// It took longer than `--request-timeout` allows.
+    /// The request took longer than `--request-timeout` allows.
     #[error("Request timed out: it took longer than `--request-timeout` allows")]
     TimedOut,
-    /// The events ended without a last one: a defect.
+    /// The events ended without a last one, which is a defect.
     #[error("Incomplete generation")]
     Incomplete,
 }

@@ -1,9 +1,8 @@
 //! All the work on one request, from permit to last event: permit → validation → submit → tokens → text. The permit
-//! comes before everything that takes time, and a sequence gives it back when it ends, however slowly its events are
-//! read.
+//! comes before all slow work. A sequence gives the permit back when it ends, however slowly its events are read.
 //!
-//! A request that cannot be carried out is refused before its answer begins. Whoever drops a generation cancels it:
-//! its event channel closes, and the batcher gives its slots and blocks back at the next step.
+//! A request that cannot be carried out is refused before its response begins. Dropping a generation cancels it: its
+//! event channel closes, and the batcher frees its slots and blocks at the next step.
 
 mod best_of;
 mod error;
@@ -38,15 +37,15 @@ use report::Report;
 use stream::TokenStream;
 use timings::Arrival;
 
-/// What one request asks for.
+/// The wants of one request.
 #[derive(Debug, Clone)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: PromptInput,
     pub(crate) options: GenerationOptions,
-    /// Answers to make, at least one. Where the client gives a seed, each has the next one.
+    /// The number of answers to make, at least one. If the client gives a seed, choice `n` uses the seed plus `n`.
     pub(crate) num_choices: u32,
     pub(crate) received_at: Instant,
-    /// Its name in the log.
+    /// The request's name in the log.
     pub(crate) request_id: RequestId,
 }
 
@@ -59,7 +58,7 @@ pub(crate) struct Generator {
     batcher: BatcherHandle,
     metrics: Arc<Metrics>,
     request_timeout: Option<Duration>,
-    /// Tenants do not find each other's prompts in the prefix cache.
+    /// True if tenants do not find each other's prompts in the prefix cache.
     separates_tenants: bool,
     /// Makes scopes of the prefix cache. Its keys are random, so nobody can choose a salt that collides with another.
     hasher: RandomState,
@@ -73,21 +72,21 @@ pub(crate) struct Generation {
     report: Report,
 }
 
-/// A request whose sequences can be submitted.
+/// A validated request, ready to submit.
 struct Prepared {
     valid: ValidRequest,
     arrival: Arrival,
-    /// One for each choice.
+    /// One report for each choice.
     reports: Vec<Report>,
 }
 
 impl GenerationRequest {
-    /// Sequences of each choice.
+    /// The number of sequences of each choice.
     fn best_of(&self) -> u32 {
         self.options.best_of.unwrap_or(1)
     }
 
-    /// Sequences of all choices.
+    /// The number of sequences of all choices.
     fn num_sequences(&self) -> u32 {
         self.num_choices.saturating_mul(self.best_of())
     }
@@ -106,10 +105,10 @@ impl Generator {
         Self { permits, validator, tokenizer, batcher, metrics, request_timeout, separates_tenants, hasher }
     }
 
-    /// Permits for so many sequences, to be taken before any work on a request.
+    /// Takes `num_sequences` permits. Must be called before any work on a request.
     ///
     /// # Errors
-    /// When there are not as many now, or there could never be.
+    /// When too few permits are free now, or the request needs more than a tenant can ever have.
     pub(crate) fn admit(
         &self,
         tenant: Tenant,
@@ -125,10 +124,10 @@ impl Generator {
         permit.inspect_err(|error| Report::new(&self.metrics, request_id).failure(error))
     }
 
-    /// Permits for a request whose prompt needs no more work.
+    /// Takes the permits of a request whose prompt needs no more work.
     ///
     /// # Errors
-    /// When its sequences cannot be made, or not in this form, or there are no permits for them.
+    /// When the number of sequences is not allowed for the request or its delivery, or too few permits are free.
     pub(crate) fn admit_request(
         &self,
         tenant: Tenant,
@@ -143,7 +142,7 @@ impl Generator {
     /// Begins a generation that is read token by token.
     ///
     /// # Errors
-    /// When the request cannot be carried out; nothing has begun then.
+    /// When the request cannot be carried out. Nothing has begun then.
     pub(crate) async fn stream(
         &self,
         permit: Permit,
@@ -153,10 +152,10 @@ impl Generator {
         generations.into_iter().next().ok_or(GenerationError::Incomplete)
     }
 
-    /// Begins generations that are read side by side: request after request, each with its choices.
+    /// Begins generations that are read together: request after request, each with its choices.
     ///
     /// # Errors
-    /// When one of them cannot be carried out; the others are cancelled then.
+    /// When one of them cannot be carried out. The others are cancelled then.
     pub(crate) async fn stream_all(
         &self,
         mut permit: Permit,
@@ -175,7 +174,7 @@ impl Generator {
         Ok(generations)
     }
 
-    /// Carries out a generation, with the best of several sequences if the request wants several.
+    /// Carries out a generation, and returns the best of several sequences if the request wants several.
     ///
     /// # Errors
     /// When the request cannot be carried out or its generation failed.
@@ -188,10 +187,10 @@ impl Generator {
         outcomes.into_iter().next().ok_or(GenerationError::Incomplete)
     }
 
-    /// Carries out generations side by side: request after request, each with its choices.
+    /// Carries out generations together: request after request, each with its choices.
     ///
     /// # Errors
-    /// When one of them cannot be carried out or failed; the others are cancelled then.
+    /// When one of them cannot be carried out or failed. The others are cancelled then.
     pub(crate) async fn complete_all(
         &self,
         mut permit: Permit,
@@ -205,7 +204,7 @@ impl Generator {
         Ok(try_join_all(all).await?.into_iter().flatten().collect())
     }
 
-    /// The text of a prompt; of token ids, which must be known to be in the vocabulary, what they stand for.
+    /// Returns the text of a prompt. Token ids, which must be in the vocabulary, are detokenized.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
@@ -246,7 +245,7 @@ impl Generator {
         let mut report = Report::new(&self.metrics, &request.request_id);
         let prepared = async {
             let valid = self.validator.validate(&request.prompt, &request.options).await?;
-            // All sequences share the prompt; what goes of it to the shards is a copy for each.
+            // All sequences share the prompt, and each sends a copy of it to the shards.
             let token_bytes = size_of_val(&*valid.prompt).saturating_mul(request.num_sequences() as usize + 1);
             if let Some(memory) = self.validator.memory_for(token_bytes).await? {
                 permit.keep(memory);
@@ -269,7 +268,7 @@ impl Generator {
         Ok(Prepared { valid, arrival, reports: std::iter::once(report).chain(more).collect() })
     }
 
-    /// Hands one sequence to the batcher. Sequences without a seed of their own get a random one.
+    /// Submits one sequence to the batcher. Without a seed in the request, each sequence gets a random one.
     async fn submit(
         &self,
         valid: &ValidRequest,
@@ -297,14 +296,14 @@ impl Generator {
         TokenStream::new(Arc::clone(&self.tokenizer), request, valid, seed, events)
     }
 
-    /// Where in the prefix cache a sequence looks for its prompt.
+    /// The scope of the prefix cache in which a sequence looks for its prompt.
     fn scope(&self, tenant: Tenant, salt: Option<&str>) -> PrefixScope {
         PrefixScope::new(ScopeParts { tenant: self.separates_tenants.then_some(tenant), salt }, &self.hasher)
     }
 }
 
 impl Generation {
-    /// The next token, `None` after the last one or after an error.
+    /// Returns the next token, or `None` after the last one or after an error.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, GenerationError>>> {
         let result = ready!(self.tokens.poll_next(cx));
         match &result {

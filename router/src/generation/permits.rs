@@ -1,4 +1,4 @@
-//! Permits: how many sequences there may be, and how they are shared between API keys.
+//! Permits: they limit the number of sequences, and share it between API keys.
 //!
 //! Without keys, or with one, permits go to whoever comes first. With several keys half of the permits are guaranteed:
 //! each key always finds its equal part of that half, and the other half goes to whoever comes first. So no key can
@@ -10,20 +10,20 @@ use scheduler::Tenant;
 
 use crate::memory::Held;
 
-/// All permits. Cloning is cheap, and both are the same.
+/// All permits. Clones are cheap and share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Permits(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     total: u32,
-    /// What each tenant finds, whatever the others have.
+    /// The number of permits that each tenant can always have.
     guaranteed: u32,
-    /// Taken, by tenant.
+    /// The number of permits taken, by tenant.
     taken: Mutex<Vec<u32>>,
 }
 
-/// Permits of one tenant, given back when they are dropped, with memory that goes with them.
+/// Permits of one tenant, with memory that goes with them. Both are given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     shared: Arc<Shared>,
@@ -33,25 +33,25 @@ pub(crate) struct Permit {
 }
 
 impl Permits {
-    /// So many permits for these tenants, of which there is at least one.
+    /// Creates `total` permits for `num_tenants` tenants, at least one.
     pub(crate) fn new(total: u32, num_tenants: usize) -> Self {
         let num_tenants = num_tenants.max(1);
         let guaranteed = if num_tenants == 1 { 0 } else { total / 2 / u32::try_from(num_tenants).unwrap_or(u32::MAX) };
         Self(Arc::new(Shared { total, guaranteed, taken: Mutex::new(vec![0; num_tenants]) }))
     }
 
-    /// The most that one tenant can have.
+    /// The most permits that one tenant can have.
     pub(crate) fn most(&self) -> u32 {
         let num_others = self.0.taken().len() as u32 - 1;
         self.0.total - self.0.guaranteed * num_others
     }
 
-    /// Takes permits; `None` where not as many are left for this tenant now.
+    /// Takes permits; returns `None` if too few are left for this tenant now.
     pub(crate) fn try_take(&self, tenant: Tenant, count: u32) -> Option<Permit> {
         let Shared { total, guaranteed, .. } = *self.0;
         let mut taken = self.0.taken();
         let others = taken.iter().enumerate().filter(|(index, _)| *index != tenant.index());
-        // What the others have, or will find.
+        // The permits that the others have taken or are guaranteed.
         let kept: u64 = others.map(|(_, taken)| u64::from(*taken.max(&guaranteed))).sum();
         let own = taken.get_mut(tenant.index())?;
         let is_free = u64::from(*own) + u64::from(count) + kept <= u64::from(total);
@@ -69,19 +69,19 @@ impl Shared {
 }
 
 impl Permit {
-    /// Takes `count` of them away; `None` where there are not as many.
+    /// Splits off `count` permits; returns `None` if there are fewer.
     pub(crate) fn split(&mut self, count: u32) -> Option<Self> {
         self.count = self.count.checked_sub(count)?;
         let Self { shared, tenant, memory, .. } = self;
         Some(Self { shared: Arc::clone(shared), tenant: *tenant, count, memory: memory.clone() })
     }
 
-    /// Whose they are.
+    /// The tenant who holds the permits.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant
     }
 
-    /// Keeps memory until these, and all that are split from them, are given back.
+    /// Keeps memory until these permits, and all that are split from them, are given back.
     pub(crate) fn keep(&mut self, memory: Held) {
         self.memory = Some(Arc::new(memory));
     }

@@ -1,29 +1,28 @@
-//! Counts how each request ended, exactly once, and logs the line `Success` with its timings, which users search
-//! for.
+//! Counts exactly once how each request ended, and logs the line `Success` with its timings, which users search for.
 //!
-//! A request whose client left before the end counts as dropped: that is what dropping the report means. Neither
-//! prompts nor completions are ever logged.
+//! A request whose client left before the end counts as dropped: dropping an open report counts it. Neither prompts nor
+//! completions are ever logged.
 
 use std::sync::Arc;
 
 use super::{Finish, GenerationError, Timings};
 use crate::metrics::Metrics;
 
-/// How the log names a request.
+/// The names of a request in the log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestId {
     pub(crate) id: Arc<str>,
     pub(crate) trace: Option<Trace>,
 }
 
-/// The trace that a request belongs to, and the span in it that asked.
+/// The trace that a request belongs to, and the span in it that sent the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trace {
     pub(crate) trace_id: u128,
     pub(crate) parent_id: u64,
 }
 
-/// The account of one request.
+/// The report of one request.
 #[derive(Debug)]
 pub(super) struct Report {
     metrics: Arc<Metrics>,
@@ -42,13 +41,13 @@ impl RequestId {
 }
 
 impl Report {
-    /// Opens the account.
+    /// Counts the request and opens its report.
     pub(super) fn new(metrics: &Arc<Metrics>, request_id: &RequestId) -> Self {
         metrics.request_count.increment(1);
         Self { metrics: Arc::clone(metrics), request_id: request_id.clone(), has_ended: false }
     }
 
-    /// The answer is complete.
+    /// Counts and logs a complete response.
     pub(super) fn success(&mut self, finish: &Finish, timings: &Timings) {
         self.has_ended = true;
         let metrics = &self.metrics;
@@ -80,7 +79,7 @@ impl Report {
         );
     }
 
-    /// There is no answer, or not all of it.
+    /// Counts a request that has no complete response.
     pub(super) fn failure(&mut self, error: &GenerationError) {
         self.has_ended = true;
         let failures = &self.metrics.request_failure;
@@ -92,7 +91,7 @@ impl Report {
             GenerationError::Incomplete => &failures.incomplete,
         };
         counter.increment(1);
-        // What failed is logged once, where it is handled, and not once for each request it took along.
+        // A failure is logged once, where it is handled, and not again for each request that it ends.
         let (trace_id, parent_id) = (self.request_id.trace_id(), self.request_id.parent_id());
         tracing::debug!(request_id = %self.request_id.id, trace_id, parent_id, "{error}");
     }

@@ -1,7 +1,7 @@
-//! One sequence from token ids to text: detokenises, finds stop strings, and makes the last piece carry the summary.
+//! Turns one sequence's token ids into text: detokenises, finds stop strings, and puts the summary on the last piece.
 //!
-//! The streamed text is every token's, special ones included. The generated text leaves special tokens out and ends
-//! right after the stop string, if one was found.
+//! The streamed text has every token, special ones included. The generated text has no special tokens and ends right
+//! after the stop string, if one was found.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::validation::{PromptInput, ValidRequest};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Token {
     pub(crate) id: u32,
-    /// The text that became complete with it; for a candidate, its own.
+    /// The text that this token completed; for a candidate, the candidate's own text.
     pub(crate) text: String,
     pub(crate) logprob: f32,
     pub(crate) is_special: bool,
@@ -35,53 +35,53 @@ pub(crate) struct Token {
 pub(crate) struct PromptToken {
     pub(crate) id: u32,
     pub(crate) text: String,
-    /// Not a number for the first one.
+    /// NaN for the first token.
     pub(crate) logprob: f32,
-    /// What else it could have been, best first; empty unless asked for.
+    /// The most probable tokens at this position, best first; empty unless asked for.
     pub(crate) top_tokens: Vec<Token>,
 }
 
-/// Why a sequence ended.
+/// The reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinishReason {
-    /// It has as many tokens as were asked for.
+    /// The sequence has as many tokens as the request allows.
     Length,
-    /// The model ended it.
+    /// The model ended the sequence.
     EosToken,
-    /// Its text contains a stop string.
+    /// The text contains a stop string.
     StopSequence,
 }
 
-/// How a sequence ended.
+/// The summary of a sequence that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Finish {
     pub(crate) reason: FinishReason,
     pub(crate) generated_text: String,
-    /// What was read out of it; empty unless asked for.
+    /// The parsed answer; empty unless asked for.
     pub(crate) answer: Answer,
     pub(crate) num_generated_tokens: u32,
     pub(crate) num_prompt_tokens: u32,
-    /// Prompt tokens that the prefix cache had.
+    /// The number of prompt tokens that were in the prefix cache.
     pub(crate) num_cached_tokens: u32,
-    /// Which of the stop strings ended it, if one did.
+    /// The index of the stop string that ended the sequence, if one did.
     pub(crate) stop_index: Option<usize>,
-    /// `None` where no chance was involved.
+    /// `None` if no token was drawn at random.
     pub(crate) seed: Option<u64>,
 }
 
-/// One step of a sequence.
+/// One token of a sequence, with everything that changes with it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Piece {
-    /// From 1.
+    /// Counts from 1.
     pub(crate) index: u32,
     pub(crate) token: Token,
-    /// Best first; empty unless asked for.
+    /// The most probable tokens, best first; empty unless asked for.
     pub(crate) top_tokens: Vec<Token>,
-    /// What is new in the generated text and certain to stay there; empty unless asked for.
+    /// The new generated text that later tokens cannot change; empty unless asked for.
     pub(crate) delta: String,
-    /// What the delta is in the answer; empty unless asked for.
+    /// The events of the delta in the answer; empty unless asked for.
     pub(crate) events: Vec<AnswerEvent>,
-    /// On the last piece.
+    /// The summary, on the last piece.
     pub(crate) finish: Option<Finish>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Completion {
     pub(crate) top_tokens: Vec<Vec<Token>>,
 }
 
-/// An answer that is read while it grows.
+/// A parser of an answer, with everything that it has read.
 #[derive(Debug)]
 struct AnswerReader {
     form: AnswerForm,
@@ -104,23 +104,23 @@ struct AnswerReader {
     answer: Answer,
 }
 
-/// A sequence that grows.
+/// A sequence that is read token by token.
 #[derive(Debug)]
 pub(super) struct TokenStream {
     /// `None` after its end.
     events: Option<EventReceiver>,
-    /// Memory of what was read, after the end.
+    /// The memory of everything that was read, after the end.
     kept: Option<Account>,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stop_strings: StopStrings,
     generated_text: String,
     wants_deltas: bool,
-    /// Bytes of the generated text that were in deltas.
+    /// The number of bytes of the generated text that were in deltas.
     num_sent_bytes: usize,
     answer: Option<AnswerReader>,
     prompt: Arc<[u32]>,
-    /// Of them the tokenizer put so many before the text.
+    /// The number of tokens that the tokenizer put before the prompt's text.
     num_added: usize,
     prompt_report: PromptReport,
     seed: Option<u64>,
@@ -140,7 +140,7 @@ impl From<TokenFinish> for FinishReason {
 }
 
 impl Piece {
-    /// Memory of what a whole sequence keeps of it, and of what is written of that.
+    /// The memory of the parts that a complete response keeps, and of their text in the response, in bytes.
     fn num_bytes(&self) -> usize {
         let tokens = self.top_tokens.iter().chain([&self.token]);
         tokens.map(|token| 2 * (size_of::<Token>() + token.text.len())).sum()
@@ -152,7 +152,7 @@ impl AnswerReader {
         Self { parser: AnswerParser::new(form.clone()), form, answer: Answer::default() }
     }
 
-    /// What is new with a token, and whether there will be nothing more.
+    /// Returns the events of a token's text, and true if the answer is complete.
     fn read(&mut self, delta: &str, is_last: bool) -> (Vec<AnswerEvent>, bool) {
         let mut events = Vec::new();
         let was_thinking = self.parser.is_thinking();
@@ -168,10 +168,10 @@ impl AnswerReader {
 }
 
 impl TokenStream {
-    /// Reads the events of a sequence that was submitted with `seed`, if it draws its tokens.
+    /// Reads the events of a sequence. `seed` is set if the sequence draws its tokens at random.
     ///
     /// # Errors
-    /// When the prompt's tokens have no text.
+    /// When the prompt's tokens cannot be detokenized.
     pub(super) fn new(
         tokenizer: Arc<Tokenizer>,
         request: &GenerationRequest,
@@ -205,7 +205,8 @@ impl TokenStream {
         })
     }
 
-    /// The next token, `None` after the last one or after an error. Ending it cancels what still runs for it.
+    /// Returns the next token, or `None` after the last one or after an error. At its end the event channel is closed,
+    /// which cancels a sequence that still runs.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, GenerationError>>> {
         let Some(events) = &mut self.events else { return Poll::Ready(None) };
         let result = loop {
@@ -231,7 +232,7 @@ impl TokenStream {
         Poll::Ready(Some(result))
     }
 
-    /// The whole sequence.
+    /// Reads the whole sequence.
     pub(super) async fn collect(&mut self) -> Result<Completion, GenerationError> {
         let (mut tokens, mut top_tokens, mut num_bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(piece) = poll_fn(|cx| self.poll_next(cx)).await {
@@ -253,12 +254,12 @@ impl TokenStream {
         Err(GenerationError::Incomplete)
     }
 
-    /// Memory of the whole sequence.
+    /// Returns the memory held for the whole sequence.
     pub(super) fn into_kept(self) -> Option<Account> {
         self.kept
     }
 
-    /// When things happened.
+    /// Returns the times of the sequence.
     pub(super) fn timings(&self, arrival: Arrival) -> Timings {
         Timings {
             arrival,
@@ -298,13 +299,14 @@ impl TokenStream {
         Ok(Piece { index: self.num_tokens, token, top_tokens, delta, events, finish })
     }
 
-    /// Whether a special token is one that the answer's form reads.
+    /// True if the answer's parser reads this special token.
     fn is_mark(&self, token_id: u32) -> Result<bool, TextError> {
         let Some(AnswerReader { form, .. }) = &self.answer else { return Ok(false) };
         Ok(form.has_mark(self.tokenizer.detokenize(&[token_id])?.trim()))
     }
 
-    /// A special token is no text, unless it is read, but text held back before it is.
+    /// Adds a token's text. A special token adds no text unless the parser reads it, but text held back before it is
+    /// added.
     fn extend_generated_text(&mut self, token_id: u32, text: &str, is_hidden: bool) -> Result<(), TextError> {
         if is_hidden {
             let markup = self.tokenizer.detokenize(&[token_id])?;
@@ -315,8 +317,8 @@ impl TokenStream {
         Ok(())
     }
 
-    /// Drops the last bytes of the generated text: those behind the stop string, and in the form of OpenAI's API the stop
-    /// string too. A special token is not in it.
+    /// Cuts the generated text after the stop string, or before it in the form of OpenAI's API. The text has no special
+    /// tokens.
     fn cut_generated_text(&mut self, stop: StopFound, is_hidden: bool) {
         if !is_hidden {
             let stop_bytes = if self.wants_deltas { stop.len_bytes } else { 0 };
@@ -325,7 +327,7 @@ impl TokenStream {
         }
     }
 
-    /// The generated text that is new, without what may be the beginning of a stop string while there may be more of it.
+    /// Returns the new generated text. Before the last token, the possible start of a stop string is held back.
     fn delta(&mut self, is_last: bool) -> String {
         let new = self.generated_text.get(self.num_sent_bytes..).unwrap_or_default();
         let held_back = if is_last { 0 } else { self.stop_strings.num_held_back().min(new.len()) };
@@ -340,7 +342,7 @@ impl TokenStream {
             generated_text: std::mem::take(&mut self.generated_text),
             answer: self.answer.as_mut().map(|reader| std::mem::take(&mut reader.answer)).unwrap_or_default(),
             num_generated_tokens: self.num_tokens,
-            // The prompt is at most max_input_tokens long, a u32.
+            // The prompt has at most `max_input_tokens` tokens, a u32.
             num_prompt_tokens: self.prompt.len() as u32,
             num_cached_tokens: self.num_cached_tokens,
             stop_index: stop_index.filter(|_| reason == FinishReason::StopSequence),
@@ -358,8 +360,8 @@ impl TokenStream {
             .collect()
     }
 
-    /// The prompt's tokens with what was reported of them. In the form of OpenAI's API they are those of its text, and the
-    /// texts of the tokens joined are that text.
+    /// Returns the prompt's tokens with their reports. In the form of OpenAI's API only the tokens of the prompt's text
+    /// are returned, and their texts joined are that text.
     fn prompt_tokens(&self) -> Result<Vec<PromptToken>, TextError> {
         let num_left_out = if self.wants_deltas { self.num_added } else { 0 };
         let report = &self.prompt_report;
