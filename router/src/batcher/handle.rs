@@ -1,6 +1,6 @@
-//! The way in: sequences are submitted here, and wait for the loop to take them.
+//! The entry of the batcher: sequences are submitted here and wait until the loop takes them.
 //!
-//! Doors: [`BatcherHandle::submit`], and [`Submission`], which comes out in the loop.
+//! Doors: [`BatcherHandle::submit`], and [`Submission`], which the loop receives.
 
 use std::sync::Arc;
 
@@ -14,49 +14,50 @@ use crate::generation::Permit;
 use crate::grammar::CompiledGrammar;
 use crate::memory::Part;
 
-/// Submissions that may wait for the current step to end; more wait in their own request.
+/// The number of submissions that may wait in the channel. More wait in the tasks of their requests.
 const QUEUE: usize = 256;
 
-/// Why a sequence was not queued.
+/// The reason why a sequence was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SubmitError {
     /// The loop has ended, or is about to.
     #[error("{STOPPING}")]
     Stopped,
-    /// As many prompt tokens wait as may, or grammars hold as much memory.
+    /// Too many prompt tokens wait, or grammars hold too much memory.
     #[error("the queue is full")]
     QueueFull,
 }
 
-/// Sequences come in here.
+/// A handle for submitting sequences.
 #[derive(Debug, Clone)]
 pub(crate) struct BatcherHandle {
     submissions_tx: mpsc::Sender<Submission>,
     /// A permit for each prompt token that may wait.
     queued_tokens: Option<Arc<Semaphore>>,
-    /// Memory of events that are not yet read.
+    /// The memory of unread events.
     answers: Part,
 }
 
-/// A sequence on its way into the loop.
+/// A sequence on its way to the loop.
 #[derive(Debug)]
 pub(super) struct Submission {
     pub(super) spec: SequenceSpec,
     pub(super) reader: Reader,
-    /// Of the first token, if there is a grammar.
+    /// The mask of the first token, if there is a grammar.
     pub(super) mask: Option<Vec<u8>>,
 }
 
 impl BatcherHandle {
-    /// A handle, and the end of its channel. At most `max_queued_tokens` prompt tokens may wait; `None` is no limit.
+    /// Returns a handle and the receiving end of its channel. At most `max_queued_tokens` prompt tokens may wait;
+    /// `None` means no limit.
     pub(super) fn new(max_queued_tokens: Option<u32>, answers: Part) -> (Self, mpsc::Receiver<Submission>) {
         let (submissions_tx, submissions_rx) = mpsc::channel(QUEUE);
         let queued_tokens = max_queued_tokens.map(|most| Arc::new(Semaphore::new(most as usize)));
         (Self { submissions_tx, queued_tokens, answers }, submissions_rx)
     }
 
-    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it; at its end `permit` is given
-    /// back.
+    /// Queues a sequence, which may follow a grammar. Dropping the receiver cancels it. At the end of the sequence
+    /// `permit` is given back.
     ///
     /// # Errors
     /// When too many tokens wait, or the loop has ended.
@@ -79,7 +80,8 @@ impl BatcherHandle {
     }
 }
 
-/// Admission, a failure, one event per token, and with prompt logprobs one per chunk, of which each has a token.
+/// The most events of a sequence: admission, a failure, one per token, and with prompt logprobs one per chunk. A chunk
+/// has at least one token.
 fn most_events(spec: &SequenceSpec) -> usize {
     let num_chunks = if spec.wants.logprobs.is_some() { spec.prompt.token_ids.len() } else { 0 };
     2 + spec.max_new_tokens as usize + num_chunks

@@ -1,11 +1,11 @@
-//! The masks that are being computed: those that are quick, for which the next step waits a moment, and those that were
-//! slow before, which are computed behind everybody's streams and for which nobody waits.
+//! The masks that are being computed. The next step waits a moment for quick masks. Slow masks are computed at low
+//! priority, and no step waits for them.
 //!
-//! The tokens that may follow in a sequence with a grammar are known when its last token is: then the mask of the next
-//! one is computed on a blocking thread, while the steps that are under way go on without the sequence.
+//! The allowed tokens of a sequence with a grammar depend on its last token. When that token is known, the next mask is
+//! computed on a blocking thread, while the steps under way go on without the sequence.
 //!
-//! Doors: [`Masks`] and [`Masked::settle`]. A sequence whose mask takes too long, or whose work is lost, gets an error
-//! and nobody else does.
+//! Doors: [`Masks`] and [`Masked::settle`]. If a mask takes too long, or its thread fails, only that sequence gets an
+//! error.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,47 +17,47 @@ use super::readers::Readers;
 use crate::aside::Aside;
 use crate::grammar::{GrammarMatcher, MaskError, MaskStop};
 
-/// A step waits so long for masks, so that all rows with grammars stay in the same steps: this share of the time that
-/// the step before it took, within bounds. Most masks take 0.1 ms; a row with a later one misses a step, and the others
-/// do not.
+/// The share of the previous step's time for which a step waits for masks, within bounds. The wait keeps all rows with
+/// grammars in the same steps. Most masks take 0.1 ms. A row whose mask is later misses one step, and the other rows do
+/// not.
 const PATIENCE: f64 = 0.25;
 const MIN_PATIENCE: Duration = Duration::from_micros(300);
 const MAX_PATIENCE: Duration = Duration::from_millis(3);
 
-/// Rows whose masks are computed on one thread; more rows are spread over more threads.
+/// The number of rows whose masks are computed on one thread. More rows are spread over more threads.
 const MASKS_PER_THREAD: usize = 4;
 
-/// A mask is there by then, or its sequence ends. `llguidance` counts its steps and gives up in less, as a rule.
+/// The longest time for a mask; then its sequence ends. `llguidance` counts its steps and usually gives up earlier.
 const MASK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The time between two looks for masks that take too long.
+/// The interval of the check for masks that take too long.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Masks on their way.
+/// The masks that are being computed.
 #[derive(Debug)]
 pub(super) struct Masks {
     quick: JoinSet<Vec<Masked>>,
     slow: JoinSet<Vec<Masked>>,
     aside: Aside,
-    /// No step is sent before then while there are quick ones.
+    /// The next step is not sent before this time while quick masks are being computed.
     until: Instant,
 }
 
-/// A token that was made in a sequence with a grammar.
+/// A new token of a sequence with a grammar.
 struct Made {
     id: SequenceId,
     matcher: GrammarMatcher,
     token_id: u32,
 }
 
-/// A sequence whose next mask is there, or will never be.
+/// A sequence with its next mask, or with the error instead of it.
 #[derive(Debug)]
 pub(super) struct Masked {
     id: SequenceId,
     mask: Result<(GrammarMatcher, Vec<u8>), MaskError>,
 }
 
-/// The mask that a thread is at, and since when.
+/// The mask that a thread computes now, and when it began.
 #[derive(Debug, Clone, Default)]
 struct Watch(Arc<Mutex<Option<(MaskStop, Instant)>>>);
 
@@ -66,7 +66,7 @@ impl Masks {
         Self { quick: JoinSet::new(), slow: JoinSet::new(), aside: Aside::new(), until: Instant::now() }
     }
 
-    /// Begins to compute the masks behind the tokens that a step made in `forward`.
+    /// Begins to compute the masks that follow the tokens of a step. `forward` is the time of that step.
     pub(super) fn follow(&mut self, events: &[Event], forward: Duration, readers: &mut Readers) {
         let made = events.iter().filter_map(|Event { id, kind }| match kind {
             SequenceEvent::Token { token, finish: None } => {
@@ -81,7 +81,7 @@ impl Masks {
         self.begin(made.collect(), forward.mul_f64(PATIENCE).clamp(MIN_PATIENCE, MAX_PATIENCE));
     }
 
-    /// Begins to compute masks; the next step waits no longer than `patience`.
+    /// Begins to compute masks. The next step waits no longer than `patience`.
     fn begin(&mut self, made: Vec<Made>, patience: Duration) {
         let (slow, quick): (Vec<Made>, Vec<Made>) = made.into_iter().partition(|made| made.matcher.is_slow());
         for made in slow {
@@ -105,12 +105,12 @@ impl Masks {
         }
     }
 
-    /// The end of the next step's wait, if it waits.
+    /// Returns the time until which the next step must wait, if it must.
     pub(super) fn hold_back_until(&self) -> Option<Instant> {
         (!self.quick.is_empty() && Instant::now() < self.until).then_some(self.until)
     }
 
-    /// The next ones that are there; waits for ever where there are none.
+    /// Returns the masks that are complete next. Waits forever if none are being computed.
     pub(super) async fn next(&mut self) -> Vec<Masked> {
         let Self { quick, slow, .. } = self;
         let masked = tokio::select! {
@@ -118,13 +118,13 @@ impl Masks {
             Some(masked) = slow.join_next() => masked,
             else => std::future::pending().await,
         };
-        // These tasks only wait for threads; what is lost there has an error already.
+        // These tasks only wait for threads. `compute` has turned a lost thread into an error already.
         masked.unwrap_or_default()
     }
 }
 
 impl Masked {
-    /// Hands the mask to the scheduler, and the place in the grammar back. A sequence that cannot go on ends.
+    /// Passes the mask to the scheduler, and the matcher back to its reader. A sequence that cannot go on ends.
     pub(super) fn settle(self, readers: &mut Readers, scheduler: &mut Scheduler) {
         let Self { id, mask } = self;
         match mask {
@@ -143,7 +143,7 @@ impl Masked {
 
 type Work = Box<dyn FnOnce() -> Vec<Masked> + Send>;
 
-/// Computes masks one after the other on a thread, and watches it.
+/// Computes masks one after the other on a thread, and stops a mask that takes too long.
 async fn compute<F: Future<Output = Option<Vec<Masked>>>>(made: Vec<Made>, run: impl FnOnce(Work) -> F) -> Vec<Masked> {
     let ids: Vec<SequenceId> = made.iter().map(|made| made.id).collect();
     let watch = Watch::default();

@@ -1,12 +1,12 @@
 //! The one loop: commands in → schedule → shards → apply → events out. It owns the scheduler and the shards.
 //!
-//! Up to [`Rules::step_window`] steps are under way: the next one is sent before the tokens of the last one are there,
-//! because a row's input token stays with the shards. A row that ends is noticed one step late then, and that step's
-//! token is dropped. The next step is held back for masks of rows with grammars, but not for long. When a shard fails,
+//! Up to [`Rules::step_window`] steps are under way. The next step is sent before the tokens of the last one arrive,
+//! because a row's input token stays with the shards. The end of a row is therefore noticed one step late, and that
+//! step's token is dropped. The next step waits a short time for the masks of rows with grammars. When a shard fails,
 //! every sequence gets one failure and the loop ends.
 //!
-//! Rooms: `handle`, where sequences come in; `readers`, where their events go; `masks`; and `steps`, with the metrics
-//! of each.
+//! Files: `handle`, where sequences come in; `readers`, where their events go; `masks`; and `steps`, with the metrics
+//! of each step.
 
 mod handle;
 mod masks;
@@ -31,16 +31,16 @@ use masks::{Masked, Masks};
 use readers::Readers;
 use steps::Steps;
 
-/// The failure of all whose generation a stopping server ends.
+/// The error of generations that a shutdown ends.
 const STOPPING: &str = "Server error: the server is shutting down";
 
-/// Why the loop ended.
+/// The reason why the loop ended.
 #[derive(Debug, thiserror::Error)]
 pub enum BatcherError {
     /// A shard failed.
     #[error(transparent)]
     Shard(#[from] ShardClientError),
-    /// The shards answered something else than was asked.
+    /// A reply of the shards does not match the step.
     #[error(transparent)]
     Reply(#[from] ReplyMismatch),
 }
@@ -49,13 +49,13 @@ pub enum BatcherError {
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
-    /// Steps that may be under way, at least 1.
+    /// The number of steps that may be under way, at least 1.
     pub(crate) step_window: usize,
-    /// Most prompt tokens of sequences that wait; `None` is no limit.
+    /// The most prompt tokens of waiting sequences; `None` means no limit.
     pub(crate) max_queued_tokens: Option<u32>,
 }
 
-/// The loop.
+/// The loop's state.
 #[derive(Debug)]
 pub(crate) struct Batcher {
     scheduler: Scheduler,
@@ -65,25 +65,25 @@ pub(crate) struct Batcher {
     rules: Rules,
     metrics: Arc<Metrics>,
     readers: Readers,
-    /// They end by themselves.
+    /// The masks that are being computed. They complete without the loop.
     masks: Masks,
     steps: Steps,
 }
 
-/// The end of a wait of the loop.
+/// An event that ends a wait of the loop.
 enum News {
     Reply(Box<StepReply>),
     Submission(Box<Submission>),
     Masks(Vec<Masked>),
-    /// Masks have been waited for long enough.
+    /// The step has waited long enough for masks.
     MasksAreLate,
     Stop,
-    /// Nobody can submit any more.
+    /// All handles were dropped, so nobody can submit any more.
     Deserted,
 }
 
 impl Batcher {
-    /// A loop over shards that are warmed up. `true` in `stop_rx` ends what runs and then the loop.
+    /// Creates a loop over shards that are warmed up. `true` in `stop_rx` ends the running sequences, then the loop.
     pub(crate) fn new(
         rules: Rules,
         group: ShardGroup,
@@ -105,10 +105,10 @@ impl Batcher {
         (handle, batcher)
     }
 
-    /// Runs until told to stop, or until nobody can submit any more; the shards are told to leave then.
+    /// Runs until stopped, or until nobody can submit any more. Then the shards are told to leave.
     ///
     /// # Errors
-    /// When a shard fails. Every sequence has been told.
+    /// When a shard fails. Every sequence has received a failure by then.
     pub(crate) async fn run(mut self) -> Result<(), BatcherError> {
         match self.serve().await {
             Ok(()) => {
@@ -143,7 +143,7 @@ impl Batcher {
                 }
                 News::MasksAreLate => {}
                 News::Stop => {
-                    // Everybody is told at once; what is under way ends by itself.
+                    // Every sequence fails at once; the steps under way end by themselves.
                     self.fail_all(STOPPING);
                     is_stopping = true;
                 }
@@ -172,7 +172,7 @@ impl Batcher {
         }
     }
 
-    /// Sends what can be sent.
+    /// Sends steps until the window is full or nothing can be scheduled.
     async fn fill_window(&mut self) -> Result<(), BatcherError> {
         while self.steps.len() < self.rules.step_window
             && let Some(step) = self.scheduler.schedule(Instant::now())
@@ -183,7 +183,7 @@ impl Batcher {
         Ok(())
     }
 
-    /// Sends a step, or only what it releases.
+    /// Sends a step, or only its releases of slots.
     async fn send(&mut self, mut step: Step) -> Result<(), ShardClientError> {
         self.steps.note_admissions(&step);
         self.readers.dispatch(std::mem::take(&mut step.events), &mut self.scheduler);
@@ -193,12 +193,12 @@ impl Batcher {
         self.steps.note_error(sent)
     }
 
-    /// Waits until there is something to do.
+    /// Waits for the next event.
     async fn news(&mut self, is_stopping: bool) -> Result<News, ShardClientError> {
         let masks_until = self.masks.hold_back_until();
         let Self { group, submissions_rx, stop_rx, steps, rules, masks, .. } = self;
-        // While the window is full nothing could be scheduled: submissions wait in their queue, and then in their
-        // requests.
+        // While the window is full nothing could be scheduled, so submissions wait in the channel, and then in the
+        // tasks of their requests.
         let has_room = steps.len() < rules.step_window;
         let takes_submissions = has_room && !is_stopping && (steps.is_empty() || !submissions_rx.is_closed());
         let reply = async { if steps.is_empty() { Err(group.failure().await) } else { group.next_step().await } };
@@ -220,7 +220,7 @@ impl Batcher {
         }
     }
 
-    /// Hands on what a step made.
+    /// Passes on the events of a step.
     fn apply(&mut self, reply: StepReply) -> Result<(), ReplyMismatch> {
         let step = self.steps.end(&reply).ok_or(ReplyMismatch::NoStep)?;
         let applied = self.scheduler.apply(reply).map(|events| {
@@ -232,7 +232,7 @@ impl Batcher {
         applied
     }
 
-    /// Ends every sequence, also those that are only submitted.
+    /// Ends every sequence, including submissions that still wait in the channel.
     async fn end_all(&mut self, message: &str) {
         self.submissions_rx.close();
         while let Some(submission) = self.submissions_rx.recv().await {

@@ -1,8 +1,8 @@
-//! The readers of sequences: where events go, and whose sequences end because nobody reads them.
+//! The readers of sequences: events go to them, and a sequence ends when its reader is gone.
 //!
-//! Door: [`Readers`]. Each sequence has an event channel that can hold every event the sequence can have, so a slow
-//! reader never stops the loop. A reader that goes away closes its channel, and that is the cancellation: it cannot be
-//! lost, and it is seen before the next step is scheduled.
+//! Door: [`Readers`]. Each sequence has an event channel that can hold every event of the sequence, so a slow reader
+//! never stops the loop. A reader that goes away closes its channel, which cancels the sequence. Such a cancellation
+//! cannot be lost, and it is seen before the next step is scheduled.
 
 use hashbrown::HashMap;
 use scheduler::{Event, Scheduler, SequenceEvent, SequenceId};
@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::delivery::{EventSender, TooSlow};
 use crate::grammar::GrammarMatcher;
 
-/// Readers of the sequences that wait or run.
+/// The readers of all waiting and running sequences.
 #[derive(Debug, Default)]
 pub(super) struct Readers(HashMap<SequenceId, Reader>);
 
@@ -21,22 +21,22 @@ pub(super) struct Reader {
     pub(super) events: EventSender,
     /// Given back when the sequence leaves the queue.
     pub(super) queue_permit: Option<OwnedSemaphorePermit>,
-    /// The place of the sequence in its grammar; not here while the next mask is computed.
+    /// The state of the sequence in its grammar; absent while the next mask is computed.
     pub(super) matcher: Option<GrammarMatcher>,
 }
 
 impl Readers {
-    /// Adds the reader of a sequence that was submitted.
+    /// Adds the reader of a submitted sequence.
     pub(super) fn insert(&mut self, id: SequenceId, reader: Reader) {
         self.0.insert(id, reader);
     }
 
-    /// Takes the place of a sequence in its grammar. `None` where it has no grammar, or has ended.
+    /// Takes the grammar state of a sequence. Returns `None` if the sequence has no grammar or has ended.
     pub(super) fn take_matcher(&mut self, id: SequenceId) -> Option<GrammarMatcher> {
         self.0.get_mut(&id)?.matcher.take()
     }
 
-    /// Gives a place in a grammar back. False where the sequence has ended.
+    /// Puts the grammar state back. Returns false if the sequence has ended.
     pub(super) fn put_matcher(&mut self, id: SequenceId, matcher: GrammarMatcher) -> bool {
         self.0.get_mut(&id).map(|reader| reader.matcher = Some(matcher)).is_some()
     }
@@ -52,7 +52,7 @@ impl Readers {
         });
     }
 
-    /// Hands events on. A sequence whose reader is too slow ends.
+    /// Passes events to their readers. A sequence ends if its reader is too slow.
     pub(super) fn dispatch(&mut self, events: Vec<Event>, scheduler: &mut Scheduler) {
         for Event { id, kind } in events {
             let Some(reader) = self.0.get_mut(&id) else { continue };

@@ -1,4 +1,4 @@
-//! The steps that are under way, and the counts and times of each.
+//! The steps under way, with counts and times of each.
 //!
 //! Door: [`Steps`].
 
@@ -11,7 +11,7 @@ use scheduler::{Event, Phase, SequenceEvent, Step};
 
 use crate::metrics::Metrics;
 
-/// Steps whose replies have not come.
+/// The steps whose replies have not arrived.
 #[derive(Debug)]
 pub(super) struct Steps {
     /// Oldest first.
@@ -21,14 +21,14 @@ pub(super) struct Steps {
     metrics: Arc<Metrics>,
 }
 
-/// A step on its way.
+/// A step that was sent.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     phase: Phase,
     at: Instant,
 }
 
-/// A step whose reply has come.
+/// A step whose reply has arrived.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Done {
     phase: Phase,
@@ -39,23 +39,22 @@ pub(super) struct Done {
 }
 
 impl Steps {
-    /// None are under way.
+    /// Creates an empty list of steps.
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         Self { under_way: VecDeque::new(), idle_since: Instant::now(), metrics }
     }
 
-    /// Steps under way.
+    /// The number of steps under way.
     pub(super) fn len(&self) -> usize {
         self.under_way.len()
     }
 
-    /// True if none are under way.
+    /// True if no step is under way.
     pub(super) fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// Counts the sequences that leave the queue with a step or go back to it, and the tokens that the prefix cache had
-    /// of them.
+    /// Counts the sequences that a step takes from the queue or sends back to it, and their tokens in the prefix cache.
     pub(super) fn note_admissions(&self, step: &Step) {
         let mut num_admitted = 0;
         for event in &step.events {
@@ -73,7 +72,7 @@ impl Steps {
         }
     }
 
-    /// Begins a step that is about to be sent. One that only releases slots has no reply to wait for.
+    /// Records a step that is about to be sent. A step that only releases slots has no reply and is not recorded.
     pub(super) fn begin(&mut self, step: &Step) {
         let num_tokens = step.num_tokens();
         tracing::trace!(rows = step.rows.len(), decoding = step.num_decoding(), tokens = num_tokens, "step");
@@ -83,11 +82,11 @@ impl Steps {
         }
     }
 
-    /// Ends the oldest step, whose reply has come. `None` where none is under way.
+    /// Removes the oldest step, whose reply has arrived. Returns `None` if no step is under way.
     pub(super) fn end(&mut self, reply: &StepReply) -> Option<Done> {
         let Sent { phase, at } = self.under_way.pop_front()?;
         let received_at = Instant::now();
-        // It began when it was sent, or when the step before it ended.
+        // The step began when it was sent, or when the step before it ended.
         let began_at = at.max(std::mem::replace(&mut self.idle_since, received_at));
         if phase == Phase::Decode {
             self.metrics.device_idle_duration.record(Duration::from_nanos(reply.idle_ns));
@@ -96,7 +95,7 @@ impl Steps {
         Some(Done { phase, began_at, received_at, forward: Duration::from_nanos(reply.forward_ns) })
     }
 
-    /// Measures a step when its tokens have been handed on, or its reply did not fit.
+    /// Records the times of a step after its tokens were passed on, or after its reply did not match.
     pub(super) fn measure(&self, step: Done, is_success: bool) {
         let Done { phase, began_at, received_at, forward } = step;
         let metrics = self.metrics.steps(phase);
@@ -106,7 +105,7 @@ impl Steps {
         if is_success { metrics.success.increment(1) } else { metrics.failure.increment(1) }
     }
 
-    /// Counts the sequences of a step that cannot go on, while the others do.
+    /// Counts and logs the sequences of a step that failed while others go on.
     pub(super) fn note_failed_rows(&self, events: &[Event]) {
         for Event { id, kind } in events {
             if let SequenceEvent::Failed(reason) = kind {
