@@ -1,7 +1,8 @@
-//! One rank's socket: frames out, frames in, and the answers that nobody has taken yet.
+//! One rank's socket: it sends frames, receives frames, and keeps the replies that nobody has taken yet.
 //!
-//! Waiting may be abandoned at any point without losing a byte: what came so far stays in the buffer, and answers stay until
-//! they are taken. It knows commands and replies as bytes and numbers only, not what they mean.
+//! Waiting may be abandoned at any point without losing a byte: received bytes stay in the buffer, and replies stay
+//! until they are taken. The connection handles commands and replies only as bytes and numbers; it does not interpret
+//! them.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,7 +17,7 @@ use super::ShardClientError;
 use super::error::unexpected;
 use crate::socket::Socket;
 
-/// An address where nobody listens yet is tried again after this long.
+/// The pause before connecting again to an address where nobody listens yet.
 const CONNECT_RETRY: Duration = Duration::from_millis(50);
 
 /// A connection to one shard.
@@ -24,19 +25,19 @@ const CONNECT_RETRY: Duration = Duration::from_millis(50);
 pub(super) struct Connection {
     pub(super) rank: u32,
     stream: Socket,
-    /// Bytes read that are no whole frame.
+    /// Received bytes that are not yet a whole frame.
     buffer: Vec<u8>,
-    /// Answers to the commands that come next, oldest first.
+    /// Replies that nobody has taken yet, oldest first.
     answers: VecDeque<reply::Kind>,
-    /// The last command that was sent.
+    /// The number of the last command that was sent.
     last_sent: u64,
-    /// The last command that was answered.
+    /// The number of the last command whose reply arrived.
     last_answered: u64,
-    /// What came behind the last answer and ends the conversation.
+    /// A failure that arrived after the last reply and ends the conversation.
     failure: Option<ShardClientError>,
-    /// Whether the shard has said that something went wrong; it ends then, which is no news.
+    /// True if the shard has reported an error. The shard ends then, so its end is not another failure.
     has_complained: bool,
-    /// When the shard last said that it is alive.
+    /// The time of the shard's last sign of life.
     heard_at: Instant,
 }
 
@@ -44,7 +45,7 @@ impl Connection {
     /// Connects as soon as the shard listens.
     ///
     /// # Errors
-    /// When it does not within `deadline`.
+    /// When the shard does not listen within `deadline`.
     pub(super) async fn connect(endpoint: &Endpoint, rank: u32, deadline: Duration) -> Result<Self, ShardClientError> {
         let give_up_at = Instant::now() + deadline;
         loop {
@@ -72,25 +73,26 @@ impl Connection {
         }
     }
 
-    /// Sends the frame of the command of this number; numbers count up from 1.
+    /// Sends the frame of a command with its number; numbers count up from 1.
     ///
     /// # Errors
-    /// When the socket does not allow it.
+    /// When the socket fails or is closed.
     pub(super) async fn send(&mut self, sequence_number: u64, frame: &[u8]) -> Result<(), ShardClientError> {
         self.last_sent = sequence_number;
         match self.stream.write_all(frame).await {
             Ok(()) => Ok(()),
-            // It may have said why.
+            // The shard may have sent the reason before it closed the connection.
             Err(error) if is_closed(&error) => Err(self.broken().await),
             Err(source) => Err(ShardClientError::Io { rank: self.rank, source }),
         }
     }
 
-    /// Waits until there is an answer to take. The deadline counts from `since`, or from the last sign of life after it. Safe to
-    /// abandon and to begin again.
+    /// Waits until there is a reply to take. The deadline counts from `since`, or from the last sign of life after it.
+    /// This wait is safe to abandon and to begin again.
     ///
     /// # Errors
-    /// When there is none; an error the shard answers is an error here. [`ShardClientError::Timeout`] has no ranks.
+    /// When no reply arrives in time, or the shard replies with an error. [`ShardClientError::Timeout`] names no ranks
+    /// here.
     pub(super) async fn wait_for_answer(&mut self, since: Instant, deadline: Duration) -> Result<(), ShardClientError> {
         while self.answers.is_empty() {
             let give_up_at = since.max(self.heard_at) + deadline;
@@ -100,7 +102,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes in whatever comes until the shard fails; without a command under way anything is a failure. Safe to abandon.
+    /// Receives replies until the shard fails. Without a command under way, any reply is a failure. Safe to abandon.
     ///
     /// # Errors
     /// The failure.
@@ -110,22 +112,22 @@ impl Connection {
         }
     }
 
-    /// Keeps a failure for whoever waits next.
+    /// Keeps a failure for the next wait.
     pub(super) fn keep(&mut self, failure: ShardClientError) {
         self.failure = Some(failure);
     }
 
-    /// Whether an answer waits to be taken.
+    /// True if a reply waits to be taken.
     pub(super) fn has_answered(&self) -> bool {
         !self.answers.is_empty()
     }
 
-    /// The oldest answer, once.
+    /// Takes the oldest reply.
     pub(super) fn take_answer(&mut self) -> Option<reply::Kind> {
         self.answers.pop_front()
     }
 
-    /// Takes in the next reply; an error the shard answers is an error here. Safe to abandon.
+    /// Receives the next reply. A reply that is an error is returned as an error. Safe to abandon.
     async fn receive(&mut self) -> Result<(), ShardClientError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -139,7 +141,7 @@ impl Connection {
             }
             _ if got != expected => Err(ShardClientError::SequenceNumber { rank, expected, got }),
             Some(kind) if expected > self.last_sent => Err(unexpected(rank, "nothing", &kind)),
-            // The shard's own log says what is done.
+            // Progress is only a sign of life here; the shard's own log describes it.
             Some(reply::Kind::Progress(_)) => {
                 self.heard_at = Instant::now();
                 Ok(())
@@ -153,8 +155,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the conversation breaks, whatever the shard says before that; for ever if the shard has said why. Safe to
-    /// abandon.
+    /// Waits until the conversation fails, and ignores replies before that. Waits forever if the shard has reported its
+    /// error already. Safe to abandon.
     pub(super) async fn broken(&mut self) -> ShardClientError {
         let rank = self.rank;
         if let Some(failure) = self.failure.take() {
@@ -203,7 +205,7 @@ impl Connection {
     }
 }
 
-/// Whether the other side is gone; with commands that it has not read, the system says so in another way.
+/// True if the peer is gone. Linux reports these errors when commands were left unread.
 fn is_closed(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
 }

@@ -1,31 +1,31 @@
-//! How long the router waits for shards. Every wait has a deadline; a sign of life starts it anew.
+//! The router's deadlines for shards. Every wait has a deadline, and a sign of life starts it anew.
 
 use std::time::Duration;
 
-/// A shard listens before it loads, so it is there soon or never.
+/// The time to connect. A shard listens before it loads, so it is reachable soon or never.
 pub(super) const CONNECT: Duration = Duration::from_secs(60);
-/// A shard that loads or warms up says at least once a second that it is alive.
+/// The time without a sign of life. A shard that loads or warms up sends one at least every second.
 pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
-/// Freeing a device.
+/// The time to leave, which frees a device.
 pub(super) const LEAVE: Duration = Duration::from_secs(10);
-/// After a symptom, its cause is there this soon: the others notice a dead rank at once.
+/// The time to look for the cause of a symptom: the other ranks notice a dead rank at once.
 pub(super) const CAUSE: Duration = Duration::from_secs(1);
 
-/// What a step may take on any machine, however small it is: the machine does other things too. Ranks wait for each
-/// other only half as long, so that the one that waits can say for whom.
+/// The minimum deadline of a step, for machines that are busy with other work. Ranks wait for each other only half as
+/// long, so that a waiting rank can report which rank is missing.
 const STEP: Duration = Duration::from_secs(20);
-/// Tokens of long contexts and of crowded machines take longer than those of the warm-up.
+/// The factor for tokens that take longer than in the warm-up, in long contexts and on busy machines.
 const SLOWNESS: u64 = 8;
 
-/// How long a step may take, by what the warm-up took.
+/// The deadlines of steps, derived from the warm-up.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StepDeadlines {
-    /// The most that a token of the warm-up took.
+    /// The slowest time per token in the warm-up, in ns.
     pub(super) slowest_token_ns: u64,
 }
 
 impl StepDeadlines {
-    /// Of a step that reads so many tokens.
+    /// The deadline of a step that reads `num_tokens` tokens.
     pub(super) fn step(self, num_tokens: usize) -> Duration {
         let tokens_ns = self.slowest_token_ns.saturating_mul(num_tokens as u64).saturating_mul(SLOWNESS);
         STEP.saturating_add(Duration::from_nanos(tokens_ns))

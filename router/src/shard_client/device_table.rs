@@ -1,5 +1,5 @@
-//! Which device each tensor-parallel rank has. A device's id follows from where it sits in the slice, not from the process
-//! that drives it, so shards report theirs and the table is made here.
+//! The table of devices by tensor-parallel rank. A device's id follows from its place in the slice, not from the
+//! process that drives it, so shards report their devices and the router makes the table.
 //!
 //! Door: [`assignment`], a pure function.
 
@@ -9,7 +9,7 @@ use proto::{Device, HelloReply};
 
 use super::ShardClientError;
 
-/// Ids of the devices in the order of ranks; empty where devices have no ids. `replies` are in the order of shards.
+/// Returns the device ids in the order of ranks; empty if devices have no ids. `replies` are in the order of shards.
 ///
 /// # Errors
 /// [`ShardClientError::Devices`] when shards report different numbers of devices, one device twice, or ids with a gap.
@@ -32,7 +32,8 @@ pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, Shar
             ids.push(device.id);
         }
     }
-    // A single process may have been given any of its machine's devices; several together have a whole slice.
+    // A single process may drive any of its machine's devices; several processes together drive a whole slice, without
+    // gaps.
     let gap = (0..ids.len() as i64).find(|id| !owners.contains_key(id)).filter(|_| replies.len() > 1);
     match gap.zip(owners.last_key_value()) {
         Some((gap, (last, owner))) => {

@@ -1,4 +1,4 @@
-//! What goes wrong between the router and its shards, and which of several errors is the cause.
+//! The errors between the router and its shards, and the rule that finds the cause among several.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use endpoint::Endpoint;
 use proto::shard_error::Kind;
 use proto::{FrameError, ShardError, exit_status, reply};
 
-/// What goes wrong between the router and a shard. After any of these the conversation is over.
+/// An error between the router and a shard. After any of these the conversation is over.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ShardClientError {
@@ -41,12 +41,12 @@ pub enum ShardClientError {
 }
 
 impl ShardClientError {
-    /// Silence that nobody is blamed for yet.
+    /// A timeout without ranks; the caller adds them.
     pub(super) fn timeout(command: &'static str, after: Duration) -> Self {
         Self::Timeout { ranks: String::new(), command, after }
     }
 
-    /// How far it explains what happened.
+    /// Returns how well the error explains the failure.
     pub(super) fn certainty(&self) -> Certainty {
         match self {
             Self::Timeout { .. } => Certainty::Silence,
@@ -68,7 +68,7 @@ impl ShardClientError {
         }
     }
 
-    /// Exit status of a process that ends because of it.
+    /// The exit status of a process that this error ends.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Shard { error, .. } if matches!(error.kind(), Kind::Model | Kind::OutOfMemory) => {
@@ -79,20 +79,20 @@ impl ShardClientError {
     }
 }
 
-/// How far an error explains what happened; what explains more comes later.
+/// How well an error explains a failure, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Certainty {
-    /// Nobody says anything.
+    /// No rank replies.
     Silence,
-    /// A rank was told that there is nothing to wait for any more.
+    /// A rank was told to stop waiting.
     Hearsay,
-    /// A rank says which other one it waited for in vain.
+    /// A rank names another rank for which it waited in vain.
     Complaint,
-    /// This is it.
+    /// The error is the cause.
     Cause,
 }
 
-/// `got` is no answer to `command`.
+/// The error when `got` is not a reply to `command`.
 pub(super) fn unexpected(rank: u32, command: &'static str, got: &reply::Kind) -> ShardClientError {
     let got = match got {
         reply::Kind::Hello(_) => "a greeting",

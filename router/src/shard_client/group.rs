@@ -1,8 +1,8 @@
-//! All ranks of a model as one: every command goes to every rank in the same order, rank 0 speaks for all.
+//! All ranks of a model as one: every command goes to every rank in the same order, and rank 0 speaks for all.
 //!
-//! Doors: [`ShardGroup::send`], which does not wait for an answer, so that the next step is under way while the last one runs,
-//! and [`ShardGroup::next_step`]. Every wait has a deadline (`deadline.rs`). After an error the conversation is over; nothing is
-//! tried again.
+//! Doors: [`ShardGroup::send`], which does not wait for a reply, so that the next step is under way while the last one
+//! runs, and [`ShardGroup::next_step`]. Every wait has a deadline (`deadline.rs`). After an error the conversation is
+//! over; nothing is retried.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -28,33 +28,33 @@ const FRAME_BYTES: usize = 4 << 10;
 /// The shards of one model.
 #[derive(Debug)]
 pub(crate) struct ShardGroup {
-    /// By rank, at least one.
+    /// The connections by rank, at least one.
     connections: Vec<Connection>,
-    /// Commands that not every rank has answered, oldest first.
+    /// The commands to which not every rank has replied, oldest first.
     pending: VecDeque<Pending>,
     /// The number of the last command, the same for all ranks.
     last_sent: u64,
-    /// When the oldest of them became the oldest.
+    /// The time at which the oldest pending command became the oldest.
     waits_since: Instant,
-    /// What went wrong, maybe not yet why, and how long to look for that.
+    /// The first error, which may not be the cause, and the time until which to look for the cause.
     symptom: Option<(ShardClientError, Instant)>,
     pub(super) deadlines: StepDeadlines,
     pub(super) device_assignment: Vec<i64>,
 }
 
-/// A command on its way.
+/// A command that was sent.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     name: &'static str,
     deadline: Duration,
 }
 
-/// How long answers are waited for.
+/// The time limit of a wait for replies.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     since: Instant,
     deadline: Duration,
-    /// Whether shards end after this answer.
+    /// True if shards end after this reply.
     is_last: bool,
 }
 
@@ -71,10 +71,10 @@ impl ShardGroup {
         }
     }
 
-    /// Sends the commands of a step, which reads `num_tokens` tokens, to every rank. Not to be abandoned.
+    /// Sends the commands of a step, which reads `num_tokens` tokens, to every rank. Must not be abandoned.
     ///
     /// # Errors
-    /// When a rank does not take them in time.
+    /// When a rank does not take the commands in time.
     pub(crate) async fn send(
         &mut self,
         commands: Vec<command::Kind>,
@@ -90,7 +90,7 @@ impl ShardGroup {
     /// Waits for the oldest step that was sent. Safe to abandon and to begin again.
     ///
     /// # Errors
-    /// When a rank does not answer in time, fails, or did something else than rank 0.
+    /// When a rank does not reply in time, fails, or did something else than rank 0.
     pub(crate) async fn next_step(&mut self) -> Result<StepReply, ShardClientError> {
         loop {
             let (name, mut answers) = self.answers().await?;
@@ -108,7 +108,7 @@ impl ShardGroup {
         }
     }
 
-    /// Waits until a rank breaks the conversation although no step is under way. Safe to abandon.
+    /// Waits until a rank fails while no step is under way. Safe to abandon.
     pub(crate) async fn failure(&mut self) -> ShardClientError {
         while !self.pending.is_empty() {
             let answered = self.answers().await;
@@ -125,7 +125,7 @@ impl ShardGroup {
     /// Tells every rank to end.
     ///
     /// # Errors
-    /// When a rank does not answer that it does.
+    /// When a rank does not confirm.
     pub(crate) async fn leave(mut self) -> Result<(), ShardClientError> {
         while !self.pending.is_empty() {
             self.answers().await?;
@@ -134,7 +134,7 @@ impl ShardGroup {
         check_done(LEAVE, &answers)
     }
 
-    /// Sends a command and waits for every rank's answer to it. Nothing may be under way.
+    /// Sends a command and waits for every rank's reply. No other command may be under way.
     pub(super) async fn call(
         &mut self,
         kind: command::Kind,
@@ -169,7 +169,7 @@ impl ShardGroup {
         }
     }
 
-    /// Every rank's answer to the oldest command, with that command's name. Safe to abandon and to begin again.
+    /// Returns every rank's reply to the oldest command, with that command's name. Safe to abandon and to begin again.
     async fn answers(&mut self) -> Result<(&'static str, Vec<(u32, reply::Kind)>), ShardClientError> {
         if self.symptom.is_some() {
             return Err(self.known_cause().await);
@@ -192,8 +192,9 @@ impl ShardGroup {
         Ok((name, answers.collect()))
     }
 
-    /// A rank that hears nothing from another one says so, and that one may be about to break off: the cause of a symptom, if
-    /// it shows soon. Safe to abandon and to begin again.
+    /// Returns the cause of an error if it shows soon, else the error. A rank that waits in vain for another one
+    /// reports that, and the other rank may be about to fail. Safe to abandon: the symptom is kept, and the next wait
+    /// continues the search.
     async fn cause(&mut self, error: ShardClientError) -> ShardClientError {
         if error.certainty() == Certainty::Cause {
             return error;
@@ -202,7 +203,7 @@ impl ShardGroup {
         self.known_cause().await
     }
 
-    /// The cause of the symptom that was noticed.
+    /// Returns the best known cause of the symptom.
     async fn known_cause(&mut self) -> ShardClientError {
         let silent = self.connections.iter().filter(|connection| !connection.has_answered());
         let silent = silent.map(|connection| connection.rank.to_string()).collect::<Vec<_>>().join(" and ");
@@ -230,7 +231,7 @@ impl ShardGroup {
     }
 }
 
-/// Waits until every rank has an answer to take. Those that have one are listened to all the same: they may fail, and say why,
+/// Waits until every rank has a reply to take. Ranks that have replied are still read: one may fail, and report why,
 /// while another one is silent.
 async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), ShardClientError> {
     let Wait { since, deadline, is_last } = wait;
@@ -245,7 +246,7 @@ async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), Sh
             if num_silent.load(Ordering::Relaxed) > 0 {
                 return Err(failure);
             }
-            // It came right behind the last answer, which is good.
+            // The failure came right after the last reply, which is still valid.
             connection.keep(failure);
         }
         std::future::pending().await
@@ -271,7 +272,7 @@ fn check_done(name: &'static str, answers: &[(u32, reply::Kind)]) -> Result<(), 
     }
 }
 
-/// The step of rank 0, if all others did the same.
+/// Returns the reply of rank 0 if all other ranks did the same.
 fn agree(mut step: StepReply, others: &[(u32, reply::Kind)]) -> Result<StepReply, ShardClientError> {
     for (rank, kind) in others {
         let rank = *rank;

@@ -1,4 +1,5 @@
-//! Before the first step: who the shards are, what model they have, and one size for the caches of all.
+//! The conversation before the first step: checks the shards' identity and their model, and settles one cache size for
+//! all.
 //!
 //! These are the commands of [`ShardGroup`] that are called once each, in the order of this file.
 
@@ -11,10 +12,10 @@ use super::error::unexpected;
 use super::{ShardClientError, ShardGroup, deadline, device_table};
 
 impl ShardGroup {
-    /// Connects to every rank, in their order, and waits until all have loaded the same model.
+    /// Connects to every rank, in order, and waits until all have loaded the same model.
     ///
     /// # Errors
-    /// When one is missing, does not load, or does not belong to the others.
+    /// When a shard is missing, cannot load, or does not belong to the others.
     pub(crate) async fn connect(shards: &[Endpoint]) -> Result<Self, ShardClientError> {
         let first = shards.first().map(Endpoint::to_string).unwrap_or_default();
         tracing::info!("connecting to {} shard(s), the first one at {first}", shards.len());
@@ -32,10 +33,10 @@ impl ShardGroup {
         Ok(group)
     }
 
-    /// The facts of the loaded model.
+    /// Returns the facts of the loaded model.
     ///
     /// # Errors
-    /// When a rank does not answer.
+    /// When a rank does not reply.
     pub(crate) async fn info(&mut self) -> Result<ModelInfo, ShardClientError> {
         let replies = self.call(command::Kind::Info(proto::Info {}), "info", deadline::SIGN_OF_LIFE).await?;
         match replies.into_iter().next() {
@@ -45,7 +46,8 @@ impl ShardGroup {
         }
     }
 
-    /// Prepares every rank for the least of what each can do of `wishes`, whose blocks have `block_size` tokens.
+    /// Warms up every rank for the largest sizes that all ranks can provide for `wishes`. A block has `block_size`
+    /// tokens.
     ///
     /// # Errors
     /// When a rank cannot.
@@ -108,7 +110,7 @@ fn check_same_programs(warmups: &[WarmupReply]) -> Result<(), ShardClientError> 
     }
 }
 
-/// What all ranks can do.
+/// The sizes that all ranks can provide.
 fn least(fits: &[StepSizes]) -> StepSizes {
     let least = |value: fn(&StepSizes) -> u32| fits.iter().map(value).min().unwrap_or_default();
     StepSizes {
@@ -119,7 +121,7 @@ fn least(fits: &[StepSizes]) -> StepSizes {
     }
 }
 
-/// The sizes, which are the same for all; the bytes and programs of all; the slowest.
+/// Combines the replies: the sizes, which are equal; the sums of bytes and programs; the slowest time.
 fn together(warmups: &[WarmupReply]) -> WarmupReply {
     WarmupReply {
         kv_cache_bytes: warmups.iter().map(|warmup| warmup.kv_cache_bytes).sum(),

@@ -1,6 +1,6 @@
 //! The router's side of the conversation in `proto`: connect, handshake, steps, each wait with a deadline.
 //!
-//! [`ShardGroup`] is what others see: all ranks of a model as one. It never decides what to run.
+//! The rest of the router sees [`ShardGroup`]: all ranks of a model as one. It never decides what to run.
 
 mod connection;
 mod deadline;

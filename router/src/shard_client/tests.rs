@@ -1,7 +1,6 @@
-//! The conversation with shards that behave and with shards that do not: other ranks, other versions, silence,
-//! garbage.
+//! Tests the conversation with correct shards and with faulty ones: wrong ranks, wrong versions, silence, garbage.
 //!
-//! Shards are tasks behind real sockets. Where a deadline is tested, time is paused, so it passes at once.
+//! Shards are tasks behind real sockets. Tests of a deadline pause the time, so it passes at once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ async fn connect(directory: &TempDir, world_size: u32) -> Result<ShardGroup, Sha
     ShardGroup::connect(&shards.collect::<Vec<_>>()).await
 }
 
-/// An address where nobody listens. Connections to it come from another address, so none takes the port.
+/// Returns an address where nobody listens. Other connections come from another address, so none takes the port.
 fn free_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     format!("tcp://{}", listener.local_addr().unwrap())
@@ -139,7 +138,7 @@ async fn a_step_is_sent_before_the_last_one_is_answered() {
     group.send(vec![open(0)], 2).await.unwrap();
     group.send(vec![open(1)], 2).await.unwrap();
     group.send(vec![release(0)], 0).await.unwrap();
-    // A wait that is abandoned loses nothing.
+    // An abandoned wait loses nothing.
     for slot in [0, 1] {
         assert!(futures_util::FutureExt::now_or_never(group.next_step()).is_none());
         steps.add_permits(1);
