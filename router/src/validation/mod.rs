@@ -1,7 +1,7 @@
-//! From what a client asks to what is certain to be possible, once: `GenerationOptions` become a [`ValidRequest`].
+//! Checks a client's wishes once: `GenerationOptions` become a [`ValidRequest`], which can be carried out.
 //!
-//! Order and sentences of the errors are TGI's, because clients match on them; `tests.rs` has a row for each. What the
-//! client asks for and we cannot do is an error that names it.
+//! Order and wording of the errors are TGI's, because clients match on them; `tests.rs` has a row for each. A wish that
+//! this server cannot fulfil is an error that names it.
 
 #[cfg(test)]
 mod tests;
@@ -16,60 +16,61 @@ use crate::grammar::{CompiledGrammar, Grammar, GrammarCompiler, GrammarError};
 use crate::memory::Held;
 use crate::text::{AnswerForm, StopPatterns, TextError, TokenizerPool};
 
-/// Longest stop string, and all of a request together.
+/// The longest stop string, and the limit for all stop strings of a request together, in bytes.
 const MAX_STOP_BYTES: usize = 1 << 10;
 const MAX_STOPS_BYTES: usize = 16 << 10;
 
-/// The text or the tokens that the model goes on with; cloning is cheap.
+/// The text or the tokens that the model continues. Clones are cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PromptInput {
-    /// A text, around which come the special tokens that the model expects.
+    /// A text to which the tokenizer adds the special tokens that the model expects.
     Text(Arc<str>),
-    /// A text with its special tokens in it, as chat templates write them.
+    /// A text that contains its special tokens, as chat templates write it.
     Rendered(Arc<str>),
-    /// Tokens.
+    /// Token ids.
     TokenIds(Arc<[u32]>),
 }
 
-/// What a client asks of a generation, in our words and unchecked.
+/// A client's wishes for a generation, unchecked, independent of the API.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GenerationOptions {
-    /// As asked; the seed counts only with `has_seed`.
+    /// The client's sampling parameters; the seed counts only with `has_seed`.
     pub(crate) sampling: SamplingParams,
-    /// The log-probabilities of the prompt's tokens are wanted, with so many of the best tokens in the place of each.
+    /// If set, the log-probabilities of the prompt's tokens are wanted, with this many of the best tokens at each
+    /// position.
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) has_seed: bool,
-    /// The client named `do_sample` or any parameter of the choice, even with its neutral value.
+    /// The client named `do_sample` or any sampling parameter, even with its neutral value.
     pub(crate) names_sampling: bool,
-    /// `top_k` is unsigned in `sampling`; the client's was zero or negative.
+    /// True if the client's `top_k` was zero or negative, which `sampling` cannot hold.
     pub(crate) has_non_positive_top_k: bool,
     pub(crate) best_of: Option<u32>,
-    /// Absent: all that is left of the limit.
+    /// The most tokens to generate; `None` means all that the limit allows.
     pub(crate) max_new_tokens: Option<u32>,
-    /// More than is left of the limit is that.
+    /// If set, a larger `max_new_tokens` than the limit allows is reduced instead of refused.
     pub(crate) cuts_max_new_tokens: bool,
-    /// The model's end-of-sequence tokens end nothing.
+    /// If set, the model's end-of-sequence tokens do not end the sequence.
     pub(crate) ignores_eos: bool,
     pub(crate) stop_strings: Vec<String>,
-    /// Keep only the last tokens of the prompt.
+    /// If set, only this many tokens at the prompt's end are kept.
     pub(crate) truncate_tokens: Option<u32>,
-    /// With the server's γ and δ, which are not in `sampling`.
+    /// Asks for a watermark with the server's γ and δ, which are not in `sampling`.
     pub(crate) wants_watermark: bool,
     pub(crate) wants_full_text: bool,
     pub(crate) wants_details: bool,
-    /// As OpenAI's API has it: each piece says what it adds to the generated text, which ends before the stop string.
+    /// The form of OpenAI's API: each piece contains the text that it adds, and the text ends before the stop string.
     pub(crate) wants_deltas: bool,
-    /// What is read out of the deltas.
+    /// The format that is parsed out of the deltas.
     pub(crate) answer_form: Option<AnswerForm>,
-    /// What the generated text must look like.
+    /// The grammar that the generated text must follow.
     pub(crate) grammar: Option<Arc<Grammar>>,
     /// Only requests with the same salt share cached prompts.
     pub(crate) cache_salt: Option<String>,
-    /// Would change the answer, and cannot be done here.
+    /// An adapter, which is always refused: it would change the answer and is not supported.
     pub(crate) adapter_id: Option<String>,
 }
 
-/// How the answer goes to the client.
+/// The way in which the response goes to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Whole,
@@ -79,7 +80,7 @@ pub(crate) enum Delivery {
 /// A request that can be carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ValidRequest {
-    /// At least one, at most `max_input_tokens`.
+    /// At least one token, at most `max_input_tokens`.
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) sampling: SamplingParams,
     pub(crate) wants: PromptWants,
@@ -91,7 +92,7 @@ pub(crate) struct ValidRequest {
     pub(crate) grammar: Option<CompiledGrammar>,
 }
 
-/// Why a request cannot be carried out.
+/// The reason why a request cannot be carried out.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum ValidationError {
     #[error("`best_of` != 1 is not allowed for this endpoint")]
@@ -166,7 +167,7 @@ pub(crate) enum ValidationError {
 }
 
 impl PromptInput {
-    /// The text, if it is one.
+    /// The text, or an empty string for token ids.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Rendered(text) => text,
@@ -179,12 +180,12 @@ impl PromptInput {
     }
 }
 
-/// The checks, with what they need to know.
+/// The validator, with everything that its checks need.
 #[derive(Debug)]
 pub(crate) struct Validator {
     limits: RequestLimits,
     tokenizer_pool: TokenizerPool,
-    /// `None` where grammars are not allowed.
+    /// `None` if grammars are not allowed.
     grammars: Option<GrammarCompiler>,
 }
 
@@ -193,10 +194,10 @@ impl Validator {
         Self { limits, tokenizer_pool, grammars }
     }
 
-    /// Checks how many sequences to make, before anything is reserved for them.
+    /// Checks the number of sequences before anything is reserved for them.
     ///
     /// # Errors
-    /// When that many cannot be made, or not in a stream.
+    /// When that number is not allowed, or not in a stream.
     pub(crate) fn check_sequences(
         &self,
         options: &GenerationOptions,
@@ -212,10 +213,10 @@ impl Validator {
         }
     }
 
-    /// Checks everything and tokenizes.
+    /// Checks everything and tokenizes the prompt.
     ///
     /// # Errors
-    /// The first thing that is wrong, in TGI's order.
+    /// The first error in TGI's order.
     pub(crate) async fn validate(
         &self,
         prompt: &PromptInput,
@@ -248,10 +249,10 @@ impl Validator {
         })
     }
 
-    /// Memory for the tokens of a request; `None` where they are few.
+    /// Takes memory for the tokens of a request; returns `None` if the tokens are few.
     ///
     /// # Errors
-    /// When other requests hold it for too long.
+    /// When other requests hold the memory for too long.
     pub(crate) async fn memory_for(&self, num_bytes: usize) -> Result<Option<Held>, ValidationError> {
         self.tokenizer_pool.memory_for(num_bytes).await.map_err(ValidationError::Tokenizer)
     }
@@ -348,7 +349,7 @@ fn check_input(
     Ok(())
 }
 
-/// How tokens are chosen, with what the server adds.
+/// The sampling parameters, with the server's watermark.
 fn sampling(options: &GenerationOptions, limits: &RequestLimits) -> SamplingParams {
     let mut sampling = options.sampling.clone();
     if options.wants_watermark {
@@ -364,7 +365,7 @@ fn truncate(token_ids: Arc<[u32]>, keep_tokens: Option<u32>) -> Arc<[u32]> {
     }
 }
 
-/// The number of tokens to make.
+/// Checks the prompt's tokens and returns the number of tokens to make.
 fn check_prompt(prompt: &[u32], options: &GenerationOptions, limits: &RequestLimits) -> Result<u32, ValidationError> {
     let vocab_size = limits.vocab_size;
     if let Some(&token_id) = prompt.iter().find(|&&token_id| token_id >= vocab_size) {

@@ -1,6 +1,6 @@
 //! A row for each of TGI's checks, in TGI's order.
 //!
-//! Every request breaks its own rule and all later ones, so the order is tested with the sentences.
+//! Every request violates its own rule and all later ones, so the tests check the order and the messages.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ async fn check_error(inputs: &str, parameters: serde_json::Value, expected: &str
     assert_eq!(validate(inputs, parameters.clone()).await.unwrap_err(), expected, "{parameters}");
 }
 
-/// Demo prompts of digits: one token each, and one in front.
+/// Returns a demo prompt of digits: one token each, and one special token before them.
 fn prompt(num_tokens: usize) -> String {
     "7".repeat(num_tokens - 1)
 }
