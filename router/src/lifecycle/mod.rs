@@ -1,11 +1,11 @@
-//! From the first connection to the last: serve until a signal or a failure, then end in order.
+//! The life of a server: serve until a signal or a failure, then end in order.
 //!
 //! ```text
 //!  signal ─▶ /health 503, port closed ─▶ running requests end, or are ended after --shutdown-timeout ─▶ shards leave
-//!  shard fails ─▶ every request is told ─▶ port closed ─▶ error
+//!  shard fails ─▶ every request gets an error ─▶ port closed ─▶ error
 //! ```
 //!
-//! A second signal skips the waiting.
+//! A second signal skips the wait.
 
 #[cfg(test)]
 mod tests;
@@ -25,21 +25,21 @@ use crate::server::{self, Site};
 use crate::startup::Started;
 use crate::state::Health;
 
-/// After the end of their generations, clients get this long to read what they were told.
+/// The time that clients have to read the last events after their generations were ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// After the last request, the shards get this long to finish their step and to leave.
+/// The time that the shards have to finish their step and to leave after the last request.
 const LEAVE: Duration = Duration::from_secs(6);
 
-/// Samples of histograms are moved into buckets this often.
+/// The interval in which samples of histograms are moved into buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Wishes that the server stops, each with its reason. Nobody needs more than two.
+/// Requests to stop the server, each with its reason. Two in the channel are enough.
 #[derive(Debug)]
 pub(crate) struct StopRequests(mpsc::Receiver<&'static str>);
 
 impl StopRequests {
-    /// Takes over SIGTERM and SIGINT; without this they kill the process.
+    /// Handles SIGTERM and SIGINT; without this they kill the process.
     ///
     /// # Errors
     /// When the system refuses.
@@ -58,13 +58,13 @@ impl StopRequests {
         Ok(requests)
     }
 
-    /// Wishes from elsewhere.
+    /// Returns a channel for requests from elsewhere.
     pub(crate) fn channel() -> (mpsc::Sender<&'static str>, Self) {
         let (requests_tx, requests_rx) = mpsc::channel(2);
         (requests_tx, Self(requests_rx))
     }
 
-    /// The next one's reason.
+    /// Waits for the next request and returns its reason.
     pub(crate) async fn next(&mut self) -> &'static str {
         match self.0.recv().await {
             Some(reason) => reason,
@@ -73,14 +73,14 @@ impl StopRequests {
     }
 }
 
-/// What runs while requests are served.
+/// The tasks that run while requests are served.
 #[derive(Debug)]
 struct Tasks {
     http: JoinHandle<()>,
     batcher: JoinHandle<Result<(), BatcherError>>,
     /// `true` closes the port.
     close_tx: watch::Sender<bool>,
-    /// `true` ends what runs, and then the batcher.
+    /// `true` ends the running sequences, then the batcher.
     stop_tx: watch::Sender<bool>,
     health: Health,
 }
@@ -88,7 +88,7 @@ struct Tasks {
 /// Serves until a signal; returns when everything has ended.
 ///
 /// # Errors
-/// When a shard fails, after every client has been told.
+/// When a shard fails, after every client has received the error.
 pub(crate) async fn serve(
     started: Started,
     listener: HttpListener,

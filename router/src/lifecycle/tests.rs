@@ -1,7 +1,7 @@
-//! A server with a real port, from its first connection to its last.
+//! Tests a server with a real port, from its first connection to its last.
 //!
-//! What ends it, a wish or a shard, comes from the test; ports are the system's choice and sockets are in a
-//! temporary directory.
+//! The test stops the server or makes a shard fail. The system chooses the ports, and sockets are in a temporary
+//! directory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +15,10 @@ use super::*;
 use crate::http_listener::HttpEndpoint;
 use crate::testing::{FakeShard, args, start};
 
-/// Nothing in a test takes this long.
+/// More time than anything in a test takes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Steps that are under way at a time.
+/// The number of steps under way at a time.
 const STEP_WINDOW: usize = 2;
 
 struct Served {
@@ -45,7 +45,7 @@ async fn serve_with_flags(shard: FakeShard, shutdown_timeout: Duration, flags: &
 }
 
 impl Served {
-    /// Sends a request for `num_tokens` tokens, and something behind it.
+    /// Sends a request for `num_tokens` tokens, followed by the bytes of `behind`.
     async fn post_with(&self, path: &str, num_tokens: u32, behind: &str) -> TcpStream {
         let mut stream = self.post(path, num_tokens).await;
         stream.write_all(behind.as_bytes()).await.unwrap();
@@ -81,7 +81,7 @@ async fn read_all(stream: &mut TcpStream) -> String {
     text
 }
 
-/// A shard that makes this many steps, and then needs to be allowed each.
+/// Returns a shard that runs this many steps, and a semaphore that allows more.
 fn shard_with_steps(num_steps: usize) -> (FakeShard, Arc<Semaphore>) {
     let shard = FakeShard { steps: Arc::new(Semaphore::new(num_steps)), ..FakeShard::default() };
     let steps = Arc::clone(&shard.steps);
@@ -149,7 +149,7 @@ async fn clients_that_hang_up_are_noticed_also_without_a_stream() {
     let served = serve_with(shard, DEADLINE).await;
     let clients = [served.post("/generate", 400).await, served.post("/generate_stream", 400).await];
     served.wait_for_metric("tgi_request_max_new_tokens_count 2").await;
-    // The first one's prompt and token, the second one's prompt.
+    // The prompt and a token of the first, and the prompt of the second.
     steps.add_permits(3);
     while stats.num_opened.load(Ordering::Relaxed) < 2 {
         tokio::task::yield_now().await;
