@@ -1,32 +1,32 @@
-//! What each token of a byte-level vocabulary is in bytes, so that detokenizing is copying.
+//! The bytes of each token of a byte-level vocabulary, so that detokenizing only copies them.
 //!
-//! In such a vocabulary every byte is written as a printable character (Radford et al. 2019, GPT-2's `encoder.py`), and a
+//! Such a vocabulary writes every byte as a printable character (Radford et al. 2019, GPT-2's `encoder.py`), and a
 //! token's bytes depend on no other token. Other kinds of vocabularies have no such table.
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
-/// Bytes of all tokens, one behind the other.
+/// The bytes of all tokens, one after the other.
 #[derive(Debug)]
 pub(super) struct ByteTable {
     bytes: Vec<u8>,
-    /// Where the bytes of each token end; they begin where those of the token before end.
+    /// The offset at which each token's bytes end; they begin where the previous token's bytes end.
     ends: Vec<usize>,
 }
 
 impl ByteTable {
-    /// The table of a tokenizer, if its decoder is the byte-level one.
+    /// Returns the table of a tokenizer, if its decoder is the byte-level one.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let Some(DecoderWrapper::ByteLevel(_)) = tokenizer.get_decoder() else { return None };
         let num_ids = tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest as usize + 1);
         let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(num_ids) };
         for id in 0..num_ids as u32 {
-            // Numbers between those of tokens have no text.
+            // Ids between those of tokens have no text.
             table.push(&tokenizer.id_to_token(id).unwrap_or_default());
         }
         Some(table)
     }
 
-    /// A token whose characters do not all stand for bytes is text as it is, as added tokens are.
+    /// Adds a token. If some of its characters do not stand for bytes, as in added tokens, the token is its own text.
     fn push(&mut self, token: &str) {
         match token.chars().map(byte_of).collect::<Option<Vec<u8>>>() {
             Some(bytes) => self.bytes.extend(bytes),
@@ -35,21 +35,22 @@ impl ByteTable {
         self.ends.push(self.bytes.len());
     }
 
-    /// Text of a run of tokens. Bytes that are no character become U+FFFD; tokens that are not in the table are nothing.
+    /// Returns the text of several tokens. Bytes that form no character become U+FFFD; unknown tokens have no text.
     pub(super) fn text(&self, token_ids: &[u32]) -> String {
         let mut bytes = Vec::with_capacity(8 * token_ids.len());
         token_ids.iter().for_each(|id| bytes.extend_from_slice(self.token(*id as usize)));
         String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// Bytes of one token, none for numbers that are no token's.
+    /// Returns the bytes of one token; empty for an unknown id.
     pub(super) fn token(&self, idx: usize) -> &[u8] {
         let start = if idx == 0 { 0 } else { self.ends.get(idx - 1).copied().unwrap_or_default() };
         self.ends.get(idx).map_or(&[], |end| &self.bytes[start..*end])
     }
 }
 
-/// Printable characters of Latin-1 stand for themselves, the characters from U+0100 for the other bytes in their order.
+/// The byte that a character stands for: printable characters of Latin-1 stand for themselves, and characters from
+/// U+0100 on for the other bytes in order.
 fn byte_of(character: char) -> Option<u8> {
     match u8::try_from(character) {
         Ok(byte) => is_printable(byte).then_some(byte),

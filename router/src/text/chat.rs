@@ -1,7 +1,7 @@
-//! From a conversation to its text and the tokens of it, on the tokenizer's threads.
+//! Turns a conversation into text and tokens, on the tokenizer's threads.
 //!
-//! The template writes every special token itself, so the tokenizer adds none: a second token for the beginning would
-//! make answers worse.
+//! The template writes every special token itself, so the tokenizer adds none: a second beginning-of-sequence token
+//! would make answers worse.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::chat_template::{ChatInputs, ChatTemplateError, RenderedChat};
 use super::tokenizer::TokenSpan;
 use super::{TextError, Tokenizer, TokenizerPool};
 
-/// Renders and tokenizes conversations; cloning is cheap.
+/// Renders and tokenizes conversations. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Chat {
     templates: Arc<ChatTemplates>,
@@ -18,7 +18,7 @@ pub(crate) struct Chat {
     max_text_bytes: usize,
 }
 
-/// A text, or a conversation, as the model reads it.
+/// A text or a rendered conversation, with its tokens.
 #[derive(Debug)]
 pub(crate) struct TokenizedText {
     pub(crate) text: String,
@@ -26,13 +26,13 @@ pub(crate) struct TokenizedText {
 }
 
 impl TokenizedText {
-    /// Memory that it takes.
+    /// The memory of the text and the tokens, in bytes.
     pub(crate) fn num_bytes(&self) -> usize {
         self.text.len() + size_of_val(self.tokens.as_slice())
     }
 }
 
-/// Why a conversation has no tokens.
+/// The reason why a conversation has no tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChatError {
     #[error(transparent)]
@@ -44,15 +44,15 @@ pub(crate) enum ChatError {
 }
 
 impl Chat {
-    /// Texts of at most `max_text_bytes` are tokenized.
+    /// Creates it; texts of more than `max_text_bytes` are not tokenized.
     pub(crate) fn new(templates: ChatTemplates, tokenizer_pool: TokenizerPool, max_text_bytes: usize) -> Self {
         Self { templates: Arc::new(templates), tokenizer_pool, max_text_bytes }
     }
 
-    /// The tokens of a prompt, with the special tokens that the model expects around it.
+    /// Returns the tokens of a prompt, with the special tokens that the model expects around it.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text, or it is too long.
+    /// When the tokenizer cannot represent the text, or the text is too long.
     pub(crate) async fn tokenize_prompt(&self, text: String) -> Result<TokenizedText, ChatError> {
         let num_bytes = text.len();
         check_len(&text, self.max_text_bytes)?;
@@ -63,7 +63,7 @@ impl Chat {
         Ok(self.tokenizer_pool.run(num_bytes, work).await??)
     }
 
-    /// The text of a conversation, and what is read out of the answer to it.
+    /// Returns the text of a conversation, and the form in which the answer will be read.
     ///
     /// # Errors
     /// When the template refuses the conversation.
@@ -77,10 +77,10 @@ impl Chat {
         self.tokenizer_pool.run(num_bytes, work).await?
     }
 
-    /// The text of a conversation, and its tokens.
+    /// Returns the text of a conversation, and its tokens.
     ///
     /// # Errors
-    /// When the template refuses the conversation, or the tokenizer its text, or that is too long.
+    /// When the template refuses the conversation, the tokenizer cannot represent the text, or the text is too long.
     pub(crate) async fn tokenize(&self, inputs: ChatInputs) -> Result<TokenizedText, ChatError> {
         let (templates, num_bytes) = (Arc::clone(&self.templates), inputs.num_bytes());
         let limit = self.max_text_bytes;

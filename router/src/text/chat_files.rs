@@ -1,18 +1,18 @@
-//! Which chat template a model has, and its special tokens: the only reader of `tokenizer_config.json`,
+//! The chat template and the special tokens of a model. This file is the only reader of `tokenizer_config.json`,
 //! `special_tokens_map.json`, `chat_template.jinja`, `additional_chat_templates/`, `chat_template.json` and
 //! `processor_config.json`.
 //!
-//! The first of these that has a template gives all of them:
+//! The first of these sources that has a template gives all templates:
 //! 1. the file of `--chat-template`
 //! 2. the file of `--tokenizer-config-path`
 //! 3. `chat_template.jinja`, with `additional_chat_templates/tool_use.jinja`
 //! 4. `chat_template.json`
-//! 5. `tokenizer_config.json`, or what a GGUF file says in its place
+//! 5. `tokenizer_config.json`, or the metadata of a GGUF file
 //! 6. `processor_config.json`
 //!
-//! A text is the template for everything. A list or an object of several has one called `default`, and maybe `tool_use`
-//! for conversations with tools. What the model's own files say wrong is told at the start and to those who send
-//! conversations; everything else is served.
+//! A string is the template for everything. A list or an object of templates has one called `default`, and maybe
+//! `tool_use` for conversations with tools. Errors in the model's own files are logged at the start and returned to
+//! clients that send conversations; all other requests are served.
 
 use std::path::Path;
 
@@ -26,25 +26,25 @@ use super::tokenizer::{TextError, describe};
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
 
-/// What templates call their special tokens; others in the same files are no variables.
+/// The special tokens that templates can name; other tokens in these files are not variables.
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The templates of one model, those that cannot be compiled with the reason.
+/// The templates of one model. A template that cannot be compiled is kept as its error.
 #[derive(Debug)]
 pub(crate) struct ChatTemplates {
     default: Result<ChatTemplate, ChatTemplateError>,
     tool_use: Option<Result<ChatTemplate, ChatTemplateError>>,
 }
 
-/// Files that the user named.
+/// The files that the user named.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ChatOverrides<'a> {
     pub(crate) tokenizer_config: Option<&'a Path>,
     pub(crate) chat_template: Option<&'a Path>,
 }
 
-/// Templates as they are in a file.
+/// The templates in a file, not compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sources {
     default: Option<String>,
@@ -52,7 +52,7 @@ struct Sources {
 }
 
 impl ChatOverrides<'_> {
-    /// Everything that is wrong with the files.
+    /// Returns all errors of these files.
     pub(crate) fn check(self) -> Vec<String> {
         let errors = [self.template().err(), self.config().err()];
         errors.into_iter().flatten().map(|error| error.to_string()).collect()
@@ -127,10 +127,10 @@ impl ChatTemplates {
         })
     }
 
-    /// The text of a conversation.
+    /// Returns the text of a conversation.
     ///
     /// # Errors
-    /// When there is no template, or it refuses the conversation.
+    /// When there is no template, or the template refuses the conversation.
     pub(crate) fn render(&self, inputs: ChatInputs) -> Result<RenderedChat, ChatTemplateError> {
         let for_tools = self.tool_use.as_ref().filter(|_| inputs.tools.is_some());
         match for_tools.unwrap_or(&self.default) {
@@ -140,7 +140,7 @@ impl ChatTemplates {
     }
 }
 
-/// The first file of the model with a template.
+/// Returns the templates of the first file of the model that has any.
 fn find_own(files: &ModelFiles, of_config: Option<Sources>) -> Result<Option<Sources>, String> {
     let default = read_text(files, "chat_template.jinja")?;
     if default.is_some() {
@@ -156,7 +156,7 @@ fn find_own(files: &ModelFiles, of_config: Option<Sources>) -> Result<Option<Sou
     }
 }
 
-/// What is under `chat_template`: a text, a list of names and templates, or an object of them.
+/// Reads the value of `chat_template`: a string, a list of names and templates, or an object of them.
 fn sources(config: &Map<String, Json>) -> Option<Sources> {
     let text = |value: &Json| value.as_str().map(str::to_owned);
     match config.get("chat_template")? {
@@ -177,8 +177,8 @@ fn sources(config: &Map<String, Json>) -> Option<Sources> {
     }
 }
 
-/// Each a text, or an object with the text in `content`. Configurations without `added_tokens_decoder` are old, and there
-/// the special tokens map wins, as in transformers.
+/// Reads the special tokens. Each is a string, or an object with the text in `content`. Configurations without
+/// `added_tokens_decoder` are old; there the special tokens map wins, as in transformers.
 fn special_tokens(files: &ModelFiles, config: &Map<String, Json>) -> Result<SpecialTokens, String> {
     let mut tokens = named_tokens(config);
     if !config.contains_key("added_tokens_decoder") {
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// What the model of these files says to `hi`, without and with tools.
+    /// Renders the message `hi` with the templates of these files, without and with tools.
     fn say(files: &[(&str, &str)], overrides: &[(&str, &str)]) -> [Result<String, ChatTemplateError>; 2] {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in files.iter().chain(overrides) {

@@ -1,29 +1,32 @@
-//! Tokens to text, one at a time: text is held back until its last character is complete, and the pieces joined are
-//! the text of all tokens at once.
+//! Turns tokens into text, one at a time. Text is held back until its last character is complete, and the pieces joined
+//! are the text of all tokens together.
 //!
 //! ```text
-//!  ids  ... [ context ][ held back ]      context: tokens whose text is out and that the decoder wants to see before
-//!            0          read       len    the next ones (a leading space depends on them)
+//!  ids  ... [ context ][ held back ]
+//!            0          read       len
 //! ```
+//!
+//! The text of the context tokens is out already. The decoder needs them before the next tokens, because a leading
+//! space depends on them.
 
 use super::{TextError, Tokenizer};
 
-/// Tokens of the prompt that give the first new token its context.
+/// The number of prompt tokens that are the context of the first new token.
 const CONTEXT_TOKENS: usize = 5;
 
-/// A character has at most four bytes, so this many tokens without a complete one at the end are no text; they go out
-/// as they are, which bounds the work per token.
+/// A character has at most four bytes, so this many tokens without a complete character at the end are not text. Their
+/// text is then returned as it is, which bounds the work per token.
 const MAX_HELD_TOKENS: usize = 64;
 
-/// What a decoder makes of bytes that are no character, such as the beginning of one.
+/// The decoder's output for bytes that form no character, such as the first bytes of one.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// The text side of one sequence.
+/// The text of one sequence.
 #[derive(Debug)]
 pub struct Detokenizer {
     token_ids: Vec<u32>,
     read: usize,
-    /// Text of `token_ids[..read]`, all of it out.
+    /// The text of `token_ids[..read]`, which was returned already.
     context: String,
 }
 
@@ -38,7 +41,7 @@ impl Detokenizer {
         Ok(Self { read: token_ids.len(), token_ids, context })
     }
 
-    /// Adds a token. The text that became complete with it, often empty or more than the token's own.
+    /// Adds a token. Returns the text that it completes, which is often empty or longer than the token's own text.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
@@ -56,7 +59,7 @@ impl Detokenizer {
         Ok(piece)
     }
 
-    /// The text still held back, with U+FFFD for what is no character. Nothing is held back afterwards.
+    /// Returns the text still held back, with U+FFFD for incomplete characters. Nothing is held back afterwards.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
@@ -68,8 +71,8 @@ impl Detokenizer {
         Ok(piece)
     }
 
-    /// What follows the context. Where the context ended inside a character, the text has the whole character in place
-    /// of the replacement; it counts as following.
+    /// Returns the text after the context. If the context ends inside a character, `text` has the whole character
+    /// instead of the replacement, and the character counts as new.
     fn after_context(&self, text: &str) -> String {
         let context = self.context.as_str();
         let complete = context.strip_suffix(REPLACEMENT).unwrap_or(context);

@@ -1,8 +1,9 @@
-//! The tokenizer of a GGUF file, as the tokenizer.json of the same model would describe it.
+//! Converts the tokenizer of a GGUF file to the tokenizer.json of the same model.
 //!
-//! Doors: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file names how texts are cut into words (`tokenizer.ggml.pre`) instead of describing it; the
-//! names are llama.cpp's (`src/llama-vocab.cpp`), and what they mean is in the models' own tokenizer.json. A name that is not in
-//! [`CUTS`] is an error: a guess would give other tokens than the model was trained on.
+//! Doors: [`tokenizer_json`], [`tokenizer_config`]. A GGUF file only names the rule that splits texts into words
+//! (`tokenizer.ggml.pre`). The names are llama.cpp's (`src/llama-vocab.cpp`), and the rules are in the models' own
+//! tokenizer.json. A name that is not in [`CUTS`] is an error: a guess would produce other tokens than the model was
+//! trained on.
 
 use std::collections::HashMap;
 
@@ -12,16 +13,16 @@ use serde_json::{Map, Value, json};
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
 
-/// How a text is cut before its bytes are joined to tokens.
+/// The rule that splits a text before its bytes are merged into tokens.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// What a word is; `None` as in GPT-2.
+    /// The pattern of a word; `None` means GPT-2's pattern.
     pattern: Option<&'static str>,
     has_single_digits: bool,
     is_composed: bool,
-    /// Whether a whole word that is a token stays one, whatever the merges.
+    /// True if a whole word that is a token is not split, whatever the merges.
     ignores_merges: bool,
-    /// Whether a text begins with the first token of a sequence where the file does not say.
+    /// The default for adding the first token of a sequence, if the file does not say.
     adds_bos: bool,
 }
 
@@ -50,7 +51,7 @@ const TEKKEN: Cut = Cut {
     adds_bos: true,
     ..GPT_2
 };
-/// By `tokenizer.ggml.pre`.
+/// The rules by `tokenizer.ggml.pre`.
 const CUTS: [(&str, Cut); 7] = [
     ("default", GPT_2),
     ("gpt-2", GPT_2),
@@ -61,7 +62,7 @@ const CUTS: [(&str, Cut); 7] = [
     ("tekken", TEKKEN),
 ];
 
-/// `tokenizer.ggml.token_type`.
+/// The kinds of tokens in `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TokenKind {
     Normal,
@@ -85,10 +86,10 @@ impl TokenKind {
     }
 }
 
-/// The text of a tokenizer.json.
+/// Returns the text of a tokenizer.json.
 ///
 /// # Errors
-/// Says what is missing or not known, and what to do about it.
+/// When metadata is missing or unknown; the message says what to do.
 pub(super) fn tokenizer_json(gguf: &Gguf) -> Result<Vec<u8>, String> {
     let file = Vocabulary::read(gguf)?;
     let parts = match gguf.text(MODEL) {
@@ -112,7 +113,7 @@ pub(super) fn tokenizer_json(gguf: &Gguf) -> Result<Vec<u8>, String> {
     Ok(json.to_string().into_bytes())
 }
 
-/// What tokenizer_config.json would say of conversations: the template, and the tokens that templates name.
+/// Returns the chat entries of a tokenizer_config.json: the template, and the tokens that templates name.
 pub(super) fn tokenizer_config(gguf: &Gguf) -> Map<String, Value> {
     const TOKENS: [(&str, &str); 4] = [
         ("bos_token", "tokenizer.ggml.bos_token_id"),
@@ -131,7 +132,7 @@ pub(super) fn tokenizer_config(gguf: &Gguf) -> Map<String, Value> {
 
 const INSTEAD: &str = "put the tokenizer.json of the model beside the file";
 
-/// What the two kinds of tokenizers differ in.
+/// The parts in which the two kinds of tokenizers differ.
 struct Parts {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -140,7 +141,7 @@ struct Parts {
     adds_bos: bool,
 }
 
-/// The tokens of a file.
+/// The tokens of a file, with their kinds.
 struct Vocabulary<'a> {
     tokens: Vec<&'a str>,
     kinds: Vec<TokenKind>,
@@ -154,7 +155,7 @@ impl<'a> Vocabulary<'a> {
         Ok(Self { tokens, kinds })
     }
 
-    /// Bytes, as letters, are joined as the list of merges says.
+    /// The parts of a byte-level tokenizer, which merges bytes in the order of a list.
     fn byte_level(&self, gguf: &Gguf) -> Result<Parts, String> {
         let pre = gguf.text(PRE).unwrap_or("default");
         let cut = CUTS.iter().find(|(name, _)| *name == pre).map(|(_, cut)| *cut);
@@ -186,7 +187,8 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// Pieces are joined in the order of their scores; characters that are no piece become bytes.
+    /// The parts of a SentencePiece tokenizer, which merges pieces in the order of their scores. Unknown characters
+    /// become bytes.
     fn sentence_pieces(&self, gguf: &Gguf) -> Result<Parts, String> {
         let scores = gguf.list("tokenizer.ggml.scores").unwrap_or_default();
         if scores.len() != self.tokens.len() {
@@ -216,7 +218,7 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// Every way to join a piece of two others, those of the best pieces first.
+    /// Returns every pair of pieces that joins to another piece, in the order of the scores of the joined pieces.
     fn merges(&self, scores: &[GgufValue]) -> Vec<[&'a str; 2]> {
         let known: HashMap<&str, usize> = self.tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
         let score = |id: usize| match &scores[id] {
@@ -234,7 +236,7 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), json!(id))).collect()
     }
 
-    /// Tokens that are found in a text before anything else.
+    /// Returns the tokens that are found in a text before all others.
     fn added_tokens(&self) -> Vec<Value> {
         let is_added =
             |kind: TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
@@ -246,7 +248,7 @@ impl<'a> Vocabulary<'a> {
         (0..self.tokens.len()).filter(|id| is_added(self.kinds[*id])).map(added).collect()
     }
 
-    /// What stands around a text.
+    /// Adds the special tokens around a text.
     fn post_processor(&self, gguf: &Gguf, adds_bos: bool) -> Value {
         let token = |flag: &str, default: bool, id: &str| {
             let wanted = gguf.flag(flag).unwrap_or(default);

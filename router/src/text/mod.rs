@@ -1,5 +1,5 @@
-//! Text and tokens: from a conversation to a prompt, from a prompt to ids, from ids to text that never breaks a character,
-//! and where text says stop.
+//! Text and tokens: rendering conversations, tokenizing prompts, detokenizing without broken characters, and finding
+//! stop strings.
 //!
 //! Nothing here knows of requests, steps or HTTP.
 
@@ -28,7 +28,7 @@ pub use tokenizer::{TextError, Tokenizer};
 pub(crate) use tokenizer_pool::TokenizerPool;
 pub(crate) use vocabulary::TokenBytes;
 
-/// What a model says of text.
+/// The model's tokenizer and chat templates.
 #[derive(Debug)]
 pub(crate) struct ModelText {
     pub(crate) tokenizer: Tokenizer,
@@ -36,7 +36,7 @@ pub(crate) struct ModelText {
 }
 
 impl ModelText {
-    /// Reads the model's files, and those that the user named instead of some.
+    /// Reads the model's files, or the files that the user named instead.
     ///
     /// # Errors
     /// When there is no tokenizer, or a file that the user named cannot be read.

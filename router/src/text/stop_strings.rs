@@ -1,45 +1,44 @@
-//! Where text says stop. A stop string counts as soon as the text contains it, even when it ends in the middle of a
-//! token: TGI only looks at the end of the text and misses those. The stop string stays part of the text, as in
-//! TGI.
+//! Finds stop strings. A stop string counts as soon as the text contains it, even if it ends inside a token; TGI only
+//! looks at the end of the text and misses those. The stop string stays part of the text, as in TGI.
 //!
-//! It never holds text back and never ends a sequence: it says where the text should end, and how much of it may be the
-//! beginning of a stop string.
+//! This code never holds text back and never ends a sequence. It returns where the text should end, and how much of it
+//! may be the start of a stop string.
 
 use std::sync::Arc;
 
-/// The stop strings of a request, ready to be looked for; cloning is cheap.
+/// The stop strings of a request, prepared for the search. Clones are cheap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StopPatterns(Arc<[Pattern]>);
 
-/// A stop string with the failure table of Knuth, Morris and Pratt (1977): for each of its prefixes the length of the
-/// longest shorter prefix that is also a suffix of it.
+/// A stop string with the failure table of Knuth, Morris and Pratt (1977): for each prefix, the length of the longest
+/// shorter prefix that is also a suffix of it.
 #[derive(Debug, PartialEq, Eq)]
 struct Pattern {
     bytes: Box<[u8]>,
     borders: Box<[usize]>,
 }
 
-/// Watches one sequence's text for its stop strings. Each byte is looked at once, however long they are.
+/// Searches one sequence's text for its stop strings. Each byte is read once, however long they are.
 #[derive(Debug)]
 pub(crate) struct StopStrings {
     patterns: StopPatterns,
-    /// For each pattern how many bytes of its beginning the text ends with.
+    /// For each pattern, the length of its longest prefix at the end of the text.
     matched: Vec<usize>,
 }
 
-/// A stop string in a text.
+/// A stop string found in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopFound {
-    /// Bytes behind it.
+    /// The number of bytes after it.
     pub(crate) rest_bytes: usize,
-    /// Its own.
+    /// Its own length in bytes.
     pub(crate) len_bytes: usize,
-    /// Its place among the stop strings.
+    /// Its index among the stop strings.
     pub(crate) index: usize,
 }
 
 impl StopPatterns {
-    /// Prepares non-empty strings.
+    /// Prepares stop strings, which must not be empty.
     pub(crate) fn new(stop_strings: &[String]) -> Self {
         Self(stop_strings.iter().map(|stop| Pattern::new(stop.as_bytes())).collect())
     }
@@ -61,7 +60,7 @@ impl Pattern {
         pattern
     }
 
-    /// How much of the beginning is matched after one more byte, where `len` bytes were before it.
+    /// Returns the length of the prefix that matches after one more byte, if `len` bytes matched before it.
     fn advance(&self, mut len: usize, byte: u8) -> usize {
         while len > 0 && self.bytes[len] != byte {
             len = self.borders[len - 1];
@@ -71,12 +70,12 @@ impl Pattern {
 }
 
 impl StopStrings {
-    /// Watches for these.
+    /// Starts a search for these patterns.
     pub(crate) fn new(patterns: StopPatterns) -> Self {
         Self { matched: vec![0; patterns.0.len()], patterns }
     }
 
-    /// Adds text. Returns the stop string that ends first, and of several that end together the longest. After that
+    /// Adds text. Returns the stop string that ends first, and the longest of several that end together. After that
     /// nothing may be added.
     pub(crate) fn push(&mut self, piece: &str) -> Option<StopFound> {
         for (place, byte) in piece.bytes().enumerate() {
@@ -95,7 +94,7 @@ impl StopStrings {
         None
     }
 
-    /// Bytes at the end of the text with which a stop string may begin.
+    /// The number of bytes at the end of the text that may begin a stop string.
     pub(crate) fn num_held_back(&self) -> usize {
         self.matched.iter().copied().max().unwrap_or(0)
     }

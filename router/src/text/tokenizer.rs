@@ -1,6 +1,6 @@
-//! The tokenizer of one model: `tokenizer.json`, or what a GGUF file says in its place, and which of its tokens are special.
+//! The tokenizer of one model, from `tokenizer.json` or a GGUF file, and the list of its special tokens.
 //!
-//! This is the only reader of that file. Both directions take as long as the text is; prompts go through
+//! This is the only reader of that file. Both directions take time proportional to the text. Prompts go through
 //! `tokenizer_pool`, and completions are detokenized a few tokens at a time.
 
 use std::collections::HashSet;
@@ -13,41 +13,41 @@ use super::vocabulary::{self, TokenBytes};
 
 const FILE: &str = "tokenizer.json";
 
-/// What goes wrong between text and tokens.
+/// The errors of tokenizing and detokenizing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// The file is not there or cannot be read.
+    /// The file is missing or cannot be read.
     #[error("{0}")]
     File(String),
     /// The file is not a tokenizer.
     #[error("{location}: tokenizer.json is not a tokenizer: {message}")]
     NotATokenizer { location: String, message: String },
-    /// The GGUF file has no tokenizer that is known.
+    /// The GGUF file has no supported tokenizer.
     #[error("{location}: no tokenizer: {message}")]
     Gguf { location: String, message: String },
-    /// The text has no tokens.
+    /// The text cannot be tokenized.
     #[error("{0}")]
     Tokenize(String),
-    /// Other texts take the threads or the memory for them.
+    /// Other texts occupy the threads or their memory.
     #[error("too many other texts are being read")]
     Busy,
-    /// The tokens have no text.
+    /// The tokens cannot be detokenized.
     #[error("detokenize {num_tokens} tokens: {message}")]
     Detokenize { num_tokens: usize, message: String },
 }
 
-/// Text to ids and back.
+/// Converts text to ids and back.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Where detokenizing is copying.
+    /// Set if detokenizing is copying bytes.
     byte_table: Option<ByteTable>,
     special_ids: HashSet<u32>,
-    /// Tokens that come before every prompt.
+    /// The tokens that come before every prompt.
     prefix: Vec<u32>,
 }
 
-/// A token, and where it is in the text, in bytes.
+/// A token and its place in the text, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenSpan {
     pub(crate) id: u32,
@@ -59,7 +59,7 @@ impl Tokenizer {
     /// Reads the tokenizer of a model.
     ///
     /// # Errors
-    /// When the model has none, or it cannot be understood.
+    /// When the model has no tokenizer, or a tokenizer that cannot be parsed.
     pub fn load(files: &ModelFiles) -> Result<Self, TextError> {
         let file = |error: ModelFilesError| TextError::File(describe(&error));
         let bytes = match (files.read_optional(FILE).map_err(file)?, files.gguf().map_err(file)?) {
@@ -75,7 +75,7 @@ impl Tokenizer {
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
-        // Cutting and filling up prompts is the request's business, whatever the file was saved with.
+        // The request decides about truncation and padding, whatever the file says.
         inner.with_truncation(None).map_err(|error| error.to_string())?;
         inner.with_padding(None);
         let added = inner.get_added_tokens_decoder();
@@ -84,7 +84,8 @@ impl Tokenizer {
         Ok(Self { byte_table: ByteTable::of(&inner), inner, special_ids, prefix })
     }
 
-    /// Token ids of a prompt, with the special tokens the model expects around it: once, also where the text begins with them.
+    /// Returns the token ids of a prompt, with the special tokens that the model expects around it. They are not
+    /// repeated if the text begins with them.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
@@ -92,7 +93,7 @@ impl Tokenizer {
         self.ids(text, true)
     }
 
-    /// Token ids of a text that has all its special tokens written out: none are added.
+    /// Returns the token ids of a text that contains all its special tokens; none are added.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
@@ -100,7 +101,7 @@ impl Tokenizer {
         self.ids(text, false)
     }
 
-    /// How many of the tokens of a text were put before it.
+    /// Returns the number of a text's tokens that the tokenizer added before it.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
@@ -116,14 +117,14 @@ impl Tokenizer {
         Ok(ids[if adds_special { self.num_repeated(ids) } else { 0 }..].to_vec())
     }
 
-    /// How many tokens at the beginning are there a second time, because the text has them too.
+    /// Returns the number of leading tokens that are repeated because the text begins with them too.
     fn num_repeated(&self, ids: &[u32]) -> usize {
         let is_there = |ids: &[u32]| ids.starts_with(&self.prefix);
         let len = self.prefix.len();
         if is_there(ids) && is_there(&ids[len..]) { len } else { 0 }
     }
 
-    /// Tokens with their places in the text, maybe with special tokens around them.
+    /// Returns the tokens with their places in the text, with special tokens around them if `adds_special` is set.
     ///
     /// # Errors
     /// When the tokenizer cannot represent the text.
@@ -134,7 +135,7 @@ impl Tokenizer {
         Ok(spans.map(|(&id, &(start, stop))| TokenSpan { id, start, stop }).collect())
     }
 
-    /// Text of a run of tokens, special ones included. Bytes that are no character become U+FFFD.
+    /// Returns the text of several tokens, special ones included. Bytes that form no character become U+FFFD.
     ///
     /// # Errors
     /// When the tokenizer's decoder fails.
@@ -147,28 +148,28 @@ impl Tokenizer {
             .map_err(|error| TextError::Detokenize { num_tokens: token_ids.len(), message: error.to_string() })
     }
 
-    /// Whether a token is markup of the model rather than text.
+    /// True if a token is markup of the model rather than text.
     pub(crate) fn is_special(&self, token_id: u32) -> bool {
         self.special_ids.contains(&token_id)
     }
 
-    /// What each token id is in a text, in the order of the ids.
+    /// Returns the bytes of each token, in the order of the ids.
     pub(crate) fn token_bytes(&self) -> Vec<TokenBytes> {
         vocabulary::token_bytes(&self.inner, self.byte_table.as_ref(), |id| self.is_special(id))
     }
 
-    /// The special token of this text.
+    /// Returns the id of the special token with this text.
     pub(crate) fn special_id(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text).filter(|id| self.is_special(*id))
     }
 
-    /// Token ids are below this.
+    /// The number of token ids; every token id is below this.
     pub(crate) fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 }
 
-/// What the tokenizer puts before a text.
+/// Returns the tokens that the tokenizer adds before a text.
 fn prefix(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<Vec<u32>> {
     let whole = tokenizer.encode_fast("a", true)?;
     let bare = tokenizer.encode_fast("a", false)?;
@@ -177,7 +178,7 @@ fn prefix(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<Vec<u32>> {
     Ok(whole[..len].to_vec())
 }
 
-/// A file that cannot be read, with the reason.
+/// A description of a file error, with its cause.
 pub(super) fn describe(error: &ModelFilesError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

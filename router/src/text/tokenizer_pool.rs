@@ -1,9 +1,9 @@
-//! Threads that tokenize prompts and render conversations, so that a long one never stops the async threads.
+//! Threads that tokenize prompts and render conversations, so that a long text never blocks the async threads.
 //!
-//! Short prompts are tokenized in place, because waking a thread would take longer. Other texts go to one of two lanes,
-//! each with its own threads: an ordinary text never waits for a long one, and the threads for long texts have a lower
-//! priority. A request that gets no turn in time is refused, and work whose client has left is skipped.
-//! Permits bound how many wait, and the memory budget bounds what long texts hold.
+//! Short prompts are tokenized on the caller's thread, because waking another thread would take longer. Other texts go
+//! to one of two lanes, each with its own threads: an ordinary text never waits for a long one, and the threads for
+//! long texts have a lower priority. A request that gets no thread in time is refused, and work whose client has left
+//! is skipped. Permits limit the number of waiting texts, and the memory budget limits the memory of long texts.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,19 +16,19 @@ use super::{TextError, Tokenizer};
 use crate::aside::{NICENESS, lower_priority};
 use crate::memory::{Held, Part};
 
-/// Longest prompt that stays on the caller's thread: about 250 tokens, a tenth of a millisecond.
+/// The longest prompt, in bytes, that stays on the caller's thread: about 250 tokens, 0.1 ms.
 const SHORT_PROMPT_BYTES: usize = 1 << 10;
 
-/// Longest text of the lane for ordinary ones: some milliseconds.
+/// The longest text, in bytes, of the ordinary lane: a few milliseconds.
 const ORDINARY_BYTES: usize = 64 << 10;
 
-/// How long a text waits for a thread, and a long one before that for memory.
+/// The time for which a text waits for a thread, and a long one before that for memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Memory that a byte of text takes while it is tokenized: tokens with their places, and the tokenizer's own tables.
+/// The memory per byte of text during tokenizing: tokens with their places, and the tokenizer's own tables.
 const WORK_BYTES: usize = 32;
 
-/// Work that knows whom to answer.
+/// A piece of work that sends its own reply.
 type Job = Box<dyn FnOnce(&Tokenizer) + Send>;
 
 /// The threads. They end when the pool is dropped.
@@ -40,14 +40,14 @@ pub(crate) struct TokenizerPool {
     memory: Part,
 }
 
-/// Jobs that wait for the threads of their lane, in order of arrival.
+/// The jobs that wait for the threads of their lane, in order of arrival.
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
     is_closed: bool,
 }
 
-/// A queue with threads that empty it.
+/// A queue with its threads.
 #[derive(Debug)]
 struct Lane(Arc<LaneQueue>);
 
@@ -58,11 +58,11 @@ struct LaneQueue {
 }
 
 impl TokenizerPool {
-    /// Starts `num_workers` threads for ordinary texts, and half as many for long ones. These and what is made of them
+    /// Starts `num_workers` threads for ordinary texts, and half as many for long ones. Long texts and their results
     /// are counted in `memory`.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the system cannot start a thread.
     pub(crate) fn spawn(tokenizer: &Arc<Tokenizer>, num_workers: u32, memory: Part) -> std::io::Result<Self> {
         let num_workers = num_workers.max(1);
         Ok(Self {
@@ -75,10 +75,10 @@ impl TokenizerPool {
         })
     }
 
-    /// Token ids of a prompt.
+    /// Returns the token ids of a prompt.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text, or there is too much to do.
+    /// When the tokenizer cannot represent the text, or the pool is too busy.
     pub(crate) async fn tokenize(&self, text: &Arc<str>) -> Result<Vec<u32>, TextError> {
         if text.len() <= SHORT_PROMPT_BYTES {
             return guarded(|| self.tokenizer.tokenize(text)).unwrap_or_else(|| Err(panicked()));
@@ -87,10 +87,10 @@ impl TokenizerPool {
         self.run(len, move |tokenizer| tokenizer.tokenize(&text)).await?
     }
 
-    /// Token ids of a text that has its special tokens written out.
+    /// Returns the token ids of a text that contains its special tokens.
     ///
     /// # Errors
-    /// When the tokenizer cannot represent the text, or there is too much to do.
+    /// When the tokenizer cannot represent the text, or the pool is too busy.
     pub(crate) async fn tokenize_rendered(&self, text: &Arc<str>) -> Result<Vec<u32>, TextError> {
         if text.len() <= SHORT_PROMPT_BYTES {
             return guarded(|| self.tokenizer.tokenize_bare(text)).unwrap_or_else(|| Err(panicked()));
@@ -99,10 +99,10 @@ impl TokenizerPool {
         self.run(len, move |tokenizer| tokenizer.tokenize_bare(&text)).await?
     }
 
-    /// Does `work` on a text of `num_bytes` on a thread of the pool.
+    /// Runs `work` for a text of `num_bytes` on a thread of the pool.
     ///
     /// # Errors
-    /// When it panics, or gets no memory or no thread in time.
+    /// When `work` panics, or gets no memory or no thread in time.
     pub(crate) async fn run<T, F>(&self, num_bytes: usize, work: F) -> Result<T, TextError>
     where
         T: Send + 'static,
@@ -118,7 +118,7 @@ impl TokenizerPool {
             {
                 let _ = reply_tx.send(reply);
             }
-            // Not before the work is done, also where nobody waits for it any more.
+            // The memory is needed until the work is done, even if nobody waits for it any more.
             drop(held);
         };
         let lane = if is_long { &self.long } else { &self.ordinary };
@@ -128,15 +128,15 @@ impl TokenizerPool {
         reply_rx.await.map_err(|_| panicked())
     }
 
-    /// Memory for what is made of a text; `None` where it is too little to be counted.
+    /// Takes memory for the result of a text; returns `None` if it is too small to be counted.
     ///
     /// # Errors
-    /// When others hold it for too long.
+    /// When other texts hold the memory for too long.
     pub(crate) async fn memory_for(&self, num_bytes: usize) -> Result<Option<Held>, TextError> {
         if num_bytes <= ORDINARY_BYTES { Ok(None) } else { self.take(num_bytes).await.map(Some) }
     }
 
-    /// Whoever needs more than all of the memory has all of it: no other long text is worked on then.
+    /// Takes memory, at most all of it: a text that needs more than that runs alone among the long texts.
     async fn take(&self, num_bytes: usize) -> Result<Held, TextError> {
         self.memory.take(num_bytes.min(self.memory.limit_bytes()), PATIENCE).await.ok_or(TextError::Busy)
     }
@@ -176,7 +176,7 @@ impl LaneQueue {
         self.has_news.notify_one();
     }
 
-    /// Waits for a job; `None` when there will be no more.
+    /// Waits for a job; returns `None` when the lane is closed and empty.
     fn next(&self) -> Option<Job> {
         let is_idle = |jobs: &mut Jobs| jobs.waiting.is_empty() && !jobs.is_closed;
         let jobs = self.has_news.wait_while(self.lock(), is_idle);
@@ -194,7 +194,7 @@ fn panicked() -> TextError {
     TextError::Tokenize("the tokenizer panicked".to_owned())
 }
 
-/// `None` on a panic: a defect costs the request that hit it, not the thread.
+/// Runs `work`; returns `None` if it panics. A defect then costs only the request, not the thread.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

@@ -1,21 +1,21 @@
-//! What every token of a vocabulary is in the middle of a text, in bytes, as grammars need to know it.
+//! The bytes of every token of a vocabulary in the middle of a text, for grammars.
 
 use tokenizers::Tokenizer;
 
 use super::byte_table::ByteTable;
 
-/// What a token id stands for.
+/// The meaning of a token id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TokenBytes {
-    /// A piece of text; it may be part of a character.
+    /// A piece of text, which may be part of a character.
     Text(Vec<u8>),
-    /// Markup that is no text, as it is written.
+    /// Markup that is not text, as the vocabulary writes it.
     Special(String),
-    /// No token, or one without a text.
+    /// Not a token, or a token without text.
     Unused,
 }
 
-/// All tokens in the order of their ids.
+/// Returns all tokens in the order of their ids.
 pub(super) fn token_bytes(
     tokenizer: &Tokenizer,
     byte_table: Option<&ByteTable>,
@@ -37,7 +37,7 @@ pub(super) fn token_bytes(
     (0..num_ids).map(bytes).collect()
 }
 
-/// A token that others are put behind: what a decoder makes of a token at the beginning of a text may be another thing.
+/// A token placed before the examined token, because a decoder may treat the first token of a text differently.
 struct Anchor {
     ids: Vec<u32>,
     text: String,
@@ -48,7 +48,7 @@ impl Anchor {
     fn of(tokenizer: &Tokenizer) -> Self {
         let ids = tokenizer.encode_fast("a", false).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default();
         let text = tokenizer.decode(&ids, false).unwrap_or_default();
-        // Vocabularies with pieces for single bytes have one for each (Kudo and Richardson 2018, SentencePiece).
+        // Vocabularies with pieces for single bytes have one for every byte (Kudo and Richardson 2018, SentencePiece).
         let has_byte_pieces = [0, 255].iter().all(|byte| tokenizer.token_to_id(&format!("<0x{byte:02X}>")).is_some());
         Self { ids, text, has_byte_pieces }
     }
@@ -73,7 +73,8 @@ mod tests {
     use super::*;
     use crate::text::tokenizer::demo;
 
-    /// A vocabulary in the style of SentencePiece: a space is `▁`, and what has no piece is written in bytes.
+    /// Returns a vocabulary in the style of SentencePiece: a space is `▁`, and characters without a piece are written
+    /// in bytes.
     fn pieces() -> Tokenizer {
         let bytes = (0..=255).map(|byte| format!("\"<0x{byte:02X}>\":{}", byte + 3));
         let words = ["▁a", "▁", "a", "▁the", "é"].iter().zip(259..).map(|(word, id)| format!("\"{word}\":{id}"));

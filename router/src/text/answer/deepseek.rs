@@ -1,5 +1,6 @@
-//! DeepSeek: `<｜tool▁call▁begin｜>` with the name, `<｜tool▁sep｜>`, and the arguments; up to version 3 with the kind of tool
-//! before the name and the arguments in a block of code. Some templates of version 3 have an object instead.
+//! DeepSeek's calls: `<｜tool▁call▁begin｜>` with the name, `<｜tool▁sep｜>`, and the arguments. Up to version 3 the kind
+//! of tool comes before the name, and the arguments are in a code block. Some templates of version 3 have an object
+//! instead.
 
 use super::form::{Arguments, CallSyntax, Head, Tail};
 use super::json_calls;
@@ -53,7 +54,7 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
 
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
-    // Of an object.
+    // The end of an object.
     if cursor.eats("}")? {
         cursor.skip_space();
     }

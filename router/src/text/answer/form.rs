@@ -1,4 +1,5 @@
-//! Which form the answers of a model have: a row for each format of calls, and how a chat template shows that it is the one.
+//! The formats in which models write answers: a row for each format of calls, and the texts by which a chat template
+//! shows that it uses the format.
 
 use std::sync::Arc;
 
@@ -9,31 +10,31 @@ use super::thinking::Thinking;
 use super::tools::{Tool, Tools};
 use super::{deepseek, gemma, harmony, json_calls, mistral, qwen_coder, tool_code};
 
-/// How the calls of a model are written.
+/// A format in which models write calls.
 #[derive(Debug)]
 pub(in crate::text) struct Format {
     pub(super) name: &'static str,
-    /// Texts that are in what the chat template makes of tools and calls.
+    /// Texts that the chat template writes when it gets tools and calls.
     prompt_has: &'static [&'static str],
-    /// Where a call may begin. None is the beginning of another.
+    /// Texts that may begin a call. None is the start of another.
     pub(super) openers: &'static [&'static str],
-    /// Where a call may begin if nothing has been said before.
+    /// Texts that may begin a call at the start of an answer.
     pub(super) first_openers: &'static [&'static str],
-    /// Further marks that may be special tokens.
+    /// Other marks that may be special tokens.
     pub(super) marks: &'static [&'static str],
-    /// What is behind an opener.
+    /// Reads the text after an opener.
     pub(super) head: fn(&'static str, &mut Cursor<'_>, &Tools) -> Scan<Head>,
-    /// What is behind the arguments.
+    /// Reads the text after the arguments.
     pub(super) tail: fn(&mut Cursor<'_>) -> Scan<Tail>,
-    /// Thoughts are among what it marks.
+    /// True if the format also marks thoughts.
     pub(super) has_thoughts: bool,
     new_id: fn() -> String,
-    /// What a model is made to write when it has to call something. None where only the model knows how: it is made to write
-    /// the generic calls.
+    /// The syntax that a grammar enforces when the model has to call a tool. `None` if only the model knows the syntax;
+    /// the grammar then enforces generic calls.
     syntax: Option<CallSyntax>,
 }
 
-/// Calls as a model of the format writes them: names and arguments are between these texts.
+/// The texts around the names and arguments of calls in a format.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallSyntax {
     pub(crate) begin: &'static str,
@@ -44,34 +45,34 @@ pub(crate) struct CallSyntax {
     pub(crate) end: &'static str,
 }
 
-/// What an opener turned out to open.
+/// The meaning of the text after an opener.
 #[derive(Debug)]
 pub(super) enum Head {
     Call {
         name: String,
         arguments: Arguments,
     },
-    /// A thought, up to one of these marks.
+    /// A thought, which ends at one of these marks.
     Thought(&'static [&'static str]),
-    /// Nothing that anybody should see.
+    /// Text that is not part of the answer.
     Nothing,
 }
 
-/// How arguments are written.
+/// The notation of arguments.
 #[derive(Debug)]
 pub(super) enum Arguments {
-    /// An object of JSON follows.
+    /// A JSON object follows.
     Json,
     /// Parameters follow one by one.
     Parameters(ReadParameter),
-    /// They were read with the head.
+    /// The arguments were read with the head.
     Read(String),
 }
 
-/// A parameter's name and value, `None` behind the last.
+/// Reads a parameter's name and value; `None` after the last one.
 pub(super) type ReadParameter = fn(&mut Cursor<'_>, &Tool) -> Scan<Option<(String, Json)>>;
 
-/// What follows arguments.
+/// The text that follows arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
     /// Another call, whose head is next.
@@ -79,7 +80,7 @@ pub(super) enum Tail {
     Text,
 }
 
-/// Objects in a list.
+/// The syntax of objects in a list.
 const LIST: CallSyntax = CallSyntax {
     begin: "[",
     before_name: "{\"name\": \"",
@@ -89,7 +90,7 @@ const LIST: CallSyntax = CallSyntax {
     end: "]",
 };
 
-/// What `tools` becomes for templates that do not know it, and for formats that are not known here.
+/// The format for chat templates that do not know `tools`, and for templates whose format is not known here.
 const GENERIC: Format = Format {
     name: "generic",
     prompt_has: &[],
@@ -114,7 +115,7 @@ const GENERIC_SYNTAX: CallSyntax = CallSyntax {
 
 static GENERIC_CALLS: Format = GENERIC;
 
-/// The first that fits is taken.
+/// The known formats. The first that matches is used.
 pub(super) static FORMATS: [Format; 15] = [
     Format {
         name: "harmony",
@@ -240,7 +241,7 @@ pub(super) static FORMATS: [Format; 15] = [
         syntax: Some(CallSyntax { begin: "<|tool_call|>[", ..LIST }),
         ..GENERIC
     },
-    // Phi's template shows the tools, and leaves it to the model how to call them.
+    // Phi's template shows the tools but does not tell the model how to call them.
     Format {
         name: "phi",
         prompt_has: &["<|tool|>", "<|/tool|>"],
@@ -268,7 +269,7 @@ pub(super) static FORMATS: [Format; 15] = [
     Format { name: "hermes", prompt_has: &["<tool_call>", "\"arguments\": "], ..GENERIC },
 ];
 
-/// What is read out of the text of one answer.
+/// The form in which one answer's text is read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AnswerForm {
     pub(super) format: Option<&'static Format>,
@@ -276,19 +277,20 @@ pub(crate) struct AnswerForm {
     /// The prompt ends inside a thought.
     pub(super) begins_in_thought: bool,
     pub(super) tools: Arc<Tools>,
-    /// Marks that are special tokens, with their ids.
+    /// The marks that are special tokens, with their ids.
     pub(super) special_marks: Vec<(&'static str, u32)>,
     /// The answer ends with its first call.
     pub(crate) has_one_call: bool,
 }
 
-/// The format that a chat template asks for, by what it makes of tools and calls.
+/// Returns the format that a chat template uses, judged by its output for tools and calls.
 pub(in crate::text) fn format_of(prompt: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.prompt_has.iter().all(|text| prompt.contains(text)))
 }
 
 impl AnswerForm {
-    /// Of an answer to `prompt`. Without tools there are no calls; a format that has thoughts of its own is read nevertheless.
+    /// Creates the form of an answer to `prompt`. Without tools there are no calls, but a format with thoughts of its
+    /// own is still read.
     pub(in crate::text) fn new(
         (format, thinking): (Option<&'static Format>, Option<&'static Thinking>),
         prompt: &str,
@@ -311,7 +313,7 @@ impl AnswerForm {
         self
     }
 
-    /// What the model is made to write to call something; the answer is read in this form from here on.
+    /// Returns the syntax that a grammar must enforce for calls. The answer is read in this form from here on.
     pub(crate) fn make_enforceable(&mut self) -> CallSyntax {
         let syntax = self.format.and_then(|format| format.syntax);
         syntax.unwrap_or_else(|| {
@@ -320,19 +322,20 @@ impl AnswerForm {
         })
     }
 
-    /// The marks of a thought that may come before calls. An end alone, if the thought has begun in the prompt.
+    /// The marks of a thought that may come before calls. The opening mark is `None` if the prompt ends inside a
+    /// thought.
     pub(crate) fn thought_marks(&self) -> Option<(Option<&'static str>, &'static str)> {
         let thinking = self.thinking?;
         let open = (!self.begins_in_thought).then_some(thinking.open);
         Some((open, thinking.close.first()?))
     }
 
-    /// Names and schemas of the functions that may be called.
+    /// The names and schemas of the functions that the model may call.
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&str, &Json)> {
         self.tools.each().map(|tool| (tool.name.as_str(), &tool.parameters))
     }
 
-    /// Parts of a text: special tokens by their ids, and what is between them.
+    /// Splits a text into special tokens, by id, and the texts between them.
     pub(crate) fn parts<'t>(&self, mut text: &'t str) -> Vec<Result<u32, &'t str>> {
         let mut parts = Vec::new();
         let first_mark = |text: &str| {
@@ -348,7 +351,7 @@ impl AnswerForm {
         parts
     }
 
-    /// Whether a special token is read here. All others are nothing that anybody should see.
+    /// True if this form reads the special token. All other special tokens are not shown.
     pub(crate) fn has_mark(&self, token: &str) -> bool {
         let of_format = |format: &Format| [format.openers, format.marks].concat().contains(&token);
         self.format.is_some_and(of_format)
@@ -361,7 +364,7 @@ impl AnswerForm {
 }
 
 impl PartialEq for AnswerForm {
-    /// Formats are the same if their names are.
+    /// Formats are equal if their names are equal.
     fn eq(&self, other: &Self) -> bool {
         let name = |form: &Self| form.format.map(|format| format.name);
         name(self) == name(other)

@@ -1,4 +1,4 @@
-//! FunctionGemma and Gemma 4: `call:name{key:value,…}`, with texts between marks instead of quotes.
+//! FunctionGemma's and Gemma 4's calls: `call:name{key:value,…}`, with marks instead of quotes around texts.
 
 use serde_json::{Map, Value as Json};
 
@@ -47,7 +47,7 @@ fn list(cursor: &mut Cursor<'_>, depth: usize) -> Scan<Vec<Json>> {
     Ok(list)
 }
 
-/// Whether this bracket is next; otherwise a comma is, unless there is nothing before it.
+/// Returns true if this bracket is next. Otherwise a comma must be next, unless the container is still empty.
 fn ends(cursor: &mut Cursor<'_>, bracket: &str, is_empty: bool) -> Scan<bool> {
     cursor.skip_space();
     if cursor.eats(bracket)? {
@@ -71,7 +71,7 @@ fn value(cursor: &mut Cursor<'_>, depth: usize) -> Scan<Json> {
     match cursor.peek()? {
         '{' => Ok(Json::Object(object(cursor, depth)?)),
         '[' => Ok(Json::Array(list(cursor, depth)?)),
-        // Numbers, true, false, null, and texts whose marks were forgotten.
+        // Numbers, true, false, null, and texts without their marks.
         _ => {
             let bare = cursor.while_in(|c| !matches!(c, ',' | '}' | ']' | '<' | '{' | '['))?.trim();
             Ok(serde_json::from_str(bare).unwrap_or_else(|_| Json::from(bare)))

@@ -1,10 +1,11 @@
-//! Tools for models whose chat template knows none: they are described in the first message, calls and results are texts.
+//! Tools for models whose chat template does not know any: the first message describes them, and calls and results
+//! become texts.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::text::chat_template::ChatInputs;
 
-/// Puts tools, calls and results into texts.
+/// Turns tools, calls and results into texts.
 pub(in crate::text) fn describe_tools(inputs: &mut ChatInputs) {
     let messages = std::mem::take(&mut inputs.messages);
     for message in messages {
@@ -25,7 +26,7 @@ pub(in crate::text) fn describe_tools(inputs: &mut ChatInputs) {
     }
 }
 
-/// Marks messages of results among themselves; it is gone when the template reads them.
+/// Marks messages that are results. It is removed before the template reads the messages.
 const RESULTS: &str = "hilo-results";
 
 fn description(tools: &[Json]) -> String {
@@ -60,7 +61,7 @@ fn calls_as_text(mut message: Map<String, Json>) -> Map<String, Json> {
     message
 }
 
-/// The text of a content.
+/// Returns the text of a message's content.
 fn text_of(message: &Map<String, Json>) -> String {
     match message.get("content") {
         Some(Json::String(text)) => text.clone(),
@@ -69,7 +70,7 @@ fn text_of(message: &Map<String, Json>) -> String {
     }
 }
 
-/// Adds a paragraph to a content. What is there already is not copied, however many paragraphs come.
+/// Adds a paragraph to a message's content in place, so that many paragraphs do not copy it each time.
 fn append(message: &mut Map<String, Json>, paragraph: &str) {
     if !matches!(message.get("content"), Some(Json::String(_))) {
         let text = text_of(message);

@@ -1,5 +1,5 @@
-//! gpt-oss: each message has a header with its channel, and whom it is meant for. Thoughts are in the channel `analysis`,
-//! calls are messages to `functions.<name>`, and everything else is what the assistant says.
+//! gpt-oss's messages: each has a header with its channel and its recipient. Thoughts are in the channel `analysis`,
+//! calls are messages to `functions.<name>`, and every other message is content.
 
 use super::form::{Arguments, CallSyntax, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
@@ -15,7 +15,7 @@ pub(super) const SYNTAX: CallSyntax = CallSyntax {
     end: "",
 };
 const HEADER_END: &str = "<|message|>";
-/// A thought that is not ended is over where the next message begins.
+/// A thought without an end mark ends where the next message begins.
 const THOUGHT_ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
 
 pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
@@ -37,7 +37,7 @@ pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools)
     Ok(if channel.starts_with("analysis") { Head::Thought(&THOUGHT_ENDS) } else { Head::Nothing })
 }
 
-/// The end of the message is an opener.
+/// The end of the message is an opener, so nothing is read here.
 pub(super) fn tail(_cursor: &mut Cursor<'_>) -> Scan<Tail> {
     Ok(Tail::Text)
 }

@@ -1,7 +1,7 @@
-//! Calls that are objects with a name and arguments, alone, in a list, or one behind the other.
+//! Calls that are objects with a name and arguments, alone, in a list, or one after the other.
 //!
-//! Names of the two keys are those that models were trained on. Arguments are passed on while they grow where the name came
-//! first; otherwise the whole object has to be there.
+//! The two keys have the names that models were trained on. If the name comes first, arguments are passed on as they
+//! grow; otherwise the whole object must be read first.
 
 use super::form::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
@@ -9,13 +9,13 @@ use super::tools::Tools;
 
 const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
 const ARGUMENTS_KEYS: [&str; 2] = ["arguments", "parameters"];
-/// Keys that say nothing that is not known.
+/// Keys that are skipped.
 const OTHER_KEYS: [&str; 3] = ["id", "tool_call_id", "type"];
 
-/// Marks behind calls.
+/// Marks after calls.
 const CLOSERS: [&str; 3] = ["</tool_call>", "<|/tool_call|>", "<|END_ACTION|>"];
 
-/// An object, or the first of a list.
+/// Reads an object, or the first object of a list.
 pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     cursor.skip_space();
     if cursor.eats("[")? {
@@ -25,12 +25,12 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
     object(cursor, tools)
 }
 
-/// An object whose first bracket is the opener, or stands behind it.
+/// Reads an object whose first bracket is the opener or follows it.
 pub(super) fn head_of_bare_objects(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     if opener == "{" { object(cursor, tools) } else { head(opener, cursor, tools) }
 }
 
-/// What is left of the object, and marks up to the next one.
+/// Reads the rest of the object, and marks up to the next one.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.end_of_object()?;
     let end = cursor.clone();
@@ -52,7 +52,7 @@ pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     Ok(Tail::Text)
 }
 
-/// An object behind its first bracket.
+/// Reads an object after its first bracket.
 fn object(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     let (mut name, mut arguments) = (None, None);
     loop {
@@ -76,7 +76,7 @@ fn object(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
         }
         cursor.skip_space();
         if !cursor.eats(",")? {
-            // The end belongs to the tail.
+            // `tail` reads the closing bracket.
             cursor.clone().eat("}")?;
             let arguments = Arguments::Read(arguments.unwrap_or_else(|| "{}".to_owned()));
             return Ok(Head::Call { name: name.ok_or(Miss::Other)?, arguments });
@@ -84,7 +84,7 @@ fn object(cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
     }
 }
 
-/// An object, the JSON of one in a text, or nothing.
+/// Returns the JSON of arguments: an object, a string with an object in it, or null, which becomes `{}`.
 fn whole_arguments(json: &str) -> Scan<String> {
     match serde_json::from_str(json).map_err(|_| Miss::Other)? {
         serde_json::Value::Object(_) => Ok(json.to_owned()),

@@ -1,6 +1,6 @@
-//! Where a value of JSON ends, while it grows. What is between its first and its last bracket is not judged.
+//! Finds the end of a JSON value that grows. The text between its first and last bracket is not validated.
 
-/// The part of an object, a list or a text that was seen.
+/// The state after the first part of an object, a list or a string.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct JsonValue {
     depth: usize,
@@ -9,12 +9,12 @@ pub(super) struct JsonValue {
 }
 
 impl JsonValue {
-    /// Behind the first bracket.
+    /// The state after the first bracket of an object.
     pub(super) fn inside_object() -> Self {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Reads more of it. Bytes up to its end, if it is in here.
+    /// Reads more text. Returns the number of bytes up to the value's end, if the text contains it.
     pub(super) fn push(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             match byte {

@@ -1,5 +1,5 @@
-//! Mistral: `[TOOL_CALLS]` before a list of objects, or since 2025 before each name, with `[CALL_ID]` or not, `[ARGS]` and the
-//! arguments.
+//! Mistral's calls: `[TOOL_CALLS]` before a list of objects, or since 2025 before each name, with an optional
+//! `[CALL_ID]`, then `[ARGS]` and the arguments.
 
 use super::form::{Arguments, CallSyntax, Head, Tail};
 use super::json_calls;
@@ -33,13 +33,13 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
     Ok(Head::Call { name: tool.name.clone(), arguments: Arguments::Json })
 }
 
-/// An object goes on; arguments alone do not.
+/// Reads the end of an object, if the call is one. After bare arguments there is nothing to read.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
     if cursor.clone().eats_any(&["}", ","])? { json_calls::tail(cursor) } else { Ok(Tail::Text) }
 }
 
-/// Mistral's templates take no others.
+/// Returns an id of nine characters; Mistral's templates accept no others.
 pub(super) fn call_id() -> String {
     std::iter::repeat_with(fastrand::alphanumeric).take(9).collect()
 }

@@ -1,11 +1,11 @@
-//! The parts of an answer: what the model thought, what it says, and which tools it calls, found in its text while it grows.
+//! Parses an answer while it grows: the model's thoughts, its content, and the tools that it calls.
 //!
 //! To add a format of calls: one row in `form`, and, unless its calls are JSON objects between two marks, a file with
 //! its `head` and `tail`. A mark of thoughts is a row in `thinking`.
 //!
-//! | file | what is read there |
+//! | file | content |
 //! |---|---|
-//! | `json_calls` | objects with a name and arguments: Hermes, Qwen, Llama, Phi, Granite, Cohere, and the generic format |
+//! | `json_calls` | objects with name and arguments: Hermes, Qwen, Llama, Phi, Granite, Cohere, the generic format |
 //! | `qwen_coder` | Qwen Coder's parameters between tags |
 //! | `mistral` | `[TOOL_CALLS]` with a list, or with names and `[ARGS]` |
 //! | `deepseek` | DeepSeek's marks, with and without a code block |
@@ -13,9 +13,10 @@
 //! | `tool_code` | Python's calls in a block `tool_code`, of Gemma 3 |
 //! | `harmony` | channels of gpt-oss, thoughts among them |
 //!
-//! A call is one only where the request has a tool of its name; whatever else looks like the beginning of a call is content,
-//! mark and all. A call that has begun stays one: its arguments are what the model wrote, also where they are cut off or
-//! no JSON. White space beside a mark belongs to the mark. How the text is cut into pieces makes no difference.
+//! A call counts only if the request has a tool of its name. Other text that looks like the start of a call is content,
+//! including its mark. A call that has begun stays a call: its arguments are the model's text, even if they are cut off
+//! or not JSON. White space beside a mark belongs to the mark. The boundaries of the received pieces make no
+//! difference.
 
 mod deepseek;
 mod form;
@@ -41,7 +42,7 @@ pub(crate) use parser::AnswerParser;
 pub(super) use thinking::{Thinking, thinking_of};
 pub(crate) use tools::Tools;
 
-/// Something new in an answer.
+/// An event of an answer that grows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AnswerEvent {
     Reasoning(String),
@@ -50,32 +51,32 @@ pub(crate) enum AnswerEvent {
         id: String,
         name: String,
     },
-    /// More of the arguments of the call that started last, a JSON object.
+    /// More of the arguments, a JSON object, of the last call that started.
     Arguments(String),
     CallEnded,
 }
 
-/// All of an answer.
+/// A whole answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) reasoning: String,
     pub(crate) content: String,
     pub(crate) calls: Vec<ToolCall>,
-    /// Tokens of thoughts, with the one that ends the mark before them and those of the mark behind them.
+    /// The number of tokens of thoughts, including the token that ends the opening mark and those of the closing mark.
     pub(crate) num_reasoning_tokens: u32,
 }
 
-/// A function that the model wants called.
+/// A function call that the model asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ToolCall {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// The JSON of an object, unless it is cut off.
+    /// A JSON object, unless it is cut off.
     pub(crate) arguments: String,
 }
 
 impl Answer {
-    /// Adds what is new.
+    /// Adds an event.
     pub(crate) fn push(&mut self, event: &AnswerEvent) {
         match event {
             AnswerEvent::Reasoning(text) => self.reasoning.push_str(text),

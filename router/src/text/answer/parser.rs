@@ -1,7 +1,7 @@
-//! The one machine that reads answers, whatever their format: text, an opener, what it opens, text again.
+//! The parser of answers in all formats: text, an opener, the text that it opens, text again.
 //!
-//! It decides nothing before the text that is there can only mean one thing, so it does not matter in how many pieces the
-//! text comes. What it has not decided on, it keeps.
+//! The parser decides only when the text so far has one meaning, so the boundaries of the pieces make no difference.
+//! Undecided text is kept.
 
 use super::AnswerEvent;
 use super::form::{AnswerForm, Arguments, Head, ReadParameter, Tail};
@@ -9,24 +9,24 @@ use super::json_value::JsonValue;
 use super::scan::{Cursor, Miss};
 use super::tools::Tool;
 
-/// Reads one answer.
+/// The parser of one answer.
 #[derive(Debug)]
 pub(crate) struct AnswerParser {
     form: AnswerForm,
-    /// What is not read yet.
+    /// The text that is not read yet.
     text: String,
     state: State,
-    /// A mark was before this: white space belongs to it.
+    /// True after a mark: white space that follows belongs to the mark.
     is_behind_mark: bool,
     has_content: bool,
     num_calls: usize,
 }
 
-/// Where in the answer the text goes on.
+/// The part of an answer in which the next text is.
 #[derive(Debug)]
 enum State {
     Text,
-    /// Behind an opener; both become content if it opens nothing.
+    /// After an opener; it and the text become content if they open nothing.
     Head {
         opener: &'static str,
         mark: String,
@@ -38,9 +38,9 @@ enum State {
         num_read: usize,
     },
     Tail,
-    /// Up to one of these marks.
+    /// Inside a thought, which ends at one of these marks.
     Thought(&'static [&'static str]),
-    /// Nothing counts any more.
+    /// The rest is ignored.
     End,
 }
 
@@ -60,22 +60,22 @@ impl AnswerParser {
         while self.step(false, events) {}
     }
 
-    /// There is no more.
+    /// Reads the kept text after the end of the answer.
     pub(crate) fn finish(&mut self, events: &mut Vec<AnswerEvent>) {
         while self.step(true, events) {}
     }
 
-    /// Whether the text ends inside a thought.
+    /// True if the text ends inside a thought.
     pub(crate) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Thought(_))
     }
 
-    /// Whether the answer has all that it may have.
+    /// True if the answer may have nothing more.
     pub(crate) fn is_complete(&self) -> bool {
         matches!(self.state, State::End)
     }
 
-    /// Whether there may be more to read now.
+    /// Reads the next part. Returns true if there may be more to read.
     fn step(&mut self, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         match &mut self.state {
             State::Text => self.read_text(is_end, events),
@@ -187,7 +187,7 @@ impl AnswerParser {
         if self.form.has_one_call { State::End } else { State::Tail }
     }
 
-    /// Arguments that do not end here end with the answer.
+    /// Ends the call if its arguments or the answer have ended. Returns true then.
     fn end_arguments(&mut self, has_ended: bool, is_end: bool, events: &mut Vec<AnswerEvent>) -> bool {
         if has_ended || is_end {
             events.push(AnswerEvent::CallEnded);
@@ -204,7 +204,7 @@ impl AnswerParser {
         let separator = if *num_read == 0 { "{" } else { ", " };
         match parameter {
             Err(Miss::Short) => return false,
-            // What is cut off, or no parameter, is left out, and the object stays open.
+            // A parameter that is cut off or malformed is left out, and the object stays open.
             Err(Miss::Other) => return self.end_arguments(true, is_end, events),
             Ok(Some((name, value))) => {
                 *num_read += 1;
@@ -274,7 +274,7 @@ impl AnswerParser {
     }
 }
 
-/// Bytes at the end of `text` with which one of these marks may begin, and the white space before them.
+/// The number of bytes at the end of `text` that may begin one of these marks, including white space before them.
 fn num_held_back(text: &str, marks: &[&str]) -> usize {
     if marks.is_empty() {
         return 0;

@@ -1,5 +1,5 @@
-//! Qwen Coder, Qwen 3.5 and Seed-OSS: `<function=name>` with `<parameter=name>` and its value, a text without quotes, for each
-//! parameter. What a value is, the schema of the tool says.
+//! Calls of Qwen Coder, Qwen 3.5 and Seed-OSS: `<function=name>`, then `<parameter=name>` and an unquoted value for
+//! each parameter. The tool's schema says what type a value has.
 
 use serde_json::Value as Json;
 
@@ -20,7 +20,7 @@ pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools)
     Ok(Head::Call { name, arguments: Arguments::Parameters(parameter) })
 }
 
-/// One parameter, or none behind the last.
+/// Reads one parameter; returns `None` after the last one.
 fn parameter(cursor: &mut Cursor<'_>, tool: &Tool) -> Scan<Option<(String, Json)>> {
     cursor.skip_space();
     if cursor.eats("</function>")? {

@@ -1,21 +1,21 @@
-//! Reads text that may not be all there yet: whatever is read says whether it is there, is not there, or needs more text.
+//! A cursor over text that may be incomplete: every read succeeds, fails, or needs more text.
 
 use super::json_value::JsonValue;
 use super::tools::{Tool, Tools};
 
-/// Why something was not read.
+/// The reason why a read failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Miss {
-    /// There has to be more text before this can be known.
+    /// More text is needed to decide.
     Short,
-    /// The text is another.
+    /// The text is something else.
     Other,
 }
 
-/// What was read.
+/// The result of a read.
 pub(super) type Scan<T> = Result<T, Miss>;
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Debug, Clone)]
 pub(super) struct Cursor<'a> {
     text: &'a str,
@@ -29,7 +29,7 @@ impl<'a> Cursor<'a> {
         Self { text, at: 0, is_end }
     }
 
-    /// Bytes read.
+    /// The number of bytes read.
     pub(super) fn at(&self) -> usize {
         self.at
     }
@@ -42,7 +42,7 @@ impl<'a> Cursor<'a> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// This text.
+    /// Reads this text.
     pub(super) fn eat(&mut self, literal: &str) -> Scan<()> {
         if self.rest().starts_with(literal) {
             self.at += literal.len();
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
         Err(if literal.starts_with(self.rest()) { self.short() } else { Miss::Other })
     }
 
-    /// This text, if it is there.
+    /// Reads this text if it is next. Returns true if it was.
     pub(super) fn eats(&mut self, literal: &str) -> Scan<bool> {
         match self.eat(literal) {
             Ok(()) => Ok(true),
@@ -60,7 +60,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// One of these texts, if one is there.
+    /// Reads one of these texts if it is next. Returns true if one was.
     pub(super) fn eats_any(&mut self, literals: &[&str]) -> Scan<bool> {
         let found: Vec<_> = literals.iter().map(|literal| self.clone().eat(literal).map(|()| literal.len())).collect();
         if let Some(len) = found.iter().find_map(|found| found.ok()) {
@@ -70,7 +70,7 @@ impl<'a> Cursor<'a> {
         if found.contains(&Err(Miss::Short)) { Err(Miss::Short) } else { Ok(false) }
     }
 
-    /// Everything before this text, which is read too.
+    /// Reads up to this text and skips it. Returns the text before it.
     pub(super) fn until(&mut self, literal: &str) -> Scan<&'a str> {
         let len = self.rest().find(literal).ok_or(self.short())?;
         let before = &self.rest()[..len];
@@ -78,19 +78,19 @@ impl<'a> Cursor<'a> {
         Ok(before)
     }
 
-    /// The next character, which is not read.
+    /// Returns the next character without reading it.
     pub(super) fn peek(&self) -> Scan<char> {
         self.rest().chars().next().ok_or(self.short())
     }
 
-    /// The next character.
+    /// Reads the next character.
     pub(super) fn take(&mut self) -> Scan<char> {
         let c = self.peek()?;
         self.at += c.len_utf8();
         Ok(c)
     }
 
-    /// Characters up to the first that is none of these.
+    /// Reads characters while `allowed` returns true.
     pub(super) fn while_in(&mut self, allowed: fn(char) -> bool) -> Scan<&'a str> {
         let len = self.rest().find(|c| !allowed(c));
         let len = if self.is_end { len.unwrap_or(self.rest().len()) } else { len.ok_or(Miss::Short)? };
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
         Ok(found)
     }
 
-    /// The name of a tool, with one of these texts behind it, which is not read.
+    /// Reads a tool's name if one of these texts follows; that text is not read.
     pub(super) fn tool<'t>(&mut self, tools: &'t Tools, behind: &[&str]) -> Scan<&'t Tool> {
         let mut miss = Miss::Other;
         for tool in tools.each() {
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         Err(miss)
     }
 
-    /// A value of JSON, as it is written.
+    /// Reads a JSON value and returns its text.
     pub(super) fn json(&mut self) -> Scan<&'a str> {
         if matches!(self.peek()?, '{' | '[' | '"') {
             let len = JsonValue::default().push(self.rest()).ok_or(self.short())?;
@@ -128,7 +128,7 @@ impl<'a> Cursor<'a> {
         if value.is_empty() { Err(Miss::Other) } else { Ok(value) }
     }
 
-    /// A text of JSON.
+    /// Reads a JSON string.
     pub(super) fn json_string(&mut self) -> Scan<String> {
         if self.peek()? != '"' {
             return Err(Miss::Other);
@@ -136,7 +136,7 @@ impl<'a> Cursor<'a> {
         serde_json::from_str(self.json()?).map_err(|_| Miss::Other)
     }
 
-    /// The end of an object that has begun.
+    /// Reads up to the end of an object that has begun.
     pub(super) fn end_of_object(&mut self) -> Scan<()> {
         self.at += JsonValue::inside_object().push(self.rest()).ok_or(self.short())?;
         Ok(())

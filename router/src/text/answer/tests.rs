@@ -1,4 +1,4 @@
-//! What each format's text means, and that it means the same in any pieces.
+//! Tests the meaning of each format's text, and that the boundaries of the pieces make no difference.
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -18,7 +18,7 @@ fn form(format: &str, thinking: &str, prompt: &str) -> AnswerForm {
     AnswerForm::new((format, thinking_of(thinking)), prompt, Tools::new(&tools()))
 }
 
-/// Events that say the same, without ids; pieces of one kind in a row are one.
+/// Returns the events without ids, with consecutive events of one kind joined.
 fn read<'a>(form: &AnswerForm, pieces: impl IntoIterator<Item = &'a str>) -> Vec<AnswerEvent> {
     let mut parser = AnswerParser::new(form.clone());
     let mut events = Vec::new();
@@ -39,7 +39,7 @@ fn read<'a>(form: &AnswerForm, pieces: impl IntoIterator<Item = &'a str>) -> Vec
     joined
 }
 
-/// A short way to write events: `~thought`, `text`, `name(arguments)`.
+/// A short notation of events: `~thought`, `text`, `name(arguments)`.
 fn shown(events: &[AnswerEvent]) -> Vec<String> {
     let mut shown: Vec<String> = Vec::new();
     for event in events {
@@ -54,7 +54,7 @@ fn shown(events: &[AnswerEvent]) -> Vec<String> {
     shown
 }
 
-/// Whole, in characters, and in every two pieces.
+/// Parses the text as a whole, in single characters, and cut in two at every position.
 fn check_form(form: &AnswerForm, text: &str, expected: &[&str]) {
     let whole = read(form, [text]);
     assert_eq!(shown(&whole), expected, "{text:?}");
@@ -277,7 +277,7 @@ fn openers_are_not_parts_of_each_other() {
     }
 }
 
-/// Texts out of what formats are made of, whole and broken.
+/// Texts made of the parts of formats, valid and broken.
 fn texts() -> impl Strategy<Value = Vec<&'static str>> {
     let parts = [
         " ",

@@ -1,14 +1,14 @@
-//! Marks around what a model thinks before it answers.
+//! The marks around a model's thoughts before its answer.
 
-/// Where thoughts begin and end.
+/// The marks that begin and end a thought.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::text) struct Thinking {
     pub(super) open: &'static str,
-    /// One text.
+    /// The closing mark, as a list of one.
     pub(super) close: &'static [&'static str],
 }
 
-/// A model has the first whose end is in its chat template.
+/// The known marks. A model has the first row whose closing mark is in its chat template.
 const MARKS: [Thinking; 4] = [
     Thinking { open: "<think>", close: &["</think>"] },
     Thinking { open: "[THINK]", close: &["[/THINK]"] },
@@ -16,7 +16,7 @@ const MARKS: [Thinking; 4] = [
     Thinking { open: "<seed:think>", close: &["</seed:think>"] },
 ];
 
-/// The marks that a template knows.
+/// Returns the marks that a template contains.
 pub(in crate::text) fn thinking_of(template: &str) -> Option<&'static Thinking> {
     MARKS.iter().find(|marks| marks.close.iter().all(|close| template.contains(close)))
 }

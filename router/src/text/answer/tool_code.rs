@@ -1,4 +1,4 @@
-//! Gemma 3: calls in Python, with names before the arguments, in a block ```` ```tool_code ````.
+//! Gemma 3's calls: Python with keyword arguments, in a block ```` ```tool_code ````.
 
 use serde_json::{Map, Value as Json};
 
@@ -27,7 +27,7 @@ pub(super) fn head(_opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools
     Ok(Head::Call { name, arguments: Arguments::Read(Json::Object(arguments).to_string()) })
 }
 
-/// The end of the block, or another call in its next line.
+/// Reads the end of the block; without one, another call follows on the next line.
 pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     cursor.skip_space();
     if cursor.eats(BLOCK_END)? {
@@ -40,7 +40,8 @@ pub(super) fn tail(cursor: &mut Cursor<'_>) -> Scan<Tail> {
     }
 }
 
-/// Whether this bracket is next, maybe behind a comma; otherwise a comma is, unless there is nothing before it.
+/// Returns true if this bracket is next, maybe after a comma. Otherwise a comma must be next, unless the container is
+/// still empty.
 fn ends(cursor: &mut Cursor<'_>, bracket: &str, is_empty: bool) -> Scan<bool> {
     cursor.skip_space();
     let has_comma = !is_empty && cursor.eats(",")?;
@@ -85,7 +86,7 @@ fn value(cursor: &mut Cursor<'_>, depth: usize) -> Scan<Json> {
     }
 }
 
-/// A text between quotes.
+/// Reads a quoted string.
 fn text(cursor: &mut Cursor<'_>, quote: char) -> Scan<String> {
     let quote = match quote {
         '"' => "\"",

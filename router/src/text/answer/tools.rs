@@ -6,16 +6,16 @@ use serde_json::Value as Json;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tools(Vec<Tool>);
 
-/// A function.
+/// One function.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tool {
     pub(super) name: String,
-    /// The schema of its arguments, or nothing.
+    /// The JSON schema of the arguments, or null.
     pub(super) parameters: Json,
 }
 
 impl Tools {
-    /// Functions in OpenAI's form; what is none is left out.
+    /// Reads functions in OpenAI's form; other tools are skipped.
     pub(crate) fn new(tools: &[Json]) -> Self {
         let tool = |tool: &Json| {
             let function = tool.get("function")?;
@@ -39,7 +39,8 @@ impl Tools {
 }
 
 impl Tool {
-    /// The value of a parameter whose text has no quotes: a text, unless its schema says that it is something else and it is.
+    /// Returns the value of a parameter with unquoted text: a string, unless the schema names another type and the text
+    /// is valid JSON or a Python constant.
     pub(super) fn value(&self, parameter: &str, text: &str) -> Json {
         let schema = self.parameters.get("properties").and_then(|properties| properties.get(parameter));
         let is_text = schema.is_none_or(|schema| match schema.get("type") {

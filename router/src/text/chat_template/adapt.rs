@@ -1,7 +1,8 @@
-//! Messages in the shapes that a template reads, found by rendering a message of each shape once, when it is compiled.
+//! Adapts messages to the shapes that a template reads. The shapes are found by rendering a message of each shape once,
+//! when the template is compiled.
 //!
-//! OpenAI's clients send texts as lists of parts, or not, and the arguments of a tool call as JSON in a text. Some
-//! templates print the list, or read nothing else, or put quotes around the quotes.
+//! OpenAI's clients send texts as strings or as lists of parts, and the arguments of a tool call as JSON in a string.
+//! Some templates print the list itself, or read nothing else, or quote the JSON a second time.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -10,16 +11,16 @@ use crate::text::answer::{Format, describe_tools, format_of};
 
 const PROBE: &str = "hilo-probe";
 
-/// What a template reads.
+/// The shapes that a template reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shapes {
     pub(super) content: ContentShape,
-    /// Arguments of tool calls are objects, not their JSON.
+    /// True if arguments of tool calls must be objects instead of JSON strings.
     pub(super) reads_arguments: bool,
     pub(super) tools: ToolsShape,
 }
 
-/// Shapes of a message's content.
+/// The shape of a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentShape {
     Text,
@@ -27,11 +28,11 @@ pub(super) enum ContentShape {
     Both,
 }
 
-/// Where a template reads tools, if it asks for calls in a format that is known.
+/// The place where a template reads tools, if it asks for calls in a known format.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ToolsShape {
     Variable(&'static Format),
-    /// A field of the system's message, as a text.
+    /// A field of the system message, as a string.
     SystemMessage(&'static Format),
     Nowhere,
 }
@@ -40,7 +41,7 @@ impl Shapes {
     pub(super) const ALL: Self =
         Self { content: ContentShape::Both, reads_arguments: true, tools: ToolsShape::Nowhere };
 
-    /// Renders a message of each shape.
+    /// Finds the shapes by rendering a message of each shape.
     pub(super) fn of(template: &ChatTemplate) -> Self {
         let reads_text = reads_content(template, &json!(PROBE));
         let content = match reads_content(template, &json!([{"type": "text", "text": PROBE}])) {
@@ -52,14 +53,14 @@ impl Shapes {
     }
 }
 
-/// Whether a template finds the text in a content; it does not where it prints the list.
+/// True if a template prints the text of a content, rather than the whole list.
 fn reads_content(template: &ChatTemplate, content: &Json) -> bool {
     let text = probe(template, json!([{"role": "user", "content": content}])).unwrap_or_default();
     let lists = [format!("'text': '{PROBE}'"), format!("\"text\": \"{PROBE}\"")];
     text.contains(PROBE) && !lists.iter().any(|list| text.contains(list))
 }
 
-/// Whether a template prints arguments that are an object, and as JSON.
+/// True if a template prints arguments that are an object as JSON.
 fn reads_arguments(template: &ChatTemplate) -> bool {
     let function = json!({"name": "f", "arguments": {PROBE: "x"}});
     let call = json!({"id": "call00000", "type": "function", "function": function});
@@ -70,7 +71,7 @@ fn reads_arguments(template: &ChatTemplate) -> bool {
     probe(template, messages).is_some_and(|text| !text.contains(&format!("'{PROBE}'")))
 }
 
-/// Where a template prints a tool, and which format it shows beside it or in a call.
+/// Returns the place where a template prints a tool, with the format that it shows beside the tool or in a call.
 fn tools_shape(template: &ChatTemplate) -> ToolsShape {
     let function = json!({"name": PROBE, "description": "x", "parameters": {"type": "object", "properties": {}}});
     let tools = vec![json!({"type": "function", "function": function})];
@@ -91,7 +92,8 @@ fn tools_shape(template: &ChatTemplate) -> ToolsShape {
     format_in(Some(system), None).map_or(ToolsShape::Nowhere, ToolsShape::SystemMessage)
 }
 
-/// Changes a conversation to the shapes that the template reads. The format in which the model will call tools, if it has one.
+/// Converts a conversation to the shapes that the template reads. Returns the format in which the model will call
+/// tools, if known.
 pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<&'static Format> {
     let format = match template.shapes.tools {
         ToolsShape::Variable(format) => Some(format),
@@ -108,7 +110,7 @@ pub(super) fn adapt(template: &ChatTemplate, inputs: &mut ChatInputs) -> Option<
     format
 }
 
-/// Puts the tools into the message of the system.
+/// Puts the tools into the system message.
 fn tell_system(inputs: &mut ChatInputs) {
     let Some(tools) = inputs.tools.take() else { return };
     let is_system = |message: &Map<String, Json>| message.get("role").is_some_and(|role| role == "system");
@@ -136,7 +138,7 @@ fn adapt_messages(template: &ChatTemplate, messages: &mut [Map<String, Json>]) {
     }
 }
 
-/// Results of tools say which tool, where clients only say which call.
+/// Adds the tool's name to results of tools, for clients that only send the id of the call.
 fn name_results(messages: &mut [Map<String, Json>]) {
     let mut names = Map::new();
     for message in messages {
@@ -152,7 +154,7 @@ fn name_results(messages: &mut [Map<String, Json>]) {
     }
 }
 
-/// One text of all that are in a list of nothing else.
+/// Joins a list of texts into one string. Lists with other parts stay.
 fn join_parts(content: &mut Json) {
     let text = |parts: &Vec<Json>| parts.iter().map(|part| part.get("text")?.as_str()).collect::<Option<String>>();
     if let Some(text) = content.as_array().and_then(text) {
@@ -160,7 +162,7 @@ fn join_parts(content: &mut Json) {
     }
 }
 
-/// An object instead of its JSON.
+/// Replaces JSON in a string by the object.
 fn parse_arguments(arguments: &mut Json) {
     let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
     if let Some(Json::Object(object)) = parsed {

@@ -1,7 +1,7 @@
-//! What a template finds: Jinja as transformers sets it up, with the filters, tests and functions where minijinja's
-//! differ from it.
+//! The environment of a template: Jinja as transformers sets it up, with filters, tests and functions replaced where
+//! minijinja's differ.
 //!
-//! Steps are counted, so that no template runs for ever.
+//! Steps are counted, so that no template runs forever.
 
 use jiff::civil::DateTime;
 use minijinja::value::{Kwargs, ValueKind};
@@ -11,10 +11,11 @@ use super::json::{JsonStyle, json};
 use super::python::{self, str_of};
 use super::{Raised, methods};
 
-/// Instructions of one rendering: thousands of messages for any template known, and a second at most.
+/// The limit of instructions for one rendering: enough for thousands of messages with any known template, and at most a
+/// second of time.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
 
-/// The environment, without a template.
+/// Returns the environment, without a template.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -48,7 +49,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// The function `strftime_now` at a time.
+/// Returns the function `strftime_now` for a fixed time.
 pub(super) fn strftime_at(now: DateTime) -> Value {
     Value::from_function(move |format: &str| {
         let invalid = |error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {error}"));
@@ -110,7 +111,7 @@ fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> Str
     }
 }
 
-/// Indents all lines but the first, and of those the ones that are not empty, unless asked for.
+/// Indents all lines except the first and empty ones; the arguments `first` and `blank` include those.
 #[expect(clippy::needless_pass_by_value, reason = "minijinja hands them over by value")]
 fn indent(value: &Value, width: Option<Value>, first: Option<bool>, kwargs: Kwargs) -> Result<String, Error> {
     let width = width.or(kwargs.get("width")?).unwrap_or_else(|| Value::from(4));
@@ -164,7 +165,8 @@ fn float(state: &State<'_, '_>, value: &Value, default: Option<f64>) -> Value {
     filters::float(state, value).unwrap_or_else(|_| default.unwrap_or(0.0).into())
 }
 
-/// In Python texts and dictionaries are sequences too, and so is what is undefined: it is empty.
+/// True for sequences in Python's sense: strings and dictionaries are sequences too, and an undefined value is an empty
+/// one.
 fn is_sequence(value: &Value) -> bool {
     use ValueKind::{Iterable, Map, Seq, String, Undefined};
     matches!(value.kind(), Iterable | Map | Seq | String | Undefined)

@@ -1,5 +1,5 @@
-//! `json.dumps` of Python, which is what transformers has for the filter `tojson`: spaces behind separators, no escapes for
-//! HTML, keys in their order.
+//! Python's `json.dumps`, which transformers uses for the filter `tojson`: spaces after separators, no HTML escapes,
+//! keys in their order.
 
 use std::fmt::Write as _;
 
@@ -8,21 +8,21 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::python::{MAX_DEPTH, number};
 
-/// How `json.dumps` lays its text out.
+/// The layout options of `json.dumps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JsonStyle {
     pub(super) ensure_ascii: bool,
-    /// Each level on lines of its own, indented by this.
+    /// If set, each item is on a line of its own, indented by this per level.
     pub(super) indent: Option<String>,
     pub(super) item_separator: String,
     pub(super) key_separator: String,
     pub(super) sort_keys: bool,
 }
 
-/// `json.dumps(value)`.
+/// Returns `json.dumps(value)`.
 ///
 /// # Errors
-/// When a part of the value is undefined, a function, or another thing that JSON does not have, or too deep.
+/// When a part of the value is undefined, a function, or another value that JSON lacks, or nested too deeply.
 pub(super) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
     let mut writer = Writer { out: String::new(), style, depth: 0 };
     writer.value(value)?;
@@ -94,7 +94,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Keys are strings; Python makes strings of the other simple ones.
+    /// Writes a key. Keys are strings; Python converts other simple keys to strings.
     fn key(&mut self, key: &Value) -> Result<(), Error> {
         if key.kind() == ValueKind::String {
             return self.value(key);

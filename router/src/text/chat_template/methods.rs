@@ -1,7 +1,7 @@
-//! Methods of Python's `str` and `list` that templates call, where `minijinja_contrib`'s are missing or count bytes
+//! Methods of Python's `str` and `list` that templates call, where `minijinja_contrib` lacks them or counts bytes
 //! instead of characters.
 //!
-//! What changes a list or a dictionary is not there: transformers forbids it too.
+//! Methods that change a list or a dictionary are missing, because transformers forbids them too.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -9,10 +9,10 @@ use minijinja_contrib::pycompat;
 
 use super::python;
 
-/// Calls a method that minijinja does not have.
+/// Calls a method that minijinja lacks.
 ///
 /// # Errors
-/// When there is no such method, or it does not take these arguments.
+/// When there is no such method, or the arguments do not fit.
 pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let found = match (value.kind(), value.as_str()) {
         (_, Some(text)) => string_method(text, method, args)?,
@@ -47,7 +47,7 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
             let (suffix,): (&str,) = from_args(args)?;
             text.strip_suffix(suffix).unwrap_or(text).into()
         }
-        // Nothing is true of every character of an empty text.
+        // Python returns false for an empty string.
         "isalnum" | "isalpha" | "isdigit" | "isnumeric" | "isspace" | "islower" | "isupper" if text.is_empty() => {
             false.into()
         }
@@ -83,7 +83,7 @@ fn strip<'a>(text: &'a str, args: &[Value], start: bool, end: bool) -> Result<&'
     Ok(if end { text.trim_end_matches(is_stripped) } else { text })
 }
 
-/// `split` and `rsplit`: by a separator, or by runs of white space.
+/// `split` and `rsplit`, by a separator or by runs of white space.
 fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, max, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(kwargs.get("sep")?).filter(|separator| !separator.is_none());
@@ -110,8 +110,8 @@ fn reversed(mut pieces: Vec<&str>) -> Vec<&str> {
     pieces
 }
 
-/// At most `limit` pieces between runs of white space; the last one, with all that is left, is cut on the side that is
-/// read first.
+/// Returns at most `limit` pieces between runs of white space. The last piece is the rest of the text, stripped only on
+/// the side where reading starts.
 fn split_spaces(text: &str, limit: usize, from_end: bool) -> Vec<&str> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     loop {
@@ -152,7 +152,7 @@ fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(lines.into())
 }
 
-/// The first or the last place of a text between two places, in characters.
+/// Returns the index of the first or last occurrence between two indices, in characters.
 fn find(text: &str, args: &[Value], from_end: bool) -> Result<Option<usize>, Error> {
     let (wanted, Rest(range)): (&str, Rest<Option<i64>>) = from_args(args)?;
     let num_chars = text.chars().count();

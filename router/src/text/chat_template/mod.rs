@@ -1,10 +1,10 @@
-//! Chat templates: from the messages of a conversation to the text that the model was trained on.
+//! Chat templates: they turn the messages of a conversation into the text format that the model was trained on.
 //!
-//! Templates are Jinja, written for Python. [`ChatTemplate::render`] gives the text that transformers'
-//! `apply_chat_template` gives; `recorded` compares them. A template comes with the model and is trusted as much as its
-//! weights are, but a conversation may be anything: steps and size are bounded, and time is an argument.
+//! Templates are Jinja, written for Python. [`ChatTemplate::render`] returns the same text as transformers'
+//! `apply_chat_template`; `recorded` compares them. A template comes with the model and is trusted like its weights,
+//! but a conversation is not trusted: steps and size are bounded. The time is an argument.
 //!
-//! It reads no file and knows of no tokenizer.
+//! This folder reads no file and knows no tokenizer.
 
 mod adapt;
 mod environment;
@@ -28,16 +28,16 @@ use serde_json::{Map, Value as Json};
 use super::answer::{AnswerForm, Thinking, Tools, thinking_of};
 use adapt::Shapes;
 
-/// Largest text that is rendered.
+/// The largest text that is rendered, in bytes.
 const MAX_TEXT_BYTES: usize = 64 << 20;
 
-/// The name of the one template of an environment; errors name it.
+/// The name of the only template of an environment, used in errors.
 const NAME: &str = "chat template";
 
-/// Appended to the message that is continued, to find its end.
+/// Appended to the message that the model continues, to find its end in the text.
 const END_MARK: &str = "HILO_END_OF_FINAL_MESSAGE ";
 
-/// The names of what a model thought before it answered; the first is what newer templates read.
+/// The fields that may hold a model's thoughts; newer templates read the first.
 const REASONING_FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Special tokens by their names in `tokenizer_config.json`, such as `bos_token`.
@@ -52,31 +52,31 @@ pub(crate) struct ChatTemplate {
     thinking: Option<&'static Thinking>,
 }
 
-/// The text of a conversation.
+/// The text of a rendered conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RenderedChat {
     pub(crate) text: String,
-    /// Of the answer to it.
+    /// The form in which the answer to this text is read.
     pub(crate) answer_form: AnswerForm,
 }
 
-/// A conversation, and what else the template is told.
+/// A conversation and the other inputs of a template.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ChatInputs {
-    /// At least one.
+    /// At least one message.
     pub(crate) messages: Vec<Map<String, Json>>,
     /// Functions in OpenAI's form.
     pub(crate) tools: Option<Vec<Json>>,
     pub(crate) documents: Option<Vec<Json>>,
     pub(crate) ending: ChatEnding,
-    /// Further variables, such as `enable_thinking`. They win over special tokens.
+    /// Further variables, such as `enable_thinking`. They override special tokens.
     pub(crate) variables: Map<String, Json>,
-    /// What `strftime_now` says.
+    /// The time that `strftime_now` formats.
     pub(crate) now: DateTime,
 }
 
 impl ChatInputs {
-    /// Bytes of all the texts in it.
+    /// The size of all texts in the inputs, in bytes.
     pub(crate) fn num_bytes(&self) -> usize {
         let Self { messages, tools, documents, variables, ending: _, now: _ } = self;
         let lists = tools.iter().chain(documents).flatten().map(num_bytes);
@@ -98,27 +98,27 @@ fn num_object_bytes(object: &Map<String, Json>) -> usize {
     object.iter().map(|(name, value)| name.len() + num_bytes(value)).sum()
 }
 
-/// How the text ends.
+/// The end of the text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ChatEnding {
-    /// With the beginning of the assistant's answer: `add_generation_prompt`.
+    /// The text ends with the start of the assistant's answer: `add_generation_prompt`.
     #[default]
     GenerationPrompt,
-    /// Inside the last message, which the model goes on with: `continue_final_message`.
+    /// The text ends inside the last message, which the model continues: `continue_final_message`.
     FinalMessage,
-    /// After the last message.
+    /// The text ends after the last message.
     Conversation,
 }
 
-/// Why there is no text.
+/// The reason why there is no text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChatTemplateError {
     #[error("template not found: the model has none, and none was given with --chat-template")]
     NotFound,
-    /// Known since the start.
+    /// Found when the server starts.
     #[error("the model's chat template cannot be read: {0}")]
     Unreadable(String),
-    /// The template's own sentence.
+    /// The template's own error message.
     #[error("{0}")]
     Raised(String),
     #[error("{0}")]
@@ -133,7 +133,7 @@ pub(crate) enum ChatTemplateError {
     NotContinued,
 }
 
-/// The sentence of `raise_exception`.
+/// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
@@ -142,7 +142,7 @@ impl ChatTemplate {
     /// Compiles a template.
     ///
     /// # Errors
-    /// [`ChatTemplateError::Unreadable`] when it is not Jinja, or uses what is not there.
+    /// [`ChatTemplateError::Unreadable`] when the source is not Jinja, or uses unknown functions, filters or tests.
     pub(crate) fn compile(source: &str, special_tokens: SpecialTokens) -> Result<Self, ChatTemplateError> {
         let mut environment = environment::environment();
         let unreadable = |error: Error| ChatTemplateError::Unreadable(error.to_string());
@@ -152,12 +152,12 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The text of a conversation whose messages have the shapes of OpenAI's API: parts are joined where the template
-    /// wants a text, a text is made a part where it wants parts, and the JSON of a call's arguments is parsed where it
-    /// wants an object. Tools, calls and results become texts where it knows none.
+    /// Returns the text of a conversation whose messages have the shapes of OpenAI's API. Messages are adapted to the
+    /// template: parts are joined into a text, a text becomes a part, and the JSON of a call's arguments is parsed. If
+    /// the template does not know tools, tools, calls and results become texts.
     ///
     /// # Errors
-    /// The sentence of the template, or why it cannot be rendered.
+    /// The template's own error message, or the reason why rendering failed.
     pub(crate) fn render_adapted(&self, mut inputs: ChatInputs) -> Result<RenderedChat, ChatTemplateError> {
         let tools = Tools::new(inputs.tools.as_deref().unwrap_or_default());
         let format = adapt::adapt(self, &mut inputs);
@@ -166,10 +166,10 @@ impl ChatTemplate {
         Ok(RenderedChat { text, answer_form })
     }
 
-    /// The text of a conversation, as transformers renders it.
+    /// Returns the text of a conversation, as transformers renders it.
     ///
     /// # Errors
-    /// The sentence of the template, or why it cannot be rendered.
+    /// The template's own error message, or the reason why rendering failed.
     pub(crate) fn render(&self, inputs: &ChatInputs) -> Result<String, ChatTemplateError> {
         let mut messages: Vec<_> = inputs.messages.iter().map(normalize).collect();
         if inputs.ending != ChatEnding::FinalMessage {
@@ -204,8 +204,8 @@ impl ChatTemplate {
     }
 }
 
-/// A message without what is `null`, which templates take for a text; and what the model thought under all names that it
-/// goes by.
+/// Returns the message without `null` fields, which templates take for text, and with the model's thoughts under every
+/// name that templates read.
 fn normalize(message: &Map<String, Json>) -> Map<String, Json> {
     let fields = message.iter().filter(|(_, value)| !value.is_null());
     let mut message: Map<String, Json> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -216,7 +216,7 @@ fn normalize(message: &Map<String, Json>) -> Map<String, Json> {
     message
 }
 
-/// The text that a continued message ends with.
+/// Returns the last text of a message that the model continues.
 fn final_text(content: &mut Json) -> Option<&mut String> {
     match content {
         Json::String(text) => Some(text),
@@ -228,7 +228,7 @@ fn final_text(content: &mut Json) -> Option<&mut String> {
     }
 }
 
-/// Cuts a text where the continued message ends.
+/// Cuts the text at the end of the continued message.
 fn cut_at_mark(mut text: String, wanted: &str) -> Result<String, ChatTemplateError> {
     let mark = text.rfind(END_MARK.trim_end()).ok_or(ChatTemplateError::NotContinued)?;
     if !text.contains(wanted) {
@@ -254,7 +254,7 @@ fn failure(error: &Error) -> ChatTemplateError {
     }
 }
 
-/// A text that grows up to the limit.
+/// A text that grows up to the size limit.
 #[derive(Default)]
 struct BoundedText(Vec<u8>);
 

@@ -1,7 +1,7 @@
-//! Values as Python prints them: `str` and `repr`. Chat templates are written and tested against Python, and what they
-//! print is what the model was trained on.
+//! Python's `str` and `repr` of values. Chat templates are written and tested with Python, and the model was trained on
+//! text that Python printed.
 //!
-//! It prints and never fails.
+//! Printing never fails.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-/// Deeper lists and objects are not printed. JSON in requests has less.
+/// The depth below which lists and objects are not printed. JSON in requests is less deep.
 pub(super) const MAX_DEPTH: usize = 200;
 
-/// `str(value)`.
+/// Returns `str(value)`.
 pub(super) fn str_of(value: &Value) -> Cow<'_, str> {
     match value.as_str() {
         Some(text) => Cow::Borrowed(text),
@@ -21,14 +21,14 @@ pub(super) fn str_of(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// `repr(value)`.
+/// Returns `repr(value)`.
 pub(super) fn repr(value: &Value) -> String {
     let mut out = String::new();
     write_repr(&mut out, value, 0);
     out
 }
 
-/// Whether `str.strip` takes the character away.
+/// True if `str.strip` removes the character.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
@@ -82,8 +82,8 @@ fn write_str_repr(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// `str.isprintable`: Rust's `Debug` escapes the same characters, beside quotes and backslashes; of marks that join the
-/// character before them it escapes only the first of a text.
+/// `str.isprintable`. Rust's `Debug` escapes the same characters, and also quotes and backslashes. It escapes combining
+/// marks only at the start of a text, so the character is tested after an `a`.
 fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
@@ -92,8 +92,8 @@ fn is_printable(c: char) -> bool {
     after_a.pop() == Some(c) && after_a.is_empty()
 }
 
-/// A number with a fraction, as Python's `repr`: the fewest digits that give it back. What is no number, and what has no
-/// end, has the names given.
+/// Returns a fractional number as Python's `repr` does: the fewest digits that round-trip. NaN and infinity have the
+/// given names.
 pub(super) fn number(value: &Value, [nan, infinity]: [&str; 2]) -> String {
     let Ok(number) = f64::try_from(value.clone()) else { return value.to_string() };
     if number.is_nan() {

@@ -1,7 +1,8 @@
-//! Well-known templates, rendered by transformers and by us: every text must be the same, byte for byte.
+//! Compares well-known templates as transformers and this crate render them: every text must be the same, byte for
+//! byte.
 //!
-//! Templates are not ours to publish, so `integration-tests/chat_templates/run.sh` takes them out of published packages,
-//! writes down what transformers makes of them, and names the folder in `HILO_CHAT_TEMPLATES`.
+//! The templates are not ours to publish. `integration-tests/chat_templates/run.sh` takes them out of published
+//! packages, records the output of transformers, and names the folder in `HILO_CHAT_TEMPLATES`.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use serde::Deserialize;
 
 use super::*;
 
-/// What a template prints where it adds to a text that is `safe`: Python escapes what is added for HTML, here it is as it is.
+/// Conversations in which a template adds to a text marked `safe`. Python escapes the added text for HTML; this crate
+/// does not.
 const ESCAPED: [&str; 10] = [
     "tools",
     "a tiny number",
@@ -22,9 +24,10 @@ const ESCAPED: [&str; 10] = [
     "developer",
     "a date",
 ];
-/// Where a template joins a number to a text by `~`: Python writes 1e-05, and here it is 0.00001.
+/// Conversations in which a template joins a number to a text with `~`: Python prints 1e-05, and this crate prints
+/// 0.00001.
 const EXPONENT: [&str; 1] = ["a tiny number"];
-/// Differences that stay: templates, and their conversations.
+/// Known differences: templates and their conversations.
 const DIFFERENT: [(&str, &[&str]); 4] = [
     ("llama.cpp meetkai-functionary-medium-v3.1", &ESCAPED),
     ("llama.cpp meetkai-functionary-medium-v3.2", &EXPONENT),
@@ -32,7 +35,7 @@ const DIFFERENT: [(&str, &[&str]); 4] = [
     ("llama.cpp GigaChat3.1-10B-A1.8B", &EXPONENT),
 ];
 
-/// One template, with what transformers made of each conversation.
+/// One template, with transformers' output for each conversation.
 #[derive(Debug, Deserialize)]
 struct Recording {
     template: String,
@@ -51,23 +54,23 @@ struct Case {
     expected: Expected,
 }
 
-/// What transformers did.
+/// The outcome in transformers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Expected {
     Text(String),
-    /// The sentence of `raise_exception`.
+    /// The message of `raise_exception`.
     Raised(String),
-    /// An error of Python: what a template does wrong with this conversation.
+    /// An error of Python, caused by the template.
     Failed(String),
 }
 
-/// The time at which all were recorded.
+/// The time at which all recordings were made.
 fn now() -> DateTime {
     jiff::civil::date(2026, 3, 7).at(9, 5, 2, 0)
 }
 
-/// What is different, if anything is.
+/// Returns a description of the difference, if there is one.
 fn difference(template: &ChatTemplate, case: Case) -> Option<String> {
     let Case { name, messages, tools, documents, ending, variables, expected } = case;
     let ending = match ending.as_str() {
@@ -79,7 +82,7 @@ fn difference(template: &ChatTemplate, case: Case) -> Option<String> {
     match (template.render(&inputs), expected) {
         (Ok(text), Expected::Text(expected)) if text == expected => None,
         (Err(ChatTemplateError::Raised(sentence)), Expected::Raised(expected)) if sentence == expected => None,
-        // Where Python fails we may do better, but never raise what the template does not.
+        // Where Python fails, this crate may succeed, but it must not raise an error that the template does not raise.
         (Ok(_) | Err(ChatTemplateError::Failed(_) | ChatTemplateError::NotContinued), Expected::Failed(_)) => None,
         (Err(ChatTemplateError::NothingToContinue), Expected::Failed(_)) => None,
         (Ok(ours), Expected::Text(theirs)) => {

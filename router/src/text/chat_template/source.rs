@@ -1,8 +1,9 @@
-//! The text of a template, made ready for minijinja: line ends as Jinja reads them, and the block `generation`.
+//! Prepares the source of a template for minijinja: converts line ends as Jinja does, and replaces the block
+//! `generation`.
 //!
-//! `{% generation %}` marks what an assistant said, for training; here it only is a scope of its own.
+//! `{% generation %}` marks the assistant's text for training. Here it is only a scope.
 
-/// The same template in minijinja's words.
+/// Returns the same template in minijinja's syntax.
 pub(super) fn prepare(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut prepared = String::with_capacity(source.len());

@@ -1,4 +1,4 @@
-//! Each thing that templates do, with what Python's Jinja prints for it.
+//! Tests each feature of templates against the output of Python's Jinja.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn check(source: &str, expected: &str) {
     assert_eq!(render(source, &inputs()).as_deref(), Ok(expected), "{source}");
 }
 
-/// With a variable `x`.
+/// Checks a template with a variable `x`.
 fn check_with(x: &Json, source: &str, expected: &str) {
     let inputs = ChatInputs { variables: Map::from_iter([("x".to_owned(), x.clone())]), ..inputs() };
     assert_eq!(render(source, &inputs).as_deref(), Ok(expected), "{source} with {x}");
@@ -181,7 +181,7 @@ fn no_template_runs_for_ever_or_fills_the_memory() {
     let large = "{% for i in range(10000) %}{{ 'x' * 100000 }}{% endfor %}";
     assert_eq!(render(large, &inputs()), Err(ChatTemplateError::TooLong));
     assert!(render("{{ 'x' * 99999999999 }}", &inputs()).is_err());
-    // minijinja panics here.
+    // minijinja panics in this case.
     assert!(matches!(render("{{ [][::-1] }}", &inputs()), Err(ChatTemplateError::Failed(_))));
     assert!(render("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", &inputs()).is_err());
 }
