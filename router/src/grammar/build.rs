@@ -1,4 +1,4 @@
-//! From a grammar to its beginning, in steps: between two of them is asked whether anybody still waits for it.
+//! Compiles a grammar in steps. Before each step it checks if anybody still waits for the grammar.
 //!
 //! Door: [`GrammarBuilder`].
 
@@ -15,26 +15,26 @@ use super::matcher::{GrammarMatcher, MaskStop};
 use super::{Grammar, GrammarError, effort};
 use crate::text::{TokenBytes, Tokenizer};
 
-/// Most places in rules where a sequence may be at once: an object of a thousand optional properties has four thousand.
+/// The most positions in rules that a sequence may have at once. An object with 1000 optional properties needs 4000.
 const MAX_ITEMS_IN_ROW: usize = 6000;
 
-/// Most symbols: `llguidance` numbers them with 16 bits.
+/// The most symbols; `llguidance` numbers them with 16 bits.
 const MAX_SYMBOLS: usize = 60_000;
 
-/// Most states of the terminals. Each takes a kilobyte or two.
+/// The most states of the terminals. Each takes 1 or 2 KB.
 const MAX_STATES: usize = 50_000;
 
-/// Makes grammars of one model ready.
+/// Compiles the grammars of one model.
 pub(super) struct GrammarBuilder {
     tokenizer: Arc<Tokenizer>,
     vocab_size: usize,
     eos_token_ids: Vec<u32>,
-    /// Made when the first grammar comes: it takes a moment with a large vocabulary.
+    /// Created with the first grammar, because it takes a moment with a large vocabulary.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
     bytes: MatcherBytes,
 }
 
-/// Stops a build: at once where it looks for the first tokens, elsewhere before its next step.
+/// Stops a build: at once while the first mask is computed, otherwise before its next step.
 #[derive(Debug, Default)]
 pub(super) struct BuildStop {
     is_stopped: AtomicBool,
@@ -53,13 +53,15 @@ impl BuildStop {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
+    /// Checks if the build should go on.
+    ///
     /// # Errors
-    /// When it is to stop; nobody reads the error.
+    /// When the build is stopped; nobody reads the error.
     fn check(&self) -> Result<(), GrammarError> {
         if self.is_stopped() { Err(GrammarError::Busy) } else { Ok(()) }
     }
 
-    /// Names what is worked on now.
+    /// Sets the stop of the mask that is computed now.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -80,10 +82,10 @@ impl GrammarBuilder {
         Self { tokenizer, vocab_size: vocab_size as usize, eos_token_ids, factory, bytes }
     }
 
-    /// Makes a grammar ready to be followed.
+    /// Compiles a grammar.
     ///
     /// # Errors
-    /// When it is wrong, too large, or allows nothing at all.
+    /// When the grammar is invalid, too large, or allows no text at all.
     pub(super) fn build(&self, grammar: &Grammar, stop: &BuildStop) -> Compiled {
         let source = grammar.source()?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
@@ -101,14 +103,14 @@ impl GrammarBuilder {
             .map_err(|error| invalid(&error))?;
         stop.set_mask(Some(matcher.stop()))?;
         let first_mask = matcher.mask().map_err(|error| invalid(&error))?;
-        // What sequences begin with is not to be stopped any more.
+        // The matcher becomes the start of sequences and must not be stopped any more.
         stop.set_mask(None)?;
         let compiled = CompiledGrammar::new(matcher, first_mask, self.bytes.clone());
         compiled.try_out(stop)?;
         Ok(compiled)
     }
 
-    /// The part that all grammars of the model share: its vocabulary.
+    /// Creates the part that all grammars of the model share: its vocabulary.
     fn factory(&self) -> Result<ParserFactory, GrammarError> {
         let eos_token_ids: Vec<u32> =
             self.eos_token_ids.iter().copied().filter(|id| (*id as usize) < self.vocab_size).collect();
@@ -116,7 +118,7 @@ impl GrammarBuilder {
         let vocab_size = u32::try_from(self.vocab_size).map_err(|_| defect())?;
         let tokens = self.tokenizer.token_bytes().into_iter().zip(0..);
         let mut words: Vec<Vec<u8>> = tokens.map(|(token, id)| word(token, eos_token_ids.contains(&id))).collect();
-        // The model may have more ids than the tokenizer, or fewer.
+        // The model may have more or fewer ids than the tokenizer.
         words.resize(self.vocab_size, Vec::new());
         let trie = TokTrie::from(&TokRxInfo::new(vocab_size, eos), &words).with_eos_tokens(&eos_token_ids);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -141,7 +143,7 @@ impl std::fmt::Debug for GrammarBuilder {
     }
 }
 
-/// A token as `llguidance` wants it: markup stands behind a byte that no text has, and so does what ends a sequence.
+/// Returns a token in `llguidance`'s form: markup and end-of-sequence tokens follow a byte that no text contains.
 fn word(token: TokenBytes, is_eos: bool) -> Vec<u8> {
     let marked = |markup: &[u8]| [&[TokTrie::SPECIAL_TOKEN_MARKER], markup].concat();
     match token {
@@ -152,7 +154,8 @@ fn word(token: TokenBytes, is_eos: bool) -> Vec<u8> {
     }
 }
 
-/// An error with its reasons; the last words of a panic are nobody's reason.
+/// Returns an error's message with its causes. The message of a panic is replaced, because it means nothing to a
+/// client.
 fn message(error: &dyn std::fmt::Display) -> String {
     let text = format!("{error:#}");
     if text.contains("panic: ") {
@@ -162,7 +165,8 @@ fn message(error: &dyn std::fmt::Display) -> String {
     one_line(&text)
 }
 
-/// A text in one line that is not too long for a client, without what `llguidance` adds for its own developers.
+/// Returns a text as one line of at most 400 characters, without the notes that `llguidance` adds for its own
+/// developers.
 pub(super) fn one_line(text: &str) -> String {
     let notes = ["<backtrace>", "<non-verbose/>", "<state>"].into_iter().filter_map(|note| text.find(note));
     let text = &text[..notes.min().unwrap_or(text.len())];

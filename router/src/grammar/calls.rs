@@ -1,5 +1,6 @@
-//! What makes a model call tools: the calls of its own format, each with arguments that are valid under the function's schema,
-//! maybe after a thought; and what makes it answer in a form, after its thought, where it may call tools as well.
+//! Grammars for answers with tool calls: they force calls in the model's own format, with arguments that are valid
+//! under the function's schema, maybe after a thought. They can also allow an answer in a given form, or tool calls,
+//! after the thought.
 
 use std::fmt::Write as _;
 
@@ -8,10 +9,10 @@ use serde_json::{Value, json};
 use super::{ANSWER, Grammar, GrammarError, closed, limits, schema};
 use crate::text::{AnswerForm, CallSyntax};
 
-/// Calls in one answer; a model that cannot stop would fill it with them.
+/// The most calls in one answer; a model that cannot stop would fill the answer with calls.
 const MAX_CALLS: usize = 16;
 
-/// The grammar of calls, of the function `name` or of any.
+/// Returns the grammar of calls of the function `name`, or of any function.
 ///
 /// # Errors
 /// When the schema of a function is too large.
@@ -22,7 +23,7 @@ pub(crate) fn calls(form: &AnswerForm, syntax: CallSyntax, name: Option<&str>) -
     Ok(Grammar::Lark(format!("start: {thought} {calls}\n{rules}")))
 }
 
-/// The grammar of calls of any function, or of an answer.
+/// Returns the grammar of calls of any function, or of an answer.
 ///
 /// # Errors
 /// When the schema of a function is too large.
@@ -33,8 +34,8 @@ pub(crate) fn calls_or(form: &AnswerForm, syntax: CallSyntax, answer: Grammar) -
     Ok(answer.within(format!("start: {thought} (calls | @{ANSWER})\ncalls: {calls}\n{rules}")))
 }
 
-/// The grammar of an answer after the thought that may come before it. A model that may not think answers worse, and one whose
-/// prompt has begun its thought would think the answer.
+/// Returns the grammar of an answer after an optional thought. A model that may not think answers worse, and a model
+/// whose prompt has begun a thought would write its thought into the answer.
 pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
     let mut rules = String::new();
     match thought(form, &mut rules) {
@@ -43,7 +44,7 @@ pub(crate) fn after_thought(form: &AnswerForm, answer: Grammar) -> Grammar {
     }
 }
 
-/// What calls are, with the rules that it needs.
+/// Returns the expression of calls, and adds the rules that it uses.
 fn call_rules(
     form: &AnswerForm,
     syntax: CallSyntax,
@@ -71,7 +72,7 @@ fn call_rules(
     Ok(format!("{} call {others} {}", text(syntax.begin), text(syntax.end)))
 }
 
-/// Arguments that the schema does not name are none, unless it says so.
+/// Forbids arguments that the schema does not name, unless the schema allows them.
 fn closed(schema: &Value) -> Result<Value, GrammarError> {
     let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
     if let Value::Object(keywords) = &mut schema {
@@ -84,7 +85,7 @@ fn closed(schema: &Value) -> Result<Value, GrammarError> {
     closed::close(&schema)
 }
 
-/// A rule for a thought, where the model has any.
+/// Adds a rule for a thought, if the model has thoughts, and returns its name.
 fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
     let Some((open, close)) = form.thought_marks() else { return "" };
     let is_special = matches!(form.parts(close)[..], [Ok(_)]);
@@ -98,7 +99,7 @@ fn thought(form: &AnswerForm, rules: &mut String) -> &'static str {
     if open.is_some() { "thought?" } else { "thought" }
 }
 
-/// A text in Lark, whose special tokens are tokens.
+/// Returns a text in Lark, with special tokens as token ids.
 fn in_lark(form: &AnswerForm, text: &str) -> String {
     let part = |part: Result<u32, &str>| match part {
         Ok(id) => format!("<[{id}]>"),

@@ -1,9 +1,9 @@
-//! Closes the objects of a schema: they have the members that it names and no others, unless it says so, as with TGI, OpenAI and
-//! llama.cpp. JSON schema itself leaves them open, and a model would go on inventing members.
+//! Closes the objects of a schema: they may have only the members that the schema names, unless it says otherwise, as
+//! in TGI, OpenAI and llama.cpp. JSON schema itself leaves objects open, and a model would go on inventing members.
 //!
-//! Door: [`close`]. An object that several schemas describe together (`allOf`, a `$ref` or `anyOf` beside other keywords) has
-//! the members of all of them, so it is closed as a whole: a part that is closed alone would forbid what the others name. A
-//! `$ref` within such a whole leads to an open copy of its target.
+//! Door: [`close`]. Several schemas may describe one object together (`allOf`, or `$ref` or `anyOf` beside other
+//! keywords). Such an object has the members of all of them, so it is closed as a whole: a part closed alone would
+//! forbid the members of the others. A `$ref` inside such a whole leads to an open copy of its target.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -15,38 +15,38 @@ use super::GrammarError;
 /// Keywords whose values are schemas by name.
 const MAPS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 
-/// Keywords whose value is a schema, or a list of them.
+/// Keywords whose value is a schema or a list of schemas.
 const SCHEMAS: [&str; 7] =
     ["items", "additionalItems", "prefixItems", "additionalProperties", "contains", "propertyNames", "not"];
 
-/// Keywords that say by themselves which members an object has.
+/// Keywords that decide by themselves which members an object may have.
 const OPENNESS: [&str; 2] = ["additionalProperties", "unevaluatedProperties"];
 
-/// Most members that are looked at, and most that are said again, where several schemas describe an object.
+/// The most members that are read and repeated for objects that several schemas describe.
 const MAX_MEMBERS: usize = 100_000;
 
-/// The members of an object, as far as they are known.
+/// The members of an object that are known so far.
 #[derive(Debug, Default, Clone)]
 struct Names {
     names: Vec<String>,
     known: HashSet<String>,
-    /// Something else decides about other members.
+    /// True if another keyword decides about other members.
     is_open: bool,
 }
 
-/// The work on one schema.
+/// The state of closing one schema.
 struct Closing<'a> {
     root: &'a Value,
-    /// Places in the schema of which there are open copies, with their names.
+    /// The names of the open copies, by the place of the original in the schema.
     copies: HashMap<String, String>,
     new_copies: Vec<String>,
     num_members: Cell<usize>,
 }
 
-/// The schema with its objects closed.
+/// Returns the schema with its objects closed.
 ///
 /// # Errors
-/// When that would make it too large.
+/// When the result would be too large.
 pub(super) fn close(schema: &Value) -> Result<Value, GrammarError> {
     let mut closed = schema.clone();
     let mut closing =
@@ -86,7 +86,7 @@ impl Names {
 }
 
 impl Closing<'_> {
-    /// Closes what describes an object alone.
+    /// Closes a schema that describes an object alone.
     fn close_whole(&mut self, schema: &mut Value) {
         let Value::Object(keywords) = schema else { return };
         self.close_within(keywords);
@@ -105,7 +105,7 @@ impl Closing<'_> {
         }
     }
 
-    /// Closes what is described by several schemas.
+    /// Closes an object that several schemas describe.
     fn close_together(&mut self, keywords: &mut Map<String, Value>, lists: &[&str]) {
         let whole = Value::Object(keywords.clone());
         let (mut base, mut of_branches) = (Names::default(), Names::default());
@@ -126,7 +126,7 @@ impl Closing<'_> {
         keywords.remove("unevaluatedProperties");
         let has_new_names = of_branches.names.iter().any(|name| !base.known.contains(name));
         if let ([list], true) = (lists, has_new_names) {
-            // Each branch has names of its own.
+            // Each branch names members of its own.
             let branches: Vec<Value> = whole.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
             let mut branches = branches.into_iter();
             each(keywords, list, |branch| {
@@ -147,7 +147,7 @@ impl Closing<'_> {
         }
     }
 
-    /// Closes everything but the object that this schema describes together with others.
+    /// Closes everything except the object that this schema describes together with others.
     fn leave_open(&mut self, schema: &mut Value) {
         let Value::Object(keywords) = schema else { return };
         self.close_within(keywords);
@@ -166,7 +166,7 @@ impl Closing<'_> {
         }
     }
 
-    /// The name of an open copy.
+    /// Returns the name of an open copy, and plans the copy if it is new.
     fn copy(&mut self, place: String) -> String {
         let name = format!("hilo-open-{}", self.copies.len());
         let Self { copies, new_copies, .. } = self;
@@ -195,7 +195,7 @@ impl Closing<'_> {
         }
     }
 
-    /// Adds the members that a schema names by itself, by `$ref` and in all parts of `allOf`.
+    /// Adds the members that a schema names itself, by `$ref` and in all parts of `allOf`.
     fn add_names<'a>(&'a self, schema: &'a Value, names: &mut Names, seen: &mut HashSet<&'a str>) {
         let Value::Object(keywords) = schema else { return };
         let is_closing = keywords.get("unevaluatedProperties") == Some(&json!(false));
@@ -218,13 +218,13 @@ impl Closing<'_> {
         }
     }
 
-    /// Counts members, while there are not too many.
+    /// Counts members. Returns false if there are too many.
     fn counts(&self, num_members: usize) -> bool {
         self.num_members.set(self.num_members.get().saturating_add(num_members));
         self.num_members.get() <= MAX_MEMBERS
     }
 
-    /// Adds the members of alternatives too.
+    /// Adds the members of `add_names` and of all alternatives.
     fn add_all_names<'a>(&'a self, schema: &'a Value, names: &mut Names, seen: &mut HashSet<&'a str>) {
         self.add_names(schema, names, seen);
         for list in ["anyOf", "oneOf"] {
@@ -254,7 +254,7 @@ fn close_alone(keywords: &mut Map<String, Value>) {
     }
 }
 
-/// Lets an object have these members and no others.
+/// Allows an object these members and no others.
 fn set_names(keywords: &mut Map<String, Value>, names: &[String]) {
     let has_patterns = has_patterns(keywords);
     if let Value::Object(properties) = keywords.entry("properties").or_insert_with(|| json!({}))
@@ -267,7 +267,7 @@ fn set_names(keywords: &mut Map<String, Value>, names: &[String]) {
     keywords.entry("additionalProperties").or_insert_with(|| json!(false));
 }
 
-/// Makes an object of a schema that names members and has no type.
+/// Adds the type `object` to a schema that names members and has no type.
 fn set_type(keywords: &mut Map<String, Value>) {
     let names_members = keywords.contains_key("properties") || keywords.contains_key("required");
     if names_members && !["type", "enum", "const", "$ref"].iter().any(|keyword| keywords.contains_key(*keyword)) {
@@ -275,7 +275,7 @@ fn set_type(keywords: &mut Map<String, Value>) {
     }
 }
 
-/// Returns whether a schema says by itself which members an object has. One that is only called an object may have any.
+/// True if a schema says by itself which members an object has. A schema with only the type `object` allows any member.
 fn describes_object(keywords: &Map<String, Value>) -> bool {
     let is_value = keywords.contains_key("enum") || keywords.contains_key("const");
     let names = ["properties", "required", "patternProperties", "unevaluatedProperties"];
@@ -286,7 +286,7 @@ fn has_patterns(keywords: &Map<String, Value>) -> bool {
     keywords.get("patternProperties").and_then(Value::as_object).is_some_and(|patterns| !patterns.is_empty())
 }
 
-/// Members that a schema names, in the order of its properties; a required one may have no schema.
+/// Returns the members that a schema names, in the order of its properties; a required member may have no schema.
 fn own_names(keywords: &Map<String, Value>) -> Vec<String> {
     let properties = keywords.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
     let mut names: Vec<String> = properties.cloned().collect();
@@ -296,7 +296,7 @@ fn own_names(keywords: &Map<String, Value>) -> Vec<String> {
     names
 }
 
-/// The target of a `$ref` within the schema.
+/// Returns the target of a `$ref` inside the schema.
 fn target<'a>(root: &'a Value, place: &str) -> Option<&'a Value> {
     root.pointer(place.strip_prefix('#')?)
 }
@@ -360,7 +360,7 @@ mod tests {
                 json!({"type": "object", "properties": {"a": {}}, "minProperties": 2}),
                 json!({"type": "object", "properties": {"a": {}}, "minProperties": 2}),
             ),
-            // Values and names that look like schemas are none.
+            // Values and names that look like schemas but are not.
             (
                 json!({"enum": [{"properties": {}}], "default": {"properties": {"a": {}}}}),
                 json!({"enum": [{"properties": {}}], "default": {"properties": {"a": {}}}}),
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(closed.get("additionalProperties"), None);
         assert_eq!(closed["oneOf"][0]["properties"], json!({"a": {}, "kind": {}}));
         assert_eq!(closed["oneOf"][1]["additionalProperties"], false);
-        // Alternatives that name nothing new.
+        // Alternatives without new members.
         let closed =
             closed_of(&json!({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}));
         assert_eq!(closed["additionalProperties"], false);

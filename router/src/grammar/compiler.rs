@@ -1,5 +1,5 @@
-//! From a grammar to something that can be followed: compiled on threads of its own, bounded in time and size, and kept for
-//! the next request that asks for the same.
+//! Compiles grammars on threads of their own, with limits of time and size, and keeps them for later requests with the
+//! same grammar.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,42 +18,43 @@ use super::{Grammar, GrammarError, limits};
 use crate::aside::{NICENESS, lower_priority, num_turns};
 use crate::text::Tokenizer;
 
-/// Kinds of compiles that go on beside each other: of small grammars and of large ones.
+/// The number of lanes of compilation: small grammars and large ones.
 const NUM_LANES: usize = 2;
 
-/// Longest wait for a turn.
+/// The longest wait for a turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Most grammars are compiled by then.
+/// The time in which most grammars are compiled.
 const PROMPT_TIME: Duration = Duration::from_millis(50);
 
-/// Niceness of a thread that compiles for longer: it gets what others leave.
+/// The niceness of a thread that compiles for longer, so that it only uses idle time.
 const LATE_NICENESS: i32 = 15;
 
-/// Stack of a thread that compiles: `llguidance` goes down once for each property of an object. Only what is used is memory.
+/// The stack of a compiling thread, in bytes: `llguidance` recurses once for each property of an object. Only used
+/// pages take memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// A grammar is ready by then or refused. What it may cost is bounded before, so that this is for machines that are busy.
+/// The time after which a grammar is refused. Its cost is limited before, so this is for busy machines.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Tokens that are tried out before a grammar is called one that can be followed.
+/// The number of tokens that are tried before a grammar is accepted.
 const NUM_TRIED: usize = 8;
 
 /// Compiles grammars for one model.
 #[derive(Debug)]
 pub(crate) struct GrammarCompiler {
     shared: Arc<Shared>,
-    /// Turns of small grammars, and of large ones, for which nobody else waits.
+    /// The turns of small grammars, and those of large grammars, which do not delay small ones.
     lanes: [Arc<Semaphore>; NUM_LANES],
 }
 
-/// What becomes of a grammar.
+/// The outcome of compiling a grammar.
 pub(super) type Compiled = Result<CompiledGrammar, GrammarError>;
 
-/// A grammar that sequences can follow.
+/// A compiled grammar, which sequences can follow.
 #[derive(Clone)]
 pub(crate) struct CompiledGrammar {
-    /// At the beginning.
+    /// The state at the beginning.
     matcher: Arc<GrammarMatcher>,
     first_mask: Arc<Vec<u8>>,
     bytes: MatcherBytes,
@@ -63,15 +64,15 @@ pub(crate) struct CompiledGrammar {
 struct Shared {
     builder: GrammarBuilder,
     kept: Mutex<KeptGrammars>,
-    /// Somebody is waiting to forget kept ones.
+    /// True while a task waits to forget kept grammars.
     is_forgetting: AtomicBool,
     keys: GrammarKeys,
 }
 
-/// Stops the work when nobody waits for it any more.
+/// Stops the build when nobody waits for it any more.
 struct StopOnDrop(Arc<BuildStop>);
 
-/// A compile that has begun.
+/// A build that has begun.
 struct Begun {
     thread_id: Pid,
     compiled_rx: oneshot::Receiver<Compiled>,
@@ -79,8 +80,8 @@ struct Begun {
 }
 
 impl GrammarCompiler {
-    /// For a model with `vocab_size` token ids, of which some end a sequence. Half of the memory is for sequences, an eighth for
-    /// compiled grammars, and the rest for those that are being compiled.
+    /// Creates the compiler for a model with `vocab_size` token ids. Half of the memory is for sequences, an eighth for
+    /// kept grammars, and the rest for grammars that are being compiled.
     pub(crate) fn new(
         tokenizer: Arc<Tokenizer>,
         vocab_size: u32,
@@ -94,10 +95,10 @@ impl GrammarCompiler {
         Self { shared: Arc::new(shared), lanes }
     }
 
-    /// Makes a grammar ready to be followed.
+    /// Compiles a grammar, or returns a kept one.
     ///
     /// # Errors
-    /// When it is wrong, too large, or allows nothing at all, or too many others are compiled.
+    /// When the grammar is invalid, too large, or allows no text at all, or too many others are being compiled.
     pub(crate) async fn compile(&self, grammar: &Arc<Grammar>) -> Compiled {
         let key = self.shared.keys.of(grammar);
         if let Some(compiled) = self.shared.kept().find(key) {
@@ -107,7 +108,7 @@ impl GrammarCompiler {
         let lane = Arc::clone(&self.lanes[usize::from(limits::is_large(grammar))]);
         let turn = tokio::time::timeout(TURN_TIMEOUT, lane.acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(GrammarError::Busy) };
-        // Somebody else may have asked for the same.
+        // Another request may have compiled the same grammar meanwhile.
         if let Some(compiled) = self.shared.kept().find(key) {
             return compiled;
         }
@@ -127,7 +128,7 @@ impl GrammarCompiler {
         Err(error)
     }
 
-    /// Begins on a thread of its own.
+    /// Begins a build on a thread of its own.
     async fn begin(
         &self,
         key: GrammarKey,
@@ -143,7 +144,8 @@ impl GrammarCompiler {
             lower_priority(None, NICENESS);
             let _ = started_tx.send(gettid());
             let _ = compiled_tx.send(shared.compile(key, &grammar, &stop));
-            // Not before: those who have stopped waiting are no reason to begin the next.
+            // The turn ends with the build, even if the caller has stopped waiting: otherwise more builds than allowed
+            // would run.
             drop(turn);
         });
         work.map_err(|_| GrammarError::Busy)?;
@@ -157,19 +159,19 @@ impl CompiledGrammar {
         Self { matcher: Arc::new(matcher), first_mask: Arc::new(first_mask), bytes }
     }
 
-    /// For a new sequence: the way through the grammar, and the mask of the first token.
+    /// Returns the matcher and the first mask for a new sequence.
     ///
     /// # Errors
-    /// When others hold all the memory that such a sequence needs.
+    /// When other sequences hold all the memory for matchers.
     pub(crate) fn begin(&self) -> Result<(GrammarMatcher, Vec<u8>), GrammarError> {
         let matcher = self.matcher.duplicate(&self.bytes).map_err(|_| GrammarError::Busy)?;
         Ok((matcher, Vec::clone(&self.first_mask)))
     }
 
-    /// Goes some steps into the grammar, as a sequence would: one that cannot be followed is refused before a prompt is read.
+    /// Follows the grammar for some tokens, so that one that cannot be followed is refused before a prompt is read.
     ///
     /// # Errors
-    /// When it cannot be followed for being too large or too slow. A dead end is what a sequence finds out.
+    /// When the grammar is too large or too slow to follow. A dead end is not an error here; a sequence reports it.
     pub(super) fn try_out(&self, stop: &BuildStop) -> Result<(), GrammarError> {
         let duplicate = self.matcher.duplicate(&MatcherBytes::new(usize::MAX));
         let invalid = |error: MaskError| GrammarError::Invalid(error.to_string());
@@ -199,7 +201,7 @@ impl std::fmt::Debug for CompiledGrammar {
 }
 
 impl PartialEq for CompiledGrammar {
-    /// Whether both are the same one.
+    /// True if both are the same compiled grammar.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.matcher, &other.matcher)
     }
@@ -210,7 +212,7 @@ impl Shared {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets large grammars when they have not been used for a while.
+    /// Starts a task that forgets large grammars when they have not been used for a while.
     fn forget_later(self: &Arc<Self>) {
         if !self.kept().has_too_much() || self.is_forgetting.swap(true, Ordering::Relaxed) {
             return;
@@ -229,7 +231,7 @@ impl Shared {
 
     fn compile(&self, key: GrammarKey, grammar: &Grammar, stop: &BuildStop) -> Compiled {
         let compiled = self.builder.build(grammar, stop);
-        // What was stopped says nothing about the grammar.
+        // The outcome of a stopped build says nothing about the grammar.
         if !stop.is_stopped() {
             self.kept().keep(key, compiled.clone());
         }

@@ -1,33 +1,34 @@
-//! The work that a grammar would be: `llguidance` counts its steps, but does some of them as one.
+//! Limits the work of following a grammar: `llguidance` counts its steps, but does some large ones as one step.
 //!
-//! Door: [`check`]. What is counted here is found in the expressions of the terminals, whatever they were written in.
+//! Door: [`check`]. The work is estimated from the expressions of the terminals, so the grammar's notation makes no
+//! difference.
 
 use llguidance::api::ParserLimits;
 use llguidance::derivre::raw::ExprSet;
 use llguidance::derivre::{ExprRef, RegexAst};
 use llguidance::earley::lexerspec::LexerSpec;
 
-/// Most terminals: each is compared with all others, and many of them at every token.
+/// The most terminals: each is compared with all others, and many of them at every token.
 pub(super) const MAX_TERMINALS: usize = 10_000;
 
-/// Most parts that the step over one character may make of all expressions.
+/// The most parts that all expressions together may have after one more character.
 const MAX_PARTS: u64 = 1_000_000;
 
-/// Most steps to find out that a terminal allows a text at all.
+/// The most steps to find out if a terminal allows any text.
 const MAX_STEPS: u64 = 300_000;
 
-/// The parts of an expression behind one more character.
+/// The size of an expression after one more character (its derivative).
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     num_parts: u64,
-    /// Something within is an intersection or a complement.
+    /// True if the expression contains an intersection or a complement.
     is_intersection: bool,
 }
 
 /// Checks the terminals of a grammar.
 ///
 /// # Errors
-/// Says what there is too much of.
+/// When there is too much of something; the message names it.
 pub(super) fn check(spec: &LexerSpec) -> Result<(), String> {
     let num_terminals = spec.lexemes.len();
     if num_terminals > MAX_TERMINALS {
@@ -44,7 +45,7 @@ pub(super) fn check(spec: &LexerSpec) -> Result<(), String> {
     Err("it takes too long to find out what its intersections and complements leave".to_owned())
 }
 
-/// The parts of each expression; those within an expression come before it.
+/// Returns the parts of each expression. An expression's arguments come before it.
 fn parts(exprs: &ExprSet) -> Vec<Parts> {
     let mut tags = llguidance::derivre::RegexBuilder::new();
     let mut tag = |ast: &RegexAst| tags.mk(ast).map(|rx| tags.exprset().get_tag(rx));
@@ -77,7 +78,8 @@ fn parts(exprs: &ExprSet) -> Vec<Parts> {
     all
 }
 
-/// Finds out what terminals allow behind each first byte, which `llguidance` would do however long it takes.
+/// True if the states of the terminals after each first byte can be computed within [`MAX_STEPS`]. `llguidance` would
+/// compute them without a limit.
 fn is_soon_known(spec: &LexerSpec) -> bool {
     let mut limits = ParserLimits { initial_lexer_fuel: MAX_STEPS, ..ParserLimits::default() };
     let Ok(mut states) = spec.to_regex_vec(&mut limits) else { return false };

@@ -1,25 +1,25 @@
-//! The memory that grammars hold, counted where sequences follow them: a few bytes of expression can stand for gigabytes of states.
+//! The memory of the grammars that sequences follow: an expression of a few bytes can have states of many GB.
 //!
-//! Door: [`HeldBytes`], a part of the [`MatcherBytes`] that all have together: half of what the memory budget has for grammars. The
-//! rest is for those that are compiled and kept.
+//! Door: [`HeldBytes`], one sequence's part of the [`MatcherBytes`] of all sequences. Those are half of the memory
+//! budget for grammars. The rest is for grammars that are compiled and kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that every sequence with a grammar may hold, whatever others do. Most hold less.
+/// The bytes that every sequence with a grammar may hold, whatever others hold. Most hold less.
 const FREE_BYTES: usize = 512 << 10;
 
-/// Most bytes of one sequence.
+/// The most bytes of one sequence.
 const MAX_BYTES: usize = 32 << 20;
 
-/// Bytes of the sequences that hold many.
+/// The bytes of all sequences that hold more than [`FREE_BYTES`].
 #[derive(Debug, Clone)]
 pub(super) struct MatcherBytes {
     held: Arc<AtomicUsize>,
     limit: usize,
 }
 
-/// Bytes of one sequence, given back when it ends.
+/// The bytes of one sequence, given back when it ends.
 #[derive(Debug)]
 pub(super) struct HeldBytes {
     all: MatcherBytes,
@@ -34,12 +34,12 @@ pub(super) enum HoldError {
 }
 
 impl MatcherBytes {
-    /// At most `limit` bytes.
+    /// Creates a limit of `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self { held: Arc::default(), limit }
     }
 
-    /// Counts a sequence.
+    /// Counts a new sequence.
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -54,10 +54,10 @@ impl HeldBytes {
         self.num_bytes
     }
 
-    /// Counts what the sequence holds now.
+    /// Sets the number of bytes that the sequence holds now.
     ///
     /// # Errors
-    /// When it is too much, for one or together with others.
+    /// When the number is too large for one sequence, or together with others.
     pub(super) fn set(&mut self, num_bytes: usize) -> Result<(), HoldError> {
         let shared = |num_bytes: usize| if num_bytes > FREE_BYTES { num_bytes } else { 0 };
         let (before, now) = (shared(self.num_bytes), shared(num_bytes));

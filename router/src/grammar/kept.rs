@@ -1,5 +1,5 @@
-//! The grammars of earlier requests, for the next one that asks for the same: those that can be followed, within a number of
-//! bytes, and those that were refused, so that each costs its work once.
+//! The grammars of earlier requests, for later requests with the same grammar. Compiled grammars are kept up to a
+//! number of bytes, and refused grammars with their errors, so that each costs its work once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,22 +8,22 @@ use super::GrammarError;
 use super::compiler::{Compiled, CompiledGrammar};
 use super::key::GrammarKey;
 
-/// Compiled grammars that are kept.
+/// The most compiled grammars that are kept.
 const MAX_COMPILED: usize = 64;
 
-/// Refused grammars that are known.
+/// The most refused grammars that are remembered.
 const MAX_REFUSED: usize = 1024;
 
-/// For so long a grammar is refused that took too much time; it may have been the machine's fault.
+/// The time for which a grammar that took too long is refused; the machine may have been busy.
 const MAX_LATE: Duration = Duration::from_secs(60);
 
-/// Bytes of compiled grammars that are kept however long they are not used; they are many ordinary ones.
+/// The bytes of compiled grammars that are kept even if unused, enough for many ordinary grammars.
 const MAX_IDLE_BYTES: usize = 1 << 20;
 
-/// After so long without use the others are forgotten.
+/// The time without use after which the other grammars are forgotten.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(10);
 
-/// The ones used last are in front.
+/// The grammars in order of use, the last used first.
 #[derive(Debug)]
 pub(super) struct KeptGrammars {
     max_bytes: usize,
@@ -46,7 +46,7 @@ struct Refused {
 }
 
 impl KeptGrammars {
-    /// At most `max_bytes` of compiled grammars.
+    /// Creates a store for at most `max_bytes` of compiled grammars.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, compiled: VecDeque::new(), refused: VecDeque::new() }
     }
@@ -75,7 +75,8 @@ impl KeptGrammars {
         }
     }
 
-    /// Forgets large grammars that nobody has used for [`MAX_IDLE`]. True where there are some left that will be.
+    /// Forgets large grammars that nobody has used for [`MAX_IDLE`]. Returns true if there are more bytes left to
+    /// forget later.
     pub(super) fn forget_idle(&mut self, now: Instant) -> bool {
         let is_idle = |kept: &Kept| now.saturating_duration_since(kept.used_at) >= MAX_IDLE;
         while self.has_too_much() && self.compiled.back().is_some_and(is_idle) {
@@ -84,7 +85,7 @@ impl KeptGrammars {
         self.has_too_much()
     }
 
-    /// Whether there are more bytes than are kept for long.
+    /// True if there are more bytes than are kept without use.
     pub(super) fn has_too_much(&self) -> bool {
         self.num_bytes() > MAX_IDLE_BYTES
     }
@@ -93,7 +94,7 @@ impl KeptGrammars {
         self.compiled.iter().map(|kept| kept.compiled.num_bytes()).sum()
     }
 
-    /// Remembers a grammar that took too long.
+    /// Remembers for a while that a grammar took too long.
     pub(super) fn keep_late(&mut self, key: GrammarKey, error: GrammarError) {
         self.refuse(key, error, Some(Instant::now() + MAX_LATE));
     }
@@ -120,7 +121,7 @@ mod tests {
         let compiled = compiler().0.compile(&Arc::new(grammar(0))).await.unwrap();
         let (keys, mut kept) = (GrammarKeys::default(), KeptGrammars::new(usize::MAX));
         let key = |number: usize| keys.of(&grammar(number));
-        // More than is kept for long, of a grammar that is counted each time.
+        // More bytes than are kept without use; the grammar is counted each time.
         let count = MAX_IDLE_BYTES / compiled.num_bytes() + 2;
         assert!(count <= MAX_COMPILED, "{count}");
         (0..count).for_each(|number| kept.keep(key(number), Ok(compiled.clone())));

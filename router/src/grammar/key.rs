@@ -1,6 +1,7 @@
-//! What stands for a grammar among those that are kept: a number of 128 bits, where the grammar may be megabytes.
+//! The key of a kept grammar: 128 bits, where the grammar may be megabytes.
 //!
-//! Door: [`GrammarKeys`]. The numbers differ from process to process, so nobody can look for two grammars with the same one.
+//! Door: [`GrammarKeys`]. The keys differ from process to process, so nobody can search for two grammars with the same
+//! key.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::io;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::Grammar;
 
-/// Stands for a grammar in this process.
+/// Identifies a grammar in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GrammarKey([u64; 2]);
 
@@ -17,11 +18,11 @@ pub(super) struct GrammarKey([u64; 2]);
 #[derive(Debug, Default)]
 pub(super) struct GrammarKeys([RandomState; 2]);
 
-/// Hashes what is written.
+/// A writer that hashes its input.
 struct HashWriter<H>(H);
 
 impl GrammarKeys {
-    /// The key of a grammar. The order of properties counts: answers have them in this order.
+    /// Returns the key of a grammar. The order of properties matters, because answers have them in this order.
     pub(super) fn of(&self, grammar: &Grammar) -> GrammarKey {
         GrammarKey(self.0.each_ref().map(|state| {
             let mut hasher = state.build_hasher();

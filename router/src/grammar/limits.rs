@@ -1,31 +1,33 @@
-//! What is too large to begin with: `llguidance` counts its steps, but not all that it does before the first one.
+//! Limits the size of grammars before compiling: `llguidance` counts its steps, but not all of its work before the
+//! first one.
 
 use serde_json::{Map, Value};
 
 use super::{Grammar, GrammarError, terminals};
 
-/// Most bytes of a grammar that is a text.
+/// The most bytes of a grammar in text form.
 const MAX_TEXT_BYTES: usize = 256 << 10;
 
-/// Most keywords, names and values of a schema together.
+/// The most keywords, names and values of a schema together.
 const MAX_NODES: usize = 50_000;
 
-/// Most properties of an object: the time goes with their square, a second for a thousand.
+/// The most properties of an object: the time grows with their square, and 1000 properties take 1 s.
 const MAX_PROPERTIES: usize = 1000;
 
-/// Most schemas in a list such as `anyOf`.
+/// The most schemas in a list such as `anyOf`.
 const MAX_ALTERNATIVES: usize = 500;
 
-/// Most ways to choose one alternative of each part of an `allOf`, each of which is compiled by itself.
+/// The most combinations of one alternative from each part of an `allOf`; each combination is compiled separately.
 const MAX_COMBINATIONS: usize = 256;
 
-/// Most patterns of an object's members: each is compared with all others.
+/// The most patterns of an object's members: each is compared with all others.
 const MAX_PATTERNS: usize = 100;
 
-/// Largest `multipleOf`, without its decimal point, also of several together: there is a state for each remainder.
+/// The largest `multipleOf`, without its decimal point, also as the least common multiple of several: there is a state
+/// for each remainder.
 const MAX_MULTIPLE: u64 = 100_000;
 
-/// The counts of a schema.
+/// The counts of a schema's parts.
 #[derive(Debug, Default)]
 struct Counted {
     num_nodes: usize,
@@ -33,11 +35,11 @@ struct Counted {
     has_all_of: bool,
 }
 
-/// Most of a grammar that is small: it never waits for large ones.
+/// The limits of a small grammar, which never waits for large ones.
 const SMALL_BYTES: usize = 16 << 10;
 const SMALL_NODES: usize = 1000;
 
-/// Returns whether a grammar may take long to compile.
+/// True if a grammar may take long to compile.
 pub(super) fn is_large(grammar: &Grammar) -> bool {
     match grammar {
         Grammar::JsonObject => false,
@@ -57,10 +59,10 @@ fn num_nodes(schema: &Value) -> usize {
     }
 }
 
-/// Checks what can be counted.
+/// Checks the sizes of a grammar.
 ///
 /// # Errors
-/// Names what is too large, and how large it may be.
+/// When a size is too large; the message names it and the limit.
 pub(super) fn check(grammar: &Grammar) -> Result<(), GrammarError> {
     let bytes = |given: usize| at_most("bytes", given, MAX_TEXT_BYTES);
     match grammar {
@@ -73,7 +75,7 @@ pub(super) fn check(grammar: &Grammar) -> Result<(), GrammarError> {
     }
 }
 
-/// Checks a schema, be it alone or part of a grammar.
+/// Checks a schema, alone or as part of a grammar.
 ///
 /// # Errors
 /// As [`check`].
@@ -119,14 +121,14 @@ fn check_keywords(members: &Map<String, Value>, counted: &mut Counted) -> Result
     Ok(())
 }
 
-/// Checks `multipleOf`: multiples of several numbers are those of their least common multiple.
+/// Checks `multipleOf`: multiples of several numbers are the multiples of their least common multiple.
 fn check_multiples(Counted { multiples, has_all_of, .. }: &Counted) -> Result<(), GrammarError> {
     let num_decimals = |multiple: &f64| multiple.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
     let most_decimals = multiples.iter().map(num_decimals).max().unwrap_or(0);
     let mut together = 1;
     for multiple in multiples {
         let num_decimals = if *has_all_of { most_decimals } else { num_decimals(multiple) };
-        // What is beyond the largest integer becomes that one, which is too large as well.
+        // A number beyond `u64` becomes `u64::MAX`, which is too large as well.
         let digits = (multiple.abs() * 10_f64.powi(i32::try_from(num_decimals).unwrap_or(i32::MAX))).round() as u64;
         let number = if *has_all_of { least_common_multiple(together, digits) } else { digits };
         if number > MAX_MULTIPLE {

@@ -1,4 +1,4 @@
-//! A sequence on its way through a grammar.
+//! The state of a sequence in its grammar.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,36 +10,36 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::held::{HeldBytes, HoldError, MatcherBytes};
 
-/// What `llguidance` calls it that no token can follow.
+/// The name in `llguidance`'s errors for a state that allows no token.
 const NOTHING_FOLLOWS: &str = "NoExtensionBias";
 
-/// A mask that took more of a processor's time is slow; most take a tenth of it.
+/// The processor time above which a mask is slow; most take a tenth of it.
 const SLOW_MASK: Duration = Duration::from_millis(1);
 
-/// Bytes of a matcher beside the states of its terminals.
+/// The bytes of a matcher without the states of its terminals.
 const BASE_BYTES: usize = 64 << 10;
 
-/// Why there is no mask for the next token.
+/// The reason why there is no mask for the next token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MaskError {
-    /// The text so far cannot be gone on with.
+    /// The text so far cannot be continued.
     #[error("the grammar allows no token here")]
     DeadEnd,
-    /// It takes too long to find out.
+    /// The mask takes too long to compute.
     #[error("the grammar cannot be followed: it takes too long to find out which tokens may come next")]
     TooSlow,
-    /// It takes too much memory to find out.
+    /// The mask takes too much memory to compute.
     #[error("the grammar cannot be followed: it takes too much memory to find out which tokens may come next")]
     TooLarge,
-    /// Nobody could follow it, or not from here.
+    /// The grammar cannot be followed, or not from this state.
     #[error("the grammar cannot be followed: {0}")]
     Failed(String),
-    /// The server's own fault.
+    /// A defect of the server.
     #[error("the grammar cannot be followed: a defect of this server")]
     Defect,
 }
 
-/// Where a sequence is in its grammar.
+/// The state of a sequence in its grammar.
 pub(crate) struct GrammarMatcher {
     parser: TokenParser,
     stop: CancellationHandle,
@@ -48,19 +48,19 @@ pub(crate) struct GrammarMatcher {
     is_slow: bool,
 }
 
-/// Ends the work on a mask from another thread.
+/// Stops the computation of a mask from another thread.
 #[derive(Debug, Clone)]
 pub(crate) struct MaskStop(CancellationHandle);
 
 impl MaskStop {
-    /// The matcher is of no use then.
+    /// Stops the computation. The matcher is unusable afterwards.
     pub(crate) fn stop(&self) {
         self.0.cancel();
     }
 }
 
 impl GrammarMatcher {
-    /// At the beginning of a grammar.
+    /// Creates a matcher at the beginning of a grammar.
     ///
     /// # Errors
     /// When it takes too much memory.
@@ -72,10 +72,11 @@ impl GrammarMatcher {
         Ok(Self { parser, stop, vocab_size, held, is_slow: false })
     }
 
-    /// Takes a token that was made, and answers which ones may follow it: bit i % 8 of byte i / 8 for token i.
+    /// Takes a token of the sequence and returns the mask of the next one: bit `i % 8` of byte `i / 8` is set if token
+    /// `i` is allowed.
     ///
     /// # Errors
-    /// When none may, or the grammar is too hard to follow here. The matcher is of no use then.
+    /// When no token is allowed, or the grammar is too hard to follow here. The matcher is unusable then.
     pub(crate) fn advance(&mut self, token_id: u32) -> Result<Vec<u8>, MaskError> {
         let before = processor_time();
         let mask = self.consume(token_id).and_then(|()| self.mask());
@@ -83,7 +84,7 @@ impl GrammarMatcher {
         mask
     }
 
-    /// Which tokens may come next. At the end of the grammar only those that end the sequence.
+    /// Returns the mask of the next token. At the end of the grammar only end-of-sequence tokens are allowed.
     ///
     /// # Errors
     /// As [`advance`](Self::advance).
@@ -98,17 +99,17 @@ impl GrammarMatcher {
         Ok(self.bytes_of(&mask))
     }
 
-    /// Returns whether its last mask took long: no step is to wait for the next one.
+    /// True if the last mask took long, so no step should wait for the next one.
     pub(crate) fn is_slow(&self) -> bool {
         self.is_slow
     }
 
-    /// For who watches how long a mask takes.
+    /// Returns a handle for stopping a mask that takes too long.
     pub(crate) fn stop(&self) -> MaskStop {
         MaskStop(self.stop.clone())
     }
 
-    /// The same place in the same grammar, for another sequence.
+    /// Returns a copy of the matcher in the same state, for another sequence.
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -119,7 +120,7 @@ impl GrammarMatcher {
         Ok(Self { parser, stop, vocab_size: self.vocab_size, held, is_slow: self.is_slow })
     }
 
-    /// A token that a mask allows and that does not end the sequence.
+    /// Returns a token that a mask allows and that does not end the sequence.
     pub(super) fn some_token(&self, mask: &[u8]) -> Option<u32> {
         let eos = self.parser.token_env.tok_trie().eos_tokens();
         let ids = (0..)
@@ -146,7 +147,7 @@ impl GrammarMatcher {
         bytes
     }
 
-    /// Does some of the work, and counts the memory. A panic costs the request whose grammar met it.
+    /// Runs `work` on the parser, and counts its memory. A panic becomes an error of this request only.
     fn guarded<T, E: std::fmt::Display>(
         &mut self,
         work: impl FnOnce(&mut TokenParser) -> Result<T, E>,
@@ -176,14 +177,14 @@ impl From<HoldError> for MaskError {
     }
 }
 
-/// The bytes of a parser: `llguidance` counts the tables of its terminals, without the room that hash tables keep free and
-/// without the set of terminals that each state has.
+/// Returns the bytes of a parser. `llguidance` counts the tables of its terminals, but not the free space of hash
+/// tables and not the set of terminals of each state.
 fn num_bytes(parser: &TokenParser) -> usize {
     let stats = parser.parser.lexer_stats();
     BASE_BYTES + 2 * stats.num_bytes + stats.num_states * stats.num_regexps.div_ceil(8)
 }
 
-/// The time that this thread has had of a processor.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -1,9 +1,10 @@
-//! Structured output: which tokens may come next, so that a text follows a JSON schema, a regular expression or a grammar.
+//! Structured output: masks of allowed tokens, with which a text follows a JSON schema, a regular expression or a
+//! grammar.
 //!
-//! A [`Grammar`] is what a client asks for, in our words. [`GrammarCompiler`] turns it into a [`GrammarMatcher`], one for each
-//! sequence, which takes the tokens as they are made and answers with the mask of the next one. Compiling and masking take
-//! their time and never happen on an async thread. The grammars themselves are understood by the crate `llguidance`; nothing
-//! of it is seen outside this room.
+//! A [`Grammar`] is a client's constraint, independent of the API. [`GrammarCompiler`] compiles it; each sequence then
+//! has a [`GrammarMatcher`], which takes the sequence's tokens and returns the mask of the next one. Compiling and
+//! masking are slow and never run on an async thread. The crate `llguidance` parses the grammars; its types stay inside
+//! this folder.
 
 mod build;
 mod calls;
@@ -29,47 +30,47 @@ pub(crate) use calls::{after_thought, calls, calls_or};
 pub(crate) use compiler::{CompiledGrammar, GrammarCompiler};
 pub(crate) use matcher::{GrammarMatcher, MaskError, MaskStop};
 
-/// What a text must look like.
+/// The constraint that a text must satisfy.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Grammar {
     /// Any JSON object.
     JsonObject,
-    /// JSON that is valid under a schema, whose objects have no other members than it names.
+    /// JSON that is valid under a schema. Its objects have only the members that the schema names.
     JsonSchema(Value),
-    /// All of it matches a regular expression, in the syntax of the crate `regex`.
+    /// The whole text matches a regular expression, in the syntax of the crate `regex`.
     Regex(String),
     /// A context-free grammar in the Lark syntax of `llguidance`.
     Lark(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A Lark grammar of ours, in which [`ANSWER`] is one that a client asked for.
+    /// A Lark grammar of this server, in which [`ANSWER`] stands for the client's grammar.
     Within { lark: String, answer: Box<Self> },
 }
 
-/// The name of a client's grammar within one of ours.
+/// The name of the client's grammar inside a grammar of this server.
 const ANSWER: &str = "hilo-answer";
 
-/// Why a text cannot be made to follow a grammar.
+/// The reason why a text cannot follow a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GrammarError {
-    /// The grammar is wrong, or too large.
+    /// The grammar is invalid or too large.
     #[error("{0}")]
     Invalid(String),
-    /// Others are being compiled.
+    /// Too many other grammars are being compiled.
     #[error("too many grammars are being compiled")]
     Busy,
-    /// Nothing would end the text.
+    /// The model has no token that ends the text.
     #[error("the model has no end-of-sequence token, which would end a text that follows a grammar")]
     NoEos,
 }
 
 impl Grammar {
-    /// The grammar as a part of another.
+    /// Returns this grammar as a part of another.
     fn within(self, lark: String) -> Self {
         Self::Within { lark, answer: Box::new(self) }
     }
 
-    /// Says it to `llguidance`, within limits.
+    /// Converts the grammar to `llguidance`'s form, within limits.
     fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Self::JsonObject => TopLevelGrammar::from_json_schema(schema::prepare(json!({ "type": "object" }))),
@@ -89,7 +90,8 @@ impl Grammar {
     }
 }
 
-/// A grammar of some texts, as one terminal: as many rules would be tried at every token. JSON's strings are Lark's.
+/// Returns a grammar of some texts as one terminal: separate rules would all be tried at every token. JSON's string
+/// syntax is also Lark's.
 fn choice(choices: &[String]) -> Result<String, GrammarError> {
     if choices.is_empty() || choices.iter().any(String::is_empty) {
         return Err(GrammarError::Invalid("a choice must have at least one text, and none may be empty".to_owned()));

@@ -1,11 +1,11 @@
-//! A JSON schema as it is handed to `llguidance`: with how white space may look, and with days and times that exist.
+//! Prepares a JSON schema for `llguidance`: limits white space, and allows only dates and times that exist.
 
 use serde_json::{Value, json};
 
-/// White space between the parts of JSON, at most so much at a time: a model cannot fill its answer with it.
+/// White space between the parts of JSON, limited in length, so that a model cannot fill its answer with it.
 const WHITESPACE: &str = "(\\n[ \\t]{0,16}|[ \\t]{1,2})";
 
-/// Keywords whose values are values, not schemas.
+/// Keywords whose contents are values, not schemas.
 const VALUES: [&str; 4] = ["const", "default", "enum", "examples"];
 
 const YEAR: &str = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
@@ -14,7 +14,7 @@ const DAY: &str =
     "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
 const TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 
-/// The schema, with what it leaves open.
+/// Returns the schema with the white space and date patterns added.
 pub(super) fn prepare(mut schema: Value) -> Value {
     add_patterns(&mut schema);
     if let Value::Object(keywords) = &mut schema {
@@ -23,8 +23,8 @@ pub(super) fn prepare(mut schema: Value) -> Value {
     schema
 }
 
-/// Says days and times by patterns: those of `llguidance` have leap seconds at any time and a 29th of every February, which
-/// validators refuse.
+/// Replaces date and time formats by patterns: those of `llguidance` allow leap seconds at any time and February 29 in
+/// every year, which validators refuse.
 fn add_patterns(schema: &mut Value) {
     match schema {
         Value::Object(keywords) => {

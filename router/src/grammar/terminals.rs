@@ -1,21 +1,22 @@
-//! The size of the terminals of a Lark grammar: each stands for all the terminals that it names, so a few lines can say
-//! something that takes gigabytes.
+//! Limits the size of the terminals of a Lark grammar. Each terminal includes all terminals that it names, so a few
+//! lines can expand to gigabytes.
 //!
-//! Door: [`check`]. It reads names and brackets alone; whether a grammar is one is for `llguidance` to say.
+//! Door: [`check`]. It only reads names and brackets; `llguidance` checks the syntax.
 
 use std::collections::HashMap;
 
-/// Most levels of groups and terminals within each other. What follows a character is found by going through all of them.
+/// The most nested levels of groups and terminals. Finding the text that may follow a character goes through all of
+/// them.
 const MAX_DEPTH: usize = 100;
 
-/// Most bytes of a terminal in which the terminals that it names are written out.
+/// The most bytes of a terminal with the terminals that it names expanded.
 const MAX_BYTES: usize = 256 << 10;
 
-/// Most names, texts and signs of a grammar. `llguidance` makes a rule of each bracket, and above some number never
-/// ends.
+/// The most names, texts and signs of a grammar. `llguidance` makes a rule of each bracket, and with too many it never
+/// finishes.
 const MAX_PIECES: usize = 50_000;
 
-/// A terminal in its own words.
+/// A terminal as written, not expanded.
 #[derive(Debug, Default)]
 struct Terminal<'a> {
     num_bytes: usize,
@@ -23,7 +24,7 @@ struct Terminal<'a> {
     names: Vec<&'a str>,
 }
 
-/// A terminal in which others are written out.
+/// The size of an expanded terminal.
 #[derive(Debug, Default, Clone, Copy)]
 struct Size {
     num_bytes: usize,
@@ -42,7 +43,7 @@ enum Piece<'a> {
 /// Checks the size of a grammar and of its terminals.
 ///
 /// # Errors
-/// Says what there is too much of, or names the terminal that is too large, and how large it may be.
+/// When something is too large; the message names it and the limit.
 pub(super) fn check(lark: &str) -> Result<(), String> {
     let num_pieces = pieces(lark).filter(|piece| *piece != Piece::Newline).count();
     if num_pieces > MAX_PIECES {
@@ -69,7 +70,8 @@ fn shown(name: &str) -> String {
     name.chars().take(40).collect()
 }
 
-/// The size of a terminal. Stops where it is too large, and at a terminal that names itself, which is an error later.
+/// Returns the size of a terminal. Stops if it is too large, and at a terminal that names itself, which `llguidance`
+/// reports later.
 fn size<'a>(
     name: &'a str,
     terminals: &HashMap<&'a str, Terminal<'a>>,
@@ -95,10 +97,10 @@ fn size<'a>(
     size_of_all
 }
 
-/// The terminals by name. Those of nested grammars count as if they were one with others of their name.
+/// Returns the terminals by name. Terminals of nested grammars are merged with others of the same name.
 fn read(lark: &str) -> HashMap<&str, Terminal<'_>> {
     let mut terminals: HashMap<&str, Terminal<'_>> = HashMap::new();
-    // A name at the beginning of a line may be that of a definition, and where it stands among the names before it.
+    // The first name of a line, which may begin a definition, and its index among the names before it.
     let (mut current, mut first_of_line) = ("", None);
     let (mut depth, mut is_line_begun) = (0_usize, false);
     for piece in pieces(lark) {
@@ -132,7 +134,7 @@ fn read(lark: &str) -> HashMap<&str, Terminal<'_>> {
         }
         is_line_begun |= piece != Piece::Newline;
     }
-    // Rules are no part of terminals: they may name each other, and themselves.
+    // Rules are not part of terminals: they may name each other and themselves.
     terminals.retain(|name, _| name.trim_start_matches('_').starts_with(|first: char| first.is_ascii_uppercase()));
     terminals
 }
@@ -169,7 +171,7 @@ fn name_len(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')).count()
 }
 
-/// Bytes up to the next of the first byte that has no backslash before it.
+/// Returns the number of bytes up to the closing quote, which is the first byte again, without a backslash before it.
 fn quoted_len(text: &[u8]) -> usize {
     let (mut is_escaped, quote) = (true, text[0]);
     for (index, byte) in text.iter().enumerate() {
@@ -177,7 +179,7 @@ fn quoted_len(text: &[u8]) -> usize {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = true,
             byte if *byte == quote => return index + 1,
-            // It does not end; `llguidance` will say so.
+            // The quote is not closed; `llguidance` will report that.
             b'\n' => return index,
             _ => {}
         }
@@ -221,13 +223,13 @@ mod tests {
     fn what_does_not_grow_is_let_through() {
         for lark in [
             chain("\"a\"", 90, |next| format!("T{next}")),
-            // Rules are not written out.
+            // Rules are not expanded.
             chain("\"a\"", 3000, |next| format!("t{next} t{next}")).replace("\nT", "\nt").replace(": T", ": t"),
-            // Texts, expressions and notes name nothing.
+            // Texts, expressions and comments name nothing.
             chain("\"a\"", 60, |next| {
                 format!("T{next} \" T{next} \\\" T{next}\" / T{next} T{next}/ // T{next} T{next}")
             }),
-            // A terminal of a terminal that is itself.
+            // A terminal that contains itself, named by another one.
             "start: A\nA: A \"b\" | A".to_owned(),
             "start: \"A: \"\nA: \"(((\" | \"\\\"((\" | /\\/[(]/".to_owned(),
             format!("start: {}", "( a | ".repeat(400)),

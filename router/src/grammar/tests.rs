@@ -1,4 +1,4 @@
-//! Random walks through grammars: whatever the masks allow is chosen, and what comes out must be what was asked for.
+//! Random walks through grammars: they choose any token that the masks allow, and the text must satisfy the grammar.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ pub(super) fn compiler() -> (GrammarCompiler, Arc<Tokenizer>) {
     (GrammarCompiler::new(Arc::clone(&tokenizer), crate::testing::VOCAB_SIZE, vec![EOS], MEMORY_BYTES), tokenizer)
 }
 
-/// Tokens of a mask.
+/// Returns the tokens that a mask allows.
 fn allowed(mask: &[u8]) -> Vec<u32> {
     (0..crate::testing::VOCAB_SIZE).filter(|&id| mask[id as usize / 8] >> (id % 8) & 1 == 1).collect()
 }
 
-/// A text made of tokens that were allowed. Ends as soon as it may, once it has `min_tokens`.
+/// Returns a text of random allowed tokens. It ends as soon as the grammar allows, once it has `min_tokens` tokens.
 async fn walk(grammar: Grammar, seed: u64, min_tokens: usize) -> String {
     walk_within(grammar, seed, min_tokens, 2000).await
 }
@@ -139,7 +139,7 @@ async fn large_grammars_are_followed() {
     let texts: Vec<String> = (0..5000).map(|number| format!("choice number {number}")).collect();
     let text = walk(Grammar::Choice(texts.clone()), 7, 0).await;
     assert!(texts.contains(&text), "{text}");
-    // As many optional properties as may be before the last one, and as many that must be there.
+    // The most optional properties before the last one, and the most required properties.
     let (mut optional, mut required) = (properties(1000), properties(1000));
     optional["required"] = json!(["p999"]);
     required["required"] = required["properties"].as_object().unwrap().keys().cloned().collect();
@@ -149,13 +149,13 @@ async fn large_grammars_are_followed() {
     assert_eq!(members(&walk_within(Grammar::JsonSchema(required), 7, 0, 20_000).await).len(), 1000);
 }
 
-/// As long a chain of terminals as there are, each of which is `link` of the next.
+/// Returns a chain of terminals, each of which is `link` of the next.
 fn chain(links: usize, link: impl Fn(String) -> String) -> Grammar {
     let lines = (0..links).map(|index| format!("T{index}: {}\n", link(format!("T{}", index + 1))));
     Grammar::Lark(format!("start: T0\n{}T{links}: \"a\"\n", lines.collect::<String>()))
 }
 
-/// Grammars that are meant to take all time, memory or stack there is.
+/// Returns grammars that try to take all time, memory or stack.
 fn hostile() -> Vec<(&'static str, Grammar)> {
     let regex = |text: &str| Grammar::Regex(text.to_owned());
     let lark = |text: &str| Grammar::Lark(text.to_owned());
@@ -238,7 +238,7 @@ async fn hostile_grammars_end_with_an_error_or_work() {
                     let allowed = allowed(&mask);
                     match matcher.advance(allowed[step % allowed.len()]) {
                         Ok(next) => mask = next,
-                        // One row's error, in one sentence.
+                        // The error concerns one row, in one sentence.
                         Err(error) => {
                             assert!(!error.to_string().contains("panic"), "{name}: {error}");
                             break;
@@ -253,9 +253,9 @@ async fn hostile_grammars_end_with_an_error_or_work() {
             }
             Err(error) => panic!("{name}: {error}"),
         }
-        // It costs its work once.
+        // The grammar costs its work only once.
         assert_eq!(compiler.compile(&grammar).await.is_ok(), compiled.is_ok(), "{name}");
-        // Others are served at once.
+        // Other grammars are compiled at once.
         let other = Arc::new(Grammar::Choice(vec![name.to_owned()]));
         assert!(compiler.compile(&other).await.is_ok(), "after {name}");
     }
@@ -318,7 +318,7 @@ async fn objects_have_the_members_that_their_schema_names() {
             assert_eq!(members, expected, "{schema}: {text}");
         }
     }
-    // Who wants more says so.
+    // A schema that asks for more members gets them.
     let open = json!({"type": "object", "properties": {"a": bit}, "additionalProperties": {"const": 5}});
     let any = |seed| walk(Grammar::JsonSchema(open.clone()), seed, 20);
     let mut has_others = false;
@@ -380,10 +380,10 @@ async fn a_grammar_within_another_may_name_itself() {
     assert!(error.contains(ANSWER), "nothing is around it: {error}");
     let text = walk(within("\"a\" | \"b\" @"), 1, 0).await;
     assert!(text.starts_with('(') && text.trim_start_matches(['(', 'b']) == "a", "{text}");
-    // It begins with itself.
+    // The answer's rule begins with itself.
     let text = walk(within("\"a\" | @ \"b\""), 1, 3).await;
     assert!(text.starts_with("(a") && text.trim_end_matches('b') == "(a", "{text}");
-    // What never ends is found out when nothing may follow.
+    // A rule that never ends is an error when no token may follow.
     let (mut matcher, mask) = compiler().0.compile(&Arc::new(within("@ \"b\""))).await.unwrap().begin().unwrap();
     let [bracket] = allowed(&mask)[..] else { panic!("{:?}", allowed(&mask)) };
     assert!(matcher.advance(bracket).is_err());
