@@ -1,4 +1,4 @@
-//! An answer that is read as it comes, told in a dialect whose events have names: Anthropic's, and OpenAI's newer one.
+//! Streams an answer in a dialect whose events have names: Anthropic's, and OpenAI's Responses API.
 
 use std::task::{Context, Poll, ready};
 
@@ -7,21 +7,21 @@ use crate::error::ApiError;
 use crate::generation::{Finish, Generation, Piece};
 use crate::text::AnswerEvent;
 
-/// A dialect. Each writes what it has to say of something to the end of `chunk`.
+/// A dialect of named events. Each method appends its events to `chunk`.
 pub(crate) trait AnswerDialect: Unpin + Send + 'static {
-    /// Before anything else.
+    /// Writes the events at the start.
     fn begin(&mut self, chunk: &mut Vec<u8>);
 
     fn event(&mut self, chunk: &mut Vec<u8>, event: AnswerEvent);
 
-    /// After everything else.
+    /// Writes the events at the end.
     fn finish(&mut self, chunk: &mut Vec<u8>, finish: &Finish);
 
-    /// Instead of a finish.
+    /// Writes an error instead of the end.
     fn fail(&mut self, chunk: &mut Vec<u8>, error: ApiError);
 }
 
-/// A generation as events of a dialect.
+/// A generation as a stream of events in a dialect.
 #[derive(Debug)]
 pub(crate) struct AnswerEvents<D> {
     generation: Generation,

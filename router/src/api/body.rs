@@ -1,6 +1,7 @@
-//! Reads a JSON body, with errors that say where it is wrong. How its bytes come is `incoming`'s.
+//! Parses a JSON body, with errors that name the place of the mistake. `incoming` receives the bytes.
 //!
-//! The sentences begin as axum's, which TGI sends as plain text; ours come as JSON like every other error.
+//! The messages begin like axum's, which TGI sends as plain text; this server sends them as JSON like every other
+//! error.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -10,7 +11,7 @@ use super::incoming::IncomingBody;
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// Bodies from this size on are parsed aside: JSON of many small values takes 50 ns a byte.
+/// The size from which on bodies are parsed aside: JSON of many small values takes 50 ns per byte.
 const MIN_ASIDE_BYTES: usize = 32 << 10;
 
 /// A parsed body.
@@ -25,10 +26,10 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for JsonBody<T>
     }
 }
 
-/// What `parse` makes of the whole body.
+/// Reads the whole body and parses it with `parse`.
 ///
 /// # Errors
-/// As [`IncomingBody::read`], and those of `parse`.
+/// As [`IncomingBody::read`], and the errors of `parse`.
 pub(crate) async fn read_as<T: Send + 'static>(
     request: Request,
     state: &AppState,
@@ -40,10 +41,10 @@ pub(crate) async fn read_as<T: Send + 'static>(
     Ok(parsed)
 }
 
-/// What `parse` makes of `bytes`, without others waiting for it.
+/// Parses `bytes` with `parse`. Large bodies are parsed aside, so that no other request waits.
 ///
 /// # Errors
-/// Those of `parse`.
+/// The errors of `parse`, or when the system gives no thread.
 pub(crate) async fn parse_aside<T: Send + 'static>(
     bytes: Bytes,
     state: &AppState,
@@ -56,12 +57,12 @@ pub(crate) async fn parse_aside<T: Send + 'static>(
     parsed.unwrap_or_else(|| Err(ApiError::BodyRead("there is no thread for it".to_owned())))
 }
 
-/// The JSON object in `bytes`.
+/// Parses the JSON object in `bytes`.
 ///
 /// # Errors
-/// A syntax error, or where the JSON is not of the wanted shape.
+/// When the syntax is wrong, or the JSON does not have the wanted shape.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    // A list would be read as the fields of the object in their order.
+    // serde would read a list as the fields of the object in their order.
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(ApiError::BodyShape("invalid type: list, expected an object".to_owned()));
     }
@@ -74,7 +75,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// A sentence of serde without the names of our types.
+/// Returns a message of serde without the names of Rust types.
 fn without_type_names(sentence: &str) -> String {
     let Some((before, after)) = sentence.split_once("expected struct ") else { return sentence.to_owned() };
     let rest = after.trim_start_matches(|c: char| c.is_alphanumeric());

@@ -1,7 +1,7 @@
-//! How much memory a body takes, and the part of the budget that it holds meanwhile.
+//! The memory that a body takes, and the part of the budget that it holds.
 //!
-//! Doors: [`JsonCost`], which learns it from the bytes as they come; [`BodyMemory`]; and [`RequestMemory`], which keeps it until the
-//! handler is done.
+//! Doors: [`JsonCost`], which estimates the memory from the bytes as they arrive; [`BodyMemory`]; and
+//! [`RequestMemory`], which holds the memory until the handler is done.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,29 +9,30 @@ use std::time::Duration;
 use crate::error::ApiError;
 use crate::memory::{Account, MemoryBudget};
 
-/// How long a body waits for memory that others hold.
+/// The time for which a body waits for memory that other requests hold.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The first bytes of each body come from a part of their own, so that large bodies leave room for small ones.
+/// The number of first bytes of each body that come from a separate part, so that large bodies leave room for small
+/// ones.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Memory of a value in JSON beside its text, with the room that vectors and maps grow into.
+/// The memory of a JSON value without its text, including the spare capacity of vectors and maps.
 const VALUE_BYTES: usize = 128;
 
-/// What a request holds for its body. All clones are the same.
+/// The memory that a request holds for its body. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestMemory(Arc<OnceLock<BodyMemory>>);
 
-/// What a body holds.
+/// The memory that a body holds.
 #[derive(Debug)]
 pub(super) struct BodyMemory {
     small: Account,
     large: Account,
-    /// Of large bodies all together.
+    /// The limit of all large bodies together.
     limit_bytes: usize,
 }
 
-/// The cost of JSON: its bytes, and how many values they are.
+/// The cost of JSON: its bytes and its number of values.
 #[derive(Debug, Default)]
 pub(super) struct JsonCost {
     num_bytes: usize,
@@ -41,24 +42,24 @@ pub(super) struct JsonCost {
 }
 
 impl RequestMemory {
-    /// Keeps what the request's body holds.
+    /// Keeps the memory of the request's body.
     pub(super) fn keep(&self, memory: BodyMemory) {
-        // A request has one body, so nothing is there yet.
+        // A request has one body, so this is the first call.
         let _ = self.0.set(memory);
     }
 }
 
 impl BodyMemory {
-    /// Holds nothing yet.
+    /// Creates an account that holds nothing yet.
     pub(super) fn new(budget: &MemoryBudget) -> Self {
         let limit_bytes = budget.bodies.limit_bytes();
         Self { small: budget.small_bodies.open(), large: budget.bodies.open(), limit_bytes }
     }
 
-    /// Holds at least so many bytes; waits for them where others hold them.
+    /// Grows to at least `bytes`, and waits for memory that other requests hold.
     ///
     /// # Errors
-    /// When they do not become free, or there can never be as many.
+    /// When the memory does not become free in time, or is more than all bodies may take.
     pub(super) async fn grow_to(&mut self, bytes: usize) -> Result<(), ApiError> {
         let large_bytes = bytes.saturating_sub(SMALL_BYTES);
         if large_bytes > self.limit_bytes {
@@ -69,7 +70,7 @@ impl BodyMemory {
         if has_grown { Ok(()) } else { Err(ApiError::NoRoomForBody) }
     }
 
-    /// Gives back what is above `bytes`.
+    /// Gives back the bytes above `bytes`.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         self.small.shrink_to(bytes.min(SMALL_BYTES));
         self.large.shrink_to(bytes.saturating_sub(SMALL_BYTES));
@@ -77,7 +78,7 @@ impl BodyMemory {
 }
 
 impl JsonCost {
-    /// Reads on.
+    /// Reads the next bytes.
     pub(super) fn read(&mut self, bytes: &[u8]) {
         self.num_bytes += bytes.len();
         for byte in bytes {
@@ -91,12 +92,12 @@ impl JsonCost {
         }
     }
 
-    /// Memory of the bytes and of what is parsed from them.
+    /// The memory of the bytes and the data parsed from them.
     pub(super) fn whole_bytes(&self) -> usize {
         self.num_bytes + self.parsed_bytes()
     }
 
-    /// Memory of what is parsed from the bytes.
+    /// The memory of the data parsed from the bytes.
     pub(super) fn parsed_bytes(&self) -> usize {
         self.num_bytes + self.num_marks * VALUE_BYTES
     }
@@ -130,7 +131,7 @@ mod tests {
         }
     }
 
-    /// What `serde_json` really takes for values of few bytes each is what is counted, or less.
+    /// `serde_json` takes at most the estimated memory, also for values of few bytes each.
     #[test]
     fn values_take_no_more_than_is_counted() {
         let size = std::mem::size_of::<serde_json::Value>();

@@ -1,4 +1,4 @@
-//! The messages of a body: where there are too many, the reading of the body ends before the rest becomes values.
+//! Reads the messages of a body. If there are too many, reading stops before the rest is parsed into values.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use serde::Deserializer;
 use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Most messages of a conversation.
+/// The most messages of a conversation.
 pub(super) const MAX_MESSAGES: usize = 8192;
-/// Most tools of a conversation.
+/// The most tools of a conversation.
 pub(super) const MAX_TOOLS: usize = 1024;
 
 /// Reads the messages of a conversation.

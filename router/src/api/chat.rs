@@ -1,6 +1,6 @@
-//! A conversation on the wire, in the shape of OpenAI's API: messages, tools, and what the chat template is told.
+//! A conversation in the shape of OpenAI's API: messages, tools, and variables of the chat template.
 //!
-//! Messages stay the JSON they are: which fields there may be beside `role` and `content` is the template's affair.
+//! Messages stay JSON: the template decides which fields besides `role` and `content` it reads.
 
 use jiff::civil::DateTime;
 use serde::Deserialize;
@@ -31,17 +31,17 @@ pub(crate) struct ChatRequest {
 }
 
 impl ChatRequest {
-    /// The conversation in our words.
+    /// Converts the conversation to the template's inputs.
     ///
     /// # Errors
-    /// When a message is not one, or the request asks for what we do not do.
+    /// When a message is malformed, or the request asks for something that is not supported.
     pub(crate) fn into_inputs(self, now: DateTime) -> Result<ChatInputs, ApiError> {
         let ending = self.ending()?;
         let wrong = |sentence: String| Err(ApiError::BodyShape(sentence));
         if self.messages.is_empty() {
             return wrong("messages: there must be at least one".to_owned());
         }
-        // Other dialects make several messages of one item.
+        // Other dialects turn one item into several messages.
         let num_tools = self.tools.as_ref().map_or(0, Vec::len);
         for (field, given, limit) in [("messages", self.messages.len(), MAX_MESSAGES), ("tools", num_tools, MAX_TOOLS)]
         {
@@ -65,7 +65,7 @@ impl ChatRequest {
         }
         Ok(ChatInputs {
             messages: self.messages.into_iter().map(without_developer).collect(),
-            // No tools are none: templates that look for `tools` would announce an empty list.
+            // An empty list becomes `None`: templates that look for `tools` would announce an empty list.
             tools: self.tools.filter(|tools| !tools.is_empty()),
             documents: self.documents,
             ending,
@@ -74,7 +74,8 @@ impl ChatRequest {
         })
     }
 
-    /// Unless told otherwise, the model goes on with the assistant's message where that is the last one, as in TGI.
+    /// Returns the end of the text. By default the model continues the last message if it is the assistant's, as in
+    /// TGI.
     fn ending(&self) -> Result<ChatEnding, ApiError> {
         match (self.add_generation_prompt, self.continue_final_message) {
             (Some(true), Some(true)) => {
@@ -99,7 +100,7 @@ impl ChatRequest {
     }
 }
 
-/// Who newer clients of OpenAI call a developer is the system of templates.
+/// Replaces the role `developer`, which newer clients of OpenAI send, by `system`, which templates know.
 fn without_developer(mut message: Map<String, Value>) -> Map<String, Value> {
     if let Some(role) = message.get_mut("role").filter(|role| **role == "developer") {
         *role = Value::from("system");
@@ -107,7 +108,7 @@ fn without_developer(mut message: Map<String, Value>) -> Map<String, Value> {
     message
 }
 
-/// What is wrong with the content of a message, behind its path.
+/// Returns what is wrong with the content of a message, to be appended to its path.
 fn content_error(content: &Value) -> Option<String> {
     let parts = match content {
         Value::Null | Value::String(_) => return None,
@@ -122,7 +123,7 @@ fn content_error(content: &Value) -> Option<String> {
     })
 }
 
-/// What is wrong with the calls of a message, behind their path.
+/// Returns what is wrong with the calls of a message, to be appended to their path.
 fn calls_error(calls: &Value) -> Option<String> {
     let calls = match calls {
         Value::Null => return None,

@@ -1,7 +1,7 @@
-//! What is known of a request before its body: when it came and how the client names it.
+//! The facts of a request that are known before its body: its time of arrival and its id.
 //!
-//! The name is the header `x-request-id`, chosen by us when the client sends none, echoed on every answer, and
-//! written to the log; a trace that the client names (`trace_context`) goes there too.
+//! The id is the header `x-request-id`; if the client sends none, the server chooses one. It is repeated in every
+//! response and written to the log. A trace that the client names (`trace_context`) is logged too.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -18,18 +18,18 @@ use super::trace_context::trace;
 use crate::generation::RequestId;
 use crate::state::AppState;
 
-/// The header.
+/// The header with the request id.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longest request id taken from a client, in bytes.
+/// The longest request id taken from a client, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// When a request came, what it is called, and whose it is.
+/// The arrival time, the id and the tenant of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestContext {
     pub(crate) received_at: Instant,
     pub(crate) request_id: RequestId,
-    /// Whose key it came with.
+    /// The owner of the request's API key.
     pub(crate) tenant: Tenant,
 }
 
@@ -47,7 +47,7 @@ impl FromRequestParts<AppState> for RequestContext {
     }
 }
 
-/// Names the request, and the answer after it. What the body holds is kept until the answer begins.
+/// Gives the request its id, and puts it on the response. The body's memory is held until the response begins.
 pub(crate) async fn request_id(mut request: Request, next: Next) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|id| id.to_str().ok());
     let request_id = match given.filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES) {

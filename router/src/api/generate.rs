@@ -1,7 +1,7 @@
 //! Requests and responses of TGI's native routes.
 //!
-//! A logprob that is no number (the first prompt token has none) is `null` on the wire. Keys that TGI leaves out
-//! when they are empty are left out; keys that it sends as `null` are `null`.
+//! A logprob that is NaN (the first prompt token's) is `null` in JSON. Keys that TGI leaves out when they are empty are
+//! left out; keys that it sends as `null` are `null`.
 
 use proto::SamplingDefaults;
 use serde::{Deserialize, Serialize, Serializer};
@@ -99,7 +99,7 @@ struct WireToken {
 }
 
 impl GenerateRequest {
-    /// What the request asks for, in our words.
+    /// Converts the request to a generation request.
     pub(crate) fn into_generation(self, context: RequestContext, defaults: &SamplingDefaults) -> GenerationRequest {
         let Self { inputs, parameters } = self;
         let RequestContext { received_at, request_id, tenant: _ } = context;
@@ -109,7 +109,7 @@ impl GenerateRequest {
 }
 
 impl GenerateResponse {
-    /// The answer for the best completion; the others appear in its details only.
+    /// Returns the response with the best completion; the others appear only in its details.
     pub(crate) fn new(best: Completion, others: Vec<Completion>, wants_details: bool) -> Self {
         if !wants_details {
             return Self { generated_text: best.finish.generated_text, details: None };
@@ -130,7 +130,7 @@ impl GenerateResponse {
 }
 
 impl StreamResponse {
-    /// The event for one token; the last one carries the summary.
+    /// Returns the event for one token; the last one contains the summary.
     pub(crate) fn new(piece: Piece, wants_details: bool) -> Self {
         let (generated_text, details) = match piece.finish {
             None => (None, None),
@@ -157,7 +157,7 @@ impl StreamResponse {
 impl BestOfSequence {
     fn new(completion: Completion) -> Self {
         let Completion { finish, prompt, tokens, top_tokens } = completion;
-        // TGI says less.
+        // TGI's format has fewer fields.
         let Finish { reason, generated_text, num_generated_tokens, seed, .. } = finish;
         let wire = |tokens: Vec<Token>| tokens.into_iter().map(WireToken::from).collect::<Vec<_>>();
         Self {

@@ -1,12 +1,13 @@
-//! Structured output on the wire: an object with a `type`, as in TGI's `grammar` and everybody's `response_format`.
+//! Structured output in requests: an object with a `type`, as in TGI's `grammar` and the `response_format` of other
+//! APIs.
 //!
-//! | form | of |
+//! | form | API |
 //! |---|---|
 //! | `{"type": "text"}` | OpenAI |
 //! | `{"type": "json_object"}` | OpenAI |
 //! | `{"type": "json_schema", "json_schema": {"name", "schema", "strict"}}` | OpenAI |
 //! | `{"type": "json_schema", "schema": …}`, `{"type": "json_object", "schema": …}` | llama.cpp |
-//! | `{"type": "json" or "json_object", "value": schema, or a text that is one}` | TGI |
+//! | `{"type": "json" or "json_object", "value": schema, or a string with one}` | TGI |
 //! | `{"type": "json_schema", "value": {"name", "schema"}}` | TGI |
 //! | `{"type": "regex", "value": …}` | TGI |
 //! | `{"type": "choice", "value": […]}`, `{"type": "lark", "value": …}` | this server |
@@ -17,7 +18,7 @@ use serde_json::Value;
 
 use crate::grammar::Grammar;
 
-/// What all forms have between them.
+/// The fields of all forms together.
 #[derive(Debug, Deserialize)]
 struct Tagged {
     r#type: String,
@@ -26,10 +27,10 @@ struct Tagged {
     json_schema: Option<Value>,
 }
 
-/// Reads such an object; `null` and text are no grammar.
+/// Reads such an object; `null` and the type `text` mean no grammar.
 ///
 /// # Errors
-/// When its type is unknown, or what belongs to the type is not there.
+/// When the type is unknown, or a field that the type needs is missing.
 pub(super) fn tagged<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Grammar>, D::Error> {
     let tagged = Option::<Tagged>::deserialize(deserializer)?;
     tagged.map_or(Ok(None), Tagged::into_grammar).map_err(D::Error::custom)
@@ -63,10 +64,10 @@ impl Tagged {
     }
 }
 
-/// A schema, which may be written as a text.
+/// Reads a schema, which may be JSON in a string.
 ///
 /// # Errors
-/// When it is neither an object nor a boolean, as JSON schemas are.
+/// When the schema is neither an object nor a boolean.
 pub(super) fn schema_or_text(value: Value) -> Result<Grammar, String> {
     let schema = match value {
         Value::String(text) => serde_json::from_str(&text).map_err(|error| format!("a JSON schema: {error}"))?,
@@ -80,10 +81,10 @@ pub(super) fn schema_or_text(value: Value) -> Result<Grammar, String> {
     }
 }
 
-/// The texts of a choice.
+/// Reads the texts of a choice.
 ///
 /// # Errors
-/// When they are something else.
+/// When the value is not a list of strings.
 pub(super) fn choice(value: Value) -> Result<Vec<String>, String> {
     serde_json::from_value(value).map_err(|_| "a choice must be a list of strings".to_owned())
 }

@@ -1,13 +1,14 @@
-//! Headers that say how a generation went: `x-compute-*`, `x-*-time`, `x-*-tokens`.
+//! Headers that describe a generation: `x-compute-*`, `x-*-time`, `x-*-tokens`.
 //!
-//! Names and units are TGI's: whole milliseconds, except `x-compute-time` in seconds with a fraction. A stream has
-//! only those that are known before it begins. `x-cached-tokens` is ours: prompt tokens that the prefix cache had.
+//! Names and units are TGI's: whole milliseconds, except `x-compute-time`, which is in seconds with a fraction. A
+//! stream has only the headers that are known before it begins. `x-cached-tokens` is ours: the number of prompt tokens
+//! in the prefix cache.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::generation::Outcome;
 
-/// All of them.
+/// All headers of generations.
 pub(crate) const GENERATION_HEADERS: [HeaderName; 11] = [
     HeaderName::from_static("x-compute-type"),
     HeaderName::from_static("x-compute-characters"),
@@ -22,19 +23,20 @@ pub(crate) const GENERATION_HEADERS: [HeaderName; 11] = [
     HeaderName::from_static("x-cached-tokens"),
 ];
 
-/// Value of `x-compute-type`: how many devices of which kind.
+/// The value of `x-compute-type`: the number and kind of devices.
 #[derive(Debug, Clone)]
 pub(crate) struct ComputeType(HeaderValue);
 
 impl ComputeType {
-    /// Characters that cannot be in a header are left out.
+    /// Creates the value; characters that are not allowed in a header are left out.
     pub(crate) fn new(name: &str) -> Self {
         let visible: String = name.chars().filter(char::is_ascii_graphic).collect();
         Self(HeaderValue::from_str(&visible).unwrap_or_else(|_| HeaderValue::from_static("unknown")))
     }
 }
 
-/// Headers of an answer in one piece, with the times of the generation that took longest and the tokens of all.
+/// Returns the headers of a response that is not a stream, with the times of the slowest generation and the tokens of
+/// all.
 pub(crate) fn generation_headers(compute_type: &ComputeType, outcomes: &[Outcome], num_characters: usize) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert("x-compute-type", compute_type.0.clone());
@@ -59,7 +61,7 @@ pub(crate) fn generation_headers(compute_type: &ComputeType, outcomes: &[Outcome
     headers
 }
 
-/// Headers of a stream. Nothing between us and the client may hold back events.
+/// Returns the headers of a stream. `x-accel-buffering` tells proxies not to hold back events.
 pub(crate) fn stream_headers(compute_type: &ComputeType, num_characters: usize) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(3);
     headers.insert("x-compute-type", compute_type.0.clone());

@@ -1,6 +1,6 @@
-//! The bytes of a request's body: as many as may be, as fast as they must come, within the memory that bodies may take.
+//! Receives the bytes of a request's body, with limits of size, speed and memory.
 //!
-//! Door: [`IncomingBody::read`]. Nothing over the limit is kept in memory, whatever `Content-Length` says.
+//! Door: [`IncomingBody::read`]. No more bytes than the limit are kept in memory, whatever `Content-Length` says.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use super::body_memory::{BodyMemory, JsonCost, RequestMemory};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// A client that sends less than [`PROGRESS_BYTES`] in this time is not sending.
+/// A client that sends less than [`PROGRESS_BYTES`] in this time has stalled.
 const STALL_DEADLINE: Duration = Duration::from_secs(10);
 const PROGRESS_BYTES: usize = 4 << 10;
 
-/// A whole body may take this long, and a second longer for each of its [`BYTES_PER_SECOND`].
+/// The time for a whole body, plus 1 s for every [`BYTES_PER_SECOND`] bytes.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
 const BYTES_PER_SECOND: usize = 64 << 10;
 
-/// A mark that some editors put in front of a text; it says nothing.
+/// The byte order mark that some editors put before a text; it has no meaning in UTF-8.
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// A whole body, and what it holds.
+/// A whole body with its memory.
 #[derive(Debug)]
 pub(super) struct IncomingBody {
     pub(super) bytes: Bytes,
@@ -36,21 +36,21 @@ pub(super) struct IncomingBody {
     keeper: RequestMemory,
 }
 
-/// How fast a body comes.
+/// The progress of a body that arrives.
 #[derive(Debug)]
 struct Pace {
     began_at: Instant,
     num_bytes: usize,
     stalls_at: Instant,
-    /// Of these, since the stall was last put off.
+    /// The new bytes since the stall deadline was last moved.
     num_new_bytes: usize,
 }
 
 impl IncomingBody {
-    /// The whole body.
+    /// Receives the whole body.
     ///
     /// # Errors
-    /// When it is too large, does not come, is no plain JSON by its headers, or there is no memory for it.
+    /// When the body is too large, too slow, not plain JSON by its headers, or needs more memory than is free.
     pub(super) async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_headers(request.headers())?;
         let keeper = request.extensions().get::<RequestMemory>().cloned().unwrap_or_default();
@@ -64,7 +64,7 @@ impl IncomingBody {
         Ok(Self { bytes, memory, cost, keeper })
     }
 
-    /// Notes that the bytes are gone and what was parsed from them stays, until the request is done.
+    /// Frees the bytes, and keeps the memory of the parsed data until the request is done.
     pub(super) fn parsed(self) {
         let Self { bytes, mut memory, cost, keeper } = self;
         drop(bytes);
@@ -79,7 +79,7 @@ async fn collect(mut body: Body, state: &AppState, memory: &mut BodyMemory) -> R
     if announced > limit_bytes as u64 {
         return Err(ApiError::BodyTooLarge { limit_bytes });
     }
-    // What is not written to takes no memory yet.
+    // Pages that are not written to take no memory yet.
     let mut bytes = Vec::with_capacity(announced as usize);
     let (mut cost, mut pace) = (JsonCost::default(), Pace::new());
     while let Some(frame) = pace.next_frame(&mut body).await? {
@@ -95,8 +95,8 @@ async fn collect(mut body: Body, state: &AppState, memory: &mut BodyMemory) -> R
     Ok((bytes, cost))
 }
 
-/// Refuses what would be read as something else than it is, and what a page in a browser may send to anybody without asking: with an
-/// `Origin`, only JSON by its name is preceded by the question whether it may be sent.
+/// Refuses encoded bodies, and bodies that a web page could send without permission: with an `Origin` header, a browser
+/// asks for permission (preflight) only if the content type is JSON.
 fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     if let Some(encoding) = text(header::CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity"))
@@ -118,8 +118,10 @@ impl Pace {
         Self { began_at, num_bytes: 0, stalls_at: began_at + STALL_DEADLINE, num_new_bytes: 0 }
     }
 
+    /// Waits for the next frame.
+    ///
     /// # Errors
-    /// When it does not come in time, or the connection broke.
+    /// When the frame does not arrive in time, or the connection broke.
     async fn next_frame(&self, body: &mut Body) -> Result<Option<Frame<Bytes>>, ApiError> {
         let seconds = (self.num_bytes / BYTES_PER_SECOND) as u64;
         let most = BODY_DEADLINE + Duration::from_secs(seconds);

@@ -1,12 +1,13 @@
-//! `logit_bias` on the wire, as OpenAI has it: an object of token ids, which JSON wants as strings, and numbers.
+//! `logit_bias` in requests, as in OpenAI's API: an object whose keys are token ids, as strings, and whose values are
+//! numbers.
 //!
-//! Which tokens and numbers there may be is checked with the other parameters.
+//! The allowed tokens and numbers are checked with the other parameters.
 
 use proto::LogitBias;
 use serde::Deserializer;
 use serde::de::{Error, MapAccess, Visitor};
 
-/// Reads such an object, or `null` for none. Entries keep their order.
+/// Reads such an object; `null` means none. Entries keep their order.
 pub(super) fn by_token_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<LogitBias>, D::Error> {
     deserializer.deserialize_any(BiasVisitor)
 }

@@ -1,7 +1,8 @@
-//! What clients write and read: JSON shapes and headers of TGI's API, of OpenAI's (`openai`) and of Anthropic's (`anthropic`).
+//! The data that clients send and receive: JSON shapes and headers of TGI's API, of OpenAI's (`openai`, `responses`)
+//! and of Anthropic's (`anthropic`).
 //!
-//! Wire types end here: handlers turn them into the words of `generation` and `validation` and back. Nothing here
-//! is checked beyond its JSON type, and nothing is computed.
+//! These types are used only here: handlers convert them to the types of `generation` and `validation` and back. This
+//! folder checks JSON types and computes nothing.
 
 mod answer_events;
 pub(crate) mod anthropic;

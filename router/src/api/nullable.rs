@@ -1,6 +1,6 @@
-//! Values by which clients say that they mean the default.
+//! Values with which clients ask for the default.
 //!
-//! Python clients serialise every field they know as `null`. TGI refuses `null` for some of them; accepting it breaks nobody.
+//! Python clients send unset fields as `null`. TGI refuses `null` for some of them; accepting it harms no client.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use serde::de::{IntoDeserializer, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Reads a boolean, with `null` for false.
+/// Reads a boolean; `null` means false.
 pub(super) fn null_as_false<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(false))
 }
 
-/// Reads a whole number that is not negative, with `null` and -1 for none: llama.cpp and LM Studio have -1 for a random seed, and
-/// for as many tokens as there is room for.
+/// Reads a non-negative whole number; `null` and -1 mean none. llama.cpp and LM Studio send -1 for a random seed, and
+/// for as many tokens as the limit allows.
 pub(super) fn minus_one_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

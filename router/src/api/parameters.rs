@@ -1,4 +1,4 @@
-//! Sampling parameters as requests say them. A new one is a field of [`Parameters`], and its name in each client's dialect;
+//! Sampling parameters in requests. A new one is a field of [`Parameters`], and a name in each client's dialect;
 //! `proto/src/sampling.rs` has the whole recipe.
 //!
 //! | dialect | type | becomes |
@@ -6,8 +6,8 @@
 //! | TGI's native routes | [`GenerateParameters`] | [`Parameters`], and with them [`GenerationOptions`] |
 //! | OpenAI's routes, and Anthropic's | [`OpenAiSampling`](super::openai) in `openai/sampling.rs` | the same |
 //!
-//! Dialects differ in names, in which parameters they have, and in what makes a request greedy. The conversions of TGI's
-//! fields and of [`Parameters`] destructure completely, so a field without a meaning does not compile.
+//! Dialects differ in names, in the parameters that they have, and in the rule for greedy decoding. The conversions of
+//! TGI's fields and of [`Parameters`] destructure completely, so a field that nothing uses does not compile.
 
 use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
@@ -18,11 +18,11 @@ use super::{grammar, logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
 
-/// How a request wants tokens to be chosen, in no dialect's words. Absent is neutral.
+/// The sampling parameters of a request in any dialect. An absent parameter is neutral.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parameters {
     pub(super) temperature: Option<f32>,
-    /// Less than 1 is all tokens.
+    /// A value below 1 means all tokens.
     pub(super) top_k: Option<i64>,
     pub(super) top_p: Option<f32>,
     pub(super) min_p: Option<f32>,
@@ -36,8 +36,8 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Takes over what the model's defaults (`--generation-config model`) say of everything that the request does not; of
-    /// what only a draw reads, if `is_drawn`.
+    /// Fills in the model's defaults (`--generation-config model`) for parameters that the request lacks. Defaults that
+    /// only matter when tokens are drawn apply if `is_drawn`.
     pub(super) fn or_defaults(mut self, defaults: &SamplingDefaults, is_drawn: bool) -> Self {
         self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
         if is_drawn {
@@ -50,12 +50,12 @@ impl Parameters {
         self
     }
 
-    /// Returns whether the request names a parameter of a draw.
+    /// True if the request names a parameter that only matters when tokens are drawn.
     fn names_draw(&self) -> bool {
         self.top_k.is_some() || [self.temperature, self.top_p, self.min_p, self.typical_p].iter().any(Option::is_some)
     }
 
-    /// The parameters of a draw that reports nothing but its token.
+    /// Returns the parameters for drawing tokens, without any reports beside the token.
     pub(super) fn into_draw(self) -> SamplingParams {
         let neutral = SamplingParams::greedy();
         let Self {
@@ -136,13 +136,13 @@ pub(crate) struct GenerateParameters {
 }
 
 impl GenerateParameters {
-    /// What holds when the request has no `parameters` at all: TGI samples then, while an empty object is greedy.
+    /// Returns the parameters of a request without `parameters`: TGI then draws tokens, while an empty object means
+    /// greedy.
     pub(crate) fn absent() -> Self {
         Self { do_sample: Some(true), ..Self::default() }
     }
 
-    /// What the request asks for, in our words; the model's defaults where it says nothing. Nothing is checked here but what
-    /// has no meaning at all.
+    /// Converts to generation options, with the model's defaults for absent parameters. Values are checked later.
     pub(crate) fn into_options(self, defaults: &SamplingDefaults) -> GenerationOptions {
         let Self {
             best_of,
@@ -214,7 +214,7 @@ impl GenerateParameters {
     }
 }
 
-/// Any of these that is not neutral asks for sampling too.
+/// The parameters that ask for drawing if one of them is not neutral.
 fn choice(params: &SamplingParams) -> (f32, u32, f32, f32, f32) {
     (params.temperature, params.top_k, params.top_p, params.min_p, params.typical_p)
 }

@@ -1,23 +1,23 @@
-//! Schemas of what is read by hand, for the OpenAPI document. Everything else derives its own.
+//! Schemas for the OpenAPI document, for types with hand-written parsers. All other types derive their schema.
 
 use utoipa::openapi::schema::{AnyOfBuilder, ArrayBuilder, SchemaType};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-/// `stop`: see `stop`.
+/// The schema of `stop`; the parser is in `stop`.
 pub(super) fn stop() -> RefOr<Schema> {
     let many = ArrayBuilder::new().items(string());
     let description = "texts that end the answer: one, or a list";
     AnyOfBuilder::new().item(string()).item(many).item(null()).description(Some(description)).into()
 }
 
-/// `logit_bias`: see `logit_bias`.
+/// The schema of `logit_bias`; the parser is in `logit_bias`.
 pub(super) fn logit_bias() -> RefOr<Schema> {
     let number = ObjectBuilder::new().schema_type(Type::Number);
     let description = "numbers from -100 to 100 by token id, added to the scores of those tokens";
     object_or_null().additional_properties(Some(number)).description(Some(description)).into()
 }
 
-/// A grammar: see `grammar`.
+/// The schema of a grammar; the parser is in `grammar`.
 pub(super) fn grammar() -> RefOr<Schema> {
     let kinds = ["text", "json_object", "json_schema", "json", "regex", "choice", "lark"];
     let kind = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(kinds));
@@ -33,7 +33,7 @@ pub(super) fn grammar() -> RefOr<Schema> {
         .into()
 }
 
-/// Messages of a conversation: see `chat`.
+/// The schema of a conversation's messages; the checks are in `chat`.
 pub(super) fn messages() -> RefOr<Schema> {
     let message = ObjectBuilder::new()
         .property("role", string().description(Some("system, developer, user, assistant or tool")))
@@ -43,13 +43,13 @@ pub(super) fn messages() -> RefOr<Schema> {
     ArrayBuilder::new().items(message).min_items(Some(1)).into()
 }
 
-/// A text, or a list of parts with texts.
+/// The schema of a text, or a list of parts with texts.
 pub(super) fn text_or_parts() -> RefOr<Schema> {
     let part = ObjectBuilder::new().property("type", string()).property("text", string()).required("type");
     AnyOfBuilder::new().item(string()).item(ArrayBuilder::new().items(part)).item(null()).into()
 }
 
-/// The four forms of a prompt.
+/// The schema of the four forms of prompts.
 pub(super) fn prompt() -> RefOr<Schema> {
     let list = |items: ObjectBuilder| ArrayBuilder::new().items(items);
     let token_id = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));

@@ -1,9 +1,9 @@
-//! Generations as server-sent events: one JSON object per event, a comment while nothing happens, and an error as
-//! the last event.
+//! Generations as server-sent events: one JSON object per event, a comment while nothing happens, and an error as the
+//! last event.
 //!
-//! Doors: [`event_stream`] of whatever is [`Events`]; [`NativeEvents`] are those of TGI's routes, which have no end marker.
-//! Events that are there at the same time go out together. A client that leaves drops the stream, and the generations
-//! with it.
+//! Doors: [`event_stream`] makes a response of any [`Events`]; [`NativeEvents`] are those of TGI's routes, which have
+//! no end marker. Events that are ready at the same time are sent together. A client that leaves drops the stream and
+//! its generations.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,21 +23,21 @@ use super::StreamResponse;
 use crate::error::ApiError;
 use crate::generation::Generation;
 
-/// Proxies close connections on which nothing happens for much longer.
+/// The interval of comments in a silent stream; proxies close connections that are silent for much longer.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// A comment without words.
+/// An empty comment.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
-/// Room for an event without top tokens.
+/// The size of an event without top tokens, in bytes.
 const EVENT_BYTES: usize = 256;
 
-/// What goes out together at most, but for the last event of it.
+/// The size from which on no further event is added to a chunk.
 const MAX_CHUNK_BYTES: usize = 16 << 10;
 
-/// Where events come from.
+/// A source of events.
 pub(crate) trait Events: Unpin + Send + 'static {
-    /// Appends what there is now, maybe nothing, to `chunk`; `None` after the last event.
+    /// Appends the events that are ready, maybe none, to `chunk`. Returns `None` after the last event.
     fn poll_events(&mut self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> Poll<Option<()>>;
 }
 
@@ -48,20 +48,20 @@ pub(crate) struct NativeEvents {
     pub(crate) wants_details: bool,
 }
 
-/// An answer that is a stream of events.
+/// Returns a response that is a stream of events.
 pub(crate) fn event_stream(events: impl Events) -> Response {
     let events = EventStream { events, sent_at: Instant::now(), timer: Box::pin(sleep(KEEP_ALIVE)) };
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
     (headers, Body::from_stream(events)).into_response()
 }
 
-/// The body: each item is one or more whole events, or a comment.
+/// The response's body: each item is one or more whole events, or a comment.
 #[derive(Debug)]
 struct EventStream<E> {
     events: E,
-    /// When something was last sent.
+    /// The time at which something was last sent.
     sent_at: Instant,
-    /// Set anew when it runs out and not at each event, which costs more than the event.
+    /// Reset only when it runs out: a reset at each event would cost more than the event.
     timer: Pin<Box<Sleep>>,
 }
 
@@ -85,7 +85,7 @@ impl<E: Events> Stream for EventStream<E> {
 }
 
 impl<E> EventStream<E> {
-    /// A comment when nothing was sent for so long.
+    /// Returns a comment when nothing was sent for [`KEEP_ALIVE`].
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -114,7 +114,7 @@ impl Events for NativeEvents {
     }
 }
 
-/// Appends an event. JSON has no line breaks, so it is one line of data.
+/// Appends an event. JSON without line breaks fits on one line of data.
 pub(super) fn write_event(chunk: &mut Vec<u8>, data: &impl Serialize) {
     chunk.reserve(EVENT_BYTES);
     chunk.extend_from_slice(b"data: ");
@@ -126,7 +126,7 @@ pub(super) fn write_event(chunk: &mut Vec<u8>, data: &impl Serialize) {
     chunk.extend_from_slice(b"\n\n");
 }
 
-/// Appends an event whose name is its `type`, as Anthropic's and OpenAI's newer clients want it.
+/// Appends an event whose name is its `type`, as Anthropic's clients and OpenAI's newer clients expect.
 pub(super) fn write_named_event(chunk: &mut Vec<u8>, event: &Value) {
     let name = event["type"].as_str().unwrap_or_default();
     chunk.extend_from_slice(format!("event: {name}\ndata: {event}\n\n").as_bytes());
@@ -159,7 +159,7 @@ mod tests {
         let mut next = async || body.frame().await.map(|frame| frame.unwrap().into_data().unwrap());
         assert!(next().await.unwrap().starts_with(b"data: {\"index\":1,"));
         let sent_at = Instant::now();
-        // Time goes on as soon as everybody waits for it.
+        // Paused time advances whenever all tasks wait.
         tokio::time::pause();
         assert_eq!(next().await.unwrap(), COMMENT);
         let silence = sent_at.elapsed();

@@ -1,6 +1,6 @@
-//! Stop sequences on the wire: a list of strings as TGI wants it, or a bare string as OpenAI's clients send it.
+//! Stop sequences in requests: a list of strings as in TGI's API, or a bare string as OpenAI's clients send it.
 //!
-//! How many there may be, and that none is empty, is `validation`'s business.
+//! `validation` checks their number, and that none is empty.
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};

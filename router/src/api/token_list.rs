@@ -1,7 +1,7 @@
-//! Tokens with their places in a text, as `/tokenize` and `/chat_tokenize` answer them.
+//! Tokens with their places in a text, the responses of `/tokenize` and `/chat_tokenize`.
 //!
-//! Each token becomes about fifty bytes of JSON, so a long list is written piece by piece while the client reads it.
-//! Until then its text and tokens count in the memory budget, as other answers do.
+//! Each token becomes about 50 bytes of JSON, so a long list is written in pieces while the client reads it. Until then
+//! the text and the tokens count in the memory budget, as other responses do.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::error::ApiError;
 use crate::memory::Part;
 use crate::text::{TokenSpan, TokenizedText};
 
-/// A piece is at least so long, but for the last one.
+/// The minimum size of a piece, except the last one.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// How long an answer waits for others to be read.
+/// The time that a response waits for memory of others.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A token with its place.
@@ -39,7 +39,7 @@ pub(crate) struct ChatTokenizeResponse<'a> {
     templated_text: String,
 }
 
-/// The answer as an iterator over its pieces.
+/// The response as an iterator over its pieces.
 #[derive(Debug)]
 struct Pieces {
     tokenized: TokenizedText,
@@ -48,15 +48,15 @@ struct Pieces {
     has_ended: bool,
 }
 
-/// A list of the tokens.
+/// Returns the list of tokens.
 ///
 /// # Errors
-/// When unread answers take all of the memory for them.
+/// When unread responses hold all of the memory for them.
 pub(crate) async fn token_list(tokenized: TokenizedText, answers: &Part) -> Result<Response, ApiError> {
     answer(Pieces::new(tokenized, false), answers).await
 }
 
-/// An object with a list of the tokens, and the text.
+/// Returns an object with the list of tokens, and the text.
 ///
 /// # Errors
 /// As [`token_list`].
@@ -71,7 +71,7 @@ async fn answer(mut pieces: Pieces, answers: &Part) -> Result<Response, ApiError
     } else {
         let held = answers.take(pieces.tokenized.num_bytes(), PATIENCE).await.ok_or(ApiError::NoRoomForAnswer)?;
         let all = std::iter::once(first).chain(pieces).map(move |piece| {
-            // Given back with the stream, after the last piece or when the client leaves.
+            // The memory is given back with the stream, after the last piece or when the client leaves.
             let _held = &held;
             Ok::<_, Infallible>(piece)
         });
@@ -87,7 +87,7 @@ impl Pieces {
 }
 
 impl<'a> SimpleToken<'a> {
-    /// A token of `of_text`. Tokens that are parts of one character all have its place.
+    /// Returns a token of `of_text`. Several tokens of one character all have the character's place.
     fn new(&TokenSpan { id, start, stop }: &TokenSpan, of_text: &'a str) -> Self {
         Self { id, text: of_text.get(start..stop).unwrap_or_default(), start, stop }
     }
@@ -126,7 +126,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// Numbers and texts can always be written into memory.
+/// Writes a value; numbers and strings never fail to serialize into memory.
 fn write(piece: &mut Vec<u8>, value: &impl Serialize) {
     if let Err(error) = serde_json::to_writer(piece, value) {
         tracing::error!("a token could not be written: {error}");

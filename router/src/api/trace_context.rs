@@ -1,19 +1,19 @@
-//! W3C Trace Context, level 1: the header `traceparent`, by which a client says which trace its request belongs to.
+//! W3C Trace Context, level 1: the header `traceparent`, with which a client names the trace of its request.
 //!
-//! Both ids go to the log lines of the request, so that they are found from the trace. There are no spans of our own, as
-//! nothing exports them. A header that is not valid is ignored, as the specification wants.
+//! Both ids are written to the log lines of the request, so that the lines can be found from the trace. The server has
+//! no spans of its own, because nothing exports them. An invalid header is ignored, as the specification requires.
 
 use axum::http::{HeaderMap, HeaderName};
 
 use crate::generation::Trace;
 
-/// The header.
+/// The header of a trace.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Version, trace id, parent id and flags in hexadecimal, with dashes between.
+/// The length of version, trace id, parent id and flags in hexadecimal, with dashes between them.
 const LEN: usize = 55;
 
-/// What the headers say, if they say it once and validly.
+/// Returns the trace, if exactly one valid header names it.
 pub(super) fn trace(headers: &HeaderMap) -> Option<Trace> {
     let mut values = headers.get_all(TRACEPARENT).iter();
     let value = values.next().filter(|_| values.next().is_none())?;
@@ -25,13 +25,13 @@ fn parse(value: &str) -> Option<Trace> {
     let mut fields = known.split('-');
     let mut field = |num_digits| number(fields.next()?, num_digits);
     let (version, trace_id, parent_id, _flags) = (field(2)?, field(32)?, field(16)?, field(2)?);
-    // Later versions may add fields.
+    // Later versions of the specification may add fields.
     let may_end_so = rest.is_empty() || (version > 0 && rest.starts_with('-'));
     let is_valid = version != 255 && may_end_so && trace_id != 0 && parent_id != 0;
     is_valid.then_some(Trace { trace_id, parent_id: u64::try_from(parent_id).ok()? })
 }
 
-/// The number of so many digits, which are lower case.
+/// Parses exactly `num_digits` hexadecimal digits in lower case.
 fn number(digits: &str, num_digits: usize) -> Option<u128> {
     let is_hexadecimal = digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let is_number = digits.len() == num_digits && is_hexadecimal;

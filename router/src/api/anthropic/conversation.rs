@@ -1,11 +1,12 @@
-//! Anthropic's blocks as the messages of the other dialects: calls and thoughts are fields, results are messages of their own.
+//! Converts Anthropic's blocks to the messages of the other dialects: calls and thoughts become fields, and results
+//! become messages of their own.
 
 use serde_json::{Map, Value, json};
 
 use crate::api::openai::ToolFields;
 use crate::error::ApiError;
 
-/// The messages of a conversation. Blocks that are not known stay where they are, and are refused by those who read contents.
+/// Returns the messages of a conversation. Unknown blocks stay in place; the check of the contents refuses them.
 pub(super) fn messages(given: &[Map<String, Value>]) -> Result<Vec<Map<String, Value>>, ApiError> {
     let mut messages = Vec::with_capacity(given.len());
     for (index, message) in given.iter().enumerate() {
@@ -18,7 +19,7 @@ pub(super) fn messages(given: &[Map<String, Value>]) -> Result<Vec<Map<String, V
     Ok(messages)
 }
 
-/// Tools and the choice among them.
+/// Converts the tools and the choice among them.
 pub(super) fn tool_fields(tools: &[Value], choice: Option<&Value>) -> Result<ToolFields, ApiError> {
     let wrong = |sentence: String| Err(ApiError::BodyShape(sentence));
     let mut functions = Vec::with_capacity(tools.len());
@@ -47,7 +48,7 @@ pub(super) fn tool_fields(tools: &[Value], choice: Option<&Value>) -> Result<Too
     Ok(ToolFields { tools: Some(functions), tool_choice, parallel_tool_calls: is_single.then_some(false) })
 }
 
-/// A message of blocks: results first, then what else was said.
+/// Converts a message of blocks: results first, then the rest.
 fn split(message: &Map<String, Value>, blocks: &[Value], messages: &mut Vec<Map<String, Value>>) -> Result<(), String> {
     let (mut content, mut calls, mut thoughts) = (Vec::new(), Vec::new(), String::new());
     for (index, block) in blocks.iter().enumerate() {
@@ -77,7 +78,7 @@ fn split(message: &Map<String, Value>, blocks: &[Value], messages: &mut Vec<Map<
         return Ok(());
     }
     let mut message = message.clone();
-    // Calls may come without a text.
+    // A message with calls may have no text.
     let is_silent = content.is_empty() && !calls.is_empty();
     message.insert("content".to_owned(), if is_silent { Value::Null } else { Value::Array(content) });
     if !calls.is_empty() {

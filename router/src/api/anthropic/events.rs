@@ -1,4 +1,4 @@
-//! The answer as events, each with its name: blocks that begin, grow and end one after the other.
+//! The response of `/v1/messages` as named events: blocks that begin, grow and end one after the other.
 
 use serde_json::{Value, json};
 
@@ -9,12 +9,12 @@ use crate::error::{AnthropicError, ApiError};
 use crate::generation::Finish;
 use crate::text::AnswerEvent;
 
-/// What was told so far.
+/// The state of the stream.
 #[derive(Debug)]
 pub(crate) struct MessageEvents {
     model: String,
     stop_sequences: Vec<String>,
-    /// The block that grows.
+    /// The open block.
     open: Option<Block>,
     num_blocks: usize,
 }
@@ -31,7 +31,7 @@ impl MessageEvents {
         Self { model: model.to_owned(), stop_sequences, open: None, num_blocks: 0 }
     }
 
-    /// Goes on with a block of this kind, which may have to begin.
+    /// Continues a block of this kind, or ends the open block and begins one.
     fn begin_block(&mut self, chunk: &mut Vec<u8>, block: Block, content: impl FnOnce() -> Value) {
         if self.open == Some(block) {
             return;
@@ -52,7 +52,7 @@ impl MessageEvents {
         }
     }
 
-    /// Of the last block.
+    /// The index of the last block.
     fn index(&self) -> usize {
         self.num_blocks.saturating_sub(1)
     }

@@ -1,13 +1,13 @@
 //! Anthropic's dialect: `/v1/messages`, whole and as events, and `/v1/messages/count_tokens`.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `request` | the body |
-//! | `conversation` | its messages and tools, in the words of the other dialects |
-//! | `reply` | the answer in one piece |
-//! | `events` | the answer as events |
+//! | `conversation` | its messages and tools, converted to those of the other dialects |
+//! | `reply` | the whole response |
+//! | `events` | the response as events |
 //!
-//! Blocks of images and documents are errors that name them.
+//! Blocks of images and documents are refused with an error that names them.
 
 mod conversation;
 mod events;

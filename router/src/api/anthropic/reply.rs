@@ -1,4 +1,4 @@
-//! The answer in one piece.
+//! The whole response of `/v1/messages`.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// The answer, of a model with this id.
+    /// Returns the response of a model with this id.
     pub(crate) fn new(model: &str, finish: &Finish, stop_sequences: &[String]) -> Self {
         let stop_sequence = finish.stop_index.and_then(|index| stop_sequences.get(index)).cloned();
         let usage = usage(finish);
@@ -31,7 +31,7 @@ impl Message {
         Self { content: blocks(finish), stop_reason, stop_sequence, usage, ..Self::empty(model) }
     }
 
-    /// What is known before the answer.
+    /// Returns the response before the answer is known.
     pub(super) fn empty(model: &str) -> Self {
         Self {
             id: format!("msg_{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)),
@@ -46,7 +46,7 @@ impl Message {
     }
 }
 
-/// A thought, as a block; models of ours sign nothing.
+/// Returns a block with a thought; models of this server sign nothing.
 pub(super) fn thinking_block(thinking: &str) -> Value {
     json!({"type": "thinking", "thinking": thinking, "signature": ""})
 }
@@ -60,7 +60,7 @@ pub(super) fn tool_use_block(id: &str, name: &str, input: &Value) -> Value {
 }
 
 pub(super) fn usage(finish: &Finish) -> Value {
-    // Those read from the cache are counted by themselves.
+    // Tokens from the cache are counted separately.
     let read = finish.num_prompt_tokens.saturating_sub(finish.num_cached_tokens);
     json!({"input_tokens": read, "output_tokens": finish.num_generated_tokens,
         "cache_read_input_tokens": finish.num_cached_tokens})
@@ -75,12 +75,12 @@ pub(super) fn stop_reason(finish: &Finish) -> &'static str {
     }
 }
 
-/// Thoughts, text and calls. An answer of nothing is an empty text.
+/// Returns the blocks of thoughts, text and calls. An empty answer is one empty text block.
 fn blocks(Finish { answer, .. }: &Finish) -> Vec<Value> {
     let thinking = (!answer.reasoning.is_empty()).then(|| thinking_block(&answer.reasoning));
     let has_text = !answer.content.is_empty() || answer.calls.is_empty();
     let text = has_text.then(|| text_block(&answer.content));
-    // Arguments that were cut off, or are none, cannot be an object.
+    // Arguments that are cut off or not valid JSON cannot be an object.
     let call = |ToolCall { id, name, arguments }: &ToolCall| {
         let input: Option<Value> = serde_json::from_str(arguments).ok();
         tool_use_block(id, name, &input.filter(Value::is_object).unwrap_or_else(|| json!({})))

@@ -13,7 +13,7 @@ use crate::api::{ChatRequest, bounded, schemas};
 use crate::error::ApiError;
 use crate::grammar::Grammar;
 
-/// Variables by which templates ask for thoughts.
+/// The template variables that ask for thoughts.
 const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// Body of `POST /v1/messages`; of `count_tokens` too, where only the conversation counts.
@@ -49,7 +49,7 @@ pub(crate) struct MessagesRequest {
     /// The older name of `output_config.format`.
     #[schema(value_type = Option<Object>)]
     output_format: Option<Value>,
-    // Not done here.
+    // Fields that are not supported.
     #[schema(ignore)]
     mcp_servers: Option<Value>,
     #[schema(ignore)]
@@ -64,14 +64,14 @@ pub(crate) struct MessagesRequest {
     thread: Option<Value>,
 }
 
-/// The form of the answer, and the effort for it.
+/// The format of the answer, and the effort for it.
 #[derive(Debug, Default)]
 struct OutputConfig {
     format: Option<Grammar>,
     effort: Option<String>,
 }
 
-/// What a request asks for, but for its conversation.
+/// The contents of a request, without its conversation.
 #[derive(Debug)]
 pub(crate) struct MessagesPlan {
     pub(crate) is_stream: bool,
@@ -87,10 +87,10 @@ pub(crate) struct TokenCount {
 }
 
 impl MessagesRequest {
-    /// The conversation.
+    /// Returns the conversation.
     ///
     /// # Errors
-    /// When it asks for what is not done here.
+    /// When it asks for something that is not supported.
     pub(crate) fn chat(&self) -> Result<ChatRequest, ApiError> {
         self.check()?;
         let effort = self.output_config()?.effort.map(|effort| ("reasoning_effort".to_owned(), Value::from(effort)));
@@ -112,10 +112,10 @@ impl MessagesRequest {
         })
     }
 
-    /// Everything else.
+    /// Returns the rest of the request.
     ///
     /// # Errors
-    /// When the field that Anthropic's API demands is missing, or the form of the answer is not known.
+    /// When `max_tokens`, which Anthropic's API requires, is missing, or the format of the answer is not known.
     pub(crate) fn into_plan(self, defaults: &SamplingDefaults) -> Result<MessagesPlan, ApiError> {
         let max_tokens = self.max_tokens.ok_or_else(|| ApiError::BodyShape("missing field `max_tokens`".to_owned()))?;
         let (tools, grammar) = (self.tool_use()?, self.output_config()?.format);
@@ -126,7 +126,7 @@ impl MessagesRequest {
             top_k: self.top_k,
             stop: self.stop_sequences.clone(),
             max_tokens: Some(max_tokens),
-            // The field is mandatory, so clients send one that fits the largest models.
+            // The field is mandatory, so clients send a value that suits the largest models.
             cuts_max_new_tokens: true,
             ..OpenAiSampling::default()
         };
@@ -134,7 +134,7 @@ impl MessagesRequest {
         Ok(MessagesPlan { is_stream: self.stream, stop_sequences: self.stop_sequences, sampling, tools })
     }
 
-    /// Refuses fields that would change the answer in a way that is not done here.
+    /// Refuses fields that would change the answer and are not supported.
     fn check(&self) -> Result<(), ApiError> {
         let asked = [
             ("mcp_servers", &self.mcp_servers),
@@ -180,7 +180,7 @@ impl MessagesRequest {
     }
 }
 
-/// Returns whether a field asks for anything: clients send empty ones too.
+/// True if a field asks for something: clients send empty ones too.
 fn says_something(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -1,5 +1,5 @@
-//! A body of OpenAI's routes. Fields that nobody knows are ignored, as clients send new ones all the time; what is known to
-//! change the answer and is not done here is an error that names the field.
+//! A body of OpenAI's routes. Unknown fields are ignored, because clients send new ones all the time. A known field
+//! that would change the answer but is not supported is an error that names it.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use crate::api::body::{parse, read_as};
 use crate::error::{ApiError, OpenAiError};
 use crate::state::AppState;
 
-/// A parsed body: what is particular to the route, and what is not.
+/// A parsed body: the fields of the route, and those of all routes.
 #[derive(Debug)]
 pub(crate) struct OpenAiBody<T> {
     pub(crate) request: T,
@@ -33,10 +33,10 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for OpenAiBody<
 }
 
 impl<T: DeserializeOwned> OpenAiBody<T> {
-    /// Reads the bytes of a body.
+    /// Parses the bytes of a body.
     ///
     /// # Errors
-    /// When they are not JSON, of another shape, or ask for something that is not done here.
+    /// When the bytes are not JSON, have another shape, or ask for something that is not supported.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
         parse::<NotDone>(bytes)?.check()?;
         let grammar = parse::<StructuredOutput>(bytes)?.into_grammar()?;
@@ -45,7 +45,7 @@ impl<T: DeserializeOwned> OpenAiBody<T> {
     }
 }
 
-/// In the document all parts of a body are one.
+/// In the OpenAPI document all parts of a body are one schema.
 impl<T: ToSchema> ToSchema for OpenAiBody<T> {
     fn name() -> Cow<'static, str> {
         T::name()
@@ -68,7 +68,7 @@ impl<T: ToSchema> PartialSchema for OpenAiBody<T> {
     }
 }
 
-/// Fields of OpenAI's API, and of servers that extend it, which would change the answer.
+/// Unsupported fields of OpenAI's API, and of servers that extend it, that would change the answer.
 #[derive(Debug, Deserialize)]
 struct NotDone {
     audio: Option<Value>,
@@ -85,12 +85,14 @@ struct NotDone {
     web_search_options: Option<Value>,
 }
 
-/// Whether a value is as good as none.
+/// True if a value asks for nothing.
 type AsksNothing<'a> = &'a dyn Fn(&Value) -> bool;
 
 impl NotDone {
+    /// Checks that no field asks for something.
+    ///
     /// # Errors
-    /// Names the first field whose value asks for something.
+    /// When one does; the message names the first such field.
     fn check(self) -> Result<(), ApiError> {
         let is_empty = |value: &Value| match value {
             Value::Array(values) => values.is_empty(),

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: a conversation, and the assistant's next message.
+//! `/v1/chat/completions`: reads a conversation and returns the assistant's next message.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -84,7 +84,7 @@ struct Message {
     tool_calls: Vec<MessageCall>,
 }
 
-/// What a request asks for, but for its conversation.
+/// The contents of a request, without its conversation.
 #[derive(Debug)]
 pub(crate) struct ChatPlan {
     pub(crate) is_stream: bool,
@@ -95,7 +95,7 @@ pub(crate) struct ChatPlan {
     tools: ToolUse,
 }
 
-/// How the answer looks.
+/// The options of the response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChatForm {
     has_logprobs: bool,
@@ -103,10 +103,10 @@ pub(crate) struct ChatForm {
 }
 
 impl ChatCompletionRequest {
-    /// The conversation, and everything else.
+    /// Splits the request into its conversation and the rest.
     ///
     /// # Errors
-    /// When fields contradict each other, or there are to be more choices than is allowed.
+    /// When fields contradict each other, or the request asks for too many choices.
     pub(crate) fn into_plan(self, sampling: OpenAiSampling) -> Result<(ChatRequest, ChatPlan), ApiError> {
         let num_choices = num_choices(self.n)?;
         if self.top_logprobs.is_some_and(|count| count > 0) && !self.logprobs {
@@ -135,10 +135,10 @@ impl ChatCompletionRequest {
 }
 
 impl ChatPlan {
-    /// The generation that goes on with a conversation.
+    /// Returns the generation that continues a conversation.
     ///
     /// # Errors
-    /// When the model is to call a tool in a way that it cannot be made to.
+    /// When the model is to call a tool in a way that cannot be enforced.
     pub(crate) fn request(
         self,
         RenderedChat { text, answer_form }: RenderedChat,
@@ -161,7 +161,7 @@ impl Message {
 }
 
 impl ChatCompletion {
-    /// The answer.
+    /// Returns the response.
     pub(crate) fn new(identity: Identity, form: ChatForm, outcomes: Vec<Outcome>) -> Self {
         let mut usage = Usage::default();
         let choice = |(index, outcome): (usize, Outcome)| {
@@ -179,13 +179,13 @@ impl ChatCompletion {
     }
 }
 
-/// The answer in pieces.
+/// The response as a stream.
 #[derive(Debug)]
 pub(crate) struct ChatChunks {
     identity: Identity,
     form: ChatForm,
     usage: Usage,
-    /// Calls that have begun, of each choice.
+    /// The number of calls that have begun, by choice.
     num_calls: Vec<usize>,
 }
 
@@ -227,7 +227,7 @@ impl ChatChunks {
         Self { identity, form, usage: Usage::default(), num_calls: vec![0; num_choices] }
     }
 
-    /// What an event adds to a choice.
+    /// Returns the change that an event makes to a choice.
     fn delta(&mut self, index: usize, event: AnswerEvent) -> Option<Delta> {
         let num_calls = &mut self.num_calls[index];
         let tool_call = match event {
@@ -249,7 +249,7 @@ impl ChatChunks {
 }
 
 impl Chunks for ChatChunks {
-    /// Who speaks comes before what is said.
+    /// The role comes before the content.
     fn begin(&mut self, chunk: &mut Vec<u8>) {
         for index in 0..self.num_calls.len() {
             let delta = Delta { role: Some(ASSISTANT), content: Some(String::new()), ..Delta::default() };

@@ -1,4 +1,4 @@
-//! `/v1/completions`: a prompt, or several, and what the model goes on with.
+//! `/v1/completions`: reads one or several prompts and returns their continuations.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::generation::{Completion, FinishReason, GenerationRequest, Outcome, Piece};
 use crate::validation::PromptInput;
 
-/// Most sequences for one prompt.
+/// The most sequences for one prompt.
 const MAX_N: u32 = 128;
 
 /// What is particular to the route.
@@ -46,7 +46,7 @@ pub(super) struct StreamOptions {
     pub(super) include_usage: bool,
 }
 
-/// The four forms of a prompt.
+/// The four forms of prompts.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged, expecting = "expected a string, a list of strings, a list of token ids, or a list of lists of them")]
 enum Prompts {
@@ -74,31 +74,31 @@ struct Choice {
     finish_reason: Option<&'static str>,
 }
 
-/// What a request asks for, in our words.
+/// The contents of a request, converted to generation requests.
 #[derive(Debug)]
 pub(crate) struct CompletionPlan {
-    /// One for each prompt.
+    /// One request for each prompt.
     pub(crate) requests: Vec<GenerationRequest>,
     pub(crate) is_stream: bool,
     pub(crate) form: CompletionForm,
 }
 
-/// How the answer looks.
+/// The options of the response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CompletionForm {
     pub(crate) num_per_prompt: usize,
     has_echo: bool,
-    /// No token is wanted.
+    /// True if the client wants no generated token.
     is_prompt_only: bool,
     has_logprobs: bool,
     has_usage: bool,
 }
 
 impl CompletionRequest {
-    /// What the request asks for.
+    /// Converts the request.
     ///
     /// # Errors
-    /// When there is no prompt, or there are more of them, or of their sequences, than is allowed.
+    /// When there are more prompts, or sequences for a prompt, than allowed, or `echo` is combined with `stream`.
     pub(crate) fn into_plan(
         self,
         mut sampling: OpenAiSampling,
@@ -118,7 +118,7 @@ impl CompletionRequest {
         if self.echo && self.stream {
             return Err(ApiError::NotSupported { what: "`echo` with `stream`".to_owned() });
         }
-        // A token is made to read the prompt, and left out of the answer.
+        // One token is generated, so that the prompt is read, and left out of the response.
         let is_prompt_only = self.echo && sampling.replace_max_tokens(0, 1);
         let options = sampling.into_options(self.logprobs.unwrap_or(0), wants_prompt_logprobs);
         let request = |prompt: PromptInput| {
@@ -139,10 +139,10 @@ impl CompletionRequest {
     }
 }
 
-/// The number of sequences for a prompt.
+/// Returns the number of sequences for a prompt.
 ///
 /// # Errors
-/// When it is not allowed.
+/// When the number is not allowed.
 pub(super) fn num_choices(n: Option<u32>) -> Result<u32, ApiError> {
     let n = n.unwrap_or(1);
     if n == 0 || n > MAX_N {
@@ -152,7 +152,7 @@ pub(super) fn num_choices(n: Option<u32>) -> Result<u32, ApiError> {
 }
 
 impl CompletionForm {
-    /// Takes what was not wanted out of an outcome.
+    /// Removes from an outcome the parts that the client does not want.
     pub(crate) fn trim(self, outcome: &mut Outcome) {
         if self.is_prompt_only {
             let Completion { finish, prompt: _, tokens, top_tokens } = &mut outcome.best;
@@ -166,7 +166,7 @@ impl CompletionForm {
 }
 
 impl TextCompletion {
-    /// The answer: prompt after prompt, the outcomes of each with the text to repeat in front of them.
+    /// Returns the response: for each prompt in turn its outcomes, after the prompt's text if it is to be repeated.
     pub(crate) fn new(identity: Identity, form: CompletionForm, prompts: &[Arc<str>], outcomes: Vec<Outcome>) -> Self {
         let mut usage = Usage::default();
         let choice = |(index, outcome): (usize, Outcome)| {
@@ -195,13 +195,13 @@ impl TextCompletion {
     }
 }
 
-/// The answer in pieces.
+/// The response as a stream.
 #[derive(Debug)]
 pub(crate) struct CompletionChunks {
     identity: Identity,
     form: CompletionForm,
     usage: Usage,
-    /// Characters so far, by choice.
+    /// The number of characters so far, by choice.
     offsets: Vec<usize>,
 }
 

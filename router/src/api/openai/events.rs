@@ -1,4 +1,4 @@
-//! Generations side by side as one stream of OpenAI's chunks, which ends with `[DONE]`, also after an error.
+//! Several generations as one stream of OpenAI's chunks. The stream ends with `[DONE]`, also after an error.
 
 use std::task::{Context, Poll};
 
@@ -8,20 +8,20 @@ use crate::generation::{Generation, Piece};
 
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// How the pieces of a route look.
+/// The chunks of a route's stream.
 pub(crate) trait Chunks: Unpin + Send + 'static {
-    /// What comes before everything else.
+    /// Writes the chunks at the start.
     fn begin(&mut self, chunk: &mut Vec<u8>);
-    /// A piece of the choice number `index`.
+    /// Writes a piece of the choice with this index.
     fn piece(&mut self, chunk: &mut Vec<u8>, index: usize, piece: Piece);
-    /// What comes behind all pieces.
+    /// Writes the chunks after all pieces.
     fn end(&mut self, chunk: &mut Vec<u8>);
 }
 
-/// The stream.
+/// The stream of events.
 #[derive(Debug)]
 pub(crate) struct OpenAiEvents<C> {
-    /// One for each choice, `None` after its end.
+    /// The generation of each choice, `None` after its end.
     generations: Vec<Option<Generation>>,
     chunks: C,
     has_begun: bool,
@@ -36,7 +36,7 @@ impl<C: Chunks> OpenAiEvents<C> {
 
     fn finish(&mut self, chunk: &mut Vec<u8>) -> Poll<Option<()>> {
         self.has_ended = true;
-        // What still runs is cancelled.
+        // Dropping the generations that still run cancels them.
         self.generations.clear();
         chunk.extend_from_slice(DONE);
         Poll::Ready(Some(()))

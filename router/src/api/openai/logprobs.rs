@@ -30,7 +30,7 @@ struct TopToken {
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct CompletionLogprobs {
     tokens: Vec<String>,
-    // None for the first token of a prompt.
+    // `None` for the first token of a prompt.
     token_logprobs: Vec<Option<f32>>,
     #[schema(value_type = Vec<Option<Object>>)]
     top_logprobs: Vec<Option<TopLogprobs>>,
@@ -38,7 +38,7 @@ pub(super) struct CompletionLogprobs {
     text_offset: Vec<usize>,
 }
 
-/// Texts with their log-probabilities, best first, as an object.
+/// Texts with their log-probabilities, best first, serialized as an object.
 #[derive(Debug)]
 struct TopLogprobs(Vec<(String, Option<f32>)>);
 
@@ -61,7 +61,7 @@ impl TopToken {
 }
 
 impl CompletionLogprobs {
-    /// Adds the tokens of the prompt, and what else each could have been. Of the first nothing is told, as in OpenAI's API.
+    /// Adds the prompt's tokens with their candidates. The first token has no log-probability, as in OpenAI's API.
     pub(super) fn push_prompt(&mut self, offset: &mut usize, prompt: &[PromptToken]) {
         for (index, PromptToken { id, text, logprob, top_tokens }) in prompt.iter().enumerate() {
             let logprob = if index == 0 { f32::NAN } else { *logprob };
@@ -70,7 +70,7 @@ impl CompletionLogprobs {
         }
     }
 
-    /// Adds a token, and what else it could have been.
+    /// Adds a token with its candidates.
     pub(super) fn push_token(&mut self, offset: &mut usize, token: &Token, top_tokens: &[Token]) {
         let Token { id, text, logprob, is_special: _ } = token;
         self.push(offset, text, *logprob, Some(TopLogprobs::new((*id, text, *logprob), top_tokens)));
@@ -86,8 +86,8 @@ impl CompletionLogprobs {
 }
 
 impl TopLogprobs {
-    /// The candidates, and behind them the token itself if it is not among them. Where several have the same text, such as parts
-    /// of characters, the best one counts.
+    /// Collects the candidates, then the token itself if it is not among them. If several have the same text, such as
+    /// parts of characters, the best one is kept.
     fn new((id, text, logprob): (u32, &str, f32), candidates: &[Token]) -> Self {
         let mut entries: Vec<(String, Option<f32>)> = Vec::with_capacity(candidates.len() + 1);
         let is_candidate = candidates.iter().any(|candidate| candidate.id == id);
@@ -109,7 +109,7 @@ impl Serialize for TopLogprobs {
     }
 }
 
-/// JSON has no other numbers.
+/// Returns `None` for NaN and infinity, which JSON lacks.
 fn finite(logprob: f32) -> Option<f32> {
     logprob.is_finite().then_some(logprob)
 }

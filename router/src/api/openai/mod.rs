@@ -1,15 +1,15 @@
-//! OpenAI's dialect: what its clients write and read.
+//! OpenAI's dialect: the data that its clients send and receive.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `body` | a body, with what this server would have to ignore refused by name |
-//! | `sampling`, `structured_output` | fields that all routes which generate have |
-//! | `tools` | which tools there are, and what is to be done with them |
-//! | `tool_calls` | calls of an answer |
+//! | `body` | a request's body; fields that are not supported are refused by name |
+//! | `sampling`, `structured_output` | the fields of all routes that generate |
+//! | `tools` | the tools of a request, and the client's choice among them |
+//! | `tool_calls` | the calls of an answer |
 //! | `completion` | `/v1/completions` |
 //! | `chat_completion` | `/v1/chat/completions` |
-//! | `logprobs` | log-probabilities in the two forms that there are |
-//! | `reply` | what all answers have: id, time, model, usage, reasons |
+//! | `logprobs` | log-probabilities in OpenAI's two forms |
+//! | `reply` | the parts of all responses: id, time, model, usage, finish reasons |
 //! | `events` | both routes as server-sent events, which end with `[DONE]` |
 
 mod body;

@@ -1,4 +1,4 @@
-//! What all answers have: an id, when they began, which model, and what they cost.
+//! The parts of all responses: an id, the time at which they began, the model, and the token usage.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -66,7 +66,7 @@ pub(crate) struct Model {
 }
 
 impl Identity {
-    /// An answer of this kind, such as `chat.completion`; its id begins with `prefix`.
+    /// Creates the identity of a response of this kind, such as `chat.completion`; its id begins with `prefix`.
     pub(crate) fn new((object, prefix): (&'static str, &str), model: &str) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let id = format!("{prefix}-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
@@ -76,7 +76,7 @@ impl Identity {
 }
 
 impl Usage {
-    /// Adds a sequence; those of one prompt share its tokens, which count with the first.
+    /// Adds a sequence. Sequences of one prompt share its tokens, which are counted with the first one.
     pub(super) fn add(&mut self, finish: &Finish, is_first_of_prompt: bool) {
         if is_first_of_prompt {
             self.prompt_tokens += finish.num_prompt_tokens;
@@ -95,26 +95,26 @@ impl CompletionTokensDetails {
 }
 
 impl Model {
-    /// A model that takes so many tokens, answers included.
+    /// Describes a model whose prompt and answer together may have `max_total_tokens` tokens.
     pub(crate) fn new(model_id: &str, max_total_tokens: u32) -> Self {
         let name = || model_id.to_owned();
         let (id, owned_by, display_name) = (name(), name(), name());
         let (object, kind, max_model_len) = ("model", "model", max_total_tokens);
-        // Both begin of time say that nobody knows.
+        // The real time is not known; both fields hold the start of the epoch.
         let (created, created_at) = (0, "1970-01-01T00:00:00Z");
         Self { id, object, created, owned_by, max_model_len, kind, display_name, created_at }
     }
 }
 
 impl Models {
-    /// The one model there is.
+    /// Returns a list of the only model.
     pub(crate) fn new(model: Model) -> Self {
         let [first_id, last_id] = [(); 2].map(|()| model.id.clone());
         Self { object: "list", data: [model], has_more: false, first_id, last_id }
     }
 }
 
-/// OpenAI knows no difference between the ways to stop, except for the sake of calls.
+/// Returns the reason in OpenAI's words, which do not distinguish the ways to stop, except for calls.
 pub(super) fn finish_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     match reason {
         FinishReason::Length => "length",

@@ -1,6 +1,6 @@
-//! How tokens are chosen, in OpenAI's words: fields that every route of its API which generates has.
+//! Sampling parameters in OpenAI's words: the fields of every route of its API that generates.
 //!
-//! Door: [`OpenAiSampling::into_options`]. What OpenAI has no word for has those of vLLM.
+//! Door: [`OpenAiSampling::into_options`]. Parameters that OpenAI lacks have vLLM's names.
 
 use proto::{LogitBias, SamplingDefaults, SamplingParams};
 use serde::Deserialize;
@@ -58,7 +58,7 @@ pub(crate) struct OpenAiSampling {
 }
 
 impl OpenAiSampling {
-    /// Puts one number of tokens to make in place of another. False where it is not that.
+    /// Replaces the number of tokens to make by `wanted` if it is `given`. Returns true if it was.
     pub(super) fn replace_max_tokens(&mut self, given: u32, wanted: u32) -> bool {
         let is_given = self.max_completion_tokens.or(self.max_tokens) == Some(given);
         if is_given {
@@ -67,13 +67,13 @@ impl OpenAiSampling {
         is_given
     }
 
-    /// Takes over what the model's defaults say of everything that the client does not.
+    /// Sets the model's defaults, which apply to all parameters that the client leaves out.
     pub(crate) fn or_defaults(self, defaults: &SamplingDefaults) -> Self {
-        // As with vLLM, nothing names typical-p.
+        // As in vLLM, typical-p cannot be set on these routes.
         Self { defaults: SamplingDefaults { typical_p: None, ..*defaults }, ..self }
     }
 
-    /// How tokens are chosen. Only a temperature of zero does not draw.
+    /// Returns the sampling parameters. Only a temperature of zero means greedy decoding.
     pub(in crate::api) fn parameters(&self) -> Parameters {
         let parameters = Parameters {
             temperature: self.temperature,
@@ -91,7 +91,8 @@ impl OpenAiSampling {
         parameters.or_defaults(&self.defaults, self.temperature != Some(0.0))
     }
 
-    /// In our words, with `top_n_tokens` candidates for each token, those of the prompt too if it is looked at.
+    /// Converts to generation options, with `top_n_tokens` candidates for each token, and for each prompt token if
+    /// wanted.
     pub(crate) fn into_options(self, top_n_tokens: u32, wants_prompt_logprobs: bool) -> GenerationOptions {
         let parameters = self.parameters();
         let is_greedy = parameters.temperature == Some(0.0);

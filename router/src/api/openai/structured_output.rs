@@ -1,5 +1,5 @@
-//! What a body of OpenAI's routes says its answer must look like: `response_format`, and the fields of vLLM, llama.cpp and TGI
-//! that say the same. Only one of them may be there.
+//! The fields of OpenAI's routes that constrain the answer: `response_format`, and equivalent fields of vLLM, llama.cpp
+//! and TGI. A body may use only one of them.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,10 +42,10 @@ struct Constraint {
 }
 
 impl StructuredOutput {
-    /// The one thing that is asked for, if anything is.
+    /// Returns the constraint, if there is one.
     ///
     /// # Errors
-    /// When there are several, or one is not what it should be.
+    /// When there are several, or one is malformed.
     pub(super) fn into_grammar(self) -> Result<Option<Grammar>, ApiError> {
         let Self {
             response_format,

@@ -1,4 +1,4 @@
-//! Calls of an answer in OpenAI's form: whole, and in pieces of which only the first says what is called.
+//! The calls of an answer in OpenAI's form: whole, and as chunks of which only the first names the function.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -47,13 +47,13 @@ impl From<ToolCall> for MessageCall {
 }
 
 impl CallDelta {
-    /// What is called.
+    /// Returns the first chunk of a call, with its name.
     pub(super) fn first(index: usize, id: String, name: String) -> Self {
         let function = FunctionDelta { name: Some(name), arguments: String::new() };
         Self { index, id: Some(id), r#type: Some(FUNCTION), function }
     }
 
-    /// More of the arguments.
+    /// Returns a chunk with more of the arguments.
     pub(super) fn more(index: usize, arguments: String) -> Self {
         Self { index, id: None, r#type: None, function: FunctionDelta { name: None, arguments } }
     }

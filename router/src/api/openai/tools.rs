@@ -1,4 +1,4 @@
-//! Tools of a request: which there are, and what the model is to do with them. All dialects say it in OpenAI's words.
+//! The tools of a request, and the client's choice among them. All dialects are converted to OpenAI's form.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::grammar::{after_thought, calls, calls_or};
 use crate::text::{AnswerForm, RenderedChat};
 use crate::validation::{GenerationOptions, PromptInput, ValidationError};
 
-/// Fields of a body.
+/// The tool fields of a body.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ToolFields {
     pub(crate) tools: Option<Vec<Value>>,
@@ -20,31 +20,31 @@ pub(crate) struct ToolFields {
     pub(crate) parallel_tool_calls: Option<bool>,
 }
 
-/// What the model may call.
+/// The tools that the model may call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ToolUse {
-    /// Functions in OpenAI's form, at least one. Without them there are no calls.
+    /// Functions in OpenAI's form, at least one. `None` means that the model cannot call anything.
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) choice: ToolChoice,
     pub(crate) has_one_call: bool,
 }
 
-/// Whether the model has to call something.
+/// The client's choice among the tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum ToolChoice {
-    /// As it likes.
+    /// The model may call a tool or not.
     #[default]
     Auto,
     Required,
-    /// The function of this name.
+    /// The model must call the function of this name.
     Function(String),
 }
 
 impl ToolFields {
-    /// Checks them.
+    /// Checks the fields.
     ///
     /// # Errors
-    /// When a tool is no function, or the choice is none of them.
+    /// When a tool is not a function, or the choice names no tool.
     pub(crate) fn into_use(self) -> Result<ToolUse, ApiError> {
         let tools = self.tools.unwrap_or_default();
         for (index, tool) in tools.iter().enumerate() {
@@ -61,17 +61,17 @@ impl ToolFields {
             }
             ToolChoice::Auto | ToolChoice::Required | ToolChoice::Function(_) => {}
         }
-        // No tools are none: templates that look for `tools` would announce an empty list.
+        // An empty list becomes `None`: templates that look for `tools` would announce an empty list.
         let has_one_call = self.parallel_tool_calls == Some(false);
         Ok(ToolUse { tools: Some(tools).filter(|tools| !tools.is_empty()), choice, has_one_call })
     }
 }
 
 impl ToolUse {
-    /// The generation that goes on with a conversation.
+    /// Returns the generation that continues a conversation.
     ///
     /// # Errors
-    /// When the model has to call something and cannot be made to.
+    /// When the model must call a tool and cannot be forced to.
     pub(crate) fn request(
         &self,
         RenderedChat { text, answer_form }: RenderedChat,
@@ -89,10 +89,10 @@ impl ToolUse {
         })
     }
 
-    /// Makes a generation's answer be read, and its model call what it has to, or answer in the form that is asked for.
+    /// Sets the form in which the answer is read, and the grammar that forces a tool call or the format of the answer.
     ///
     /// # Errors
-    /// When the grammar for that is too large.
+    /// When the grammar is too large.
     pub(crate) fn apply(&self, mut form: AnswerForm, options: &mut GenerationOptions) -> Result<(), ApiError> {
         form.has_one_call = self.has_one_call;
         let grammar = match (&self.choice, options.grammar.take().map(Arc::unwrap_or_clone)) {
@@ -102,7 +102,7 @@ impl ToolUse {
                 let syntax = form.make_enforceable();
                 calls_or(&form, syntax, answer).map(Some)
             }
-            // Calls are all of the answer: there is nothing else that could have a form.
+            // The answer consists of calls only, so a format for other text does not apply.
             (ToolChoice::Required, _) => {
                 let syntax = form.make_enforceable();
                 calls(&form, syntax, None).map(Some)
@@ -119,7 +119,7 @@ impl ToolUse {
     }
 }
 
-/// What is wrong with a tool, behind its path.
+/// Checks a tool, and returns what is wrong with it, to be appended to its path.
 fn check_tool(tool: &Value) -> Result<(), String> {
     match tool.get("type").and_then(Value::as_str) {
         Some("function") => {}
@@ -136,7 +136,7 @@ fn check_tool(tool: &Value) -> Result<(), String> {
     }
 }
 
-/// `None` where nothing is to be called. A bare name is TGI's.
+/// Returns the choice, or `None` if the model must not call anything. A bare name is TGI's form.
 fn choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, ApiError> {
     let named = |value: &Value| value["function"]["name"].as_str().map(|name| ToolChoice::Function(name.to_owned()));
     match choice {

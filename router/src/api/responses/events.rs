@@ -1,4 +1,4 @@
-//! The answer as events, each with its name and a number: items that begin, grow and end one after the other.
+//! The response of `/v1/responses` as named, numbered events: items that begin, grow and end one after the other.
 
 use serde_json::{Value, json};
 
@@ -10,13 +10,13 @@ use crate::error::ApiError;
 use crate::generation::Finish;
 use crate::text::{AnswerEvent, ToolCall};
 
-/// What was told so far.
+/// The state of the stream.
 #[derive(Debug)]
 pub(crate) struct ResponseEvents {
     head: ResponseHead,
-    /// Items that have ended.
+    /// The items that have ended.
     output: Vec<Value>,
-    /// The item that grows.
+    /// The open item.
     open: Option<Item>,
     num_events: u64,
 }
@@ -79,7 +79,7 @@ impl ResponseEvents {
         self.output.push(value);
     }
 
-    /// An event of the item that grows, or begins.
+    /// Returns an event with the index of the item that grows or begins.
     fn at_item(&self, event: &Value) -> Value {
         let mut event = event.clone();
         event["output_index"] = Value::from(self.output.len());
@@ -119,7 +119,7 @@ impl AnswerDialect for ResponseEvents {
                 self.begin_item(chunk, ItemContent::Call(ToolCall { id, name, arguments: String::new() }));
             }
             AnswerEvent::Arguments(piece) => self.grow(chunk, "response.function_call_arguments.delta", &piece),
-            // It is over when something else comes: until then it may be cut off.
+            // The call ends when the next item begins or the answer ends: until then it may be cut off.
             AnswerEvent::CallEnded => {}
         }
     }

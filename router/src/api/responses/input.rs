@@ -1,13 +1,13 @@
-//! Items as messages, and flat functions as those of chat completions.
+//! Converts items to messages, and flat functions to those of chat completions.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 
-/// The messages of a conversation: the instructions, then what the items say.
+/// Returns the messages of a conversation: the instructions, then those of the items.
 ///
 /// # Errors
-/// When an item is none that can be read here.
+/// When an item is not supported or malformed.
 pub(super) fn messages(instructions: Option<String>, input: Value) -> Result<Vec<Map<String, Value>>, ApiError> {
     let wrong = |sentence: String| ApiError::BodyShape(sentence);
     let mut messages = Vec::new();
@@ -24,10 +24,10 @@ pub(super) fn messages(instructions: Option<String>, input: Value) -> Result<Vec
     Ok(messages)
 }
 
-/// Functions whose name is not in an object of its own.
+/// Converts functions whose name is not in a `function` object.
 ///
 /// # Errors
-/// When a tool is no function.
+/// Never; other tools are returned unchanged and refused later.
 pub(super) fn functions(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     let function = |tool: Value| match tool {
         Value::Object(mut fields)
@@ -41,7 +41,7 @@ pub(super) fn functions(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     Ok(tools.into_iter().map(function).collect())
 }
 
-/// The same of the choice.
+/// Converts the tool choice to the form of chat completions.
 pub(super) fn tool_choice(choice: Value) -> Value {
     match choice.get("name") {
         Some(name) if choice["type"] == "function" => json!({"type": "function", "function": {"name": name}}),
@@ -49,7 +49,7 @@ pub(super) fn tool_choice(choice: Value) -> Value {
     }
 }
 
-/// One item. What was thought goes to the assistant's next message, and so do calls.
+/// Reads one item. Thoughts are added to the assistant's next message, and calls to its last one.
 fn read(item: &Value, thought: &mut String, messages: &mut Vec<Map<String, Value>>) -> Result<(), String> {
     let text_of =
         |field: &str| item[field].as_str().map(str::to_owned).ok_or_else(|| format!(".{field}: must be a string"));
@@ -98,7 +98,7 @@ fn add_call(call: Value, thought: &mut String, messages: &mut Vec<Map<String, Va
     }
 }
 
-/// Parts of all names as texts; others stay, and are refused by those who read contents.
+/// Converts parts of all text types to type `text`.
 fn content(content: &Value) -> Result<Value, String> {
     let Value::Array(parts) = content else {
         return if content.is_string() { Ok(content.clone()) } else { Err(": must be a string or a list".to_owned()) };

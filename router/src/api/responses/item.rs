@@ -1,10 +1,10 @@
-//! What an answer is made of. An item has an id from the moment it begins.
+//! The items of an answer. An item has an id from its beginning.
 
 use serde_json::{Value, json};
 
 use crate::text::{Answer, ToolCall};
 
-/// A part of an answer.
+/// An item of an answer.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) id: String,
@@ -18,7 +18,7 @@ pub(super) enum ItemContent {
     Call(ToolCall),
 }
 
-/// How far an item is.
+/// The progress of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     InProgress,
@@ -46,7 +46,7 @@ impl Item {
         Self { id: new_id(prefix), content }
     }
 
-    /// All items of an answer. One of nothing has an empty message.
+    /// Returns all items of an answer. An empty answer has an empty message.
     pub(super) fn all(answer: &Answer) -> Vec<Self> {
         let reasoning = (!answer.reasoning.is_empty()).then(|| ItemContent::Reasoning(answer.reasoning.clone()));
         let has_message = !answer.content.is_empty() || (answer.calls.is_empty() && reasoning.is_none());
@@ -55,7 +55,7 @@ impl Item {
         reasoning.into_iter().chain(message).chain(calls).map(Self::new).collect()
     }
 
-    /// On the wire. What has just begun has no content yet.
+    /// Returns the item as JSON. An item in progress has no content yet.
     pub(super) fn value(&self, status: Status) -> Value {
         let (id, name) = (&self.id, status.name());
         let parts: Vec<Value> = self.part().filter(|_| status != Status::InProgress).into_iter().collect();
@@ -72,7 +72,7 @@ impl Item {
         }
     }
 
-    /// The one part that its content has, if it has any.
+    /// Returns the only part of the item's content, if there is one.
     pub(super) fn part(&self) -> Option<Value> {
         match &self.content {
             ItemContent::Reasoning(text) => Some(json!({"type": "reasoning_text", "text": text})),
@@ -84,7 +84,7 @@ impl Item {
     }
 }
 
-/// An id that begins like this.
+/// Returns a random id that begins with `prefix`.
 pub(super) fn new_id(prefix: &str) -> String {
     format!("{prefix}_{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }

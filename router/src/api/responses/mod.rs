@@ -1,12 +1,13 @@
-//! `/v1/responses`, OpenAI's newer dialect, without memory: everything is in the request, and nothing is kept.
+//! `/v1/responses`, OpenAI's newer dialect, without stored conversations: the request contains everything, and nothing
+//! is kept.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `request` | the body |
-//! | `input` | its items and tools, in the words of chat completions |
-//! | `item` | what an answer is made of: thoughts, messages, calls |
-//! | `reply` | the answer, whole |
-//! | `events` | the answer as events, each with its name |
+//! | `input` | its items and tools, converted to those of chat completions |
+//! | `item` | the items of an answer: thoughts, messages, calls |
+//! | `reply` | the whole response |
+//! | `events` | the response as named events |
 
 mod events;
 mod input;

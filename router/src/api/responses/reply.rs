@@ -1,4 +1,4 @@
-//! The answer: what all of its forms have, and whole.
+//! The response of `/v1/responses`: its common fields, and the whole response.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,11 +10,11 @@ use utoipa::{PartialSchema, ToSchema};
 use super::item::{Item, Status, new_id};
 use crate::generation::{Finish, FinishReason};
 
-/// What is known before the answer.
+/// The part of a response that is known before the answer.
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseHead(Value);
 
-/// The whole answer in the document.
+/// The schema of the whole response in the OpenAPI document.
 impl ToSchema for ResponseHead {
     fn name() -> std::borrow::Cow<'static, str> {
         "Response".into()
@@ -35,7 +35,7 @@ impl PartialSchema for ResponseHead {
 }
 
 impl ResponseHead {
-    /// An answer of this model, to a request that is echoed.
+    /// Creates the response of this model to a request, whose fields `echo` repeats.
     pub(super) fn new(model: &str, echo: Value) -> Self {
         let created_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut head = json!({"id": new_id("resp"), "object": "response", "created_at": created_at, "model": model,
@@ -46,7 +46,7 @@ impl ResponseHead {
         Self(head)
     }
 
-    /// The whole answer.
+    /// Returns the whole response.
     pub(crate) fn whole(&self, finish: &Finish) -> Value {
         let items = Item::all(&finish.answer);
         let num_others = items.len().saturating_sub(1);
@@ -57,12 +57,12 @@ impl ResponseHead {
         self.finished(finish, items.iter().enumerate().map(value).collect())
     }
 
-    /// Before anything was said.
+    /// Returns the response before its first item.
     pub(super) fn begun(&self) -> Value {
         self.with_status(Status::InProgress.name())
     }
 
-    /// With everything that was said.
+    /// Returns the finished response with its items.
     pub(super) fn finished(&self, finish: &Finish, output: Vec<Value>) -> Value {
         let status = status(finish);
         let mut response = self.with_status(status.name());
@@ -80,7 +80,7 @@ impl ResponseHead {
         response
     }
 
-    /// When there will be nothing more.
+    /// Returns the response after a failure.
     pub(super) fn failed(&self, message: &str, output: Vec<Value>) -> Value {
         let mut response = self.with_status("failed");
         response["error"] = json!({"code": "server_error", "message": message});
@@ -95,7 +95,7 @@ impl ResponseHead {
     }
 }
 
-/// Of an answer and of its last item.
+/// Returns the status of a response and of its last item.
 pub(super) fn status(finish: &Finish) -> Status {
     match finish.reason {
         FinishReason::Length => Status::Incomplete,

@@ -36,7 +36,7 @@ pub(crate) struct ResponsesRequest {
     stream: bool,
     #[schema(value_type = Option<Object>)]
     chat_template_kwargs: Option<Map<String, Value>>,
-    // Not done here.
+    // Fields that are not supported.
     #[schema(ignore)]
     previous_response_id: Option<Value>,
     #[schema(ignore)]
@@ -62,7 +62,7 @@ struct Reasoning {
     effort: Option<String>,
 }
 
-/// What a request asks for, but for its conversation.
+/// The contents of a request, without its conversation.
 #[derive(Debug)]
 pub(crate) struct ResponsesPlan {
     pub(crate) is_stream: bool,
@@ -72,10 +72,10 @@ pub(crate) struct ResponsesPlan {
 }
 
 impl ResponsesRequest {
-    /// The conversation, and everything else.
+    /// Splits the request into its conversation and the rest.
     ///
     /// # Errors
-    /// When it is not of the right shape, or needs what other requests said.
+    /// When the request is malformed, or needs a stored conversation.
     pub(crate) fn into_plan(
         self,
         mut sampling: OpenAiSampling,
@@ -109,7 +109,7 @@ impl ResponsesRequest {
         Ok((chat, ResponsesPlan { is_stream: self.stream, head, sampling, tools }))
     }
 
-    /// What would need a memory, or change the answer in a way that is not done here.
+    /// Refuses fields that need stored conversations, or would change the answer and are not supported.
     fn check(&self) -> Result<(), ApiError> {
         let is_there = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
         let asked = [
@@ -126,7 +126,7 @@ impl ResponsesRequest {
         }
     }
 
-    /// What an answer says of its request.
+    /// Returns the fields of the request that its response repeats.
     fn echo(&self, sampling: &OpenAiSampling) -> Value {
         let or = |value: Option<Value>, default: Value| value.unwrap_or(default);
         let parameters = sampling.parameters();
