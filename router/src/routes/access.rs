@@ -1,6 +1,6 @@
-//! Who may call. With keys every route asks for one but those that say whether the server is well.
+//! Access control. If there are API keys, every route asks for one, except the pages and health checks in [`OPEN`].
 //!
-//! The key comes as OpenAI's clients send it, `Authorization: Bearer <key>`, or as Anthropic's, `x-api-key: <key>`.
+//! The key is sent as by OpenAI's clients, `Authorization: Bearer <key>`, or as by Anthropic's, `x-api-key: <key>`.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
@@ -12,7 +12,8 @@ use crate::error::ApiError;
 use crate::state::AppState;
 
 const X_API_KEY: &str = "x-api-key";
-/// For load balancers, which have no key, and for browsers, which have none before they have a page to type it in.
+/// The routes without a key: health checks for load balancers, which have no key, and the pages, into which a user
+/// types the key.
 const OPEN: [&str; 14] = [
     "/",
     "/health",
@@ -30,7 +31,7 @@ const OPEN: [&str; 14] = [
     "/playground/style.css",
 ];
 
-/// Lets a request pass, or answers it.
+/// Lets a request with a valid key pass, and refuses others.
 pub(super) async fn check_key(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let keys = state.api_keys();
     let path = request.uri().path();

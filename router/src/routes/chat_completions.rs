@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: the assistant's next message in a conversation, as OpenAI's API has it.
+//! `POST /v1/chat/completions`: the assistant's next message in a conversation, as in OpenAI's API.
 
 use axum::Json;
 use axum::extract::State;
@@ -15,7 +15,7 @@ use crate::state::AppState;
 const KIND: (&str, &str) = ("chat.completion", "chatcmpl");
 const CHUNK_KIND: (&str, &str) = ("chat.completion.chunk", "chatcmpl");
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn chat_completions(
     State(state): State<AppState>,
     context: RequestContext,
@@ -24,7 +24,7 @@ pub(super) async fn chat_completions(
     answer(&state, context, body).await
 }
 
-/// The answer, for this route and for those that wrap it.
+/// Returns the response, for this route and for routes that wrap it.
 pub(super) async fn answer(
     state: &AppState,
     context: RequestContext,
@@ -44,10 +44,10 @@ pub(super) async fn answer(
     Ok((headers, Json(ChatCompletion::new(identity, form, outcomes))).into_response())
 }
 
-/// A conversation, ready to go on.
+/// A conversation whose generation is ready to begin.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// For every choice.
+    /// The permit for every choice.
     pub(super) permit: Permit,
     pub(super) request: GenerationRequest,
     is_stream: bool,
@@ -55,7 +55,7 @@ pub(super) struct Asked {
     num_characters: usize,
 }
 
-/// What is to be generated for a body.
+/// Returns the generation that a body asks for.
 pub(super) async fn ask(
     state: &AppState,
     context: RequestContext,

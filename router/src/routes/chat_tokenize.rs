@@ -1,6 +1,6 @@
-//! `POST /chat_tokenize`: the text that the chat template makes of a conversation, and its tokens.
+//! `POST /chat_tokenize`: renders a conversation with the chat template, and returns the text and its tokens.
 //!
-//! Nothing is generated. It shows what the model would read.
+//! Nothing is generated: clients see the text that the model would read.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -9,7 +9,7 @@ use crate::api::{ChatRequest, JsonBody, RequestContext, chat_token_list};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn chat_tokenize(
     State(state): State<AppState>,
     context: RequestContext,

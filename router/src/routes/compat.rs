@@ -1,5 +1,5 @@
-//! `POST /`: what `huggingface_hub` calls. With `stream` it is `/generate_stream`, without it a list of one answer
-//! of `/generate`.
+//! `POST /`: the route that `huggingface_hub` calls. With `stream` it is `/generate_stream`; without it, a list of one
+//! response of `/generate`.
 //!
 //! The prompt is part of the answer unless the client says otherwise, as in TGI for models without a pipeline tag.
 
@@ -12,7 +12,7 @@ use crate::api::{CompatRequest, GenerateParameters, GenerateRequest, JsonBody, R
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn compat_generate(
     State(state): State<AppState>,
     context: RequestContext,
@@ -21,7 +21,7 @@ pub(super) async fn compat_generate(
     answer(&state, context, request).await
 }
 
-/// The answer, for this route and for those that wrap it.
+/// Returns the response, for this route and for routes that wrap it.
 pub(super) async fn answer(
     state: &AppState,
     context: RequestContext,

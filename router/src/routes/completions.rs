@@ -12,7 +12,7 @@ use crate::validation::PromptInput;
 
 const KIND: (&str, &str) = ("text_completion", "cmpl");
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn completions(
     State(state): State<AppState>,
     context: RequestContext,
@@ -21,7 +21,7 @@ pub(super) async fn completions(
     answer(&state, context, body).await
 }
 
-/// The answer, for this route and for those that wrap it.
+/// Returns the response, for this route and for routes that wrap it.
 pub(super) async fn answer(
     state: &AppState,
     context: RequestContext,

@@ -1,13 +1,13 @@
-//! Everything that is no route: 404 or 405, in the shape of the API that the path belongs to.
+//! Requests for unknown routes: 404 or 405, in the shape of the API to which the path belongs.
 //!
-//! The body names what was asked, because a wrong base URL is the most common reason.
+//! The body names the path and the method, because a wrong base URL is the most common mistake.
 
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::error::ApiError;
 
-/// No route has this path. A page whose name was typed with a slash at the end is meant without.
+/// No route has this path. The pages' paths with a slash at the end are redirected.
 pub(super) async fn not_found(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     match uri.path() {
         "/docs/" if method == Method::GET => Redirect::permanent("/docs").into_response(),
@@ -16,7 +16,7 @@ pub(super) async fn not_found(method: Method, uri: Uri, headers: HeaderMap) -> R
     }
 }
 
-/// A route has this path, for other methods.
+/// A route has this path, but not this method.
 pub(super) async fn method_not_allowed(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     ApiError::MethodNotAllowed { method, path: uri.path().to_owned() }.for_path(uri.path(), &headers)
 }

@@ -1,6 +1,6 @@
 //! `POST /generate`: a generation as one JSON object.
 //!
-//! The answer begins when the generation has ended, so every error has its own status.
+//! The response begins after the generation has ended, so every error has its own status.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::state::AppState;
 use crate::validation::Delivery;
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn generate(
     State(state): State<AppState>,
     context: RequestContext,
@@ -21,7 +21,7 @@ pub(super) async fn generate(
     Ok((headers, Json(response)))
 }
 
-/// The answer, for this route and for those that wrap it.
+/// Returns the response, for this route and for routes that wrap it.
 pub(super) async fn complete(
     state: &AppState,
     context: RequestContext,

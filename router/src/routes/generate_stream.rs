@@ -1,6 +1,6 @@
 //! `POST /generate_stream`: a generation as server-sent events, one per token, the last one with the summary.
 //!
-//! A request that cannot be carried out is answered with a real error status: the stream begins after validation.
+//! A request that cannot be carried out gets an error status, because the stream begins after validation.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::state::AppState;
 use crate::validation::Delivery;
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn generate_stream(
     State(state): State<AppState>,
     context: RequestContext,
@@ -19,7 +19,7 @@ pub(super) async fn generate_stream(
     stream(&state, context, request).await
 }
 
-/// The answer, for this route and for those that wrap it.
+/// Returns the response, for this route and for routes that wrap it.
 pub(super) async fn stream(
     state: &AppState,
     context: RequestContext,

@@ -1,4 +1,4 @@
-//! `GET /`: whether requests can be served, as `/health` says it; a browser gets the playground with it.
+//! `GET /`: the same as `/health`; a browser also gets the playground.
 
 use axum::extract::State;
 use axum::http::header::{ACCEPT, VARY};
@@ -9,7 +9,7 @@ use super::{health, playground};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn home(state: State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     health::health(state).await?;
     let mut response = if is_browser(&headers) { playground::page().await } else { ().into_response() };
@@ -17,7 +17,8 @@ pub(super) async fn home(state: State<AppState>, headers: HeaderMap) -> Result<R
     Ok(response)
 }
 
-/// Browsers name HTML among what they accept; probes and clients take anything, or say nothing.
+/// True for browsers, which list HTML among the types that they accept. Probes and clients accept any type, or send no
+/// header.
 fn is_browser(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let kinds = accepted.flat_map(|value| value.split(',')).filter_map(|range| range.split(';').next());

@@ -1,7 +1,7 @@
-//! `GET /info`: facts of the server.
+//! `GET /info`: facts about the server.
 //!
-//! All fields of TGI's newest version, and those of older ones that dashboards still read. What is not known is
-//! `null`.
+//! The response has all fields of TGI's newest version, and those of older versions that dashboards still read. An
+//! unknown value is `null`.
 
 use axum::Json;
 use axum::extract::State;
@@ -35,7 +35,7 @@ pub(super) struct Info {
     docker_label: Option<String>,
 }
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn info(State(state): State<AppState>) -> Json<Info> {
     let info = state.info();
     let (args, limits) = (&info.config.limits, &info.limits);

@@ -1,5 +1,5 @@
-//! `POST /invocations`: what SageMaker calls. The body says which route it is meant for: `inputs` for `/`, `messages` for
-//! `/v1/chat/completions`, `prompt` for `/v1/completions`.
+//! `POST /invocations`: the route that SageMaker calls. A field of the body chooses the route: `inputs` for `/`,
+//! `messages` for `/v1/chat/completions`, `prompt` for `/v1/completions`.
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -14,7 +14,7 @@ use crate::api::{CompatRequest, GenerateResponse, RequestContext, parse_body, re
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The body, as the document has it: one of those of other routes, which are defined there.
+/// The body in the OpenAPI document: one of those of other routes, which are defined there.
 pub(super) struct InvocationsRequest;
 
 impl ToSchema for InvocationsRequest {}
@@ -26,7 +26,7 @@ impl PartialSchema for InvocationsRequest {
     }
 }
 
-/// The answer, as the document has it: that of the route which is meant.
+/// The response in the OpenAPI document: that of the chosen route.
 pub(super) struct InvocationsResponse;
 
 impl ToSchema for InvocationsResponse {}
@@ -47,7 +47,7 @@ enum Invocation {
     Completion(OpenAiBody<CompletionRequest>),
 }
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn invocations(
     State(state): State<AppState>,
     context: RequestContext,

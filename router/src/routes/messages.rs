@@ -9,7 +9,7 @@ use crate::api::{AnswerEvents, JsonBody, RequestContext, event_stream, generatio
 use crate::error::{AnthropicError, ApiError};
 use crate::state::AppState;
 
-/// The next message.
+/// The handler for the assistant's next message.
 pub(super) async fn messages(
     State(state): State<AppState>,
     context: RequestContext,
@@ -33,7 +33,7 @@ pub(super) async fn messages(
     Ok((headers, Json(message)).into_response())
 }
 
-/// How many tokens a conversation has.
+/// The handler for the number of tokens in a conversation.
 pub(super) async fn count_tokens(
     State(state): State<AppState>,
     context: RequestContext,

@@ -10,7 +10,7 @@ use crate::state::AppState;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], state.metrics().render())
 }

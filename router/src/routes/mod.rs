@@ -1,9 +1,9 @@
 //! To add a route:
-//! 1. `routes/<name>.rs`: its handler, at most 30 lines: parse, call `generation`, shape the answer. Its test beside it.
+//! 1. `routes/<name>.rs`: its handler, at most 30 lines: parse, call `generation`, shape the response; its test.
 //! 2. One row in the table here, one line in [`router`], one row in `openapi/table.rs`.
 //! 3. A type that a second route needs goes to `api/`.
 //!
-//! | file | method | path | what |
+//! | file | method | path | purpose |
 //! |---|---|---|---|
 //! | `generate` | POST | `/generate` | a generation as one JSON object |
 //! | `generate_stream` | POST | `/generate_stream` | a generation as server-sent events |
@@ -11,7 +11,7 @@
 //! | `chat_tokenize` | POST | `/chat_tokenize` | the text and the tokens of a conversation |
 //! | `completions` | POST | `/v1/completions` | OpenAI's completions |
 //! | `chat_completions` | POST | `/v1/chat/completions` | OpenAI's chat completions |
-//! | `responses` | POST | `/v1/responses` | OpenAI's newer API, without memory |
+//! | `responses` | POST | `/v1/responses` | OpenAI's newer API, without stored conversations |
 //! | `messages` | POST | `/v1/messages`, `/v1/messages/count_tokens` | Anthropic's API |
 //! | `models` | GET | `/v1/models`, `/v1/models/{id}` | the model, as OpenAI lists models |
 //! | `not_done` | POST | `/v1/embeddings` and others | 501: this server generates text |
@@ -19,16 +19,16 @@
 //! | `vertex` | POST | `/vertex` | several generations, as Vertex AI asks for them |
 //! | `tokenize` | POST | `/tokenize` | the tokens of a prompt |
 //! | `openapi` | GET | `/api-doc/openapi.json` | all routes, for programs |
-//! | `docs` | GET | `/docs` | the same as a page |
+//! | `docs` | GET | `/docs` | the same document as a page |
 //! | `playground` | GET | `/playground` | a page to try the model |
-//! | `page` | GET | `/page.js`, `/favicon.ico` | what both pages have |
+//! | `page` | GET | `/page.js`, `/favicon.ico` | the files that both pages share |
 //! | `health` | GET | `/health`, `/ping` | 200 or 503 |
-//! | `home` | GET | `/` | the same, with the playground for browsers |
-//! | `info` | GET | `/info` | facts of the server |
+//! | `home` | GET | `/` | the same as `/health`, with the playground for browsers |
+//! | `info` | GET | `/info` | facts about the server |
 //! | `metrics` | GET | `/metrics` | metrics as Prometheus' text |
-//! | `access` | any | any | asks for a key, if there are keys |
-//! | `whole_answers` | POST | any | counts an answer until the client has taken it |
-//! | `fallback` | any | any other | 404 or 405 that name what was asked |
+//! | `access` | any | any | asks for a key, if the server has keys |
+//! | `whole_answers` | POST | any | counts the memory of a response until the client has read it |
+//! | `fallback` | any | any other | 404 or 405, naming the path and the method |
 
 mod access;
 mod chat_completions;
@@ -69,7 +69,8 @@ use crate::api::{GENERATION_HEADERS, REQUEST_ID, request_id};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// All routes, with what holds for each: a request id, cross-origin rules, and 500 instead of a panic.
+/// Returns all routes, with the layers that apply to each: a request id, cross-origin rules, and 500 instead of a
+/// panic.
 pub(crate) fn router(state: AppState) -> Router {
     let cors = cors(&state.info().config.cors_allow_origin);
     Router::new()
@@ -115,13 +116,13 @@ pub(crate) fn router(state: AppState) -> Router {
         .layer(from_fn(request_id))
 }
 
-/// The panic itself has been logged by the panic hook.
+/// Returns the response after a panic, which the panic hook has logged.
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     ApiError::Panic.into_response()
 }
 
-/// Pages of these origins may call, of any when there are none: with whatever headers they like, as SDKs send many of their own, and
-/// they may read those of the answers.
+/// Returns the cross-origin rules. Pages of these origins may call the server, or pages of any origin if the list is
+/// empty. They may send any header, because SDKs send many of their own, and read the headers of responses.
 fn cors(origins: &[String]) -> CorsLayer {
     let allows_any = origins.is_empty() || origins.iter().any(|origin| origin == "*");
     let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());

@@ -1,5 +1,5 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`: the one model that is served, for clients of
-//! OpenAI's and of Anthropic's API.
+//! `GET /v1/models` and `GET /v1/models/{id}`: the only model that is served, for clients of OpenAI's and of
+//! Anthropic's API.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -10,12 +10,12 @@ use crate::api::openai::{Model, Models};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// All models.
+/// The handler for the list of models.
 pub(super) async fn models(State(state): State<AppState>) -> Json<Models> {
     Json(Models::new(served(&state)))
 }
 
-/// One of them; an id has slashes as a rule.
+/// The handler for one model; most model ids contain slashes.
 pub(super) async fn model(
     State(state): State<AppState>,
     Path(id): Path<String>,

@@ -1,4 +1,5 @@
-//! Routes of OpenAI's API that are for something else than text: 501 that says so, where clients would take 404 for a wrong address.
+//! Routes of OpenAI's API that are for something other than text. They return 501, because clients would take 404 for a
+//! wrong address.
 
 use crate::error::{ApiError, OpenAiError};
 

@@ -1,5 +1,5 @@
-//! `GET /page.js` and `/favicon.ico`: what the pages have in common. All of it is in the executable; nothing comes from
-//! elsewhere, and the browser is told to ask nobody else.
+//! `GET /page.js` and `/favicon.ico`: the files that both pages share. All of them are in the executable. The content
+//! security policy forbids requests to other servers.
 
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -9,17 +9,17 @@ use axum::response::{IntoResponse, Response};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What all of them do.
+/// The script of both pages.
 pub(super) async fn script() -> Response {
     file("text/javascript; charset=utf-8", include_str!("../page.js"))
 }
 
-/// The picture of their tabs.
+/// The icon of both pages.
 pub(super) async fn icon() -> Response {
     file("image/svg+xml", include_str!("../favicon.svg"))
 }
 
-/// A file of a page that may ask this server only.
+/// Returns a file of a page that may only send requests to this server.
 pub(super) fn file(kind: &'static str, text: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, kind),

@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: OpenAI's newer API, without memory.
+//! `POST /v1/responses`: OpenAI's newer API, without stored conversations.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,7 +10,7 @@ use crate::api::{AnswerEvents, RequestContext, event_stream, generation_headers,
 use crate::error::OpenAiError;
 use crate::state::AppState;
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn responses(
     State(state): State<AppState>,
     context: RequestContext,

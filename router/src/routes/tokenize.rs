@@ -1,4 +1,4 @@
-//! `POST /tokenize`: the tokens of a prompt, with their places in it in bytes. Nothing is generated.
+//! `POST /tokenize`: the tokens of a prompt, with their places in bytes. Nothing is generated.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -7,7 +7,7 @@ use crate::api::{GenerateRequest, JsonBody, RequestContext, token_list};
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn tokenize(
     State(state): State<AppState>,
     context: RequestContext,

@@ -1,6 +1,6 @@
-//! `POST /vertex`: what Vertex AI calls: several prompts or conversations, and a text for each.
+//! `POST /vertex`: the route that Vertex AI calls, with several prompts or conversations, and a text for each.
 //!
-//! Beyond TGI, which looks only at `max_new_tokens` and `seed`, all parameters count.
+//! TGI reads only `max_new_tokens` and `seed` here; this server reads all parameters.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -32,7 +32,7 @@ pub(super) struct VertexResponse {
     predictions: Vec<String>,
 }
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn vertex(
     State(state): State<AppState>,
     context: RequestContext,

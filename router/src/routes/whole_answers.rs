@@ -1,4 +1,5 @@
-//! Whole answers, which are counted in the memory budget until the client has taken them. Streams are counted where they wait.
+//! Responses that are not streams count in the memory budget until the client has read them. Streams are counted where
+//! their events wait.
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use crate::error::ApiError;
 use crate::memory::Held;
 use crate::state::AppState;
 
-/// Smaller ones belong to what a connection may take.
+/// The size from which on a response is counted; smaller ones are part of the connection's memory.
 const MIN_COUNTED_BYTES: u64 = 32 << 10;
 
-/// How long an answer waits for others to be taken.
+/// The time that a response waits for memory of others.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer, and the memory that they take.
+/// The bytes of a response, and the memory that they take.
 struct Counted {
     bytes: Bytes,
     _held: Held,
@@ -31,7 +32,7 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// Counts an answer to a POST. What is read with GET is small or the same for everybody.
+/// Counts the response to a POST. Responses to GET are small, or the same for every client.
 pub(super) async fn count(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let path = (request.method() == Method::POST).then(|| request.uri().path().to_owned());
     let response = next.run(request).await;
@@ -41,7 +42,7 @@ pub(super) async fn count(State(state): State<AppState>, request: Request, next:
         return ApiError::NoRoomForAnswer.for_path(&path, &HeaderMap::new());
     };
     let (parts, body) = response.into_parts();
-    // It is one piece, so nothing is copied.
+    // The body is one piece, so `collect` copies nothing.
     let body = match body.collect().await {
         Ok(body) => Body::from(Bytes::from_owner(Counted { bytes: body.to_bytes(), _held: held })),
         Err(error) => Body::from_stream(futures_util::stream::once(async { Err::<Bytes, _>(error) })),

@@ -1,6 +1,7 @@
-//! `GET /api-doc/openapi.json`: every route with what it reads, answers and refuses, from the wire types themselves.
+//! `GET /api-doc/openapi.json`: every route with its body, its responses and its errors, from the API types themselves.
 //!
-//! A new route has a row in `table`; a test compares the rows with what is mounted. `print-schema` prints the same.
+//! A new route has a row in `table`; a test compares the rows with the mounted routes. `print-schema` prints the same
+//! document.
 
 mod route;
 mod table;
@@ -20,13 +21,13 @@ const DESCRIPTION: &str = "Text generation inference on XLA, with the APIs of te
                            Fields that a route does not know are ignored; what would change the answer and is not done here \
                            is an error that names it.";
 
-/// The handler.
+/// The handler of the route.
 pub(super) async fn openapi() -> impl IntoResponse {
     static TEXT: LazyLock<String> = LazyLock::new(text);
     ([(CONTENT_TYPE, JSON)], TEXT.as_str())
 }
 
-/// The document as JSON.
+/// Returns the document as JSON.
 pub(crate) fn text() -> String {
     document().to_pretty_json().expect("a document is of strings, numbers and lists")
 }
@@ -67,12 +68,12 @@ mod tests {
     use super::*;
     use crate::testing::{FakeShard, TestServer, json};
 
-    /// Method and path of each line that mounts a route.
+    /// Returns the method and path of each line that mounts a route.
     fn mounted() -> BTreeSet<(String, String)> {
         let lines = include_str!("../mod.rs").lines().filter_map(|line| line.trim().strip_prefix(".route(\""));
         let pairs = lines.flat_map(|line| {
             let (path, handlers) = line.split_once('"').unwrap();
-            // OpenAPI knows no wildcards.
+            // OpenAPI has no wildcards.
             let path = path.replace("{*", "{");
             let methods = ["get", "post"].into_iter().filter(|method| handlers.contains(&format!("{method}(")));
             methods.map(move |method| (method.to_owned(), path.clone())).collect::<Vec<_>>()

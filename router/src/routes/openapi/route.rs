@@ -1,4 +1,4 @@
-//! One route of the document, put together from the types that it reads and answers.
+//! One route of the document, built from the types of its body and its responses.
 
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -16,17 +16,17 @@ pub(super) const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";
 pub(super) const TEXT: &str = "text/plain";
 
-/// What the data of an event is, as JSON.
+/// The OpenAPI extension that holds the schema of an event's data.
 const EVENT_DATA: &str = "x-json";
 
-/// Ways to send a key.
+/// The ways to send a key.
 pub(super) const BEARER: &str = "bearer";
 pub(super) const X_API_KEY: &str = "x-api-key";
 
-/// A status that is no success, and when it comes. `crate::error` has the whole table.
+/// An error status, and the reason for it. `crate::error` has the whole table.
 pub(super) type Refusal = (u16, &'static str);
 
-/// What every route says that reads a body.
+/// The errors of every route that reads a body.
 const READING: [Refusal; 7] = [
     (
         400,
@@ -42,14 +42,14 @@ const READING: [Refusal; 7] = [
     ),
     (500, "a defect of this server"),
 ];
-/// What every route says that generates.
+/// The errors of every route that generates.
 const GENERATING: [Refusal; 2] = [
     (424, "the device that computes failed; another server may do it"),
     (504, "it took longer than --request-timeout allows"),
 ];
 const NO_KEY: Refusal = (401, "this server has keys, and none of them came");
 
-/// Whose API a route belongs to.
+/// The API to which a route belongs.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Dialect {
     Tgi,
@@ -62,12 +62,12 @@ pub(super) enum Dialect {
 pub(super) struct Route {
     pub(super) method: HttpMethod,
     pub(super) path: &'static str,
-    /// Types by name; some come several times.
+    /// Types by name; the same name may occur several times.
     schemas: Vec<(String, RefOr<Schema>)>,
     dialect: Dialect,
     operation: OperationBuilder,
     summary: &'static str,
-    /// None where there is never success.
+    /// The response of a success; `None` if there is never success.
     answer: Option<ResponseBuilder>,
     is_open: bool,
     has_openai_errors: bool,
@@ -120,7 +120,7 @@ impl Route {
         }
     }
 
-    /// Reads a body; refusals included.
+    /// Adds the type of the body, and the errors of reading it.
     pub(super) fn reads<T: ToSchema>(mut self, example: Value) -> Self {
         let schema = self.schema::<T>();
         let content = ContentBuilder::new().schema(Some(schema)).example(Some(example)).build();
@@ -129,29 +129,30 @@ impl Route {
         self.refuses(&READING)
     }
 
-    /// Makes text; refusals included.
+    /// Adds the errors of generating.
     pub(super) fn generates(self) -> Self {
         self.refuses(&GENERATING)
     }
 
-    /// Answers with such an object.
+    /// Adds a response of this type.
     pub(super) fn answers<T: ToSchema>(mut self) -> Self {
         let schema = self.schema::<T>();
         self.has_content(JSON, schema)
     }
 
-    /// Answers with server-sent events, the data of each such an object.
+    /// Adds a response of server-sent events whose data have this type.
     pub(super) fn answers_events<T: ToSchema>(mut self) -> Self {
         let schema = self.schema::<T>();
         self.has_events(&json!(schema))
     }
 
-    /// Answers with server-sent events of several kinds, each with its name.
+    /// Adds a response of named server-sent events of several types.
     pub(super) fn answers_named_events(self) -> Self {
         self.has_events(&json!({"type": "object", "required": ["type"]}))
     }
 
-    /// OpenAPI 3.1 has no words for what the data of an event is (3.2 has): it stands beside.
+    /// Adds a response of server-sent events. OpenAPI 3.1 cannot describe an event's data (3.2 can), so an extension
+    /// does.
     fn has_events(self, data: &Value) -> Self {
         let extensions = ExtensionsBuilder::new().add(EVENT_DATA, data.clone()).build();
         let text = || ObjectBuilder::new().schema_type(Type::String);
@@ -160,18 +161,18 @@ impl Route {
         self.has_content(EVENTS, event.description(Some("one event")))
     }
 
-    /// Answers with a list of such objects.
+    /// Adds a response that is a list of this type.
     pub(super) fn answers_list<T: ToSchema>(mut self) -> Self {
         let schema = ArrayBuilder::new().items(self.schema::<T>());
         self.has_content(JSON, schema)
     }
 
-    /// Answers with text of this type.
+    /// Adds a response that is text of this media type.
     pub(super) fn answers_text(self, media_type: &str) -> Self {
         self.has_content(media_type, ObjectBuilder::new().schema_type(Type::String))
     }
 
-    /// Answers without a body.
+    /// Adds a response without a body.
     pub(super) fn answers_nothing(mut self) -> Self {
         self.answer = Some(ResponseBuilder::new().description(self.summary));
         self
@@ -184,7 +185,7 @@ impl Route {
         self
     }
 
-    /// Has a part of the path that the client chooses.
+    /// Adds a variable part of the path.
     pub(super) fn has_parameter(mut self, name: &str, description: &str) -> Self {
         let schema = ObjectBuilder::new().schema_type(Type::String);
         let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
@@ -193,7 +194,7 @@ impl Route {
         self
     }
 
-    /// Answers with these statuses too.
+    /// Adds these errors.
     pub(super) fn refuses(mut self, refusals: &[Refusal]) -> Self {
         for (status, when) in refusals {
             let schema = match self.dialect {
@@ -209,23 +210,23 @@ impl Route {
         self
     }
 
-    /// Some bodies are refused in the words of OpenAI's routes. Comes before all refusals.
+    /// Lets errors have OpenAI's shape too. Must be called before errors are added.
     pub(super) fn may_speak_as_openai(mut self) -> Self {
         self.has_openai_errors = true;
         self
     }
 
-    /// Never asks for a key.
+    /// Marks the route as one that never asks for a key.
     pub(super) fn without_key(mut self) -> Self {
         self.is_open = true;
         self
     }
 
-    /// The operation, and the types that it names.
+    /// Returns the operation, and the types that it names.
     pub(super) fn finish(mut self) -> (Operation, Vec<(String, RefOr<Schema>)>) {
         if !self.is_open {
             self = self.refuses(&[NO_KEY]);
-            // The first says that a server may have no keys.
+            // The empty first requirement means that a server may have no keys.
             let none = SecurityRequirement::default();
             let keys = [BEARER, X_API_KEY].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
             self.operation = self.operation.securities(Some([none].into_iter().chain(keys)));

@@ -1,4 +1,4 @@
-//! The routes, by the API that they belong to. Examples are bodies that the demo model answers.
+//! The routes, by API. The examples are bodies to which the demo model can respond.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use crate::routes::vertex::{VertexRequest, VertexResponse};
 type ChatBody = OpenAiBody<ChatCompletionRequest>;
 type CompletionBody = OpenAiBody<CompletionRequest>;
 
-/// All routes, in the order of the document.
+/// Returns all routes, in the order of the document.
 pub(super) fn routes() -> Vec<Route> {
     [tgi(), openai(), anthropic(), server()].into_iter().flatten().collect()
 }

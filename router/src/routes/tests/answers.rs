@@ -1,6 +1,6 @@
-//! Generations that go well: shapes, texts, details, several at once.
+//! Tests of successful generations: shapes, texts, details, several at once.
 //!
-//! The fake shard's tokens are computed again here, so an answer that mixes up rows is found.
+//! The tests compute the fake shard's tokens again, so a response that mixes up rows is found.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::testing::{FakeShard, TestServer, hash_of_tokens};
 use crate::text::Tokenizer;
 
-/// What the fake shard makes of a prompt.
+/// Returns the tokens that the fake shard generates for a prompt.
 fn expected_tokens(inputs: &str, num_tokens: usize) -> Vec<u32> {
     let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
     let mut tokens = tokenizer.tokenize(inputs).unwrap();
@@ -25,7 +25,7 @@ fn expected_tokens(inputs: &str, num_tokens: usize) -> Vec<u32> {
     tokens.split_off(num_prompt_tokens)
 }
 
-/// A shard that says `text` after a prompt of `prompt_tokens`, then ends.
+/// Returns a shard that says `text` after the prompt `inputs`, then ends.
 fn saying(text: &str, inputs: &str) -> FakeShard {
     let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
     let mut script = tokenizer.tokenize(text).unwrap().split_off(1);
@@ -270,7 +270,7 @@ async fn many_at_once_answer_as_each_alone() {
 async fn idle_time_of_the_device_is_counted_between_steps_of_rows_only() {
     let server = TestServer::start(FakeShard::default(), &["--step-window=1"]).await;
     server.post_ok("/generate", &json!({"inputs": "Once", "parameters": {"max_new_tokens": 5}})).await;
-    // The shard says 2 µs for each step; the first token is the prompt's.
+    // The fake shard reports 2 µs of idle time for each step; the first token comes from the prefill.
     for line in [
         "tgi_batch_inference_count{method=\"prefill\"} 1",
         "hilo_device_idle_duration_count 4",

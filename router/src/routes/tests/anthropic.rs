@@ -1,4 +1,4 @@
-//! Anthropic's routes: shapes, events, stop sequences, errors.
+//! Tests of Anthropic's routes: shapes, events, stop sequences, errors.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn body(changes: &Value) -> Value {
     body
 }
 
-/// Names and contents of the events.
+/// Returns the names and contents of the events.
 pub(super) fn events(text: &str) -> Vec<(String, Value)> {
     let event = |event: &str| {
         let (name, data) = event.split_once('\n').unwrap();
@@ -111,7 +111,7 @@ async fn results_of_tools_are_read() {
     assert_eq!(answer["content"], json!([{"type": "text", "text": "It is 21."}]));
     let text = "user:Warm?;assistant:<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":1}}\n</tool_call>;user:<tool_response>\n21\n</tool_response>;";
     let tokens = server.post_ok("/tokenize", &json!({"inputs": text})).await.as_array().unwrap().len();
-    // `/tokenize` adds one for the beginning.
+    // `/tokenize` adds a beginning-of-sequence token.
     assert_eq!(answer["usage"]["input_tokens"], tokens - 1);
 }
 

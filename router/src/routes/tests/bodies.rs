@@ -1,4 +1,4 @@
-//! Bodies as they come: from pages, compressed, with a mark in front, slowly, half, and too many.
+//! Tests of request bodies: from pages, compressed, with a byte order mark, slow, incomplete, and too many.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::testing::{Answer, FakeShard, TestServer, json};
 
 const BODY: &str = r#"{"inputs":"a","parameters":{"max_new_tokens":1}}"#;
 
-/// A body that begins so and never ends.
+/// Returns a body that begins with `text` and never ends.
 fn half(text: String) -> Body {
     let first = stream::once(async { Ok::<_, Infallible>(Bytes::from(text)) });
     Body::from_stream(first.chain(stream::pending()))
@@ -77,7 +77,7 @@ async fn a_body_that_stalls_or_crawls_is_given_up() {
         };
         Body::from_stream(stream::unfold((), piece))
     };
-    // Time goes on as soon as everybody waits for it.
+    // Paused time advances whenever all tasks wait.
     tokio::time::pause();
     let cases = [
         (half(" ".repeat(100_000)), 10, "less than 4096 bytes of it came within 10 seconds"),
@@ -93,7 +93,7 @@ async fn a_body_that_stalls_or_crawls_is_given_up() {
     }
 }
 
-/// The beginning of a body whose values take more than half of the memory of bodies, also where this process is large.
+/// Returns the start of a body whose values take more than half of the memory of bodies, even if this process is large.
 fn hungry() -> String {
     "[".repeat(700_000)
 }

@@ -1,11 +1,11 @@
-//! Conversations: the text and the tokens that the model would read, and what templates refuse.
+//! Tests of conversations: the text and the tokens that the model would read, and conversations that templates refuse.
 
 use axum::http::StatusCode;
 use serde_json::json;
 
 use crate::testing::{FakeShard, TestServer, json as parsed};
 
-/// A server whose template is this.
+/// Starts a server with this chat template.
 pub(super) async fn serve(template: &str) -> TestServer {
     serve_with(template, FakeShard::default()).await
 }

@@ -1,4 +1,4 @@
-//! What the APIs say differently of the same: prompts that are too long, routes that do not exist, numbers that mean the default.
+//! Tests of the differences between the APIs: prompts that are too long, unknown routes, numbers that mean the default.
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::openai::{chat, saying};
 use crate::testing::{FakeShard, TestServer, json as parse};
 
-/// Where the demo's tokenizer makes a token of each digit, and one comes in front.
+/// The number of digits in the prompt. The demo tokenizer makes a token of each digit, and adds one at the start.
 const DIGITS: usize = 600;
 
 fn chat_of(text: &str, changes: &Value) -> Value {
@@ -59,7 +59,7 @@ async fn a_prompt_that_is_too_long_is_told_in_the_words_of_the_api() {
         let message = error["message"].as_str().unwrap();
         assert!(words.iter().all(|words| message.contains(words)), "{path}: {message}");
     }
-    // TGI's clients read TGI's words.
+    // TGI's clients get TGI's message.
     let answer = server.post("/generate", &json!({"inputs": digits})).await;
     assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
     let sentence = "Input validation error: `inputs` must have less than 511 tokens. Given: 601";

@@ -1,6 +1,8 @@
-//! Prompts in answers: `echo` of `/v1/completions`, by which evaluations read the log-probabilities of a text.
+//! Tests of prompts in responses: `echo` of `/v1/completions`, with which evaluations read the log-probabilities of a
+//! text.
 //!
-//! The fake shard says −p of the token at position p of a prompt, and that tokens p, p + 10, … are the best ones there.
+//! For the token at position p of a prompt, the fake shard reports the log-probability −p, and p, p + 10, … as the best
+//! tokens.
 
 use axum::http::StatusCode;
 use model_files::ModelFiles;
@@ -22,7 +24,7 @@ fn list<'a>(choice: &'a Value, name: &str) -> &'a Vec<Value> {
     choice["logprobs"][name].as_array().unwrap()
 }
 
-/// Checks that the lists are of one length and that each token is in the text where its offset says.
+/// Checks that the lists have equal lengths, and that the text contains each token at its offset.
 fn check_offsets(choice: &Value) {
     let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
     let tokens = list(choice, "tokens");
@@ -47,7 +49,7 @@ async fn a_text_is_echoed_without_what_the_tokenizer_adds() {
         let tokens = list(choice, "tokens");
         assert_eq!(tokens.len(), num_tokens + 2, "{choice}");
         assert_eq!(tokens[..num_tokens].iter().map(|token| token.as_str().unwrap()).collect::<String>(), text);
-        // The token at place 1 is at position 2 of what the model reads.
+        // The token at index 1 is at position 2 of the model's input.
         let expected = (0..num_tokens).map(|place| if place == 0 { Value::Null } else { json!(-(place as f64 + 1.0)) });
         assert_eq!(list(choice, "token_logprobs")[..num_tokens], expected.collect::<Vec<_>>());
     }

@@ -1,6 +1,6 @@
-//! Requests that do not go well: refused, abandoned, or ended by the shard or the server.
+//! Tests of requests that fail: refused, abandoned, or ended by the shard or the server.
 //!
-//! Afterwards every slot, block and permit must be back.
+//! After each test every slot, block and permit must be free again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,7 +88,7 @@ async fn too_many_waiting_tokens_are_told_to_come_back() {
     let shard = FakeShard { steps: Arc::new(Semaphore::new(0)), ..FakeShard::default() };
     let steps = Arc::clone(&shard.steps);
     let server = TestServer::start(shard, &["--max-batch-size=1", "--max-queued-tokens=3"]).await;
-    // The special token at the beginning, and one more. One step is under way, so the window has room.
+    // The prompt has a special token and one more. One step is under way, so the window has room.
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
     let overload = async {
         server.wait_for_metric("tgi_queue_size 1").await;
@@ -190,7 +190,7 @@ async fn a_row_that_fails_ends_alone_and_everybody_else_goes_on() {
         ),
         (RowFailure::NothingAllowed, "no token is allowed here"),
     ] {
-        // "x" is in the prompt, and the third token is the last.
+        // "x" is in the prompt, and the third generated token is the last.
         let fails = move |tokens: &[u32]| (tokens.len() == 5 && tokens[1] == 93).then_some(kind);
         let steps = Arc::new(Semaphore::new(0));
         let shard = FakeShard { fails: Arc::new(fails), steps: Arc::clone(&steps), ..FakeShard::default() };

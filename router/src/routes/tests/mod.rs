@@ -1,6 +1,6 @@
-//! What clients see, against a fake shard behind a real socket.
+//! Tests of the routes against a fake shard behind a real socket.
 //!
-//! Most of what can go wrong concerns several routes, so they are tested together, by what they have in common.
+//! Most failures concern several routes, so the tests are grouped by topic, not by route.
 
 mod answers;
 mod anthropic;

@@ -1,4 +1,4 @@
-//! OpenAI's routes: shapes, deltas, stop strings, several choices, errors as its clients read them.
+//! Tests of OpenAI's routes: shapes, deltas, stop strings, several choices, errors as its clients read them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::testing::{Answer, FakeShard, TestServer, json as parse};
 use crate::text::Tokenizer;
 
-/// A shard that says `text` behind every prompt, one token for each of its characters that is in the vocabulary, then ends.
+/// Returns a shard that says `text` after every prompt, one token for each character in the vocabulary, then ends.
 pub(super) fn saying(text: &str) -> FakeShard {
     let tokenizer = Tokenizer::load(&ModelFiles::Demo).unwrap();
     let mut script: Vec<u32> =
@@ -22,7 +22,7 @@ pub(super) fn saying(text: &str) -> FakeShard {
     FakeShard { next_token: Arc::new(script_of), ..FakeShard::default() }
 }
 
-/// The chunks of a stream, which ends as OpenAI's do.
+/// Returns the chunks of a stream, which must end with `[DONE]`.
 pub(super) fn chunks(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
     let text = answer.text.strip_suffix("data: [DONE]\n\n").unwrap_or_else(|| panic!("{}", answer.text));

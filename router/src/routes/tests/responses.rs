@@ -1,4 +1,4 @@
-//! OpenAI's newer API: shapes, the order of events, what needs a memory.
+//! Tests of OpenAI's newer API: shapes, the order of events, and requests that need stored conversations.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn weather() -> Value {
     json!({"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}, "strict": false})
 }
 
-/// Without what is different each time.
+/// Removes the ids, which differ each time.
 fn without_ids(mut item: Value) -> Value {
     for key in ["id", "call_id"] {
         if let Some(id) = item.get_mut(key) {
@@ -59,7 +59,7 @@ async fn an_answer_has_items_and_repeats_the_request() {
     assert_eq!(usage["output_tokens"], 9);
     assert_eq!(usage["total_tokens"].as_u64(), Some(9 + usage["input_tokens"].as_u64().unwrap()));
     let tokens = server.post_ok("/tokenize", &json!({"inputs": "system:Be kind.;user:Hello;</think>"})).await;
-    // `/tokenize` adds one for the beginning.
+    // `/tokenize` adds a beginning-of-sequence token.
     assert_eq!(usage["input_tokens"], tokens.as_array().unwrap().len() - 1);
     let short = server.post_ok("/v1/responses", &body(&json!({"max_output_tokens": 2}))).await;
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Several clients on one server: what one asks for does not keep the others from it, nor tell them what it asked.
+//! Tests of several clients on one server: one client's requests must neither block another client nor reveal their
+//! prompts to it.
 
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ async fn a_key_cannot_take_every_permit() {
     assert_eq!(post_as(&server, "one", "/v1/completions", &completion(6)).await.status, StatusCode::OK);
 }
 
-/// Prompt tokens that the cache had for each of these requests.
+/// Returns the number of cached prompt tokens of each request.
 async fn num_cached(flags: &[&str], asked: &[(&str, Value)]) -> Vec<String> {
     let server = TestServer::start(FakeShard::default(), flags).await;
     let mut cached = Vec::new();
@@ -73,7 +74,7 @@ async fn keys_do_not_find_each_others_prompts() {
     assert_eq!(shared, ["0", &of_keys[1], &of_keys[1], &of_keys[1]]);
 }
 
-/// Prompts that come again, and choices of one request, which would share their prompt otherwise.
+/// Tests repeated prompts, and choices of one request, which would share their prompt otherwise.
 #[tokio::test]
 async fn of_a_model_that_skips_no_prefix_every_prompt_is_read() {
     let body = json!({"model": "x", "prompt": "word ".repeat(60), "n": 3, "max_tokens": 6, "temperature": 0});

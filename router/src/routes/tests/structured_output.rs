@@ -1,4 +1,4 @@
-//! Texts that must look like something, on every route, alone and beside others.
+//! Tests of texts that must follow a grammar, on every route, alone and beside others.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Tools and thoughts: what the model reads of them, and what clients see of its calls.
+//! Tests of tools and thoughts: the text that the model reads, and the calls that clients receive.
 
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ async fn thoughts_are_not_the_answer() {
         let answer = server.post_ok("/v1/chat/completions", &body).await;
         let message = json!({"role": "assistant", "content": "Hi <b>", "reasoning_content": thought});
         assert_eq!(answer["choices"][0]["message"], message);
-        // From the last character of the first mark; behind the second there are two line breaks.
+        // The thought is counted from the last character of the first mark. Two line breaks follow the second mark.
         let num_thought = said.find("Hi").unwrap() - if opened { 0 } else { "<think".len() + 2 };
         assert_eq!(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], num_thought, "{said}");
         let mut body = body;
@@ -187,7 +187,7 @@ async fn thoughts_are_not_the_answer() {
     }
 }
 
-/// What any model says that has to call something: the fake one chooses among all tokens that are allowed.
+/// Checks that a model must call a tool: the fake shard chooses among all allowed tokens.
 async fn check_enforced(template: Option<&str>, said_before: &str) {
     let shard = FakeShard { max_total_tokens: 4000, ..FakeShard::default() };
     let server = match template {
@@ -242,12 +242,12 @@ async fn calls_can_be_enforced_in_the_models_format() {
         "<|START_ACTION|>",
         "\"parameters\": dictionary of argument name and its value",
         "<|channel|><|message|>",
-        // Formats that only their models know how to write.
+        // Formats whose syntax only their models know.
         "<start_function_call>",
         "```tool_code",
         "<function=<parameter=",
     ] {
-        // Some of these marks are special tokens of some models; the demo's has none of them.
+        // Some of these marks are special tokens in some models; the demo model has none of them.
         let template =
             format!("{{% for t in tools or [] %}}{{{{ t }}}}{{% endfor %}}{}", marks.replace('{', "{{ '{' }}"));
         check_enforced(Some(&template), marks).await;
@@ -262,7 +262,7 @@ async fn a_thought_may_come_before_enforced_calls() {
         (format!("<think>Hm.</think>\n{call}"), false, Some("Hm.")),
         (call.to_owned(), false, None),
         (format!("Hm.</think>{call}"), true, Some("Hm.")),
-        // What it is not allowed to say first, it can only think.
+        // The grammar forbids this text outside of a thought, so it becomes a thought.
         (format!("Ah.</think>{call}"), false, Some("Ah.")),
     ] {
         let server = serve_with(template, saying(&said)).await;
@@ -293,7 +293,7 @@ async fn an_answer_in_a_form_may_be_a_call_instead() {
         assert_eq!(message["content"].as_str(), content, "{said}: {message}");
         assert_eq!(message["tool_calls"].is_array(), content.is_none(), "{said}: {message}");
     }
-    // Whatever else a model would like to say, it is one of the two.
+    // Whatever the model prefers, the answer is either the format or a call.
     let server = serve_with(template, FakeShard { max_total_tokens: 4000, ..FakeShard::default() }).await;
     for seed in 0..20 {
         let body = with_tools(&json!({"response_format": format, "seed": seed, "max_tokens": 3000}));

@@ -1,8 +1,8 @@
-//! The wire of TGI's routes, byte for byte: status, names of headers, bodies and events. Where it differs from TGI's,
-//! docs/compatibility.md says so.
+//! Tests of the responses of TGI's routes, byte for byte: status, names of headers, bodies and events.
+//! docs/compatibility.md lists the differences from TGI.
 //!
-//! The fake shard's tokens depend on the prompt only, so bodies are the same in each run. Values of headers that are not
-//! are left out.
+//! The fake shard's tokens depend only on the prompt, so bodies are equal in each run. Values of headers that vary are
+//! left out.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -15,12 +15,12 @@ use tokio::sync::Semaphore;
 
 use crate::testing::{Answer, FakeShard, TestServer};
 
-/// Headers whose values a run decides.
+/// True for headers whose values vary from run to run.
 fn is_different_each_time(name: &str) -> bool {
     name.ends_with("-time") || name == "x-request-id" || name == "x-time-per-token"
 }
 
-/// Request and answer as text.
+/// Sends a request and returns it with its response as text.
 async fn exchange(server: &TestServer, request: &str, body: &str) -> String {
     let (method, path) = request.split_once(' ').unwrap();
     let sent = Request::builder().method(method).uri(path).body(Body::from(body.to_owned())).unwrap();
@@ -32,7 +32,7 @@ async fn exchange(server: &TestServer, request: &str, body: &str) -> String {
     transcript(&text, &answer)
 }
 
-/// What was sent, and what came.
+/// Returns the sent text with the response.
 fn transcript(sent: &str, answer: &Answer) -> String {
     let mut text = format!("{sent}{}\n", answer.status);
     let mut headers: Vec<String> = answer
@@ -224,7 +224,7 @@ async fn too_late() {
 async fn a_body_that_does_not_come() {
     let server = TestServer::start(FakeShard::default(), &[]).await;
     let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
-    // Time goes on as soon as everybody waits for it.
+    // Paused time advances whenever all tasks wait.
     tokio::time::pause();
     let answer = server.send(Request::post("/generate").body(never).unwrap());
     insta::assert_snapshot!(transcript("> POST /generate\n", &answer.await));
