@@ -1,7 +1,7 @@
-//! A shard that needs no model: it speaks the protocol over a real socket, checks every command as a real one does,
-//! and its next token is a function of all tokens of the row, so that a mix-up changes the answer.
+//! A shard that needs no model: it speaks the protocol over a real socket and checks every command as a real shard
+//! does. Its next token is a function of all tokens of the row, so that a mix-up of rows changes the answer.
 //!
-//! Tests may let it wait before each step, die at one, or fail rows.
+//! Tests may make it wait before each step, die at a step, or fail rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,16 +20,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 pub(crate) const BLOCK_SIZE: u32 = 16;
-/// Tokens below are the demo tokenizer's special ones.
+/// Smaller ids are the demo tokenizer's special tokens.
 const FIRST_TEXT_TOKEN: u32 = 6;
 
-/// The next token of a row, from its tokens and its sampling parameters.
+/// Returns the next token of a row, from its tokens and its sampling parameters.
 pub(crate) type NextToken = dyn Fn(&[u32], &SamplingParams) -> u32 + Send + Sync;
 
-/// Why a row cannot go on, from its tokens.
+/// Returns the reason why a row cannot go on, from its tokens.
 pub(crate) type Fails = dyn Fn(&[u32]) -> Option<RowFailure> + Send + Sync;
 
-/// How the shard behaves.
+/// The behaviour of the shard.
 #[derive(Clone)]
 pub(crate) struct FakeShard {
     pub(crate) next_token: Arc<NextToken>,
@@ -37,20 +37,20 @@ pub(crate) struct FakeShard {
     pub(crate) num_slots: u32,
     pub(crate) num_blocks: u32,
     pub(crate) max_total_tokens: u32,
-    /// Steps wait for a permit each.
+    /// Each step waits for a permit.
     pub(crate) steps: Arc<Semaphore>,
-    /// Rows with these tokens fail.
+    /// Returns the failure of a row with these tokens, if any.
     pub(crate) fails: Arc<Fails>,
-    /// The connection is dropped in place of the reply to this step, counted from 1.
+    /// The step, counted from 1, at which the connection is dropped instead of a reply.
     pub(crate) dies_at_step: Option<u32>,
-    /// What it says that it ran.
+    /// The fingerprint that the shard reports.
     pub(crate) fingerprint: u64,
-    /// True where rows may begin behind tokens that they do not read.
+    /// True if rows may begin after a cached prefix that they do not read.
     pub(crate) can_skip_prefix: bool,
     pub(crate) stats: Arc<ShardStats>,
 }
 
-/// What the shard has seen.
+/// The counters of the shard.
 #[derive(Debug, Default)]
 pub(crate) struct ShardStats {
     pub(crate) num_warmups: AtomicU32,
@@ -87,7 +87,7 @@ impl Default for FakeShard {
     }
 }
 
-/// A text token that depends on every token, and on the seed unless the row is greedy.
+/// Returns a text token that depends on every token, and on the seed unless the row is greedy.
 pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
     let seed = if sampling.is_greedy { 0 } else { sampling.seed };
     let step = |hash: u64, token: &u32| (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3);
@@ -96,7 +96,7 @@ pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
 }
 
 impl FakeShard {
-    /// Listens as one rank of several, and serves one router.
+    /// Listens as one rank of `world_size`, and serves one router.
     pub(crate) fn listen(self, uds_path: &Path, rank: u32, world_size: u32) -> tokio::task::JoinHandle<()> {
         let endpoint = Endpoint::of_rank(uds_path.to_str().unwrap(), rank).unwrap();
         let (listener, file) = endpoint.bind_private().unwrap();
@@ -122,7 +122,7 @@ impl FakeShard {
         })
     }
 
-    /// `None` when it dies instead.
+    /// Returns the reply to a command, or `None` if the shard dies instead.
     async fn answer(
         &self,
         kind: command::Kind,
@@ -202,7 +202,7 @@ impl FakeShard {
         Ok(StepReply { rows: answers, forward_ns: 1000, idle_ns: 2000, ..StepReply::default() })
     }
 
-    /// `None` where the row wants nothing.
+    /// Runs a row. Returns `None` if the row wants nothing in reply.
     fn run(&self, step: proto::Row, rows: &mut BTreeMap<u32, Row>) -> Result<Option<RowReply>, String> {
         let slot = step.slot;
         let num_tokens = step.num_tokens() as u32;
@@ -234,7 +234,7 @@ impl FakeShard {
         Ok((answer.token.is_some() || answer.logprobs.is_some()).then_some(answer))
     }
 
-    /// The token that the row would have, or the next one in the order of the ids that is allowed.
+    /// Returns the token of `next_token`, or the next allowed one in the order of the ids.
     fn sample(&self, row: &mut Row, allowed: Option<&[u8]>) -> SampledToken {
         let wished = (self.next_token)(&row.tokens, &row.sampling);
         let is_allowed = |id: &u32| allowed.is_none_or(|mask| mask[*id as usize / 8] >> (*id % 8) & 1 == 1);
@@ -249,7 +249,8 @@ impl FakeShard {
     }
 }
 
-/// Position p has the log-probability -p; the token there is likelier than all others where p is even.
+/// Returns the report of prompt tokens: position p has the log-probability −p, and the best tokens there are p, p + 10,
+/// ….
 fn given_tokens(positions: std::ops::Range<u32>, top_n: u32) -> GivenTokens {
     let best = |at: u32, rank: u32| (at + rank * 10) % VOCAB_SIZE;
     let top_tokens = |at: u32| TopTokens {

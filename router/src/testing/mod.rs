@@ -1,6 +1,6 @@
 //! For tests only: a shard that needs no model, and a server on top of it in this process.
 //!
-//! The product never sees this room.
+//! The released program does not contain this folder.
 
 mod fake_shard;
 mod server;
@@ -10,10 +10,10 @@ pub(crate) use server::{Answer, TestServer, args, config, json, start};
 
 use crate::config::RequestLimits;
 
-/// Tokens of the demo model.
+/// The number of tokens in the demo model's vocabulary.
 pub(crate) const VOCAB_SIZE: u32 = 1536;
 
-/// Limits of a small server.
+/// The limits of a small server.
 pub(crate) fn request_limits() -> RequestLimits {
     RequestLimits {
         max_concurrent_requests: 128,

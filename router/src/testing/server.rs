@@ -1,7 +1,7 @@
-//! A whole router in this process, without a port: requests go to it one by one.
+//! A whole router in this process, without a port: requests are passed to it one by one.
 //!
-//! It is started by the same function as the real one. Nothing sleeps: tests wait until the metrics say what they
-//! expect.
+//! The test server is started by the same function as the real one. Nothing sleeps: tests wait until the metrics have
+//! the expected values.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::startup;
 use crate::state::Health;
 use crate::text::ModelText;
 
-/// Nothing in a test takes this long, not even what waits for a deadline of the server on a clock that skips.
+/// More time than anything in a test takes, including deadlines of the server on a paused clock.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
@@ -35,7 +35,7 @@ struct Cli {
     router: RouterArgs,
 }
 
-/// A router and its shard.
+/// A router with its shard.
 pub(crate) struct TestServer {
     pub(crate) app: Router,
     pub(crate) stop_tx: watch::Sender<bool>,
@@ -44,7 +44,7 @@ pub(crate) struct TestServer {
     _directory: TempDir,
 }
 
-/// An answer in one piece.
+/// A whole response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -52,24 +52,24 @@ pub(crate) struct Answer {
     pub(crate) text: String,
 }
 
-/// Parses an answer.
+/// Parses the body of a response.
 pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The arguments that these flags mean.
+/// Returns the arguments of these flags.
 pub(crate) fn args(flags: &[&str]) -> RouterArgs {
     Cli::parse_from(["router"].iter().chain(flags)).router
 }
 
-/// The configuration for a shard at this path.
+/// Returns the configuration for a shard at this path.
 pub(crate) fn config(uds_path: &Path, flags: &[&str]) -> Config {
     let uds_path = format!("--shard-uds-path={}", uds_path.display());
     let flags = ["--hostname=127.0.0.1", "--port=0", &uds_path].into_iter().chain(flags.iter().copied());
     Config::resolve(&args(&flags.collect::<Vec<_>>())).unwrap()
 }
 
-/// A server that is ready, with its shard, behind no port.
+/// Starts a server without a port, with its shard, and returns it when it is ready.
 pub(crate) async fn start(shard: FakeShard, flags: &[&str]) -> (startup::Started, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let uds_path = directory.path().join("shard");
@@ -103,21 +103,21 @@ impl TestServer {
         self.send(Request::post(path).body(Body::from(body.to_string())).unwrap()).await
     }
 
-    /// The JSON of a successful POST.
+    /// Sends a POST and returns the JSON of its successful response.
     pub(crate) async fn post_ok(&self, path: &str, body: &Value) -> Value {
         let answer = self.post(path, body).await;
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
         json(&answer.text)
     }
 
-    /// The events of a stream.
+    /// Sends a POST and returns the events of its stream.
     pub(crate) async fn post_stream(&self, path: &str, body: &Value) -> Vec<Value> {
         let answer = self.post(path, body).await;
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
         answer.events()
     }
 
-    /// Waits until a line of the metrics is there.
+    /// Waits until the metrics contain a line.
     pub(crate) async fn wait_for_metric(&self, line: &str) {
         let found = async {
             while !self.get("/metrics").await.text.lines().any(|candidate| candidate == line) {
@@ -129,7 +129,7 @@ impl TestServer {
 }
 
 impl Answer {
-    /// The events of a stream, whose framing is checked.
+    /// Returns the events of a stream, and checks their framing.
     pub(crate) fn events(&self) -> Vec<Value> {
         let events = self.text.strip_suffix("\n\n").unwrap_or_else(|| panic!("{:?}", self.text)).split("\n\n");
         events.map(|event| json(event.strip_prefix("data: ").unwrap_or_else(|| panic!("{event}")))).collect()
