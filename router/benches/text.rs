@@ -1,4 +1,4 @@
-//! Text to tokens and back, with the demo model's byte-level tokenizer. Throughput is in tokens.
+//! Converts text to tokens and back, with the demo model's byte-level tokenizer. Throughput is in tokens.
 
 use std::hint::black_box;
 
@@ -25,7 +25,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Detokenizes one token after the other behind an empty prompt, as a stream does. Returns bytes of text.
+/// Detokenizes one token after the other, as a stream does, after an empty prompt. Returns the number of bytes of text.
 fn detokenize(tokenizer: &Tokenizer, token_ids: &[u32]) -> usize {
     let mut detokenizer = Detokenizer::new(tokenizer, &[]).expect("no token has no text");
     let push = |&id: &u32| detokenizer.push(tokenizer, id).expect("every token has bytes").len();
