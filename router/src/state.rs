@@ -105,7 +105,7 @@ impl AppState {
         &self.0.compute_type
     }
 
-    /// Runs work that takes long.
+    /// The runner of work that takes long.
     pub(crate) fn aside(&self) -> &Aside {
         &self.0.aside
     }

@@ -37,7 +37,7 @@ use report::Report;
 use stream::TokenStream;
 use timings::Arrival;
 
-/// The wants of one request.
+/// The prompt and the options of one request.
 #[derive(Debug, Clone)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: PromptInput,

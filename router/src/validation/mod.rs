@@ -1,7 +1,7 @@
-//! Checks a client's wishes once: `GenerationOptions` become a [`ValidRequest`], which can be carried out.
+//! Checks a client's request once: `GenerationOptions` become a [`ValidRequest`], which can be carried out.
 //!
-//! Order and wording of the errors are TGI's, because clients match on them; `tests.rs` has a row for each. A wish that
-//! this server cannot fulfil is an error that names it.
+//! Order and wording of the errors are TGI's, because clients match on them; `tests.rs` has a row for each. An option
+//! that this server does not support is an error that names it.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ pub(crate) enum PromptInput {
     TokenIds(Arc<[u32]>),
 }
 
-/// A client's wishes for a generation, unchecked, independent of the API.
+/// The options of a generation as the client set them: unchecked, and independent of the API.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GenerationOptions {
     /// The client's sampling parameters; the seed counts only with `has_seed`.

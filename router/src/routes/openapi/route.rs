@@ -67,7 +67,7 @@ pub(super) struct Route {
     dialect: Dialect,
     operation: OperationBuilder,
     summary: &'static str,
-    /// The response of a success; `None` if there is never success.
+    /// The response on success; `None` if the route never succeeds.
     answer: Option<ResponseBuilder>,
     is_open: bool,
     has_openai_errors: bool,

@@ -15,7 +15,7 @@ pub(super) const SYNTAX: CallSyntax = CallSyntax {
     end: "",
 };
 const HEADER_END: &str = "<|message|>";
-/// A thought without an end mark ends where the next message begins.
+/// The marks that end a message, and so a thought.
 const THOUGHT_ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
 
 pub(super) fn head(opener: &'static str, cursor: &mut Cursor<'_>, tools: &Tools) -> Scan<Head> {
