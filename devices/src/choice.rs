@@ -1,6 +1,7 @@
-//! The choice of a device where nobody names one, and the things that a named one lacks.
+//! The choice of a device when the user names none, and what a named device lacks on this machine.
 //!
-//! Doors: [`choose`]: the first device of the table whose hardware and plugin are here, else the CPU; [`missing`].
+//! Doors: [`choose`] returns the first device of the table whose hardware and plugin are here, else the CPU;
+//! [`missing`] says what a device lacks.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ pub struct Choice {
     pub reason: String,
 }
 
-/// The device that `asked` stands for on this machine.
+/// Returns the device that `asked` means on this machine, and the reason.
 pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Choice {
     if let Asked::Device(device) = asked {
         return Choice { device, reason: "asked for".to_owned() };
@@ -50,7 +51,7 @@ pub fn choose(asked: Asked, plugin_path: Option<&Path>, surroundings: &Surroundi
     Choice { device: Device::CPU, reason: passed_over.join("; ") }
 }
 
-/// The thing that `device` needs and this machine does not have, in words: the hardware, or else the plugin.
+/// Says what `device` needs and this machine lacks: the hardware, or else the plugin. `None` if nothing is missing.
 pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surroundings) -> Option<String> {
     if let Some(hardware) = &device.hardware {
         match (hardware.find)(&surroundings.root) {
@@ -62,7 +63,7 @@ pub fn missing(device: Device, plugin_path: Option<&Path>, surroundings: &Surrou
     find(device.plugin()?, plugin_path, surroundings).err().map(|error| error.to_string())
 }
 
-/// The devices that not every machine has.
+/// The devices that need hardware which not every machine has, in the order of the table.
 pub(crate) fn hardware() -> impl Iterator<Item = (Device, &'static Hardware)> {
     TABLE.iter().filter_map(|device| Some((*device, device.spec().hardware.as_ref()?)))
 }

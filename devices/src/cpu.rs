@@ -1,9 +1,9 @@
-//! This machine's processor, by kernels of our own.
+//! The CPU of this machine, with our own kernels.
 
 use crate::{BackendKind, Device, DeviceSpec, Quantize, Ranks};
 
 impl Device {
-    /// This machine's processor, by kernels of our own.
+    /// The CPU of this machine, with our own kernels.
     pub const CPU: Self = Self::new(&DeviceSpec {
         name: "cpu",
         aliases: &[],

@@ -1,4 +1,4 @@
-//! NVIDIA's GPU.
+//! The device `cuda`: NVIDIA's GPUs.
 
 use std::path::Path;
 
@@ -9,11 +9,12 @@ use crate::{
     Ranks,
 };
 
-/// A folder with an entry per GPU that the driver drives, and the node of the first one, which containers have.
+/// Either path shows that there is a GPU: the driver's folder with an entry for each GPU, or the device node of the
+/// first GPU, which containers have.
 const PLACES: [&str; 2] = ["proc/driver/nvidia/gpus", "dev/nvidia0"];
 
 impl Device {
-    /// NVIDIA's GPU.
+    /// NVIDIA's GPUs.
     pub const CUDA: Self = Self::new(&DeviceSpec {
         name: "cuda",
         aliases: &["gpu"],
@@ -22,7 +23,7 @@ impl Device {
         backend: BackendKind::Plugin(&PLATFORM),
         hardware: Some(Hardware { name: "NVIDIA GPU", article: "an", absence: "no NVIDIA GPU", find }),
         ranks: Ranks::OneProcess,
-        // No program of floats of a byte, or of four bits, was ever given to a GPU's compiler.
+        // Programs with FP8 or 4-bit weights were never tried with a GPU's compiler.
         quantizations: &[Quantize::Int8],
         takes_kv_cache_dtype: false,
         uses_host_memory: false,

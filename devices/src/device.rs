@@ -10,16 +10,16 @@ use clap::builder::PossibleValue;
 use crate::plugins::Plugin;
 use crate::{BackendKind, ChildVariable, DeviceSpec, PlatformSpec, TABLE};
 
-/// A device: what is known of it stands in the file that declares it. Two are the same if their names are.
+/// A device. The file that declares it holds its data. Two devices are equal if their names are.
 #[derive(Clone, Copy)]
 pub struct Device(&'static DeviceSpec);
 
 /// The value of `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// The best one of this machine.
+    /// The best device of this machine.
     Auto,
-    /// This one.
+    /// The named device.
     Device(Device),
 }
 
@@ -28,18 +28,19 @@ impl Device {
         Self(spec)
     }
 
-    /// The row of the table.
+    /// The data of the device.
     pub(crate) const fn spec(self) -> &'static DeviceSpec {
         self.0
     }
 
-    /// The device on this machine that programs may be compiled for under its own name, as if it were a slice.
+    /// The device named `topology`, if programs are compiled for it on this machine by its own name instead of for a
+    /// slice.
     pub fn attached(topology: &str) -> Option<(Self, &'static PlatformSpec)> {
         let device = TABLE.iter().find(|device| device.name == topology && device.uses_host_memory)?;
         Some((*device, device.platform()?))
     }
 
-    /// The data of the plugin, its clients and its programs, if a plugin drives the device.
+    /// The data of the device's plugin, its clients and its programs. `None` if no plugin drives the device.
     pub fn platform(self) -> Option<&'static PlatformSpec> {
         match self.backend {
             BackendKind::Plugin(platform) => Some(platform),
@@ -47,18 +48,18 @@ impl Device {
         }
     }
 
-    /// Variables that its processes need.
+    /// The environment variables that the device's processes need.
     pub fn variables(self) -> &'static [ChildVariable] {
         self.platform().map_or(&[], |platform| platform.variables)
     }
 
-    /// The plugin that drives it.
+    /// The plugin that drives the device, if one does.
     pub fn plugin(self) -> Option<&'static Plugin> {
         self.platform().map(|platform| &platform.plugin)
     }
 }
 
-/// The names of the devices that are wanted, hidden ones left out, as a sentence lists them: `cpu, xla-cpu and tpu`.
+/// Lists the names of the devices for which `is_wanted` is true, without hidden ones, as in `cpu, xla-cpu and tpu`.
 pub fn listed(is_wanted: impl Fn(Device) -> bool) -> String {
     let wanted = TABLE.iter().filter(|device| !device.is_hidden && is_wanted(**device));
     let names: Vec<&str> = wanted.map(|device| device.0.name).collect();

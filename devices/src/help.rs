@@ -1,4 +1,4 @@
-//! Help of flags that follows from the table.
+//! Help texts that depend on the table of devices.
 
 use crate::choice::hardware;
 use crate::{Hardware, Quantize, listed};

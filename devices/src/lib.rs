@@ -1,16 +1,17 @@
 //! To add a device:
-//! 1. A file beside this one with a constant [`DeviceSpec`], as in `cuda.rs`. Each field says one fact about the device.
-//! 2. A `mod` line and a row in [`TABLE`]. Flags, help, checks, the search for plugins, `plugin fetch`, the variables of
-//!    its processes and the programs that are compiled for it follow from the row.
-//! 3. Only for a device without a PJRT plugin: a crate with an `impl Backend` (`backend/src/lib.rs`), a variant of
+//! 1. Beside this file, add a file with a constant [`DeviceSpec`], as in `cuda.rs`. Each field says one fact about the
+//!    device.
+//! 2. Add a `mod` line and a row in [`TABLE`]. Flags, help, checks, the search for plugins, `plugin fetch`, the
+//!    variables of its processes and the programs compiled for it follow from the row.
+//! 3. Only for a device without a PJRT plugin: add a crate with an `impl Backend` (`backend/src/lib.rs`), a variant of
 //!    [`BackendKind`], and the match arms that the compiler then asks for.
-//! 4. The conformance tests of `shard/src/engine/tests` on the device: the references, and rows that do not see each
-//!    other. Operations that are compiled are compared with the CPU's in `xla/src/tests`.
-//! 5. A row in `docs/plugins.md`.
+//! 4. Run the conformance tests of `shard/src/engine/tests` on the device: they compare with references and check that
+//!    rows do not affect each other. `xla/src/tests` compares compiled operations with the CPU's.
+//! 5. Add a row to `docs/plugins.md`.
 //!
-//! Doors: [`Device`] is a row; [`choose`] returns the device that `--device` stands for; [`missing`] names the hardware or
+//! Doors: [`Device`] is a row; [`choose`] returns the device that `--device` means; [`missing`] names the hardware or
 //! plugin that this machine lacks; [`Device::check_ranks`] and [`Device::check_quantize`] refuse unsupported requests;
-//! [`plugins::find`] finds plugins, [`tpu::find`] chips. All of them look at files only; no plugin is opened.
+//! [`plugins::find`] finds plugins; [`tpu::find`] finds chips. All of them only look at files; none opens a plugin.
 
 mod choice;
 mod cpu;
@@ -34,5 +35,5 @@ pub use quantize::{NoQuantizeError, Quantize};
 pub use ranks::{Ranks, RanksError};
 pub use spec::{BackendKind, ChildVariable, DeviceSpec, Hardware, Presence};
 
-/// Every device, in the order in which help names them. `--device auto` takes the first one whose [`Hardware`] is here.
+/// Every device, in the order in which help lists them. `--device auto` takes the first one whose [`Hardware`] is here.
 pub const TABLE: &[Device] = &[Device::CPU, Device::XLA_CPU, Device::TPU, Device::CUDA, Device::MOCK];

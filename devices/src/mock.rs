@@ -1,4 +1,4 @@
-//! No device: arithmetic over token ids, for tests.
+//! The device `mock`: arithmetic over token ids instead of a model, for tests.
 
 use crate::{BackendKind, Device, DeviceSpec, Ranks};
 

@@ -1,63 +1,65 @@
-//! The differences between devices behind plugins, as data. Their programs are the same text in all other respects.
+//! The differences between the devices that plugins drive, as data. In all other respects their programs are the same.
 
 use crate::ChildVariable;
 use crate::plugins::Plugin;
 
-/// Fits beside everything else in the fast memory of a TPU v5e or v6e, 128 MiB.
+/// The default of [`PlatformSpec::chunk_bytes`]: small enough for the fast memory (128 MiB) of a TPU v5e or v6e, beside
+/// everything else there.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
-/// XLA logs every program that it compiles unless it is told not to.
+/// XLA logs every program that it compiles unless this variable stops it.
 pub(crate) const QUIET: ChildVariable =
     ChildVariable { name: "TF_CPP_MIN_LOG_LEVEL", value: "1", reason: "warnings and errors only" };
 
-/// A device that a plugin drives.
+/// The data of a device that a plugin drives.
 #[derive(Debug)]
 pub struct PlatformSpec {
     /// The plugin.
     pub plugin: Plugin,
-    /// The options of its client.
+    /// Names and values of the options for creating the plugin's client.
     pub client_options: &'static [(&'static str, ClientOption)],
-    /// Flags of its compiler.
+    /// Names and values of the flags for the plugin's compiler.
     pub compiler_flags: &'static [(&'static str, CompilerFlag)],
-    /// How decoding queries meet the keys of several KV heads.
+    /// How the queries of decoding rows are multiplied with the keys of several KV heads.
     pub decode_heads: HeadForm,
-    /// Most bytes of keys, or values, that the attention loop gathers at a time: what stays in fast memory.
+    /// The most bytes of keys, or of values, that the attention loop gathers at a time, so that they stay in fast
+    /// memory.
     pub chunk_bytes: usize,
-    /// The type of keys and values.
+    /// The type of stored keys and values.
     pub kv_cache: KvCacheForm,
-    /// Variables that the plugin needs in the environment of its process.
+    /// The environment variables that the plugin's process needs.
     pub variables: &'static [ChildVariable],
 }
 
-/// Value of an option of a client.
+/// The value of a client option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientOption {
-    /// Yes or no.
+    /// True or false.
     Bool(bool),
-    /// As many as the process has ranks.
+    /// The number of ranks of the process.
     NumDevices,
 }
 
-/// Value of a compiler flag.
+/// The value of a compiler flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompilerFlag {
-    /// Yes or no.
+    /// True or false.
     Bool(bool),
     /// A name.
     Name(&'static str),
 }
 
-/// How queries meet the keys of several KV heads.
+/// How queries are multiplied with the keys of several KV heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HeadForm {
     /// One product per KV head: the fewest operations.
     Split,
-    /// One product for all KV heads, with queries that are zero outside the lanes of their own head: more operations, but
-    /// keys and values are read as they lie in the cache.
+    /// One product for all KV heads, with queries that are zero outside the lanes of their own head. This is more
+    /// operations, but keys and values are read in the layout of the cache.
     Wide,
 }
 
-/// Type of keys and values in programs.
+/// The type of keys and values in programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvCacheForm {
     /// The type of the weights.

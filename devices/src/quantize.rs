@@ -1,4 +1,4 @@
-//! Smaller types of weights, by the names that `--quantize` has for them.
+//! The smaller types that weights can be converted to, by their names in `--quantize`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::{Device, listed};
 
-/// Type of weights that the checkpoint has not.
+/// A type that weights are converted to while they are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Quantize {
@@ -19,7 +19,7 @@ pub enum Quantize {
     Fp8,
 }
 
-/// A type that a device does not compute with.
+/// The error for a type that a device does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--quantize is {quantize}, which is for --device {}; the device is {device}",
@@ -33,10 +33,10 @@ pub struct NoQuantizeError {
 }
 
 impl Device {
-    /// Refuses a type of weights that the device does not compute with.
+    /// Refuses a type of weights that the device does not support.
     ///
     /// # Errors
-    /// The type, and the devices that have it.
+    /// When the device does not support the type. The error lists the devices that do.
     pub fn check_quantize(self, quantize: Quantize) -> Result<(), NoQuantizeError> {
         match self.quantizations.contains(&quantize) {
             true => Ok(()),

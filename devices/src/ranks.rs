@@ -1,50 +1,50 @@
-//! How many processes, and devices in each, may share a model.
+//! The numbers of processes, and of devices in each, that may share a model.
 
 use crate::Device;
 
-/// The numbers that a device takes.
+/// The numbers of processes and devices that a device supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
-    /// Any number of processes, each of which is one device.
+    /// Any number of processes with one device each.
     OnePerProcess,
-    /// One process with any number of devices: what several would need to find each other is not there.
+    /// One process with any number of devices. Several processes would have no way to find each other.
     OneProcess,
-    /// As many as the chips of this host allow: the launcher plans the slice that they make up.
+    /// As many as the chips of this host allow. The launcher plans the slice that they form.
     Slice,
     /// Any number of processes with any number of devices.
     Any,
 }
 
-/// Numbers that a device does not take.
+/// The error for numbers that a device does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RanksError {
-    /// Several devices in a process that is one.
+    /// Several devices per process, on a device that supports one.
     #[error(
         "`devices_per_shard` is {devices_per_shard}, but a shard on --device {device} is one device; use --num-shard"
     )]
     DevicesPerShard {
         /// The device.
         device: Device,
-        /// The number.
+        /// The number of devices per process.
         devices_per_shard: u32,
     },
-    /// Several processes that do not find each other.
+    /// Several processes, on a device that supports one.
     #[error(
         "`num_shard` is {num_shard}, but --device {device} shares a model inside one process; use --devices-per-shard"
     )]
     NumShard {
         /// The device.
         device: Device,
-        /// The number.
+        /// The number of processes.
         num_shard: u32,
     },
 }
 
 impl Device {
-    /// Refuses numbers of shards, and of devices in each, that cannot share a model.
+    /// Refuses numbers of shards, and of devices in each, with which the device cannot share a model.
     ///
     /// # Errors
-    /// The number that is wrong, and the flag for the other one.
+    /// When a number is not supported. The error names it and the flag to use instead.
     pub fn check_ranks(self, num_shard: u32, devices_per_shard: u32) -> Result<(), RanksError> {
         match self.ranks {
             Ranks::OnePerProcess if devices_per_shard > 1 => {

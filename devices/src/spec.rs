@@ -1,38 +1,38 @@
-//! A device as data: the fields that the file of each device fills in.
+//! The data of a device, which the file of each device fills in.
 
 use std::path::Path;
 
 use crate::{PlatformSpec, Quantize, Ranks};
 
-/// A kind of device that computes.
+/// A kind of device that runs models.
 #[derive(Debug)]
 pub struct DeviceSpec {
-    /// Its value of `--device`.
+    /// The device's value of `--device`.
     pub name: &'static str,
     /// Other values that mean the same.
     pub aliases: &'static [&'static str],
     /// A noun phrase for `--help`, without a full stop.
     pub help: &'static str,
-    /// Left out of help and of lists of devices.
+    /// True if help and lists of devices leave the device out.
     pub is_hidden: bool,
-    /// The backend that runs models on it.
+    /// The backend that runs models on the device.
     pub backend: BackendKind,
-    /// How it is found; `None` where every machine has it.
+    /// The hardware, and how to find it. `None` if every machine has it.
     pub hardware: Option<Hardware>,
     /// The numbers of processes, and of devices in each, that may share a model.
     pub ranks: Ranks,
-    /// The smaller types that weights may become.
+    /// The smaller types that weights may be converted to.
     pub quantizations: &'static [Quantize],
-    /// The type of keys and values can be chosen.
+    /// True if the user can choose the type of keys and values.
     pub takes_kv_cache_dtype: bool,
-    /// Its memory is the host's.
+    /// True if the device's memory is the host's.
     pub uses_host_memory: bool,
 }
 
-/// A kind of backend, of which the shard makes one.
+/// A kind of backend. The shard creates the backend from it.
 #[derive(Debug, Clone, Copy)]
 pub enum BackendKind {
-    /// Kernels of our own.
+    /// Our own kernels.
     Cpu,
     /// Arithmetic over token ids instead of a model.
     Mock,
@@ -43,34 +43,34 @@ pub enum BackendKind {
 /// Hardware that not every machine has.
 #[derive(Debug)]
 pub struct Hardware {
-    /// Such as `TPU`.
+    /// The name, such as `TPU`.
     pub name: &'static str,
-    /// Its indefinite article.
+    /// The indefinite article of the name.
     pub article: &'static str,
-    /// A sentence for a machine that has none.
+    /// The message for a machine that has none.
     pub absence: &'static str,
-    /// Looks for it below a root directory, which is `/` except in tests.
+    /// Looks for the hardware below a root directory, which is `/` except in tests.
     pub find: fn(&Path) -> Presence,
 }
 
-/// How much of some hardware a machine has.
+/// The result of a search for hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
-    /// As much as this text says.
+    /// The hardware is here. The text says which and how much.
     Here(String),
-    /// It is there, but this process cannot open it: why, and what to do.
+    /// The hardware is here, but this process cannot open it. The text says why and what to do.
     Closed(String),
-    /// Nothing.
+    /// The machine has no such hardware.
     Absent,
 }
 
-/// A variable that a process needs in its environment.
+/// An environment variable that a process needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChildVariable {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Its value; the user's own goes before it.
+    /// The value, unless the user sets one.
     pub value: &'static str,
-    /// Why it is needed.
+    /// The reason why it is needed.
     pub reason: &'static str,
 }

@@ -1,11 +1,11 @@
-//! This machine's processor, through XLA: what is compiled for other devices, where there are none.
+//! The device `xla-cpu`: the CPU of this machine through XLA. It runs what other devices run on machines without them.
 
 use crate::platform::{CHUNK_BYTES, QUIET};
 use crate::plugins::{Plugin, Wheel};
 use crate::{BackendKind, ClientOption, Device, DeviceSpec, HeadForm, KvCacheForm, PlatformSpec, Quantize, Ranks};
 
 impl Device {
-    /// This machine's processor, through XLA.
+    /// The CPU of this machine, through XLA.
     pub const XLA_CPU: Self = Self::new(&DeviceSpec {
         name: "xla-cpu",
         aliases: &[],
@@ -20,7 +20,7 @@ impl Device {
     });
 }
 
-/// Its plugin and programs.
+/// The plugin, clients and programs of the CPU through XLA.
 pub const PLATFORM: PlatformSpec = PlatformSpec {
     plugin: Plugin {
         name: "cpu",
@@ -41,12 +41,12 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
         own_variable: None,
         licence_note: None,
     },
-    // Devices that the processor pretends to be.
+    // The CPU pretends to be this number of devices.
     client_options: &[("cpu_device_count", ClientOption::NumDevices)],
     compiler_flags: &[],
     decode_heads: HeadForm::Split,
     chunk_bytes: CHUNK_BYTES,
-    // The compiler would convert a whole cache of shorter floats in every step.
+    // With a shorter type, the compiler would convert the whole cache in every step.
     kv_cache: KvCacheForm::F32,
     variables: &[QUIET],
 };

@@ -1,8 +1,8 @@
-//! Plugins: shared libraries that speak the PJRT C API and come in Python wheels.
+//! Plugins: shared libraries with the PJRT C API, which are distributed in Python wheels.
 //!
-//! Doors: [`all`], the plugins of the table of devices; [`cache_folder`], where fetched ones are kept; [`find`], where one
-//! is found (`search.rs`). No plugin is opened here, no Python runs and no network is used: the launcher fetches, the
-//! `pjrt` crate loads.
+//! Doors: [`all`] lists the plugins of the table of devices; [`cache_folder`] is where fetched ones are kept; [`find`]
+//! finds one on this machine (`search.rs`). Nothing here opens a plugin, runs Python or uses the network: the launcher
+//! fetches plugins and the `pjrt` crate loads them.
 
 mod plugin;
 mod search;

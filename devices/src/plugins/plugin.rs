@@ -1,42 +1,42 @@
-//! One plugin, its file, and the wheel that the file comes in.
+//! A plugin: its shared library, and the pinned wheel that contains it.
 
 use std::sync::LazyLock;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
-/// One plugin: its file, and the wheel it comes in.
+/// A plugin and where to get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plugin {
-    /// Its value of `plugin fetch`.
+    /// The plugin's name as an argument of `plugin fetch`.
     pub name: &'static str,
-    /// A noun phrase for `--help`, without a full stop: what computes.
+    /// The hardware that the plugin drives: a noun phrase for `--help`, without a full stop.
     pub help: &'static str,
-    /// Name of the shared library.
+    /// The file name of the shared library.
     pub file_name: &'static str,
-    /// Name of the Python package.
+    /// The name of the Python package.
     pub package: &'static str,
     /// The pinned version of the package.
     pub version: &'static str,
     /// The pinned wheel.
     pub wheel: Wheel,
-    /// Path of the shared library inside the wheel, and below site-packages once installed.
+    /// The path of the shared library inside the wheel, and below site-packages after installation.
     pub path_in_wheel: &'static str,
-    /// A variable of the environment that names this plugin only; it goes before
+    /// An environment variable that names the file of this plugin only. It takes precedence over
     /// [`PLUGIN_PATH_VARIABLE`](super::PLUGIN_PATH_VARIABLE).
     pub own_variable: Option<&'static str>,
-    /// A sentence on terms that are not free software's, said when the wheel is fetched.
+    /// A sentence about a licence that is not a free software licence, shown when the wheel is fetched.
     pub licence_note: Option<&'static str>,
 }
 
-/// A wheel and the tags by which pip chooses it on any machine.
+/// A wheel, and the tags that make pip choose it on any machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wheel {
-    /// Name of the file.
+    /// The name of the file.
     pub file_name: &'static str,
-    /// SHA-256 of the file, 64 lower case hexadecimal digits.
+    /// The SHA-256 of the file as 64 lower-case hexadecimal digits.
     pub sha256: &'static str,
-    /// Size of the file.
+    /// The size of the file in bytes.
     pub size_bytes: u64,
     /// pip's `--platform`.
     pub platform: &'static str,
@@ -49,7 +49,8 @@ pub struct Wheel {
 }
 
 impl Plugin {
-    /// `<package>-<version>`: the folder below [`cache_folder`](super::cache_folder) that holds this version.
+    /// The name of the folder below [`cache_folder`](super::cache_folder) that holds this version:
+    /// `<package>-<version>`.
     pub fn versioned_name(&self) -> String {
         format!("{}-{}", self.package, self.version)
     }

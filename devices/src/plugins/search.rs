@@ -1,5 +1,5 @@
-//! Where a plugin is found. What the user named goes first and is never passed over: a flag or a variable that names
-//! nothing is an error. After that, places in a fixed order; the first that holds the file wins.
+//! The search for a plugin's file. A flag or variable of the user comes first and is binding: if it names nothing, that
+//! is an error. Without one, fixed places are searched in order, and the first that has the file wins.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use super::{PLUGIN_PATH_VARIABLE, Plugin, Surroundings, cache_folder};
 
-/// System folders, below the root.
+/// Folders of system libraries, relative to the root.
 const SYSTEM_FOLDERS: [&str; 4] = ["lib", "usr/lib", "usr/local/lib", "usr/lib/x86_64-linux-gnu"];
 
 /// A plugin on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundPlugin {
-    /// The shared library; a file when it was looked at.
+    /// The shared library, which was a file at the time of the search.
     pub path: PathBuf,
-    /// What led to it.
+    /// How the search found it.
     pub source: Source,
 }
 
@@ -24,32 +24,32 @@ pub struct FoundPlugin {
 pub enum Source {
     /// The flag `--plugin-path`.
     Flag,
-    /// This variable of the environment.
+    /// This environment variable.
     Variable(&'static str),
-    /// It lies next to the executable.
+    /// The folder of the running executable.
     Executable,
-    /// `plugin fetch` put it into the cache.
+    /// The cache that `plugin fetch` fills.
     Cache,
-    /// A Python package is installed.
+    /// An installed Python package.
     SitePackages,
-    /// It lies in a folder of system libraries.
+    /// A folder of system libraries.
     System,
 }
 
-/// Why there is no plugin to use.
+/// The reason why no plugin can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
-    /// The user named something that is not there.
+    /// The user named a file or folder that does not exist or does not hold the plugin.
     #[error("{} is {path:?}, which is neither a file nor a folder that holds {file_name}", name(*.source_of_path))]
     Named {
         /// The flag or variable.
         source_of_path: Source,
         /// Its value.
         path: PathBuf,
-        /// The file wanted in a folder.
+        /// The file name that was looked for in a folder.
         file_name: &'static str,
     },
-    /// No place has it.
+    /// No place has the file.
     #[error(
         "no {name} plugin ({file_name}): run `text-generation-launcher plugin fetch {name}` or pass --plugin-path; \
          looked for {}",
@@ -58,26 +58,27 @@ pub enum PluginError {
     NotFound {
         /// The plugin.
         name: &'static str,
-        /// The file wanted.
+        /// The file name that was looked for.
         file_name: &'static str,
-        /// Every place looked at; `*` stands for any version of Python.
+        /// Every path that was tried; `python3*` stands for any version of Python.
         looked_at: Vec<String>,
     },
 }
 
-/// A folder to look into, or several whose name holds a `*`.
+/// A folder to search. If its path contains `python3*`, it stands for the folders of all Python versions.
 struct Place {
     source: Source,
     folder: PathBuf,
-    /// The file, below the folder.
+    /// The path of the file relative to the folder.
     file: PathBuf,
 }
 
-/// Finds a plugin: `given` (the flag `--plugin-path`), the plugin's own variable,
-/// [`PLUGIN_PATH_VARIABLE`], next to the executable, the cache, Python's site-packages, system folders.
+/// Finds the file of a plugin. `given` is the flag `--plugin-path`. The places are, in order: `given`, the plugin's own
+/// variable, [`PLUGIN_PATH_VARIABLE`], the folder of the executable, the cache, Python's site-packages, system folders.
 ///
 /// # Errors
-/// [`PluginError::Named`] when a flag or variable names what is not there, [`PluginError::NotFound`] otherwise.
+/// [`PluginError::Named`] when a flag or variable names a path without the plugin, [`PluginError::NotFound`] when none
+/// is set and no place has the file.
 pub fn find(plugin: &Plugin, given: Option<&Path>, surroundings: &Surroundings) -> Result<FoundPlugin, PluginError> {
     let variables = plugin.own_variable.into_iter().chain([PLUGIN_PATH_VARIABLE]);
     let values = variables.filter_map(|name| Some((Source::Variable(name), surroundings.variable(name)?)));
@@ -122,7 +123,7 @@ fn places(plugin: &Plugin, surroundings: &Surroundings) -> Vec<Place> {
     places
 }
 
-/// Folders of Python packages; a `*` stands for the version.
+/// Folders of Python packages; `python3*` stands for any version.
 fn site_packages(surroundings: &Surroundings) -> Vec<PathBuf> {
     let root = &surroundings.root;
     let user = |name, below: &str| surroundings.variable(name).map(|folder| folder.join(below));
@@ -137,7 +138,7 @@ fn site_packages(surroundings: &Surroundings) -> Vec<PathBuf> {
 }
 
 impl Place {
-    /// The files this place may have, those of the newest Python first.
+    /// The candidate files of this place, the newest Python version first.
     fn files(&self) -> Vec<PathBuf> {
         let parts: Vec<_> = self.folder.iter().collect();
         let Some(star) = parts.iter().position(|part| *part == "python3*") else {
@@ -153,7 +154,7 @@ impl Place {
     }
 }
 
-/// 11 for `python3.11` and `python3.11t`, 0 for `python3`; `None` for other names.
+/// Returns 11 for `python3.11` and `python3.11t`, 0 for `python3`, and `None` for other names.
 fn minor_version(name: &std::ffi::OsStr) -> Option<u32> {
     let rest = name.to_str()?.strip_prefix("python3")?;
     let digits: String = rest.trim_start_matches('.').chars().take_while(char::is_ascii_digit).collect();

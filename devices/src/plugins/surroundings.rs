@@ -1,26 +1,26 @@
-//! What the search for plugins depends on besides its arguments, read once per process and then passed as a value.
+//! The environment that the search for plugins depends on, read once per process and then passed as a value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Names the plugin to use, whatever its kind: the file, or a folder that holds it.
+/// The environment variable that names the plugin to use, for any device: its file, or a folder that holds it.
 pub const PLUGIN_PATH_VARIABLE: &str = "PJRT_PLUGIN_LIBRARY_PATH";
 
-/// The environment's values, this executable and the root of the file system. Plain values, so that tests can lay out
-/// a machine in a folder.
+/// The environment variables, the path of this executable and the root of the file system. They are plain values, so
+/// that tests can lay out a machine in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Values by name; those that are not set are absent.
+    /// Values by name; unset variables are absent.
     pub variables: BTreeMap<&'static str, OsString>,
-    /// The file of the running program, where the system tells.
+    /// The file of the running program, if the system reports it.
     pub executable: Option<PathBuf>,
-    /// `/`.
+    /// The root directory: `/` except in tests.
     pub root: PathBuf,
 }
 
 impl Surroundings {
-    /// Reads what this process has. Call once.
+    /// Reads the surroundings of this process. To be called once.
     pub fn of_process() -> Self {
         let general = ["XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", PLUGIN_PATH_VARIABLE];
         let names = general.into_iter().chain(super::all().filter_map(|plugin| plugin.own_variable));
@@ -31,7 +31,7 @@ impl Surroundings {
         }
     }
 
-    /// The value of a variable; an empty one counts as not set.
+    /// The value of a variable; an empty variable counts as unset.
     pub fn variable(&self, name: &str) -> Option<&Path> {
         self.variables.get(name).filter(|value| !value.is_empty()).map(Path::new)
     }

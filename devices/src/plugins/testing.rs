@@ -1,6 +1,6 @@
-//! Plugins for tests: the one place that decides between running, skipping aloud and failing.
+//! Plugins for tests: the one place that decides if a test runs, is skipped with a message or fails.
 //!
-//! Doors: [`plugin_path`], and [`with_libtpu`], since libtpu reads its environment once, when it is loaded.
+//! Doors: [`plugin_path`]; [`with_libtpu`] for libtpu, which reads its environment only once, when it is loaded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +8,9 @@ use std::process::Command;
 use super::{Surroundings, find};
 use crate::Device;
 
-/// Tells a child of this process that it is one.
+/// The variable that tells a child of this process that it is one.
 const CHILD: &str = "HILO_TEST_CHILD";
-/// What keeps libtpu quiet and quick where there is no TPU.
+/// Variables that make libtpu load quietly and quickly on a machine without a TPU.
 const ENVIRONMENT: [(&str, &str); 6] = [
     ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
     ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
@@ -20,11 +20,11 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("TPU_WORKER_HOSTNAMES", "localhost"),
 ];
 
-/// The plugin of `device`, if it is on this machine; says so aloud when it is not. Fails instead where
-/// `HILO_REQUIRE_PLUGINS=1` promises it.
+/// Returns the path of `device`'s plugin. If this machine lacks the plugin, prints that the test is skipped and returns
+/// `None`.
 ///
 /// # Panics
-/// When `device` has no plugin.
+/// When no plugin drives `device`, or when the plugin is missing although `HILO_REQUIRE_PLUGINS=1` promises it.
 pub fn plugin_path(device: Device) -> Option<PathBuf> {
     match find(device.plugin().expect("a plugin drives the device"), None, &Surroundings::of_process()) {
         Ok(found) => Some(found.path),
@@ -36,7 +36,7 @@ pub fn plugin_path(device: Device) -> Option<PathBuf> {
     }
 }
 
-/// Runs `body`, with libtpu's path, in a child of this process that runs only the test `test` of `module`.
+/// Runs `body` with the path of libtpu in a child process that runs only the test `test` of `module`.
 pub fn with_libtpu(module: &str, test: &str, body: impl FnOnce(&Path)) {
     if std::env::var_os(CHILD).is_some() {
         if let Some(path) = plugin_path(Device::TPU) {

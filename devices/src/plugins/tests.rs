@@ -1,4 +1,4 @@
-//! Machines laid out in a folder: which file wins, and what is said when there is none.
+//! Tests of the search on machines laid out in a folder: which file wins, and the error when there is none.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::Device;
 
-/// Names and values of the environment.
+/// Names and values of environment variables.
 type Variables<'a> = &'a [(&'static str, &'a str)];
 
 /// A machine laid out below a folder.
@@ -19,7 +19,8 @@ struct Machine {
 }
 
 impl Machine {
-    /// With these files, empty, and variables that name paths below its root; its home is `home`.
+    /// Lays out a machine with these files, all empty, and with variables that name paths below its root. `HOME` is
+    /// `home`.
     fn new(files: &[&str], variables: Variables<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_path_buf();
@@ -35,7 +36,7 @@ impl Machine {
         Self { folder, surroundings }
     }
 
-    /// What `find` says: the path below the machine's root and where from, or the error.
+    /// The result of `find`: the path relative to the machine's root and its source, or the error.
     fn find(&self, device: Device, given: Option<&str>) -> Result<(String, String), String> {
         let given = given.map(|path| self.folder.path().join(path));
         let found =
@@ -65,7 +66,7 @@ fn no_two_plugins_have_a_name_in_common() {
     }
 }
 
-/// All places, first to last. Each must win over those behind it.
+/// All places, first to last. Each must win over those after it.
 #[test]
 fn places_are_looked_at_in_order() {
     let places = [
@@ -121,7 +122,7 @@ fn what_the_user_named_is_never_passed_over() {
     check(machine(&[]).find(Device::XLA_CPU, Some("c")), "--plugin-path", "holds xla_cpu_pjrt.so");
     check(machine(&[("TPU_LIBRARY_PATH", "gone")]).find(Device::TPU, None), "TPU_LIBRARY_PATH", "gone\"");
     check(machine(&[(PLUGIN_PATH_VARIABLE, "c")]).find(Device::CUDA, None), PLUGIN_PATH_VARIABLE, "/c\"");
-    // The TPU's own variable says nothing about other plugins.
+    // The TPU's own variable does not affect other plugins.
     let found = machine(&[("TPU_LIBRARY_PATH", "gone")]).find(Device::XLA_CPU, None);
     assert_eq!(found, Ok(("lib/xla_cpu_pjrt.so".into(), "in a system folder".into())));
 }

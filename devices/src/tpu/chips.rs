@@ -1,6 +1,6 @@
-//! Which TPU chips a machine has: the one table of PCI numbers, the one detector.
+//! The TPU chips of a machine: the only table of their PCI device ids and the only code that detects them.
 //!
-//! Door: [`find`]. It reads the bus and looks for device nodes below a root directory; nothing is opened.
+//! Door: [`find`]. It reads the bus and looks for device nodes below a root directory; it opens none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const PCI_DEVICES: &str = "sys/bus/pci/devices";
 const PCI_VENDOR_GOOGLE: &str = "0x1ae0";
 
-/// What a PCI device number means and where the kernel puts the chip's node.
+/// For each PCI device id, the generation, and the driver that creates the chip's node.
 const TABLE: [(&str, Generation, Driver); 8] = [
     ("0x0027", Generation::V2OrV3, Driver::Accel),
     ("0x005e", Generation::V4, Driver::Accel),
@@ -20,20 +20,20 @@ const TABLE: [(&str, Generation, Driver); 8] = [
     ("0x007c", Generation::Tpu8t, Driver::Vfio),
 ];
 
-/// A kind of TPU, as far as its PCI number tells.
+/// A generation of TPU, as far as the PCI device id tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
-    /// Both have the same number.
+    /// v2 or v3, which have the same id.
     V2OrV3,
-    /// 2020.
+    /// Released in 2020.
     V4,
     /// Sold as v5 lite.
     V5e,
-    /// 2023, three dimensions.
+    /// Released in 2023; its chips form a three-dimensional torus.
     V5p,
     /// Sold as v6 lite.
     V6e,
-    /// Two chiplets, each a device of its own.
+    /// Two chiplets, each of which is a device.
     Tpu7x,
     /// For inference.
     Tpu8i,
@@ -41,7 +41,7 @@ pub enum Generation {
     Tpu8t,
 }
 
-/// A kernel driver, which decides the name of a node.
+/// The kernel driver of a chip, which determines the name of its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Driver {
     /// `/dev/accel<n>`.
@@ -53,26 +53,27 @@ enum Driver {
 /// A chip that processes can open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chip {
-    /// Its kind.
+    /// The generation.
     pub generation: Generation,
-    /// Its place on the bus, such as `0000:00:05.0`.
+    /// The address on the PCI bus, such as `0000:00:05.0`.
     pub pci_address: String,
-    /// The group that VFIO hands out as a whole, where the kernel has one.
+    /// The IOMMU group, which VFIO hands out as a whole, if the kernel has one.
     pub iommu_group: Option<u32>,
-    /// The device node, such as `/dev/vfio/3`, whatever the root directory.
+    /// The device node, such as `/dev/vfio/3`. It does not include the root directory.
     pub node: PathBuf,
 }
 
-/// What [`find`] found.
+/// The chips that [`find`] found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chips {
-    /// In the order of their addresses, which is the order of libtpu's local indices.
+    /// The chips that can be opened, in the order of their addresses, which is the order of libtpu's local indices.
     pub usable: Vec<Chip>,
-    /// Kind and address of functions without a node: what a container was not given, or a further function of a chip.
+    /// Generation and address of functions without a node of their own: chips that the container was not given, or
+    /// further functions of a chip.
     pub without_node: Vec<(Generation, String)>,
 }
 
-/// A TPU function on the bus.
+/// A PCI function of a TPU.
 struct Function {
     pci_address: String,
     generation: Generation,
@@ -81,7 +82,7 @@ struct Function {
 }
 
 impl Generation {
-    /// Its name, as users of TPUs write it.
+    /// The usual name of the generation.
     pub fn name(self) -> &'static str {
         match self {
             Self::V2OrV3 => "v2 or v3",
@@ -96,10 +97,10 @@ impl Generation {
     }
 }
 
-/// The TPU chips below `root`, which is `/` except in tests.
+/// Finds the TPU chips below `root`, which is `/` except in tests.
 ///
-/// Only functions with a node count: a chip may show several functions on the bus, and a container sees the whole bus
-/// but has the nodes of its own chips only.
+/// Only functions with a node count as chips: a chip may have several functions on the bus, and a container sees the
+/// whole bus but has only the nodes of its own chips.
 pub fn find(root: &Path) -> Chips {
     let mut chips = Chips::default();
     for (index, function) in functions(root).into_iter().enumerate() {
@@ -143,7 +144,7 @@ fn iommu_group(folder: &Path) -> Option<u32> {
     fs::read_link(folder.join("iommu_group")).ok()?.file_name()?.to_str()?.parse().ok()
 }
 
-/// `accel<n>`: as sysfs says, else the n-th on the bus.
+/// The name of the node: the one in sysfs, else `accel<index>` by the order on the bus.
 fn accel_name(folder: &Path, index: usize) -> String {
     let entries = fs::read_dir(folder.join("accel")).into_iter().flatten().flatten();
     let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -1,6 +1,6 @@
-//! Google's TPU. Its chips stand in `chips.rs`.
+//! The device `tpu`: Google's TPUs. `chips.rs` finds their chips.
 //!
-//! Door: [`find`], the chips of this machine.
+//! Door: [`find`] returns the chips of this machine.
 
 mod chips;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Device {
-    /// Google's TPU.
+    /// Google's TPUs.
     pub const TPU: Self = Self::new(&DeviceSpec {
         name: "tpu",
         aliases: &[],
@@ -31,7 +31,7 @@ impl Device {
     });
 }
 
-/// Its plugin and programs.
+/// The TPU's plugin, clients and programs.
 pub const PLATFORM: PlatformSpec = PlatformSpec {
     plugin: Plugin {
         name: "tpu",
@@ -54,11 +54,12 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     },
     client_options: &[],
     compiler_flags: &[
-        // A SparseCore leaves what it gathers in HBM, from where it is read again: 1.5 times the reads of a step.
+        // A SparseCore leaves the gathered data in HBM, where it must be read again: a step would read 1.5 times as
+        // much.
         ("xla_tpu_offload_gather_to_sparsecore", CompilerFlag::Bool(false)),
-        // The same programs by the compiler's own figures, prefills in half the time.
+        // By the compiler's own cost figures the programs stay the same, and prefills compile in half the time.
         ("xla_tpu_autofdo", CompilerFlag::Bool(false)),
-        // Layers that are the same are in the program once: a tenth of its size.
+        // Equal layers are stored once, so a program has a tenth of the size.
         ("xla_tpu_enable_deduplicated_calls", CompilerFlag::Name("ENABLED")),
     ],
     decode_heads: HeadForm::Wide,
@@ -75,7 +76,7 @@ pub const PLATFORM: PlatformSpec = PlatformSpec {
     ],
 };
 
-/// How many chips of which kind can be opened; those that are on the bus where none can.
+/// Reports the number and the generation of the chips that can be opened, or else of those that have no node.
 fn presence(root: &Path) -> Presence {
     let Chips { usable, without_node } = find(root);
     match (usable.first(), without_node.first()) {
