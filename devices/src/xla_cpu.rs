@@ -1,4 +1,5 @@
-//! The device `xla-cpu`: the CPU of this machine through XLA. It runs what other devices run on machines without them.
+//! The device `xla-cpu`: the CPU of this machine through XLA. It runs the programs of TPUs and GPUs where there are
+//! none.
 
 use crate::platform::{CHUNK_BYTES, QUIET};
 use crate::plugins::{Plugin, Wheel};

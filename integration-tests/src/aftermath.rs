@@ -1,4 +1,5 @@
-//! A server after an attack, or after many requests: it takes structured output, holds nothing, and gave memory back.
+//! Checks of a server after an attack or after many requests: it serves structured output, holds nothing, and has given
+//! memory back.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +7,10 @@ use serde_json::json;
 
 use crate::{Client, Metrics, Processes, Resident, pause};
 
-/// How long gauges may take to come to rest, and memory to come back.
+/// The longest time for structured output to be served, for gauges to fall to zero, and for memory to be given back.
 const DEADLINE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
-/// Gauges that are zero when nobody is served.
+/// Gauges that are zero when no request is served.
 const GAUGES: [&str; 6] = [
     "tgi_queue_size",
     "tgi_batch_current_size",
@@ -19,26 +20,27 @@ const GAUGES: [&str; 6] = [
     "vllm:num_requests_waiting",
 ];
 
-/// How a server was found after an attack.
+/// The state of a server after an attack.
 #[derive(Debug)]
 pub struct Aftermath {
-    /// Time until a request for structured output succeeded, or how the last attempt ended.
+    /// The time until a request for structured output succeeded, or the result of the last attempt.
     pub structured: Result<Duration, String>,
     /// Gauges that stayed above zero.
     pub held: Vec<String>,
-    /// Memory when it had come back, or at the deadline.
+    /// The memory when it had been given back, or at the deadline.
     pub resident: Resident,
 }
 
-/// Memory is back when it is at most this share of before, and a little that an allocator may keep.
+/// Memory counts as given back at this percentage of the memory before the attack.
 const RETURN_PERCENT: u64 = 130;
 
-/// Bytes that the router may have afterwards, if it had so many before.
+/// The most bytes that the router may have after an attack: a share of those in `before`, and `kept` bytes that an
+/// allocator may keep.
 pub fn most_afterwards(before: Resident, kept: u64) -> u64 {
     before.router * RETURN_PERCENT / 100 + kept
 }
 
-/// Looks at the server, whose router should come back to so many bytes.
+/// Examines the server. The memory of its router should fall to `most` bytes.
 pub fn examine(client: &Client, processes: &Processes, most: u64) -> Aftermath {
     let structured = ask_for_structured_output(client);
     let held = held_gauges(client);
@@ -49,10 +51,11 @@ pub fn examine(client: &Client, processes: &Processes, most: u64) -> Aftermath {
     Aftermath { structured, held, resident: processes.now() }
 }
 
-/// Asks until it is served, as a client does that was told to come back. Returns how long that took.
+/// Sends a request for structured output until it is served, as a client does that is told to come back. Returns how
+/// long that took.
 ///
 /// # Errors
-/// How the last attempt ended.
+/// The result of the last attempt, when no request was served before the deadline.
 pub fn ask_for_structured_output(client: &Client) -> Result<Duration, String> {
     let start = Instant::now();
     let grammar = json!({"type": "json", "value": {
@@ -74,7 +77,7 @@ pub fn ask_for_structured_output(client: &Client) -> Result<Duration, String> {
     }
 }
 
-/// Gauges that do not come to rest.
+/// The gauges that do not fall to zero before the deadline.
 fn held_gauges(client: &Client) -> Vec<String> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! HTTP requests of the tests. Every wait has a deadline; a status that is an error is an answer, not a failure.
+//! HTTP requests of the tests. Every wait has a deadline. A response with an error status is a response, not a failure.
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::sse::SseStream;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Talks to one server. Cheap to clone.
+/// Sends requests to one server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: ureq::Agent,
@@ -22,7 +22,7 @@ pub struct Client {
     api_key: Option<String>,
 }
 
-/// Status, headers and body of an answer.
+/// Status, headers and body of a response.
 #[derive(Debug)]
 pub struct Response {
     /// HTTP status.
@@ -37,7 +37,7 @@ impl Response {
     /// The body as JSON.
     ///
     /// # Panics
-    /// When it is not JSON.
+    /// When the body is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.text))
     }
@@ -47,7 +47,7 @@ impl Response {
         self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
     }
 
-    /// The error of an error body: its sentence and its type.
+    /// The message and the type of the error in the body; empty strings where there is none.
     pub fn error(&self) -> (String, String) {
         let json = self.json();
         let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
@@ -56,21 +56,21 @@ impl Response {
 }
 
 impl Client {
-    /// A client of the server at this URL.
+    /// Creates a client of the server at `url`.
     pub fn new(url: &str) -> Self {
         Self { agent: agent(TIMEOUT), url: url.to_owned(), api_key: None }
     }
 
-    /// A client of the same server that gives up after this time.
+    /// Returns a client of the same server that gives up after `timeout`.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { agent: agent(timeout), ..self.clone() }
     }
 
-    /// A client of the same server that trusts this certificate, in PEM, and no other.
+    /// Returns a client of the same server that trusts only this certificate, in PEM.
     ///
     /// # Panics
-    /// When it is no certificate.
+    /// When `certificate` is not a certificate.
     #[must_use]
     pub fn trusting(&self, certificate: &str) -> Self {
         let certificate = Certificate::from_pem(certificate.as_bytes()).expect("a certificate in PEM");
@@ -79,52 +79,54 @@ impl Client {
         Self { agent, ..self.clone() }
     }
 
-    /// A client of the same server that sends this API key.
+    /// Returns a client of the same server that sends this API key.
     #[must_use]
     pub fn with_api_key(&self, api_key: &str) -> Self {
         Self { api_key: Some(api_key.to_owned()), ..self.clone() }
     }
 
-    /// URL of a path of this server.
+    /// The URL of a path on this server.
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
 
-    /// GET.
+    /// Sends a GET request.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// When there is no response.
     pub fn get(&self, path: &str) -> Response {
         self.try_get(path).expect("an answer")
     }
 
-    /// GET, or the reason there was no answer.
+    /// Sends a GET request. Returns the response, or the reason why there was none.
     pub fn try_get(&self, path: &str) -> Result<Response, ureq::Error> {
         self.with_key(self.agent.get(self.url(path))).call().map(read)
     }
 
-    /// POST of JSON.
+    /// Sends a POST request with JSON.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// When there is no response.
     pub fn post(&self, path: &str, body: &Value) -> Response {
         read(self.with_key(self.agent.post(self.url(path))).send_json(body).expect("an answer"))
     }
 
-    /// POST of any bytes as `application/json`, or the reason there was no answer.
+    /// Sends a POST request with any bytes as `application/json`. Returns the response, or the reason why there was
+    /// none.
     pub fn post_bytes(&self, path: &str, body: &[u8]) -> Result<Response, ureq::Error> {
         self.with_key(self.agent.post(self.url(path))).content_type("application/json").send(body).map(read)
     }
 
-    /// POST whose answer is read as it comes.
+    /// Sends a POST request whose response is read event by event, as it arrives.
     pub fn stream(&self, path: &str, body: &Value) -> Result<SseStream, ureq::Error> {
         Ok(SseStream::new(self.with_key(self.agent.post(self.url(path))).send_json(body)?))
     }
 
-    /// POST whose answer is read line by line, whatever it is; dropping the lines closes the connection.
+    /// Sends a POST request whose response, of any type, is read line by line. Dropping the lines closes the
+    /// connection.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// When there is no response.
     pub fn open(
         &self,
         path: &str,
@@ -135,7 +137,7 @@ impl Client {
         Ok((status, BufReader::new(response.into_body().into_reader()).lines()))
     }
 
-    /// `generated_text` of a greedy `/generate`.
+    /// The `generated_text` of a greedy `/generate` request.
     ///
     /// # Panics
     /// When the request fails.
@@ -146,7 +148,7 @@ impl Client {
         response.json()["generated_text"].as_str().expect("generated_text is a string").to_owned()
     }
 
-    /// The page of `/metrics`.
+    /// The values on the page `/metrics`.
     pub fn metrics(&self) -> Metrics {
         Metrics::parse(&self.get("/metrics").text)
     }
@@ -165,7 +167,7 @@ fn agent(timeout: Duration) -> ureq::Agent {
 
 fn config(timeout: Duration) -> ConfigBuilder<AgentScope> {
     let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout));
-    // Tests count connections and close them on purpose, so none is kept for later.
+    // Tests count connections and close them on purpose, so no connection is reused.
     config.max_idle_connections(0).proxy(None)
 }
 

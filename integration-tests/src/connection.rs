@@ -1,4 +1,4 @@
-//! A connection of raw bytes over TCP, which can do what no client does.
+//! A raw TCP connection, which can send what no HTTP client would.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,9 +8,9 @@ use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use crate::End;
 
-/// How often a thread that waits for bytes looks whether the end came.
+/// The interval at which a thread that waits for bytes checks if the end has come.
 const TICK: Duration = Duration::from_millis(100);
-/// Receive buffer of who reads slowly or not at all: the system's own would take megabytes for it.
+/// The receive buffer of a client that reads slowly or not at all. The system's default would take megabytes instead.
 const SMALL_BUFFER_BYTES: usize = 4096;
 
 /// A connection with a request on it.
@@ -20,10 +20,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, with a small receive buffer if so wished.
+    /// Connects, with a small receive buffer if `has_small_buffer`.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When nothing listens at `address`.
     pub fn open(address: SocketAddr, has_small_buffer: bool) -> std::io::Result<Self> {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
         if has_small_buffer {
@@ -37,7 +37,7 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Sends the first bytes of something, as many as there is time for.
+    /// Sends `bytes`, or as many of them as the time until `end` allows.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -53,7 +53,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the server closes, or the end comes.
+    /// Reads until the server closes the connection or the end comes.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -63,7 +63,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads so many bytes in a second until the server closes, or the end comes.
+    /// Reads `bytes_per_second` until the server closes the connection or the end comes.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -74,7 +74,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what there is within a tick. False when the server has closed.
+    /// Reads the bytes that arrive within a tick. Returns false if the server has closed the connection.
     fn read_once(&mut self, buffer: &mut [u8]) -> std::io::Result<bool> {
         match self.stream.read(buffer) {
             Err(error) if is_tick(&error) => Ok(true),
@@ -83,7 +83,7 @@ impl Connection {
     }
 }
 
-/// The head of a POST of so many bytes of JSON, with the blank line after it.
+/// The head of a POST request with a body of `len` bytes of JSON, up to the blank line after it.
 pub fn request_head(path: &str, len: usize, api_key: Option<&str>) -> String {
     let key = api_key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     format!(

@@ -1,7 +1,8 @@
-//! The device that the servers of the tests compute on, unless a test is about a certain one.
+//! The device of the servers under test, unless a test is about a certain device.
 //!
-//! `HILO_TEST_DEVICE=xla-cpu cargo test -p integration-tests --test it` runs the suite on XLA-CPU. Devices that compile
-//! programs keep them below the target directory: whichever server starts first compiles for all, in later runs too.
+//! `HILO_TEST_DEVICE=xla-cpu cargo test -p integration-tests --test it` runs the suite on XLA-CPU. Servers on devices
+//! with compiled programs share a program cache below the target directory: the first server compiles for all others,
+//! in later runs too.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,23 +10,24 @@ use std::sync::OnceLock;
 
 use crate::server::{executable, target_folder};
 
-/// Names the device to test.
+/// The environment variable with the device to test.
 const DEVICE_VARIABLE: &str = "HILO_TEST_DEVICE";
-/// With the value 1, promises that there are plugins: a test that needs one fails without it.
+/// The environment variable that, with the value 1, promises that plugins are installed: a test whose plugin is missing
+/// fails.
 const REQUIRE_VARIABLE: &str = "HILO_REQUIRE_PLUGINS";
-/// The device of the demo where nobody asks for another.
+/// The device without that variable.
 const DEFAULT_DEVICE: &str = "cpu";
 
-/// The device to test, as `--device` takes it.
+/// The device to test, as a value of `--device`.
 pub fn test_device() -> &'static str {
     static DEVICE: OnceLock<String> = OnceLock::new();
     DEVICE.get_or_init(|| std::env::var(DEVICE_VARIABLE).unwrap_or_else(|_| DEFAULT_DEVICE.to_owned()))
 }
 
-/// Whether the plugin of this kind is on this machine; says so aloud when it is not.
+/// True if the plugin with this name is on this machine. Otherwise prints that the test is skipped.
 ///
 /// # Panics
-/// When it is not, but `HILO_REQUIRE_PLUGINS=1` promises it.
+/// When the plugin is missing although `HILO_REQUIRE_PLUGINS=1` promises it.
 pub fn is_plugin_there(kind: &str) -> bool {
     let output = Command::new(executable()).args(["plugin", "list"]).output().expect("the launcher runs");
     let table = String::from_utf8(output.stdout).expect("the table is text");
@@ -46,7 +48,7 @@ pub(crate) fn shared_programs() -> PathBuf {
     target_folder().join("test-programs")
 }
 
-/// Shards that share a model in the tests: `HILO_TEST_NUM_SHARD`, or 1.
+/// The number of shards that share a model in the tests: `HILO_TEST_NUM_SHARD`, or 1.
 pub(crate) fn test_num_shard() -> u32 {
     let given = std::env::var("HILO_TEST_NUM_SHARD").ok();
     given.map_or(1, |number| number.parse().expect("HILO_TEST_NUM_SHARD is a number"))

@@ -1,9 +1,9 @@
-//! The end of a phase, which all its threads wait for.
+//! The end of a phase, for which all threads of the phase wait.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Not there yet, or there. It never goes away again.
+/// A flag that threads can wait for. Once set, it stays set.
 #[derive(Debug, Default)]
 pub struct End {
     is_there: Mutex<bool>,
@@ -11,26 +11,26 @@ pub struct End {
 }
 
 impl End {
-    /// Tells all who wait.
+    /// Sets the flag and wakes all threads that wait for it.
     pub fn set(&self) {
         *self.is_there.lock().expect("no thread panics with the lock") = true;
         self.came.notify_all();
     }
 
-    /// Waits for it, and returns whether it came within this time.
+    /// Waits for the end, at most for `time`. Returns true if the end has come.
     pub fn wait(&self, time: Duration) -> bool {
         let is_there = self.is_there.lock().expect("no thread panics with the lock");
         let wait = self.came.wait_timeout_while(is_there, time, |is_there| !*is_there);
         *wait.expect("no thread panics with the lock").0
     }
 
-    /// Returns whether it is there.
+    /// True if the end has come.
     pub fn is_set(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 }
 
-/// Lets this time pass: the pace of an attack, or of looking again.
+/// Waits for `time`: the pace of an attack or of a poll.
 pub fn pause(time: Duration) {
     let end = Instant::now() + time;
     while let left = end.saturating_duration_since(Instant::now())

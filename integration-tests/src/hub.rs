@@ -1,5 +1,5 @@
-//! A server that behaves like the Hugging Face Hub, and the other host that it sends large downloads to: redirects, ranges,
-//! etags, tokens, and faults on demand. It serves one model, and remembers what it was asked for.
+//! A server that behaves like the Hugging Face Hub and the host to which it redirects large downloads: redirects,
+//! ranges, etags, tokens, and faults on demand. It serves one model and records the requests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,11 +10,11 @@ use serde_json::json;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// The commit that `main` is.
+/// The commit of the branch `main`.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// The id of the model.
 pub const MODEL_ID: &str = "org/tiny";
-/// An id that the model had before.
+/// A former id of the model.
 pub const OLD_MODEL_ID: &str = "org/old-name";
 const CHUNK_BYTES: usize = 16 << 10;
 
@@ -25,33 +25,33 @@ pub struct Hub {
     state: Arc<State>,
 }
 
-/// What the Hub does wrong.
+/// A fault of the Hub.
 #[derive(Debug, Clone)]
 pub enum HubFault {
-    /// Answers this status, with these headers.
+    /// Replies with this status and these headers.
     Status(u16, Vec<(&'static str, String)>),
-    /// Has one more header.
+    /// Sends this header, instead of one with the same name.
     Header(&'static str, String),
-    /// Closes the connection after so many bytes of the body.
+    /// Closes the connection after this number of bytes of the body.
     Cut(usize),
-    /// Falls silent after so many bytes of the body.
+    /// Sends nothing after this number of bytes of the body, and keeps the connection open.
     Stall(usize),
-    /// Sends another first byte.
+    /// Sends a wrong first byte.
     WrongByte,
-    /// Sends so many bytes more than there are.
+    /// Sends this number of bytes more than the file has.
     Longer(usize),
-    /// Begins at the start, whatever was asked for.
+    /// Ignores ranges and sends the file from its start.
     NoRanges,
 }
 
-/// One request that was answered.
+/// A request that the Hub received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubRequest {
     /// `GET` or `HEAD`.
     pub method: String,
-    /// With the query.
+    /// The path with the query.
     pub path: String,
-    /// Whether it went to the host of large files.
+    /// True if the request went to the host of large files.
     pub is_elsewhere: bool,
     /// All headers, by lower-case name.
     pub headers: BTreeMap<String, String>,
@@ -68,7 +68,7 @@ struct State {
     changed: Condvar,
 }
 
-/// A fault that happens to requests of a method whose path contains this.
+/// A fault for the next `times` requests of this method whose path contains `part`.
 #[derive(Debug)]
 struct Rule {
     method: &'static str,
@@ -77,14 +77,14 @@ struct Rule {
     fault: HubFault,
 }
 
-/// Bytes of files that were sent, and how many may be.
+/// The number of bytes of files that were sent, and its limit.
 #[derive(Debug)]
 struct Served {
     num_bytes: u64,
     limit: u64,
 }
 
-/// What is answered.
+/// A response of the Hub.
 struct Answer {
     status: u16,
     headers: Vec<(&'static str, String)>,
@@ -92,10 +92,10 @@ struct Answer {
 }
 
 impl Hub {
-    /// Serves a model with these files, to everybody or to those with a token.
+    /// Serves a model with these files: to everybody, or only to clients with `token`.
     ///
     /// # Panics
-    /// When no port can be had.
+    /// When no port is free.
     pub fn start(files: impl IntoIterator<Item = (String, Vec<u8>)>, token: Option<&str>) -> Self {
         let bind = || TcpListener::bind("127.0.0.1:0").expect("a free port");
         let (hub, elsewhere) = (bind(), bind());
@@ -117,37 +117,37 @@ impl Hub {
         started
     }
 
-    /// What `HF_ENDPOINT` has to be.
+    /// The value for `HF_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.hub)
     }
 
-    /// Lets the next `times` requests of this method whose path contains `part` go wrong.
+    /// Makes the next `times` requests of this method whose path contains `part` go wrong.
     pub fn fault(&self, method: &'static str, part: &'static str, times: usize, fault: HubFault) {
         lock(&self.state.faults).push(Rule { method, part, times, fault });
     }
 
-    /// What was asked for so far; it is forgotten.
+    /// Takes the requests since the last call.
     pub fn requests(&self) -> Vec<HubRequest> {
         std::mem::take(&mut lock(&self.state.requests))
     }
 
-    /// Bytes of files that were sent so far.
+    /// The number of bytes of files that were sent so far.
     pub fn num_bytes_sent(&self) -> u64 {
         lock(&self.state.served).num_bytes
     }
 
-    /// Sends `num_bytes` more bytes of files and then nothing.
+    /// Stops sending after `num_bytes` more bytes of files.
     pub fn limit(&self, num_bytes: u64) {
         let mut served = lock(&self.state.served);
         served.limit = served.num_bytes.saturating_add(num_bytes);
         self.state.changed.notify_all();
     }
 
-    /// Waits until as much was sent as [`Self::limit`] allows.
+    /// Waits until the bytes that [`Self::limit`] allows were sent.
     ///
     /// # Panics
-    /// When that does not happen.
+    /// When they were not sent within 60 s.
     pub fn wait_for_limit(&self) {
         let has_more = |served: &mut Served| served.num_bytes < served.limit;
         let deadline = std::time::Duration::from_secs(60);
@@ -160,7 +160,7 @@ impl Hub {
 fn accept(listener: &TcpListener, state: &Arc<State>, is_elsewhere: bool) {
     for connection in listener.incoming().flatten() {
         let state = Arc::clone(state);
-        // A client that is killed leaves a broken connection, which is no failure of the test.
+        // A client that is killed breaks its connection, which is not a failure of the test.
         std::thread::spawn(move || drop(state.converse(connection, is_elsewhere)));
     }
 }
@@ -203,13 +203,13 @@ impl State {
             _ => {}
         }
         if let Some(HubFault::Stall(_)) = fault {
-            // Until the client gives up.
+            // Ends when the client gives up.
             connection.read_to_end(&mut Vec::new())?;
         }
         Ok(())
     }
 
-    /// What the Hub itself answers.
+    /// The response of the Hub's own host.
     fn route(&self, request: &HubRequest, fault: Option<&HubFault>) -> Answer {
         let error = |status, code: &str, message: &str| {
             Answer::new(status, vec![("X-Error-Code", code.to_owned()), ("X-Error-Message", message.to_owned())])
@@ -252,7 +252,7 @@ impl State {
         answer
     }
 
-    /// A file, or the range of it that was asked for.
+    /// The response with a file, or with the requested range of it.
     fn contents(&self, request: &HubRequest, fault: Option<&HubFault>) -> Answer {
         let path = request.path.split('?').next().unwrap_or_default();
         let name = path.rsplit('/').next().unwrap_or_default();
@@ -283,7 +283,7 @@ impl State {
         Some(rule.fault.clone())
     }
 
-    /// Sends bytes of a file as far as the limit allows.
+    /// Sends bytes of a file, waiting while the limit is reached.
     fn send(&self, connection: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -328,7 +328,7 @@ fn read_request(connection: &TcpStream, is_elsewhere: bool) -> std::io::Result<O
     Ok(Some(HubRequest { method, path, is_elsewhere, headers }))
 }
 
-/// The Hub keeps files of this kind elsewhere, under their SHA-256.
+/// True if the Hub keeps the file on the other host, under its SHA-256.
 fn is_large(name: &str) -> bool {
     name.ends_with(".safetensors")
 }

@@ -1,8 +1,9 @@
-//! Somebody between a shard and those who talk to it: passes everything on until the moment a test chose, then does harm.
+//! An interposer between a shard and its clients: it forwards everything until a moment that the test chooses, and then
+//! injects a fault.
 //!
-//! Door: [`Interposer::start`], before the launcher is started. It waits for the shard's socket, moves it aside and listens in
-//! its place, so the processes are the real ones and know nothing of it. It understands frames, because harm comes at a moment
-//! of the conversation.
+//! Door: [`Interposer::start`], to be called before the launcher is started. It waits for the shard's socket, moves it
+//! away and listens at its path, so the processes are the real ones and do not know of the interposer. It decodes
+//! frames, because a fault comes at a certain moment of the conversation.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -18,44 +19,44 @@ use rustix::process::Signal;
 
 use crate::send_signal;
 
-/// A shard's socket gets this mode when it is ready to be connected to.
+/// A shard sets this mode on its socket when clients may connect.
 const READY_MODE: u32 = 0o600;
-/// Between two looks for the socket.
+/// The interval between two checks for the socket.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// Looks for somebody who takes connections.
+/// The most attempts to connect to a socket.
 const MAX_ATTEMPTS: usize = 1000;
-/// Bytes that are no frame: the length is beyond all bounds.
+/// Bytes that are not a frame: the length is above the limit.
 const GARBAGE: [u8; 64] = [0xff; 64];
-/// Added to what should be right.
+/// Added to a correct number to make it wrong.
 const OFFSET: u64 = 7;
 
-/// What goes wrong.
+/// A fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The process gets a signal.
     Signal(Signal),
-    /// The shard's end of the connection is closed, and the process lives on.
+    /// The client's connection is closed, while the shard's process lives on.
     Close,
-    /// Bytes that are no frame.
+    /// The client receives bytes that are not a frame.
     Garbage,
-    /// The answer to a command that was not asked.
+    /// A reply has the sequence number of another command.
     WrongNumber,
-    /// Another program was run than the other ranks have.
+    /// A reply has the fingerprint of another program than the other ranks run.
     WrongFingerprint,
 }
 
-/// When it goes wrong.
+/// The moment of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// The model is being loaded: the answer to Hello.
+    /// While the model is loaded: the reply to Hello.
     Load,
-    /// The answer to Warmup.
+    /// The reply to Warmup.
     WarmUp,
-    /// The answer to a step that reads prompts.
+    /// The reply to a step that reads prompts.
     Prefill,
-    /// The answer to a step that only makes tokens.
+    /// The reply to a step that only decodes.
     Decode,
-    /// Nothing is asked.
+    /// While no command is open.
     Idle,
 }
 
@@ -68,16 +69,16 @@ pub struct Interposer {
 #[derive(Debug)]
 struct State {
     armed: Option<(Moment, Fault)>,
-    /// The shard's process id, as it said itself.
+    /// The process id from the shard's reply to Hello.
     pid: Option<i32>,
-    /// The latest client.
+    /// The client that connected last.
     client: Option<UnixStream>,
-    /// What the numbers of its commands stand for.
+    /// The moments of the open commands, by sequence number.
     asked: HashMap<u64, Moment>,
     has_closed: bool,
 }
 
-/// Connects to a shard. Its socket has its mode a moment before it takes connections.
+/// Connects to a shard. The socket gets its mode a moment before it accepts connections, so it tries repeatedly.
 fn connect(path: &Path) -> Option<UnixStream> {
     for _ in 0..MAX_ATTEMPTS {
         match UnixStream::connect(path) {
@@ -89,7 +90,7 @@ fn connect(path: &Path) -> Option<UnixStream> {
 }
 
 impl Interposer {
-    /// Waits, on a thread, for the socket of this rank.
+    /// Starts a thread that waits for the socket of `rank`.
     ///
     /// # Panics
     /// When the socket cannot be moved or replaced.
@@ -104,26 +105,26 @@ impl Interposer {
             while !is_ready(&path) {
                 std::thread::park_timeout(LOOK_INTERVAL);
             }
-            // The shard looks at its own file once more.
+            // The shard checks its own socket file once more.
             std::thread::park_timeout(5 * LOOK_INTERVAL);
             let moved = path.with_extension("moved");
             std::fs::rename(&path, &moved).expect("the socket can be moved");
             let listener = UnixListener::bind(&path).expect("the socket can be replaced");
             for client in listener.incoming().flatten() {
                 let Some(shard) = connect(&moved) else { return };
-                // A client's end is noticed by the pumps.
+                // The pumps notice when the client disconnects.
                 let _ = pump_both(&shared, client, shard);
             }
         });
         Self { state }
     }
 
-    /// Does harm once, at the next such moment.
+    /// Injects the fault once, at the next such moment.
     pub fn arm(&self, moment: Moment, fault: Fault) {
         lock(&self.state).armed = Some((moment, fault));
     }
 
-    /// Does harm now, while nothing is asked. What needs an answer to be wrong waits for the next one.
+    /// Injects the fault now, while no command is open. A fault of a reply waits for the next reply.
     pub fn strike(&self, fault: Fault) {
         let mut state = lock(&self.state);
         match fault {
@@ -160,7 +161,7 @@ impl State {
         }
     }
 
-    /// Passes a reply on, or does the harm that is due.
+    /// Forwards a reply, or injects the fault that is due.
     fn answer(&mut self, mut reply: Reply) {
         if let Some(reply::Kind::Hello(hello)) = &reply.kind {
             self.pid = i32::try_from(hello.pid).ok();
@@ -182,7 +183,7 @@ impl State {
                 self.write(&encode(&reply));
             }
             Some((_, Fault::WrongFingerprint)) => {
-                // Everybody who asks is told the same: the launcher asks before the router does.
+                // The fault stays armed, so that every client sees the same: the launcher asks before the router does.
                 match &mut reply.kind {
                     Some(reply::Kind::Hello(hello)) => hello.config_hash += OFFSET,
                     Some(reply::Kind::Warmup(warmup)) => warmup.fingerprint = warmup.fingerprint.wrapping_add(OFFSET),
@@ -207,12 +208,12 @@ impl State {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // A client that is gone needs no answer.
+        // A client that has disconnected needs no reply.
         let _ = self.client.as_mut().map(|client| client.write_all(bytes));
     }
 }
 
-/// Passes frames on in both directions, each on a thread, until an end is gone.
+/// Forwards frames in both directions, each on a thread, until one side disconnects.
 fn pump_both(shared: &Arc<Mutex<State>>, client: UnixStream, shard: UnixStream) -> io::Result<()> {
     let (mut from_client, mut from_shard) = (client.try_clone()?, shard.try_clone()?);
     let this_client = client.try_clone()?;
@@ -230,7 +231,7 @@ fn pump_both(shared: &Arc<Mutex<State>>, client: UnixStream, shard: UnixStream) 
                 return;
             }
         }
-        // A shard whose connection was closed under it hears nothing: it is the others that must act.
+        // If the interposer closed the connection, the shard must not notice: the other processes must act.
         if !lock(&state).has_closed {
             let _ = to_shard.shutdown(Shutdown::Write);
         }

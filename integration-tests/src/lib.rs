@@ -1,9 +1,9 @@
 //! Starts the real executable and talks to it over HTTP, as a user would.
 //!
-//! [`Server`] is one running `text-generation-launcher` with its children; [`Client`] sends requests to it; an
-//! [`Interposer`] does harm between its processes; a [`Hub`] is where it downloads models from. Ports are
-//! chosen by the system, sockets live in a directory of the test, nothing reaches beyond this machine. The device is the
-//! CPU, or the one that [`test_device`] reads from the environment.
+//! [`Server`] is a running `text-generation-launcher` with its children; [`Client`] sends requests to it; an
+//! [`Interposer`] injects faults between its processes; a [`Hub`] serves the models that it downloads. The system
+//! chooses the ports, sockets are in a directory of the test, and nothing reaches beyond this machine. The device is
+//! the CPU, or the one that [`test_device`] reads from the environment.
 
 pub mod aftermath;
 mod client;

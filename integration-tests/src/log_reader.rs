@@ -1,4 +1,4 @@
-//! Readers of the launcher's log: the tests, or somebody who has stopped reading, has left, or never came.
+//! Readers of the launcher's log: the tests, or a reader that has stopped reading, has gone, or never existed.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write as _, pipe};
@@ -13,21 +13,21 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 /// The reader at the other end of the launcher's stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogReader {
-    /// The harness, which reads every line; stderr is that of the test.
+    /// The harness, which reads every line of stdout; stderr is inherited from the test.
     Harness,
     /// The harness, which reads stdout and stderr as one stream.
     HarnessOfBoth,
     /// The harness, at the other end of a terminal.
     Terminal,
-    /// Nobody: stdout is closed.
+    /// No reader: stdout is closed.
     Closed,
-    /// Somebody who has stopped reading: stdout and stderr are one pipe, which is full from the start.
+    /// A reader that has stopped reading: stdout and stderr are one pipe, which is full from the start.
     Stopped,
-    /// Somebody who is gone: stdout and stderr are one pipe without a reader.
+    /// A reader that has gone: stdout and stderr are one pipe without a read end.
     Gone,
 }
 
-/// The stream that the harness reads, or the end of a pipe that it keeps open and does not read.
+/// The stream that the harness reads, or the read end of a pipe that it keeps open without reading.
 #[derive(Debug)]
 pub(crate) enum Reading {
     Stdout,
@@ -36,7 +36,7 @@ pub(crate) enum Reading {
 }
 
 impl LogReader {
-    /// The command, before its arguments.
+    /// The command that starts the launcher, without arguments.
     pub(crate) fn command(self, executable: &Path) -> Command {
         if self != Self::Closed {
             return Command::new(executable);
@@ -46,7 +46,7 @@ impl LogReader {
         shell
     }
 
-    /// Sets stdout and stderr.
+    /// Sets stdout and stderr of the command.
     pub(crate) fn connect(self, command: &mut Command) -> Reading {
         match self {
             Self::Harness => {
@@ -90,7 +90,7 @@ fn fill(writer: &mut PipeWriter) {
     ioctl_fionbio(&*writer, false).expect("a pipe can be blocking");
 }
 
-/// Both ends of a terminal.
+/// Opens a pseudo-terminal and returns both ends.
 fn terminal() -> (File, File) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
     grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("a terminal of this user");

@@ -1,17 +1,17 @@
-//! Resident memory of the processes of a server, as the kernel counts it.
+//! Resident memory of a server's processes, as the kernel counts it.
 
 use crate::Server;
 
-/// Bytes of the router, and of all shards together.
+/// Bytes of resident memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Resident {
-    /// Those of the router.
+    /// The bytes of the router.
     pub router: u64,
-    /// Those of all shards.
+    /// The bytes of all shards together.
     pub shards: u64,
 }
 
-/// Processes whose memory is measured.
+/// The processes whose memory is measured.
 #[derive(Debug)]
 pub struct Processes {
     router: i32,
@@ -19,29 +19,29 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Those of a server that is ready.
+    /// The processes of a server that is ready.
     pub fn of(server: &Server) -> Self {
         Self { router: server.child("router"), shards: server.children("shard") }
     }
 
-    /// Memory that they have now; zero for those that are gone.
+    /// The memory that the processes have now. A process that has exited counts as zero.
     pub fn now(&self) -> Resident {
         self.read("VmRSS:")
     }
 
-    /// The most that they had since [`Self::forget_peak`].
+    /// The peak of each process since [`Self::forget_peak`].
     pub fn peak(&self) -> Resident {
         self.read("VmHWM:")
     }
 
-    /// Lets the kernel begin anew to look for the most.
+    /// Resets the peaks that the kernel records.
     pub fn forget_peak(&self) {
         for pid in self.all() {
             let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
         }
     }
 
-    /// Returns whether all of them still run.
+    /// True if all processes still run.
     pub fn are_alive(&self) -> bool {
         self.all().all(|pid| bytes_of(pid, "VmRSS:").is_some())
     }

@@ -1,18 +1,18 @@
-//! The page of `/metrics`, enough of it to look up values and to wait for one.
+//! Parses the page `/metrics`, as far as looking up values needs it.
 
 use std::collections::BTreeMap;
 
-/// Values by name with labels, as on the page: `tgi_request_failure{err="overloaded"}`.
+/// Values by name and labels, as written on the page: `tgi_request_failure{err="overloaded"}`.
 #[derive(Debug)]
 pub struct Metrics {
     values: BTreeMap<String, f64>,
 }
 
 impl Metrics {
-    /// Reads a page.
+    /// Parses a page.
     ///
     /// # Panics
-    /// When it is no page of metrics.
+    /// When `page` is not a page of metrics.
     pub fn parse(page: &str) -> Self {
         let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
         let values = lines.map(|line| {
@@ -25,7 +25,7 @@ impl Metrics {
     /// The value of a metric.
     ///
     /// # Panics
-    /// When the page lacks it.
+    /// When the page has no such metric.
     pub fn value(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or_else(|| panic!("no metric {name} among {:?}", self.values.keys()))
     }

@@ -1,12 +1,12 @@
-//! Where a process listens, as the system knows it.
+//! The port on which a process listens, as the kernel reports it.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// How the table of sockets says that one listens.
+/// The state of a listening socket in the kernel's table.
 const LISTENING: &str = "0A";
 
-/// The TCP port that this process listens on, of IPv4.
+/// The IPv4 TCP port on which process `pid` listens.
 pub(crate) fn listening_port(pid: i32) -> Option<u16> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let targets = descriptors.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());

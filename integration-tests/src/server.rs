@@ -1,4 +1,4 @@
-//! One launcher with its children: start, wait for the ready line, signal, wait for the end.
+//! One launcher with its children: starts it, waits for the ready line, sends signals, waits for the exit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -18,12 +18,13 @@ use crate::device::{shared_programs, test_device, test_num_shard};
 use crate::log_reader::{LogReader, Reading};
 use crate::ports::listening_port;
 
-/// Loading, compiling, warm-up and start on a busy machine. A launcher that fails ends, and the wait with it.
+/// The longest time for loading, compiling, warm-up and start on a busy machine. The wait ends early if the launcher
+/// exits.
 const START_DEADLINE: Duration = Duration::from_secs(600);
-/// After this a launcher that should end is a failed test.
+/// A launcher that should exit and takes longer than this fails the test.
 const END_DEADLINE: Duration = Duration::from_secs(90);
 
-/// Names an executable to test instead of the one of this tree.
+/// The environment variable with an executable to test instead of the one of this tree.
 const EXECUTABLE_VARIABLE: &str = "HILO_TEST_EXECUTABLE";
 
 /// Flags and environment of a server to start.
@@ -41,23 +42,23 @@ pub struct ServerBuilder {
 pub struct Server {
     child: Child,
     url: String,
-    /// The end of a pipe that nobody reads.
+    /// The read end of a pipe that nobody reads.
     _unread: Option<std::io::PipeReader>,
-    /// Lines of the launcher's stdout, read by a thread so that the pipe never fills.
+    /// Lines of the launcher's log, read by a thread so that the pipe never fills.
     lines: Mutex<Receiver<String>>,
     is_log_unread: Arc<AtomicBool>,
     log: Mutex<Vec<String>>,
     directory: tempfile::TempDir,
 }
 
-/// A server that has ended.
+/// A server that has exited.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// The launcher's exit status.
     pub status: ExitStatus,
-    /// Everything it wrote to stdout.
+    /// Everything that the harness read from the launcher's output.
     pub log: Vec<String>,
-    /// Time from the signal (or the call) to the end.
+    /// The time from the signal, or from the call, to the exit.
     pub took: Duration,
 }
 
@@ -70,7 +71,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets a variable of the launcher's environment.
+    /// Sets an environment variable of the launcher.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "reads better at the call")]
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
@@ -85,24 +86,24 @@ impl ServerBuilder {
         self
     }
 
-    /// Leaves the log as text for people.
+    /// Keeps the log as text for people instead of JSON.
     #[must_use]
     pub fn text_log(mut self) -> Self {
         self.json_output = false;
         self
     }
 
-    /// Leaves the launcher to find a place for the shards' sockets.
+    /// Lets the launcher choose the place of the shards' sockets.
     #[must_use]
     pub fn private_sockets(mut self) -> Self {
         self.has_private_sockets = true;
         self
     }
 
-    /// Starts the server and waits until it listens, whatever its log says.
+    /// Starts the server and waits until it listens, without reading its log.
     ///
     /// # Panics
-    /// When it ends before.
+    /// When the launcher exits before, or does not listen before the deadline.
     pub fn start_unseen(self) -> Server {
         let mut server = self.spawn();
         server.wait_listening();
@@ -112,7 +113,7 @@ impl ServerBuilder {
     /// Starts the server and waits until it is ready.
     ///
     /// # Panics
-    /// When it does not get ready; the message holds its log.
+    /// When the server does not get ready; the message contains its log.
     pub fn start(self) -> Server {
         let mut server = self.spawn();
         server.wait_ready();
@@ -141,7 +142,7 @@ impl ServerBuilder {
         command.env_remove("HOSTNAME").envs(self.env).stdin(Stdio::null());
         let reading = self.reader.connect(&mut command);
         let mut child = command.spawn().expect("the launcher starts");
-        // The launcher's ends of pipes are its own.
+        // The launcher's ends of the pipes must be open in the launcher only.
         drop(command);
         let is_log_unread: Arc<AtomicBool> = Arc::default();
         let read = |stream: Box<dyn Read + Send>| read_lines(stream, Arc::clone(&is_log_unread));
@@ -175,17 +176,17 @@ impl Server {
         builder.flag("--model-id", model_id).flag("--device", device)
     }
 
-    /// The demo model's tokenizer with the mock device, which answers at once.
+    /// A server with the demo model's tokenizer on the mock device, which replies immediately.
     pub fn mock() -> ServerBuilder {
         Self::builder("demo", "mock")
     }
 
-    /// The demo model on the device to test.
+    /// A server with the demo model on the device to test.
     pub fn demo() -> ServerBuilder {
         Self::model("demo")
     }
 
-    /// This model on the device to test.
+    /// A server with this model on the device to test.
     pub fn model(model_id: &str) -> ServerBuilder {
         Self::builder(model_id, test_device()).flag("--num-shard", test_num_shard())
     }
@@ -195,21 +196,21 @@ impl Server {
         Client::new(&self.url)
     }
 
-    /// Where the server listens.
+    /// The address on which the server listens.
     ///
     /// # Panics
-    /// When it is not ready.
+    /// When the server is not ready.
     pub fn address(&self) -> SocketAddr {
         let address = self.url.trim_start_matches("http://");
         address.parse().unwrap_or_else(|error| panic!("{error}: {address:?}"))
     }
 
-    /// From now on nobody reads what the launcher writes.
+    /// Stops reading what the launcher writes.
     pub fn leave_log_unread(&self) {
         self.is_log_unread.store(true, Ordering::Relaxed);
     }
 
-    /// A field of the line with this message, of those that were written before the server was ready.
+    /// A field of the first log line with this message, among the lines before the server was ready.
     pub fn logged(&self, message: &str, field: &str) -> Option<String> {
         let log = self.log.lock().expect("no test thread panics with the log");
         let line = log
@@ -219,17 +220,17 @@ impl Server {
         line[field].as_str().map(str::to_owned)
     }
 
-    /// The directory that holds the shard sockets, unless a flag says otherwise.
+    /// The directory that contains the shards' sockets, unless a flag sets another.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Process id of the launcher.
+    /// The process id of the launcher.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Process ids of all running descendants of the launcher.
+    /// The process ids of all running descendants of the launcher.
     pub fn descendants(&self) -> Vec<i32> {
         let mut pids = vec![self.child.id() as i32];
         let mut next = 0;
@@ -242,10 +243,10 @@ impl Server {
         pids.split_off(1)
     }
 
-    /// Process id of the child that runs this subcommand.
+    /// The process id of the first child that runs this subcommand.
     ///
     /// # Panics
-    /// When there is none.
+    /// When no child runs it.
     pub fn child(&self, subcommand: &str) -> i32 {
         self.find_child(subcommand).unwrap_or_else(|| panic!("no child runs {subcommand}"))
     }
@@ -254,7 +255,7 @@ impl Server {
         self.children(subcommand).first().copied()
     }
 
-    /// Process ids of the children that run this subcommand.
+    /// The process ids of the children that run this subcommand.
     pub fn children(&self, subcommand: &str) -> Vec<i32> {
         let is_wanted = |pid: &i32| {
             let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -263,10 +264,10 @@ impl Server {
         self.descendants().into_iter().filter(is_wanted).collect()
     }
 
-    /// Waits until the launcher has written anything at all.
+    /// Waits for the first line of the launcher's log.
     ///
     /// # Panics
-    /// When it does not.
+    /// When the launcher writes none.
     pub fn wait_first_line(&self) {
         self.next_line(Instant::now() + START_DEADLINE).expect("the launcher logs something");
     }
@@ -276,16 +277,16 @@ impl Server {
         send_signal(self.child.id() as i32, signal);
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     pub fn stop(self) -> Finished {
         self.signal(Signal::TERM);
         self.wait()
     }
 
-    /// Waits for the end.
+    /// Waits for the exit.
     ///
     /// # Panics
-    /// When the launcher does not end in time.
+    /// When the launcher does not exit in time.
     pub fn wait(mut self) -> Finished {
         let start = Instant::now();
         self.drain_lines(start + END_DEADLINE);
@@ -312,7 +313,8 @@ impl Server {
         }
     }
 
-    /// A log that is not read ends before its writer.
+    /// Waits until the launcher has exited. The end of the log is not enough: an unread log ends before its writer
+    /// does.
     fn wait_for_end(&self, deadline: Instant) {
         let pid = Pid::from_child(&self.child);
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("the launcher was not waited for");
@@ -370,8 +372,8 @@ pub fn send_signal(pid: i32, signal: Signal) {
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-/// Returns the path of the launcher: the one in `HILO_TEST_EXECUTABLE`, or one that is built once per test process in
-/// the tests' profile.
+/// The path of the launcher: the one in `HILO_TEST_EXECUTABLE`, or one that is built once per test process with the
+/// tests' profile.
 pub fn executable() -> &'static Path {
     static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
     EXECUTABLE.get_or_init(|| {
@@ -405,7 +407,7 @@ fn profile_folder() -> PathBuf {
     test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
 }
 
-/// Reads lines for as long as anybody may. Who left them unread keeps the pipe open, and full.
+/// Reads lines until `is_unread` is set. After that it keeps the pipe open, so that it fills.
 fn read_lines(stdout: impl Read + Send + 'static, is_unread: Arc<AtomicBool>) -> Receiver<String> {
     let (lines_tx, lines) = mpsc::sync_channel(1 << 16);
     std::thread::spawn(move || {

@@ -1,10 +1,10 @@
-//! Server-sent events, as much of them as the server writes: `data:` lines, comments, blank lines between.
+//! Server-sent events, as far as the server uses them: `data:` lines, comments, and blank lines between them.
 
 use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 
-/// An answer that is read event by event. Dropping it closes the connection.
+/// A response that is read event by event. Dropping it closes the connection.
 pub struct SseStream {
     /// HTTP status.
     pub status: u16,
@@ -22,7 +22,7 @@ impl SseStream {
 impl Iterator for SseStream {
     type Item = Value;
 
-    /// The next event's JSON; `None` when the answer ends or the connection breaks.
+    /// The JSON of the next event; `None` when the response ends or the connection breaks.
     fn next(&mut self) -> Option<Value> {
         loop {
             let line = self.lines.next()?.ok()?;

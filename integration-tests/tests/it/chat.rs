@@ -1,4 +1,4 @@
-//! `POST /chat_tokenize`: what the demo model's template makes of a conversation, and templates that the user names.
+//! Tests of `POST /chat_tokenize`: the demo model's template, and templates that the user names.
 
 use integration_tests::Server;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn the_demo_model_answers_a_rendered_conversation() {
     let response = server.client().post("/chat_tokenize", &ask("What is 3 + 4?"));
     assert_eq!(response.status, 200, "{}", response.text);
     let text = response.json()["templated_text"].as_str().unwrap().to_owned();
-    // `/generate` begins every prompt itself.
+    // `/generate` adds the BOS token to every prompt itself.
     let prompt = text.strip_prefix("<|bos|>").unwrap();
     assert_eq!(server.client().generate(prompt, 30), "3 + 4 is 7.");
 }

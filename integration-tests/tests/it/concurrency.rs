@@ -1,4 +1,4 @@
-//! Many clients at once: the same answers as alone, overload, and clients that leave.
+//! Tests with many clients at once: they get the same answers as alone, overload is reported, and clients may leave.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ fn wait_for(client: &Client, name: &str, value: f64) {
     }
 }
 
-/// Waits until the server holds nothing for anybody any more.
+/// Waits until the server holds nothing for any request.
 pub(crate) fn wait_idle(client: &Client) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -62,7 +62,8 @@ pub(crate) fn wait_idle(client: &Client) {
 
 #[test]
 fn a_hundred_at_once_get_what_each_gets_alone() {
-    // In bf16 XLA-CPU rounds each batch in its own way on a processor with AMX: 2e-2 in a log-probability, enough for another token.
+    // In bf16 on a processor with AMX, XLA-CPU rounds each batch size differently: log-probabilities differ by up to
+    // 2e-2, enough to choose another token.
     let server = Server::demo();
     let server = if test_device() == "cpu" { server } else { server.flag("--dtype", "float32") }.start();
     let client = server.client();
@@ -74,11 +75,11 @@ fn a_hundred_at_once_get_what_each_gets_alone() {
     wait_idle(&client);
 }
 
-/// The same answer to the last bit on the CPU. Elsewhere a batch of another size is another program, which may add in another
-/// order: the same tokens, with log-probabilities that are almost the same.
+/// Compares two answers. On the CPU they are equal to the last bit. On other devices another batch size is another
+/// program, which may add in another order: the tokens are equal, and the log-probabilities almost.
 fn check_same(together: &Value, alone: &Value, body: &str) {
-    // On XLA-CPU the largest difference in bf16 was 6e-7 on some processors and 2e-5 on others, where the compiler chooses wider
-    // vectors.
+    // On XLA-CPU in bf16 the largest difference was 6e-7 on some processors, and 2e-5 on others, where the compiler
+    // chooses wider vectors.
     let tolerance = if test_device() == "cpu" { 0.0 } else { 1e-4 };
     let (mut together, mut alone) = (together.clone(), alone.clone());
     let [left, right] = [take_logprobs(&mut together), take_logprobs(&mut alone)];
@@ -116,7 +117,7 @@ fn two_hundred_clients_that_leave_hold_nothing() {
     assert_eq!(client.generate("The cat", 5), client.generate("The cat", 5));
 }
 
-/// Clients that leave while the shard stands still: whoever has not left a mark by then never runs.
+/// Clients leave while the shard is stopped: only requests that have left a mark by then may run.
 fn check_abandoned(num_clients: usize, leave: impl Fn(&Client) + Sync) {
     let server = Server::demo().flag("--max-concurrent-requests", 256).start();
     let client = server.client();
@@ -162,7 +163,7 @@ fn too_many_requests_are_told_so_at_once() {
     let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 2.0}});
     let mut running = client.stream("/generate_stream", &body).unwrap();
     assert!(running.next().is_some());
-    // A shard that stands still keeps the one request running.
+    // While the shard is stopped, the one request keeps running.
     let shard = server.child("shard");
     send_signal(shard, Signal::STOP);
     for path in ["/generate", "/generate_stream", "/"] {

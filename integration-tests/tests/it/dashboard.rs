@@ -1,4 +1,4 @@
-//! The dashboard of compose.yaml asks for metrics that the server has.
+//! Checks that the dashboard of compose.yaml queries only metrics that the server has.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use integration_tests::Server;
 use serde_json::Value;
 
-/// Words of PromQL that stand where a metric could.
+/// Keywords of PromQL, which look like names of metrics.
 const KEYWORDS: [&str; 4] = ["by", "without", "and", "or"];
 
 /// Every query of the dashboard.
@@ -21,14 +21,14 @@ fn queries(dashboard: &Value) -> Vec<&str> {
     }
 }
 
-/// The query without what stands between these, which may not be nested.
+/// The query without the text between each `open` and the next `close`. They must not be nested.
 fn without(query: &str, open: &str, close: char) -> String {
     let mut parts = query.split(open);
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once(close).map_or("", |(_, rest)| rest))
 }
 
-/// Names of the metrics in a query: words that are no functions, labels, keywords or numbers.
+/// The names of the metrics in a query: all words except functions, labels, keywords and numbers.
 fn metrics(query: &str) -> Vec<String> {
     let query = [("by (", ')'), ("{", '}'), ("[", ']')]
         .iter()
@@ -71,7 +71,7 @@ fn the_dashboard_asks_only_for_metrics_that_are_there() {
     assert!(wanted.len() > 10, "{wanted:?}");
 
     let server = Server::mock().start();
-    // Histograms are there when they have a sample.
+    // Histograms appear on the page with their first sample.
     server.client().generate("Once", 8);
     let page = server.client().get("/metrics").text;
     let names: BTreeSet<&str> = page.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();

@@ -1,4 +1,4 @@
-//! Ways in other than a plain port: HTTPS, and a Unix socket. Shards behind TCP in place of Unix sockets.
+//! Tests of endpoints other than a plain port: HTTPS, a Unix socket, and shards on TCP instead of Unix sockets.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use integration_tests::{Server, ServerBuilder};
 use serde_json::{Value, json};
 
-/// A certificate for the loopback that signs itself.
+/// A self-signed certificate for the loopback address.
 struct Identity {
     certificate: String,
     certfile: PathBuf,
@@ -26,7 +26,7 @@ impl Identity {
     }
 
     fn server(&self) -> ServerBuilder {
-        // Names that vLLM has for the same flags are taken too.
+        // The server also accepts vLLM's names of these flags.
         Server::mock().flag("--ssl-certfile", self.certfile.display()).flag("--tls-keyfile", self.keyfile.display())
     }
 }
@@ -41,7 +41,7 @@ fn https_serves_answers_and_streams() {
     assert!(stranger.post_bytes("/generate", b"{}").is_err(), "a client that does not know the certificate");
 
     let client = stranger.trusting(&identity.certificate);
-    // One client dawdles, one speaks no TLS: neither is noticed by anybody else.
+    // One client sends nothing and one does not speak TLS. Neither affects other clients.
     let address = stranger.url("").replace("https://", "");
     let _dawdler = TcpStream::connect(&address).unwrap();
     let mut plain = TcpStream::connect(&address).unwrap();
@@ -75,7 +75,7 @@ fn files_that_are_no_identity_are_found_before_the_model_is_loaded() {
     }
 }
 
-/// The answer to a POST over a Unix socket, head and body.
+/// Sends a POST request over a Unix socket and returns the response, head and body.
 fn post_over(socket: &Path, path: &str, body: &Value) -> String {
     let body = body.to_string();
     let head = format!(
@@ -130,7 +130,7 @@ fn a_path_that_cannot_be_a_socket_is_found_before_the_model_is_loaded() {
 fn shards_on_tcp_make_the_same_text() {
     let server = || Server::mock().flag("--num-shard", 2);
     let text = server().start().client().generate("Once", 8);
-    // Connections to this address come from another one, so none takes the port.
+    // Outgoing connections get ports of 127.0.0.1, so none takes the port of this address.
     let address = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
     let server = server().flag("--shard-uds-path", format!("tcp://{address}")).start();
     assert_eq!(server.client().generate("Once", 8), text);

@@ -1,8 +1,8 @@
-//! Every fault of a rank, at every moment, of either rank: nobody waits for ever, everybody is told, the launcher says who it
-//! was, and nothing is left behind.
+//! Tests of every fault at every moment and of either rank: nobody waits for ever, every client is told, the launcher
+//! names the rank, and nothing is left behind.
 //!
-//! Two ranks add up over shared memory on the CPU, so one that does not come holds up the other. A test is a kind of fault; its
-//! cases run side by side, because most of them only wait for a deadline.
+//! Two ranks add their results over shared memory on the CPU, so a rank that does not arrive blocks the other. Each
+//! test is a kind of fault; its cases run in parallel, because most of them only wait for a deadline.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
-/// The longest deadline that a fault runs into, 20 s, and 10 s more.
+/// The longest deadline on which a fault depends, 20 s, and 10 s more.
 const END_DEADLINE: Duration = Duration::from_secs(30);
-/// Exit status of a launch that a device process ended.
+/// The launcher's exit status after a device process failed.
 const DEVICE_FAILED: i32 = 17;
 const WORLD_SIZE: u32 = 2;
 
-/// A fault, when, and of which rank.
+/// A fault, its moment, and its rank.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     fault: Fault,
@@ -67,12 +67,12 @@ impl Case {
         wait_until_gone(&pids);
         let files = std::fs::read_dir(directory.path()).expect("the directory is there");
         let left: Vec<_> = files.flatten().map(|file| file.file_name()).collect();
-        // The interposer's own, which the shard cannot know of.
+        // The interposer's own sockets may stay, because the shard does not know of them.
         let ours = |name: &str| name.ends_with(".moved") || name.ends_with(&format!("-{}", self.rank));
         assert!(left.iter().all(|name| ours(&name.to_string_lossy())), "{self:?} left {left:?}");
     }
 
-    /// The process of the rank, as soon as it exists.
+    /// The process id of the rank, as soon as its process exists.
     fn wait_for_process(self, server: &Server) -> i32 {
         let deadline = Instant::now() + END_DEADLINE;
         let rank = self.rank.to_string();
@@ -90,7 +90,7 @@ impl Case {
         }
     }
 
-    /// Everybody who waits is told exactly once.
+    /// Injects the fault while requests are served, and checks that every waiting client is told exactly once.
     fn strike_while_serving(self, client: &Client, interposer: &Interposer) {
         let body = |inputs: &str| json!({"inputs": inputs, "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 1}});
         if self.moment == Moment::Idle {
@@ -124,7 +124,7 @@ impl Case {
         let rank = self.rank;
         let names = [format!("shard-{rank}"), format!("shard {rank}"), format!("rank {rank}")];
         assert!(names.iter().any(|name| error.contains(name.as_str())), "{self:?}: {error}");
-        // While a rank loads the launcher hears it, or the router.
+        // While a rank loads, either the launcher or the router notices the fault.
         if (self.fault, self.moment) == (Fault::Close, Moment::Load) {
             let heard = ["fell silent", "closed the connection"].iter().any(|heard| error.contains(heard));
             assert!(heard, "{self:?}: {error}");

@@ -1,5 +1,5 @@
-//! The executable as the first process of a PID namespace, as in a container. Where none can be made, tests say that they are
-//! skipped.
+//! Tests of the executable as the first process of a PID namespace, as in a container. On a system that allows no new
+//! namespaces, the tests print that they are skipped.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use integration_tests::{executable, send_signal};
 use rustix::process::Signal;
 
-/// `unshare` that starts a command as the first process of namespaces of its own, if this system lets it.
+/// The command `unshare`, which starts another command as the first process of new namespaces. `None` if this system
+/// does not allow it.
 fn unshare() -> Option<Command> {
     let new = || {
         let mut command = Command::new("unshare");
@@ -45,7 +46,7 @@ fn a_term_signal_stops_the_server() {
     let children = format!("/proc/{0}/task/{0}/children", unshare.id());
     let first_process = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
     send_signal(first_process, Signal::TERM);
-    // The rest of the log; ends with the last process that could write it.
+    // Reads the rest of the log, which ends when the last process that can write it exits.
     lines.for_each(drop);
     assert_eq!(unshare.wait().unwrap().code(), Some(0));
     assert!(!socket.exists(), "the server did not stop in order");

@@ -1,10 +1,11 @@
-//! `health` finds the server by the same flags, or by those of its launcher, and says by its exit status how it is.
+//! Tests of `health`: it finds the server by the server's flags or by the launcher's process id, and its exit status
+//! tells if the server is healthy.
 
 use std::process::{Command, Output};
 
 use integration_tests::{Server, executable};
 
-/// What `health` with these flags says.
+/// Runs `health` with these flags.
 fn health(flags: &[&str]) -> Output {
     let mut command = Command::new(executable());
     command.env_remove("HOSTNAME").env_remove("PORT").arg("health").args(flags);

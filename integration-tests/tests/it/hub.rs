@@ -1,4 +1,4 @@
-//! Models from the Hub, as a user gets them: what is asked for, where it is kept, and that it is served.
+//! Tests of models from the Hub, as a user gets them: the requests, the place in the cache, and serving the model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A user of a Hub, with a cache of its own.
+/// A user of a Hub, with a separate cache.
 pub(crate) struct User {
     folder: TempDir,
     endpoint: String,
@@ -20,17 +20,18 @@ impl User {
         Self { folder: tempfile::tempdir().expect("a temporary directory"), endpoint: hub.endpoint() }
     }
 
-    /// The folder that `HF_HOME` is.
+    /// The user's `HF_HOME`.
     pub(crate) fn home(&self) -> PathBuf {
         self.folder.path().join("hf")
     }
 
-    /// A file or folder of the model in the cache.
+    /// The path in the cache of a file or folder of the model.
     pub(crate) fn cached(&self, path: &str) -> PathBuf {
         self.home().join("hub/models--org--tiny").join(path)
     }
 
-    /// `download-weights` with these arguments and variables, and no others.
+    /// The command `download-weights` with these arguments and, besides the user's folders and the endpoint, only these
+    /// environment variables.
     pub(crate) fn command(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut command = Command::new(executable());
         command.arg("download-weights").args(arguments).env_clear();
@@ -43,7 +44,7 @@ impl User {
         self.command(arguments, environment).output().expect("the launcher runs")
     }
 
-    /// Downloads the model and gives what was logged.
+    /// Downloads the model and returns the log.
     pub(crate) fn download(&self, environment: &[(&str, &str)]) -> String {
         let output = self.run(&[MODEL_ID], environment);
         let log = String::from_utf8(output.stdout).expect("a log is text");
@@ -51,7 +52,7 @@ impl User {
         log
     }
 
-    /// What a download that must fail says, and its exit status.
+    /// The last line of the log and the exit status of a download that must fail.
     pub(crate) fn failure(&self, environment: &[(&str, &str)]) -> (String, i32) {
         let output = self.run(&[MODEL_ID], environment);
         let log = String::from_utf8(output.stdout).expect("a log is text");
@@ -60,7 +61,7 @@ impl User {
         (log.lines().last().unwrap_or_default().to_owned(), status)
     }
 
-    /// The files of the snapshot are these and no others, and nothing unfinished is left.
+    /// Checks that the snapshot contains exactly these files and that no unfinished file is left.
     pub(crate) fn check(&self, files: &BTreeMap<String, Vec<u8>>) {
         let names = |folder: &Path| {
             let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -83,7 +84,7 @@ impl User {
     }
 }
 
-/// A checkpoint that can be served.
+/// The files of a checkpoint that can be served.
 pub(crate) fn tiny() -> BTreeMap<String, Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/tiny-llama-tied");
     let names =
@@ -91,7 +92,7 @@ pub(crate) fn tiny() -> BTreeMap<String, Vec<u8>> {
     names.into_iter().map(|name| (name.to_owned(), std::fs::read(folder.join(name)).expect("a fixture"))).collect()
 }
 
-/// What repositories have besides.
+/// Adds files that repositories usually contain and that the server does not need.
 pub(crate) fn with_others(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
     let others = ["README.md", ".gitattributes", "pytorch_model.bin", "tf_model.h5", "consolidated.safetensors"];
     files.clone().into_iter().chain(others.into_iter().map(|name| (name.to_owned(), b"not needed".to_vec()))).collect()
@@ -116,7 +117,7 @@ fn only_what_is_needed_is_asked_for_and_once() {
             request.method == "GET" && path.rsplit('/').next() == Some(name)
         };
         let gets = requests.iter().filter(is_wanted);
-        // Large files are asked for at the Hub, which says where they are.
+        // Large files are requested from the Hub first, which redirects to the other host.
         let expected = if name == "model.safetensors" { [false, true].as_slice() } else { &[false] };
         assert_eq!(gets.map(|request| request.is_elsewhere).collect::<Vec<_>>(), expected, "{name}");
     }
@@ -156,7 +157,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
     for request in hub.requests() {
         assert_eq!(request.headers.contains_key("authorization"), !request.is_elsewhere, "{request:?}");
     }
-    // The file that Python's tools write.
+    // The token file that Python's tools write.
     let user = User::new(&hub);
     std::fs::create_dir_all(user.home()).unwrap();
     std::fs::write(user.home().join("token"), "hf_secret\n").unwrap();
@@ -202,7 +203,7 @@ fn offline_means_not_a_single_call() {
     std::fs::remove_file(user.cached("snapshots").join(COMMIT).join("model.safetensors")).unwrap();
     let (error, _) = user.failure(&offline);
     assert!(error.contains(": model.safetensors missing"), "{error}");
-    // The contents are still there, and are not downloaded again.
+    // The blobs are still in the cache and are not downloaded again.
     user.download(&[]);
     assert!(hub.requests().iter().all(|request| !request.is_elsewhere));
     user.check(&files);
@@ -213,7 +214,7 @@ fn a_hub_that_does_not_answer_leaves_what_is_in_the_cache() {
     let hub = Hub::start(tiny(), None);
     let user = User::new(&hub);
     user.download(&[]);
-    // Nobody listens there.
+    // Nothing listens on this port.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let endpoint = format!("http://127.0.0.1:{port}");
     let log = user.download(&[("HF_ENDPOINT", &endpoint)]);

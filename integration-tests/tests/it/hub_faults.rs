@@ -1,4 +1,4 @@
-//! What can happen to a download: a Hub that refuses, a network that breaks, a process that is killed.
+//! Tests of downloads that go wrong: a Hub that refuses, a network that breaks, a process that is killed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use integration_tests::{COMMIT, Hub, HubFault, MODEL_ID};
 use crate::hub::{User, tiny};
 
 const LARGE: &str = "model-00001-of-00002.safetensors";
-/// Bytes that a Hub sends before it notices that nobody reads.
+/// The most bytes that a Hub sends before it notices that the client has stopped reading.
 const SLACK: u64 = 1 << 17;
 
-/// Files that only look like a model: two large ones behind an index, and small ones.
+/// Files that only look like a model: two large ones with an index, and small ones.
 fn sharded(large_bytes: usize) -> BTreeMap<String, Vec<u8>> {
     let bytes = |seed: u32, len: usize| -> Vec<u8> {
         let mut state = seed;
@@ -78,11 +78,11 @@ fn a_cut_download_goes_on_where_it_was() {
     assert_eq!(hub.num_bytes_sent(), size(&files), "bytes came twice");
     let ranges: Vec<_> =
         hub.requests().into_iter().filter_map(|request| request.headers.get("range").cloned()).collect();
-    // Asked for at the Hub, and where it says.
+    // The range is requested from the Hub, and then from the host to which it redirects.
     assert_eq!(ranges, [format!("bytes={}-", 2 << 20), format!("bytes={}-", 2 << 20)]);
 }
 
-/// A download of the model behind this fault fails with this status, and says all of this.
+/// Checks that a download with this fault fails with `status` and that its error contains all of these words.
 fn check_failure(
     fault: (&'static str, &'static str, HubFault),
     environment: &[(&str, &str)],
@@ -170,7 +170,7 @@ fn ids_that_are_none_are_refused_before_anything_is_asked() {
     assert_eq!(hub.requests(), []);
 }
 
-/// A user who had the model and whose `model.safetensors` is now only this, unfinished.
+/// A user who had downloaded the model, and in whose cache `model.safetensors` is now unfinished, as `make` writes it.
 fn with_unfinished(hub: &Hub, make: impl FnOnce(&Path, Vec<u8>)) -> User {
     let user = User::new(hub);
     user.download(&[]);
@@ -211,7 +211,7 @@ fn what_an_earlier_download_left_is_checked() {
 #[test]
 fn a_full_disk_is_named_and_keeps_what_is_there() {
     let hub = Hub::start(tiny(), None);
-    // Every byte that is written to this device finds it full.
+    // Every write to this device fails because it is full.
     let user = with_unfinished(&hub, |path, _| std::os::unix::fs::symlink("/dev/full", path).unwrap());
     let (error, status) = user.failure(&[]);
     assert_eq!(status, 1, "{error}");
@@ -222,7 +222,7 @@ fn a_full_disk_is_named_and_keeps_what_is_there() {
 fn a_download_that_was_killed_goes_on() {
     let files = sharded(3 << 20);
     let total = size(&files);
-    // Half-way at random, and with everything sent but not all of it in its place.
+    // The kill comes at a random point, or after everything was sent but before every file is in its place.
     let mut random = fastrand::Rng::with_seed(50);
     let mut num_resumed = 0;
     for round in 0..50 {
@@ -238,7 +238,7 @@ fn a_download_that_was_killed_goes_on() {
         hub.requests();
         let offline = user.run(&[MODEL_ID], &[("HF_HUB_OFFLINE", "1")]);
         if offline.status.code() == Some(0) {
-            // It was over before the kill.
+            // The download had finished before the kill.
             user.check(&files);
         }
         user.download(&[]);

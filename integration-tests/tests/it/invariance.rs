@@ -1,16 +1,16 @@
-//! **Invariant**: what a request gets does not depend on its neighbours, on the prefix cache, on how its prompt is cut, on the
-//! window of steps, or on being preempted. On the CPU to the last bit of every log-probability.
+//! **Invariant**: the answer to a request does not depend on its neighbours, on the prefix cache, on the chunks of its
+//! prompt, on the window of steps, or on preemption. On the CPU this holds to the last bit of every log-probability.
 
 use std::path::Path;
 
 use integration_tests::{Client, Server, test_device};
 use serde_json::{Value, json};
 
-/// How a server is set up.
+/// The settings of a server and the load on it.
 struct Setting {
     flags: &'static [(&'static str, &'static str)],
     num_neighbours: usize,
-    /// Sequences must have been sent back to the queue.
+    /// True if some sequences must have been sent back to the queue.
     preempts: bool,
 }
 
@@ -30,7 +30,7 @@ const SETTINGS: [Setting; 5] = [
     },
 ];
 
-/// Greedy, drawn with everything, with penalties, and with all that can be reported.
+/// The observed requests: greedy, sampled with all filters, with penalties, and with all details.
 fn observed() -> Vec<Value> {
     let prompt = "The quick brown fox jumps over the lazy dog and then rests";
     let body = |parameters: Value| {
@@ -48,7 +48,7 @@ fn observed() -> Vec<Value> {
     ]
 }
 
-/// Others, some of which begin as the observed ones do.
+/// The request of a neighbour. Some begin like the observed ones.
 fn neighbour(number: usize) -> Value {
     let beginnings = ["The quick brown fox jumps over", "Once upon a time", "In the garden", ""];
     let inputs = format!("{} {number} {}", beginnings[number % 4], "la ".repeat(number % 9));
@@ -74,7 +74,7 @@ fn among_others(client: &Client, num_neighbours: usize) -> Vec<Value> {
     })
 }
 
-/// Compares answers; where a batch of another size is another program, log-probabilities may differ a little.
+/// Compares two answers. On devices where another batch size is another program, log-probabilities may differ a little.
 fn check_same(answer: &Value, expected: &Value, what: &str) {
     if test_device() == "cpu" {
         assert_eq!(answer, expected, "{what}");
@@ -117,14 +117,14 @@ fn check(fixture: &str, settings: &[Setting]) {
         assert!(metrics.value("vllm:prefix_cache_hits_total") > 0.0, "{flags:?}");
         let num_preemptions = metrics.value("vllm:num_preemptions_total");
         assert!(!preempts || num_preemptions > 0.0, "nothing was preempted");
-        // One token that was not made after the warm-up would be a program compiled while serving.
+        // The warm-up must have compiled every program.
         assert_eq!(metrics.value("hilo_programs_compiled_total{phase=\"serving\"}"), 0.0);
     }
 }
 
 #[test]
 fn an_answer_does_not_depend_on_what_else_happens() {
-    // Compiling takes a minute per setting: elsewhere the one in which most happens.
+    // On other devices compiling takes a minute per setting, so only the setting in which most happens is tested there.
     let settings = if test_device() == "cpu" { &SETTINGS[..] } else { &SETTINGS[4..] };
     check("tiny-llama-gqa-untied", settings);
 }
@@ -136,7 +136,7 @@ fn nor_does_that_of_a_model_with_scaled_positions() {
     }
 }
 
-/// A system prompt that many requests begin with is computed once, and of a conversation only what is new.
+/// A system prompt that many requests share is computed once, and of a conversation only the new part is.
 #[test]
 fn what_was_computed_before_is_not_computed_again() {
     let server = Server::demo().start();
@@ -156,6 +156,6 @@ fn what_was_computed_before_is_not_computed_again() {
     let answer = first.json()["generated_text"].as_str().expect("a text").to_owned();
     let response = ask(&format!("{}{answer} And what is big?", system.trim()));
     let [cached, all] = ["x-cached-tokens", "x-prompt-tokens"].map(|name| num_cached(&response, name));
-    // What is new, and the last block of the answer, which was not full.
+    // Only the new message is computed, and the last block of the answer, which was not full.
     assert!(answer.len() > 20 && all - cached <= 16 + 8, "{cached} of {all} tokens, behind {answer:?}");
 }

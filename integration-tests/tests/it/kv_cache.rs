@@ -1,4 +1,5 @@
-//! `--kv-cache-dtype`: the server says nearly the same in less memory, and refuses what it has not got in words.
+//! Tests of `--kv-cache-dtype`: the server gives nearly the same answers in less memory, and refuses unsupported types
+//! with a clear message.
 
 use std::process::Command;
 
@@ -18,7 +19,7 @@ fn field(finished: &Finished, message: &str, field: &str) -> String {
     value.clone()
 }
 
-/// What a server with such a cache answers, and the type that its shard says.
+/// The answer of a server with this cache type, and the type that its shard reports.
 fn answer(kv_cache_dtype: &str) -> (String, String) {
     let server = Server::builder("demo", "cpu").flag("--kv-cache-dtype", kv_cache_dtype).start();
     let text = server.client().generate(PROMPT, 20);

@@ -1,4 +1,4 @@
-//! Start and stop: addresses, sockets, signals.
+//! Tests of start and stop: addresses, sockets, signals.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -37,7 +37,7 @@ fn generations_that_take_too_long_are_told_so() {
     let body = json!({"inputs": "Once", "parameters": {"max_new_tokens": 900, "do_sample": true, "temperature": 3.0, "seed": 7}});
     let mut stream = server.client().stream("/generate_stream", &body).unwrap();
     assert!(stream.next().is_some());
-    // A shard that stands still never finishes by itself.
+    // While the shard is stopped, the generation cannot finish.
     let shard = server.child("shard");
     send_signal(shard, Signal::STOP);
     server.signal(Signal::INT);

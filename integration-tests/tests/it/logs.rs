@@ -1,4 +1,4 @@
-//! The log is there for who reads it, and stands in nobody's way: whoever stops reading or leaves, whatever the filter.
+//! Tests of the log: at every level, a reader that stops reading or goes away does not disturb the server.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// A signal during ten streams: no new connection is accepted, and all ten finish.
+/// Sends a signal during ten streams and checks that no new connection is accepted and that all ten streams finish.
 fn check_shutdown(level: &str, reader: LogReader, signal: Signal) {
     let server = Server::mock().flag("--log-level", level).log_reader(reader).start_unseen();
     let client = server.client();
     let shard = server.child("shard");
-    // The streams are under way, and do not end, until it goes on.
+    // While the shard is stopped, the streams stay open.
     send_signal(shard, Signal::STOP);
     let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 50}});
     let streams: Vec<_> = (0..10).map(|_| client.stream("/generate_stream", &body).expect("a stream")).collect();
@@ -57,7 +57,7 @@ fn streams_finish_after_any_signal_when_the_reader_of_the_log_is_gone() {
 
 #[test]
 fn a_log_that_nobody_reads_does_not_stop_requests() {
-    // More lines than pipes and queues hold.
+    // These are more lines than pipes and queues hold.
     let server = Server::mock().flag("--log-level", "trace").log_reader(LogReader::Stopped).start_unseen();
     let client = server.client();
     let long = "x".repeat(8 << 10);
@@ -127,7 +127,7 @@ fn levels_are_known_by_their_names() {
     assert!(finished.log.join("\n").contains("log level \"loud\" is not error, warn, info"), "{:?}", finished.log);
 }
 
-/// The reason is in one line, whoever of the parts finds it.
+/// Checks that the reason is logged in exactly one line, whichever process finds it.
 fn check_reason(builder: ServerBuilder, level: &str, reason: &str) {
     let builder = builder.text_log().flag("--log-level", level).log_reader(LogReader::HarnessOfBoth);
     let finished = builder.spawn().wait();
@@ -143,7 +143,7 @@ fn the_reason_of_an_exit_is_told_once_whatever_the_filter() {
     }
     for level in ["info", "off", "launcher=info"] {
         check_reason(Server::builder("demo", "cpu").flag("--num-shard", 4), level, "--num-shard");
-        // The shard and the router find it together.
+        // The shard and the router find this error at the same time.
         check_reason(Server::builder("demo", "cpu").flag("--max-total-tokens", 4_000_000), level, "4000000");
     }
 }
@@ -169,7 +169,7 @@ fn a_part_whose_launcher_is_gone_does_not_start() {
         if part == "shard" {
             command.args(["--uds-path", "/no/such/place"]);
         }
-        // The parent is this test, not the first process.
+        // The parent is this test, not process 1.
         let output = command.arg("--parent-pid=1").output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{part}: {output:?}");
         let log = String::from_utf8(output.stdout).unwrap();

@@ -1,5 +1,5 @@
-//! The real executable, driven over HTTP and by signals. One file per feature; the harness is the library of this
-//! crate. Nothing here waits for a time to pass: tests wait for an event and fail at a deadline.
+//! Tests of the real executable over HTTP and with signals, one file per feature. The harness is the library of this
+//! crate. No test sleeps for a fixed time: tests wait for an event and fail at a deadline.
 
 mod ahead;
 mod chat;

@@ -1,4 +1,4 @@
-//! `plan`: what would start, on a machine that is a folder; and the exit status of a device that is not here.
+//! Tests of `plan`, on a machine laid out in a folder, and of the exit status when a device is missing.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use integration_tests::executable;
 
-/// The launcher with these arguments, in an environment of its own.
+/// Runs the launcher with these arguments, with only these environment variables and a temporary home.
 fn launcher(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let home = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(executable());
@@ -19,7 +19,7 @@ fn launcher(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .expect("the launcher runs")
 }
 
-/// A folder that looks like a host with this many chips of a TPU v6e.
+/// A folder that looks like a host with `num_chips` chips of a TPU v6e.
 fn host(num_chips: u32) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a temporary directory");
     let write = |path: &str, text: &str| {
@@ -128,7 +128,7 @@ fn a_device_without_its_plugin_is_missed_before_anything_starts() {
     assert!(log.contains("device xla-cpu: ") && log.contains("plugin fetch cpu"), "{log}");
 }
 
-/// What the launcher says to these flags and variables, with its exit status.
+/// The exit status and the output of the launcher with these flags and variables.
 fn said(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = launcher(flags, environment);
     (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
@@ -188,7 +188,7 @@ fn an_alias_has_a_variable_too_and_what_is_wrong_with_one_names_it() {
     }
     let (status, text) = said(&["--device", "cpu", "--port", "0"], &[("SSL_CERTFILE", "/nowhere")]);
     assert!(status == Some(2) && text.contains("`tls_certfile` is set and `tls_keyfile` is not"), "{text}");
-    // What is said on the command line counts, and is what is reported.
+    // A flag takes precedence over its variable, and an error names the flag.
     let (status, text) = said(&["plan", "--device", "cpu", "--num-shard=x"], &[("NUM_SHARD", "2")]);
     assert!(status == Some(2) && text.contains("'x' for '--num-shard"), "{text}");
     stdout(launcher(&["plan", "--device", "cpu", "--shutdown-timeout", "3"], &[("GRACEFUL_TERMINATION_TIMEOUT", "x")]));

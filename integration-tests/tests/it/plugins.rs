@@ -1,4 +1,5 @@
-//! `plugin list` and `plugin fetch`, as a user types them. No network: pip is a script, wheels are no wheels.
+//! Tests of `plugin list` and `plugin fetch`, as a user types them. No test uses the network: pip is a script and the
+//! wheels are fake.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,7 +8,8 @@ use std::process::{Command, Output};
 use integration_tests::executable;
 use tempfile::TempDir;
 
-/// A machine without plugins: its own home, and a PATH of which `python3` is a script with this body, or is missing.
+/// A machine without plugins: it has its own home and a PATH with only `python3`, a script with the given body, or
+/// nothing.
 struct Machine {
     folder: TempDir,
 }
@@ -18,8 +20,8 @@ impl Machine {
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin).expect("a new directory");
         if let Some(body) = python {
-            // A child writes it: what this process has open for writing, children of other tests inherit, and then
-            // it cannot be executed.
+            // A child process writes the script. If this process had it open for writing, children of other tests would
+            // inherit the descriptor and the script could not be executed.
             let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
             let status = Command::new("/bin/sh").args(["-c", write, "sh", body]).arg(bin.join("python3")).status();
             assert!(status.expect("sh runs").success());
@@ -37,7 +39,7 @@ impl Machine {
         command.arg("plugin").args(arguments).output().expect("the launcher runs")
     }
 
-    /// What a fetch that must fail with status 1 says.
+    /// The error message of a fetch that must fail with status 1.
     fn fetch_error(&self, arguments: &[&str]) -> String {
         let output = self.run(&[&["fetch"], arguments].concat());
         let stderr = String::from_utf8(output.stderr).expect("errors are text");
@@ -111,7 +113,7 @@ fn files_of_the_current_folder_are_not_run() {
     }
     let mut command = Command::new(executable());
     command.env_clear().env("HOME", machine.path()).env("PATH", machine.path().join("bin"));
-    // There is no network, and nothing to wait for.
+    // pip has no network and must not wait for one.
     command.env("PIP_INDEX_URL", "http://127.0.0.1:1").env("PIP_RETRIES", "0").env("PYTHONPATH", &folder);
     let output = command.current_dir(&folder).args(["plugin", "fetch", "cpu"]).output().expect("the launcher runs");
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! What is wrong with a launch is found before anything is loaded; and what children inherit.
+//! Tests that errors of a launch are found before anything is loaded, and of what children inherit.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::failures::last_error;
 
-/// A launch that must end with status 2 before a process starts; what it says.
+/// The error of a launch that must exit with status 2 before it starts a process.
 fn refusal(server: ServerBuilder) -> String {
     let finished: Finished = server.spawn().wait();
     assert_eq!(finished.status.code(), Some(2), "{finished:?}");

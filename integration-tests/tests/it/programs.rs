@@ -1,5 +1,5 @@
-//! Compiled programs and their cache, on XLA-CPU: what is compiled once stays compiled, and a cache in a bad state never
-//! keeps a server from serving.
+//! Tests of compiled programs and their cache, on XLA-CPU: a program is compiled once, and a damaged cache never
+//! prevents a server from serving.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,19 +11,19 @@ use integration_tests::{Client, Finished, Server, ServerBuilder, executable, is_
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Two servers that started at the same time on one empty cache, and the cache they left.
+/// Two servers that started at the same time with one empty cache, and the resulting cache.
 struct ColdStart {
     cache: PathBuf,
     finished: [Finished; 2],
 }
 
-/// A program, and whether the compiler made it.
+/// A line of the log: a program, and true if the compiler was needed for it.
 struct Line {
     program: String,
     is_new: bool,
 }
 
-/// The plugin that these tests need is there; without it they have nothing to test.
+/// True if the plugin that these tests need is here; without it they are skipped.
 fn is_testable() -> bool {
     is_plugin_there("cpu")
 }
@@ -41,7 +41,7 @@ fn small(cache: &Path) -> ServerBuilder {
 fn cold_start() -> &'static ColdStart {
     static COLD_START: OnceLock<ColdStart> = OnceLock::new();
     COLD_START.get_or_init(|| {
-        // Nothing drops a static, so the folder is not a temporary one: the next run clears it.
+        // A static is never dropped, so the folder is not a temporary one: the next run clears it.
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cold-programs");
         let _ = fs::remove_dir_all(&cache);
         let finished = std::thread::scope(|scope| {
@@ -52,7 +52,7 @@ fn cold_start() -> &'static ColdStart {
     })
 }
 
-/// A copy of the cache that a cold start has left.
+/// A copy of the cache after the cold start.
 fn warm_cache() -> TempDir {
     let cache = tempfile::tempdir().expect("a temporary directory");
     for entry in entries(&cold_start().cache) {
@@ -71,7 +71,7 @@ fn entries(cache: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// Serves one request; the metrics count what the log tells.
+/// Serves one request, stops the server, and checks that metrics and log count the same number of compiled programs.
 fn serve_and_stop(server: Server) -> Finished {
     let client = server.client();
     assert!(!client.generate("Once upon a time", 5).is_empty());
@@ -82,7 +82,7 @@ fn serve_and_stop(server: Server) -> Finished {
     finished
 }
 
-/// Programs that the compiler made: in the warm-up, and while serving.
+/// The number of programs that the compiler made, during warm-up and while serving.
 fn num_compiled(client: &Client) -> [f64; 2] {
     let metrics = client.metrics();
     ["warmup", "serving"].map(|phase| metrics.value(&format!("hilo_programs_compiled_total{{phase=\"{phase}\"}}")))
@@ -92,7 +92,7 @@ fn log_lines(finished: &Finished) -> impl Iterator<Item = Value> {
     finished.log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok())
 }
 
-/// Every program of a start, in the order of the log.
+/// The programs of a start, in the order of the log.
 fn programs(finished: &Finished) -> Vec<Line> {
     let lines = log_lines(finished).filter(|line| line["message"] == "program");
     let line = |line: Value| Line {
@@ -110,7 +110,7 @@ fn num_new(finished: &Finished) -> usize {
     programs(finished).iter().filter(|line| line.is_new).count()
 }
 
-/// Messages of the shard's warnings.
+/// The messages of all warnings in the log.
 fn warnings(finished: &Finished) -> Vec<String> {
     let lines = log_lines(finished).filter(|line| line["level"] == "WARN");
     lines.map(|line| line["message"].as_str().expect("log lines have a message").to_owned()).collect()
@@ -175,7 +175,7 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
     if !is_testable() {
         return;
     }
-    // Root may write everywhere, but not below a file.
+    // Root may write everywhere, but cannot create a folder below a file.
     let file = tempfile::NamedTempFile::new().unwrap();
     let finished = serve_and_stop(small(&file.path().join("programs")).start());
     assert_eq!(num_new(&finished), programs(&finished).len());
@@ -184,7 +184,8 @@ fn a_cache_that_cannot_be_written_is_a_warning() {
     assert_eq!(fs::read(file.path()).unwrap(), b"");
 }
 
-/// A request unlike its neighbours: prompts of 1 to 60 tokens, every kind of sampler, details or none.
+/// The body of one of many different requests: prompts of at most 60 tokens, every kind of sampler, with and without
+/// details.
 fn mixed_body(number: usize) -> Value {
     let inputs = "a ".repeat(number * 2 % 29).trim_end().to_owned() + ".";
     let mut parameters = json!({"max_new_tokens": 1 + number % 3});
@@ -220,7 +221,7 @@ fn nothing_is_compiled_while_serving() {
     let server = small(cache.path()).start();
     let client = server.client();
     post_all(&client, 0..30);
-    // Two at a time share steps: other sizes than one row alone.
+    // Two clients at a time share steps, whose sizes differ from those of one row.
     std::thread::scope(|scope| {
         for start in [0, 15] {
             let client = &client;
@@ -249,7 +250,7 @@ fn plugins_are_quiet_unless_the_user_says_otherwise() {
     let server = small(cache.path()).start();
     assert_eq!(variable(&server).as_deref(), Some("1"));
     let finished = serve_and_stop(server);
-    // What is written to stderr becomes a warning.
+    // Anything that the plugin writes to stderr would be a warning.
     assert_eq!(warnings(&finished), [""; 0]);
     let server = small(cache.path()).env("TF_CPP_MIN_LOG_LEVEL", 0).start();
     assert_eq!(variable(&server).as_deref(), Some("0"));

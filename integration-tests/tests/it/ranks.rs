@@ -1,5 +1,5 @@
-//! A model that several ranks share says the same as one that is whole: processes on the CPU, devices of one process behind a
-//! plugin. What happens when one of them fails is in `faults`.
+//! Tests that a model on several ranks gives the same text as on one: processes on the CPU, and devices of one process
+//! with a plugin. `faults.rs` tests the failure of a rank.
 
 use integration_tests::{Server, is_plugin_there};
 
@@ -16,10 +16,10 @@ fn whole() -> Vec<String> {
 #[test]
 fn processes_on_the_cpu_say_what_one_says() {
     let expected = whole();
-    // Of its 6 heads each of 6 ranks has one, and 3 of them the same KV head.
+    // The model has 6 heads. With 6 ranks each has one head, and 3 ranks share a KV head.
     for num_shard in [2, 6] {
         let server = Server::builder("demo", "cpu").flag("--num-shard", num_shard).start();
-        // The shards and the router.
+        // The children are the shards and the router.
         assert_eq!(server.descendants().len(), num_shard + 1);
         assert_eq!(texts(&server), expected, "{num_shard} shards");
         assert_eq!(server.stop().status.code(), Some(0));

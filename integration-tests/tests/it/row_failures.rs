@@ -1,6 +1,6 @@
-//! A sequence whose numbers are not finite: it fails, and nobody else notices, however many shards there are.
+//! Tests of a sequence with non-finite numbers: it fails, and no other request is affected, with any number of shards.
 //!
-//! The model is the demo's, but the embedding of one token becomes infinite when it is used.
+//! The model is the demo's, except that the embedding of one token becomes infinite when it is used.
 
 use std::path::Path;
 
@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use super::concurrency::wait_idle;
 
-/// The token of which the model makes what is not finite.
+/// The token whose embedding becomes infinite.
 const BAD: usize = 1535;
 const REASON: &str = "the model's numbers for this sequence are not finite";
 
-/// Writes the model: the head keeps the embeddings as they were, and embeddings are doubled when they are used.
+/// Writes the model. The head keeps the original embeddings; the embeddings of the input are doubled when they are
+/// used.
 fn write_model(directory: &Path) {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
     for file in ["generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
@@ -38,7 +39,7 @@ fn write_model(directory: &Path) {
     let mut head = embeddings;
     head["data_offsets"] = json!([data.len(), data.len() + table.len()]);
     header["lm_head.weight"] = head;
-    // The largest number of bf16 that is finite.
+    // The largest finite bf16 number.
     let row_bytes = table.len() / 1536;
     data[start + BAD * row_bytes..][..row_bytes].copy_from_slice(&[0x7f, 0x7f].repeat(row_bytes / 2));
     data.extend(table);
@@ -47,7 +48,7 @@ fn write_model(directory: &Path) {
     std::fs::write(directory.join("model.safetensors"), bytes).expect("the folder can be written");
 }
 
-/// The first blocks are those of good prompts too.
+/// A prompt with or without the bad token. Both have the same first blocks.
 fn prompt(has_bad: bool) -> Vec<usize> {
     let mut prompt: Vec<usize> = (0..40).map(|i| 100 + 7 * i).collect();
     if has_bad {

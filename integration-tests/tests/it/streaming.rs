@@ -1,4 +1,4 @@
-//! `POST /generate_stream`: the events are those of TGI, and their text is the text of `/generate`.
+//! Tests of `POST /generate_stream`: the events have TGI's form, and their text is the text of `/generate`.
 
 use integration_tests::Server;
 use serde_json::{Value, json};

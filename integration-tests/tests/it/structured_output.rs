@@ -1,4 +1,5 @@
-//! Grammars with the real model: what they say holds on every device and beside others, and bad ones harm nobody.
+//! Tests of grammars with the real model: they hold on every device and beside other requests, and bad grammars harm
+//! nobody.
 
 use integration_tests::{Client, Server, test_device};
 use serde_json::{Value, json};
@@ -48,21 +49,21 @@ fn texts_follow_their_grammars_beside_others() {
             assert!((1..=2).contains(&value["likes"].as_array().unwrap().len()), "{text}");
         }
         let are_same = plains.into_iter().all(|text| text.join().unwrap() == plain);
-        // Other devices promise no equal bits in batches of other sizes.
+        // Other devices do not promise equal bits for other batch sizes.
         assert!(are_same || test_device() != "cpu", "those without a grammar noticed");
     });
     let metrics = server.client().metrics();
     assert_eq!(metrics.value("tgi_batch_current_size"), 0.0);
 }
 
-/// 40 KB whose terminals would be nested thirty thousand levels deep.
+/// A grammar of 40 KB whose terminals would be nested 12 000 groups deep.
 fn nested_terminals() -> String {
     (0..800).fold("start: A0".to_owned(), |grammar, number| {
         format!("{grammar}\nA{number}: {}A{}{}", "(".repeat(15), number + 1, ")+".repeat(15))
     }) + "\nA800: \"x\""
 }
 
-/// Schemas, expressions and grammars that are meant to take all time, memory or stack there is.
+/// Schemas, regular expressions and grammars that try to use up all time, memory or stack.
 fn adversaries() -> Vec<(&'static str, Value)> {
     let properties = |count: usize| {
         let properties: serde_json::Map<_, _> =
@@ -130,7 +131,7 @@ fn bad_grammars_are_answered_and_harm_nobody() {
 fn a_client_that_leaves_its_grammar_behind_is_in_nobodys_way() {
     let server = Server::mock().start();
     std::thread::scope(|scope| {
-        // All of them at once, again and again, while somebody asks for something ordinary.
+        // All adversaries send at once, again and again, while another client sends ordinary requests.
         let attackers: Vec<_> = adversaries()
             .into_iter()
             .map(|(_, grammar)| {

@@ -1,4 +1,5 @@
-//! `--threads`: as many compute threads as asked for, and not more than the process may use.
+//! Tests of `--threads`: the shard has the requested number of compute threads, and more than the process may use are
+//! refused.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Requests that belong to a trace are found by it in the log.
+//! Tests that a request's log lines contain the id of the trace to which it belongs.
 
 use integration_tests::Server;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! Bad input: each gets the status and the sentence TGI's clients know, and nobody else notices.
+//! Tests of invalid requests: each gets the status and the message that TGI's clients know, and no other client is
+//! affected.
 
 use integration_tests::{Client, Server};
 use serde_json::{Value, json};
@@ -134,7 +135,7 @@ fn a_body_over_the_limit_is_refused() {
     assert!(response.error().0.contains("length limit exceeded"), "{}", response.text);
 
     let body = json!({"inputs": "x".repeat(10_000_000)}).to_string();
-    // The server may close the connection before it has read everything.
+    // The server may close the connection before it has read the whole body.
     if let Ok(response) = client.post_bytes("/generate", body.as_bytes()) {
         assert_eq!(response.status, 413, "{}", response.text);
     }
