@@ -1,43 +1,43 @@
-//! One attack as a value: which requests, over how many connections, and how their answers are treated.
+//! An attack as a value: its requests, its number of connections, and how they treat the answers.
 
 use std::time::Duration;
 
-/// An attack. All connections send at once, and send again when their answer has come.
+/// An attack. All connections send at once, and each sends again after its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attack {
-    /// Names it on the command line and in the report.
+    /// The name on the command line and in the report.
     pub(crate) name: &'static str,
-    /// Flags of the server.
+    /// The flags of the server.
     pub(crate) flags: &'static [(&'static str, &'static str)],
-    /// API key of the attackers, and that of the ordinary streams, where the flags ask for keys.
+    /// The API keys of the attackers and of the ordinary streams, if the flags require keys.
     pub(crate) api_keys: Option<[&'static str; 2]>,
-    /// Connections at a time.
+    /// The number of connections at a time.
     pub(crate) connections: usize,
-    /// Time between an answer and the next request of a connection.
+    /// The time between an answer and the next request of a connection.
     pub(crate) pause: Duration,
-    /// Makes the requests; connections take them in turn.
+    /// Creates the requests, which the connections send in turn.
     pub(crate) requests: fn() -> Vec<Request>,
     /// How a connection treats its request and the answer.
     pub(crate) manner: Manner,
-    /// True where nobody reads the log of the server.
+    /// True if nobody reads the server's log during the attack.
     pub(crate) is_log_unread: bool,
 }
 
 /// A request over HTTP.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Path of a POST.
+    /// The path of the POST request.
     pub(crate) path: &'static str,
-    /// JSON.
+    /// The body, which is JSON.
     pub(crate) body: Vec<u8>,
 }
 
 /// How a connection treats its request and the answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Manner {
-    /// Reads the answer as fast as it comes.
+    /// Reads the answer as fast as it arrives.
     Read,
-    /// Reads so many bytes in a second, into a small buffer.
+    /// Reads `bytes_per_second`, with a small receive buffer.
     ReadSlowly { bytes_per_second: usize },
     /// Reads nothing until the attack is over.
     ReadNothing,
@@ -45,12 +45,13 @@ pub(crate) enum Manner {
     SendHalf,
     /// Sends all but the end of the head.
     SendHead,
-    /// Sends a byte behind the body, and leaves while the answer is made.
+    /// Sends one byte after the body, and disconnects while the answer is computed.
     LeaveWithByte,
 }
 
 impl Attack {
-    /// Four connections that read, with a second between their requests, against a server without flags.
+    /// An attack with four connections that read and pause for a second between their requests, on a server without
+    /// flags.
     pub(crate) const fn new(name: &'static str, requests: fn() -> Vec<Request>) -> Self {
         Self {
             name,

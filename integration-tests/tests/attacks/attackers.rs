@@ -1,4 +1,4 @@
-//! The connections of an attack, a thread for each.
+//! The connections of an attack, with a thread for each.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use integration_tests::{Connection, End, request_head};
 
 use crate::attack::{Attack, Manner, Request};
 
-/// How long a client that leaves waits before it does.
+/// The time after which a client that leaves disconnects.
 const STAY: Duration = Duration::from_millis(100);
-/// How much of a body is held back by who sends half of it.
+/// The number of bytes of a body that [`Manner::SendHalf`] holds back.
 const HELD_BACK_BYTES: usize = 10_000;
 
-/// Attacks until the end. Errors of connections are the attackers' own.
+/// Attacks until the end. Errors of the attackers' connections are ignored.
 pub(crate) fn attack(attack: &Attack, address: SocketAddr, end: &End) {
     let requests = (attack.requests)();
     std::thread::scope(|scope| {

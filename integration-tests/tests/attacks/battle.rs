@@ -1,4 +1,4 @@
-//! One attack from start to end: streams without it, streams with it, and the server afterwards.
+//! An attack from start to end: streams before it, streams during it, and the server afterwards.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use crate::attack::Attack;
 use crate::attackers;
 use crate::streams::{self, Tally};
 
-/// How long and how strictly.
+/// The duration and the limits of an attack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// Time of the streams alone.
+    /// The time of the streams without the attack.
     pub(crate) calm: Duration,
-    /// Time of the attack.
+    /// The time of the attack.
     pub(crate) attack: Duration,
-    /// How long a stream that is refused asks again.
+    /// The time for which a refused stream tries again.
     pub(crate) patience: Duration,
-    /// Bytes that the router may keep above its share of before.
+    /// The bytes that the router may keep in addition to its allowed percentage of the memory before.
     pub(crate) kept: u64,
-    /// Whether times are part of the verdict.
+    /// True if times are part of the verdict.
     pub(crate) judges_time: bool,
 }
 
-/// What an attack did.
+/// The result of an attack.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) calm: Tally,
     pub(crate) attacked: Tally,
-    /// Memory after the calm streams, and the most during the attack.
+    /// The memory after the calm streams; `peak` is the most during the attack.
     pub(crate) before: Resident,
     pub(crate) peak: Resident,
-    /// The budget of the router that its start printed, in bytes.
+    /// The memory budget that the router logged at its start, in bytes.
     pub(crate) budget: Option<u64>,
-    /// Nothing where a process ended.
+    /// `None` if a process has exited.
     pub(crate) aftermath: Option<Aftermath>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn fight(attack: &Attack, effort: &Effort) -> Outcome {
     let server = builder.start();
     let client = attack.api_keys.map_or(server.client(), |[_, ordinary]| server.client().with_api_key(ordinary));
     let processes = Processes::of(&server);
-    // The first grammar makes tables that stay.
+    // The first grammar creates tables that stay in memory, so it comes before the measurement.
     let _ = aftermath::ask_for_structured_output(&client);
     let calm = phase(effort.calm, |end| streams::run(&client, effort.patience, end));
     let before = processes.now();
@@ -59,7 +59,7 @@ pub(crate) fn fight(attack: &Attack, effort: &Effort) -> Outcome {
     Outcome { calm, attacked, before, peak, budget: budget(&server), aftermath }
 }
 
-/// Runs something that lasts until the end, which comes after this time.
+/// Runs a phase that lasts until its end, which comes after `time`.
 fn phase<T: Send>(time: Duration, run: impl FnOnce(&End) -> T + Send) -> T {
     let end = End::default();
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn attacked_streams(attack: &Attack, server: &Server, client: &Client, effort: &
     })
 }
 
-/// What the server said about its memory when it started.
+/// The memory budget that the router logged at its start, in bytes.
 fn budget(server: &Server) -> Option<u64> {
     let total = server.logged("memory budget of the router", "total")?;
     let mib: u64 = total.strip_suffix(" MiB")?.parse().ok()?;

@@ -1,5 +1,5 @@
-//! Attacks while four ordinary streams run: each against a server of its own, one after the other, bounded in count and
-//! time.
+//! Attacks while four ordinary streams run. The attacks run one after the other, each on a new server, and are bounded
+//! in count and time.
 //!
 //! ```text
 //! cargo test -p integration-tests --test attacks                            # as in CI
@@ -8,10 +8,10 @@
 //!     cargo test -p integration-tests --test attacks -- --measure
 //! ```
 //!
-//! Under every attack no stream may be lost, and the router stays within the memory budget that its start prints.
-//! Afterwards the gauges are at zero, memory is back, and structured output is accepted. How long streams paused is
-//! printed; it is part of the verdict only with `--measure`, which also attacks for longer: a time is worth nothing on
-//! a machine that does other things too.
+//! Under every attack no stream may be lost, and the router must stay within the memory budget that it logs at its
+//! start. Afterwards the gauges must be zero, the memory given back, and structured output accepted. The pauses of the
+//! streams are printed. They are part of the verdict only with `--measure`, which also attacks for longer: on a machine
+//! that does other work at the same time, times mean nothing.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 
@@ -29,7 +29,7 @@ use std::time::Duration;
 use attack::Attack;
 use battle::Effort;
 
-/// How CI attacks.
+/// The effort in CI.
 const SHORT: Effort = Effort {
     calm: Duration::from_millis(500),
     attack: Duration::from_millis(1500),
@@ -37,7 +37,7 @@ const SHORT: Effort = Effort {
     kept: 32 << 20,
     judges_time: false,
 };
-/// How one attacks by hand, on a machine that does nothing else.
+/// The effort of a manual run, on a machine that does nothing else.
 const MEASURED: Effort = Effort {
     calm: Duration::from_secs(3),
     attack: Duration::from_secs(8),

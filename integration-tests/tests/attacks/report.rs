@@ -1,4 +1,4 @@
-//! The table that is printed, and the verdict.
+//! The printed table and the verdict.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use integration_tests::aftermath::most_afterwards;
 use crate::battle::{Effort, Outcome};
 use crate::streams::Tally;
 
-/// Streams may pause this many times as long as without the attack, and never longer than the other bound.
+/// Streams may pause at most this many times as long as without the attack, and never longer than [`MAX_GAP`].
 const MAX_GAP_FACTOR: u32 = 4;
 const MAX_GAP: Duration = Duration::from_millis(50);
 const MAX_STRUCTURED_WAIT: Duration = Duration::from_secs(1);
 
-/// First lines of the table. Times are in milliseconds, memory is in MiB.
+/// The head of the table. Times are in milliseconds, memory is in MiB.
 pub(crate) const HEAD: &str = "\
 calm, during: gaps between events without and during the attack, p50/p99/max, ms; first: until the first event, p99/max
 router, shards: memory before/peak/after, MiB; structured: until structured output is accepted afterwards
@@ -43,7 +43,7 @@ pub(crate) fn row(name: &str, outcome: &Outcome) -> String {
     )
 }
 
-/// What was not as it must be.
+/// The violations of an attack.
 pub(crate) fn faults(outcome: &Outcome, effort: &Effort) -> Vec<String> {
     let mut faults = Vec::new();
     let Outcome { calm, attacked, before, peak, budget, aftermath } = outcome;

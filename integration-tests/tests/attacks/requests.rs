@@ -1,10 +1,10 @@
-//! The requests of the attacks: legal and not, each the worst of its kind that fits into a body.
+//! The requests of the attacks, legal and illegal. Each is the worst of its kind that fits into a body.
 
 use serde_json::{Value, json};
 
 use crate::attack::Request;
 
-/// Just what a body may have by default, less what stands around the part that fills it.
+/// The default size limit of a body, less the parts around the text that fills it.
 const LARGE: usize = 1_900_000;
 
 fn post(path: &'static str, body: &Value) -> Request {
@@ -46,12 +46,12 @@ pub(crate) fn extreme_parameters() -> Vec<Request> {
     requests.chain([post("/v1/chat/completions", &chat)]).collect()
 }
 
-/// Grammars that take time beyond all measure for their length.
+/// Grammars that take extremely long for their length.
 pub(crate) fn nested_grammars() -> Vec<Request> {
     [20_000, 40_000, 262_000].map(|len| with_grammar("lark", nested_grammar(len), 20)).into()
 }
 
-/// Rules that name the next one twenty repetitions deep.
+/// Rules in which the reference to the next rule is in 20 nested repetitions.
 fn nested_grammar(len: usize) -> String {
     let mut text = "start: a0\n".to_owned();
     for rule in 0.. {
@@ -66,7 +66,7 @@ fn nested_grammar(len: usize) -> String {
     text
 }
 
-/// Stop strings as long as the body, and as long as they may be, for as many choices as there are.
+/// Stop strings as long as the body allows, and as long as the server accepts, for 20 choices.
 pub(crate) fn long_stop_strings() -> Vec<Request> {
     let body = |stop: Vec<String>| {
         post(
@@ -77,7 +77,7 @@ pub(crate) fn long_stop_strings() -> Vec<Request> {
     vec![body(vec!["a".repeat(LARGE)]), body(vec![" ".repeat(1024); 4])]
 }
 
-/// Answers of some megabytes.
+/// Requests whose answers have some megabytes.
 pub(crate) fn long_answers() -> Vec<Request> {
     vec![post(
         "/v1/completions",
@@ -88,12 +88,12 @@ pub(crate) fn long_answers() -> Vec<Request> {
     )]
 }
 
-/// Many short requests.
+/// Short requests, of which many are sent.
 pub(crate) fn short_requests() -> Vec<Request> {
     vec![generate("Once", &json!({"max_new_tokens": 1}))]
 }
 
-/// Texts where nothing is generated: as long as a body, as long as a prompt of the demo may be, and just not long.
+/// Texts for routes that generate nothing: as long as a body, as long as a prompt of the demo, and shorter ones.
 pub(crate) fn long_texts() -> Vec<Request> {
     let of_len = |len: usize| {
         let text = "a ".repeat(len / 2);
@@ -107,7 +107,7 @@ pub(crate) fn long_texts() -> Vec<Request> {
     [60_000, 260_000, LARGE].map(of_len).into_iter().flatten().collect()
 }
 
-/// Conversations of some sixty thousand messages.
+/// Conversations of tens of thousands of messages.
 pub(crate) fn many_messages() -> Vec<Request> {
     ["tool", "user", "assistant"]
         .map(|role| {
@@ -118,7 +118,7 @@ pub(crate) fn many_messages() -> Vec<Request> {
         .into()
 }
 
-/// Prompts as long as the body, and as long as they may be, for 128 choices.
+/// Prompts as long as the body allows, and as long as the server accepts, for 128 choices.
 pub(crate) fn many_choices() -> Vec<Request> {
     let of_len = |len: usize| {
         let text = "a ".repeat(len / 2);
@@ -131,17 +131,17 @@ pub(crate) fn many_choices() -> Vec<Request> {
     [260_000, LARGE].map(of_len).into_iter().flatten().collect()
 }
 
-/// Expressions of few bytes whose automata take megabytes.
+/// Short regular expressions whose automata take megabytes.
 pub(crate) fn wide_expressions() -> Vec<Request> {
     (0..32).map(|number| with_grammar("regex", format!("(.{{0,{}}}a.{{0,500}}b){{1,50}}", 500 - number), 300)).collect()
 }
 
-/// Bodies as long as they may be.
+/// Bodies of the largest allowed size.
 pub(crate) fn large_bodies() -> Vec<Request> {
     vec![generate(&"a ".repeat(LARGE / 2), &json!({"max_new_tokens": 1}))]
 }
 
-/// Objects with more optional members than a step can follow.
+/// Objects with more optional members than a step can process.
 pub(crate) fn many_properties() -> Vec<Request> {
     [400, 499, 700, 1000]
         .map(|count| {
@@ -152,7 +152,7 @@ pub(crate) fn many_properties() -> Vec<Request> {
         .into()
 }
 
-/// All rows that one of two keys may have, for as long as the context lasts.
+/// Requests for all rows that one of two API keys may have, until the context is full.
 pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     vec![post(
         "/v1/completions",
@@ -160,7 +160,7 @@ pub(crate) fn all_rows_of_a_key() -> Vec<Request> {
     )]
 }
 
-/// Half of the rows of a server for as long as the context lasts.
+/// Requests for half of a server's rows, until the context is full.
 pub(crate) fn half_of_the_rows() -> Vec<Request> {
     vec![post(
         "/v1/completions",

@@ -1,4 +1,5 @@
-//! Four ordinary streams, one after the other on each of four connections, and how long each let its reader wait.
+//! Four connections with ordinary streams, one stream after the other on each, and the times for which each reader
+//! waits.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +7,21 @@ use integration_tests::{Client, End, pause};
 use serde_json::{Value, json};
 
 const NUM_STREAMS: usize = 4;
-/// How long who was refused waits before the next attempt.
+/// The time between a refusal and the next attempt.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What the streams met.
+/// The measurements of the streams.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Times between two events of a stream.
     pub(crate) gaps: Vec<Duration>,
-    /// Times from a request, attempts that were refused included, to the first event.
+    /// Times from a request to its first event, refused attempts included.
     pub(crate) firsts: Vec<Duration>,
-    /// Streams that ended as they should.
+    /// The number of streams that ended as they should.
     pub(crate) num_finished: usize,
-    /// Attempts that the server refused because of its load.
+    /// The number of attempts that the server refused because of its load.
     pub(crate) num_refused: usize,
-    /// Streams that did not end as they should, and those that nobody would serve in time: why.
+    /// The reasons of streams that did not end as they should, or were not served in time.
     pub(crate) lost: Vec<String>,
 }
 
@@ -34,7 +35,8 @@ impl Tally {
     }
 }
 
-/// Streams until the end, and finishes those that run by then. Who is refused asks again until its patience ends.
+/// Starts streams until the end, and finishes those that are running then. A refused stream tries again until
+/// `patience` is over.
 pub(crate) fn run(client: &Client, patience: Duration, end: &End) -> Tally {
     let mut all = Tally::default();
     std::thread::scope(|scope| {
@@ -57,7 +59,7 @@ fn read(client: &Client, number: usize, patience: Duration, end: &End) -> Tally 
         let start = Instant::now();
         if let Err(reason) = read_one(client, &body, patience, &mut tally) {
             tally.lost.push(format!("{reason}, {:.1} s after its request", start.elapsed().as_secs_f64()));
-            // A server that is gone is not asked a thousand times.
+            // The pause prevents thousands of requests to a server that has gone.
             end.wait(RETRY * 10);
         }
     }

@@ -1,4 +1,4 @@
-//! Every attack: a row each, whose requests are in `requests.rs`.
+//! The table of attacks. Their requests are in `requests.rs`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whole answers: the shape of each dialect, and the texts and calls in it.
+//! Checks of whole answers: the shape of each dialect, and the texts and calls in it.
 
 use serde_json::Value;
 
@@ -7,17 +7,18 @@ use crate::requests::{Dialect, Request};
 /// One choice of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    /// The model ended it. A choice that the number of tokens or a stop string ended has any text.
+    /// True if the model ended the choice. A choice that ended at the token limit or at a stop string may have any
+    /// text.
     pub(crate) has_ended: bool,
     pub(crate) text: String,
-    /// Arguments of calls.
+    /// The arguments of calls.
     pub(crate) arguments: Vec<String>,
 }
 
-/// Reads a whole answer.
+/// Parses a whole answer.
 ///
 /// # Errors
-/// When it has not the shape of its dialect.
+/// When it does not have the shape of its dialect.
 pub(crate) fn read(request: &Request, answer: &Value) -> Result<Vec<Said>, String> {
     match request.dialect {
         Dialect::Native => native(request, answer),
@@ -40,27 +41,28 @@ pub(crate) fn read(request: &Request, answer: &Value) -> Result<Vec<Said>, Strin
     }
 }
 
-/// A field that is a text.
+/// A field with a text.
 ///
 /// # Errors
-/// When it is not.
+/// When the field is not a text.
 pub(crate) fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, String> {
     value[field].as_str().ok_or_else(|| format!("`{field}` is no text but {}", value[field]))
 }
 
-/// A field that is a list.
+/// A field with a list.
 ///
 /// # Errors
-/// When it is not.
+/// When the field is not a list.
 pub(crate) fn list<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], String> {
     let list = value[field].as_array().map(Vec::as_slice);
     list.ok_or_else(|| format!("`{field}` is no list but {}", value[field]))
 }
 
-/// Returns whether the model ended a choice with this `finish_reason` of OpenAI, which is the same for stop strings.
+/// True if this `finish_reason` of OpenAI means that the model ended the choice. It is the same for stop strings, so
+/// they must not be set.
 ///
 /// # Errors
-/// When there is no such reason.
+/// When the reason does not exist.
 pub(crate) fn has_ended(request: &Request, reason: &str) -> Result<bool, String> {
     let is_free = request.body["stop"].is_null() && request.body["echo"] != true;
     match reason {
@@ -76,10 +78,10 @@ pub(crate) fn native_sequence(request: &Request, text: &str, details: &Value) ->
     Said { has_ended: details["finish_reason"] == "eos_token", text, arguments: Vec::new() }
 }
 
-/// The answer of `/v1/responses`, also as the last event has it.
+/// Parses an answer of `/v1/responses`, which the last event of a stream also contains.
 ///
 /// # Errors
-/// When it has not its shape.
+/// When it does not have its shape.
 pub(crate) fn response(request: &Request, response: &Value) -> Result<Said, String> {
     let has_ended = match text(response, "status")? {
         "completed" => request.body["stop"].is_null(),
@@ -98,10 +100,10 @@ pub(crate) fn response(request: &Request, response: &Value) -> Result<Said, Stri
     Ok(said)
 }
 
-/// Returns whether the model ended an answer with this `stop_reason` of Anthropic.
+/// True if this `stop_reason` of Anthropic means that the model ended the answer.
 ///
 /// # Errors
-/// When there is no such reason.
+/// When the reason does not exist.
 pub(crate) fn has_ended_turn(reason: &str) -> Result<bool, String> {
     match reason {
         "end_turn" | "tool_use" => Ok(true),
@@ -152,7 +154,7 @@ fn message(answer: &Value) -> Result<Said, String> {
     Ok(said)
 }
 
-/// The texts of the parts of a message.
+/// The concatenated texts of the parts of a message.
 fn parts(item: &Value) -> Result<String, String> {
     list(item, "content")?.iter().map(|part| text(part, "text")).collect()
 }

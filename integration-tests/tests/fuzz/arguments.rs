@@ -3,29 +3,29 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Time of the requests in CI.
+/// The time for which requests are sent in CI.
 const TIME: Duration = Duration::from_secs(25);
 const SEED: u64 = 1;
 
 /// The options of a run.
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    /// Time of the requests.
+    /// The time for which requests are sent.
     pub(crate) time: Duration,
     pub(crate) seed: u64,
-    /// Shards of the server; as many as in other tests where nothing is said.
+    /// The number of shards of the server; `None` for the same number as in other tests.
     pub(crate) shards: Option<u32>,
-    /// True where a runner of tests asks for names only.
+    /// True if a test runner asks only for the names of the tests.
     pub(crate) is_list: bool,
-    /// False where the words on the command line name other tests.
+    /// False if the words on the command line name other tests.
     pub(crate) is_named: bool,
 }
 
 impl Arguments {
-    /// Reads them. Options that other tests have are ignored, as `cargo test` gives the same to all.
+    /// Parses the arguments. Unknown options are ignored, because `cargo test` passes the same ones to all tests.
     ///
     /// # Errors
-    /// When the value of an option is no number.
+    /// When the value of an option is not a number.
     pub(crate) fn read(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut read = Self { time: TIME, seed: SEED, shards: None, is_list: false, is_named: true };
         let mut words = Vec::new();

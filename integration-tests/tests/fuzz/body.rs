@@ -1,8 +1,8 @@
-//! The body of a request while it is made.
+//! The body of a request while it is built.
 
 use serde_json::{Map, Value};
 
-/// An object of JSON.
+/// A JSON object.
 #[derive(Debug, Default)]
 pub(crate) struct Body(Map<String, Value>);
 
@@ -12,7 +12,7 @@ impl Body {
         self.0.insert(name.to_owned(), value.into());
     }
 
-    /// Takes a field away.
+    /// Removes a field.
     pub(crate) fn remove(&mut self, name: &str) {
         self.0.remove(name);
     }

@@ -16,23 +16,23 @@ const QUESTIONS: [&str; 4] = [
 ];
 const ODD_ROLES: [&str; 5] = ["tool", "developer", "system", "nobody", ""];
 
-/// One request of this many has tools.
+/// One request of this number has tools.
 const REQUESTS_PER_TOOLS: u32 = 5;
-/// A choice of a tool, or none.
+/// Values of `tool_choice`; an empty one leaves the field out.
 const CHOICES: [&str; 7] = ["", "", "auto", "none", "required", "weather", "weather"];
 
-/// How a dialect writes functions.
+/// The form in which a dialect writes functions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ToolForm {
     /// An object within the tool, as in `/v1/chat/completions`.
     Nested,
     /// Fields of the tool itself, as in `/v1/responses`.
     Flat,
-    /// Fields of Anthropic's names, as in `/v1/messages`.
+    /// Fields with Anthropic's names, as in `/v1/messages`.
     Anthropic,
 }
 
-/// Messages, the last of which is the user's most of the time.
+/// Messages, the last of which is usually the user's.
 pub(crate) fn messages(draw: &mut Draw) -> Value {
     let mut messages = Vec::new();
     if draw.one_in(6) {
@@ -58,8 +58,8 @@ fn content(draw: &mut Draw) -> Value {
     if draw.one_in(5) { json!([{"type": "text", "text": text}, {"type": "text", "text": "!"}]) } else { text.into() }
 }
 
-/// Sets functions, now and then. Returns the form of an answer that ends by itself: `form`, or calls where the model
-/// must call something.
+/// Sometimes sets tools. Returns the form of an answer that the model ends: `form`, or calls if the model must call a
+/// function.
 pub(crate) fn set_tools(draw: &mut Draw, body: &mut Body, tool_form: ToolForm, form: Form) -> Form {
     if !draw.one_in(REQUESTS_PER_TOOLS) {
         return form;
@@ -100,7 +100,7 @@ impl ToolForm {
         }
     }
 
-    /// A word, or the name of a function.
+    /// A choice in the dialect's form: a word, or the name of a function.
     fn choice(self, choice: &str) -> Value {
         let is_word = ["auto", "none", "required"].contains(&choice);
         match self {

@@ -1,4 +1,4 @@
-//! Answers that are streams: how each dialect begins, goes on and ends.
+//! Checks of streams: how each dialect starts, continues and ends.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::logprobs;
 use crate::requests::{Dialect, Request};
 use crate::verdict::{check_failure, parse, sentence};
 
-/// The end of OpenAI's streams.
+/// The data of the last event of OpenAI's streams.
 const DONE: &str = "[DONE]";
 
 /// An event of a stream.
@@ -17,17 +17,17 @@ struct Event<'a> {
     data: &'a str,
 }
 
-/// A choice that grows.
+/// A choice whose text and calls are collected.
 #[derive(Debug, Default)]
 struct Choice {
     said: Said,
     is_finished: bool,
 }
 
-/// Reads a stream. One that ended with an error that may be has no choices.
+/// Parses a stream. A stream that ended with a permitted error has no choices.
 ///
 /// # Errors
-/// When it has not the shape of its dialect, or does not end as it must.
+/// When the stream does not have the shape of its dialect, or does not end as it must.
 pub(crate) fn read(request: &Request, stream: &str) -> Result<Vec<Said>, String> {
     let events = split(stream)?;
     match request.dialect {
@@ -64,7 +64,7 @@ fn values(events: &[Event<'_>]) -> Result<Vec<Value>, String> {
     events.iter().map(value).collect()
 }
 
-/// The same of dialects whose events have names.
+/// The JSON values of events in dialects whose events have names.
 fn named_values(events: &[Event<'_>]) -> Result<Vec<Value>, String> {
     let values = values(events)?;
     for (event, value) in events.iter().zip(&values) {
@@ -75,12 +75,12 @@ fn named_values(events: &[Event<'_>]) -> Result<Vec<Value>, String> {
     Ok(values)
 }
 
-/// The last one and those before it.
+/// The last event, and those before it.
 fn split_last(events: &[Value]) -> Result<(&Value, &[Value]), String> {
     events.split_last().ok_or_else(|| "a stream without events".to_owned())
 }
 
-/// The place of a choice, or of a call.
+/// The index of a choice or of a call.
 fn index(value: &Value) -> Result<usize, String> {
     let index = value["index"].as_u64().and_then(|index| usize::try_from(index).ok());
     index.ok_or_else(|| format!("`index` is no number but {}", value["index"]))

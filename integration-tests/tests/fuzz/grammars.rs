@@ -1,4 +1,4 @@
-//! Grammars: those of all kinds that can be kept to, and those that are refused.
+//! Grammars of all kinds: those that can be followed, and those that are refused.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::body::Body;
 use crate::draw::Draw;
 use crate::requests::Form;
 
-/// Expressions. The first two leave nothing but tokens of bytes, which prompts and biases make unlikely.
+/// Regular expressions. The first two allow only byte tokens, which prompts and biases make unlikely.
 const EXPRESSIONS: [&str; 12] = [
     "🤣{2}",
     "(🤣|日){1,3}",
@@ -30,7 +30,7 @@ const LARKS: [&str; 4] = [
 ];
 const WRONG_LARKS: [&str; 5] = ["", "start: missing", "start: start", "start: \"a", "nothing: \"a\""];
 
-/// The form that a request asks of its answer.
+/// The form of the answer that a request demands.
 #[derive(Debug)]
 pub(crate) enum Grammar {
     Schema(Value),
@@ -41,7 +41,7 @@ pub(crate) enum Grammar {
 }
 
 impl Grammar {
-    /// Any of them.
+    /// Draws a grammar of any kind.
     pub(crate) fn draw(draw: &mut Draw) -> Self {
         let is_wrong = draw.goes_too_far();
         match draw.below(10) {
@@ -53,12 +53,12 @@ impl Grammar {
         }
     }
 
-    /// A schema that can be kept to.
+    /// Draws a schema that can be followed.
     pub(crate) fn draw_schema(draw: &mut Draw) -> Value {
         draw.take(schemas())
     }
 
-    /// The form of an answer that keeps to it and was not cut off.
+    /// The form of an answer that follows the grammar and was not cut off.
     pub(crate) fn form(&self) -> Form {
         match self {
             Self::Schema(_) | Self::JsonObject => Form::Json,
@@ -66,7 +66,7 @@ impl Grammar {
         }
     }
 
-    /// One of the forms with a `type`, which all dialects have.
+    /// The grammar as an object with a `type`, which all dialects accept.
     pub(crate) fn tagged(&self, draw: &mut Draw) -> Value {
         match self {
             Self::Schema(schema) => draw.take(vec![
@@ -82,7 +82,7 @@ impl Grammar {
         }
     }
 
-    /// Sets it in one of the fields of OpenAI's routes.
+    /// Sets the grammar in one of the fields of OpenAI's routes.
     pub(crate) fn set_openai(&self, draw: &mut Draw, body: &mut Body) {
         let tagged = self.tagged(draw);
         match (draw.below(4), self) {

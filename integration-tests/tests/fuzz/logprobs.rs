@@ -1,13 +1,15 @@
-//! Log-probabilities of an answer, wherever they are in it: finite, and not above zero but for rounding.
+//! Checks the log-probabilities of an answer, wherever they are in it: they are finite and, except for rounding, not
+//! above zero.
 
 use serde_json::{Map, Value};
 
 const ROUNDING: f64 = 1e-3;
 
-/// Checks all of them. The first token of a prompt has none; with `repeats_prompt` a completion begins with one.
+/// Checks all log-probabilities in `value`. The first token of a prompt has none; with `repeats_prompt` a completion
+/// starts with that token.
 ///
 /// # Errors
-/// The first that is none.
+/// The first value that is not a log-probability.
 pub(crate) fn check(value: &Value, repeats_prompt: bool) -> Result<(), String> {
     let check_all = |values: &[Value]| values.iter().try_for_each(|value| check(value, repeats_prompt));
     match value {
@@ -22,7 +24,7 @@ pub(crate) fn check(value: &Value, repeats_prompt: bool) -> Result<(), String> {
     }
 }
 
-/// Those of a completion: a list of them, and one of objects whose names are texts of tokens.
+/// Checks those of a completion: a list of numbers, and a list of objects with the texts of tokens as names.
 fn check_completion(fields: &Map<String, Value>, repeats_prompt: bool) -> Result<(), String> {
     let behind_first = |name: &str| {
         let values = fields.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();

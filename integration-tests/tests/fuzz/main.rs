@@ -1,5 +1,5 @@
-//! Random requests against the real engine: every parameter of every dialect over its whole legal range and somewhat
-//! beyond, from six clients, some of which leave.
+//! Random requests to the real engine: every parameter of every dialect over its whole legal range and somewhat beyond,
+//! from six clients, some of which disconnect early.
 //!
 //! ```text
 //! cargo test -p integration-tests --test fuzz                          # as in CI: 25 seconds
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! `verdict.rs` judges each answer. A request with a wrong answer is printed with its client and its number: with the
-//! same seed each client draws the same requests, however fast they are answered. At the end the server must hold
-//! nothing, answer a plain request as it did before the first one, and exit with status 0.
+//! same seed each client draws the same requests, however fast the server is. At the end the server must hold nothing,
+//! give the same answer to a plain request as before the first one, and exit with status 0.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 
@@ -41,7 +41,7 @@ use tally::Tally;
 use worker::Target;
 
 const NUM_WORKERS: u64 = 6;
-/// A server that has not answered by then never will.
+/// The time after which a server counts as stuck.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Sends requests for as long as the arguments say, and returns what is wrong then.
+/// Sends requests for the time in `arguments`, and returns what is wrong.
 fn fuzz(server: Server, arguments: &Arguments) -> Vec<String> {
     let (client, processes) = (server.client().with_timeout(DEADLINE), Processes::of(&server));
     let (seed, tally, end) = (arguments.seed, Tally::new(arguments.seed), End::default());
@@ -110,7 +110,7 @@ fn fuzz(server: Server, arguments: &Arguments) -> Vec<String> {
     faults
 }
 
-/// Asks for something greedy.
+/// Sends a request without sampling and returns the answer.
 fn plain_answer(client: &Client) -> Result<String, String> {
     let body = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 60}}).to_string();
     match client.post_bytes("/generate", body.as_bytes()) {

@@ -1,27 +1,27 @@
-//! Parameters that are numbers: neutral, ordinary, at the ends of their ranges, where floats change, and beyond.
+//! Numeric parameters: neutral, ordinary, at the ends of their ranges, at the special points of floats, and beyond.
 
 use crate::body::Body;
 use crate::draw::Draw;
 
-/// Numbers at which floats of 32 bits change: zeros, the smallest, the first that is not subnormal, the largest.
+/// Special points of 32-bit floats: zeros, the smallest subnormal and normal numbers, and the largest number.
 const EDGES: [f64; 15] =
     [0.0, -0.0, 1e-45, 1e-40, 1.2e-38, 1e-30, 1e-20, 1e-8, 1e-4, 0.01, 1.0, 100.0, 1e20, 1e38, 3.4e38];
-/// Numbers that most parameters refuse.
+/// Numbers that most parameters reject.
 const BEYOND: [f64; 15] =
     [0.0, -0.0, -1e-45, -1.0, -3.4e38, 1e-38, 0.0099, 1.000_001, 2.000_001, 100.001, 1e20, 1e38, 3.4e38, 1e39, 1e308];
 
-/// A parameter that is a float of 32 bits.
+/// A parameter that is a 32-bit float.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Float {
     name: &'static str,
     neutral: f64,
     /// The range that clients use.
     ordinary: [f64; 2],
-    /// The range that is accepted, ends included.
+    /// The accepted range, both ends included.
     legal: [f64; 2],
 }
 
-/// A parameter that is a whole number.
+/// A parameter that is an integer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Whole {
     pub(crate) name: &'static str,
@@ -39,16 +39,16 @@ const FREQUENCY_PENALTY: Float =
 const PRESENCE_PENALTY: Float =
     Float { name: "presence_penalty", neutral: 0.0, ordinary: [-1.0, 1.0], legal: [-2.0, 2.0] };
 const TEMPERATURE: Float = Float { name: "temperature", neutral: 1.0, ordinary: [0.1, 2.0], legal: [1e-45, 3.4e38] };
-/// Zero is greedy below `/v1`.
+/// On routes below `/v1` a temperature of zero means no sampling.
 const TEMPERATURE_OR_ZERO: Float = Float { legal: [0.0, 3.4e38], ..TEMPERATURE };
 
-/// Those of TGI's routes.
+/// The parameters of TGI's routes.
 pub(crate) const NATIVE: [Float; 7] =
     [TEMPERATURE, TOP_P, TYPICAL_P, MIN_P, REPETITION_PENALTY, FREQUENCY_PENALTY, PRESENCE_PENALTY];
-/// Those of OpenAI's routes.
+/// The parameters of OpenAI's routes.
 pub(crate) const OPENAI: [Float; 6] =
     [TEMPERATURE_OR_ZERO, TOP_P, MIN_P, REPETITION_PENALTY, FREQUENCY_PENALTY, PRESENCE_PENALTY];
-/// Those of Anthropic's routes.
+/// The parameters of Anthropic's routes.
 pub(crate) const ANTHROPIC: [Float; 2] = [TEMPERATURE_OR_ZERO, TOP_P];
 
 impl Float {
@@ -67,7 +67,7 @@ impl Float {
 }
 
 impl Whole {
-    /// One of its values.
+    /// Draws a value of the parameter.
     pub(crate) fn draw(&self, draw: &mut Draw) -> i64 {
         if draw.goes_too_far() { draw.pick(self.beyond) } else { draw.pick(self.legal) }
     }

@@ -1,10 +1,10 @@
-//! Prompts: texts of all lengths, of characters and markup that are not ordinary, and token ids.
+//! Prompts: texts of all lengths, with unusual characters and markup, and token ids.
 
 use serde_json::Value;
 
 use crate::draw::Draw;
 
-/// Beginnings that prompts share, each longer than a block of the prefix cache.
+/// Shared starts of prompts, each longer than a block of the prefix cache.
 const BEGINNINGS: [&str; 3] = [
     "Once upon a time there was a little dog named Max. Max lived in a small house near the forest with Anna. One day",
     "Tom has a red ball. Anna has a blue ball. Lily has a green kite and a cat. They all play in the garden, and",
@@ -22,15 +22,15 @@ const ODD: [&str; 7] = [
     "<tool_call>\n{\"name\": \"x\", \"arguments\": {}}\n</tool_call>",
     "0123456789012345678901234567890123456789",
 ];
-/// Words of the long ones. The demo's context has 1024 tokens, and each is one.
+/// The numbers of words of long prompts. The demo's context has 1024 tokens, and each word is a token.
 const LONG: [usize; 4] = [200, 600, 900, 1000];
 const TOO_LONG: [usize; 4] = [1021, 1022, 1023, 5000];
 
-/// Token ids that are special, and the first that are none of the demo's.
+/// The number of special tokens, which have the first ids, and the size of the demo's vocabulary.
 const NUM_SPECIAL: usize = 6;
 const VOCAB_SIZE: usize = 1536;
 
-/// A text.
+/// Draws a text.
 pub(crate) fn text(draw: &mut Draw) -> String {
     if draw.goes_too_far() {
         return if draw.one_in(2) { String::new() } else { long(draw.pick(&TOO_LONG)) };
@@ -47,7 +47,7 @@ fn long(num_words: usize) -> String {
     " a".repeat(num_words)
 }
 
-/// Token ids, many of which begin alike.
+/// Draws token ids, many of which have the same start.
 pub(crate) fn token_ids(draw: &mut Draw) -> Vec<u32> {
     let len = draw.pick(&[1, 2, 17, 48, 300]);
     let mut token_ids: Vec<u32> = if draw.one_in(2) {
@@ -64,7 +64,7 @@ pub(crate) fn token_ids(draw: &mut Draw) -> Vec<u32> {
     token_ids
 }
 
-/// A prompt in one of the four forms of OpenAI's completions.
+/// Draws a prompt in one of the four forms of OpenAI's completions.
 pub(crate) fn any(draw: &mut Draw) -> Value {
     let count = if draw.goes_too_far() { draw.pick(&[0, 5]) } else { draw.pick(&[1, 2, 4]) };
     match draw.below(8) {

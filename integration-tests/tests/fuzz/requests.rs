@@ -1,4 +1,4 @@
-//! Requests: one function for each route, and how often each is asked.
+//! Requests: one function for each route, and the frequency of each route.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use crate::numbers::Whole;
 use crate::parameters;
 use crate::prompts;
 
-/// A request over HTTP, and what is known of its answer.
+/// A request over HTTP, and the expected kind of its answer.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Path of a POST.
+    /// The path of the POST request.
     pub(crate) path: &'static str,
     pub(crate) body: Value,
     pub(crate) dialect: Dialect,
@@ -21,7 +21,7 @@ pub(crate) struct Request {
     pub(crate) form: Form,
 }
 
-/// How an answer looks.
+/// The shape of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Native,
@@ -37,7 +37,7 @@ pub(crate) enum Dialect {
     TokenCount,
 }
 
-/// Form of an answer that was not cut off.
+/// The form of an answer that was not cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Any,
@@ -76,7 +76,7 @@ impl Request {
         Self { path, is_stream: is_stream(path, &body), body, dialect, form }
     }
 
-    /// Replaces a field by something of another type.
+    /// Replaces the value of a field by one of another type.
     fn spoil(&mut self, draw: &mut Draw) {
         let junk = draw.take(vec![Value::Null, json!(true), json!(-1), json!("x"), json!([]), json!({}), json!(1e308)]);
         let Value::Object(fields) = &mut self.body else { return };
@@ -88,7 +88,7 @@ impl Request {
         self.is_stream = is_stream(self.path, &self.body);
     }
 
-    /// The number of choices that an answer has.
+    /// The expected number of choices in the answer.
     pub(crate) fn num_choices(&self) -> usize {
         let num_prompts = match &self.body["prompt"] {
             Value::Array(prompts) if !prompts.iter().all(Value::is_number) => prompts.len(),
@@ -97,7 +97,7 @@ impl Request {
         num_prompts * self.body["n"].as_u64().unwrap_or(1) as usize
     }
 
-    /// The prompt, where the answer repeats it.
+    /// The prompt if the answer repeats it, else an empty text.
     pub(crate) fn repeated_prompt(&self) -> &str {
         let wish = self.body["parameters"]["return_full_text"].as_bool();
         let is_repeated = wish.unwrap_or(self.dialect == Dialect::NativeList);
@@ -105,7 +105,7 @@ impl Request {
     }
 }
 
-/// Returns whether the answer is a stream, if it is no error.
+/// True if an answer without error is a stream.
 fn is_stream(path: &str, body: &Value) -> bool {
     path == "/generate_stream" || body["stream"] == true
 }
@@ -233,13 +233,13 @@ fn tokens(draw: &mut Draw) -> Request {
     Request::new("/tokenize", Dialect::Tokens, body, Form::Any)
 }
 
-/// Sets the number of tokens by its older or its newer name.
+/// Sets the most tokens to generate, by the older or the newer name of the field.
 fn set_max_tokens(draw: &mut Draw, body: &mut Body, form: Form) {
     let name = draw.pick(&["max_tokens", "max_tokens", "max_completion_tokens"]);
     parameters::set_max_tokens(draw, body, name, form);
 }
 
-/// Sets the number of choices, and whether they come as a stream.
+/// Sets the number of choices and the fields of streams. Returns true if the answer is a stream.
 fn set_stream(draw: &mut Draw, body: &mut Body) -> bool {
     if draw.one_in(4) {
         body.set(CHOICES.name, CHOICES.draw(draw));

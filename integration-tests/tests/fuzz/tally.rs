@@ -1,4 +1,4 @@
-//! The count of requests, and the violations, which are printed as they are found.
+//! Counts the requests, and prints violations when they are found.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -6,21 +6,21 @@ use std::sync::{Mutex, MutexGuard};
 use crate::requests::Request;
 use crate::worker::Outcome;
 
-/// After so many violations more of them tell nothing new.
+/// The number of violations after which the test stops.
 const MAX_VIOLATIONS: usize = 20;
-/// Bytes of an answer that are printed.
+/// The most bytes of an answer that are printed.
 const MAX_PRINTED_BYTES: usize = 300;
 
 const COLUMNS: [&str; 6] = ["2xx", "4xx", "424", "5xx", "lost", "left"];
 
-/// Where a request is in the sequence of a seed.
+/// The position of a request in the sequence of a seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) worker: u64,
     pub(crate) number: u64,
 }
 
-/// Requests by route and by how they ended.
+/// The number of requests by route and by outcome.
 #[derive(Debug)]
 pub(crate) struct Tally {
     seed: u64,
@@ -34,12 +34,12 @@ struct Counts {
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// Creates an empty tally.
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed, counts: Mutex::default() }
     }
 
-    /// Counts a request, and prints what was wrong with it. False where more violations are of no use.
+    /// Counts a request and prints its fault, if any. Returns false when there are enough violations.
     pub(crate) fn add(&self, request: &Request, place: Place, outcome: &Outcome, fault: Option<&str>) -> bool {
         let mut counts = self.lock();
         counts.rows.entry(request.path).or_default()[column(outcome)] += 1;
@@ -51,12 +51,12 @@ impl Tally {
         counts.num_violations < MAX_VIOLATIONS
     }
 
-    /// Violations so far.
+    /// The number of violations so far.
     pub(crate) fn num_violations(&self) -> usize {
         self.lock().num_violations
     }
 
-    /// Requests so far, as a table.
+    /// The counts so far, as a table.
     pub(crate) fn table(&self) -> String {
         let counts = self.lock();
         let mut total = [0_u64; COLUMNS.len()];

@@ -1,12 +1,12 @@
-//! The verdict on one answer.
+//! Judges an answer.
 //!
-//! | status | is right |
+//! | status | right if |
 //! |---|---|
-//! | 200 | where the body has the shape of its dialect, ends as it must, and keeps to the form that was asked for |
-//! | 400, 413, 422, 429 | always: a request may be wrong, or too much |
-//! | 424 | for sentences about one row: [`ROW_FAILURES`] |
+//! | 200 | the body has the shape of its dialect, ends as it must, and has the requested form |
+//! | 400, 413, 422, 429 | always: a request may be invalid or too large |
+//! | 424 | the message is about one row: [`ROW_FAILURES`] |
 //!
-//! Nothing else is, so no 5xx, and no sentence that names a defect.
+//! Any other status is wrong, also every 5xx. A message that reports a defect is always wrong.
 
 use serde_json::Value;
 
@@ -15,17 +15,17 @@ use crate::requests::{Form, Request};
 use crate::worker::Answer;
 use crate::{events, logprobs};
 
-/// The beginning of every sentence about a generation that failed: of `router/src/generation/error.rs`.
+/// The start of every message about a failed generation, from `router/src/generation/error.rs`.
 const FAILURE: &str = "Request failed during generation: ";
-/// Beginnings of the sentences about a row that fails alone, from `scheduler/src/failure.rs` and
-/// `router/src/grammar/matcher.rs`. The sentence about numbers that are not finite is left out: the demo's weights are
+/// The starts of messages about a row that fails alone, from `scheduler/src/failure.rs` and
+/// `router/src/grammar/matcher.rs`. The message about non-finite numbers is not permitted: the demo's weights are
 /// finite, and `proto/src/sampling.rs` promises that scores stay finite with all legal parameters.
 const ROW_FAILURES: [&str; 3] =
     ["no token is allowed here", "the grammar allows no token here", "the grammar cannot be followed: "];
-/// Part of the sentences that own up to a mistake of the server.
+/// A part of messages that report a defect of the server.
 const DEFECT: &str = "defect of this server";
 
-/// Texts that are JSON although `serde_json` has no value for them.
+/// Errors of `serde_json` for texts that are JSON but that it cannot represent.
 const BEYOND_VALUES: [&str; 4] = [
     "number out of range",
     "recursion limit exceeded",
@@ -36,7 +36,7 @@ const BEYOND_VALUES: [&str; 4] = [
 /// Judges an answer.
 ///
 /// # Errors
-/// When the answer is wrong; the message says in which way.
+/// When the answer is wrong. The message says in which way.
 pub(crate) fn judge(request: &Request, answer: &Answer) -> Result<(), String> {
     let said = match answer.status {
         200 if request.is_stream => events::read(request, &answer.text)?,
@@ -52,31 +52,31 @@ pub(crate) fn judge(request: &Request, answer: &Answer) -> Result<(), String> {
     said.iter().try_for_each(|said| check_form(request.form, said))
 }
 
-/// Reads JSON.
+/// Parses JSON.
 ///
 /// # Errors
-/// When it is none.
+/// When `text` is not JSON.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))
 }
 
-/// The sentence of an error, in the shape of any dialect; nothing where there is no error.
+/// The message of an error in the shape of any dialect; `None` without an error.
 pub(crate) fn sentence(body: &Value) -> Option<&str> {
     let error = &body["error"];
     error.as_str().or_else(|| error["message"].as_str())
 }
 
-/// Checks that a generation that failed did so for a reason of its own.
+/// Checks that a generation failed for a permitted reason.
 ///
 /// # Errors
-/// When the reason may not be.
+/// When the reason is not permitted.
 pub(crate) fn check_failure(sentence: &str) -> Result<(), String> {
     let reason = sentence.strip_prefix(FAILURE).unwrap_or_default();
     let is_own = ROW_FAILURES.iter().any(|known| reason.starts_with(known)) && !reason.contains(DEFECT);
     if is_own { Ok(()) } else { Err(format!("a generation failed: {sentence:?}")) }
 }
 
-/// The sentence of an error that is one.
+/// The message of a body that must be an error.
 fn check_refusal(body: &str) -> Result<String, String> {
     let body = parse(body)?;
     match sentence(&body) {

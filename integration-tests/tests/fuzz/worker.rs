@@ -1,4 +1,4 @@
-//! One client: draws requests, sends them in a manner of its own, and has the answers judged.
+//! A client: it draws requests, sends them in various manners, and has the answers judged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::requests::{self, Request};
 use crate::tally::{Place, Tally};
 use crate::verdict;
 
-/// The longest that a client stays which leaves before its answer comes.
+/// The longest time after which a client that leaves early disconnects.
 const MAX_STAY_MS: usize = 60;
-/// The most lines that a client reads of a stream which it leaves.
+/// The most lines of a stream that a client reads before it leaves.
 const MAX_LINES: usize = 24;
 
-/// The server, and what all clients of it share.
+/// The server under test, and the state that all clients share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) client: &'a Client,
@@ -28,23 +28,23 @@ pub(crate) struct Target<'a> {
 /// How a client treats its request and the answer.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
-    /// Reads all of it.
+    /// Reads the whole answer.
     Read,
     /// Leaves after some lines.
     LeaveMidway { num_lines: usize },
-    /// Leaves before the answer comes, most likely.
+    /// Leaves, most likely before the answer arrives.
     LeaveEarly { stay: Duration },
     /// Sends half of the body and leaves.
     SendHalf { stay: Duration },
 }
 
-/// The end of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answered(Answer),
     /// The client left.
     Left,
-    /// There was no answer, or no end of it.
+    /// There was no answer, or it was cut off.
     Lost(String),
 }
 
@@ -97,7 +97,7 @@ impl Manner {
     }
 }
 
-/// Reads the answer, or so many lines of it.
+/// Sends a request and reads the answer, or at most `most_lines` of it.
 fn read(client: &Client, request: &Request, most_lines: Option<usize>) -> Outcome {
     let (status, lines) = match client.open(request.path, &request.body) {
         Ok(opened) => opened,
@@ -116,7 +116,7 @@ fn read(client: &Client, request: &Request, most_lines: Option<usize>) -> Outcom
     Outcome::Answered(Answer { status, text })
 }
 
-/// Sends this part of the body, stays for a while, and closes the connection.
+/// Sends the head and `sent` as the part of the body, waits for `stay`, and closes the connection.
 fn leave(target: Target<'_>, request: &Request, sent: &[u8], stay: Duration) -> Outcome {
     let head = request_head(request.path, request.body.to_string().len(), None);
     let send = |mut connection: Connection| -> std::io::Result<()> {
@@ -125,7 +125,7 @@ fn leave(target: Target<'_>, request: &Request, sent: &[u8], stay: Duration) -> 
         target.end.wait(stay);
         Ok(())
     };
-    // A server that refuses a request need not read all of it.
+    // A server that refuses a request need not read all of it, so sending may fail.
     match Connection::open(target.address, false).map(send) {
         Ok(Ok(()) | Err(_)) => Outcome::Left,
         Err(error) => Outcome::Lost(format!("no connection: {error}")),

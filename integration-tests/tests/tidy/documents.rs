@@ -1,13 +1,13 @@
-//! The documents name only paths that exist, the map names every room and every page about decisions, and the lineage
-//! has every row with a test or a reason.
+//! Checks that the documents name only existing paths and flags, that the map names every room and every page about
+//! decisions, and that every row of the lineage has a test or a reason.
 
 use crate::tree::{CRATES, read, root};
 
 const LINEAGE: &str = "docs/lineage.md";
 const DECISIONS: &str = "docs/decisions";
-/// Tables of the lineage: the letter of the rows, and how many there are.
+/// The tables of the lineage: the letter of the rows, and their number.
 const LINEAGE_TABLES: [(char, usize); 5] = [('D', 15), ('G', 25), ('X', 8), ('P', 10), ('R', 19)];
-/// What a row says that names no test, or not for all of it.
+/// The words that start the reason in a row without a test, or with a test for only a part of it.
 const REASONS: [&str; 3] = ["deliberately different: ", "not here: ", "open: "];
 
 /// A row of the lineage.
@@ -16,13 +16,13 @@ struct Row<'a> {
     text: &'a str,
 }
 
-/// What stands between backticks, each with the text before it.
+/// The texts between backticks, each after the text before it.
 fn quotes(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut parts = text.split('`');
     std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))
 }
 
-/// Whether what is quoted names a file or a folder of this repository.
+/// True if the quoted word has the form of a path in this repository.
 fn is_path(word: &str) -> bool {
     let has_extension = [".rs", ".md", ".toml", ".proto", ".json", ".py"].iter().any(|end| word.ends_with(end));
     (word.contains('/') && has_extension || word.ends_with('/'))
@@ -38,19 +38,19 @@ fn lineage_rows(text: &str) -> impl Iterator<Item = Row<'_>> {
     })
 }
 
-/// Pages about decisions, relative to the repository.
+/// The pages about decisions, relative to the repository.
 fn decisions() -> Vec<String> {
     let entries = std::fs::read_dir(root().join(DECISIONS)).expect("there are decisions");
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("a readable folder").file_name();
     entries.map(|entry| format!("{DECISIONS}/{}", name(entry).display())).collect()
 }
 
-/// The text of a file, none where there is no file.
+/// The text of a file; empty if there is no such file.
 fn text_of(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_default()
 }
 
-/// Whether the file has a test of this name.
+/// True if the file has a test with this name.
 fn has_test(file: &str, test: &str) -> bool {
     let starts = [format!("fn {test}("), format!("async fn {test}(")];
     let is_test = |lines: [&str; 2]| {
@@ -63,8 +63,8 @@ fn has_test(file: &str, test: &str) -> bool {
     text.lines().zip(text.lines().skip(1)).any(|(attribute, function)| is_test([attribute, function]))
 }
 
-/// What a row of the lineage names and is not there. `file` · `test` · `test` are tests of a file, `file` `name` is what the
-/// file has.
+/// The things that a row of the lineage names but that do not exist. `file` · `test` · `test` names tests of a file;
+/// `file` `name` names something in the text of a file.
 fn missing(row: &str) -> Vec<String> {
     let (mut missing, mut file) = (Vec::new(), "");
     for (before, quoted) in quotes(row) {

@@ -1,8 +1,8 @@
-//! The four doors: each is one file whose doc begins with "To add", and names every file of its folder.
+//! Checks of the doors: each is a file that starts with "To add", and some must name every file of their folder.
 
 use crate::tree::{SourceFile, read, rust_files};
 
-/// Door, and the folder whose files it lists.
+/// The doors that list files, each with the folder of the files.
 const DOORS: [(&str, &str); 3] = [
     ("model/src/models/mod.rs", "model/src/models"),
     ("model/src/sampling/mod.rs", "model/src/sampling"),

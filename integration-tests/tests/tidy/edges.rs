@@ -1,10 +1,11 @@
-//! Which crates may depend on which. Two edges never appear: router to shard, scheduler to anything async.
+//! Checks of the dependencies between crates. Two never appear: router on shard, and scheduler on anything async.
 
 use std::process::Command;
 
 use crate::tree::{SourceFile, read, root, rust_files};
 
-/// Our crates that each crate may use (DESIGN: `router ▶ scheduler ▶ proto ◀ shard ▶ cpu, xla ▶ backend ▶ model`).
+/// For each crate, our other crates that it may use (DESIGN: `router ▶ scheduler ▶ proto ◀ shard ▶ cpu, xla ▶ backend ▶
+/// model`).
 const MAY_USE: [(&str, &[&str]); 18] = [
     ("proto", &[]),
     ("model-files", &[]),
@@ -73,7 +74,7 @@ fn crates_use_only_what_they_may() {
     }
 }
 
-/// Lines of the product, not of tests and comments, that contain one of the words.
+/// The lines of code, without tests and comments, that contain one of the words.
 fn lines_that_use(files: &[SourceFile], words: &[&str]) -> Vec<String> {
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let uses = |line: &&str| words.iter().any(|word| line.contains(word));
@@ -85,7 +86,8 @@ fn lines_that_use(files: &[SourceFile], words: &[&str]) -> Vec<String> {
     found
 }
 
-/// Its manifest has no crate for anything async; clocks, locks, threads and sockets are in the standard library.
+/// Its manifest has no async crate. Clocks, locks, threads and sockets are in the standard library, so the test looks
+/// for them.
 #[test]
 fn the_scheduler_is_a_value() {
     let words = ["Instant::now", "SystemTime", "Mutex", "std::thread", "std::net", "std::os"];

@@ -1,4 +1,5 @@
-//! The rules of the tree that a machine can check: sizes, first lines, doors, the map, and who depends on whom.
+//! The rules of the tree that a machine can check: sizes, first lines, doors, documents, and dependencies between
+//! crates.
 
 mod documents;
 mod doors;

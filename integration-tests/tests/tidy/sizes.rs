@@ -1,4 +1,4 @@
-//! Files stay short, start with what they are for, and are named by nouns.
+//! Checks that files are short, start with their purpose, and have specific names.
 
 use crate::tree::{SourceFile, all_rust_files};
 

@@ -1,8 +1,8 @@
-//! Reads the tree: Rust files of the workspace with their text.
+//! Reads the Rust files of the workspace.
 
 use std::path::{Path, PathBuf};
 
-/// Rooms of the workspace, one crate each.
+/// The rooms of the workspace, one crate each.
 pub(crate) const CRATES: [&str; 18] = [
     "proto",
     "model-files",
@@ -24,21 +24,21 @@ pub(crate) const CRATES: [&str; 18] = [
     "integration-tests",
 ];
 
-/// One Rust file.
+/// A Rust file.
 pub(crate) struct SourceFile {
-    /// Relative to the repository.
+    /// The path relative to the repository.
     pub(crate) path: PathBuf,
     pub(crate) text: String,
 }
 
 impl SourceFile {
-    /// Whether it is compiled for tests only.
+    /// True if the file is compiled for tests only.
     pub(crate) fn is_test(&self) -> bool {
         let parts = self.path.iter();
         parts.into_iter().any(|part| ["tests", "tests.rs", "testing"].iter().any(|name| part == *name))
     }
 
-    /// Its text without the unit tests at its end.
+    /// The text without the unit tests at its end.
     pub(crate) fn product(&self) -> &str {
         self.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
     }
@@ -48,7 +48,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_path_buf()
 }
 
-/// Rust files below a folder of the repository, sorted.
+/// The Rust files below a folder of the repository, sorted.
 pub(crate) fn rust_files(folder: &str) -> Vec<SourceFile> {
     let mut paths = Vec::new();
     collect(&root().join(folder), &mut paths);
@@ -60,7 +60,7 @@ pub(crate) fn rust_files(folder: &str) -> Vec<SourceFile> {
     paths.into_iter().map(read).collect()
 }
 
-/// Rust files of all crates.
+/// The Rust files of all crates.
 pub(crate) fn all_rust_files() -> Vec<SourceFile> {
     CRATES.iter().flat_map(|folder| rust_files(folder)).collect()
 }
