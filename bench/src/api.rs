@@ -1,9 +1,9 @@
-//! The APIs: which path, which body, and what an event of the stream says.
+//! The supported APIs: their paths, their request bodies, and the meaning of their events.
 //!
 //! | API | tokens | its last event has |
 //! |---|---|---|
-//! | `generate-stream` | an event is a token | `generated_text` |
-//! | `completions` | `usage`, or else a chunk is a token | `finish_reason`; `[DONE]` follows |
+//! | `generate-stream` | one for each event | `generated_text` |
+//! | `completions` | `usage`, or else one for each chunk | `finish_reason`; `[DONE]` follows |
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::workload::Turn;
 
-/// Who speaks how.
+/// An API of text generation servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Api {
@@ -19,7 +19,7 @@ pub(crate) enum Api {
     Completions,
 }
 
-/// An API with what stays the same in all requests.
+/// An API with the settings that are the same in all requests.
 #[derive(Debug)]
 pub(crate) struct Dialect {
     pub(crate) api: Api,
@@ -27,26 +27,26 @@ pub(crate) struct Dialect {
     pub(crate) ignores_eos: bool,
 }
 
-/// What an event of a stream says.
+/// The content of an event of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamEvent {
-    /// Whether it brings a token, even one that makes no text yet.
+    /// True if the event stands for a token, even for one that gives no text yet.
     pub(crate) has_token: bool,
     pub(crate) text: String,
-    /// Whether nothing that matters can be missing after it.
+    /// True if the answer is complete with this event.
     pub(crate) is_last: bool,
-    /// What the server counted.
+    /// The server's count of generated tokens.
     pub(crate) num_output_tokens: Option<u64>,
     pub(crate) num_prompt_tokens: Option<u64>,
 }
 
-/// Why an event says nothing useful.
+/// The reason why an event has no usable content.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EventError {
-    /// The server's own words.
+    /// The error message of the server.
     #[error("{0}")]
     Server(String),
-    /// The event.
+    /// The data of the event.
     #[error("not an event of this API: {0}")]
     Unknown(String),
 }
@@ -59,7 +59,7 @@ impl Dialect {
         }
     }
 
-    /// The body of a request, greedy.
+    /// The body of a streaming request without sampling.
     pub(crate) fn body(&self, turn: &Turn) -> String {
         let Turn { prompt, output_tokens } = turn;
         let mut body = match self.api {
@@ -78,10 +78,10 @@ impl Dialect {
         body.to_string()
     }
 
-    /// Reads the data of an event.
+    /// Parses the data of an event.
     ///
     /// # Errors
-    /// An error that the server sends, data that is not of this API.
+    /// When the server sent an error, or when the data does not belong to this API.
     pub(crate) fn read(&self, data: &str) -> Result<StreamEvent, EventError> {
         if self.api == Api::Completions && data == "[DONE]" {
             return Ok(StreamEvent { is_last: true, ..StreamEvent::default() });
@@ -98,7 +98,7 @@ impl Dialect {
     }
 }
 
-/// The words of an error object: `{"error": "…"}`, `{"error": {"message": "…"}}` or `{"message": "…", "code": …}`.
+/// The message of an error object: `{"error": "…"}`, `{"error": {"message": "…"}}` or `{"message": "…", "code": …}`.
 fn server_error(value: &Value) -> Option<String> {
     let error = value.get("error").unwrap_or(value);
     let message = error.as_str().or_else(|| error["message"].as_str()).map(str::to_owned);
@@ -120,10 +120,11 @@ fn generate_event(event: &Value) -> Option<StreamEvent> {
 fn completions_event(chunk: &Value) -> Option<StreamEvent> {
     let choice = chunk["choices"].as_array()?.first();
     let text = choice.and_then(|choice| choice["text"].as_str()).unwrap_or_default();
-    // TGI has an empty reason where others have null.
+    // Before the end TGI sends an empty reason, where other servers send null.
     let is_last = choice.and_then(|choice| choice["finish_reason"].as_str()).is_some_and(|reason| !reason.is_empty());
     Some(StreamEvent {
-        // A chunk without text is a token that is no whole character yet, unless it only says why the stream ends.
+        // A chunk without text stands for a token that is not yet a whole character, unless it only gives the reason of
+        // the end.
         has_token: !text.is_empty() || choice.is_some() && !is_last,
         text: text.to_owned(),
         is_last,

@@ -1,4 +1,4 @@
-//! What the user typed, checked and turned into the parts of a run.
+//! The command line, its checks, and the parts of a run that it describes.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ pub(crate) struct Plan {
     pub(crate) load: Load,
 }
 
-/// Why there is no plan.
+/// The reason why the arguments describe no run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArgsError {
     #[error("--ignore-eos is not in the API generate-stream, only in completions")]
@@ -123,10 +123,10 @@ pub(crate) enum ArgsError {
 }
 
 impl Args {
-    /// What these arguments ask for.
+    /// The run that the arguments describe.
     ///
     /// # Errors
-    /// Arguments that contradict each other, a file of prompts that cannot be read.
+    /// When arguments contradict each other, or when the file of prompts cannot be read.
     pub(crate) fn plan(&self) -> Result<Plan, ArgsError> {
         if self.ignore_eos && self.api == Api::GenerateStream {
             return Err(ArgsError::IgnoreEos);
@@ -170,7 +170,7 @@ fn parse_url(text: &str) -> Result<String, String> {
     }
 }
 
-/// A number of seconds, milliseconds or requests that can be turned into a duration.
+/// Parses a number of seconds, milliseconds or requests per second that can be converted to a duration.
 fn parse_positive(text: &str) -> Result<f64, String> {
     let is_allowed = |number: &f64| *number > 0.0 && *number <= 1e9;
     text.parse().ok().filter(is_allowed).ok_or_else(|| "must be a number above 0, at most 1e9".to_owned())

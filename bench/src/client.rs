@@ -1,4 +1,4 @@
-//! Sends one request and notes when its tokens arrive. Every wait has a deadline.
+//! Sends a request and records the times at which its tokens arrive. Every wait has a deadline.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::api::{Dialect, EventError};
 use crate::sse::Parser;
 use crate::workload::Turn;
 
-/// Enough of an error page to say what is wrong.
+/// The most bytes read of an error's body, enough to show what is wrong.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
-/// How long to wait.
+/// The longest waits of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
-    /// For the head of the response and for each event. Comments of the stream are no events.
+    /// For the head of the response, and for each event. Comments in the stream do not count as events.
     pub(crate) event: Duration,
-    /// For all of it.
+    /// For the whole request.
     pub(crate) request: Duration,
 }
 
-/// A client of one server. Connections are kept and used again, as many as there are requests at a time.
+/// A client of one server. It keeps connections open and reuses them; there are as many as requests at a time.
 #[derive(Debug)]
 pub(crate) struct Client {
     http: HttpClient<HttpConnector, Full<Bytes>>,
@@ -36,19 +36,19 @@ pub(crate) struct Client {
     timeouts: Timeouts,
 }
 
-/// A stream that came to its end. Times count from when the request began, and include connecting where that was needed.
+/// A stream that was complete. Times start with the request and include the time to connect if a connection was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
-    /// When each event with a token came.
+    /// The arrival time of each event with a token.
     pub(crate) token_times: Vec<Duration>,
     pub(crate) end_to_end: Duration,
-    /// What the server counted, where it says it.
+    /// The server's count of generated tokens, if it sends one.
     pub(crate) usage: Option<u64>,
     pub(crate) num_prompt_tokens: Option<u64>,
     pub(crate) text: String,
 }
 
-/// Why a request has no completion.
+/// The reason why a request has no completion.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("cannot connect: {0}")]
@@ -68,14 +68,14 @@ pub(crate) enum Failure {
 }
 
 impl Completion {
-    /// By usage, else by events that brought a token.
+    /// The number of generated tokens: the server's count, else the number of events with a token.
     pub(crate) fn num_output_tokens(&self) -> u64 {
         self.usage.unwrap_or(self.token_times.len() as u64)
     }
 }
 
 impl Failure {
-    /// What failures are counted by.
+    /// The kind by which the report counts failures.
     pub(crate) fn kind(&self) -> String {
         match self {
             Self::Connect(_) => "no connection".to_owned(),
@@ -89,10 +89,10 @@ impl Failure {
 }
 
 impl Client {
-    /// A client of the server at `url`, to whose path the API's is appended.
+    /// Creates a client of the server at `url`. The path of the API is appended to the path of `url`.
     ///
     /// # Panics
-    /// When it is no URL.
+    /// When `url` is not a URL.
     pub(crate) fn new(url: &str, dialect: Dialect, timeouts: Timeouts) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(timeouts.connect));
@@ -105,7 +105,7 @@ impl Client {
     /// Sends a request and reads its stream to the end.
     ///
     /// # Errors
-    /// Anything but a stream that came to its end.
+    /// When there is no complete stream.
     pub(crate) async fn send(&self, turn: &Turn) -> Result<Completion, Failure> {
         let limit = self.timeouts.request;
         timeout(limit, self.exchange(turn)).await.unwrap_or(Err(Failure::TooSlow(limit)))
@@ -136,7 +136,7 @@ impl Client {
     }
 }
 
-/// A stream while it is read.
+/// A stream that is being read.
 #[derive(Debug)]
 struct Reading<'a> {
     dialect: &'a Dialect,
@@ -160,7 +160,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Takes what has arrived; whether it completed an event.
+    /// Processes bytes of the stream. Returns true if they completed an event.
     fn take(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         let now = self.started.elapsed();
         let events = self.parser.push(bytes).map_err(|error| Failure::UnknownEvent(error.to_string()))?;
@@ -188,7 +188,7 @@ impl Reading<'_> {
     }
 }
 
-/// What a server says beside an error status, as far as it comes.
+/// The body of a response with an error status, as far as it can be read.
 async fn error_text(body: Incoming, silence: Duration) -> String {
     match timeout(silence, Limited::new(body, MAX_ERROR_BYTES).collect()).await {
         Ok(Ok(body)) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
@@ -197,7 +197,7 @@ async fn error_text(body: Incoming, silence: Duration) -> String {
     }
 }
 
-/// An error with what caused it: the innermost says most.
+/// The message of an error followed by those of its causes. The innermost cause is the most specific.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| error.source());
     sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))

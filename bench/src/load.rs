@@ -1,5 +1,5 @@
-//! When requests begin: closed loop (so many clients, each waits for its answer) or open loop (random arrivals, whatever
-//! the server does).
+//! The times at which requests start: closed loop (a number of clients, each of which waits for its answer) or open
+//! loop (random arrivals that do not depend on the server).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,51 +13,52 @@ use tokio::time::{Instant, sleep_until};
 use crate::client::{Client, Completion, Failure};
 use crate::workload::{Workload, poisson_gap};
 
-/// Records that wait for the collector, which only stores them.
+/// The most records that wait for the collector, which only stores them.
 const NUM_WAITING_RECORDS: usize = 1024;
 
-/// How much is sent, and how fast.
+/// The number of requests and their pace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) pace: Pace,
-    /// Requests, not conversations.
+    /// The number of requests, not of conversations.
     pub(crate) num_requests: Option<u64>,
-    /// In which requests begin.
+    /// The time during which requests start.
     pub(crate) duration: Option<Duration>,
-    /// Requests of a conversation, at least 1.
+    /// The number of requests per conversation, at least 1.
     pub(crate) num_turns: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// Clients that send their next request when they have their answer.
+    /// Each client sends its next request when it has received its answer.
     Closed { num_clients: u32 },
-    /// Conversations begin at random times, so many per second on average.
+    /// Conversations start at random times, `per_second` per second on average.
     Open { per_second: f64 },
 }
 
-/// One request that ended.
+/// A request that has ended.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) result: Result<Completion, Failure>,
-    /// From the start of the run.
+    /// The time since the start of the run.
     pub(crate) ended: Duration,
 }
 
-/// All that happened.
+/// The results of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) records: Vec<Record>,
-    /// Until the last request ended, or the interruption.
+    /// The time until the last request ended, or until the interruption.
     pub(crate) elapsed: Duration,
-    /// Requests that were running at the interruption.
+    /// The number of requests that were running at the interruption.
     pub(crate) num_unfinished: u64,
     pub(crate) was_interrupted: bool,
-    /// Open loop: how much later than planned a request began. Large values mean that the client's machine is too slow.
+    /// Open loop: the longest delay between the planned and the actual start of a request. A large value means that the
+    /// client's machine is too slow.
     pub(crate) latest_start: Option<Duration>,
 }
 
-/// What all tasks of a run share.
+/// The state that all tasks of a run share.
 #[derive(Debug)]
 struct Session {
     load: Load,
@@ -69,7 +70,7 @@ struct Session {
     latest_start_us: AtomicU64,
 }
 
-/// Sends the load. When `interrupted` is ready, requests that are running are given up.
+/// Sends the load. When `interrupted` completes, running requests are aborted.
 pub(crate) async fn run(
     load: Load,
     workload: Arc<Workload>,
@@ -97,7 +98,7 @@ pub(crate) async fn run(
         }
     };
     let interrupted_at = session.started.elapsed();
-    // Ends all tasks; what they have put into the channel stays there.
+    // Aborts all tasks. Records that they have sent stay in the channel.
     drop(driver);
     records.extend(std::iter::from_fn(|| records_rx.try_recv().ok()));
     let last_end = records.iter().map(|record: &Record| record.ended).max().unwrap_or_default();
@@ -113,7 +114,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Starts conversations until there are enough, and waits for them. Dropping it ends them.
+/// Starts conversations up to the limits of the load and waits for them. Dropping the future aborts them.
 async fn drive(session: Arc<Session>, records_tx: mpsc::Sender<Record>) {
     let mut tasks = JoinSet::new();
     match session.load.pace {
@@ -150,7 +151,8 @@ async fn drive(session: Arc<Session>, records_tx: mpsc::Sender<Record>) {
 }
 
 impl Session {
-    /// Index and number of turns of the next conversation, while any are left. The last one may be shorter.
+    /// The index and the number of turns of the next conversation, or `None` if no requests are left. The last one may
+    /// be shorter.
     fn take_conversation(&self) -> Option<(u64, u32)> {
         let idx = self.next_conversation.fetch_add(1, Ordering::Relaxed);
         let num_before = idx * u64::from(self.load.num_turns);
@@ -168,7 +170,7 @@ impl Session {
         self.latest_start_us.fetch_max(late_us, Ordering::Relaxed);
     }
 
-    /// Sends the requests of a conversation one after the other; a failure ends it.
+    /// Sends the requests of a conversation one after the other. A failure ends the conversation.
     async fn converse(&self, idx: u64, num_turns: u32, records_tx: &mpsc::Sender<Record>) {
         let mut conversation = self.workload.conversation(idx, self.load.num_turns);
         for turn in 0..num_turns {
@@ -190,7 +192,7 @@ impl Session {
     }
 }
 
-/// True; a task that panicked takes the run with it instead of making its numbers wrong.
+/// Always true. A panic of the task ends the run, so that it cannot make the results wrong.
 fn succeeded(ended: Result<(), JoinError>) -> bool {
     match ended.map_err(JoinError::try_into_panic) {
         Err(Ok(panic)) => std::panic::resume_unwind(panic),

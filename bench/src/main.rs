@@ -1,8 +1,8 @@
-//! `text-generation-bench`: sends load to a text generation server and reports what its clients would see.
+//! `text-generation-bench`: sends load to a text generation server and reports the latencies that its clients see.
 //!
-//! It speaks HTTP only and shares no code with the server, so that peers are measured by the same program. `load`
-//! decides when requests begin, `workload` what they say, `client` sends one, `report` adds up. Exit status: 0 when a
-//! request succeeded, 1 when none did, 2 for bad arguments.
+//! It uses only HTTP and shares no code with the server, so that the same program can measure other servers. `load`
+//! decides when requests start, `workload` makes their content, `client` sends one, and `report` summarizes. The exit
+//! status is 0 when a request succeeded, 1 when none did or the report could not be written, 2 for invalid arguments.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     };
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     let report = runtime.block_on(measure(args.clone(), plan));
-    // Streams of an interrupted run end with the runtime; a name that is being looked up is not waited for.
+    // Open streams of an interrupted run end with the runtime, without waiting for name lookups that are under way.
     runtime.shutdown_background();
     let typed = || std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     let text = if args.json { report.to_json() } else { format!("text-generation-bench {}\n\n{report}", typed()) };

@@ -1,4 +1,4 @@
-//! Adds up a run, as a table for people or as JSON.
+//! The report of a run, as a table for people or as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::client::Completion;
 use crate::load::Run;
 use crate::statistics::Summary;
 
-/// Everything that is printed. Latencies and tokens are those of requests that succeeded.
+/// The content of the report. Latencies and tokens are those of successful requests.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     arguments: Args,
@@ -23,12 +23,12 @@ pub(crate) struct Report {
     pub(crate) failures: BTreeMap<String, FailureCount>,
     /// `events`, `usage` or `usage and events`.
     tokens_counted_by: &'static str,
-    /// None where the server does not say it for each request.
+    /// `None` if the server did not send the number for each request.
     num_prompt_tokens: Option<u64>,
     pub(crate) num_output_tokens: u64,
     requests_per_s: f64,
     output_tokens_per_s: f64,
-    /// Requests per second that kept to the objectives; none where there are no objectives.
+    /// Requests per second that met the objectives; `None` without objectives.
     pub(crate) goodput_per_s: Option<f64>,
     pub(crate) time_to_first_token_ms: Option<Summary>,
     pub(crate) inter_token_latency_ms: Option<Summary>,
@@ -37,11 +37,11 @@ pub(crate) struct Report {
     latest_start_ms: Option<f64>,
 }
 
-/// Failures of one kind.
+/// The failures of one kind.
 #[derive(Debug, Serialize)]
 pub(crate) struct FailureCount {
     pub(crate) count: u64,
-    /// The first one's words.
+    /// The message of the first failure.
     pub(crate) first: String,
 }
 
@@ -78,7 +78,7 @@ impl Report {
         }
     }
 
-    /// One line.
+    /// The report as one line of JSON.
     pub(crate) fn to_json(&self) -> String {
         let text = serde_json::to_string(self).expect("numbers and text are JSON");
         text + "\n"
@@ -131,8 +131,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Whether it kept to the objectives. A request without a token has its end for a first token, one with a single token no
-/// time between tokens.
+/// True if the request met the objectives. Without a token, the end of the request counts as its first token. With a
+/// single token, the time between tokens is 0.
 fn is_good(arguments: &Args, completion: &Completion) -> bool {
     let ttft_ms = time_to_first_token_ms(completion).unwrap_or(milliseconds(completion.end_to_end));
     let itl_ms = time_per_output_token_ms(completion).unwrap_or(0.0);
@@ -148,14 +148,14 @@ fn time_to_first_token_ms(completion: &Completion) -> Option<f64> {
     completion.token_times.first().copied().map(milliseconds)
 }
 
-/// From the first to the last event with a token, per token after the first.
+/// The time from the first to the last event with a token, divided by the number of tokens after the first.
 fn time_per_output_token_ms(completion: &Completion) -> Option<f64> {
     let [first, .., last] = completion.token_times[..] else { return None };
     let num_further = completion.num_output_tokens().checked_sub(1).filter(|num_further| *num_further > 0)?;
     Some(milliseconds(last - first) / num_further as f64)
 }
 
-/// Times between events with tokens.
+/// The times between consecutive events with tokens.
 fn gaps_ms(completion: &Completion) -> impl Iterator<Item = f64> {
     completion.token_times.windows(2).map(|pair| milliseconds(pair[1] - pair[0]))
 }

@@ -1,27 +1,27 @@
-//! Server-sent events: bytes in, the data of each event out.
+//! A parser of server-sent events: it takes bytes and returns the data of each event.
 //!
-//! After the HTML standard, except that lines end in `\n` or `\r\n` only: no server sends a lone `\r`.
+//! It follows the HTML standard, except that lines end only in `\n` or `\r\n`: no server sends a lone `\r`.
 
-/// No event of these APIs comes near.
+/// The most bytes of an event, far above any event of these APIs.
 const MAX_EVENT_BYTES: usize = 16 << 20;
 
-/// Remembers what has come of the event that is not complete yet.
+/// The parser, with the part of an event that has arrived so far.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     line: Vec<u8>,
     data: Option<String>,
 }
 
-/// An event larger than any that these APIs send.
+/// The error for an event larger than any that these APIs send.
 #[derive(Debug, thiserror::Error)]
 #[error("an event has more than {MAX_EVENT_BYTES} bytes")]
 pub(crate) struct TooLong;
 
 impl Parser {
-    /// Takes what has arrived and gives the data of the events that it completes.
+    /// Parses the next bytes and returns the data of the events that they complete.
     ///
     /// # Errors
-    /// An event that never seems to end.
+    /// When an event has more than [`MAX_EVENT_BYTES`].
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<String>, TooLong> {
         let mut events = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -37,13 +37,13 @@ impl Parser {
         Ok(events)
     }
 
-    /// The event's data when the line is the empty one that ends it.
+    /// Parses a line. Returns the data of the event if the line is empty, which ends the event.
     fn end_line(&mut self, line: &str) -> Option<String> {
         if line.is_empty() {
             return self.data.take();
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
-        // Some versions of llama.cpp send errors as a field of this name, which a browser would not see.
+        // Some versions of llama.cpp send errors in a field with this name, which a browser would ignore.
         if ["data", "error"].contains(&field) {
             let value = value.strip_prefix(' ').unwrap_or(value);
             match &mut self.data {

@@ -1,9 +1,9 @@
-//! Percentiles of all samples, exactly: sorted, without buckets.
+//! Exact percentiles: all samples are sorted, without buckets.
 
 use serde::Serialize;
 
-/// What a column of samples looks like. A percentile is the smallest sample that so many percent of them do not exceed
-/// (nearest rank), so it is always one that was measured.
+/// A summary of samples. The p-th percentile is the smallest sample that at least p percent of the samples do not
+/// exceed (nearest rank), so it is always a measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) mean: f64,
@@ -14,7 +14,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// None without samples.
+    /// Summarizes samples; `None` without samples.
     pub(crate) fn of(mut samples: Vec<f64>) -> Option<Self> {
         samples.sort_unstable_by(f64::total_cmp);
         let max = *samples.last()?;
@@ -24,7 +24,7 @@ impl Summary {
     }
 }
 
-/// Place of a percentile among sorted samples, from 0.
+/// The index of a percentile in sorted samples.
 fn rank(num_samples: usize, percent: usize) -> usize {
     (num_samples * percent).div_ceil(100).max(1) - 1
 }

@@ -1,4 +1,5 @@
-//! Whole runs against a server in this process that answers well, late, wrongly or not at all, by the path of its URL.
+//! Tests of whole runs against a server in this process. The path of its URL selects how it replies: well, late,
+//! wrongly or never.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -26,8 +27,9 @@ const TOKEN: &str = "data: {\"token\":{\"text\":\" a\",\"special\":false},\"gene
 const LAST_TOKEN: &str = "data: {\"token\":{\"text\":\" b\",\"special\":false},\"generated_text\":\" a b\",\
                           \"details\":{\"input_length\":7}}\n\n";
 
-/// What servers send on `/v1/completions` for three tokens of which the second is no whole character, with the fields of
-/// each: chunks for two or three tokens, the reason and the usage in the last chunk or behind it, an empty reason before (TGI).
+/// Streams of `/v1/completions` as each server sends them, for three tokens of which the second is not a whole
+/// character. They differ in their fields: there are chunks for two or three tokens, the reason and the usage come in
+/// the last chunk or after it, and TGI's earlier chunks have an empty reason.
 const COMPLETIONS: [(&str, &str); 4] = [
     ("openai", include_str!("completions/openai.sse")),
     ("vllm", include_str!("completions/vllm.sse")),
@@ -35,16 +37,16 @@ const COMPLETIONS: [(&str, &str); 4] = [
     ("tgi", include_str!("completions/tgi.sse")),
 ];
 
-/// What all connections of the server share.
+/// The state that all connections of the server share.
 struct Server {
     bodies: Mutex<Vec<Value>>,
-    /// Two streams of `/together` go on when both have begun.
+    /// The two streams of `/together` continue when both have started.
     both: Barrier,
     has_come: Notify,
 }
 
 impl Server {
-    /// Listens on a port of the system's choice; the URL has no path yet.
+    /// Listens on a port that the system chooses. The returned URL has no path yet.
     async fn start() -> (Arc<Self>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -114,7 +116,7 @@ fn args(url: &str, flags: &[&str]) -> Args {
     Args::parse_from(flags)
 }
 
-/// What a run that nobody interrupts reports.
+/// The report of a run without interruption.
 async fn report(url: &str, flags: &[&str]) -> Report {
     let args = args(url, flags);
     let Plan { client, workload, load } = args.plan().unwrap();

@@ -1,11 +1,12 @@
-//! What requests say: lengths, words, conversations. A seed gives the same ones, whatever the order in which they are sent.
+//! The content of requests: lengths, words, conversations. The same seed gives the same content, in whatever order
+//! requests are sent.
 
 use std::str::FromStr;
 
 use fastrand::Rng;
 use serde::Serialize;
 
-/// Short common words, most of them a single token in any English vocabulary.
+/// Short common words. Most are a single token in any English vocabulary.
 const WORDS: [&str; 64] = [
     "the", "and", "you", "that", "was", "for", "are", "with", "his", "they", "one", "have", "this", "from", "had",
     "not", "but", "what", "all", "were", "when", "your", "can", "said", "there", "use", "each", "which", "she", "how",
@@ -14,22 +15,22 @@ const WORDS: [&str; 64] = [
     "first", "water", "been", "call", "who", "find",
 ];
 
-/// Lengths, each as likely as the others.
+/// A uniform distribution of lengths, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Distribution {
     least: u32,
     most: u32,
 }
 
-/// Text that is no distribution.
+/// The error for a text that is not a distribution.
 #[derive(Debug, thiserror::Error)]
 #[error("must be a number above 0, or uniform:A..B with 0 < A <= B")]
 pub(crate) struct NotADistribution;
 
-/// What all conversations are made from.
+/// The settings from which all conversations are made.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    /// Prompts of a file; without them, words.
+    /// The prompts of a file; without them, prompts are random words.
     pub(crate) prompts: Option<Vec<String>>,
     pub(crate) prompt_words: Distribution,
     pub(crate) output_tokens: Distribution,
@@ -37,7 +38,7 @@ pub(crate) struct Workload {
     pub(crate) seed: u64,
 }
 
-/// What one client and the server have said so far.
+/// The text of a conversation between one client and the server so far.
 #[derive(Debug)]
 pub(crate) struct Conversation<'a> {
     workload: &'a Workload,
@@ -46,11 +47,11 @@ pub(crate) struct Conversation<'a> {
     text: String,
 }
 
-/// One request.
+/// A request of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) prompt: String,
-    /// Most tokens to generate.
+    /// The most tokens to generate.
     pub(crate) output_tokens: u32,
 }
 
@@ -75,7 +76,7 @@ impl FromStr for Distribution {
 }
 
 impl Workload {
-    /// Conversation `idx` of the run, of which `num_turns` are planned.
+    /// The conversation `idx` of a run with `num_turns` requests per conversation.
     pub(crate) fn conversation(&self, idx: u64, num_turns: u32) -> Conversation<'_> {
         let prefix = words(&mut Rng::with_seed(self.seed), self.num_shared_words);
         let seed = self.seed ^ (idx + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -85,7 +86,7 @@ impl Workload {
 }
 
 impl Conversation<'_> {
-    /// The next request: all that has been said and some more.
+    /// The next request: the conversation so far, and a new prompt.
     pub(crate) fn next_turn(&mut self) -> Turn {
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -102,18 +103,18 @@ impl Conversation<'_> {
         Turn { prompt: self.text.clone(), output_tokens }
     }
 
-    /// What the server said.
+    /// Adds the answer of the server to the conversation.
     pub(crate) fn push_answer(&mut self, completion: &str) {
         self.text.push_str(completion);
     }
 }
 
-/// Times between arrivals that do not know of each other (a Poisson process).
+/// A random time between two independent arrivals (a Poisson process).
 ///
 /// # Panics
 /// When the rate, in arrivals per second, is 0.
 pub(crate) fn poisson_gap(per_second: f64, rng: &mut Rng) -> std::time::Duration {
-    // 1 - u is in (0, 1], whose logarithm is finite.
+    // `1 - u` is in (0, 1], so its logarithm is finite.
     let seconds = -(1.0 - rng.f64()).ln() / per_second;
     std::time::Duration::from_secs_f64(seconds)
 }

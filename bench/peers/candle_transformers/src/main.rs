@@ -1,11 +1,11 @@
-//! Times candle-transformers on this processor: the steps that `text-generation-launcher bench` times.
+//! Times candle-transformers on this CPU, for the same steps as `text-generation-launcher bench`.
 //!
 //! ```text
 //! cargo run --release -- MODEL [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 //! ```
 //!
-//! `MODEL` is the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` is the type of the loaded weights: candle
-//! does not multiply bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
+//! `MODEL` is the folder of a Llama checkpoint, or a GGUF file. `--dtype f16|f32` is the type of the loaded weights:
+//! candle does not multiply bf16 on a CPU. `RAYON_NUM_THREADS` sets the number of threads.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -32,7 +32,7 @@ struct Args {
     steps: usize,
 }
 
-/// A model and the keys and values of the rows that it has read.
+/// A model with the keys and values of the tokens that its rows have read.
 enum Model {
     Checkpoint { llama: Llama, config: Config, cache: Cache, dtype: DType },
     Quantized(ModelWeights),
@@ -62,7 +62,7 @@ impl Model {
         ModelWeights::from_gguf(content, &mut file, &Device::Cpu).map(Self::Quantized)
     }
 
-    /// Forgets every row.
+    /// Clears the keys and values of all rows.
     fn clear(&mut self) -> Result<()> {
         match self {
             Self::Checkpoint { config, cache, dtype, .. } => *cache = Cache::new(true, *dtype, config, &Device::Cpu)?,
@@ -71,11 +71,11 @@ impl Model {
         Ok(())
     }
 
-    /// Reads the first tokens `[rows, length]` of every row.
+    /// Reads the first tokens `[rows, length]` of every row and returns the time.
     fn read(&mut self, tokens: &Tensor) -> Result<Duration> {
         let (rows, length) = tokens.dims2()?;
         match self {
-            // candle reads the prompts of several quantized rows token by token only.
+            // candle can read the prompts of several rows of a quantized model only token by token.
             Self::Quantized(_) if rows > 1 => {
                 (0..length).map(|position| self.step(&tokens.narrow(1, position, 1)?, position)).sum()
             }
@@ -83,8 +83,8 @@ impl Model {
         }
     }
 
-    /// Reads `tokens` `[rows, length]`, which begin at `position`, and returns the time until the last token of each row
-    /// has its logits.
+    /// Reads `tokens` `[rows, length]`, which start at `position`, and returns the time until the logits of each row's
+    /// last token are computed.
     fn step(&mut self, tokens: &Tensor, position: usize) -> Result<Duration> {
         let start = Instant::now();
         let logits = match self {
