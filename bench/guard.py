@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Names of `HILO_CPU_ISA`; a processor has some of them.
+# The values of `HILO_CPU_ISA`. A CPU supports some of them.
 ISAS = ["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"]
 BENCHES = ["linear", "attention"]
 LINEAR = re.compile(r"(\w+) m=(\d+) .* ([\d.]+) GFLOP/s")
@@ -50,7 +50,7 @@ def parse_arguments():
 
 
 class Side:
-    """The benches of one commit, built."""
+    """The built benches of one commit."""
 
     def __init__(self, commit, folder):
         self.name = git("rev-parse", "--short", commit) if commit else "working tree"
@@ -70,7 +70,7 @@ class Side:
                 git("worktree", "remove", "--force", source)
 
     def build(self, source, executables):
-        """Each side has a build folder of its own: cargo takes the same crate of another source for its own."""
+        """Builds the benches in a separate folder per side: cargo would confuse the same crate from two sources."""
         command = ["cargo", "bench", "--locked", "-p", "kernels", "--benches", "--no-run"]
         environment = {**os.environ, "CARGO_TARGET_DIR": str(executables / "build")}
         build = subprocess.run(command, cwd=source, env=environment, stderr=subprocess.PIPE, text=True)
@@ -80,7 +80,7 @@ class Side:
             shutil.copy(executable, self.benches[bench])
 
     def measure(self, bench, isa, *rest):
-        """Returns speeds by place in the tables; `None` if the processor or the commit lacks the instruction set."""
+        """Returns the speeds by place in the tables, or `None` if the CPU or the commit lacks the instruction set."""
         result = subprocess.run([self.benches[bench], isa, *rest], capture_output=True, text=True)
         if result.returncode == 1:
             return None
@@ -99,7 +99,7 @@ class Side:
 
 
 def compare(sides, options):
-    """Prints a table of ratios for each instruction set; returns what HEAD does more slowly."""
+    """Prints a table of ratios for each instruction set and returns the places where HEAD is slower."""
     base, head = sides
     missing, slow = [], []
     benches = options.bench or BENCHES
@@ -113,7 +113,7 @@ def compare(sides, options):
         if not ratios(best):
             sys.exit(f"nothing was measured on {isa}: the benches of both commits print no figures for type {options.type}")
         for _ in range(options.again):
-            # One after the other: what memory gives changes by the minute.
+            # One place at a time, because the speed of memory changes by the minute.
             suspects = {suspect(*place) for place in slow_places(best, options.tolerance)}
             for bench, *rest in sorted(suspects):
                 keep_best(sides, best, bench, isa, *rest)
@@ -128,12 +128,12 @@ def compare(sides, options):
 
 
 def suspect(bench, dtype, column):
-    """The arguments of a bench that measures one place of a table, and as little else as it can."""
+    """Returns the arguments of a bench that measures one place of a table, and as little else as possible."""
     return (bench, dtype.lower(), column.split()[0]) if bench == "linear" else (bench, dtype.lower())
 
 
 def turn(sides, bench, isa, options, best):
-    """Measures both sides in turns; returns false if one cannot run the instruction set."""
+    """Measures both sides in turns. Returns false if one of them cannot run the instruction set."""
     rest = [options.type] if options.type else []
     return all(keep_best(sides, best, bench, isa, *rest) for _ in range(options.rounds))
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Measures what the server costs beside the model: see "What the server itself costs" in README.md.
+# Measures the cost of the server without the model: see "What the server itself costs" in README.md.
 #
 #   bench/overhead.sh streams|step|first-token|metrics|memory|many|idle|all
 #
-# Needs release builds of launcher and bench, jq, curl, and two processors: one for the router, one for the rest.
+# Needs release builds of launcher and bench, jq, curl, and two CPUs: one for the router, one for everything else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,8 @@ directory=$(mktemp -d)
 launcher='' url='' router='' shard=''
 trap 'stop; rm -rf "$directory"' EXIT
 
-# Starts a server with these flags; sets `url`, `router` and `shard`. The router has one processor, all others share the other.
+# Starts a server with these flags and sets `url`, `router` and `shard`. The router has one CPU; all other processes
+# share the other.
 start() {
     stop
     taskset -c "$other_cpus" "$bin/text-generation-launcher" --hostname 127.0.0.1 --port 0 --json-output "$@" \
@@ -40,17 +41,17 @@ child() { pgrep -P "$launcher" -f "text-generation-launcher $1"; }
 load() { taskset -c "$other_cpus" "$bin/text-generation-bench" --url "$url" --json "$@" >"$directory/report"; }
 report() { jq -r "$1" "$directory/report"; }
 
-# A value of /metrics, without or with its labels.
+# Prints a value of /metrics. The name may include labels.
 metric() { curl -s "$url/metrics" | awk -v name="$1" '$1 == name { print $2 }'; }
 
-# Processor time of the router so far, in nanoseconds.
+# Prints the CPU time of the router so far, in nanoseconds.
 processor_ns() { cat "/proc/$router/task"/*/schedstat | awk '{ sum += $1 } END { printf "%.0f", sum }'; }
 resident_kib() { awk '/^VmRSS/ { print $2 }' "/proc/$router/status"; }
 
 calculate() { awk "BEGIN { printf \"%.${2:-1}f\", $1 }"; }
 row() { printf '%-60s%s\n' "$1" "$2"; }
 
-# The median of a histogram, in microseconds: between the bounds of its bucket, in proportion.
+# Prints the median of a histogram in microseconds, interpolated linearly between the bounds of its bucket.
 median_us() {
     curl -s "$url/metrics" | awk -v name="$1_bucket" '
         index($1, name) == 1 && match($1, /le="[^"]*"/) {
@@ -81,7 +82,7 @@ streams() {
 step() {
     local window
     for window in 2 1; do
-        # Longer steps let the processors fall asleep: then it is the machine's wake-up that is measured.
+        # In longer steps the CPUs would fall asleep, and the result would include the time to wake them.
         start --device mock --mock-step-us 1000 --max-batch-size 64 --step-window "$window"
         load --concurrency 64 --num-requests 128 --prompt-tokens 16 --output-tokens 480
         local took forward count
@@ -125,7 +126,7 @@ metrics() {
     kill -INT $! && wait $! || true
 }
 
-# Asks 200 times for a page over one connection, 5 ms apart or more.
+# Requests a page 200 times over one connection, at least 5 ms apart.
 scrape() {
     taskset -c "$other_cpus" curl -s --rate 200/s -w '%{stderr}%{time_total}\n' "$url/$1?[1-200]" \
         2>&1 >"$directory/page" | sort -n >"$directory/times"

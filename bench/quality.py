@@ -1,9 +1,11 @@
-"""What rounding costs a model: log-probabilities of texts with each way to keep weights and caches, beside the model as it is.
+"""Measures the cost of rounding: log-probabilities of texts with each type of weights and caches, and with the original
+model.
 
     python3 bench/quality.py MODEL_ID TEXTS [--schemes "--quantize int8" "--quantize int4" "--kv-cache-dtype int8"]
 
-TEXTS has a JSON string per line, as the load client's --prompts. Needs a release build of the launcher, and nothing but Python. Each
-scheme is served in turn and asked for what it thinks of every token of every text (`decoder_input_details`).
+TEXTS has a JSON string per line, as the load client's --prompts. Needs a release build of the launcher, and only
+Python. Each scheme is served in turn and returns the log-probability of every token of every text
+(`decoder_input_details`).
 """
 
 import argparse
@@ -24,7 +26,7 @@ START_SECONDS = 300
 
 
 def url_of(log, process):
-    """Where the server listens, once it says that it is ready."""
+    """Waits until the server is ready and returns its URL."""
     for _ in range(10 * START_SECONDS):
         for line in log.read_text().splitlines():
             if '"ready"' in line:
@@ -40,7 +42,7 @@ def logprobs_of(url, text):
     request = urllib.request.Request(f"{url}/generate", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as response:
         tokens = json.load(response)["details"]["prefill"]
-    # Nothing stands before the first one.
+    # The first token has no log-probability, because no token precedes it.
     return [token["logprob"] for token in tokens if token["logprob"] is not None]
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the images of Dockerfile and runs them as a user would. Where the base images cannot be pulled, stand-ins with the same
-# names are made of Debian's packages and this machine's toolchain, which needs root. Says aloud when there is no engine.
+# Builds the images of Dockerfile and runs them as a user would. If the base images cannot be pulled, it makes stand-ins
+# with the same names from Debian's packages and this machine's toolchain, which needs root. Without a Docker engine it
+# prints that it is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,7 +35,7 @@ if ! docker info > /dev/null 2>&1; then
 fi
 trap clean_up EXIT
 
-# The first client that can build with BuildKit, which newer ones need a plugin for.
+# Finds the first client that can build with BuildKit. Newer clients need a plugin for it.
 find_builder() {
     local id
     for docker in $(type -ap docker); do
@@ -52,7 +53,7 @@ python_image=$(argument PYTHON_IMAGE)
 suite=${python_image##*-}
 is_here() { docker image inspect "$1" > /dev/null 2>&1 || docker pull --quiet "$1" > /dev/null 2>&1; }
 
-# A Debian with what both stand-ins need.
+# Makes a Debian root with the packages that both stand-ins need.
 make_root() {
     [ -d "$work/root" ] && return
     command -v debootstrap > /dev/null || install debootstrap || fail "debootstrap cannot be installed: $(tail -n 3 "$work/apt.log")"
@@ -78,7 +79,7 @@ rm -rf "$work/root"
 
 # ------------------------------------------------------------------------------------------------------------------- the images
 
-# What this machine needs to reach packages goes in as secrets, which no image keeps.
+# This machine's settings for downloading packages are passed as secrets, which are not stored in images.
 secrets=()
 secret() { [ ! -f "$2" ] || secrets+=(--secret "id=$1,src=$2"); }
 secret ca-certificates /etc/ssl/certs/ca-certificates.crt
@@ -95,7 +96,7 @@ for target in cpu xla-cpu tpu; do
 done
 [ "$(docker image inspect --format '{{.Config.User}}' hilo:cpu)" = 1000:1000 ] || fail "the image runs as root"
 
-# Licences go with what is under them: those of crates, and of Debian's libraries.
+# The image must contain the licences of its contents: of the crates, and of Debian's libraries.
 id=$(docker create --label "$run" hilo:cpu)
 docker cp "$id:/usr/share/doc" "$work/licences" > /dev/null
 mkdir -p "$(dirname "$EXECUTABLE")"
@@ -110,7 +111,7 @@ done
 
 # ---------------------------------------------------------------------------------------------------------------------- helpers
 
-# Starts a container: its name, then arguments of docker run.
+# Starts a container. Arguments: its name, then arguments of `docker run`.
 start() {
     local name=$run-$1
     shift
@@ -121,7 +122,7 @@ url() { echo "http://$(docker port "$run-$1" "${port:-80}" | head -n 1)"; }
 logs() { docker logs "$run-$1" 2>&1; }
 state() { docker inspect --format "{{.State.$2}}" "$run-$1"; }
 
-# Tries a command again until it succeeds, while the container runs.
+# Repeats a command until it succeeds, as long as the container runs.
 until_ok() {
     local name=$1
     shift
@@ -135,7 +136,7 @@ until_ok() {
 ready() { until_ok "$1" curl --silent --fail "$(url "$1")/health"; }
 healthy() { until_ok "$1" docker exec "$run-$1" text-generation-launcher health --pid 1; }
 is_status() { [ "$(state "$1" Health.Status)" = "$2" ]; }
-# A request to a container: its name, the route, tokens to make, more parameters.
+# Sends a request to a container. Arguments: its name, the route, the number of tokens, more parameters.
 generate() {
     curl --silent --show-error --max-time 60 "$(url "$1")/$2" --header 'Content-Type: application/json' \
         --data "{\"inputs\": \"Once upon a time\", \"parameters\": {\"max_new_tokens\": $3${4:-}}}"
@@ -145,7 +146,7 @@ stop() {
     docker stop --time 60 "$run-$1" > /dev/null
     [ "$(state "$1" ExitCode)" = 0 ] || fail "$1 stopped with status $(state "$1" ExitCode): $(logs "$1" | tail -n 20)"
 }
-# Runs Python among the processes of a container, as root.
+# Runs Python as root in the process namespace of a container.
 beside() { docker run --rm --label "$run" --user root --pid "container:$run-$1" --entrypoint python3 "$python_image" -c "$2"; }
 step() { printf '%s\n' "$*"; }
 
@@ -211,7 +212,7 @@ docker start "$run-demo" > /dev/null
 until_ok demo is_status demo healthy
 
 step "docker stop lets ten streams finish, and the status is 0"
-# None ends by itself, and with half a processor none has ended when all have begun.
+# The streams ignore the end of sequence, and with half a CPU none has finished when all have started.
 docker update --cpus 0.5 "$run-demo" > /dev/null
 for n in $(seq 10); do generate demo generate_stream 900 ', "ignore_eos_token": true' > "$work/stream-$n" & done
 for n in $(seq 10); do until_ok demo grep --quiet '^data:' "$work/stream-$n"; done

@@ -1,8 +1,8 @@
-# For scripts that ask a real server; source it.
+# Functions for scripts that need a real server. To be sourced.
 #
-#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or else builds one and starts it, with these flags on a free
-#                              port; sets `url`; it ends with the script
-#   environment FILE           a Python environment with what this list of requirements says; prints its folder
+#   start_server [FLAG ...]    starts HILO_TEST_EXECUTABLE, or else a new build, with these flags on a free port, and
+#                              sets `url`; the server ends with the script
+#   environment FILE           makes a Python environment with the requirements in FILE and prints its folder
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -12,7 +12,7 @@ start_server() {
     local log; log=$(mktemp)
     "$executable" --hostname 127.0.0.1 --port 0 --json-output "$@" > "$log" &
     local launcher=$!
-    # shellcheck disable=SC2064 # what it is now
+    # shellcheck disable=SC2064 # the current values
     trap "kill $launcher 2> /dev/null || true; wait $launcher || true; rm -f '$log'" EXIT
     url=''
     for _ in $(seq 600); do

@@ -1,9 +1,9 @@
-"""Writes the integer checkpoints that vLLM reads (compressed-tensors) of a bf16 checkpoint.
+"""Converts a bf16 checkpoint to an integer checkpoint that vLLM reads (compressed-tensors).
 
     python3 bench/peers/compressed_checkpoint.py FOLDER int8|int4 OUTPUT
 
-int8: a factor for each output, activations rounded to int8 token by token. int4: a factor for each group of 128 inputs, activations stay bf16.
-Embedding and head stay bf16, as vLLM's own tools leave them. Needs torch and safetensors.
+int8: one factor per output; activations are rounded to int8 for each token. int4: one factor per group of 128 inputs;
+activations stay bf16. Embedding and head stay bf16, as with vLLM's own tools. Needs torch and safetensors.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def int4(name, weight):
     groups = weight.view(outputs, -1, GROUP)
     scale = groups.abs().amax(2, keepdim=True) / 7
     digits = ((groups / scale).round() + 8).to(torch.int32).view(outputs, -1, 8)
-    # Eight digits of four bits in a word, the first lowest.
+    # A word contains eight digits of four bits, the first in the lowest bits.
     yield f"{name}.weight_packed", sum(digits[..., place] << 4 * place for place in range(8))
     yield f"{name}.weight_scale", scale.view(outputs, -1).bfloat16()
     yield f"{name}.weight_shape", torch.tensor([outputs, inputs])

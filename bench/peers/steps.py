@@ -1,4 +1,4 @@
-"""Steps that every peer is timed on, and how their times are printed."""
+"""The steps that are timed for every peer, and the output of their times."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import time
 
 
 def arguments(model):
-    """A parser of the flags that all peers share; `model` says what the argument is."""
+    """Returns a parser of the flags that all peers share. `model` describes the positional argument."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", help=model)
     parser.add_argument("--prompt-tokens", type=int, default=512)
@@ -18,7 +18,7 @@ def arguments(model):
 
 
 def prompt(length, row=0):
-    """Tokens of a prompt; those of two rows differ from the first on."""
+    """Returns the tokens of a prompt. Those of two rows differ from the first token on."""
     return [3 + (position * 7 + row * 31) % 100 for position in range(length)]
 
 
@@ -40,10 +40,10 @@ def report(name, seconds, tokens):
 
 
 def measure_engine(args, engine):
-    """Times an engine of many requests: prompts alone, then steps that continue all of its rows.
+    """Times an engine for many requests: first prompts alone, then steps that continue all rows.
 
-    `ask(rows, num_tokens)` gives it prompts that are each to be continued by so many tokens, `step()` runs a step, `num_tokens()` lists how
-    many tokens each request has, and `is_busy()` says that some lack one.
+    `ask(rows, num_tokens)` sends prompts, each to be continued by `num_tokens` tokens; `step()` runs a step;
+    `num_tokens()` lists the number of tokens of each request; `is_busy()` is true while a request is unfinished.
     """
     seconds = []
     for _ in range(args.steps):
@@ -54,7 +54,7 @@ def measure_engine(args, engine):
         assert engine.num_tokens() == [1], engine.num_tokens()
     report_prefill(args, seconds)
     for rows in args.rows:
-        # Some rows may be ahead of others by as many tokens as there are rows.
+        # A row may be ahead of another by up to `rows` tokens.
         engine.ask(rows, args.steps + rows + 1)
         while min(engine.num_tokens()) == 0:
             engine.step()

@@ -1,4 +1,4 @@
-"""Times transformers with torch on this processor: the steps that `text-generation-launcher bench` times.
+"""Times transformers with torch on this CPU, for the same steps as `text-generation-launcher bench`.
 
     python3 bench/peers/transformers_speed.py FOLDER [--dtype bfloat16] [--prompt-tokens 512] [--rows 1,8,32] [--steps 16]
 

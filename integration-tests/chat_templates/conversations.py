@@ -1,4 +1,4 @@
-"""Conversations that templates are rendered with: everything clients send, and some that templates refuse."""
+"""The conversations to render: all kinds that clients send, and some that templates refuse."""
 
 USER = {"role": "user", "content": "What is the weather in Paris?"}
 SYSTEM = {"role": "system", "content": "You are a helpful assistant."}

@@ -1,4 +1,4 @@
-"""Reads chat templates out of downloaded packages, without unpacking them to disk or running anything in them."""
+"""Reads chat templates from downloaded packages, without unpacking the packages to disk or running their code."""
 
 import json
 import tarfile
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def templates(folder: Path) -> dict[str, str]:
-    """Templates by name; those that several models share have the name of the first."""
+    """Returns templates by name. A template that several models share has the name of the first."""
     names: dict[str, str] = {}
     for package in sorted(folder.iterdir()):
         read = llama_cpp if package.name.startswith("llama_cpp") else xinference
@@ -18,17 +18,17 @@ def templates(folder: Path) -> dict[str, str]:
 
 
 def llama_cpp(package: Path) -> Iterator[tuple[str, str]]:
-    """One file for each template."""
+    """Reads templates from a package that has one file for each."""
     with tarfile.open(package) as archive:
         for member in archive:
             if "/models/templates/" in member.name and member.name.endswith(".jinja"):
-                # Jinja would read the file in text mode, too.
+                # Jinja also reads files in text mode, which converts line ends.
                 text = archive.extractfile(member).read().decode()
                 yield f"llama.cpp {Path(member.name).stem}", text.replace("\r\n", "\n")
 
 
 def xinference(package: Path) -> Iterator[tuple[str, str]]:
-    """One JSON file for each model, with the template somewhere inside."""
+    """Reads templates from a package that has one JSON file for each model, with the template somewhere inside."""
     with zipfile.ZipFile(package) as archive:
         for name in sorted(archive.namelist()):
             if name.startswith("xinference/model/llm/models/") and name.endswith(".json"):
@@ -38,7 +38,7 @@ def xinference(package: Path) -> Iterator[tuple[str, str]]:
 
 
 def inside(value: object) -> Iterator[str]:
-    """Values of `chat_template` at any depth that are Jinja."""
+    """Yields values of `chat_template`, at any depth, that are Jinja templates."""
     if isinstance(value, dict):
         template = value.get("chat_template")
         if isinstance(template, str) and "{%" in template:

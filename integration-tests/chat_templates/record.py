@@ -1,6 +1,6 @@
-"""Writes what transformers makes of many chat templates and conversations, one JSON file for each template.
+"""Renders conversations with many chat templates in transformers and writes one JSON file for each template.
 
-`router/src/text/chat_template/recorded.rs` compares it with what this server makes of them.
+`router/src/text/chat_template/recorded.rs` compares the results with those of this server.
 """
 
 import datetime
@@ -20,7 +20,7 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 class Clock(datetime.datetime):
-    """The time that `recorded.rs` renders at."""
+    """A clock with the fixed time that `recorded.rs` also uses."""
 
     @classmethod
     def now(cls, tz=None):
@@ -28,7 +28,7 @@ class Clock(datetime.datetime):
 
 
 def outcome(tokenizer: PreTrainedTokenizerFast, conversation: dict) -> dict:
-    """The text, the template's own error, or the error that Python has with it."""
+    """Returns the text, the template's own error, or the Python error of rendering it."""
     try:
         text = tokenizer.apply_chat_template(
             conversation["messages"],
@@ -39,7 +39,7 @@ def outcome(tokenizer: PreTrainedTokenizerFast, conversation: dict) -> dict:
             tokenize=False,
             **conversation["variables"],
         )
-    except Exception as error:  # Whatever a template does wrong
+    except Exception as error:  # A template may fail in any way.
         is_raised = type(error) is jinja2.TemplateError
         return {"raised": error.message} if is_raised else {"failed": f"{type(error).__name__}: {error}"}
     return {"text": text}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares what chat templates of many models give here with what they give in transformers.
+# Compares the texts that chat templates of many models render here and in transformers.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -7,7 +7,7 @@ work=$(realpath ../..)/target/chat-templates
 python3 -m venv "$work/environment"
 pip() { "$work/environment/bin/pip" --quiet --disable-pip-version-check "$@"; }
 pip install -r requirements.txt
-# A wheel, and an archive of sources, of which only the templates are read.
+# These are a wheel and a source archive. Only the templates in them are read.
 pip download --no-deps --require-hashes --no-binary llama-cpp-python --dest "$work/packages" -r packages.txt
 
 rm -rf "$work/recordings"

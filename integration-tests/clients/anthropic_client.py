@@ -1,5 +1,5 @@
-"""The `anthropic` package, unmodified, against a running server: messages, whole, streamed and parsed, tokens counted,
-models, errors."""
+"""Tests of the unmodified `anthropic` package against a running server: messages, whole, streamed and parsed, token
+counts, models, errors."""
 
 import asyncio
 import sys
@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
 ANSWER = "3 + 4 is 7."
-# Newer versions of the package have no such parameter.
+# Newer versions of the package have no parameter `temperature`.
 GREEDY = dict(extra_body={"temperature": 0})
 
 
-# The package moves bounds of numbers and patterns of texts into descriptions, so there are none.
+# The classes have no bounds or patterns, because the package moves them into descriptions.
 class Day(BaseModel):
     name: Literal["Monday", "Tuesday"]
     is_warm: bool
@@ -36,14 +36,14 @@ def check_formats(client: Anthropic) -> None:
             pieces = list(stream.text_stream)
             last = stream.get_final_message()
         assert last.parsed_output == Weather.model_validate_json("".join(pieces)) and len(pieces) > 3, last
-    # A schema of one's own, and as the beta of 2025 sent it.
+    # A hand-written schema, in the present form and in that of the 2025 beta.
     form = {"type": "json_schema", "schema": transform_schema(Weather)}
     written = client.messages.create(**ask, output_config={"format": form})
     beta = dict(betas=["structured-outputs-2025-11-13"], extra_body={"output_format": form})
     older = client.beta.messages.create(**ask, **beta)
     for message in (written, older):
         Weather.model_validate_json(message.content[0].text)
-    # The model does not see it.
+    # The model does not see the schema, so it does not change the count.
     prompt = dict(model="demo", messages=ask["messages"])
     assert client.messages.count_tokens(**prompt, output_format=Weather) == client.messages.count_tokens(**prompt)
     short = client.messages.create(**{**ask, "max_tokens": 2}, output_config={"format": form})
@@ -79,7 +79,7 @@ def main(url: str) -> None:
     whole = lambda usage: usage.input_tokens + usage.cache_read_input_tokens
     assert count.input_tokens == whole(with_system.usage) > whole(message.usage), (count, with_system)
 
-    # As many as the largest models make: what is left of the context here.
+    # A limit for the largest models means the rest of the context here.
     fits = client.messages.create(model="demo", max_tokens=32_000, messages=QUESTION, **GREEDY, timeout=60)
     assert fits.content[0].text == ANSWER, fits
     try:

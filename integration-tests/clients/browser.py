@@ -1,5 +1,5 @@
-"""A page of the server in Chromium, which may ask this server only, and whose console must hold nothing but refusals made on
-purpose."""
+"""Opens a page of the server in Chromium. The page may send requests only to this server, and its console may contain
+only intended errors."""
 
 import contextlib
 import pathlib
@@ -12,7 +12,8 @@ SIZE = {"width": 1100, "height": 720}
 
 @contextlib.contextmanager
 def open_page(name: str, url: str, folder: str | None = None):
-    """The page `/name`, and a function that takes a screenshot where a folder is given; None where there is no browser."""
+    """Yields the page `/name`, and a function that takes a screenshot if a folder is given. Yields None without a
+browser."""
     executable = shutil.which("chromium") or shutil.which("google-chrome")
     if executable is None:
         print(f"{name}: skipped: no Chromium")
@@ -36,7 +37,7 @@ def open_page(name: str, url: str, folder: str | None = None):
         page.goto(f"{url}/{name}")
         yield page, shot
         assert all(address.startswith((url, "data:")) for address in asked), asked
-        # The browser writes down each answer that was an error on purpose, and a server that was gone on purpose.
+        # The browser logs each intended error response, and each request while the server was stopped on purpose.
         on_purpose = ("the server responded with a status of 4", "net::ERR_CONNECTION_REFUSED")
         assert problems and all(any(word in problem for word in on_purpose) for problem in problems), problems
         browser.close()

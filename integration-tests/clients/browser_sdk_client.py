@@ -1,5 +1,6 @@
-"""A page of another origin in Chromium that asks the server as the JavaScript packages of OpenAI and Anthropic do there: with their
-headers, which the browser lets through only if the server says so beforehand."""
+"""Tests of a page of another origin in Chromium. It sends requests as the JavaScript packages of OpenAI and Anthropic
+do there: with their headers, which the browser sends only if the server has allowed them in its reply to a preflight
+request."""
 
 import contextlib
 import http.server
@@ -27,7 +28,7 @@ FETCH = """async ([url, headers, body]) => {
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
-    """An empty page."""
+    """Serves an empty page."""
 
     def do_GET(self) -> None:
         self.send_response(200)

@@ -1,4 +1,4 @@
-"""The page of the OpenAPI document in a real browser: routes and types are there, and an example is sent and answered.
+"""Tests of the page of the OpenAPI document in a real browser: it shows routes and types, and an example can be sent.
 
     python docs_client.py URL [FOLDER_FOR_SCREENSHOTS]
 """
@@ -28,7 +28,7 @@ def check(page, shot) -> None:
     expect(chat).to_contain_text("text/event-stream")
     body = chat.locator("table").first
     assert body.locator("td").first.inner_text() == "application/json", body.inner_text()
-    # What the title says is said once, and no mark of code is left as it is.
+    # The title is not repeated, and no backtick is shown.
     assert chat.inner_text().count("the next message of a conversation") == 1, chat.inner_text()
     assert "`" not in page.inner_text("body")
     expect(chat).to_contain_text("events with JSON of ChatCompletionChunk")

@@ -1,5 +1,5 @@
-"""`huggingface_hub.InferenceClient`, text_generation and chat_completion, unmodified, against a running server: whole,
-streamed, with grammars, errors."""
+"""Tests of the unmodified `huggingface_hub.InferenceClient` against a running server: text_generation and
+chat_completion, whole and streamed, grammars, errors."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from huggingface_hub import InferenceClient, TextGenerationInputGrammarType
 from huggingface_hub.errors import ValidationError
 
 PROMPT = "Once upon a time"
-# As in the package's documentation, with ends that the demo model would not come to.
+# The example of the package's documentation, with limits that make the demo model end.
 RIDE = "I saw a puppy a cat and a raccoon during my bike ride in the park"
 ANIMALS = {
     "properties": {
@@ -61,7 +61,7 @@ def check_formats(client: InferenceClient) -> None:
         check_value(whole.message.content)
         deltas = client.chat_completion(**ask, response_format=form, stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in deltas) == whole.message.content
-    # Any object: the first that the model ends.
+    # The object has no schema. These parameters make the model end it.
     ask = dict(ask, max_tokens=300, temperature=1, frequency_penalty=2, response_format={"type": "json_object"})
     drawn = (client.chat_completion(**ask, seed=seed).choices[0] for seed in range(16))
     check_value(next(choice for choice in drawn if choice.finish_reason == "stop").message.content, {})
@@ -70,7 +70,7 @@ def check_formats(client: InferenceClient) -> None:
 def main(url: str) -> None:
     client = InferenceClient(model=url, timeout=60)
 
-    # As with TGI, the route `/` repeats the prompt unless it is told not to.
+    # As with TGI, the route `/` repeats the prompt unless the request says otherwise.
     full = client.text_generation(PROMPT, max_new_tokens=20)
     text = client.text_generation(PROMPT, max_new_tokens=20, return_full_text=False)
     assert full == PROMPT + text, (full, text)

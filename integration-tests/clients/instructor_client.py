@@ -1,6 +1,7 @@
-"""The `instructor` package, unmodified, against a running server: objects of a class from OpenAI's and Anthropic's API, by
-tools and by schemas, whole, in parts and asynchronously. Modes that leave the form of the answer to the model (JSON, MD_JSON)
-ask for more than the demo model can do: there the request says more than instructor does, or instructor's own error comes."""
+"""Tests of the unmodified `instructor` package against a running server: objects of a class from OpenAI's and
+Anthropic's API, by tools and by schemas, whole, in parts and asynchronously. Some modes (JSON, MD_JSON) leave the form
+of the answer to the model, which is too difficult for the demo model. There the test adds a constraint to the request,
+or expects instructor's own error."""
 
 import asyncio
 import contextlib
@@ -32,9 +33,9 @@ class Anything(BaseModel):
 
 ASK = dict(model="demo", messages=[{"role": "user", "content": "How warm is it in Rome?"}], max_retries=0)
 OPENAI_MODES = (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.FUNCTIONS, Mode.RESPONSES_TOOLS, Mode.JSON_SCHEMA)
-# The token `}` as soon as it is allowed.
+# A bias that makes the model choose the token `}` as soon as it is allowed.
 END = {"98": 100}
-# Weather in a block of code.
+# A grammar for the weather in a code block.
 BLOCK = {"guided_regex": r'```json\n\{"city": "(Paris|Rome)", "days": [1-9], "is_warm": (true|false)\}\n```'}
 
 
@@ -43,13 +44,13 @@ def check(weather: Weather, mode: str) -> None:
 
 
 def check_json(server: dict) -> None:
-    """Any object may come. If it is not what was wanted, instructor asks again with its error, then gives up."""
+    """The mode JSON allows any object. If its fields are wrong, instructor retries with the error, then gives up."""
     client = instructor.from_openai(openai.OpenAI(**server), mode=Mode.JSON)
     answers = []
     client.on("completion:response", lambda completion: answers.append(completion.choices[0]))
     objects = []
     for seed in range(8):
-        with contextlib.suppress(IncompleteOutputException):  # The model writes on and on.
+        with contextlib.suppress(IncompleteOutputException):  # The model does not stop.
             options = dict(max_tokens=300, frequency_penalty=2, seed=seed)
             objects.append(client.create(response_model=Anything, **options, **ASK))
     ended = [json.loads(answer.message.content) for answer in answers if answer.finish_reason == "stop"]
@@ -85,7 +86,7 @@ def check_anthropic(url: str) -> None:
 
 
 def main(url: str) -> None:
-    logging.disable(logging.ERROR)  # It writes down what is raised too.
+    logging.disable(logging.ERROR)  # instructor also logs the errors that it raises.
     server = dict(base_url=f"{url}/v1", api_key="-", max_retries=0)
     for mode in OPENAI_MODES:
         client = instructor.from_openai(openai.OpenAI(**server), mode=mode)

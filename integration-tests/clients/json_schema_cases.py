@@ -1,4 +1,4 @@
-"""JSON schemas that answers must be valid under, by what they exercise, and schemas that must be refused."""
+"""JSON schemas under which answers must be valid, grouped by tested feature, and schemas that must be refused."""
 
 
 def obj(properties, required=None, **more):
@@ -192,7 +192,7 @@ COMBINED = {
     "nullable number": {"anyOf": [number(minimum=0, maximum=1), NULL]},
 }
 
-# Combinations, each with its own keywords: an element with bounds, inside a list, an optional member or an alternative.
+# Combinations of keywords: each element, with its bounds, is put into each of several schemas.
 ELEMENTS = {
     "boolean": BOOL, "integer": whole(1, 20), "negative": whole(-20, -1), "fraction": number(minimum=0, maximum=2),
     "word": text(1, 8), "choice": {"enum": ["up", "down", "left"]}, "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{2}$"},
@@ -207,7 +207,7 @@ AROUND = {
 }
 COMBINATIONS = {f"{around} {name}": build(element) for around, build in AROUND.items() for name, element in ELEMENTS.items()}
 
-# Lengths are open here: an answer may be longer than is waited for, but what ends is valid.
+# These schemas do not limit the length. An answer may reach the token limit, but a complete answer is valid.
 OPEN = {
     "open string": {"type": "string"},
     "open object": {"type": "object"},
@@ -225,7 +225,7 @@ GROUPS = {
 CASES = {f"{group}: {name}": schema for group, schemas in GROUPS.items() for name, schema in schemas.items()}
 
 def is_endless(schema):
-    """Whether a text that is valid so far can always go on."""
+    """Returns true if a valid start of a text can always be continued."""
     if isinstance(schema, list):
         return any(map(is_endless, schema))
     if not isinstance(schema, dict):
@@ -238,7 +238,7 @@ def is_endless(schema):
     )
 
 
-# What cannot be kept to is refused by name, never ignored.
+# The server refuses keywords that it cannot enforce, by name, and never ignores them.
 REFUSED = {
     "not": ({"not": {"type": "string"}}, "not"),
     "if": ({"type": "object", "if": {}, "then": {}}, "if"),

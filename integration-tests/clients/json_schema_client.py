@@ -1,6 +1,6 @@
-"""Answers that must be valid under a JSON schema, by a validator that knows nothing of this server.
+"""Checks with an independent validator that answers are valid under their JSON schema.
 
-Every schema is asked for greedily and drawn at temperature 1, many at a time, beside each other.
+Every schema is used greedily and at temperature 1, with many requests at a time.
 """
 
 import concurrent.futures
@@ -26,7 +26,7 @@ def ask(schema, **sampling):
 
 
 def check(name, schema, **sampling):
-    """True where the answer came to its end, which it must unless it may be as long as it likes."""
+    """Returns true if the answer was complete. It must be, unless its schema does not limit its length."""
     choice = ask(schema, **sampling)
     if choice.finish_reason == "length":
         assert name.startswith("open:") or is_endless(schema), f"{name}: {sampling}: no end: {choice.message.content}"
@@ -41,7 +41,7 @@ def check(name, schema, **sampling):
 
 
 def run(case):
-    """True where an answer came to its end."""
+    """Returns true if an answer was complete."""
     name, schema = case
     ended = [check(name, schema, temperature=0)]
     ended += [check(name, schema, temperature=1, seed=seed) for seed in (1, 2)]
@@ -54,12 +54,12 @@ with concurrent.futures.ThreadPoolExecutor(16) as pool:
     for future in [pool.submit(run, case) for case in CASES.items()]:
         try:
             num_ended += future.result()
-        except Exception as error:  # noqa: BLE001: all of them are shown
+        except Exception as error:  # noqa: BLE001: all errors are printed
             failures.append(repr(error))
 for failure in failures:
     print(failure)
 assert not failures, f"{len(failures)} of {len(CASES)} schemas"
-# The demo model would write some addresses and lists for ever.
+# The demo model never ends some addresses and lists.
 assert num_ended >= 200, f"only {num_ended} of {len(CASES)} schemas had an answer that ended"
 
 for name, (schema, word) in REFUSED.items():

@@ -1,4 +1,5 @@
-"""The `langchain-openai` package, unmodified, against a running server: chats, whole and streamed, tools, structured output."""
+"""Tests of the unmodified `langchain-openai` package against a running server: chats, whole and streamed, tools,
+structured output."""
 
 import sys
 

@@ -1,12 +1,12 @@
-"""The `litellm` package, unmodified, against a running server: chats, whole, streamed and asynchronous, completions, tools,
-structured output, errors."""
+"""Tests of the unmodified `litellm` package against a running server: chats, whole, streamed and asynchronous,
+completions, tools, structured output, errors."""
 
 import asyncio
 import json
 import os
 import sys
 
-# It would ask elsewhere for prices.
+# Without this setting litellm would download prices.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm

@@ -1,5 +1,6 @@
-"""The `llm` command, unmodified, against a running server that is among its extra models: prompts, a conversation, schemas
-of one object and of several, in its short language and as JSON, streamed and whole, and its log of them."""
+"""Tests of the unmodified `llm` command against a running server, which is one of its extra models: prompts, a
+conversation, schemas of one object and of several, in its short notation and as JSON, streamed and whole, and its
+log."""
 
 import json
 import os
@@ -13,7 +14,7 @@ import jsonschema
 QUESTION = "What is 3 + 4?"
 ANSWER = "3 + 4 is 7."
 GREEDY = ("-o", "temperature", "0")
-# Otherwise the model writes on and on, and closes a list (token 66 is `]`) as soon as it is open.
+# Without these options the model does not stop, and closes a list (token 66 is `]`) as soon as it is open.
 TERSE = (*GREEDY, "-o", "frequency_penalty", "2")
 LONGER = (*TERSE, "-o", "logit_bias", '{"66": -6}')
 MODELS = """\
@@ -21,14 +22,14 @@ MODELS = """\
 - {{model_id: responses, model_name: demo, api_base: "{url}/v1", supports_schema: true, responses: true}}
 - {{model_id: completions, model_name: demo, api_base: "{url}/v1", completion: true}}
 """
-# The model cannot write on and on in these.
+# These types limit the length of the answer.
 NAME = {"type": "string", "pattern": "^[A-Z][a-z]{2,9}$"}
 AGE = {"type": "integer", "minimum": 1, "maximum": 99}
 PERSON = {"type": "object", "properties": {"name": NAME, "age": AGE}, "required": ["name", "age"]}
 
 
 class Command:
-    """`llm` with a folder of its own."""
+    """The command `llm` with a separate folder."""
 
     def __init__(self, folder: str, url: str) -> None:
         pathlib.Path(folder, "extra-openai-models.yaml").write_text(MODELS.format(url=url))
@@ -42,7 +43,7 @@ class Command:
 
 
 def multi(schema: dict) -> dict:
-    """What `--schema-multi` makes of it."""
+    """Returns the schema that `--schema-multi` makes of `schema`."""
     return {"type": "object", "properties": {"items": {"type": "array", "items": schema}}, "required": ["items"]}
 
 
@@ -76,7 +77,7 @@ def check_schemas(llm: Command, folder: str) -> None:
         assert len(people["items"]) > 1, people
         check_value(llm("-m", "responses", *GREEDY, *how, "--schema", str(file), ask), PERSON)
         check_value(llm("-m", "responses", *GREEDY, *how, "--schema-multi", str(file), ask), multi(PERSON))
-    # What was said is in the log, as data.
+    # The log contains the answers as data.
     rows = [json.loads(line) for line in llm("logs", "--schema", str(file), "--data", "-n", "0").splitlines()]
     assert len(rows) == 2 and all(set(row) == {"name", "age"} for row in rows), rows
 

@@ -1,5 +1,6 @@
-"""lm-eval, unmodified, against a running server: a multiple-choice task by log-probabilities, prompts sent as token ids and as
-texts, and by what a conversation says. `evaluation/` has the task, and what transformers says of each choice."""
+"""Tests of the unmodified lm-eval against a running server: a multiple-choice task by log-probabilities, with prompts
+as token ids and as texts, and by the answers of a conversation. `evaluation/` has the task, and the reference values of
+transformers."""
 
 import contextlib
 import json
@@ -9,7 +10,7 @@ import pathlib
 import sys
 import tempfile
 
-# It looks for newer versions of data sets.
+# Otherwise the packages look for newer versions of data sets.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HOME=tempfile.mkdtemp(), TOKENIZERS_PARALLELISM="false")
 
 import lm_eval
@@ -18,10 +19,10 @@ from lm_eval.tasks import TaskManager
 TASKS = pathlib.Path(__file__).resolve().parent / "evaluation"
 DEMO = TASKS.parents[2] / "demo"
 REFERENCE = json.loads((TASKS / "reference.json").read_text())
-# Beside a server that keeps floats of 32 bits: those of the demo's bf16 are in the second digit.
+# The tolerance for a server in float32. In the demo's bf16 the second decimal would differ.
 TOLERANCE = 1e-3
 
-# name: (which reference, what lm-eval is told)
+# name: (reference, arguments of lm-eval)
 WAYS = {
     "ids": ("without_bos", dict(tokenized_requests=True)),
     "ids with the beginning": ("with_bos", dict(tokenized_requests=True, add_bos_token=True)),

@@ -1,4 +1,5 @@
-"""The `openai` package, unmodified, against a running server: chats and completions, whole and streamed, models, errors."""
+"""Tests of the unmodified `openai` package against a running server: chats and completions, whole and streamed, models,
+errors."""
 
 import asyncio
 import sys
@@ -83,7 +84,7 @@ def check_errors(client: OpenAI, model: str) -> None:
     try:
         client.chat.completions.create(model=model, messages=[{"role": "nobody", "content": "x"}, {"role": "user", "content": "y"}])
     except BadRequestError:
-        pass  # the template's own sentence, if it has one
+        pass  # the template's own message, if it has one
 
 
 async def check_async(url: str, model: str) -> None:

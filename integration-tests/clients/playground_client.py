@@ -1,7 +1,7 @@
-"""The playground in a real browser: a prompt is typed, tokens stream, a parameter is changed, an error is seen, a conversation gets full,
-a server goes away; screenshots.
+"""Tests of the playground in a real browser: prompts, streamed tokens, parameters, errors, a full conversation, a
+server that goes away; with screenshots.
 
-Needs Chromium, and says that it is skipped where there is none.
+Needs Chromium. Without it the script prints that it is skipped.
 
     python playground_client.py URL [FOLDER_FOR_SCREENSHOTS]
 """
@@ -35,7 +35,7 @@ def check_chat(page, shot) -> None:
     expect(candidates).to_be_visible()
     assert candidates.inner_text().count("%") == 5, candidates.inner_text()
 
-    # The conversation goes on.
+    # The conversation continues.
     question.fill("What is the opposite of hot?")
     question.press("Enter")
     expect(messages).to_have_count(4)
@@ -58,7 +58,8 @@ def ask(page, text: str) -> None:
 
 
 def check_long_conversation(page, shot) -> None:
-    """The newest answer and the composer are in view, a reader who scrolled up stays there, and a full conversation goes on."""
+    """Checks that the newest answer and the composer are in view, that the page does not scroll for a reader who scrolled
+    up, and that a full conversation continues."""
     page.get_by_role("button", name="Clear").click()
     page.get_by_label("Most new tokens").fill("60")
     paper = page.locator("#paper")
@@ -76,16 +77,16 @@ def check_long_conversation(page, shot) -> None:
     assert is_in_view(page.locator("#messages li").last)
     paper.evaluate("element => { element.scrollTop = 0; }")
     expect(newest).to_be_visible()
-    # What comes now is not for somebody who reads elsewhere.
+    # A new answer does not move the page for a reader who scrolled up.
     page.evaluate("follow()")
     assert paper.evaluate("element => element.scrollTop") == 0
 
-    # The most new tokens are more than there is room for: as many as there is room for.
+    # If the most new tokens are more than the context has room for, the answer uses the room that is left.
     page.get_by_label("Most new tokens").fill("1000")
     ask(page, "What is 3 + 4?")
     expect(page.locator("#stats")).to_contain_text("for lack of room")
     expect(page.get_by_role("alert")).to_be_hidden()
-    # Not even the conversation fits.
+    # Now the conversation itself does not fit.
     page.get_by_label("Message", exact=True).fill("red " * 1000)
     page.get_by_label("Message", exact=True).press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("tokens")
@@ -100,7 +101,7 @@ def check_long_conversation(page, shot) -> None:
 
 
 def check_speed(page) -> None:
-    """Tokens of one network read are no speed."""
+    """Checks that no speed is shown for tokens that arrived in one network read."""
     for count, took in ((8, 1), (8, 40), (9, 100)):
         text = page.evaluate(f"""() => {{
             const pace = new Pace();
@@ -151,7 +152,7 @@ def check_error(page, shot) -> None:
     page.get_by_role("button", name="Send").click()
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("`temperature` must be strictly positive")
-    # What was typed is not lost.
+    # The typed text is not lost.
     expect(page.get_by_label("Message", exact=True)).to_have_value("Hello")
     shot("playground-error")
     page.get_by_label("Temperature").fill("0")
@@ -184,7 +185,7 @@ def check_schema(page, shot) -> None:
 
 def check_tools(page, shot) -> None:
     page.get_by_role("button", name="Clear").click()
-    # It may make several calls.
+    # The model may make several calls.
     page.get_by_label("Most new tokens").fill("300")
     page.get_by_label("Tools, as OpenAI lists them").fill(TOOLS)
     page.get_by_label("Choice of tools").select_option("required")

@@ -1,4 +1,5 @@
-"""The `openai` package's responses, unmodified, against a running server: whole, streamed, parsed, with tools, errors."""
+"""Tests of the responses of the unmodified `openai` package against a running server: whole, streamed, parsed, with
+tools, errors."""
 
 import sys
 

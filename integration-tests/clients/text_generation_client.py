@@ -1,4 +1,5 @@
-"""The `text_generation` client (TGI's own), unmodified, against a running server: generate, generate_stream, errors."""
+"""Tests of TGI's own client `text_generation`, unmodified, against a running server: generate, generate_stream,
+errors."""
 
 import sys
 

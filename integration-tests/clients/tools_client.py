@@ -1,5 +1,5 @@
-"""Tools with the packages `openai` and `anthropic`, unmodified, against a running server: calls that the model has to make, whole
-and streamed, results of tools, and what is refused."""
+"""Tests of tools with the unmodified packages `openai` and `anthropic` against a running server: calls that the model
+must make, whole and streamed, results of tools, and refused requests."""
 
 import json
 import sys
@@ -47,19 +47,19 @@ def check_openai(client: OpenAI) -> None:
         final = stream.get_final_completion().choices[0]
     assert [event.name for event in done] == ["get_weather"] and final.finish_reason == "tool_calls", (done, final)
 
-    # Results go back, and the model goes on with them.
+    # The results are sent back, and the model continues with them.
     messages = [*QUESTION, whole.message, {"role": "tool", "tool_call_id": call.id, "content": "21"}]
     after = client.chat.completions.create(model="demo", messages=messages, tools=[WEATHER], max_tokens=10).choices[0]
     assert after.message.role == "assistant" and (after.message.content or after.message.tool_calls), after
 
-    # What it may call, it need not.
+    # The model need not call a tool that it may call.
     plain = [{"role": "user", "content": "What is 3 + 4?"}]
     nothing = client.chat.completions.create(model="demo", messages=plain, tools=[WEATHER], tool_choice="none", temperature=0)
     assert nothing.choices[0].message.content == "3 + 4 is 7." and nothing.choices[0].message.tool_calls is None, nothing
     auto = client.chat.completions.create(model="demo", messages=plain, tools=[TIME], temperature=0, max_tokens=20).choices[0]
     assert auto.finish_reason in ("stop", "length", "tool_calls"), auto
 
-    # It calls, or it answers in the form.
+    # The model calls a tool or answers in the form.
     form = {"type": "json_schema", "json_schema": {"name": "days", "schema": {**SCHEMA, "properties": {"city": {"const": "Oslo"}, "days": {"const": 3}}}}}
     for seed in range(4):
         either = client.chat.completions.create(**ask, response_format=form, seed=seed, temperature=1).choices[0].message

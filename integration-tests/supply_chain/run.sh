@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the crates of others: licences, versions and sources by deny.toml, and that the text of each licence is there to be passed on.
+# Checks third-party crates: their licences, versions and sources by deny.toml, and that the text of each licence is
+# present, so that it can be distributed.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../server.sh

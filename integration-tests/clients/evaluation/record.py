@@ -1,5 +1,5 @@
-"""Writes reference.json: what transformers says of each choice in questions.jsonl, with and without the token of the beginning in
-front: the sum of the log-probabilities of its tokens, and whether each of them is the likeliest one. In float32.
+"""Writes reference.json, computed by transformers in float32. For each choice in questions.jsonl, with and without the
+BOS token before it: the sum of the log-probabilities of its tokens, and true if each of them is the likeliest token.
 
     pip install -r ../../fixtures/requirements.txt
     python record.py
