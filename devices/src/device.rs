@@ -33,8 +33,8 @@ impl Device {
         self.0
     }
 
-    /// The device named `topology`, if programs are compiled for it on this machine by its own name instead of for a
-    /// slice.
+    /// Returns the device that `topology` names, if it is this machine's CPU: programs are compiled for it by name, as
+    /// for a slice.
     pub fn attached(topology: &str) -> Option<(Self, &'static PlatformSpec)> {
         let device = TABLE.iter().find(|device| device.name == topology && device.uses_host_memory)?;
         Some((*device, device.platform()?))

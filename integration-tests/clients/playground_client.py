@@ -58,8 +58,8 @@ def ask(page, text: str) -> None:
 
 
 def check_long_conversation(page, shot) -> None:
-    """Checks that the newest answer and the composer are in view, that the page does not scroll for a reader who scrolled
-    up, and that a full conversation continues."""
+    """Checks that the newest answer and the composer are in view, that the page does not scroll for a reader who
+    scrolled up, and that a full conversation continues."""
     page.get_by_role("button", name="Clear").click()
     page.get_by_label("Most new tokens").fill("60")
     paper = page.locator("#paper")

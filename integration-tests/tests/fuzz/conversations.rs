@@ -16,7 +16,7 @@ const QUESTIONS: [&str; 4] = [
 ];
 const ODD_ROLES: [&str; 5] = ["tool", "developer", "system", "nobody", ""];
 
-/// One request of this number has tools.
+/// One in this number of requests has tools.
 const REQUESTS_PER_TOOLS: u32 = 5;
 /// Values of `tool_choice`; an empty one leaves the field out.
 const CHOICES: [&str; 7] = ["", "", "auto", "none", "required", "weather", "weather"];

@@ -4,7 +4,7 @@
 /// The distance between the random number seeds of two runs, so that no client of one run draws the numbers of another
 /// run's client.
 const CLIENTS_PER_SEED: u64 = 1 << 8;
-/// One request of this number may be illegal, and then one of [`VALUES_PER_WILD_ONE`] of its values is.
+/// One in this number of requests may be illegal, and then one in [`VALUES_PER_WILD_ONE`] of its values is.
 const REQUESTS_PER_WILD_ONE: u32 = 5;
 const VALUES_PER_WILD_ONE: u32 = 6;
 /// The percentages of the optional parts that a request may have.

@@ -29,7 +29,8 @@ const MAX_BIASES: usize = 300;
 const BIASES: [f64; 6] = [-100.0, 100.0, 0.0, 1e-45, -0.5, 5.0];
 const BIASES_BEYOND: [f64; 3] = [101.0, -3.4e38, 1e308];
 
-/// One request of the first number has a grammar. One of the second has no limit on its tokens except the context.
+/// One in this number of requests has a grammar; one in [`REQUESTS_PER_LONG_ONE`] has no limit on its tokens except the
+/// context.
 const REQUESTS_PER_GRAMMAR: u32 = 5;
 const REQUESTS_PER_LONG_ONE: u32 = 60;
 const MAX_TOKENS: [i64; 10] = [1, 1, 2, 3, 5, 8, 8, 12, 20, 60];

@@ -117,7 +117,7 @@ fn two_hundred_clients_that_leave_hold_nothing() {
     assert_eq!(client.generate("The cat", 5), client.generate("The cat", 5));
 }
 
-/// Clients leave while the shard is stopped: only requests that have left a mark by then may run.
+/// Clients leave while the shard is stopped. Only requests that had reached the shard by then may run.
 fn check_abandoned(num_clients: usize, leave: impl Fn(&Client) + Sync) {
     let server = Server::demo().flag("--max-concurrent-requests", 256).start();
     let client = server.client();

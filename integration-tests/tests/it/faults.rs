@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::failures::{last_error, terminal_event, wait_until_gone};
 
-/// The longest deadline on which a fault depends, 20 s, and 10 s more.
+/// The longest deadline that a fault can hit (20 s), and 10 s more.
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// The launcher's exit status after a device process failed.
 const DEVICE_FAILED: i32 = 17;
