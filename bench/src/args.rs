@@ -31,11 +31,11 @@ pub(crate) struct Args {
     #[arg(long, required_if_eq("api", "completions"))]
     model: Option<String>,
 
-    /// Closed loop: so many clients, each of which sends its next request when it has its answer
+    /// Closed loop: this many clients, each of which sends its next request when the last one is answered
     #[arg(long, default_value = "1", conflicts_with = "rate")]
     concurrency: NonZeroU32,
 
-    /// Open loop: so many requests begin per second on average, at random times, however busy the server is
+    /// Open loop: this many requests begin per second on average, at random times, however busy the server is
     #[arg(long, value_parser = parse_positive)]
     rate: Option<f64>,
 
@@ -75,11 +75,11 @@ pub(crate) struct Args {
     #[arg(long)]
     ignore_eos: bool,
 
-    /// A good request has its first token within so many milliseconds
+    /// Most milliseconds to the first token of a good request
     #[arg(long, value_parser = parse_positive)]
     pub(crate) slo_ttft_ms: Option<f64>,
 
-    /// A good request takes at most so many milliseconds for each further token, on average
+    /// Most milliseconds for each further token of a good request, on average
     #[arg(long, value_parser = parse_positive)]
     pub(crate) slo_itl_ms: Option<f64>,
 

@@ -15,9 +15,9 @@ pub fn quantize_help() -> String {
     let without_int4 = listed(|device| !device.quantizations.contains(&Quantize::Int4));
     let with_fp8 = listed(|device| device.quantizations.contains(&Quantize::Fp8));
     format!(
-        "Smaller type that the weights of linear layers become while they are loaded: int8 is an integer of 8 bits per \
-         weight with a scale per output; int4, not on {without_int4}, one of 4 bits with a factor per 32 inputs too, but \
-         for the head, which stays int8; fp8, on {with_fp8}, a float of 8 bits with a scale per output [default: none]"
+        "Quantize linear layers while loading: int8 (8-bit integers, one scale per output); int4 (4-bit integers, also one \
+         factor per 32 inputs; the head stays int8; not on {without_int4}); fp8 (8-bit floats, one scale per output; only on \
+         {with_fp8}) [default: none]"
     )
 }
 
@@ -34,9 +34,7 @@ mod tests {
     #[test]
     fn help_names_the_devices_of_a_type() {
         let help = quantize_help();
-        for part in
-            ["per weight with a scale", "int4, not on cuda, one of", "too, but for the", "fp8, on xla-cpu and tpu, a"]
-        {
+        for part in ["int8 (8-bit", "int8; not on cuda); fp8", "only on xla-cpu and tpu)"] {
             assert!(help.contains(part), "{part:?} is not in {help:?}");
         }
     }

@@ -12,8 +12,8 @@ use crate::{Device, listed};
 pub enum Quantize {
     /// Integers from -127 to 127 with a scale per output.
     Int8,
-    /// Integers of four bits with a factor per group of inputs and a scale per output; the head has eight, as its errors
-    /// choose the token.
+    /// Integers of four bits with a factor per group of inputs and a scale per output; the head has eight, because its
+    /// errors choose the token.
     Int4,
     /// Floats of a byte, E4M3, with a scale per output.
     Fp8,

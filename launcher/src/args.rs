@@ -8,12 +8,11 @@ use clap::{Parser, Subcommand};
 
 use crate::tgi::TgiArgs;
 
-const SHORT_END: &str =
-    "These are the flags that are needed most; --help shows all, and each one's environment variable.";
+const SHORT_END: &str = "These are the most common flags. --help shows all flags and their environment variables.";
 
 const LONG_END: &str = "\
 Exit status: 0 after a clean stop; 1 when something failed while running; 2 for bad arguments or configuration; \
-3 when the device that was asked for is not here, in use, or has no plugin.";
+3 when the requested device is missing, is in use or has no plugin.";
 
 /// The help's heading of flags about processes.
 const PROCESSES: &str = "Processes";
@@ -39,7 +38,7 @@ pub(crate) enum Part {
     Shard(Box<ChildArgs<shard::ShardArgs>>),
     /// Compiles every program of a model for a TPU slice, on a machine without one
     Compile(shard::compile::CompileArgs),
-    /// Says whether a model fits on a TPU slice and what takes its memory, from config.json alone
+    /// Computes from config.json whether a model fits on a TPU slice, and what uses its memory
     Fit(shard::compile::PlanArgs),
     /// `fit` with the environment that libtpu needs.
     #[command(hide = true)]
@@ -47,17 +46,17 @@ pub(crate) enum Part {
     /// `compile` with the environment that libtpu needs.
     #[command(hide = true)]
     CompilePrograms(shard::compile::CompileArgs),
-    /// Prints the processes that the same flags without `plan` would start here, and starts none
+    /// Prints the processes that the same flags without `plan` would start here, without starting them
     Plan(Box<PlanArgs>),
-    /// Downloads a model from the Hugging Face Hub into the cache, and says where it is
+    /// Downloads a model from the Hugging Face Hub into the cache and prints its path
     DownloadWeights(DownloadArgs),
-    /// Says how fast a model runs on this machine's processor, beside what its memory allows
+    /// Measures how fast a model runs on this machine's CPU, as a share of what its memory bandwidth allows
     Bench(Box<shard::speed::SpeedArgs>),
-    /// Asks a server on this machine whether it serves: exit status 0 when it does, 1 when not
+    /// Checks a server on this machine: exit status 0 if it is healthy, 1 if not
     Health(Box<crate::health::HealthArgs>),
-    /// Prints the OpenAPI document of the routes
+    /// Prints the OpenAPI document of the HTTP API
     PrintSchema,
-    /// Shows and fetches the plugins that serve a TPU, a GPU or XLA's CPU
+    /// Lists and fetches the PJRT plugins for TPUs, GPUs and XLA's CPU
     Plugin(crate::plugin::PluginArgs),
 }
 
@@ -78,7 +77,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) launch: LaunchArgs,
 
-    /// Directory that is looked at in place of `/` for devices
+    /// Directory to search for devices instead of `/`
     #[arg(long, default_value = "/")]
     pub(crate) sysfs_root: PathBuf,
 }
@@ -109,7 +108,7 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) hub: HubArgs,
 
-    /// Whether to run more than one shard; the default follows from --num-shard
+    /// Run more than one shard: true or false [default: follows --num-shard]
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) sharded: Option<bool>,
 
@@ -117,16 +116,16 @@ pub(crate) struct LaunchArgs {
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) num_shard: Option<u32>,
 
-    /// Number of devices that each shard process drives; --num-shard times as many share the model
+    /// Devices that each shard process drives; the model is split over --num-shard times as many
     #[arg(long, env, help_heading = PROCESSES, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) devices_per_shard: u32,
 
-    /// Path of the shards' Unix sockets, to which each appends `-<rank>`, or tcp://host:port with a loopback address,
-    /// where each adds its rank to the port [default: in a private directory, removed at the end]
+    /// Path of the shards' Unix sockets, to which each shard appends `-<rank>`, or tcp://host:port with a loopback
+    /// address, where each shard adds its rank to the port [default: a private directory, removed at the end]
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) shard_uds_path: Option<String>,
 
-    /// Seconds that running generations get to finish after SIGTERM or SIGINT
+    /// Seconds that running requests have to finish after SIGTERM or SIGINT
     #[arg(long, env, help_heading = PROCESSES, default_value_t = 30, visible_alias = "graceful-termination-timeout", short_alias = 'g')]
     pub(crate) shutdown_timeout: u64,
 
@@ -148,11 +147,11 @@ pub(crate) struct LaunchArgs {
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Hugging Face Hub")]
 pub(crate) struct HubArgs {
-    /// Folder of models from the Hub, shared with Python's tools [default: HF_HUB_CACHE, or `hub` in HF_HOME]
+    /// Cache folder of models from the Hub, shared with the Python tools [default: HF_HUB_CACHE, or `hub` in HF_HOME]
     #[arg(long)]
     pub(crate) huggingface_hub_cache: Option<PathBuf>,
 
-    /// Folder with the files of the model, which is taken in place of what the Hub has
+    /// Folder with the model's files, used instead of the Hub
     #[arg(long, env)]
     pub(crate) weights_cache_override: Option<PathBuf>,
 }
@@ -168,7 +167,7 @@ pub(crate) struct DownloadArgs {
     #[arg(long, env)]
     pub(crate) revision: Option<String>,
 
-    /// Ending of the weights' files; there is no other
+    /// Extension of the weight files; no other is supported
     #[arg(long, default_value = ".safetensors", value_parser = [".safetensors"], hide = true)]
     pub(crate) extension: String,
 

@@ -16,7 +16,7 @@ use crate::memory_size::MemorySize;
 /// Everything the router takes.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct RouterArgs {
-    /// `demo` for the embedded demo model, or the path of a directory with a model in it
+    /// `demo` for the embedded demo model, or the path of a model directory
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 
@@ -28,8 +28,8 @@ pub struct RouterArgs {
     #[arg(long, env)]
     pub revision: Option<String>,
 
-    /// Path of the shards' Unix sockets, to which each rank appends `-<rank>`, or tcp://host:port, where each rank adds
-    /// its number to the port
+    /// Path of the shards' Unix sockets, to which each shard appends `-<rank>`, or tcp://host:port, where each shard
+    /// adds its rank to the port
     #[arg(long, env, default_value = "/tmp/text-generation-server")]
     pub shard_uds_path: String,
 
@@ -37,11 +37,11 @@ pub struct RouterArgs {
     #[arg(long, env, default_value_t = 1)]
     pub world_size: u32,
 
-    /// Seconds that running generations get to finish after SIGTERM or SIGINT
+    /// Seconds that running requests have to finish after SIGTERM or SIGINT
     #[arg(long, env, default_value_t = 30)]
     pub shutdown_timeout: u64,
 
-    /// Existing file or pipe that gets one line of JSON when the port is open
+    /// Existing file or pipe to which one line of JSON is written when the port is open
     #[arg(long, hide = true)]
     pub ready_path: Option<PathBuf>,
 
@@ -78,15 +78,15 @@ pub struct HttpArgs {
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
 
-    /// Path of a Unix socket to listen on in place of --hostname and --port; the umask says who may connect
+    /// Path of a Unix socket to listen on instead of --hostname and --port; its permissions follow the umask
     #[arg(long, env)]
     pub uds: Option<PathBuf>,
 
-    /// PEM file with the chain of certificates, the server's own first; with --tls-keyfile HTTPS is served [default: HTTP]
+    /// PEM file with the certificate chain, the server's own first; together with --tls-keyfile it turns HTTPS on
     #[arg(long, env, visible_alias = "ssl-certfile")]
     pub tls_certfile: Option<PathBuf>,
 
-    /// PEM file with the private key of the certificate
+    /// PEM file with the certificate's private key
     #[arg(long, env, visible_alias = "ssl-keyfile")]
     pub tls_keyfile: Option<PathBuf>,
 
@@ -94,20 +94,21 @@ pub struct HttpArgs {
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,
 
-    /// Most memory of the process that serves HTTP, such as `1GiB`, or a share of the machine's or the container's, such as `25%`; what does not fit is answered with status 429 [default: 25%, at least 512MiB and at most 4GiB]
+    /// Memory limit of the HTTP process, such as `1GiB`, or a share of the machine's or container's memory, such as
+    /// `25%`; requests that would exceed it get status 429 [default: 25%, at least 512MiB and at most 4GiB]
     #[arg(long, env)]
     pub memory_budget: Option<MemorySize>,
 
-    /// Key with which clients may call; repeat it, or separate them by commas, for several. Others on this machine can read arguments,
-    /// so say it in the variable, or keep keys in a file, see --api-key-file [default: everybody may]
+    /// API key that clients must send; repeat the flag or separate keys by commas. Every user of this machine can read
+    /// command lines, so prefer the variable or --api-key-file [default: no key is needed]
     #[arg(long, env, value_delimiter = ',', hide_env_values = true)]
     pub api_key: Vec<ApiKey>,
 
-    /// File with such keys, one per line; lines that begin with # are left out
+    /// File with API keys, one per line; lines that begin with # are ignored
     #[arg(long, env)]
     pub api_key_file: Option<PathBuf>,
 
-    /// Origin that browsers may call from; repeat it for several [default: any]
+    /// Origin from which browsers may call; repeat the flag for several [default: any]
     #[arg(long, env, value_delimiter = ',')]
     pub cors_allow_origin: Vec<String>,
 
@@ -120,15 +121,16 @@ pub struct HttpArgs {
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Conversations")]
 pub struct ChatArgs {
-    /// Path of a file that is read instead of the model's tokenizer_config.json; its chat template, if it has one, is used instead of the model's
+    /// File to read instead of the model's tokenizer_config.json; its chat template, if it has one, replaces the
+    /// model's
     #[arg(long, env)]
     pub tokenizer_config_path: Option<String>,
 
-    /// Path of a Jinja file with the chat template to use instead of the model's
+    /// Jinja file with a chat template that replaces the model's
     #[arg(long, env)]
     pub chat_template: Option<String>,
 
-    /// How tokens are chosen where a request does not say
+    /// Source of the sampling parameters that a request leaves out
     #[arg(long, env, value_enum, default_value_t)]
     pub generation_config: GenerationConfig,
 }
@@ -136,7 +138,7 @@ pub struct ChatArgs {
 /// Where defaults come from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum GenerationConfig {
-    /// The neutral value of every parameter, as TGI
+    /// The neutral value of every parameter, as TGI does
     #[default]
     Neutral,
     /// The model's generation_config.json
@@ -152,11 +154,11 @@ impl GenerationConfig {
     }
 }
 
-/// What one request may ask for.
+/// The limits of one request.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Limits of a request")]
 pub struct LimitArgs {
-    /// Requests in the server at a time; more are answered with status 429
+    /// Most requests at a time; further ones get status 429
     #[arg(long, env, default_value_t = 128)]
     pub max_concurrent_requests: u32,
 
@@ -168,7 +170,7 @@ pub struct LimitArgs {
     #[arg(long, env, default_value_t = 4)]
     pub max_stop_sequences: u32,
 
-    /// Refuse requests whose text must follow a grammar, such as a JSON schema
+    /// Refuse requests that constrain the output by a grammar, such as a JSON schema
     #[arg(long, env)]
     pub disable_grammar_support: bool,
 
@@ -176,11 +178,11 @@ pub struct LimitArgs {
     #[arg(long, env, default_value_t = 5)]
     pub max_top_n_tokens: u32,
 
-    /// Share of the vocabulary that is likelier after a token, in texts with `watermark`
+    /// Share of the vocabulary that `watermark` favours after each token
     #[arg(long, env, default_value_t = 0.5)]
     pub watermark_gamma: f32,
 
-    /// What is added to the scores of those tokens
+    /// Number that `watermark` adds to the scores of the favoured tokens
     #[arg(long, env, default_value_t = 2.0, allow_negative_numbers = true)]
     pub watermark_delta: f32,
 
@@ -188,19 +190,19 @@ pub struct LimitArgs {
     #[arg(long, env)]
     pub max_input_tokens: Option<u32>,
 
-    /// The same under its older name
+    /// Older name of --max-input-tokens
     #[arg(long, env, hide = true)]
     pub max_input_length: Option<u32>,
 
-    /// Longest prompt and completion together in tokens [default: what the model and the memory allow]
+    /// Most tokens of a prompt and its completion together [default: as many as model and memory allow]
     #[arg(long, env)]
     pub max_total_tokens: Option<u32>,
 
-    /// Prompt tokens of waiting requests, all together; more are answered with status 429 [default: no limit]
+    /// Most prompt tokens of all waiting requests together; further requests get status 429 [default: no limit]
     #[arg(long, env)]
     pub max_queued_tokens: Option<u32>,
 
-    /// Seconds that a request may take, time in the queue included; then it ends with status 504 [default: no limit]
+    /// Most seconds of a request, including its time in the queue; then it ends with status 504 [default: no limit]
     #[arg(long, env)]
     pub request_timeout: Option<u64>,
 
@@ -217,23 +219,24 @@ pub struct LimitArgs {
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Batching and memory")]
 pub struct BatchingArgs {
-    /// Accepted for compatibility; without effect, because prompts ride along with running sequences and nobody waits
+    /// Accepted for compatibility; has no effect, because a step reads prompts and makes tokens at the same time
     #[arg(long, env, default_value_t = 0.3)]
     pub waiting_served_ratio: f32,
 
-    /// Most prompt tokens of one step; longer prompts are read in chunks [default: chosen by the shard]
+    /// Most prompt tokens of one step; longer prompts are read in chunks [default: the shard chooses]
     #[arg(long, env)]
     pub max_batch_prefill_tokens: Option<u32>,
 
-    /// Tokens that the KV cache holds, of all running sequences together [default: what the memory allows]
+    /// Tokens of all running sequences that the KV cache can hold [default: as many as the memory allows]
     #[arg(long, env)]
     pub max_batch_total_tokens: Option<u32>,
 
-    /// Memory of the KV cache on each device, such as `8GiB`, or as a share of what is free, such as `60%` [default: what all running sequences can use, at most all of a device's free memory or half of the host's]
+    /// KV cache memory on each device, such as `8GiB`, or a share of the free memory, such as `60%` [default: as much
+    /// as all running sequences can use, at most a device's free memory, or half of the host's on the CPU]
     #[arg(long, env, conflicts_with = "max_batch_total_tokens")]
     pub kv_cache_memory: Option<MemorySize>,
 
-    /// Prompts that begin alike, and the turns of a conversation, share what was computed for them: true or false
+    /// Reuse the KV cache of prompts that begin alike, such as the turns of a conversation: true or false
     #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching: bool,
 
@@ -241,15 +244,15 @@ pub struct BatchingArgs {
     #[arg(long, env, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching_by_key: Option<bool>,
 
-    /// Accepted for compatibility; without effect, because waiting sequences are admitted at every step
+    /// Accepted for compatibility; has no effect, because waiting sequences can join at every step
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
 
-    /// Most sequences that run at once [default: chosen by the shard]
+    /// Most sequences that run at once [default: the shard chooses]
     #[arg(long, env)]
     pub max_batch_size: Option<u32>,
 
-    /// Steps that are under way at a time: 2 hides the router's work behind the device's, 1 is easier to follow in a log
+    /// Steps in flight at a time: 2 overlaps the router's work with the device's, 1 is easier to follow in a log
     #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub step_window: u32,
 }

@@ -1,7 +1,7 @@
 //! What a shard is told on its command line. Flags and environment are read here and nowhere else.
 //!
-//! Doors: [`ShardArgs`], and [`ModelArgs`], the group that the launcher takes too. The launcher makes a child's arguments
-//! with [`ShardArgs::to_argv`], which parses back to the same values.
+//! Doors: [`ShardArgs`], and [`ModelArgs`], the group that the launcher takes too. The launcher makes a child's
+//! arguments with [`ShardArgs::to_argv`], which parses back to the same values.
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -18,8 +18,8 @@ pub struct ShardArgs {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// Path of the Unix socket to listen on, or tcp://host:port with a loopback address, to which every user of this
-    /// machine may connect
+    /// Path of the Unix socket to listen on, or tcp://host:port with a loopback address, to which any user of this
+    /// machine can connect
     #[arg(long, default_value = "/tmp/text-generation-server-0")]
     pub uds_path: Endpoint,
 
@@ -31,7 +31,7 @@ pub struct ShardArgs {
     #[arg(long, default_value_t = 1)]
     pub world_size: u32,
 
-    /// Devices that this process drives; shards × devices share the model
+    /// Devices that this process drives; the model is split over shards × devices
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub devices_per_shard: u32,
 
@@ -52,47 +52,49 @@ pub struct ShardArgs {
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Model to serve: `demo`, the path of a directory in Hugging Face layout or of a GGUF file, or organisation/name of a model on
-    /// the Hub
+    /// Model to serve: `demo`, the path of a Hugging Face model directory or of a GGUF file, or organisation/name of a
+    /// model on the Hub
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 
-    /// Revision of the model on the Hub: a branch, a tag or a commit [default: main]; a local directory has none
+    /// Revision of a model on the Hub: a branch, a tag or a commit [default: main]
     #[arg(long, env)]
     pub revision: Option<String>,
 
-    /// Type that the weights are loaded in [default: the checkpoint's]
+    /// Number type of the weights in memory [default: the checkpoint's]
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
     #[arg(long, env, value_parser = parse_quantize, help = devices::quantize_help())]
     pub quantize: Option<Quantize>,
 
-    /// Type of the keys and values that are kept of every token, on the processor: f32, f16, bf16, or int8, integers of 8 bits with a
-    /// scale per token and head; `auto` is the type of the weights before `--quantize`
+    /// Number type of the KV cache on the CPU: f32, f16, bf16, or int8 (8-bit integers, one scale per token and head);
+    /// `auto` is the type of the weights before --quantize
     #[arg(long, env, value_parser = parse_kv_cache_dtype, default_value_t = KvCacheDtype::Auto)]
     pub kv_cache_dtype: KvCacheDtype,
 
     #[arg(long, env, value_enum, default_value_t = Asked::Auto, help = devices::device_help())]
     pub device: Asked,
 
-    /// Shared library of the device's PJRT plugin, or a folder that holds it [default: searched for]
+    /// PJRT plugin of the device: its shared library, or a folder that contains it [default: searched for, see `plugin
+    /// list`]
     #[arg(long, env = "HILO_PLUGIN_PATH")]
     pub plugin_path: Option<PathBuf>,
 
-    /// Folder of compiled programs, for devices that compile; `none` keeps none [default: ~/.cache/hilo/programs]
+    /// Cache folder of the programs compiled for a device; `none` turns the cache off [default: ~/.cache/hilo/programs]
     #[arg(long, env = "HILO_PROGRAM_CACHE")]
     pub program_cache: Option<PathBuf>,
 
-    /// Threads that compute on the processor, of all shards together; at most as many as the process may use [default: one for each core]
+    /// CPU threads of all shards together, at most as many as the process may use [default: one per core]
     #[arg(long, env = "HILO_THREADS", value_parser = parse_threads)]
     pub threads: Option<NonZero<usize>>,
 
-    /// Instruction set of the CPU kernels: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx [default: the best there is]
+    /// Instruction set of the CPU kernels: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx [default:
+    /// the fastest that this CPU has]
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
 
-    /// Microseconds that a step of the device `mock` takes at least
+    /// Least microseconds of a step on the device `mock`
     #[arg(long, env = "HILO_MOCK_STEP_US", hide = true)]
     pub mock_step_us: Option<u64>,
 }

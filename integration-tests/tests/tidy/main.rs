@@ -4,5 +4,6 @@
 mod documents;
 mod doors;
 mod edges;
+mod english;
 mod sizes;
 mod tree;

@@ -36,7 +36,7 @@ enum Action {
     List,
     /// Downloads a plugin with pip, checks it and puts it into the cache
     Fetch {
-        /// What computes
+        /// Device
         #[arg(value_enum, value_name = "KIND")]
         plugin: &'static Plugin,
 

@@ -12,7 +12,7 @@ use super::schemas;
 use crate::error::ApiError;
 use crate::text::{ChatEnding, ChatInputs};
 
-/// What a body says of its conversation.
+/// The fields of a body that describe its conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ChatRequest {
     #[serde(deserialize_with = "bounded::messages")]

@@ -39,7 +39,7 @@ pub(crate) struct MessagesRequest {
     tools: Option<Vec<Value>>,
     #[schema(value_type = Option<Object>)]
     tool_choice: Option<Value>,
-    /// Whether to think is up to the template; the budget is not enforced.
+    /// The chat template decides whether the model thinks; the budget is not enforced.
     #[schema(value_type = Option<Object>)]
     thinking: Option<Value>,
     /// The form of the answer: `format`, `{"type": "json_schema", "schema": …}`; and `effort`, which templates know as

@@ -23,7 +23,7 @@ use crate::validation::PromptInput;
 
 const ASSISTANT: &str = "assistant";
 
-/// What is particular to the route.
+/// The fields that only this route has.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ChatCompletionRequest {
     #[serde(deserialize_with = "bounded::messages")]

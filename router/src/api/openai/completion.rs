@@ -20,7 +20,7 @@ use crate::validation::PromptInput;
 /// The most sequences for one prompt.
 const MAX_N: u32 = 128;
 
-/// What is particular to the route.
+/// The fields that only this route has.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct CompletionRequest {
     #[schema(schema_with = schemas::prompt)]
@@ -38,7 +38,7 @@ pub(crate) struct CompletionRequest {
     stream_options: Option<StreamOptions>,
 }
 
-/// What a stream has beside its tokens.
+/// The options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub(super) struct StreamOptions {
     #[serde(default, deserialize_with = "null_as_false")]

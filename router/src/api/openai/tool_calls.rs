@@ -18,7 +18,7 @@ pub(super) struct MessageCall {
 /// A piece of a call.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CallDelta {
-    /// Of the call in the message, from zero.
+    /// The index of the call in its message, from zero.
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,

@@ -13,7 +13,7 @@ use crate::api::{ChatRequest, schemas};
 use crate::error::ApiError;
 use crate::grammar::Grammar;
 
-/// What is particular to the route.
+/// The fields that only this route has.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ResponsesRequest {
     /// A text, or a list of items.
