@@ -8,4 +8,5 @@ cd "$(dirname "$0")/.."
 target=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/sanitizer"
 exec cargo test -p kernels --locked --lib --target "$target" --config 'profile.dev.package.kernels.opt-level=1' \
-    --config 'profile.dev.package.kernels.overflow-checks=true' -- --skip machine_code "$@"
+    --config 'profile.dev.package.kernels.overflow-checks=true' \
+    --config 'profile.dev.package.numbers.overflow-checks=true' -- --skip machine_code "$@"

@@ -157,7 +157,8 @@ fn at_once(weights: &[&WeightSpec], num_ranks: usize, left_bytes: u64) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::graph::{DType, Partition, Source};
+    use model::graph::{Partition, Source};
+    use numbers::FloatType;
 
     #[test]
     fn threads_are_shared_out() {
@@ -175,7 +176,7 @@ mod tests {
         let spec = WeightSpec {
             name: "w".to_owned(),
             shape: vec![1 << 20, 4],
-            dtype: DType::Bf16,
+            dtype: FloatType::Bf16,
             partition: Partition::Column,
             world_size: 4,
             num_copies: 1,

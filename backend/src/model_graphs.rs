@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use model::graph::{self, Extent, Graph, Rounding, StateSpec, WeightSpec};
+use model::graph::{self, Extent, Graph, StateSpec, WeightSpec};
+use numbers::Rounding;
 
 /// The graphs of a model, in the order in which their results are handed on.
 #[derive(Debug, Clone)]

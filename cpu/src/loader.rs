@@ -10,10 +10,11 @@ use std::sync::Arc;
 use backend::{Membership, Stays};
 use candle_core::Tensor;
 use half::{bf16, f16};
-use kernels::floats::{self, FloatType};
 use kernels::linear::{PackedWeight, WeightType};
-use model::graph::{DType, Graph, Op, Rounding, WeightSpec};
+use model::graph::{Graph, Op, WeightSpec};
 use model::weights::{Checkpoint, TensorPart};
+use numbers::floats::{self, Float};
+use numbers::{FloatType, Rounding};
 
 use super::host;
 use crate::error::CpuError;
@@ -110,26 +111,23 @@ fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Re
     Ok(match used_as {
         Use::Vector => Weight::Tensor(host::shaped(vector(spec, part), shape)?),
         Use::Table => Weight::Tensor(match spec.dtype {
-            DType::F16 => host::shaped(table(part, shape[0], floats::read_f16), shape)?,
-            DType::Bf16 => host::shaped(table(part, shape[0], floats::read_bf16), shape)?,
-            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-                host::shaped(table(part, shape[0], floats::read_f32), shape)?
-            }
+            FloatType::F16 => host::shaped(table::<f16>(part, shape[0]), shape)?,
+            FloatType::Bf16 => host::shaped(table::<bf16>(part, shape[0]), shape)?,
+            FloatType::F32 => host::shaped(table::<f32>(part, shape[0]), shape)?,
         }),
         Use::Matrix => {
             let rows = |rows, take: &mut dyn FnMut(&[u8])| take(&part.rows(rows).bytes);
-            let (stored, packed) = (float_type(part.dtype), weight_type(spec));
-            Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], stored, packed, &rows)))
+            Weight::Packed(Arc::new(PackedWeight::pack([shape[0], shape[1]], part.dtype, weight_type(spec), &rows)))
         }
         Use::Experts => {
-            let (stored, packed) = (float_type(part.dtype), weight_type(spec));
-            let row_bytes = shape[2] * part.dtype.size_bytes() as usize;
+            let packed = weight_type(spec);
+            let row_bytes = shape[2] * part.dtype.size_bytes();
             let expert = |index: usize| {
                 let matrix = part.rows(index..index + 1);
                 let rows = |rows: std::ops::Range<usize>, take: &mut dyn FnMut(&[u8])| {
                     take(&matrix.bytes[rows.start * row_bytes..rows.end * row_bytes]);
                 };
-                PackedWeight::pack([shape[1], shape[2]], stored, packed, &rows)
+                PackedWeight::pack([shape[1], shape[2]], part.dtype, packed, &rows)
             };
             Weight::Experts((0..shape[0]).map(expert).collect())
         }
@@ -138,36 +136,22 @@ fn load_weight((spec, used_as): (&WeightSpec, Use), part: &TensorPart<'_>) -> Re
 
 /// All elements, rounded to the type of `spec`, f32.
 fn vector(spec: &WeightSpec, part: &TensorPart<'_>) -> Vec<f32> {
-    let (rows, stored) = (part.all(), float_type(part.dtype));
-    match spec.dtype {
-        DType::F16 => {
-            let mut floats = Vec::new();
-            floats::read_f16(&rows.bytes, stored, &mut floats);
-            floats.into_iter().map(f16::to_f32).collect()
-        }
-        DType::Bf16 => {
-            let mut floats = Vec::new();
-            floats::read_bf16(&rows.bytes, stored, &mut floats);
-            floats.into_iter().map(bf16::to_f32).collect()
-        }
-        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-            let mut floats = Vec::new();
-            floats::read_f32(&rows.bytes, stored, &mut floats);
-            floats
-        }
-    }
+    let mut floats: Vec<f32> = Vec::new();
+    floats::read(&part.all().bytes, part.dtype, &mut floats);
+    floats.iter_mut().for_each(|float| *float = spec.dtype.round(*float));
+    floats
 }
 
 /// All elements, read a few rows at a time.
-fn table<T>(part: &TensorPart<'_>, num_rows: usize, read: impl Fn(&[u8], FloatType, &mut Vec<T>)) -> Vec<T> {
+fn table<T: Float>(part: &TensorPart<'_>, num_rows: usize) -> Vec<T> {
     let mut floats = Vec::new();
     for first in (0..num_rows).step_by(TABLE_ROWS) {
         let rows = part.rows(first..(first + TABLE_ROWS).min(num_rows));
         if first == 0 {
             let row_bytes = rows.bytes.len() / TABLE_ROWS.min(num_rows);
-            floats.reserve_exact(num_rows * row_bytes / part.dtype.size_bytes() as usize);
+            floats.reserve_exact(num_rows * row_bytes / part.dtype.size_bytes());
         }
-        read(&rows.bytes, float_type(part.dtype), &mut floats);
+        floats::read(&rows.bytes, part.dtype, &mut floats);
     }
     floats
 }
@@ -181,23 +165,8 @@ fn weight_type(spec: &WeightSpec) -> WeightType {
         None => {}
     }
     match spec.dtype {
-        DType::F16 => WeightType::F16,
-        DType::Bf16 => WeightType::Bf16,
-        DType::F32 => WeightType::F32,
-        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-            unreachable!("the graph builders accept floats only")
-        }
-    }
-}
-
-/// The kernels' name of a type of floats.
-fn float_type(dtype: DType) -> FloatType {
-    match dtype {
-        DType::F16 => FloatType::F16,
-        DType::Bf16 => FloatType::Bf16,
-        DType::F32 => FloatType::F32,
-        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-            unreachable!("the graph builders accept floats only")
-        }
+        FloatType::F16 => WeightType::F16,
+        FloatType::Bf16 => WeightType::Bf16,
+        FloatType::F32 => WeightType::F32,
     }
 }

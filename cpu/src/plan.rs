@@ -108,10 +108,11 @@ impl GatedMlp {
 mod tests {
     use super::*;
     use model::graph::{DType, Dim, Partition, Shape, Source, WeightSpec};
+    use numbers::FloatType;
 
     fn weight(graph: &mut Graph, name: &str, shape: [usize; 2]) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-        let (dtype, partition, rounding) = (DType::Bf16, Partition::Replicated, None);
+        let (dtype, partition, rounding) = (FloatType::Bf16, Partition::Replicated, None);
         graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
     }
 

@@ -9,11 +9,11 @@ mod measure;
 use std::io::{self, Write};
 use std::ops::Range;
 
-use kernels::floats::FloatType;
 use kernels::isa;
 use kernels::linear::{PackedWeight, WeightType, linear};
 use kernels::memory::read_bandwidth;
 use measure::best_seconds;
+use numbers::FloatType;
 
 const NUM_OUTPUTS: usize = 8192;
 const NUM_INPUTS: usize = 2048;

@@ -216,7 +216,7 @@ impl<F: Function> Kernel for Apply<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numbers::numbers;
+    use crate::testing::numbers;
 
     const ALL: [Activation; 6] = [
         Activation::Silu,

@@ -6,8 +6,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use numbers::int4;
+
 use crate::isa::{self, GroupOfX, Int4Group, Isa, Kernel, LANES, Simd};
-use crate::linear::{INT4_GROUP_INPUTS, WeightType};
+use crate::linear::WeightType;
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 use crate::vector_tile::{Bf16Pairs, Dots, Int8Quads};
 
@@ -178,7 +180,7 @@ fn groups<S: Simd>(simd: S) -> usize {
         simd.store_integers(sum, &mut lanes);
         black_box(lanes);
     }
-    NUM_REPEATS * 4 * LANES * INT4_GROUP_INPUTS
+    NUM_REPEATS * 4 * LANES * int4::GROUP_INPUTS
 }
 
 #[cfg(test)]

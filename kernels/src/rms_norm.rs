@@ -61,7 +61,7 @@ impl Kernel for RmsNorm<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numbers::numbers;
+    use crate::testing::numbers;
 
     #[test]
     fn agrees_with_f64_and_rows_are_alone() {

@@ -131,7 +131,7 @@ impl Kernel for Exponentiate<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numbers::numbers;
+    use crate::testing::numbers;
 
     #[test]
     fn agrees_with_f64() {

@@ -317,7 +317,7 @@ impl ProgramForm {
 
     /// Type of keys and values.
     pub(super) fn kv_dtype(&self, graphs: &ModelGraphs) -> DType {
-        let weights = || graphs.decoder.weights().next().map_or(DType::F32, |spec| spec.dtype);
+        let weights = || graphs.decoder.weights().next().map_or(DType::F32, |spec| DType::Float(spec.dtype));
         self.kv_dtype.unwrap_or_else(weights)
     }
 }

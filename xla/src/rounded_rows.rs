@@ -1,30 +1,27 @@
 //! The rows of a matrix, or of several, rounded as devices have them.
 //!
-//! Doors: [`types`], [`RoundedRows`]. Integers are rounded as the CPU's kernels do it (`kernels/src/integers.rs`, `kernels/src/linear/int4.rs`), so that all
-//! devices have the same. Numbers of a byte lie as the floats did. Those of 4 bits lie with the outputs side by side,
-//! `[.., groups, inputs of a group, outputs]`, and factors `[.., groups, outputs]`: so a factor belongs to lanes of vectors, and the TPU's compiler
-//! multiplies with it on the way from memory to the product, without the product in memory.
+//! Doors: [`types`], [`RoundedRows`]. The crate `numbers` rounds, so all devices have the same numbers. Numbers of a
+//! byte lie as the floats did. Those of 4 bits lie with the outputs side by side,
+//! `[.., groups, inputs of a group, outputs]`, and factors `[.., groups, outputs]`: so a factor belongs to lanes of
+//! vectors, and the TPU's compiler multiplies with it on the way from memory to the product, without the product in
+//! memory.
 
-use kernels::linear::{INT4_GROUP_INPUTS, int4_row};
-use model::graph::{DType, Rounding, WeightSpec};
+use model::graph::{DType, WeightSpec};
+use numbers::int4::{self, GROUP_INPUTS};
+use numbers::{Rounding, fp8, int8};
 
 use super::stablehlo::Type;
 
-/// A row whose largest magnitude is less becomes zeros, as in the programs.
-const LEAST_MAGNITUDE: f32 = 1e-30;
-/// The largest float of a byte.
-const MAX_FP8: f32 = 448.0;
-
-/// Types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales `[.., outputs]`, and factors where there are some.
+/// Types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales `[.., outputs]`, and
+/// factors where there are some.
 pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     let Sizes { stack, outputs, inputs } = Sizes::of(shape);
     let scales = Type::new([stack, &[outputs]].concat(), DType::F32);
     match rounding {
-        Rounding::Int8 => vec![Type::new(shape, DType::I8), scales],
-        Rounding::Fp8 => vec![Type::new(shape, DType::F8), scales],
+        Rounding::Int8 | Rounding::Fp8 => vec![Type::new(shape, DType::Rounded(rounding)), scales],
         Rounding::Int4 => {
-            let groups = inputs.div_ceil(INT4_GROUP_INPUTS);
-            let numbers = Type::new([stack, &[groups, INT4_GROUP_INPUTS, outputs]].concat(), DType::I4);
+            let groups = inputs.div_ceil(GROUP_INPUTS);
+            let numbers = Type::new([stack, &[groups, GROUP_INPUTS, outputs]].concat(), DType::I4);
             vec![numbers, scales, Type::new([stack, &[groups, outputs]].concat(), DType::I8)]
         }
     }
@@ -72,16 +69,16 @@ impl RoundedRows {
 
     /// Rounds the next rows.
     pub(super) fn append(&mut self, rows: &[f32]) {
-        let num_groups = self.inputs.div_ceil(INT4_GROUP_INPUTS);
-        let mut groups = vec![[0; INT4_GROUP_INPUTS]; num_groups];
+        let num_groups = self.inputs.div_ceil(GROUP_INPUTS);
+        let mut groups = vec![[0; GROUP_INPUTS]; num_groups];
         let mut factors = vec![0; num_groups];
         for row in rows.chunks(self.inputs) {
             let first = self.num_rows * self.inputs;
             let scale = match self.rounding {
-                Rounding::Int8 => int8_row(row, &mut self.numbers[first..first + self.inputs]),
-                Rounding::Fp8 => fp8_row(row, &mut self.numbers[first..first + self.inputs]),
+                Rounding::Int8 => int8::round_row(row, &mut self.numbers[first..first + self.inputs]),
+                Rounding::Fp8 => fp8::round_row(row, &mut self.numbers[first..first + self.inputs]),
                 Rounding::Int4 => {
-                    let scale = int4_row(row, &mut groups, &mut factors);
+                    let scale = int4::round_row(row, &mut groups, &mut factors);
                     self.put_column(&groups, &factors);
                     scale
                 }
@@ -92,14 +89,14 @@ impl RoundedRows {
     }
 
     /// Puts the integers of the next output side by side with those of the others.
-    fn put_column(&mut self, groups: &[[i8; INT4_GROUP_INPUTS]], factors: &[i8]) {
+    fn put_column(&mut self, groups: &[[i8; GROUP_INPUTS]], factors: &[i8]) {
         let (matrix, output) = (self.num_rows / self.outputs, self.num_rows % self.outputs);
         let first = matrix * groups.len();
         let column = |array: &mut Vec<u8>, first: usize, values: &mut dyn Iterator<Item = i8>| {
             let places = array[first * self.outputs + output..].iter_mut().step_by(self.outputs);
             places.zip(values).for_each(|(place, value)| *place = value.cast_unsigned());
         };
-        column(&mut self.numbers, first * INT4_GROUP_INPUTS, &mut groups.iter().flatten().copied());
+        column(&mut self.numbers, first * GROUP_INPUTS, &mut groups.iter().flatten().copied());
         column(&mut self.factors, first, &mut factors.iter().copied());
     }
 
@@ -113,62 +110,15 @@ impl RoundedRows {
     }
 }
 
-/// Rounds a row to integers from -127 to 127, and answers what they are multiplied with.
-fn int8_row(row: &[f32], integers: &mut [u8]) -> f32 {
-    let [scale, inverse] = scale(row, 127.0);
-    for (integer, value) in integers.iter_mut().zip(row) {
-        *integer = ((value * inverse).round_ties_even() as i8).cast_unsigned();
-    }
-    scale
-}
-
-/// Rounds a row to floats of a byte from -448 to 448, and answers what they are multiplied with.
-fn fp8_row(row: &[f32], floats: &mut [u8]) -> f32 {
-    let [scale, inverse] = scale(row, MAX_FP8);
-    for (float, value) in floats.iter_mut().zip(row) {
-        *float = fp8(value * inverse);
-    }
-    scale
-}
-
-/// What numbers up to `limit` that stand for `row` are multiplied with, and what the row is to get them.
-fn scale(row: &[f32], limit: f32) -> [f32; 2] {
-    let largest = row.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    if largest < LEAST_MAGNITUDE { [0.0; 2] } else { [largest / limit, limit / largest] }
-}
-
-/// The nearest float of a sign, four bits of exponent and three of mantissa, of two the even one; the largest for what is larger. It has no
-/// infinities (E4M3 of arXiv 2209.05433).
-fn fp8(value: f32) -> u8 {
-    const NAN: u8 = 0x7f;
-    /// Bits of the mantissa that are cut off, and the distance of the exponents.
-    const CUT_BITS: u32 = 20;
-    const EXPONENT: u32 = (127 - 7) << 3;
-    let sign = (value.to_bits() >> 31 << 7) as u8;
-    let magnitude = value.abs();
-    let bits = if magnitude.is_nan() {
-        NAN
-    } else if magnitude < 1.0 / 64.0 {
-        // Multiples of 2^-9, of which eight are the least number with an exponent.
-        (magnitude * 512.0).round_ties_even() as u8
-    } else {
-        let bits = magnitude.min(MAX_FP8).to_bits();
-        let half = (1 << (CUT_BITS - 1)) - 1 + (bits >> CUT_BITS & 1);
-        (((bits + half) >> CUT_BITS) - EXPONENT) as u8
-    };
-    sign | bits
-}
-
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Tensor};
-
     use super::*;
     use model::graph::{Partition, Source};
+    use numbers::FloatType;
 
     fn rounded(rounding: Rounding, shape: &[usize], rows: &[f32]) -> [Vec<i8>; 3] {
         let (name, shape, source) = ("w".to_owned(), shape.to_vec(), Source::Whole);
-        let (dtype, partition, rounding) = (DType::F32, Partition::Replicated, Some(rounding));
+        let (dtype, partition, rounding) = (FloatType::F32, Partition::Replicated, Some(rounding));
         let spec = WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding };
         let mut rounded = RoundedRows::new(&spec);
         let (first, rest) = rows.split_at(spec.shape[spec.shape.len() - 1]);
@@ -219,27 +169,6 @@ mod tests {
         assert_eq!(scales(&found), [1.0 / 256.0, 0.0]);
         assert_eq!(numbers.into_iter().map(i8::cast_unsigned).collect::<Vec<_>>(), [0x7e, 0xf0, 0, 0, 0, 0]);
         assert!(factors.is_empty());
-    }
-
-    /// Candle rounds by tables of its own.
-    #[test]
-    fn floats_of_a_byte_are_the_nearest() {
-        let of_byte = |bits: u8| -> f32 {
-            let byte = Tensor::from_raw_buffer(&[bits], candle_core::DType::F8E4M3, &[], &Device::Cpu).unwrap();
-            byte.to_dtype(candle_core::DType::F32).unwrap().to_scalar().unwrap()
-        };
-        let neighbours = (0..0x7e_u8).flat_map(|bits| {
-            let [low, high] = [of_byte(bits), of_byte(bits + 1)];
-            let middle = f32::midpoint(low, high);
-            let [below, above] = [middle.next_down(), middle.next_up()];
-            let even = if bits % 2 == 0 { bits } else { bits + 1 };
-            [(low, bits), (below, bits), (middle, even), (above, bits + 1)]
-        });
-        for (value, expected) in neighbours.chain([(448.0, 0x7e), (1e9, 0x7e), (f32::INFINITY, 0x7e)]) {
-            assert_eq!(fp8(value), expected, "{value}");
-            assert_eq!(fp8(-value), expected | 0x80, "-{value}");
-        }
-        assert_eq!(fp8(f32::NAN) & 0x7f, 0x7f);
     }
 
     #[test]

@@ -4,14 +4,12 @@
 //! file, or converted if the model is loaded in another type, or rounded (`rounded_rows`);
 //! one at a time, so that the host needs little more than the largest.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use backend::{Membership, ModelGraphs, Stays};
-use half::{bf16, f16};
-use kernels::floats::{self, FloatType};
 use model::graph::{DType, WeightSpec};
 use model::weights::{Checkpoint, TensorPart};
+use numbers::{FloatType, floats};
 use pjrt::{Buffer, Client, Device, ElementType, HostSlice};
 
 use super::rounded_rows::{self, RoundedRows};
@@ -61,8 +59,8 @@ pub(super) fn upload(
             let uploaded = checkpoint.read(spec, rank, |stored| match spec.rounding {
                 None => {
                     let rows = stored.all();
-                    let bytes = convert(&rows.bytes, stored.dtype, spec.dtype);
-                    Ok(vec![upload(&Type::new(spec.local_shape(), spec.dtype), &bytes)?])
+                    let bytes = floats::convert(&rows.bytes, stored.dtype, spec.dtype);
+                    Ok(vec![upload(&Type::new(spec.local_shape(), DType::Float(spec.dtype)), &bytes)?])
                 }
                 Some(_) => {
                     let arrays = arrays(spec).into_iter().zip(rounded_part(stored, spec));
@@ -80,7 +78,7 @@ pub(super) fn upload(
 /// Name and type of each array that a device has of its part of a weight: the numbers, then what makes floats of them if they
 /// were rounded. No weight has the others' names.
 pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
-    let numbers = Type::new(spec.local_shape(), spec.dtype);
+    let numbers = Type::new(spec.local_shape(), DType::Float(spec.dtype));
     let types =
         spec.rounding.map_or_else(|| vec![numbers], |rounding| rounded_rows::types(rounding, &spec.local_shape()));
     let names = ["", ".scale", ".factor"].map(|suffix| format!("{}{suffix}", spec.name));
@@ -97,77 +95,23 @@ fn rounded_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
     for first in (0..shape[0]).step_by(rows_at_once) {
         let rows = part.rows(first..(first + rows_at_once).min(shape[0]));
         values.clear();
-        floats::read_f32(&rows.bytes, float_type(part.dtype), &mut values);
+        floats::read(&rows.bytes, part.dtype, &mut values);
         rounded.append(&values);
     }
     rounded.into_arrays()
 }
 
-/// The kernels' name of a type of floats.
-fn float_type(dtype: DType) -> FloatType {
-    match dtype {
-        DType::F16 => FloatType::F16,
-        DType::Bf16 => FloatType::Bf16,
-        DType::F32 => FloatType::F32,
-        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-            unreachable!("checkpoints are read as floats only")
-        }
-    }
-}
-
 /// PJRT's name of an element type.
 pub(super) fn element_type(dtype: DType) -> ElementType {
     match dtype {
-        DType::F32 => ElementType::F32,
-        DType::F16 => ElementType::F16,
-        DType::Bf16 => ElementType::Bf16,
+        DType::Float(FloatType::F32) => ElementType::F32,
+        DType::Float(FloatType::F16) => ElementType::F16,
+        DType::Float(FloatType::Bf16) => ElementType::Bf16,
         DType::F8 => ElementType::F8E4M3FN,
         DType::I4 => ElementType::S4,
         DType::I8 => ElementType::S8,
         DType::I32 => ElementType::S32,
         DType::U32 => ElementType::U32,
         DType::Bool => ElementType::Pred,
-    }
-}
-
-/// Little-endian floats in another type, rounded to the nearest.
-fn convert(bytes: &[u8], from: DType, to: DType) -> Cow<'_, [u8]> {
-    if from == to {
-        return Cow::Borrowed(bytes);
-    }
-    let pair = |bytes: &[u8]| [bytes[0], bytes[1]];
-    let read = |bytes: &[u8]| match from {
-        DType::F16 => f16::from_le_bytes(pair(bytes)).to_f32(),
-        DType::Bf16 => bf16::from_le_bytes(pair(bytes)).to_f32(),
-        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-            f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-        }
-    };
-    let values = bytes.chunks_exact(from.size_bytes() as usize).map(read);
-    Cow::Owned(match to {
-        DType::F16 => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
-        DType::Bf16 => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
-        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-            values.flat_map(f32::to_le_bytes).collect()
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn floats_are_converted_to_the_nearest() {
-        let values = [1.0_f32, -2.5, 0.123_456_7];
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let short = convert(&bytes, DType::F32, DType::Bf16);
-        let expected: Vec<u8> = values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect();
-        assert_eq!(*short, expected);
-        let back = convert(&short, DType::Bf16, DType::F16);
-        let expected: Vec<u8> =
-            values.iter().flat_map(|value| f16::from_f32(bf16::from_f32(*value).to_f32()).to_le_bytes()).collect();
-        assert_eq!(*back, expected);
-        assert!(matches!(convert(&bytes, DType::F32, DType::F32), Cow::Borrowed(_)));
     }
 }

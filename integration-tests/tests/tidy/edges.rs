@@ -6,19 +6,20 @@ use crate::tree::{SourceFile, read, root, rust_files};
 
 /// For each crate, our other crates that it may use (DESIGN: `router ▶ scheduler ▶ proto ◀ shard ▶ cpu, xla ▶ backend ▶
 /// model`).
-const MAY_USE: [(&str, &[&str]); 18] = [
+const MAY_USE: [(&str, &[&str]); 19] = [
     ("proto", &[]),
     ("model-files", &[]),
     ("telemetry", &[]),
     ("endpoint", &["proto"]),
     ("collectives", &[]),
-    ("kernels", &[]),
+    ("numbers", &[]),
+    ("kernels", &["numbers"]),
     ("pjrt", &[]),
     ("devices", &[]),
-    ("model", &["proto", "model-files", "kernels"]),
-    ("backend", &["proto", "model", "collectives"]),
-    ("cpu", &["proto", "model", "backend", "kernels"]),
-    ("xla", &["proto", "model", "backend", "kernels", "collectives", "devices", "pjrt"]),
+    ("model", &["proto", "model-files", "numbers"]),
+    ("backend", &["proto", "model", "collectives", "numbers"]),
+    ("cpu", &["proto", "model", "backend", "kernels", "numbers"]),
+    ("xla", &["proto", "model", "backend", "numbers", "collectives", "devices", "pjrt"]),
     (
         "shard",
         &[
@@ -27,6 +28,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
             "telemetry",
             "endpoint",
             "collectives",
+            "numbers",
             "kernels",
             "pjrt",
             "devices",
@@ -119,6 +121,7 @@ fn unsafe_code_has_its_rooms() {
         "endpoint",
         "scheduler",
         "devices",
+        "numbers",
         "backend",
         "cpu",
         "xla",

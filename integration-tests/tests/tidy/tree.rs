@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 /// The rooms of the workspace, one crate each.
-pub(crate) const CRATES: [&str; 18] = [
+pub(crate) const CRATES: [&str; 19] = [
     "proto",
     "model-files",
     "telemetry",
     "endpoint",
     "collectives",
+    "numbers",
     "kernels",
     "pjrt",
     "devices",

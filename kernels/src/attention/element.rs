@@ -4,8 +4,8 @@
 //! step or in a later one, reads the rounded numbers. Widening is exact.
 
 use half::{bf16, f16};
+use numbers::int8;
 
-use crate::integers::{int8, int8_scale};
 use crate::isa::Simd;
 use crate::lines::Numbers;
 
@@ -125,8 +125,8 @@ impl KvElement for i8 {
 
     /// The factor is infinite or not a number where one of the numbers is.
     fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut i8>) -> f32 {
-        let (scale, inverse) = int8_scale(numbers);
-        numbers.iter().zip(to).for_each(|(number, to)| *to = int8(*number, inverse).cast_signed());
+        let (scale, inverse) = int8::scale(numbers);
+        numbers.iter().zip(to).for_each(|(number, to)| *to = int8::round(*number, inverse).cast_signed());
         scale
     }
 

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
-use crate::numbers::numbers;
+use crate::testing::numbers;
 
 const NUM_BLOCKS: usize = 64;
 const KV_TYPES: [KvType; 4] = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Int8];

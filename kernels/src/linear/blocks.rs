@@ -6,11 +6,11 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use numbers::int8;
 use rayon::prelude::*;
 
 use super::int4::{self, STEP_GROUPS};
 use super::tiled_weight::Format;
-use crate::integers::{int8, int8_scale};
 use crate::isa::{Isa, Kernel, Simd, pair};
 use crate::lines::{BLOCK_ROWS, Line, Lines};
 
@@ -182,13 +182,13 @@ fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut
 /// In plain loops over as many values as a line has, which the compiler vectorises.
 #[inline(always)]
 fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) -> RowNumbers {
-    let (scale, inverse) = int8_scale(x);
+    let (scale, inverse) = int8::scale(x);
     let (whole, rest) = padded::<64>(x);
     let mut sum = 0;
     for (lines, values) in lines.zip(whole.iter().chain(&rest)) {
         let mut bytes = [0; 64];
         for (byte, value) in bytes.iter_mut().zip(values) {
-            *byte = int8(*value, inverse);
+            *byte = int8::round(*value, inverse);
         }
         for byte in bytes {
             sum += i32::from(byte.cast_signed());

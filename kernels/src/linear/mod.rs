@@ -22,7 +22,6 @@ mod tile;
 mod tiled;
 mod tiled_weight;
 
-pub use int4::{INT4_GROUP_INPUTS, int4_row};
 pub use packed_weight::{PackedWeight, StoredRows, WeightType};
 
 use std::ops::Range;

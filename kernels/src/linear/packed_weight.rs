@@ -6,11 +6,12 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
+use numbers::FloatType;
+use numbers::floats::{self, Float};
 use rayon::prelude::*;
 
 use super::bf16_panel::PackPairsOfOutputs;
 use super::tiled_weight::{Format, TiledWeight};
-use crate::floats::{self, Float, FloatType};
 use crate::isa::{Isa, LANES, Simd, active};
 use crate::lines::{Line, Lines, Numbers};
 
@@ -43,8 +44,8 @@ pub enum WeightType {
 /// A weight `[outputs, inputs]` as the checkpoint has it.
 pub(super) struct Stored<'a> {
     pub(super) sizes: [usize; 2],
-    dtype: FloatType,
-    rows: &'a StoredRows<'a>,
+    pub(super) dtype: FloatType,
+    pub(super) rows: &'a StoredRows<'a>,
 }
 
 /// A weight matrix in the layout of [`linear`](super::linear).
@@ -114,25 +115,20 @@ impl PackedWeight {
     /// # Panics
     /// When a dimension is 0.
     pub fn pack(sizes: [usize; 2], stored: FloatType, packed: WeightType, rows: &StoredRows<'_>) -> Self {
-        Self::pack_for(active(), sizes, (stored, packed), rows)
+        Self::pack_for(active(), &Stored { sizes, dtype: stored, rows }, packed)
     }
 
     /// [`PackedWeight::pack`] for a given instruction set.
-    pub(crate) fn pack_for(
-        isa: Isa,
-        [num_outputs, num_inputs]: [usize; 2],
-        (stored, packed): (FloatType, WeightType),
-        rows: &StoredRows<'_>,
-    ) -> Self {
+    pub(super) fn pack_for(isa: Isa, stored: &Stored<'_>, packed: WeightType) -> Self {
+        let [num_outputs, num_inputs] = stored.sizes;
         assert!(num_outputs > 0 && num_inputs > 0, "a weight is [{num_outputs}, {num_inputs}]: both must be positive");
-        let stored = Stored { sizes: [num_outputs, num_inputs], dtype: stored, rows };
         let panels = match packed {
-            WeightType::F32 => Panels::F32(pack_lines(isa, &stored)),
-            WeightType::Bf16 if isa.rounds_to_bf16() => Panels::Tiled(TiledWeight::pack(isa, Format::Bf16, &stored)),
-            WeightType::Bf16 => Panels::Bf16(pack_lines(isa, &stored)),
-            WeightType::F16 => Panels::F16(pack_lines(isa, &stored)),
-            WeightType::Int8 => Panels::Tiled(TiledWeight::pack(isa, Format::Int8, &stored)),
-            WeightType::Int4 => Panels::Tiled(TiledWeight::pack(isa, Format::Int4, &stored)),
+            WeightType::F32 => Panels::F32(pack_lines(isa, stored)),
+            WeightType::Bf16 if isa.rounds_to_bf16() => Panels::Tiled(TiledWeight::pack(isa, Format::Bf16, stored)),
+            WeightType::Bf16 => Panels::Bf16(pack_lines(isa, stored)),
+            WeightType::F16 => Panels::F16(pack_lines(isa, stored)),
+            WeightType::Int8 => Panels::Tiled(TiledWeight::pack(isa, Format::Int8, stored)),
+            WeightType::Int4 => Panels::Tiled(TiledWeight::pack(isa, Format::Int4, stored)),
         };
         Self { num_outputs, num_inputs, panels }
     }

@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
+use numbers::FloatType;
+use numbers::int4::{GROUP_INPUTS, round_row};
 use proptest::prelude::*;
 
+use super::packed_weight::Stored;
 use super::*;
-use crate::floats::FloatType;
 use crate::lines::{Line, STEP_LINES};
-use crate::numbers::numbers;
+use crate::testing::numbers;
 
 /// What is multiplied as it is, but for rounding to these types.
 const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
@@ -19,7 +21,7 @@ fn pack(isa: Isa, dtype: WeightType, sizes: [usize; 2], values: &[f32]) -> Packe
     let row_bytes = sizes[1] * size_of::<f32>();
     let rows =
         |rows: Range<usize>, take: &mut dyn FnMut(&[u8])| take(&bytes[rows.start * row_bytes..rows.end * row_bytes]);
-    PackedWeight::pack_for(isa, sizes, (FloatType::F32, dtype), &rows)
+    PackedWeight::pack_for(isa, &Stored { sizes, dtype: FloatType::F32, rows: &rows }, dtype)
 }
 
 fn rounded(dtype: WeightType, value: f32) -> f32 {
@@ -186,9 +188,9 @@ fn other_layouts_have_the_same_integers() {
         let scale = int4::pack(&mut steps, 5, &row);
         let mut packed = vec![0.0; inputs];
         int4::copy_row(&steps, 5, &mut packed);
-        let num_groups = inputs.div_ceil(INT4_GROUP_INPUTS);
-        let (mut integers, mut factors) = (vec![[1; INT4_GROUP_INPUTS]; num_groups], vec![1; num_groups]);
-        assert_eq!(int4_row(&row, &mut integers, &mut factors), scale);
+        let num_groups = inputs.div_ceil(GROUP_INPUTS);
+        let (mut integers, mut factors) = (vec![[1; GROUP_INPUTS]; num_groups], vec![1; num_groups]);
+        assert_eq!(round_row(&row, &mut integers, &mut factors), scale);
         let products = integers.iter().zip(&factors).flat_map(|(group, factor)| group.map(|integer| integer * factor));
         let (products, missing): (Vec<i8>, Vec<i8>) =
             (products.clone().take(inputs).collect(), products.skip(inputs).collect());

@@ -7,11 +7,11 @@
 use std::slice::Chunks;
 
 use half::bf16;
+use numbers::int8;
 
 use super::bf16_panel::PackPairsOfInputs;
 use super::int4::{self, INT4_STEP_LINES};
 use super::packed_weight::{PANEL_OUTPUTS, Stored};
-use crate::integers::{int8, int8_scale};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
 
@@ -172,10 +172,10 @@ impl Kernel for PackIntegers<'_> {
 /// Returns the scale of the output.
 #[inline(always)]
 fn pack_int8(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
-    let (scale, inverse) = int8_scale(row);
+    let (scale, inverse) = int8::scale(row);
     let quads = row.chunks(4).map(|weights| {
         let mut bytes = [0; 4];
-        bytes.iter_mut().zip(weights).for_each(|(byte, weight)| *byte = int8(*weight, inverse));
+        bytes.iter_mut().zip(weights).for_each(|(byte, weight)| *byte = int8::round(*weight, inverse));
         u32::from_le_bytes(bytes)
     });
     set_words(steps, output, quads);

@@ -26,13 +26,13 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
-    use crate::graph::{
-        Activation, DType, ExpertsSpec, Graph, Input, Partition, RouterSpec, Source, Value, WeightSpec,
-    };
+    use numbers::FloatType;
+
+    use crate::graph::{Activation, ExpertsSpec, Graph, Input, Partition, RouterSpec, Source, Value, WeightSpec};
 
     fn weight(graph: &mut Graph, name: &str, shape: &[usize]) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-        let (dtype, partition, rounding) = (DType::F32, Partition::Replicated, None);
+        let (dtype, partition, rounding) = (FloatType::F32, Partition::Replicated, None);
         graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
     }
 

@@ -26,7 +26,7 @@ pub use op::{
 pub use quantized::quantized;
 pub use shape::{DType, Dim, GraphError, Shape};
 pub use state::{Extent, Numbers, StateBytes, StateId, StateSpec, TOKEN_HISTORY};
-pub use weight::{Partition, Quantization, Rounding, Section, Source, WeightPart, WeightSpec};
+pub use weight::{Partition, Quantization, Section, Source, WeightPart, WeightSpec};
 
 /// The result of a node of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,7 +122,7 @@ impl Graph {
 
     /// This rank's part of a tensor of the checkpoint; the same one when it was asked for before.
     pub fn weight(&mut self, spec: &WeightSpec) -> Value {
-        self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.local_shape()), spec.dtype)
+        self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.local_shape()), DType::Float(spec.dtype))
     }
 
     /// Declares a state; returns the known one when it was declared before.

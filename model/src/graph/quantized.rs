@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Graph, Node, Op, Partition, Rounding, WeightSpec};
+use numbers::Rounding;
+
+use super::{Graph, Node, Op, Partition, WeightSpec};
 
 /// The same graphs, whose matrices are rounded.
 pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Arc<Graph>; N] {
@@ -63,12 +65,14 @@ fn chooses(graph: &Graph, node: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use numbers::FloatType;
+
     use super::*;
     use crate::graph::{Activation, DType, Dim, ExpertsSpec, Input, RouterSpec, Shape, Source, Value};
 
     fn weight(graph: &mut Graph, name: &str, shape: &[usize], partition: Partition) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-        let (dtype, rounding) = (DType::Bf16, None);
+        let (dtype, rounding) = (FloatType::Bf16, None);
         graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
     }
 

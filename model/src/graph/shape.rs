@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use numbers::{FloatType, Rounding};
+
 /// Size of one dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dim {
@@ -21,13 +23,10 @@ pub enum Dim {
 /// Element type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
-    F32,
-    F16,
-    Bf16,
-    /// E4M3 without infinities.
-    F8,
-    I4,
-    I8,
+    /// Floats.
+    Float(FloatType),
+    /// The numbers that floats were rounded to.
+    Rounded(Rounding),
     I32,
     U32,
     Bool,
@@ -92,32 +91,36 @@ impl Shape {
 }
 
 impl DType {
-    /// Whether weights can have this type.
+    /// Single precision.
+    pub const F32: Self = Self::Float(FloatType::F32);
+    /// Integers of a byte.
+    pub const I8: Self = Self::Rounded(Rounding::Int8);
+    /// Integers of four bits.
+    pub const I4: Self = Self::Rounded(Rounding::Int4);
+    /// Floats of a byte: E4M3 without infinities.
+    pub const F8: Self = Self::Rounded(Rounding::Fp8);
+
+    /// Returns whether weights can have this type.
     pub(crate) fn is_float(self) -> bool {
-        match self {
-            Self::F32 | Self::F16 | Self::Bf16 => true,
-            Self::F8 | Self::I4 | Self::I8 | Self::I32 | Self::U32 | Self::Bool => false,
-        }
+        matches!(self, Self::Float(_))
     }
 
     /// Bytes of one element on the host; devices hold two of [`I4`](Self::I4) in one.
     pub fn size_bytes(self) -> u64 {
         match self {
-            Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-            Self::F8 | Self::I4 | Self::I8 | Self::Bool => 1,
+            Self::Float(float) => float.size_bytes() as u64,
+            Self::I32 | Self::U32 => 4,
+            Self::Rounded(_) | Self::Bool => 1,
         }
     }
 
     /// The name Hugging Face gives it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::F32 => "float32",
-            Self::F16 => "float16",
-            Self::Bf16 => "bfloat16",
-            Self::F8 => "float8_e4m3fn",
-            Self::I4 => "int4",
-            Self::I8 => "int8",
+            Self::Float(float) => float.name(),
+            Self::Rounded(Rounding::Fp8) => "float8_e4m3fn",
+            Self::Rounded(Rounding::Int4) => "int4",
+            Self::Rounded(Rounding::Int8) => "int8",
             Self::I32 => "int32",
             Self::U32 => "uint32",
             Self::Bool => "bool",

@@ -2,13 +2,15 @@
 //!
 //! The error says what was given and what is taken.
 
+use numbers::FloatType;
+
 use super::*;
 
 fn weight(graph: &mut Graph, shape: &[usize]) -> Value {
     let spec = WeightSpec {
         name: format!("weight {shape:?}"),
         shape: shape.to_vec(),
-        dtype: DType::Bf16,
+        dtype: FloatType::Bf16,
         partition: Partition::Replicated,
         world_size: 1,
         num_copies: 1,
@@ -83,7 +85,7 @@ fn a_running_sum_checks_its_state() {
     let x = hidden(&mut graph, 6);
     let state = graph.state(&StateSpec::of_slots("sums", &[6]));
     assert!(graph.running_sum(x, state).is_ok());
-    let numbers = Numbers::Exact(DType::Bf16);
+    let numbers = Numbers::Exact(DType::Float(FloatType::Bf16));
     for other in [
         StateSpec::of_slots("too few", &[5]),
         StateSpec::of_slots("none", &[]),

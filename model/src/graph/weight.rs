@@ -3,9 +3,7 @@
 //! Doors: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same for all ranks: a spec says how large a part is, and where it lies only when it
 //! is asked for a rank. Sizes that the ranks do not divide are rounded up, and the last parts end in zeros.
 
-use kernels::linear::INT4_GROUP_INPUTS;
-
-use super::DType;
+use numbers::{FloatType, Rounding};
 
 /// A weight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,7 +13,7 @@ pub struct WeightSpec {
     /// Its whole shape.
     pub shape: Vec<usize>,
     /// Type it is converted to while loading.
-    pub dtype: DType,
+    pub dtype: FloatType,
     /// How ranks share it.
     pub partition: Partition,
     /// How many ranks share it.
@@ -26,17 +24,6 @@ pub struct WeightSpec {
     pub source: Source,
     /// What stands for its floats where it is used; they themselves where there is nothing.
     pub rounding: Option<Rounding>,
-}
-
-/// What the floats of a matrix, or of several, are rounded to, and those of x with them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Rounding {
-    /// Integers from -127 to 127, with a scale per output.
-    Int8,
-    /// Integers of four bits with a factor of a byte per [`INT4_GROUP_INPUTS`] inputs, and a scale per output.
-    Int4,
-    /// Floats of a byte from -448 to 448 (E4M3 of arXiv 2209.05433), with a scale per output.
-    Fp8,
 }
 
 /// What a weight is in the checkpoint.
@@ -160,11 +147,10 @@ impl WeightSpec {
         let shape = self.local_shape();
         let (row_len, rows) = shape.split_last().map_or((1, 1), |(len, rows)| (*len, rows.iter().product::<usize>()));
         let row_bytes = match self.rounding {
-            None => return (rows * row_len) as u64 * self.dtype.size_bytes(),
-            Some(Rounding::Int8 | Rounding::Fp8) => row_len,
-            Some(Rounding::Int4) => row_len.div_ceil(INT4_GROUP_INPUTS) * (INT4_GROUP_INPUTS / 2 + 1),
+            None => row_len * self.dtype.size_bytes(),
+            Some(rounding) => rounding.row_bytes(row_len) + FloatType::F32.size_bytes(),
         };
-        rows as u64 * (row_bytes as u64 + DType::F32.size_bytes())
+        (rows * row_bytes) as u64
     }
 
     /// Shape of the part that one rank has, padding included: the same for all ranks.
@@ -185,7 +171,7 @@ mod tests {
         WeightSpec {
             name: "w".to_owned(),
             shape: shape.to_vec(),
-            dtype: DType::F32,
+            dtype: FloatType::F32,
             partition,
             world_size,
             num_copies,
@@ -229,7 +215,7 @@ mod tests {
 
     #[test]
     fn rounded_floats_have_scales() {
-        let floats = WeightSpec { dtype: DType::Bf16, ..spec(&[3, 10, 64], Partition::Column, 2, 1) };
+        let floats = WeightSpec { dtype: FloatType::Bf16, ..spec(&[3, 10, 64], Partition::Column, 2, 1) };
         let int8 = WeightSpec { rounding: Some(Rounding::Int8), ..floats.clone() };
         let int4 = WeightSpec { rounding: Some(Rounding::Int4), ..floats.clone() };
         let ragged = WeightSpec { shape: vec![3, 10, 65], ..int4.clone() };

@@ -3,13 +3,15 @@
 //! Door: [`WeightScope`]. It also carries what is one for the whole model: the type that weights are loaded in, and the number
 //! of ranks that share them; and how the weights of a layer are stored where that is not as they are used.
 
-use crate::graph::{DType, Partition, Section, Source, WeightSpec};
+use numbers::FloatType;
+
+use crate::graph::{Partition, Section, Source, WeightSpec};
 
 /// A prefix of weight names, such as `model.layers.3.self_attn`.
 #[derive(Debug, Clone)]
 pub(crate) struct WeightScope {
     prefix: String,
-    dtype: DType,
+    dtype: FloatType,
     world_size: usize,
     section: Option<Section>,
     is_transposed: bool,
@@ -17,7 +19,7 @@ pub(crate) struct WeightScope {
 
 impl WeightScope {
     /// The root of a checkpoint whose weights are loaded as `dtype` and shared by `world_size` ranks.
-    pub(crate) fn root(dtype: DType, world_size: usize) -> Self {
+    pub(crate) fn root(dtype: FloatType, world_size: usize) -> Self {
         Self { prefix: String::new(), dtype, world_size, section: None, is_transposed: false }
     }
 

@@ -7,13 +7,15 @@
 
 use std::sync::Arc;
 
+use numbers::FloatType;
+
 use super::decoder::{Block, Decoder};
 use super::{Config, Model, ModelError, neutral, rope_config};
-use crate::graph::{DType, Pairing};
+use crate::graph::Pairing;
 use crate::layers::{NormForm, NormKind, QueryKeyNorm, WeightScope};
 
 /// Builds Cohere; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "logit_scale", "use_qk_norm"])?;
     let mut decoder = decoder(config, WeightScope::root(dtype, world_size))?;
     if config.flag_or("use_qk_norm", false)? {
@@ -23,7 +25,7 @@ pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
 }
 
 /// Builds Cohere 2; see [`super::build`].
-pub(super) fn build_cohere2(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_cohere2(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     let understood = ["attention_bias", "layer_types", "logit_scale", "sliding_window", "sliding_window_pattern"];
     neutral::require(config, &understood)?;
     let mut decoder = decoder(config, WeightScope::root(dtype, world_size))?;

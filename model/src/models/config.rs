@@ -5,10 +5,11 @@
 
 use std::fmt;
 
+use numbers::FloatType;
 use serde_json::{Map, Value};
 
 use super::rope_config;
-use crate::graph::{DType, GraphError};
+use crate::graph::GraphError;
 use crate::layers::HeadsError;
 
 const CONFIG: &str = "config.json";
@@ -114,13 +115,13 @@ impl Config {
     }
 
     /// Type of the weights, `dtype` or its older name `torch_dtype`; `None` when the file does not say.
-    pub fn dtype(&self) -> Result<Option<DType>, ModelError> {
+    pub fn dtype(&self) -> Result<Option<FloatType>, ModelError> {
         let key = if self.value("dtype").is_some() { "dtype" } else { "torch_dtype" };
         let Some(name) = self.text(key)? else { return Ok(None) };
         match name.strip_prefix("torch.").unwrap_or(name) {
-            "float32" => Ok(Some(DType::F32)),
-            "float16" => Ok(Some(DType::F16)),
-            "bfloat16" => Ok(Some(DType::Bf16)),
+            "float32" => Ok(Some(FloatType::F32)),
+            "float16" => Ok(Some(FloatType::F16)),
+            "bfloat16" => Ok(Some(FloatType::Bf16)),
             _ => Err(ModelError::value(key, Value::from(name), "float32, float16 or bfloat16")),
         }
     }
@@ -302,8 +303,8 @@ mod tests {
 
     #[test]
     fn both_names_of_the_dtype_are_read() {
-        assert_eq!(config(r#"{"torch_dtype": "bfloat16"}"#).dtype().unwrap(), Some(DType::Bf16));
-        assert_eq!(config(r#"{"dtype": "float16"}"#).dtype().unwrap(), Some(DType::F16));
+        assert_eq!(config(r#"{"torch_dtype": "bfloat16"}"#).dtype().unwrap(), Some(FloatType::Bf16));
+        assert_eq!(config(r#"{"dtype": "float16"}"#).dtype().unwrap(), Some(FloatType::F16));
         assert_eq!(config("{}").dtype().unwrap(), None);
         let error = config(r#"{"dtype": "float8"}"#).dtype().unwrap_err().to_string();
         assert_eq!(error, r#"config.json: dtype is "float8", expected float32, float16 or bfloat16"#);

@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
+use numbers::FloatType;
+
 use super::{Config, Model, ModelError, rope_config};
-use crate::graph::{Activation, DType, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
+use crate::graph::{Activation, Graph, Input, Pairing, Partition, RotarySpec, Section, Value};
 use crate::layers::{
     AttentionForm, AttentionLayer, AttentionScopes, Embedding, Experts, ExpertsSize, GatedMlp, Head, Linear, MlpSize,
     Norm, NormForm, PlainMlp, QueryKeyNorm, SelfAttention, WeightScope,
@@ -158,7 +160,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Names the key that is missing or malformed.
-    pub(super) fn llama(config: &Config, dtype: DType, world_size: usize) -> Result<Self, ModelError> {
+    pub(super) fn llama(config: &Config, dtype: FloatType, world_size: usize) -> Result<Self, ModelError> {
         let norm = NormForm::rms(config.number_or("rms_norm_eps", 1e-6)?);
         Self::new(config, WeightScope::root(dtype, world_size), norm, config.size("intermediate_size")?)
     }

@@ -5,9 +5,11 @@
 //! 7B has one KV head (`multi_query`), the new architecture as many as it says; for each KV head its queries, key and value follow
 //! each other in one tensor; a feed-forward network without gate; embeddings are tied. Checkpoints with ALiBi are refused.
 
+use numbers::FloatType;
+
 use super::decoder::{Block, Decoder, MlpForm, Names, Projections};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::{Activation, DType};
+use crate::graph::Activation;
 use crate::layers::{NormForm, WeightScope};
 
 const NAMES: Names = Names {
@@ -20,7 +22,7 @@ const NAMES: Names = Names {
 };
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["multi_query", "parallel_attn"])?;
     let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("ffn_hidden_size", 4 * config.size("hidden_size")?)?;

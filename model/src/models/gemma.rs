@@ -4,12 +4,14 @@
 //! norms multiply by 1 + weight, embeddings are multiplied by the root of the hidden size, rounded to the type of the weights,
 //! the gate's function is GELU by its hyperbolic tangent, `head_dim` is independent, and embeddings are tied.
 
+use numbers::FloatType;
+
 use super::decoder::{self, Decoder};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::{Activation, DType};
+use crate::graph::Activation;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias"])?;
     decoder(config, dtype, world_size)?.build()
 }
@@ -18,10 +20,10 @@ pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
 ///
 /// # Errors
 /// Names the key that is missing or malformed.
-pub(super) fn decoder(config: &Config, dtype: DType, world_size: usize) -> Result<Decoder, ModelError> {
+pub(super) fn decoder(config: &Config, dtype: FloatType, world_size: usize) -> Result<Decoder, ModelError> {
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.norm.offset = 1.0;
-    decoder.embedding_multiplier = rounded((decoder.attention.hidden_size as f32).sqrt(), dtype);
+    decoder.embedding_multiplier = dtype.round((decoder.attention.hidden_size as f32).sqrt());
     // Early configurations say `gelu` and mean the approximation.
     decoder.mlp.activation = match decoder::activation(config)? {
         Activation::Gelu => Activation::GeluTanh,
@@ -29,13 +31,4 @@ pub(super) fn decoder(config: &Config, dtype: DType, world_size: usize) -> Resul
     };
     decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
     Ok(decoder)
-}
-
-/// The nearest number of a type.
-fn rounded(number: f32, dtype: DType) -> f32 {
-    match dtype {
-        DType::F16 => half::f16::from_f32(number).to_f32(),
-        DType::Bf16 => half::bf16::from_f32(number).to_f32(),
-        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => number,
-    }
 }

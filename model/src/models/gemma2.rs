@@ -4,12 +4,13 @@
 //! every second layer has a window, beginning with the first; scores and logits are bounded by soft caps; the factor of the scores
 //! comes from `query_pre_attn_scalar`; attention and feed-forward network have a norm before and one behind.
 
+use numbers::FloatType;
+
 use super::decoder::{Block, Decoder};
 use super::{Config, Model, ModelError, gemma, neutral};
-use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "attn_logit_softcapping",

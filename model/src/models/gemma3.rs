@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use numbers::FloatType;
+
 use super::{Config, Model, ModelError, gemma, gemma2, neutral, rope_config};
-use crate::graph::{DType, Pairing, RotarySpec};
+use crate::graph::{Pairing, RotarySpec};
 use crate::layers::{QueryKeyNorm, RotaryScaling};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "final_logit_softcapping",

@@ -4,9 +4,10 @@
 //! vectors instead of turns; norms by mean and variance, with bias; a feed-forward network without gate; biases everywhere;
 //! queries, keys and values are one tensor; matrices are stored `[in, out]`; embeddings are tied.
 
+use numbers::FloatType;
+
 use super::decoder::{Block, Decoder, MlpForm, Names, Projections};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 use crate::layers::{NormForm, WeightScope};
 
 const NAMES: Names = Names {
@@ -21,7 +22,7 @@ const NAMES: Names = Names {
 };
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &[])?;
     let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("n_inner", 4 * config.size("hidden_size")?)?;

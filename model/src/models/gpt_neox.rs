@@ -5,9 +5,10 @@
 //! other, each with its norm by mean and variance (unless `use_parallel_residual` is false); part of each head is turned; biases
 //! everywhere; a feed-forward network without gate; queries, keys and values of each head follow each other in one tensor.
 
+use numbers::FloatType;
+
 use super::decoder::{Block, Decoder, MlpForm, Names, Projections};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 use crate::layers::{NormForm, WeightScope};
 
 const NAMES: Names = Names {
@@ -20,7 +21,7 @@ const NAMES: Names = Names {
 };
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "partial_rotary_factor", "rotary_pct", "use_parallel_residual"])?;
     let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
     let root = WeightScope::root(dtype, world_size);

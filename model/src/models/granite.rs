@@ -3,12 +3,13 @@
 //! Described in IBM's Granite 3.0 report, 2024. Follows `transformers/models/granite/modeling_granite.py`. What differs from Llama:
 //! factors of the embeddings, of what a layer adds, and of the scores; logits are divided by `logits_scaling`.
 
+use numbers::FloatType;
+
 use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "attention_multiplier",

@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
+use numbers::FloatType;
+
 use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral, rope_config};
-use crate::graph::{DType, Pairing};
+use crate::graph::Pairing;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias", "rope_interleaved"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     if config.flag_or("rope_interleaved", false)? {
@@ -23,7 +25,7 @@ pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Dim, Graph, Shape};
+    use crate::graph::{DType, Dim, Graph, Shape};
 
     fn config(changes: &str) -> Config {
         let base = r#""architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1,
@@ -32,42 +34,42 @@ mod tests {
     }
 
     fn message(changes: &str) -> String {
-        build(&config(changes), DType::Bf16, 1).unwrap_err().to_string()
+        build(&config(changes), FloatType::Bf16, 1).unwrap_err().to_string()
     }
 
     #[test]
     fn the_graph_of_one_layer() {
-        let model = build(&config(""), DType::Bf16, 1).unwrap();
+        let model = build(&config(""), FloatType::Bf16, 1).unwrap();
         insta::assert_snapshot!(model.decoder);
     }
 
     #[test]
     fn tied_embeddings_share_a_weight() {
-        let tied = build(&config(r#", "tie_word_embeddings": true"#), DType::F32, 1).unwrap();
-        let untied = build(&config(""), DType::F32, 1).unwrap();
+        let tied = build(&config(r#", "tie_word_embeddings": true"#), FloatType::F32, 1).unwrap();
+        let untied = build(&config(""), FloatType::F32, 1).unwrap();
         assert!(format!("{:?}", tied.head).contains("model.embed_tokens.weight"));
         assert!(format!("{:?}", untied.head).contains("lm_head.weight"));
     }
 
     #[test]
     fn biases_are_weights_where_the_config_says_so() {
-        let model = build(&config(r#", "attention_bias": true, "mlp_bias": true"#), DType::F32, 1).unwrap();
+        let model = build(&config(r#", "attention_bias": true, "mlp_bias": true"#), FloatType::F32, 1).unwrap();
         let biases = model.decoder.weights().filter(|spec| spec.name.ends_with(".bias")).count();
         assert_eq!(biases, 7);
     }
 
     #[test]
     fn ranks_split_heads_outputs_and_vocabulary() {
-        let model = super::super::build(&config(""), DType::Bf16, 2).unwrap();
+        let model = super::super::build(&config(""), FloatType::Bf16, 2).unwrap();
         insta::assert_snapshot!(model.decoder);
-        let error = super::super::build(&config(""), DType::Bf16, 8).unwrap_err().to_string();
+        let error = super::super::build(&config(""), FloatType::Bf16, 8).unwrap_err().to_string();
         assert!(error.starts_with("config.json: num_attention_heads is 4: --num-shard may be 1, 2, 4"), "{error}");
     }
 
     #[test]
     fn what_does_not_divide_is_padded_and_few_kv_heads_are_copied() {
         let odd = config(r#", "vocab_size": 101, "intermediate_size": 49, "tie_word_embeddings": true"#);
-        let model = super::super::build(&odd, DType::Bf16, 4).unwrap();
+        let model = super::super::build(&odd, FloatType::Bf16, 4).unwrap();
         insta::assert_snapshot!(model.decoder);
         let mut graph = Graph::default();
         let hidden = graph.argument(0, Shape::new([Dim::Rows, Dim::Fixed(32)]), DType::F32);

@@ -4,12 +4,13 @@
 //! `ministral/modeling_ministral.py`. What differs from Llama: queries see the last `sliding_window` keys only, in all layers of
 //! Mistral where the key has a number, and in those that `layer_types` names in Ministral; there are no biases.
 
+use numbers::FloatType;
+
 use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["layer_types", "sliding_window"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     let has_window = config.has("sliding_window");

@@ -3,12 +3,13 @@
 //! Paper: Jiang et al., 2024 (arXiv 2401.04088). Follows `transformers/models/mixtral/modeling_mixtral.py`. What differs from
 //! Mistral: the feed-forward network is a mixture of experts, whose weights add up to 1.
 
+use numbers::FloatType;
+
 use super::decoder::{Decoder, ExpertsForm};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["num_local_experts", "sliding_window"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     let has_window = config.has("sliding_window");

@@ -36,7 +36,9 @@ mod starcoder2;
 
 use std::sync::Arc;
 
-use crate::graph::{DType, Graph};
+use numbers::FloatType;
+
+use crate::graph::Graph;
 use crate::layers::Head;
 pub use config::{Config, ModelError};
 pub use generation_config::read as sampling_defaults;
@@ -44,7 +46,7 @@ pub use gguf::config as gguf_config;
 pub use quantization::read as quantization;
 
 /// Builds the model that a config describes, with weights of one type, for one of so many ranks.
-type Build = fn(&Config, DType, usize) -> Result<Model, ModelError>;
+type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
 /// Hugging Face architecture → builder.
 const ARCHITECTURES: [(&str, Build); 24] = [
@@ -92,7 +94,7 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// [`ModelError::UnknownArchitecture`] says where those there are stand; the others name the key of config.json and its value.
-pub fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     let architecture = config.architecture()?;
     let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
     let (_, build) = row.ok_or_else(|| ModelError::UnknownArchitecture {

@@ -5,13 +5,14 @@
 //! without gate, whose function is the squared ReLU. In Nemotron norms are by mean and variance and multiply by 1 + weight, and
 //! half of each head is turned.
 
+use numbers::FloatType;
+
 use super::decoder::{Decoder, MlpForm};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 use crate::layers::{NormForm, WeightScope};
 
 /// Builds Nemotron; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias", "partial_rotary_factor"])?;
     let norm = NormForm { offset: 1.0, ..NormForm::layer(config.number_or("norm_eps", 1e-5)?) };
     let root = WeightScope::root(dtype, world_size);
@@ -21,7 +22,7 @@ pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<
 }
 
 /// Builds Arcee; see [`super::build`].
-pub(super) fn build_arcee(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_arcee(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.mlp_form = PLAIN;

@@ -7,19 +7,21 @@
 
 use std::sync::Arc;
 
+use numbers::FloatType;
+
 use super::decoder::{Block, Decoder};
 use super::{Config, Model, ModelError, neutral, rope_config};
-use crate::graph::{DType, Pairing};
+use crate::graph::Pairing;
 use crate::layers::{QueryKeyNorm, RotaryScaling};
 
 /// Builds OLMo 2; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias"])?;
     decoder(config, dtype, world_size)?.build()
 }
 
 /// Builds OLMo 3; see [`super::build`].
-pub(super) fn build_olmo3(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_olmo3(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "layer_types", "sliding_window"])?;
     let mut decoder = decoder(config, dtype, world_size)?;
     let sliding = decoder.set_windows(config, |layer| (layer + 1) % 4 != 0)?;
@@ -35,7 +37,7 @@ pub(super) fn build_olmo3(config: &Config, dtype: DType, world_size: usize) -> R
     decoder.build()
 }
 
-fn decoder(config: &Config, dtype: DType, world_size: usize) -> Result<Decoder, ModelError> {
+fn decoder(config: &Config, dtype: FloatType, world_size: usize) -> Result<Decoder, ModelError> {
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.block = Block::Sequential {
         before_attention: None,

@@ -4,12 +4,13 @@
 //! Llama: queries, keys and values are one tensor, gate and up another; all layers may have a window; part of each head may be
 //! left as it is, and long contexts use `longrope`.
 
+use numbers::FloatType;
+
 use super::decoder::{Decoder, MlpForm, Projections};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["partial_rotary_factor", "sliding_window"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.projections = Projections::Fused { qkv: "qkv_proj", output: "o_proj" };

@@ -4,12 +4,13 @@
 //! queries, keys and values have a bias, the output has none; with `use_sliding_window` the layers from `max_window_layers` on
 //! have a window.
 
+use numbers::FloatType;
+
 use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["layer_types", "sliding_window", "use_sliding_window"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.attention.has_bias = true;

@@ -4,13 +4,14 @@
 //! each head of the queries and keys is normalised before it is turned, `head_dim` is independent of the hidden size, and windows
 //! are as in Qwen 2.
 
+use numbers::FloatType;
+
 use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral, qwen2};
-use crate::graph::DType;
 use crate::layers::QueryKeyNorm;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "layer_types", "sliding_window", "use_sliding_window"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);

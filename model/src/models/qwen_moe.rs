@@ -5,13 +5,14 @@
 //! feed-forward network of most layers (`decoder_sparse_step`, `mlp_only_layers`) is a mixture of experts; Qwen 2 has one expert
 //! more that sees every token, behind a gate.
 
+use numbers::FloatType;
+
 use super::decoder::{Decoder, ExpertsForm};
 use super::{Config, Model, ModelError, neutral, qwen2};
-use crate::graph::DType;
 use crate::layers::QueryKeyNorm;
 
 /// Builds Qwen 2 with experts; see [`super::build`].
-pub(super) fn build_qwen2(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_qwen2(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["layer_types", "num_experts", "qkv_bias", "sliding_window", "use_sliding_window"])?;
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.attention.has_bias = config.flag_or("qkv_bias", true)?;
@@ -22,7 +23,7 @@ pub(super) fn build_qwen2(config: &Config, dtype: DType, world_size: usize) -> R
 }
 
 /// Builds Qwen 3 with experts; see [`super::build`].
-pub(super) fn build_qwen3(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_qwen3(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(
         config,
         &["attention_bias", "num_experts", "num_local_experts", "sliding_window", "use_sliding_window"],

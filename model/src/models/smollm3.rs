@@ -4,12 +4,13 @@
 //! `transformers/models/smollm3/modeling_smollm3.py`. What differs from Llama: every fourth layer has no positions
 //! (`no_rope_layers` has a 0 there), and layers may have a window.
 
+use numbers::FloatType;
+
 use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "layer_types",

@@ -4,13 +4,14 @@
 //! Llama: norms by mean and variance, with bias; a feed-forward network without gate; biases everywhere (`use_bias`); all layers
 //! may have a window; embeddings are tied.
 
+use numbers::FloatType;
+
 use super::decoder::{Decoder, MlpForm};
 use super::{Config, Model, ModelError, neutral};
-use crate::graph::DType;
 use crate::layers::{NormForm, WeightScope};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: DType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["sliding_window", "use_bias"])?;
     let norm = NormForm::layer(config.number_or("norm_epsilon", 1e-5)?);
     let root = WeightScope::root(dtype, world_size);

@@ -1,10 +1,10 @@
 //! Why a checkpoint cannot be read.
 
 use model_files::ModelFilesError;
+use numbers::FloatType;
 use safetensors::SafeTensorError;
 
 use super::{INDEX_FILE, SINGLE_FILE, StoredType};
-use crate::graph::DType;
 
 /// Why a checkpoint cannot be read; each names the file, and the tensor if one is at fault.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum WeightsError {
     #[error("tensor {tensor} of {file} names group {group} of {num_groups}")]
     Group { tensor: String, file: String, group: i64, num_groups: usize },
     #[error("tensor {tensor} is {dtype}, {first}; tensors used as one must have one type")]
-    MixedTypes { tensor: String, dtype: DType, first: String },
+    MixedTypes { tensor: String, dtype: FloatType, first: String },
     #[error("tensor {tensor} is quantized, which is not supported for a model whose matrices are stored [in, out]")]
     EncodedColumns { tensor: String },
     #[error("tensor {tensor} of {file} has a value that is infinite or not a number")]

@@ -19,11 +19,11 @@ use std::collections::HashMap;
 use std::fmt;
 
 use candle_core::quantized::GgmlDType;
-use kernels::floats::{self, FloatType};
 use model_files::{FileLocation, Gguf, ModelFiles};
+use numbers::{FloatType, floats};
 use safetensors::{Dtype, SafeTensors};
 
-use crate::graph::{DType, Quantization, Source, WeightSpec};
+use crate::graph::{Quantization, Source, WeightSpec};
 use encoding::{Blocks, Encoded};
 pub use error::WeightsError;
 pub use gguf::rope_factors;
@@ -168,9 +168,9 @@ impl Checkpoint {
     }
 
     /// Type of the first tensor of floats by name: what the checkpoint is in when config.json does not say.
-    pub fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> FloatType {
         let floats = self.tensors.iter().filter_map(|(name, place)| Some((name, place.stored.float()?)));
-        floats.min_by_key(|(name, _)| name.as_str()).map_or(DType::F32, |(_, dtype)| dtype)
+        floats.min_by_key(|(name, _)| name.as_str()).map_or(FloatType::F32, |(_, dtype)| dtype)
     }
 
     fn add_file(&mut self, file: WeightsFile) -> Result<(), WeightsError> {
@@ -219,13 +219,9 @@ impl Checkpoint {
     /// All elements of a tensor of floats.
     fn all_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
         let place = self.place(name)?;
-        let stored = match self.float_type(name, place)? {
-            DType::F16 => FloatType::F16,
-            DType::Bf16 => FloatType::Bf16,
-            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
-        };
+        let stored = self.float_type(name, place)?;
         let mut floats = Vec::new();
-        floats::read_f32(self.pages(place).bytes(), stored, &mut floats);
+        floats::read(self.pages(place).bytes(), stored, &mut floats);
         Ok(floats)
     }
 
@@ -245,7 +241,7 @@ impl Checkpoint {
         self.files.get(place.file).map(|file| file.name.clone()).unwrap_or_default()
     }
 
-    fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<DType, WeightsError> {
+    fn float_type(&self, tensor: &str, place: &TensorPlace) -> Result<FloatType, WeightsError> {
         place.stored.float().ok_or_else(|| {
             let (tensor, file, found) = (tensor.to_owned(), self.file_name(place), place.stored);
             WeightsError::DType { tensor, file, found }
@@ -278,14 +274,14 @@ fn none_found(model_files: &ModelFiles) -> WeightsError {
 
 impl StoredType {
     /// The type, if it is one of floats that are used as they are.
-    fn float(self) -> Option<DType> {
+    fn float(self) -> Option<FloatType> {
         match self {
-            Self::Plain(Dtype::F32) => Some(DType::F32),
-            Self::Plain(Dtype::F16) => Some(DType::F16),
-            Self::Plain(Dtype::BF16) => Some(DType::Bf16),
-            Self::Blocks { kind: GgmlDType::F32, added: 0.0 } => Some(DType::F32),
-            Self::Blocks { kind: GgmlDType::F16, added: 0.0 } => Some(DType::F16),
-            Self::Blocks { kind: GgmlDType::BF16, added: 0.0 } => Some(DType::Bf16),
+            Self::Plain(Dtype::F32) => Some(FloatType::F32),
+            Self::Plain(Dtype::F16) => Some(FloatType::F16),
+            Self::Plain(Dtype::BF16) => Some(FloatType::Bf16),
+            Self::Blocks { kind: GgmlDType::F32, added: 0.0 } => Some(FloatType::F32),
+            Self::Blocks { kind: GgmlDType::F16, added: 0.0 } => Some(FloatType::F16),
+            Self::Blocks { kind: GgmlDType::BF16, added: 0.0 } => Some(FloatType::Bf16),
             Self::Plain(_) | Self::Blocks { .. } => None,
         }
     }

@@ -7,17 +7,17 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use kernels::floats::{self, FloatType};
+use numbers::{FloatType, floats};
 
 use super::pages::Pages;
 use super::tensor::{Reader, StoredTensor};
-use crate::graph::{DType, Section, Source, WeightPart, WeightSpec};
+use crate::graph::{Section, Source, WeightPart, WeightSpec};
 
 /// What a rank has of a weight. Nothing of it is read yet.
 #[derive(Debug)]
 pub struct TensorPart<'a> {
     /// Type of the elements.
-    pub dtype: DType,
+    pub dtype: FloatType,
     /// The whole tensors in their files: what was mapped around the pieces that were read goes back with them.
     tensors: Vec<StoredTensor<'a>>,
     layout: Layout,
@@ -168,16 +168,11 @@ impl<'a> TensorPart<'a> {
     }
 
     fn element_bytes(&self) -> usize {
-        self.dtype.size_bytes() as usize
+        self.dtype.size_bytes()
     }
 
     fn check(&self, tensor: usize, bytes: &[u8]) {
-        let stored = match self.dtype {
-            DType::F16 => FloatType::F16,
-            DType::Bf16 => FloatType::Bf16,
-            DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => FloatType::F32,
-        };
-        if !floats::are_finite(bytes, stored) {
+        if !floats::are_finite(bytes, self.dtype) {
             let _ = self.not_finite.set(tensor);
         }
     }

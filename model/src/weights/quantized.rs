@@ -4,7 +4,7 @@
 
 use safetensors::Dtype;
 
-use super::encoding::{Encoded, Integers, Packing, Scaled, ScaledType, zeros};
+use super::encoding::{Encoded, Integers, Packing, Scaled, ScaledType, Words, zeros};
 use super::{Checkpoint, StoredType, TensorPlace, WeightsError};
 use crate::graph::Quantization;
 
@@ -86,7 +86,8 @@ impl<'a> Matrix<'a, '_> {
         let (zeros_name, zeros_place) = self.require("qzeros")?;
         self.check_words(&zeros_name, zeros_place, &[num_groups, num_rows.div_ceil(per_word)])?;
         let zeros_pages = self.checkpoint.pages(zeros_place);
-        let zeros = zeros((zeros_pages.bytes(), num_groups), (packing, num_bits, zero_offset), num_rows);
+        let zeros_words = Words { bytes: zeros_pages.bytes(), num_bits };
+        let zeros = zeros(zeros_words, packing, [num_groups, num_rows], zero_offset);
         let (scales, groups) = (self.checkpoint.all_floats(&scales_name)?, self.groups("g_idx", num_groups)?);
         let words = self.checkpoint.pages(words);
         Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))

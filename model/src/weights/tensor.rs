@@ -4,14 +4,15 @@
 
 use std::ops::Range;
 
+use numbers::FloatType;
+
 use super::encoding::Encoded;
 use super::pages::Pages;
-use crate::graph::DType;
 
 /// A tensor. Nothing of it is read yet.
 #[derive(Debug)]
 pub(super) enum StoredTensor<'a> {
-    Floats { dtype: DType, pages: Pages<'a> },
+    Floats { dtype: FloatType, pages: Pages<'a> },
     Encoded(Encoded<'a>),
 }
 
@@ -24,10 +25,10 @@ pub(super) struct Reader<'a> {
 
 impl<'a> StoredTensor<'a> {
     /// Type of the elements that are read.
-    pub(super) fn dtype(&self) -> DType {
+    pub(super) fn dtype(&self) -> FloatType {
         match self {
             Self::Floats { dtype, .. } => *dtype,
-            Self::Encoded(_) => DType::F32,
+            Self::Encoded(_) => FloatType::F32,
         }
     }
 
@@ -55,7 +56,7 @@ impl<'a> Reader<'a> {
     ) {
         match tensor {
             StoredTensor::Floats { dtype, pages } => {
-                let size = dtype.size_bytes() as usize;
+                let size = dtype.size_bytes();
                 let (start, len) = (elements.start * size, elements.len() * size);
                 bytes.extend_from_slice(&pages.bytes()[start..start + len][kept]);
                 let passed = match self.passed.take() {

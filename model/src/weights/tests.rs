@@ -23,7 +23,7 @@ fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
 }
 
 fn spec(name: &str, shape: &[usize]) -> WeightSpec {
-    let (dtype, partition) = (DType::F32, Partition::Replicated);
+    let (dtype, partition) = (FloatType::F32, Partition::Replicated);
     let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
     WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }
 }
@@ -51,9 +51,9 @@ fn tensors_are_found_and_checked() {
     let tensors = [("a", Dtype::BF16, vec![2, 3]), ("b", Dtype::F32, vec![4]), ("c", Dtype::I64, vec![1])];
     write(&directory.path().join(SINGLE_FILE), &tensors);
     let checkpoint = open(directory.path()).unwrap();
-    assert_eq!(checkpoint.dtype(), DType::Bf16);
+    assert_eq!(checkpoint.dtype(), FloatType::Bf16);
     let a = checkpoint.part(&spec("a", &[2, 3]), 0).unwrap();
-    assert_eq!((a.dtype, a.all().bytes.len()), (DType::Bf16, 12));
+    assert_eq!((a.dtype, a.all().bytes.len()), (FloatType::Bf16, 12));
     assert_eq!(a.rows(1..2).bytes[..3], [6, 7, 8]);
     let message = |name: &str, shape: &[usize]| checkpoint.part(&spec(name, shape), 0).unwrap_err().to_string();
     assert_eq!(message("d", &[1]), "model.safetensors has no tensor d");

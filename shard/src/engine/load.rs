@@ -14,11 +14,12 @@ use devices::plugins::{self, Surroundings};
 use devices::{Asked, BackendKind, Choice, Device, Quantize};
 use kernels::attention::KvType;
 use model::Fingerprint;
-use model::graph::{DType, Dim, Graph, GraphError, Rounding, Shape};
+use model::graph::{DType, Dim, Graph, GraphError, Shape};
 use model::models::{self, Config, Model};
 use model::sampling::Samplers;
 use model::weights::{self, Checkpoint};
 use model_files::ModelFiles;
+use numbers::{FloatType, Rounding};
 use proto::ModelInfo;
 use xla::{Platform, XlaBackend, XlaOptions};
 
@@ -31,7 +32,7 @@ const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
 /// What is known of the weights.
 struct Weights {
-    dtype: DType,
+    dtype: FloatType,
     num_parameters: u64,
     can_skip_prefix: bool,
     work: Work,
@@ -41,7 +42,7 @@ struct Weights {
 pub(super) struct Description {
     pub(super) checkpoint: Checkpoint,
     /// Of the weights.
-    pub(super) dtype: DType,
+    pub(super) dtype: FloatType,
     pub(super) graphs: ModelGraphs,
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         }
         BackendKind::Mock => {
             let asked = model.dtype.map(weight_type);
-            let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(DType::F32);
+            let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(FloatType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
                 .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
             (Box::new(mock), Weights { dtype, num_parameters: 0, can_skip_prefix: true, work: Work::default() })
@@ -206,15 +207,12 @@ pub(crate) fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors
 }
 
 /// The type of keys and values on the CPU: as asked for, else that of the weights.
-pub(super) fn kv_type(asked: KvCacheDtype, weights: DType) -> KvType {
+pub(super) fn kv_type(asked: KvCacheDtype, weights: FloatType) -> KvType {
     match (asked, weights) {
-        (KvCacheDtype::F32, _) | (KvCacheDtype::Auto, DType::F32) => KvType::F32,
-        (KvCacheDtype::F16, _) | (KvCacheDtype::Auto, DType::F16) => KvType::F16,
-        (KvCacheDtype::Bf16, _) | (KvCacheDtype::Auto, DType::Bf16) => KvType::Bf16,
+        (KvCacheDtype::F32, _) | (KvCacheDtype::Auto, FloatType::F32) => KvType::F32,
+        (KvCacheDtype::F16, _) | (KvCacheDtype::Auto, FloatType::F16) => KvType::F16,
+        (KvCacheDtype::Bf16, _) | (KvCacheDtype::Auto, FloatType::Bf16) => KvType::Bf16,
         (KvCacheDtype::Int8, _) => KvType::Int8,
-        (KvCacheDtype::Auto, DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool) => {
-            unreachable!("the graph builders accept floats only")
-        }
     }
 }
 
@@ -259,7 +257,7 @@ fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u
         dtype: dtype.name().to_owned(),
         device: device.to_string(),
         num_parameters: *num_parameters,
-        weights_bytes: num_parameters.saturating_mul(dtype.size_bytes()),
+        weights_bytes: num_parameters.saturating_mul(dtype.size_bytes() as u64),
         vocab_size: config.vocab_size()? as u32,
         max_position_embeddings: u32::try_from(config.max_position_embeddings()?).unwrap_or(u32::MAX),
         eos_token_ids,
@@ -269,10 +267,10 @@ fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u
     })
 }
 
-pub(crate) fn weight_type(dtype: Dtype) -> DType {
+pub(crate) fn weight_type(dtype: Dtype) -> FloatType {
     match dtype {
-        Dtype::Float32 => DType::F32,
-        Dtype::Float16 => DType::F16,
-        Dtype::Bfloat16 => DType::Bf16,
+        Dtype::Float32 => FloatType::F32,
+        Dtype::Float16 => FloatType::F16,
+        Dtype::Bfloat16 => FloatType::Bf16,
     }
 }

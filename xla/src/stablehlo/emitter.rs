@@ -8,6 +8,7 @@
 use std::fmt::Write;
 
 use model::graph::DType;
+use numbers::{FloatType, fp8};
 
 use super::tensor::{Tensor, Type};
 
@@ -55,7 +56,7 @@ impl Emitter {
     /// Whether `a` stands in `direction` (`LT`, `LE`, `EQ`, `GE`, `GT`) to `b`.
     pub(super) fn compare(&mut self, direction: &str, a: &Tensor, b: &Tensor) -> Tensor {
         let kind = match a.dtype() {
-            DType::F32 | DType::F16 | DType::Bf16 | DType::F8 => "FLOAT",
+            DType::Float(_) | DType::F8 => "FLOAT",
             DType::I4 | DType::I8 | DType::I32 => "SIGNED",
             DType::U32 | DType::Bool => "UNSIGNED",
         };
@@ -378,8 +379,8 @@ impl Reduction {
     /// The operation, and the number that changes nothing.
     fn op(self, dtype: DType) -> (&'static str, f64) {
         let (lowest, highest) = match dtype {
-            DType::F32 | DType::F16 | DType::Bf16 => (f64::NEG_INFINITY, f64::INFINITY),
-            DType::F8 => (-448.0, 448.0),
+            DType::Float(_) => (f64::NEG_INFINITY, f64::INFINITY),
+            DType::F8 => (-f64::from(fp8::MAX), f64::from(fp8::MAX)),
             DType::I4 => (-8.0, 7.0),
             DType::I8 => (f64::from(i8::MIN), f64::from(i8::MAX)),
             DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
@@ -409,17 +410,15 @@ fn list(sizes: &[usize]) -> String {
 /// A number as MLIR reads it: floats with a point, or as bits where they have no digits.
 fn literal(value: f64, dtype: DType) -> String {
     match dtype {
-        DType::F32 | DType::F16 | DType::Bf16 if !value.is_finite() => {
-            let bits = match dtype {
-                DType::F16 => u32::from(half::f16::from_f64(value).to_bits()),
-                DType::Bf16 => u32::from(half::bf16::from_f64(value).to_bits()),
-                DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-                    (value as f32).to_bits()
-                }
+        DType::Float(float) if !value.is_finite() => {
+            let bits = match float {
+                FloatType::F16 => u32::from(half::f16::from_f64(value).to_bits()),
+                FloatType::Bf16 => u32::from(half::bf16::from_f64(value).to_bits()),
+                FloatType::F32 => (value as f32).to_bits(),
             };
-            format!("0x{bits:0width$X}", width = 2 * dtype.size_bytes() as usize)
+            format!("0x{bits:0width$X}", width = 2 * float.size_bytes())
         }
-        DType::F32 | DType::F16 | DType::Bf16 | DType::F8 => {
+        DType::Float(_) | DType::F8 => {
             let digits = format!("{:?}", value as f32);
             match digits.split_once('e') {
                 Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),
@@ -442,7 +441,7 @@ mod tests {
         for (value, expected) in f32_cases {
             assert_eq!(literal(value, DType::F32), expected);
         }
-        assert_eq!(literal(f64::NEG_INFINITY, DType::Bf16), "0xFF80");
+        assert_eq!(literal(f64::NEG_INFINITY, DType::Float(FloatType::Bf16)), "0xFF80");
         assert_eq!(literal(f64::from(u32::MAX), DType::U32), "4294967295");
         assert_eq!(literal(1.0, DType::Bool), "true");
     }

@@ -1,17 +1,16 @@
 //! The operations of models as StableHLO.
 //!
-//! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input to
-//! the type of its weight, as the matrix units of all devices want it, and adds up in f32. One whose weight is integers rounds
-//! each row of its input to integers of its own, as the CPU's kernels do (`kernels/src/integers.rs`), and adds up exactly; those of
-//! four bits are multiplied with their factors before. Floats of a byte are rounded row by row too, and add up in f32.
+//! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input
+//! to the type of its weight, as the matrix units of all devices want it, and adds up in f32. One whose weight is
+//! integers rounds each row of its input to integers of its own, as the CPU's kernels do (`numbers/src/int8.rs`), and
+//! adds up exactly; those of four bits are multiplied with their factors before. Floats of a byte are rounded row by
+//! row too, and add up in f32.
 
 use model::graph::{DType, Pairing, RotarySpec};
+use numbers::{LEAST_MAGNITUDE, fp8, int8};
 
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
-
-/// A row whose largest magnitude is less becomes zeros: the inverse of less would not be finite.
-const LEAST_MAGNITUDE: f64 = 1e-30;
 
 /// Rows of `table` `[vocab, hidden]` at ids `[tokens]` → `[tokens, hidden]`, f32.
 pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> Tensor {
@@ -68,8 +67,8 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
     }
 }
 
-/// x `[n, in]` · weights `[groups, inputs of a group, out]` of four bits, times factors `[groups, out]` → `[n, out]`, i32. Inputs that are
-/// missing in the last group are zeros.
+/// x `[n, in]` · weights `[groups, inputs of a group, out]` of four bits, times factors `[groups, out]` → `[n, out]`,
+/// i32. Inputs that are missing in the last group are zeros.
 fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors: &Tensor) -> Tensor {
     let ([num_rows, inputs], [groups, group_inputs]) =
         ([0, 1].map(|dim| x.dims()[dim]), [0, 1].map(|dim| weight.dims()[dim]));
@@ -100,14 +99,16 @@ fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, contract: [&[usiz
     emitter.slice(&y, 0, 0..1) // [1, out]
 }
 
-/// x `[n, in]` rounded for weights of `dtype` `[n, in]`, to the nearest, of ties to the even one, and what the numbers of each row are
-/// multiplied with `[n]`: integers whose largest is 127, or floats of a byte whose largest is 448, so nothing is cut off.
+/// x `[n, in]` rounded for weights of `dtype` `[n, in]`, to the nearest, of ties to the even one, and what the numbers
+/// of each row are multiplied with `[n]`: integers whose largest is 127, or floats of a byte whose largest is 448, so
+/// nothing is cut off.
 fn rounded_rows(emitter: &mut Emitter, x: &Tensor, dtype: DType) -> (Tensor, Tensor) {
     let is_float = dtype == DType::F8;
     let magnitudes = emitter.elementwise("abs", &[x]); // [n, in]
     let largest = emitter.reduce(Reduction::Max, &magnitudes, &[1]); // [n]
-    let limit = if is_float { 448.0 } else { 127.0 };
-    let [limit, least, zero] = [limit, LEAST_MAGNITUDE, 0.0].map(|number| emitter.splat(number, largest.ty.clone())); // [n]
+    let limit = if is_float { fp8::MAX } else { int8::MAX };
+    let constants = [limit, LEAST_MAGNITUDE, 0.0];
+    let [limit, least, zero] = constants.map(|number| emitter.splat(f64::from(number), largest.ty.clone())); // [n]
     let scale = emitter.elementwise("divide", &[&largest, &limit]); // [n]
     let inverse = emitter.elementwise("divide", &[&limit, &largest]); // [n]
     let is_zero = emitter.compare("LT", &largest, &least); // [n]
@@ -224,7 +225,8 @@ pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec
     emitter.concatenate(&parts.iter().collect::<Vec<_>>(), 2) // [tokens, heads, head_dim]
 }
 
-/// The first and the second of each of the first `half` pairs of x `[tokens, heads, head_dim]`, `[tokens, heads, half]`.
+/// The first and the second of each of the first `half` pairs of x `[tokens, heads, head_dim]`,
+/// `[tokens, heads, half]`.
 fn neighbours(emitter: &mut Emitter, x: &Tensor, half: usize) -> [Tensor; 2] {
     let [tokens, heads] = [x.dims()[0], x.dims()[1]];
     let rotated = emitter.slice(x, 2, 0..2 * half); // [tokens, heads, 2 * half]

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use model::graph::DType;
+use numbers::FloatType;
 
 /// Sizes and element type of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,9 +85,9 @@ impl fmt::Display for Type {
 /// StableHLO's name of an element type.
 fn element(dtype: DType) -> &'static str {
     match dtype {
-        DType::F32 => "f32",
-        DType::F16 => "f16",
-        DType::Bf16 => "bf16",
+        DType::Float(FloatType::F32) => "f32",
+        DType::Float(FloatType::F16) => "f16",
+        DType::Float(FloatType::Bf16) => "bf16",
         DType::F8 => "f8E4M3FN",
         DType::I4 => "i4",
         DType::I8 => "i8",

@@ -113,7 +113,7 @@ proptest! {
         heads in (heads(), bounds()),
         form in forms(),
         lens in prop::collection::vec(prop_oneof![0..40usize, 500..1200usize], 1..5),
-        kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Bf16]),
+        kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Float(FloatType::Bf16)]),
         chunk_bytes in prop::sample::select(vec![16_usize << 20, 1 << 12]),
         seed in any::<u64>(),
     ) {
@@ -132,7 +132,7 @@ proptest! {
         heads in (heads(), bounds()),
         tokens_per_row in prop::sample::select(vec![32, QUERY_TILE, 2 * QUERY_TILE]),
         lens in prop::collection::vec((prop_oneof![Just(0..1usize), Just(0..700)], 0.0..1.0f32), 1..4),
-        kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Bf16]),
+        kv_dtype in prop::sample::select(vec![DType::F32, DType::F32, DType::Float(FloatType::Bf16)]),
         chunk_bytes in prop::sample::select(vec![16_usize << 20, 1 << 12]),
         seed in any::<u64>(),
     ) {

@@ -15,6 +15,7 @@ use model::graph::{
 };
 use model::weights::Checkpoint;
 use model_files::ModelFiles;
+use numbers::FloatType;
 use proto::SamplingParams;
 use safetensors::tensor::TensorView;
 
@@ -455,12 +456,9 @@ fn checkpoint(weights: &[(WeightSpec, Vec<f32>)], directory: &std::path::Path) -
     let bytes: Vec<Vec<u8>> = weights.iter().map(|(spec, values)| float_bytes(values, spec.dtype)).collect();
     let views = weights.iter().zip(&bytes).map(|((spec, _), bytes)| {
         let dtype = match spec.dtype {
-            DType::F16 => safetensors::Dtype::F16,
-            DType::Bf16 => safetensors::Dtype::BF16,
-            DType::F32 => safetensors::Dtype::F32,
-            DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-                unreachable!("weights are floats")
-            }
+            FloatType::F16 => safetensors::Dtype::F16,
+            FloatType::Bf16 => safetensors::Dtype::BF16,
+            FloatType::F32 => safetensors::Dtype::F32,
         };
         (spec.name.as_str(), TensorView::new(dtype, spec.shape.clone(), bytes).unwrap())
     });

@@ -13,7 +13,7 @@ use super::*;
 
 /// A weight that ranks share.
 fn shared(name: &str, shape: [usize; 2], partition: Partition, world_size: usize) -> WeightSpec {
-    WeightSpec { partition, world_size, ..weight(name, &shape, DType::F32) }
+    WeightSpec { partition, world_size, ..weight(name, &shape, FloatType::F32) }
 }
 
 /// Checks the graph that `build` makes for two ranks against the one for a rank alone. Both have the `weights` of the latter.

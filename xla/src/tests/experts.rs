@@ -47,7 +47,7 @@ proptest! {
                 partition: Partition::Column,
                 world_size,
                 rounding,
-                ..weight(name, &shape, DType::F32)
+                ..weight(name, &shape, FloatType::F32)
             };
             let specs = vec![
                 spec("gate", [num_experts, intermediate_size, hidden_size]),

@@ -20,10 +20,11 @@ mod slots;
 mod text;
 mod tokens;
 
+use ::numbers::{FloatType, Rounding};
 use cpu::oracle::{Array, Elements};
 use model::graph::{
-    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Op, Partition, Rounding, RouterSpec, Shape, Source,
-    TokenScope, Unary, Value, WeightSpec,
+    Activation, Binary, DType, Dim, ExpertsSpec, Graph, Input, Op, Partition, RouterSpec, Shape, Source, TokenScope,
+    Unary, Value, WeightSpec,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -140,7 +141,7 @@ fn integers(dims: &[usize], values: Vec<i32>) -> Array {
     Array { dims: dims.to_vec(), elements: Elements::I32(values) }
 }
 
-fn weight(name: &str, shape: &[usize], dtype: DType) -> WeightSpec {
+fn weight(name: &str, shape: &[usize], dtype: FloatType) -> WeightSpec {
     let partition = Partition::Replicated;
     let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
     WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }

@@ -10,14 +10,14 @@ use super::case::layout;
 use super::collectives::rows_of_one_token;
 use super::*;
 
-const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
+const FLOATS: [FloatType; 3] = [FloatType::F32, FloatType::Bf16, FloatType::F16];
 
 /// Largest relative error of rounding to a type.
-fn rounding(dtype: DType) -> f32 {
+fn rounding(dtype: FloatType) -> f32 {
     match dtype {
-        DType::Bf16 => 1.0 / 256.0,
-        DType::F16 => 1.0 / 2048.0,
-        DType::F32 | DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => 0.0,
+        FloatType::Bf16 => 1.0 / 256.0,
+        FloatType::F16 => 1.0 / 2048.0,
+        FloatType::F32 => 0.0,
     }
 }
 
@@ -80,9 +80,9 @@ proptest! {
     ) {
         let mut graph = Graph::default();
         let x = tokens(&mut graph, 0, &[num_inputs]);
-        let weight_spec = weight("weight", &[num_outputs, num_inputs], DType::F32);
+        let weight_spec = weight("weight", &[num_outputs, num_inputs], FloatType::F32);
         let spec = WeightSpec { rounding: Some(rounding), ..weight_spec };
-        let bias_spec = weight("bias", &[num_outputs], DType::F32);
+        let bias_spec = weight("bias", &[num_outputs], FloatType::F32);
         let matrix = graph.weight(&spec);
         let bias = has_bias.then(|| graph.weight(&bias_spec));
         let y = graph.linear(x, matrix, bias).unwrap();
@@ -110,7 +110,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let mut graph = Graph::default();
-        let spec = integers_of(weight("table", &[vocab_size, hidden_size], DType::Bf16));
+        let spec = integers_of(weight("table", &[vocab_size, hidden_size], FloatType::Bf16));
         let (table, ids) = (graph.weight(&spec), graph.input(Input::TokenIds));
         let hidden = graph.embedding(table, ids).unwrap();
         let logits = graph.linear(hidden, table, None).unwrap();

@@ -9,6 +9,7 @@ use devices::plugins::testing::plugin_path;
 use devices::xla_cpu;
 use half::{bf16, f16};
 use model::graph::{DType, WeightSpec};
+use numbers::{FloatType, floats};
 use pjrt::{Argument, Buffer, Client, Device, ElementType, ExecuteOptions, HostSlice, Plugin, Value};
 
 use crate::launch_id;
@@ -89,7 +90,7 @@ impl Upload {
     /// A device's part of a weight, whose floats are `values`.
     pub(super) fn weight(spec: &WeightSpec, values: &[f32]) -> Vec<Self> {
         if spec.rounding.is_none() {
-            return vec![Self::floats(values, Type::new(spec.local_shape(), spec.dtype))];
+            return vec![Self::floats(values, Type::new(spec.local_shape(), DType::Float(spec.dtype)))];
         }
         let mut rounded = RoundedRows::new(spec);
         rounded.append(values);
@@ -100,20 +101,15 @@ impl Upload {
     /// Floats in any of their types.
     pub(super) fn floats(values: &[f32], ty: Type) -> Self {
         assert_eq!(values.len(), ty.len());
-        Self { bytes: float_bytes(values, ty.dtype), ty }
+        let DType::Float(dtype) = ty.dtype else { panic!("{ty} has no floats") };
+        Self { bytes: float_bytes(values, dtype), ty }
     }
 }
 
 /// Floats in a type of theirs, rounded to the nearest.
-pub(super) fn float_bytes(values: &[f32], dtype: DType) -> Vec<u8> {
-    match dtype {
-        DType::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
-        DType::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
-        DType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        DType::F8 | DType::I4 | DType::I8 | DType::I32 | DType::U32 | DType::Bool => {
-            unreachable!("the tests make floats only")
-        }
-    }
+pub(super) fn float_bytes(values: &[f32], dtype: FloatType) -> Vec<u8> {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    floats::convert(&bytes, FloatType::F32, dtype).into_owned()
 }
 
 fn download(buffer: &Buffer) -> Array {

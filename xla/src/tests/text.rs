@@ -25,7 +25,7 @@ fn model() -> ModelGraphs {
     let mut graph = Graph::default();
     let given = graph.input(Input::TokenIds);
     let ids = graph.current_tokens(given).unwrap();
-    let table = graph.weight(&weight("table", &[VOCAB_SIZE, HIDDEN_SIZE], DType::Bf16));
+    let table = graph.weight(&weight("table", &[VOCAB_SIZE, HIDDEN_SIZE], FloatType::Bf16));
     let x = graph.embedding(table, ids).unwrap();
     let attended = attention(&mut graph, x);
     let x = graph.binary(Binary::Add, x, attended).unwrap();
@@ -59,12 +59,12 @@ fn attention(graph: &mut Graph, x: Value) -> Value {
 }
 
 fn linear(graph: &mut Graph, x: Value, name: &str, shape: [usize; 2]) -> Value {
-    let weight = graph.weight(&weight(name, &shape, DType::Bf16));
+    let weight = graph.weight(&weight(name, &shape, FloatType::Bf16));
     graph.linear(x, weight, None).unwrap()
 }
 
 fn norm(graph: &mut Graph, x: Value, name: &str) -> Value {
-    let weight = graph.weight(&weight(name, &[HIDDEN_SIZE], DType::Bf16));
+    let weight = graph.weight(&weight(name, &[HIDDEN_SIZE], FloatType::Bf16));
     graph.rms_norm(x, weight, 1e-5, 0.0).unwrap()
 }
 

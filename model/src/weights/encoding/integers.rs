@@ -75,14 +75,14 @@ impl Integers<'_> {
     }
 }
 
-/// Zeros `[groups, rows]` of a tensor `[groups, words]` of GPTQ or AWQ, each `offset` larger than stored: the older of GPTQ's two
-/// formats stores one less.
+/// Zeros `[groups, rows]` of a tensor `[groups, words]` of GPTQ or AWQ, each `offset` larger than stored: the older of
+/// GPTQ's two formats stores one less.
 pub(in crate::weights) fn zeros(
-    (bytes, num_groups): (&[u8], usize),
-    (packing, num_bits, offset): (Packing, usize, u32),
-    num_rows: usize,
+    words: Words<'_>,
+    packing: Packing,
+    [num_groups, num_rows]: [usize; 2],
+    offset: u32,
 ) -> Vec<f32> {
-    let words = Words { bytes, num_bits };
     let per_word = words.per_word();
     let group_words = num_rows.div_ceil(per_word);
     let zero = |index: usize| {
@@ -96,9 +96,10 @@ pub(in crate::weights) fn zeros(
 
 /// Little-endian words of integers.
 #[derive(Debug, Clone, Copy)]
-struct Words<'a> {
-    bytes: &'a [u8],
-    num_bits: usize,
+pub(in crate::weights) struct Words<'a> {
+    pub(in crate::weights) bytes: &'a [u8],
+    /// Bits of an integer, 4 or 8.
+    pub(in crate::weights) num_bits: usize,
 }
 
 impl Words<'_> {

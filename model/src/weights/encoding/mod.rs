@@ -11,7 +11,7 @@ mod scaled;
 use std::ops::Range;
 
 pub(super) use blocks::Blocks;
-pub(super) use integers::{Integers, Packing, zeros};
+pub(super) use integers::{Integers, Packing, Words, zeros};
 pub(super) use scaled::{Scaled, ScaledType};
 
 /// A matrix `[rows, columns]`.

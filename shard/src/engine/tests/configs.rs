@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use model::graph::DType;
 use model::models::{self, Config};
 use model::weights::{self, Checkpoint};
 use model_files::Gguf;
+use numbers::FloatType;
 use serde_json::{Value, json};
 
 use super::fixture;
@@ -17,7 +17,7 @@ use crate::engine::graphs;
 fn build(json: &Value, world_size: usize) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let config = Config::parse(json.to_string().as_bytes()).map_err(|error| text(&error))?;
-    let model = models::build(&config, DType::F32, world_size).map_err(|error| text(&error))?;
+    let model = models::build(&config, FloatType::F32, world_size).map_err(|error| text(&error))?;
     let graphs = graphs(&model).map_err(|error| text(&error))?;
     let counted = (graphs.weights_bytes(), graphs.decoder.multiply_adds());
     let limits = [config.vocab_size(), config.max_position_embeddings()];

@@ -1,12 +1,18 @@
 //! Floats as checkpoints store them: little-endian bytes of three types, read as numbers of any of them.
 //!
-//! Doors: [`FloatType`], [`read_f32`], [`read_bf16`], [`read_f16`], [`are_finite`]. What does not fit is rounded to the nearest; a type read as
-//! itself keeps its bits.
+//! Doors: [`FloatType`], [`read`], [`convert`], [`are_finite`]. What does not fit is rounded to the nearest; a type
+//! read as itself keeps its bits.
+
+use std::borrow::Cow;
+use std::fmt;
 
 use half::{bf16, f16};
 
+/// Bytes that are converted at a time, a multiple of any float's: what is in between takes little memory.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// A type of floats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FloatType {
     /// Single precision.
     F32,
@@ -16,31 +22,51 @@ pub enum FloatType {
     F16,
 }
 
+impl FloatType {
+    /// Bytes of one float.
+    pub fn size_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// The nearest float of this type, as a single.
+    pub fn round(self, value: f32) -> f32 {
+        match self {
+            Self::F32 => value,
+            Self::Bf16 => bf16::from_f32(value).to_f32(),
+            Self::F16 => f16::from_f32(value).to_f32(),
+        }
+    }
+
+    /// The name that Hugging Face gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+            Self::F16 => "float16",
+        }
+    }
+}
+
+impl fmt::Display for FloatType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// A number that can be made of stored floats.
-pub(crate) trait Float: Copy + Send + Sync {
+pub trait Float: Copy + Send + Sync {
+    /// The nearest one to a single.
     fn of_f32(value: f32) -> Self;
+    /// The nearest one to the upper half of a single.
     fn of_bf16(value: bf16) -> Self;
+    /// The nearest one to a half.
     fn of_f16(value: f16) -> Self;
 }
 
-/// Appends the floats of type `stored` in `bytes` to `floats`.
-///
-/// Bytes behind the last whole float are left out; so for the others.
-pub fn read_f32(bytes: &[u8], stored: FloatType, floats: &mut Vec<f32>) {
-    read(bytes, stored, floats);
-}
-
-/// As [`read_f32`], rounded to the upper half of single precision.
-pub fn read_bf16(bytes: &[u8], stored: FloatType, floats: &mut Vec<bf16>) {
-    read(bytes, stored, floats);
-}
-
-/// As [`read_f32`], rounded to half precision.
-pub fn read_f16(bytes: &[u8], stored: FloatType, floats: &mut Vec<f16>) {
-    read(bytes, stored, floats);
-}
-
-/// Whether none of the floats of type `stored` in `bytes` is infinite or not a number.
+/// Returns whether none of the floats of type `stored` in `bytes` is infinite or not a number.
 pub fn are_finite(bytes: &[u8], stored: FloatType) -> bool {
     let has_halves = |exponent: u16| {
         let is_other = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]) & exponent == exponent;
@@ -57,7 +83,9 @@ pub fn are_finite(bytes: &[u8], stored: FloatType) -> bool {
     }
 }
 
-pub(crate) fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
+/// Appends the floats of type `stored` in `bytes` to `floats`. Trailing bytes that do not make a whole float are
+/// ignored.
+pub fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T>) {
     let pair = |bytes: &[u8]| [bytes[0], bytes[1]];
     match stored {
         FloatType::F32 => {
@@ -71,6 +99,25 @@ pub(crate) fn read<T: Float>(bytes: &[u8], stored: FloatType, floats: &mut Vec<T
             floats.extend(bytes.chunks_exact(2).map(|bytes| T::of_f16(f16::from_le_bytes(pair(bytes)))));
         }
     }
+}
+
+/// Little-endian floats of the type `from` as those of the type `to`.
+pub fn convert(bytes: &[u8], from: FloatType, to: FloatType) -> Cow<'_, [u8]> {
+    if from == to {
+        return Cow::Borrowed(bytes);
+    }
+    let mut converted = Vec::with_capacity(bytes.len() / from.size_bytes() * to.size_bytes());
+    let mut values: Vec<f32> = Vec::new();
+    for piece in bytes.chunks(PIECE_BYTES) {
+        values.clear();
+        read(piece, from, &mut values);
+        match to {
+            FloatType::F32 => converted.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            FloatType::Bf16 => converted.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes())),
+            FloatType::F16 => converted.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes())),
+        }
+    }
+    Cow::Owned(converted)
 }
 
 impl Float for f32 {
@@ -123,19 +170,33 @@ mod tests {
     fn every_type_is_read_as_every_other() {
         let values = [1.0_f32, -2.5, 0.123_456_7, f32::INFINITY];
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let (mut singles, mut short, mut half) = (Vec::new(), Vec::new(), Vec::new());
-        read_f32(&bytes, FloatType::F32, &mut singles);
-        read_bf16(&bytes, FloatType::F32, &mut short);
-        read_f16(&bytes, FloatType::F32, &mut half);
+        let (mut singles, mut short, mut half) = (Vec::<f32>::new(), Vec::<bf16>::new(), Vec::<f16>::new());
+        read(&bytes, FloatType::F32, &mut singles);
+        read(&bytes, FloatType::F32, &mut short);
+        read(&bytes, FloatType::F32, &mut half);
         assert_eq!(singles, values);
         assert_eq!(short, values.map(bf16::from_f32));
         assert_eq!(half, values.map(f16::from_f32));
         let bytes: Vec<u8> = short.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let (mut same, mut half) = (Vec::new(), Vec::new());
-        read_bf16(&bytes, FloatType::Bf16, &mut same);
-        read_f16(&bytes[..7], FloatType::Bf16, &mut half);
+        let (mut same, mut half) = (Vec::<bf16>::new(), Vec::<f16>::new());
+        read(&bytes, FloatType::Bf16, &mut same);
+        read(&bytes[..7], FloatType::Bf16, &mut half);
         assert_eq!(same, short);
         assert_eq!(half, [1.0, -2.5, 0.123_456_7].map(|value| f16::from_f32(bf16::from_f32(value).to_f32())));
+    }
+
+    #[test]
+    fn floats_are_converted_to_the_nearest() {
+        let values = [1.0_f32, -2.5, 0.123_456_7];
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let short = convert(&bytes, FloatType::F32, FloatType::Bf16);
+        let expected: Vec<u8> = values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect();
+        assert_eq!(*short, expected);
+        let back = convert(&short, FloatType::Bf16, FloatType::F16);
+        let expected: Vec<u8> =
+            values.iter().flat_map(|value| f16::from_f32(bf16::from_f32(*value).to_f32()).to_le_bytes()).collect();
+        assert_eq!(*back, expected);
+        assert!(matches!(convert(&bytes, FloatType::F32, FloatType::F32), Cow::Borrowed(_)));
     }
 
     #[test]
