@@ -111,8 +111,9 @@ impl Graph {
             _ => false,
         };
         let is_kept = |value: Value, id: StateId| {
-            let StateSpec { extent, shape, .. } = self.state_spec(id);
-            *extent == Extent::Token && self.dims(value)[1..] == *Shape::fixed(shape).dims()
+            let StateSpec { extent, shape, window, .. } = self.state_spec(id);
+            let is_within = window.is_none_or(|most| spec.window.is_some_and(|window| window <= most));
+            *extent == Extent::Token && is_within && self.dims(value)[1..] == *Shape::fixed(shape).dims()
         };
         let is_beside = |other: &AttentionSpec| (other.keys == spec.keys) == (other.values == spec.values);
         let are_pairs = self.nodes().iter().all(|node| match &node.op {
@@ -122,8 +123,8 @@ impl Graph {
         let is_valid = is_valid && are_pairs && spec.window != Some(0);
         let is_valid = is_valid && is_kept(k, spec.keys) && is_kept(v, spec.values);
         let expected = "[tokens, heads, head_dim], [tokens, kv_heads, head_dim] and [tokens, kv_heads, value_dim] \
-                        as the states have it, heads a multiple of kv_heads, and the same values beside these keys \
-                        everywhere";
+                        as the states have it, heads a multiple of kv_heads, a window within theirs, and the same \
+                        values beside these keys everywhere";
         self.require(is_valid, &op, &[q, k, v], expected)?;
         let shape = self.node(q).shape.with_last(self.dims(v)[2]);
         let dtype = self.dtype(q);

@@ -80,6 +80,29 @@ fn values_have_a_width_of_their_own_and_stand_beside_their_keys() {
 }
 
 #[test]
+fn attention_reads_no_more_of_a_state_than_it_says() {
+    let mut graph = Graph::default();
+    let x = hidden(&mut graph, 96);
+    let q = graph.reshape(x, &[6, 16]).unwrap();
+    for (of_states, of_attention, is_valid) in [
+        (None, None, true),
+        (None, Some(9), true),
+        (Some(9), Some(9), true),
+        (Some(9), Some(8), true),
+        (Some(9), Some(10), false),
+        (Some(9), None, false),
+        (None, Some(0), false),
+    ] {
+        let [keys, values] = ["keys", "values"].map(|name| {
+            let name = format!("{name} of {of_states:?}");
+            graph.state(&StateSpec::of_tokens(name, &[6, 16], of_states))
+        });
+        let spec = AttentionSpec { keys, values, scale: 1.0, window: of_attention, soft_cap: None };
+        assert_eq!(graph.paged_attention([q, q, q], spec).is_ok(), is_valid, "{of_states:?}, {of_attention:?}");
+    }
+}
+
+#[test]
 fn a_running_sum_checks_its_state() {
     let mut graph = Graph::default();
     let x = hidden(&mut graph, 6);
