@@ -49,6 +49,13 @@ impl ModelGraphs {
         })
     }
 
+    /// Most tokens that a token reads back, its own included, where every layer bounds them.
+    pub fn window(&self) -> Option<usize> {
+        let windows = self.decoder.states().iter().filter(|state| state.extent == Extent::Token);
+        let windows: Option<Vec<usize>> = windows.map(|state| state.window).collect();
+        windows?.into_iter().max()
+    }
+
     /// Tokens of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.logits.node(self.logits.outputs()[0]).shape.fixed_len()
@@ -64,13 +71,24 @@ impl ModelGraphs {
 mod tests {
     use super::*;
 
+    fn graphs(states: &[StateSpec]) -> ModelGraphs {
+        let mut decoder = Graph::default();
+        states.iter().for_each(|state| _ = decoder.state(state));
+        ModelGraphs { decoder: decoder.finish(&[]), logits: Graph::default().finish(&[]) }
+    }
+
+    #[test]
+    fn the_window_of_a_model_is_the_largest_where_all_states_of_tokens_have_one() {
+        let keys = |name, window| StateSpec::of_tokens(name, &[2, 8], window);
+        let beside = [StateSpec::token_history(), StateSpec::of_slots("sums", &[8])];
+        let window = |states: &[StateSpec]| graphs(&[&beside, states].concat()).window();
+        assert_eq!(window(&[keys("a", Some(5)), keys("b", Some(9))]), Some(9));
+        assert_eq!(window(&[keys("a", Some(5)), keys("b", None)]), None);
+        assert_eq!(window(&[]), None);
+    }
+
     #[test]
     fn a_state_of_slots_is_made_by_reading_every_token() {
-        let graphs = |states: &[StateSpec]| {
-            let mut decoder = Graph::default();
-            states.iter().for_each(|state| _ = decoder.state(state));
-            ModelGraphs { decoder: decoder.finish(&[]), logits: Graph::default().finish(&[]) }
-        };
         let keys = StateSpec::of_tokens("keys", &[2, 8], Some(64));
         let attention = [StateSpec::token_history(), keys.clone()];
         assert!(graphs(&attention).can_skip_prefix());

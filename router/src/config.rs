@@ -203,11 +203,12 @@ impl Config {
             let asked = self.limits.max_top_n_tokens;
             errors.push(format!("`max_top_n_tokens` must be <= {most} on this device. Given: {asked}"));
         }
-        if sizes.num_slots == 0 || model.block_size == 0 || max_batch_prefill_tokens == 0 {
-            errors.push("the shard has no slot, blocks of no tokens, or reads no tokens in a step".to_owned());
+        let are_zero = [sizes.num_slots, model.block_size, max_batch_prefill_tokens, model.window.unwrap_or(1)];
+        if are_zero.contains(&0) {
+            errors.push("the shard has no slot, blocks or a window of no tokens, or reads none in a step".to_owned());
         }
         errors.extend(check_input(Some(max_input_tokens), Some(max_total_tokens)));
-        errors.extend(check_total(Some(max_total_tokens), Some(max_batch_total_tokens)));
+        errors.extend(check_total(max_total_tokens, max_batch_total_tokens, model));
         let max_batch_size = self.batching.max_batch_size.map_or(sizes.num_slots, |size| size.min(sizes.num_slots));
         errors.extend(check_frames(max_total_tokens, max_batch_size, self.limits.max_top_n_tokens));
         if !errors.is_empty() {
@@ -235,6 +236,7 @@ impl Config {
                 num_blocks: sizes.num_blocks,
                 block_size_tokens: model.block_size,
                 eos_token_ids: model.eos_token_ids.clone(),
+                window: model.window,
                 caches_prefixes: self.batching.prefix_caching && model.can_skip_prefix,
                 max_step_bytes: proto::MAX_STEP_BYTES,
             },
@@ -300,7 +302,6 @@ pub(crate) fn check_limits(limits: &LimitArgs, batching: &BatchingArgs) -> Vec<S
         ));
     }
     errors.extend(check_input(max_input_tokens(limits), limits.max_total_tokens));
-    errors.extend(check_total(limits.max_total_tokens, total));
     errors
 }
 
@@ -309,10 +310,11 @@ fn check_input(max_input_tokens: Option<u32>, max_total_tokens: Option<u32>) -> 
     (input >= total).then(|| format!("`max_input_tokens`({input}) must be < `max_total_tokens`({total})"))
 }
 
-fn check_total(max_total_tokens: Option<u32>, max_batch_total_tokens: Option<u32>) -> Option<String> {
-    let (total, batch) = (max_total_tokens?, max_batch_total_tokens?);
-    let is_too_large = total > batch;
-    is_too_large.then(|| format!("`max_total_tokens` must be <= `max_batch_total_tokens`. Given: {total} and {batch}"))
+/// The error of a KV cache without room for the longest sequence: for all of it, or for a window and a block.
+fn check_total(total: u32, batch: u32, model: &ModelInfo) -> Option<String> {
+    let needed = model.window.map_or(total, |window| window.saturating_add(model.block_size).min(total));
+    let limit = if needed == total { "`max_total_tokens`" } else { "the model's window and a block" };
+    (needed > batch).then(|| format!("{limit} must be <= `max_batch_total_tokens`. Given: {needed} and {batch}"))
 }
 
 #[cfg(test)]
@@ -378,11 +380,8 @@ mod tests {
             &["both `max_input_tokens` and `max_input_length` are set; they are the same, use one"],
         );
         check_error(
-            resolve(&["--max-batch-prefill-tokens=9", "--max-batch-total-tokens=8", "--max-total-tokens=10"]),
-            &[
-                "`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
-                "`max_total_tokens` must be <= `max_batch_total_tokens`. Given: 10 and 8",
-            ],
+            resolve(&["--max-batch-prefill-tokens=9", "--max-batch-total-tokens=8"]),
+            &["`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8"],
         );
     }
 
@@ -405,6 +404,24 @@ mod tests {
             let limits = config.serving_limits(&warmup(), &model(can_skip_prefix)).unwrap();
             assert_eq!(limits.scheduler.caches_prefixes, expected, "{flag}, {can_skip_prefix}");
         }
+    }
+
+    #[test]
+    fn the_cache_has_room_for_the_longest_sequence_or_for_a_window() {
+        let model = |window| ModelInfo { window, ..model(true) };
+        let too_large = "`max_total_tokens` must be <= `max_batch_total_tokens`. Given: 1000 and 160";
+        assert_eq!(check_total(1000, 160, &model(None)).as_deref(), Some(too_large));
+        assert_eq!(check_total(1000, 1000, &model(None)), None);
+        assert_eq!(check_total(1000, 160, &model(Some(144))), None);
+        let too_large = "the model's window and a block must be <= `max_batch_total_tokens`. Given: 161 and 160";
+        assert_eq!(check_total(1000, 160, &model(Some(145))).as_deref(), Some(too_large));
+        assert_eq!(check_total(100, 160, &model(Some(4096))), None);
+        let limits = resolve(&["--max-total-tokens=1000"]).unwrap().serving_limits(&warmup(), &model(Some(144)));
+        assert_eq!(limits.unwrap().scheduler.window, Some(144));
+        check_error(
+            resolve(&[]).unwrap().serving_limits(&warmup(), &model(Some(0))),
+            &["the shard has no slot, blocks or a window of no tokens, or reads none in a step"],
+        );
     }
 
     #[test]

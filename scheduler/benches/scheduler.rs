@@ -115,6 +115,7 @@ fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -
         num_blocks,
         block_size_tokens: BLOCK_SIZE_TOKENS,
         eos_token_ids: vec![0],
+        window: None,
         caches_prefixes: true,
         max_step_bytes: proto::MAX_STEP_BYTES,
     }

@@ -1,11 +1,12 @@
 //! Who may leave the queue for this step: in order of arrival, while a slot and KV blocks are left.
 //!
-//! A sequence takes the blocks of all that it has to read when it is admitted, and one more at a time while it makes
-//! tokens; one block for each running sequence is left over, so that it is not preempted right away. One for which
-//! there is no room is overtaken by those behind it that fit, at most [`MAX_OVERTAKEN`] times; then all wait until
-//! there is room for it, which comes when those that run have ended. One whose prompt another is reading right now
-//! waits for the end of that step, and then shares it. Nobody is admitted whose prompt has no room in the step's frame;
-//! those with masks that would fill frames wait until others of them have ended.
+//! A sequence takes the blocks of all that it has to read when it is admitted (with a window, of what it reads next:
+//! `window`), and one more at a time while it makes tokens; one block for each running sequence is left over, so that
+//! it is not preempted right away. One for which there is no room is overtaken by those behind it that fit, at most
+//! [`MAX_OVERTAKEN`] times; then all wait until there is room for it, which comes when those that run have ended. One
+//! whose prompt another is reading right now waits for the end of that step, and then shares it. Nobody is admitted
+//! whose prompt has no room in the step's frame; those with masks that would fill frames wait until others of them have
+//! ended.
 
 use std::time::Instant;
 
@@ -14,18 +15,17 @@ use crate::kv_pool::Prefix;
 use crate::rows::SlotId;
 use crate::running::{Admission, Running};
 use crate::sequence::Sequence;
-use crate::{Event, Scheduler, SequenceEvent, SequenceSpec, Step};
+use crate::{Event, Limits, Scheduler, SequenceEvent, SequenceSpec, Step};
 
 /// Younger sequences that may be admitted before one for which there is no room.
 pub(crate) const MAX_OVERTAKEN: u32 = 32;
 /// Waiting sequences that are looked at for one that may be admitted.
 const LOOKAHEAD: usize = 64;
 
-/// Blocks that a sequence may need in the end. The last token made is never read again and needs no place.
-pub(crate) fn most_blocks(spec: &SequenceSpec, block_size_tokens: u32) -> u32 {
+/// Blocks that a sequence may need at a time. The last token made is never read again and needs no place.
+pub(crate) fn most_blocks(spec: &SequenceSpec, limits: &Limits) -> u32 {
     let prompt_tokens = u32::try_from(spec.prompt.token_ids.len()).unwrap_or(u32::MAX);
-    let kv_tokens = prompt_tokens.saturating_add(spec.max_new_tokens).saturating_sub(1);
-    kv_tokens.div_ceil(block_size_tokens)
+    limits.most_blocks(prompt_tokens.saturating_add(spec.max_new_tokens).saturating_sub(1))
 }
 
 impl Scheduler {
@@ -71,13 +71,15 @@ impl Scheduler {
             let num_readable = sequence.num_tokens() - 1;
             let Sequence { scope, tokens, .. } = sequence;
             let is_alone = is_blocked || sequence.wants().reads_all();
-            let prefix =
+            let mut prefix =
                 if is_alone { Prefix::nothing(*scope) } else { self.pool.lookup(*scope, tokens, num_readable) };
             if prefix.is_being_read {
                 continue;
             }
-            let num_blocks = sequence.num_tokens().div_ceil(self.limits.block_size_tokens);
-            let num_new = num_blocks - prefix.nodes.len() as u32;
+            let num_cached = prefix.nodes.len() as u32 * self.limits.block_size_tokens;
+            prefix.num_dead = self.limits.num_dead_blocks(num_cached);
+            let reach = self.limits.reach(num_cached, sequence.num_tokens());
+            let num_new = reach.div_ceil(self.limits.block_size_tokens) - prefix.nodes.len() as u32;
             if !is_blocked && num_new.saturating_add(reserve) <= self.pool.num_available_beside(&prefix) {
                 if let Some(blocked) = blocked {
                     self.waiting.get_mut(blocked)?.num_overtaken += 1;

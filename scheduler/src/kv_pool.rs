@@ -1,8 +1,8 @@
 //! The blocks of the KV cache: free, owned by one sequence, or in the prefix cache with a count of references.
 //!
 //! Doors: [`KvPool::lookup`] and [`KvPool::open`] for a sequence that is admitted, [`KvPool::grow`] while it runs,
-//! [`KvPool::cache`] when blocks of it are full, [`KvPool::close`] at its end. A block that is needed is a free one,
-//! else the least recently used of the prefix cache.
+//! [`KvPool::cache`] when blocks of it are full, [`KvPool::drop_first`] when its windows have passed some,
+//! [`KvPool::close`] at its end. A block that is needed is a free one, else one of the prefix cache.
 //!
 //! ```text
 //! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
@@ -36,6 +36,9 @@ pub(crate) struct BlockTable {
     /// The sequence's tokens in the prefix cache, from the first block on. Where another sequence has computed the same
     /// tokens at the same time, a node has another block than this one: a twin of it.
     path: Vec<NodeId>,
+    /// Blocks, the first of all, that were given back. They keep their places, but may be anybody's, and their nodes
+    /// may have been evicted.
+    num_dead: u32,
     scope: PrefixScope,
     num_twins: u32,
 }
@@ -45,6 +48,8 @@ pub(crate) struct BlockTable {
 pub(crate) struct Prefix {
     scope: PrefixScope,
     pub(crate) nodes: Vec<NodeId>,
+    /// Nodes, the first of all, that nobody who begins behind the prefix reads.
+    pub(crate) num_dead: u32,
     /// The next block is being computed in this very step.
     pub(crate) is_being_read: bool,
 }
@@ -52,7 +57,12 @@ pub(crate) struct Prefix {
 impl Prefix {
     /// Nothing of a sequence of this scope.
     pub(crate) fn nothing(scope: PrefixScope) -> Self {
-        Self { scope, nodes: Vec::new(), is_being_read: false }
+        Self { scope, nodes: Vec::new(), num_dead: 0, is_being_read: false }
+    }
+
+    /// Nodes that are read.
+    fn live_nodes(&self) -> &[NodeId] {
+        &self.nodes[self.num_dead as usize..]
     }
 }
 
@@ -120,7 +130,7 @@ impl KvPool {
     /// Blocks that could be had beside those of `prefix`.
     pub(crate) fn num_available_beside(&self, prefix: &Prefix) -> u32 {
         let Some(tree) = &self.tree else { return self.num_available() };
-        self.num_available() - count(prefix.nodes.iter().filter(|node| tree.num_references(**node) == 0).count())
+        self.num_available() - count(prefix.live_nodes().iter().filter(|node| tree.num_references(**node) == 0).count())
     }
 
     /// The table of a sequence: `prefix`, then `num_new` blocks of its own. `None`, and no change, when there are not
@@ -129,11 +139,13 @@ impl KvPool {
         if num_new > self.num_available_beside(&prefix) {
             return None;
         }
-        let mut table = BlockTable { blocks: Vec::new(), path: prefix.nodes, scope: prefix.scope, num_twins: 0 };
+        let mut blocks = Vec::new();
         if let Some(tree) = &mut self.tree {
-            table.path.iter().for_each(|node| tree.refer(*node));
-            table.blocks.extend(table.path.iter().map(|node| tree.block(*node)));
+            prefix.live_nodes().iter().for_each(|node| tree.refer(*node));
+            blocks.extend(prefix.nodes.iter().map(|node| tree.block(*node)));
         }
+        let Prefix { scope, nodes: path, num_dead, is_being_read: _ } = prefix;
+        let mut table = BlockTable { blocks, path, num_dead, scope, num_twins: 0 };
         let new = std::iter::repeat_with(|| self.take()).take(num_new as usize);
         table.blocks.extend(new.flatten());
         Some(table)
@@ -155,7 +167,9 @@ impl KvPool {
     pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &Tokens, num_tokens: u32) {
         let Some(tree) = &mut self.tree else { return };
         let (num_cached, num_full) = (count(table.path.len()), num_tokens / self.block_size);
-        if num_full <= num_cached {
+        // A block that was given back before its tokens were known leaves a gap. Behind a gap, or a node that was
+        // evicted, nobody would find the next one.
+        if num_full <= num_cached || table.num_dead > num_cached || !table.path.iter().all(|node| tree.has(*node)) {
             return;
         }
         for start in (num_cached..num_full).map(|block| block * self.block_size) {
@@ -184,22 +198,40 @@ impl KvPool {
 
     /// True if a block of a table was forgotten.
     pub(crate) fn is_forgotten(&self, table: &BlockTable) -> bool {
-        self.tree.as_ref().is_some_and(|tree| table.path.iter().any(|node| tree.is_forgotten(*node)))
+        let Some(tree) = &self.tree else { return false };
+        table.path.iter().any(|node| tree.is_forgotten(*node))
+    }
+
+    /// Gives back the first `num_dead` blocks of a table, as far as they have not been: the steps scheduled from here
+    /// on do not read them. Those in the prefix cache stay there until they are needed.
+    pub(crate) fn drop_first(&mut self, table: &mut BlockTable, num_dead: u32) {
+        if num_dead > table.num_dead {
+            for index in table.num_dead as usize..num_dead as usize {
+                self.give_back(table.blocks[index], table.path.get(index).copied());
+            }
+            table.num_dead = num_dead;
+            self.num_returns += 1;
+        }
     }
 
     /// Ends a table. What is not in the prefix cache is free again.
     pub(crate) fn close(&mut self, table: BlockTable) {
-        let BlockTable { blocks, path, scope: _, num_twins: _ } = table;
+        let BlockTable { blocks, path, num_dead, scope: _, num_twins: _ } = table;
         self.num_returns += 1;
-        for (index, block) in blocks.into_iter().enumerate().rev() {
-            let mut is_cached = false;
-            if let (Some(node), Some(tree)) = (path.get(index), &mut self.tree) {
-                tree.unrefer(*node, self.step);
-                is_cached = tree.block(*node) == block;
-            }
-            if !is_cached {
-                self.release(block);
-            }
+        for (index, block) in blocks.into_iter().enumerate().skip(num_dead as usize).rev() {
+            self.give_back(block, path.get(index).copied());
+        }
+    }
+
+    /// Takes a block of a table back, which is in the place of `node` if its tokens are in the prefix cache.
+    fn give_back(&mut self, block: BlockId, node: Option<NodeId>) {
+        let mut is_cached = false;
+        if let (Some(node), Some(tree)) = (node, &mut self.tree) {
+            tree.unrefer(node, self.step);
+            is_cached = tree.block(node) == block;
+        }
+        if !is_cached {
+            self.release(block);
         }
     }
 
@@ -210,13 +242,15 @@ impl KvPool {
         if table.num_twins == 0 {
             return;
         }
-        let mut freed = Vec::new();
-        for (node, block) in table.path.iter().zip(&table.blocks) {
-            if tree.block(*node) != *block && tree.num_references(*node) == 1 {
-                freed.push(tree.replace_block(*node, *block, self.step));
+        let (mut freed, mut num_twins) = (Vec::new(), 0);
+        for (node, block) in table.path.iter().zip(&table.blocks).skip(table.num_dead as usize) {
+            match (tree.block(*node) == *block, tree.num_references(*node)) {
+                (true, _) => {}
+                (false, 1) => freed.push(tree.replace_block(*node, *block, self.step)),
+                (false, _) => num_twins += 1,
             }
         }
-        table.num_twins -= count(freed.len());
+        table.num_twins = num_twins;
         self.num_returns += 1;
         freed.into_iter().for_each(|block| self.release(block));
     }

@@ -10,7 +10,8 @@
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
 //! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads
 //! them again. Prompts share what the budget leaves (`prefill`), and the queue is served in order but for what has no
-//! room (`admission`); tenants take turns in it (`queue`), and share the slots (`fairness`).
+//! room (`admission`); tenants take turns in it (`queue`), and share the slots (`fairness`). Blocks that no layer reads
+//! any more are given back (`window`).
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ mod tenant;
 mod tests;
 mod tokens;
 mod wants;
+mod window;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -68,6 +70,9 @@ pub struct Limits {
     pub block_size_tokens: u32,
     /// Tokens that end a sequence.
     pub eos_token_ids: Vec<u32>,
+    /// Tokens that a token reads back in every layer, its own included: one at position p reads those from
+    /// p − window + 1 on, and blocks wholly before are given back. `None` where some layer reads all tokens.
+    pub window: Option<u32>,
     /// Prompts that begin alike share the blocks of what they have in common. Where this is false, every sequence is
     /// read from its first token on: for models that keep more of it than blocks.
     pub caches_prefixes: bool,
@@ -138,7 +143,7 @@ impl Scheduler {
     /// # Errors
     /// When it could never run.
     pub fn submit(&mut self, spec: SequenceSpec, now: Instant) -> Result<SequenceId, SubmitError> {
-        let num_blocks = admission::most_blocks(&spec, self.limits.block_size_tokens);
+        let num_blocks = admission::most_blocks(&spec, &self.limits);
         let has_work = !spec.prompt.token_ids.is_empty() && spec.max_new_tokens > 0;
         if num_blocks > self.limits.num_blocks || !has_work {
             return Err(SubmitError { num_blocks, max_blocks: self.limits.num_blocks });
@@ -171,6 +176,7 @@ impl Scheduler {
     pub fn schedule(&mut self, now: Instant) -> Option<Step> {
         let mut step = Step::with_capacity(self.rows.len() as usize);
         self.pool.begin_step();
+        self.drop_dead_blocks();
         self.expire(now, &mut step);
         self.share_slots(&mut step);
         self.decode(&mut step);
@@ -259,24 +265,27 @@ impl Scheduler {
         self.next_deadline = running.chain(self.waiting.iter().filter_map(|sequence| sequence.deadline)).min();
     }
 
-    /// A row for every sequence that makes tokens.
+    /// A row for every sequence that makes tokens, and blocks for all that go on.
     fn decode(&mut self, step: &mut Step) {
         let mut place = 0;
         while let Some(slot) = self.rows.slot_at(place) {
             let Some(running) = self.rows.get_mut(slot) else { break };
+            if !running.grow(&mut self.pool, &self.limits) {
+                // It may be this very one. Whoever was admitted first never is: alone it fits.
+                self.preempt_latest(step);
+                continue;
+            }
             if running.is_decoding() {
-                let mut new_block = None;
-                if running.needs_block(self.limits.block_size_tokens) {
-                    new_block = self.pool.grow(&mut running.table);
-                    if new_block.is_none() {
-                        // It may be this very one. Whoever was admitted first never is: alone it fits.
-                        self.preempt_latest(step);
-                        continue;
-                    }
-                }
-                running.decode(slot, new_block.map(|block| block.0), step);
+                running.decode(slot, step);
             }
             place += 1;
+        }
+    }
+
+    /// Gives back the blocks before the windows of those who run.
+    fn drop_dead_blocks(&mut self) {
+        if self.limits.window.is_some() {
+            self.rows.iter_mut().for_each(|running| running.drop_dead_blocks(&mut self.pool, &self.limits));
         }
     }
 

@@ -24,7 +24,7 @@ impl Scheduler {
     pub(crate) fn prefill(&mut self, now: Instant, step: &mut Step) {
         let mut rest = FrameRoom::max_read_tokens(&self.limits);
         let mut room = FrameRoom::new(&self.limits);
-        let unread = self.rows.iter().map(|(slot, running)| (slot, running.num_unread()));
+        let unread = self.rows.iter().map(|(slot, running)| (slot, running.num_unread(self.limits.block_size_tokens)));
         let mut reading: Vec<(SlotId, u32)> = unread.filter(|(_, num_unread)| *num_unread > 0).collect();
         let mut shares: Vec<Share> = Vec::new();
         if let Some((_, others)) = reading.split_first_mut() {
@@ -53,7 +53,7 @@ impl Scheduler {
     /// Gives a sequence at most `most` tokens of `rest`.
     fn share(&mut self, slot: SlotId, most: u32, rest: &mut u32) -> Option<Share> {
         let running = self.rows.get_mut(slot)?;
-        let num_tokens = running.num_unread().min(most);
+        let num_tokens = running.num_unread(self.limits.block_size_tokens).min(most);
         *rest -= num_tokens;
         let start = running.plan(num_tokens, &mut self.pool);
         (num_tokens > 0).then_some(Share { slot, start })

@@ -80,6 +80,11 @@ impl Rows {
         self.get_mut(slot).filter(|running| running.admission == admission)
     }
 
+    /// Running sequences in the order of their slots.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Running> {
+        self.by_slot.iter_mut().flatten()
+    }
+
     /// Running sequences in the order of admission.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlotId, &Running)> {
         self.in_order.iter().filter_map(|slot| Some((*slot, self.by_slot[slot.0 as usize].as_ref()?)))

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use proto::{Opening, Row, Sample};
 
+use crate::Limits;
 use crate::kv_pool::{BlockTable, KvPool};
 use crate::rows::SlotId;
 use crate::sequence::Sequence;
@@ -36,6 +37,8 @@ pub(crate) struct Running {
     wants: PromptWants,
     /// The shards know of it.
     is_open: bool,
+    /// Blocks of its table that the shards know.
+    num_told_blocks: usize,
 }
 
 impl Running {
@@ -46,6 +49,7 @@ impl Running {
             num_scheduled_tokens: sequence.num_new_tokens(),
             wants: sequence.wants(),
             is_open: false,
+            num_told_blocks: 0,
             sequence,
             admission,
             table,
@@ -53,10 +57,13 @@ impl Running {
         }
     }
 
-    /// Tokens that no step reads yet and the next one may. The last one waits for the mask of the token that follows.
-    pub(crate) fn num_unread(&self) -> u32 {
+    /// Tokens that no step reads yet and the next one may: those that have blocks. The last one waits for the mask of
+    /// the token that follows.
+    pub(crate) fn num_unread(&self, block_size_tokens: u32) -> u32 {
         let held_back = u32::from(!self.sequence.can_sample(self.num_scheduled_tokens));
-        (self.num_to_read - held_back).saturating_sub(self.num_written)
+        let num_places = self.table.blocks().len() * block_size_tokens as usize;
+        let end = (self.num_to_read - held_back).min(u32::try_from(num_places).unwrap_or(u32::MAX));
+        end.saturating_sub(self.num_written)
     }
 
     /// Whether the shards know of it.
@@ -71,9 +78,29 @@ impl Running {
             && self.sequence.can_sample(self.num_scheduled_tokens)
     }
 
-    /// Whether its next token needs a block that it has not.
-    pub(crate) fn needs_block(&self, block_size_tokens: u32) -> bool {
-        self.num_written as usize == self.table.blocks().len() * block_size_tokens as usize
+    /// Gives back the blocks that the steps scheduled from here on do not read.
+    pub(crate) fn drop_dead_blocks(&mut self, pool: &mut KvPool, limits: &Limits) {
+        pool.drop_first(&mut self.table, limits.num_dead_blocks(self.num_written));
+    }
+
+    /// Takes the blocks that the next step may write. False where there are not enough.
+    pub(crate) fn grow(&mut self, pool: &mut KvPool, limits: &Limits) -> bool {
+        let is_decoding = self.is_decoding();
+        let reach = if is_decoding { self.num_written + 1 } else { limits.reach(self.num_written, self.num_to_read) };
+        let num_blocks = reach.div_ceil(limits.block_size_tokens) as usize;
+        while self.table.blocks().len() < num_blocks {
+            if pool.grow(&mut self.table).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The blocks of its table that the shards have not been told of.
+    fn tell_blocks(&mut self) -> Vec<u32> {
+        let blocks = self.table.blocks();
+        let num_told_blocks = std::mem::replace(&mut self.num_told_blocks, blocks.len());
+        blocks[num_told_blocks..].iter().map(|block| block.0).collect()
     }
 
     /// Puts its full blocks whose tokens are known into the prefix cache.
@@ -82,12 +109,12 @@ impl Running {
         pool.cache(&mut self.table, &self.sequence.tokens, num_known);
     }
 
-    /// Adds the row that makes its next token to a step, with the block that it needs now.
-    pub(crate) fn decode(&mut self, slot: SlotId, new_block: Option<u32>, step: &mut Step) {
+    /// Adds the row that makes its next token to a step.
+    pub(crate) fn decode(&mut self, slot: SlotId, step: &mut Step) {
         let row = Row {
             slot: slot.0,
             position: self.num_written,
-            new_blocks: new_block.into_iter().collect(),
+            new_blocks: self.tell_blocks(),
             token: Some(self.sample()),
             ..Row::default()
         };
@@ -106,10 +133,11 @@ impl Running {
 
     /// Adds the row that reads what was planned from `start` on to a step.
     pub(crate) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
+        let new_blocks = self.tell_blocks();
         let ids = |range: Range<u32>| self.sequence.tokens.range(range).into_owned();
-        let mut row = Row { slot: slot.0, position: start, token_ids: ids(start..self.num_written), ..Row::default() };
+        let token_ids = ids(start..self.num_written);
+        let mut row = Row { slot: slot.0, position: start, token_ids, new_blocks, ..Row::default() };
         if !self.is_open {
-            row.new_blocks = self.table.blocks().iter().map(|block| block.0).collect();
             row.opening = Some(Box::new(Opening {
                 sampling: Some(self.sequence.sampling.clone()),
                 cached_token_ids: ids(0..start),

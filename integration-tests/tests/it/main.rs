@@ -28,3 +28,4 @@ mod structured_output;
 mod threads;
 mod traces;
 mod validation;
+mod windows;

@@ -4,6 +4,7 @@ mod histories;
 mod shard_model;
 mod sharing;
 mod tenants;
+mod windows;
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ fn limits(max_batch_size: u32, max_batch_prefill_tokens: u32, num_blocks: u32) -
         num_blocks,
         block_size_tokens,
         eos_token_ids,
+        window: None,
         caches_prefixes,
         max_step_bytes,
     }

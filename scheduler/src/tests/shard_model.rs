@@ -14,6 +14,10 @@ use crate::{Limits, Step};
 pub(super) struct Row {
     position: u32,
     blocks: Vec<u32>,
+    /// The first of `blocks` that the current step may read; those before may be anybody's.
+    first_live: usize,
+    /// The number of each token, as its own tokens make it.
+    entries: Vec<u64>,
     num_generated: u32,
     /// `None` while the prompt is read.
     prompt_len: Option<u32>,
@@ -75,7 +79,30 @@ pub(super) fn completion(prompt: &[u32], max_new_tokens: u32, ignores_eos: bool)
     tokens
 }
 
+/// The numbers of these tokens.
+fn entries_of(tokens: &[u32]) -> Vec<u64> {
+    let next = |last: &mut u64, token: &u32| {
+        *last = entry(*last, *token);
+        Some(*last)
+    };
+    tokens.iter().scan(0, next).collect()
+}
+
+/// The first position that the token at `position` reads.
+fn first_read(window: Option<u32>, position: u32) -> u32 {
+    window.map_or(0, |window| (position + 1).saturating_sub(window))
+}
+
+/// Blocks that no token from `position` on reads.
+fn num_dead_blocks(window: Option<u32>, position: u32) -> usize {
+    (first_read(window, position) / BLOCK) as usize
+}
+
 impl Row {
+    fn live_blocks(&self) -> &[u32] {
+        &self.blocks[self.first_live.min(self.blocks.len())..]
+    }
+
     /// The mask of a token says how many tokens are before it.
     fn check_mask(&self, mask: Option<&Vec<u8>>) {
         assert_eq!(mask, self.is_masked.then(|| mask_behind(self.position)).as_ref(), "the mask of another token");
@@ -93,6 +120,8 @@ impl ShardModel {
         for slot in &step.releases {
             assert!(self.rows.remove(&slot.0).is_some(), "release of slot {} that is not open", slot.0);
         }
+        let window = self.limits.window;
+        self.rows.values_mut().for_each(|row| row.first_live = num_dead_blocks(window, row.position));
         let mut slots = BTreeSet::new();
         // All rows read before any row of the step has written: nothing may rely on the order inside of a step.
         for row in &step.rows {
@@ -128,6 +157,8 @@ impl ShardModel {
         let open = Row {
             position: opening.cached_token_ids.len() as u32,
             blocks: Vec::new(),
+            first_live: num_dead_blocks(self.limits.window, row.position),
+            entries: entries_of(&opening.cached_token_ids),
             num_generated: opening.num_generated_tokens,
             prompt_len: None,
             last_token: 0,
@@ -164,16 +195,18 @@ impl ShardModel {
     /// Spoils the last entry of an open row.
     pub(super) fn poison(&mut self, index: usize) {
         let row = self.rows.values().nth(index % self.rows.len().max(1)).filter(|row| row.position > 0);
-        if let Some(row) = row {
-            let last = row.position - 1;
-            self.cache[(row.blocks[(last / BLOCK) as usize] * BLOCK + last % BLOCK) as usize] = POISON;
+        let Some(row) = row else { return };
+        let last = row.position - 1;
+        let block = (last / BLOCK) as usize;
+        if block >= num_dead_blocks(self.limits.window, row.position) {
+            self.cache[(row.blocks[block] * BLOCK + last % BLOCK) as usize] = POISON;
         }
     }
 
     /// The scheduler hears that a row has failed: from here on nobody may be given its blocks to read.
     pub(super) fn note_failure(&mut self, slot: u32) {
         let has_poison = |block: &u32| self.cache[(block * BLOCK) as usize..][..BLOCK as usize].contains(&POISON);
-        self.known_bad.extend(self.rows[&slot].blocks.iter().filter(|block| has_poison(block)));
+        self.known_bad.extend(self.rows[&slot].live_blocks().iter().filter(|block| has_poison(block)));
     }
 
     fn write(&mut self, slot: u32, position: u32, tokens: &[u32], new_blocks: &[u32]) {
@@ -183,37 +216,45 @@ impl ShardModel {
         row.blocks.extend(new_blocks);
         row.position += tokens.len() as u32;
         assert!(row.blocks.iter().all(|block| *block < self.limits.num_blocks), "a block does not exist");
-        let distinct: BTreeSet<u32> = row.blocks.iter().copied().collect();
-        assert_eq!(distinct.len(), row.blocks.len(), "a block twice in the table of slot {slot}");
+        let distinct: BTreeSet<u32> = row.live_blocks().iter().copied().collect();
+        assert_eq!(distinct.len(), row.live_blocks().len(), "a block twice in the table of slot {slot}");
         assert!(row.position <= row.blocks.len() as u32 * BLOCK, "block table of slot {slot} is too short");
-        let (end, blocks) = (row.position, row.blocks.clone());
+        let (blocks, mut entries) = (row.blocks.clone(), std::mem::take(&mut row.entries));
         let place = |position: u32| (blocks[(position / BLOCK) as usize] * BLOCK + position % BLOCK) as usize;
-        for (position, token) in (position..end).zip(tokens) {
+        let mut last = entries.last().copied().unwrap_or(0);
+        for read in first_read(self.limits.window, position)..position {
+            match self.cache[place(read)] {
+                POISON => last = POISON,
+                number => assert_eq!(number, entries[read as usize], "slot {slot} reads another row at {read}"),
+            }
+        }
+        for (position, token) in (position..).zip(tokens) {
             self.check_nobody_reads(slot, blocks[(position / BLOCK) as usize]);
             self.known_bad.remove(&blocks[(position / BLOCK) as usize]);
-            let before = if position == 0 { 0 } else { self.cache[place(position - 1)] };
-            self.cache[place(position)] = entry(before, *token);
+            last = entry(last, *token);
+            self.cache[place(position)] = last;
+            entries.push(last);
         }
+        self.rows.get_mut(&slot).unwrap().entries = entries;
     }
 
     /// A block that is written belongs to one row.
     fn check_nobody_reads(&self, slot: u32, block: u32) {
-        let reader = self.rows.iter().find(|(other, row)| **other != slot && row.blocks.contains(&block));
+        let reader = self.rows.iter().find(|(other, row)| **other != slot && row.live_blocks().contains(&block));
         assert!(reader.is_none(), "slot {slot} writes block {block} of slot {}", reader.unwrap().0);
     }
 
     /// Blocks of a prefix hold what its tokens make, unless they are spoiled and nobody knows.
     fn check_cached(&self, blocks: &[u32], tokens: &[u32]) {
-        let mut last = 0;
-        for (position, token) in tokens.iter().enumerate() {
-            last = entry(last, *token);
+        let first_read = first_read(self.limits.window, tokens.len() as u32) as usize;
+        for (position, expected) in entries_of(tokens).into_iter().enumerate().skip(first_read) {
             let block = blocks[position / BLOCK as usize];
             let place = block as usize * BLOCK as usize + position % BLOCK as usize;
             if self.cache[place] == POISON {
                 assert!(!self.known_bad.contains(&block), "block {block} of a row that failed is read");
                 continue;
             }
-            assert_eq!(self.cache[place], last, "cached position {position} is not what it should be");
+            assert_eq!(self.cache[place], expected, "cached position {position} is not what it should be");
         }
     }
 

@@ -186,6 +186,7 @@ impl Plan {
             max_position_embeddings: config.max_position_embeddings().map_err(engine_error)?,
             vocab_size: config.vocab_size().map_err(engine_error)?,
             state_bytes: ahead.state_bytes(&graphs),
+            window: graphs.window(),
             memory: ahead.memory(&graphs),
         };
         let types = args.quantize.map_or_else(|| dtype.to_string(), |quantize| format!("{dtype} and {quantize}"));

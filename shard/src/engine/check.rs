@@ -31,17 +31,17 @@ pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError
     let num_ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard).num_ranks;
     let files = ModelFiles::open(&model.model_id)?;
     let config = Config::parse(&config_json(&files)?)?;
-    let (state_bytes, memory) = match device.backend {
-        BackendKind::Mock => (StateBytes::default(), UNKNOWN),
+    let (state_bytes, window, memory) = match device.backend {
+        BackendKind::Mock => (StateBytes::default(), None, UNKNOWN),
         BackendKind::Cpu => {
             num_threads(model.threads, &Processors::of_process())?;
             let Description { dtype, graphs, .. } = describe(&files, &config, model, num_ranks)?;
             let kv_type = kv_type(model.kv_cache_dtype, dtype);
-            (cpu::state_bytes(&graphs, kv_type), MemoryPlan::of_host(num_ranks)?)
+            (cpu::state_bytes(&graphs, kv_type), graphs.window(), MemoryPlan::of_host(num_ranks)?)
         }
         BackendKind::Plugin(_) => {
-            describe(&files, &config, model, num_ranks)?;
-            (StateBytes::default(), UNKNOWN)
+            let graphs = describe(&files, &config, model, num_ranks)?.graphs;
+            (StateBytes::default(), graphs.window(), UNKNOWN)
         }
     };
     if let (true, Some(asked_bytes)) = (device.uses_host_memory, wishes.kv_cache_bytes) {
@@ -51,6 +51,6 @@ pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError
         }
     }
     let (max_position_embeddings, vocab_size) = (config.max_position_embeddings()?, config.vocab_size()?);
-    limits::choose(wishes, &Facts { max_position_embeddings, vocab_size, state_bytes, memory })?;
+    limits::choose(wishes, &Facts { max_position_embeddings, vocab_size, state_bytes, window, memory })?;
     Ok(())
 }

@@ -57,9 +57,10 @@ pub(crate) enum EngineError {
     )]
     BeyondModel { max_total_tokens: usize, max_position_embeddings: usize },
     #[error(
-        "the KV cache would hold {max_batch_total_tokens} tokens, one sequence may have {max_total_tokens} (max_total_tokens); raise {flag} or lower --max-total-tokens"
+        "the KV cache would hold {max_batch_total_tokens} tokens, one sequence of {max_total_tokens} (max_total_tokens) \
+         needs {least}; raise {flag} or lower --max-total-tokens"
     )]
-    CacheTooSmall { max_batch_total_tokens: usize, max_total_tokens: usize, flag: &'static str },
+    CacheTooSmall { max_batch_total_tokens: usize, least: usize, max_total_tokens: usize, flag: &'static str },
     #[error(
         "--kv-cache-memory is {}, but {} are available for each shard; lower it, or say a share such as 60%",
         size(*.asked_bytes), size(*.available_bytes)

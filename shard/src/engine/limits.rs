@@ -21,6 +21,8 @@ pub(crate) struct Facts {
     pub(crate) vocab_size: usize,
     /// Of one rank.
     pub(crate) state_bytes: StateBytes,
+    /// Tokens that a token reads back, where every layer bounds them.
+    pub(crate) window: Option<usize>,
     pub(crate) memory: MemoryPlan,
 }
 
@@ -51,9 +53,10 @@ pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineErr
     if max_total_tokens > max_position_embeddings {
         return Err(EngineError::BeyondModel { max_total_tokens, max_position_embeddings });
     }
-    if let Some(max_batch_total_tokens) = asked_cache.filter(|asked| *asked < max_total_tokens) {
+    let least = least_cache_tokens(max_total_tokens, facts.window);
+    if let Some(max_batch_total_tokens) = asked_cache.filter(|asked| *asked < least) {
         let flag = "--max-batch-total-tokens";
-        return Err(EngineError::CacheTooSmall { max_batch_total_tokens, max_total_tokens, flag });
+        return Err(EngineError::CacheTooSmall { max_batch_total_tokens, least, max_total_tokens, flag });
     }
     let num_slots = limit("max_batch_size", *max_batch_size)?.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
     let prefill = limit("max_batch_prefill_tokens", *max_batch_prefill_tokens)?;
@@ -61,7 +64,12 @@ pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineErr
     let max_batch_prefill_tokens = prefill.unwrap_or(DEFAULT_MAX_BATCH_PREFILL_TOKENS.max(max_total_tokens));
     let num_blocks = cache_tokens.div_ceil(BLOCK_SIZE);
     let layout = StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens };
-    Ok(Limits { layout, vocab_size: facts.vocab_size })
+    Ok(Limits { layout, vocab_size: facts.vocab_size, window: facts.window })
+}
+
+/// Tokens that the KV cache must hold for the longest row: all of them, or those of a window and of a block.
+fn least_cache_tokens(max_total_tokens: usize, window: Option<usize>) -> usize {
+    window.map_or(max_total_tokens, |window| max_total_tokens.min(window.saturating_add(BLOCK_SIZE)))
 }
 
 /// What the client asks of the cache's size; tokens count first.
@@ -104,10 +112,12 @@ fn choose_cache_tokens(
     let most_blocks = share_bytes / kv_bytes_per_token / BLOCK_SIZE as u64;
     // Blocks are numbered with 32 bits.
     let share = most_blocks.min(u64::from(u32::MAX) / BLOCK_SIZE as u64) as usize * BLOCK_SIZE;
+    let least = least_cache_tokens(max_total_tokens, facts.window);
     if asked_bytes.is_some() {
-        if share < max_total_tokens {
+        if share < least {
             return Err(EngineError::CacheTooSmall {
                 max_batch_total_tokens: share,
+                least,
                 max_total_tokens,
                 flag: "--kv-cache-memory",
             });
@@ -115,10 +125,10 @@ fn choose_cache_tokens(
         return require(share, kv_bytes_per_token, "--kv-cache-memory");
     }
     let chosen = useful.min(share);
-    if chosen >= max_total_tokens {
+    if chosen >= least {
         return Ok(chosen);
     }
-    require(max_total_tokens, kv_bytes_per_token * 100 / cache_percent, "--max-total-tokens")
+    require(least, kv_bytes_per_token * 100 / cache_percent, "--max-total-tokens")
 }
 
 fn limit(name: &'static str, asked: Option<u32>) -> Result<Option<usize>, EngineError> {

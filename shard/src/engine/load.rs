@@ -35,6 +35,8 @@ struct Weights {
     dtype: FloatType,
     num_parameters: u64,
     can_skip_prefix: bool,
+    /// Tokens that a token reads back, where every layer bounds them.
+    window: Option<usize>,
     work: Work,
 }
 
@@ -49,8 +51,13 @@ pub(super) struct Description {
 impl Description {
     fn weights(&self) -> Weights {
         let [per_token, per_logits] = [&self.graphs.decoder, &self.graphs.logits].map(|graph| graph.multiply_adds());
-        let (num_parameters, can_skip_prefix) = (num_parameters(&self.graphs), self.graphs.can_skip_prefix());
-        Weights { dtype: self.dtype, num_parameters, can_skip_prefix, work: Work { per_token, per_logits } }
+        Weights {
+            dtype: self.dtype,
+            num_parameters: num_parameters(&self.graphs),
+            can_skip_prefix: self.graphs.can_skip_prefix(),
+            window: self.graphs.window(),
+            work: Work { per_token, per_logits },
+        }
     }
 }
 
@@ -91,7 +98,9 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(FloatType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
                 .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
-            (Box::new(mock), Weights { dtype, num_parameters: 0, can_skip_prefix: true, work: Work::default() })
+            let weights =
+                Weights { dtype, num_parameters: 0, can_skip_prefix: true, window: None, work: Work::default() };
+            (Box::new(mock), weights)
         }
     };
     let weights_bytes = backend.weights_bytes();
@@ -251,7 +260,7 @@ fn num_parameters(graphs: &ModelGraphs) -> u64 {
 }
 
 fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u32>) -> Result<ModelInfo, EngineError> {
-    let Weights { dtype, num_parameters, can_skip_prefix, work: _ } = weights;
+    let Weights { dtype, num_parameters, can_skip_prefix, window, work: _ } = weights;
     Ok(ModelInfo {
         architecture: config.architecture()?.to_owned(),
         dtype: dtype.name().to_owned(),
@@ -264,6 +273,7 @@ fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u
         block_size: BLOCK_SIZE as u32,
         sampling_defaults: None,
         can_skip_prefix: *can_skip_prefix,
+        window: window.and_then(|window| u32::try_from(window).ok()),
     })
 }
 

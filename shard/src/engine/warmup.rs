@@ -73,6 +73,7 @@ impl Engine {
             max_position_embeddings: self.info.max_position_embeddings as usize,
             vocab_size: self.info.vocab_size as usize,
             state_bytes: self.backend.state_bytes(),
+            window: self.info.window.map(|window| window as usize),
             memory: self.backend.memory()?,
         };
         limits::choose(wishes, &facts)

@@ -57,6 +57,15 @@ pub(crate) enum RowError {
 pub(crate) struct Limits {
     pub(crate) layout: StateLayout,
     pub(crate) vocab_size: usize,
+    /// Tokens that a token reads back, its own included, where every layer bounds them.
+    pub(crate) window: Option<usize>,
+}
+
+impl Limits {
+    /// Blocks of a row that no token from `position` on reads. They may be another row's.
+    fn num_dead_blocks(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window) / BLOCK_SIZE)
+    }
 }
 
 /// All slots.
@@ -71,7 +80,7 @@ pub(crate) struct RowTable {
 pub(crate) struct Row {
     /// Tokens in the KV cache.
     pub(crate) num_tokens: usize,
-    /// Blocks that hold them, in order of position.
+    /// Blocks that hold them, in order of position; with a window, those before it are no longer its own.
     pub(crate) block_table: Vec<u32>,
     pub(crate) sampler: RowSampler,
     /// Tokens before the first that it sampled here which are its own: it made them before it was taken off its slot.
@@ -85,8 +94,8 @@ pub(crate) struct Row {
 /// Blocks that a command adds to a row, for the tokens that it adds.
 struct Growth<'a> {
     slot: u32,
-    /// Tokens afterwards.
-    num_tokens: usize,
+    /// Tokens before and afterwards.
+    num_tokens: [usize; 2],
     block_table: &'a [u32],
     new_blocks: &'a [u32],
 }
@@ -208,7 +217,7 @@ impl RowTable {
         }
         self.check_mask(slot, row.token.as_ref().and_then(|sample| sample.allowed_tokens.as_deref()))?;
         let block_table = open.map_or([].as_slice(), |open| open.block_table.as_slice());
-        self.check_growth(&Growth { slot, num_tokens, block_table, new_blocks: &row.new_blocks })
+        self.check_growth(&Growth { slot, num_tokens: [len, num_tokens], block_table, new_blocks: &row.new_blocks })
     }
 
     fn check_opening(&self, slot: u32, opening: &Opening) -> Result<(), RowError> {
@@ -236,17 +245,20 @@ impl RowTable {
     }
 
     fn check_growth(&self, growth: &Growth<'_>) -> Result<(), RowError> {
-        let Growth { slot, num_tokens, block_table, new_blocks } = *growth;
+        let Growth { slot, num_tokens: [num_before, num_tokens], block_table, new_blocks } = *growth;
         let StateLayout { num_slots: _, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } =
             self.limits.layout;
         if num_tokens > max_total_tokens {
             return Err(RowError::TooLong { slot, num_tokens, max_total_tokens });
         }
+        let num_dead = self.limits.num_dead_blocks(num_before);
         for (index, block) in new_blocks.iter().copied().enumerate() {
             if block as usize >= num_blocks {
                 return Err(RowError::BlockRange { slot, block, num_blocks });
             }
-            if block_table.contains(&block) || new_blocks[..index].contains(&block) {
+            // Dead ones may be in the table already, and among the new ones of a row that opens behind a prefix.
+            let mut own = block_table.iter().chain(&new_blocks[..index]).skip(num_dead);
+            if own.any(|own| *own == block) {
                 return Err(RowError::BlockTwice { slot, block });
             }
         }

@@ -13,6 +13,7 @@ use super::*;
 const LIMITS: Limits = Limits {
     layout: StateLayout { num_slots: 4, num_blocks: 10, max_total_tokens: 40, max_batch_prefill_tokens: 30 },
     vocab_size: 100,
+    window: None,
 };
 
 fn sampler() -> RowSampler {
@@ -158,6 +159,26 @@ fn rows_with_the_wrong_blocks() {
     check(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, there are 10");
     check(chunk(1, 5, 1, &[4]), "slot 1 gets block 4, which it has already");
     check(chunk(1, 5, 1, &[6, 6]), "slot 1 gets block 6, which it has already");
+}
+
+/// With a window of 17 tokens, the block of the first 16 is nobody's from position 32 on.
+#[test]
+fn blocks_before_the_window_may_come_again() {
+    let limits = Limits { window: Some(17), ..LIMITS };
+    let check = |rows: &RowTable, row| message(rows.check(&Step { rows: vec![row] }));
+    for (num_tokens, is_dead) in [(31, false), (32, true)] {
+        let mut rows = RowTable::new(limits);
+        carry_out(&mut rows, &last(first(chunk(0, 0, num_tokens, &[3, 4]))));
+        let decode = |block| check(&rows, decode(0, num_tokens as u32, &[block]));
+        assert_eq!(decode(3), if is_dead { "ok" } else { "slot 0 gets block 3, which it has already" });
+        assert_eq!(decode(4), "slot 0 gets block 4, which it has already");
+    }
+    // Of a prefix the first block may be gone before the row begins.
+    let rows = RowTable::new(limits);
+    let open = |num_cached, blocks: &[u32]| check(&rows, behind(num_cached, chunk(2, 0, 1, blocks)));
+    assert_eq!(open(32, &[3, 5, 3]), "ok");
+    assert_eq!(open(32, &[3, 5, 5]), "slot 2 gets block 5, which it has already");
+    assert_eq!(open(16, &[3, 3]), "slot 2 gets block 3, which it has already");
 }
 
 #[test]

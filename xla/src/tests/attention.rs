@@ -79,17 +79,25 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     let array =
         |[heads, dim]: [usize; 2]| floats(&[num_tokens, heads, dim], numbers.short_floats(num_tokens * heads * dim));
     case.arguments = [[kv_heads * group, head_dim], [kv_heads, head_dim], [kv_heads, value_dim]].map(array).to_vec();
-    case.caches = vec![[head_dim, value_dim].map(|dim| cache(&case, [kv_heads, dim], lens, numbers))];
+    case.caches = vec![[head_dim, value_dim].map(|dim| cache(&case, ([kv_heads, dim], window), lens, numbers))];
     case
 }
 
-/// Keys, or values, with numbers where rows have tokens before the step, and nothing of use elsewhere.
-fn cache(case: &Case, [kv_heads, dim]: [usize; 2], lens: &Lens, numbers: &mut Numbers) -> Vec<f32> {
+/// Keys, or values, with numbers where rows have tokens before the step, and nothing of use elsewhere: not in blocks
+/// before the window of a row's first token either, which may be another row's.
+fn cache(
+    case: &Case,
+    ([kv_heads, dim], window): ([usize; 2], Option<usize>),
+    lens: &Lens,
+    numbers: &mut Numbers,
+) -> Vec<f32> {
     let len = case.layout.num_blocks * kv_heads * BLOCK_SIZE * dim;
     let mut cache: Vec<f32> = (0..len).map(|_| numbers.one_of(&[f32::NAN, f32::INFINITY])).collect();
     for (row, (before, _)) in case.batch.rows.iter().zip(lens) {
         let table = case.batch.block_table(row);
-        for (position, head) in (0..*before).flat_map(|position| (0..kv_heads).map(move |head| (position, head))) {
+        let first_read = window.map_or(0, |window| (before + 1).saturating_sub(window));
+        let positions = first_read / BLOCK_SIZE * BLOCK_SIZE..*before;
+        for (position, head) in positions.flat_map(|position| (0..kv_heads).map(move |head| (position, head))) {
             let block = table[position / BLOCK_SIZE] as usize * kv_heads + head;
             let vector = block * BLOCK_SIZE + position % BLOCK_SIZE;
             cache[vector * dim..][..dim].copy_from_slice(&numbers.short_floats(dim));

@@ -74,6 +74,25 @@ fn what_cannot_be_met_shows_before_weights_are_read() {
     assert!(check(&args, &Warmup::default()).unwrap_err().to_string().starts_with("--quantize is fp8"));
 }
 
+/// The window has 13 tokens, a block 16.
+#[test]
+fn a_cache_need_not_hold_more_than_a_window_and_a_block() {
+    let args = args(fixture("families/mistral-window").to_str().unwrap(), Device::CPU);
+    let wishes = |max_batch_total_tokens| Warmup {
+        max_total_tokens: Some(100),
+        max_batch_total_tokens: Some(max_batch_total_tokens),
+        ..Warmup::default()
+    };
+    let message = check(&args, &wishes(28)).unwrap_err().to_string();
+    let sentence =
+        "the KV cache would hold 28 tokens, one sequence of 100 (max_total_tokens) needs 29; raise --max-batch";
+    assert!(message.starts_with(sentence), "{message}");
+    assert!(check(&args, &wishes(29)).is_ok());
+    let mut engine = load(&args, &mut |_, _, _| ()).unwrap();
+    let sizes = engine.warmup(&wishes(29), &mut |_, _, _| ()).unwrap().sizes.unwrap();
+    assert_eq!((sizes.max_total_tokens, sizes.num_blocks), (100, 2));
+}
+
 #[test]
 fn what_cannot_be_met_names_the_flag() {
     let (kind, message) = warmup(&Warmup { max_total_tokens: Some(129), ..Warmup::default() }).unwrap_err();

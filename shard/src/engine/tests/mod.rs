@@ -15,6 +15,7 @@ mod ranks;
 mod references;
 mod slots;
 mod steps;
+mod windows;
 mod xla;
 
 use std::path::PathBuf;

@@ -190,15 +190,21 @@ fn a_prefix_is_never_skipped() {
     assert_eq!(proto::ShardError::from(&error).kind(), proto::shard_error::Kind::Protocol);
 }
 
-/// Tokens of each prompt under a scheduler with few blocks, and how often a sequence was preempted.
-fn schedule(engines: &mut Engines, prompts: &[Vec<u32>], num_tokens: u32) -> (Vec<Vec<SampledToken>>, u32) {
+/// Tokens of each prompt under a scheduler with so many blocks, and how often a sequence was preempted.
+pub(super) fn schedule(
+    engines: &mut Engines,
+    num_blocks: u32,
+    prompts: &[Vec<u32>],
+    num_tokens: u32,
+) -> (Vec<Vec<SampledToken>>, u32) {
     let now = Instant::now();
     let limits = Limits {
         max_batch_size: NUM_SLOTS,
         max_batch_prefill_tokens: 60,
-        num_blocks: 12,
+        num_blocks,
         block_size_tokens: BLOCK_SIZE as u32,
         eos_token_ids: vec![],
+        window: engines.info().window,
         caches_prefixes: engines.info().can_skip_prefix,
         max_step_bytes: proto::MAX_STEP_BYTES,
     };
@@ -248,7 +254,7 @@ fn a_scheduler_lets_every_prompt_be_read() {
         let prompts: Vec<Vec<u32>> = [0, 0, 1, 0, 1].map(|idx: usize| distinct[idx].clone()).to_vec();
         let mut total_preempted = 0;
         for _ in 0..2 {
-            let (tokens, num_preempted) = schedule(&mut rig.engine, &prompts, 40);
+            let (tokens, num_preempted) = schedule(&mut rig.engine, 12, &prompts, 40);
             total_preempted += num_preempted;
             for (prompt, tokens) in prompts.iter().zip(tokens) {
                 let expected = &expected[distinct.iter().position(|known| known == prompt).unwrap()];
