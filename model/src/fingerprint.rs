@@ -1,31 +1,32 @@
-//! Fingerprints: one number for much, so that ranks can be compared without a word of what they did.
+//! Fingerprints: hashes of 64 bits, by which ranks compare what they did without sending it.
 //!
-//! Door: [`Fingerprint`], FNV-1a with 64 bits: the same on every machine and in every build. Two lists of numbers that differ in
-//! one place never have the same; nobody is kept from making others that have.
+//! Door: [`Fingerprint`], FNV-1a with 64 bits: the same on every machine and in every build. Two lists that differ in
+//! one number always have different fingerprints. The hash is not cryptographic: lists with equal fingerprints can be
+//! constructed.
 
-/// What was hashed so far.
+/// The hash of the numbers so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(u64);
 
 impl Default for Fingerprint {
-    /// Of nothing.
+    /// The hash of an empty list.
     fn default() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 }
 
 impl Fingerprint {
-    /// Adds a number as a whole: one step of FNV-1a, which of a byte is the published one.
+    /// Adds a number in one step of FNV-1a. For a number below 256 this is the published step for a byte.
     pub fn number(self, number: u64) -> Self {
         Self((self.0 ^ number).wrapping_mul(0x0100_0000_01b3))
     }
 
-    /// Adds numbers, but not how many.
+    /// Adds numbers, but not their count.
     pub fn numbers(self, numbers: impl IntoIterator<Item = u64>) -> Self {
         numbers.into_iter().fold(self, Self::number)
     }
 
-    /// Adds bytes, but not how many.
+    /// Adds bytes, but not their count.
     pub fn bytes(self, bytes: &[u8]) -> Self {
         self.numbers(bytes.iter().map(|byte| u64::from(*byte)))
     }

@@ -1,7 +1,8 @@
-//! Models and samplers as data, and the weights that they read. Nothing here knows a device.
+//! Models and samplers as data, and the weights that they read. No code here knows a device.
 //!
-//! Doors: [`models`] builds the graphs of a model from its config.json, [`sampling`] those of samplers, [`weights`] reads
-//! checkpoints. A [`graph`] is a list of operations; `layers` are the parts that models have in common.
+//! Doors: [`models`] builds the graphs of a model from its config.json, [`sampling`] builds those of samplers,
+//! [`weights`] reads checkpoints. A [`graph`] is a list of operations; `layers` are the building blocks that models
+//! share.
 
 mod fingerprint;
 pub mod graph;

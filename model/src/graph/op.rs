@@ -1,78 +1,81 @@
-//! The operations a graph is made of: coarse ones for a model, small ones that sampling is composed of.
+//! The operations of graphs: coarse ones for models, small ones that samplers are composed of.
 //!
-//! An [`Op`] says what a node computes from its operands; the comment of a variant gives their shapes and the result.
-//! Operations that speak of a row's slot, context or blocks read them from the step's row metadata, which every backend
-//! has at hand. A new operation is a variant here and a builder beside it; the compiler then names each backend.
+//! An [`Op`] is the function that a node computes from its operands; the comment of a variant gives their shapes and
+//! the result. Operations about a row's slot, context or blocks read them from the step's row metadata, which every
+//! backend has. A new operation is a variant here and a builder beside it; the compiler then reports each backend that
+//! lacks it.
 
 use std::sync::Arc;
 
 use super::{AttentionSpec, DType, Shape, StateId, WeightSpec};
 
-/// Factor of the token that seeds [`Op::ContextUniform`]: TGI's hash key. It is odd, so no two tokens have the same seed.
+/// Factor of the token that seeds [`Op::ContextUniform`]: TGI's hash key. The factor is odd, so no two tokens have the
+/// same seed.
 pub const CONTEXT_SEED_FACTOR: u32 = 15_485_863;
 
-/// What a node computes.
+/// The function that a node computes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     /// Data of the step.
     Input(Input),
-    /// A value that another graph made: the n-th argument.
+    /// The n-th argument: a value that another graph made.
     Argument(usize),
     /// A tensor of the checkpoint.
     Weight(WeightSpec),
-    /// The same number everywhere, `[]`.
+    /// The same number for every element, `[]`.
     Constant(f32),
 
-    /// Token ids `[tokens]` with -1 where the id is the token that this row sampled for this position → ids `[tokens]`.
+    /// Token ids `[tokens]` → ids `[tokens]`. An id of -1 stands for the token that this row sampled for this position.
     /// Reads the missing ids from the token history and writes the given ones to it.
     CurrentTokens,
-    /// Table `[vocab, hidden]`, ids or positions `[tokens]` → `[tokens, hidden]`, f32. Zeros for ids that are in another
-    /// rank's part of the table.
+    /// Table `[vocab, hidden]`, ids or positions `[tokens]` → `[tokens, hidden]`, f32. Zeros for ids in the part of the
+    /// table that another rank has.
     Embedding,
-    /// x `[n, in]`, weight `[out, in]`, and maybe bias `[out]` → `[n, out]`.
+    /// x `[n, in]`, weight `[out, in]`, and bias `[out]` if there is one → `[n, out]`.
     Linear,
     /// x `[.., hidden]`, weight `[hidden]` → x / sqrt(mean(x²) + eps) · (offset + weight).
     RmsNorm { eps: f32, offset: f32 },
-    /// x `[.., hidden]`, weight and maybe bias of the last dimensions of x →
-    /// (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · (offset + weight) + bias, means over the last dimension.
+    /// x `[.., hidden]`, weight and optional bias with the last dimensions of x →
+    /// (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · (offset + weight) + bias, with means over the last dimension.
     LayerNorm { eps: f32, offset: f32 },
     /// x `[tokens, heads, head_dim]`, positions `[tokens]` → the same shape, rotated.
     Rotary(Arc<RotarySpec>),
     /// q `[tokens, heads, head_dim]`, k `[tokens, kv_heads, head_dim]`, v `[tokens, kv_heads, value_dim]` →
     /// `[tokens, heads, value_dim]`. Writes k and v to the layer's KV cache, then attends causally to the row's
-    /// context, or to the end of it that the window covers.
+    /// context, or to its last tokens if there is a window.
     PagedAttention(AttentionSpec),
-    /// x `[tokens, n]` → each token's x plus those of all tokens of its row before it, `[tokens, n]`: the cumulative
-    /// sum that linear recurrences are made of. The state holds `[n]` for each slot, the sum of the row so far.
+    /// x `[tokens, n]` → the sum of each token's x and those of all earlier tokens of its row, `[tokens, n]`: the
+    /// cumulative sum that linear recurrences need. The state keeps `[n]` for each slot, the sum of the row so far.
     RunningSum(StateId),
     /// x → f(x), element by element.
     Activate(Activation),
     /// gate, up `[tokens, n]` → f(gate) · up.
     Gated(Activation),
-    /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: their softmax where it is among the largest
-    /// of the token, the lowest of equals first, else 0.
+    /// Scores `[tokens, experts]` → the weights of the experts, `[tokens, experts]`: the softmax of the scores for the
+    /// token's `num_chosen` largest (the lowest index first among equals), 0 for the others.
     Route(RouterSpec),
     /// x `[tokens, hidden]`, weights `[tokens, experts]`, gate and up `[experts here, intermediate, hidden]`, down
-    /// `[experts here, hidden, intermediate]` → the sum of weight · down(f(gate x) · up x) over the experts of this rank.
+    /// `[experts here, hidden, intermediate]` → the sum of weight · down(f(gate x) · up x) over the experts of this
+    /// rank.
     Experts(ExpertsSpec),
-    /// The same elements with other dimensions behind the first.
+    /// The same elements with other dimensions after the first.
     Reshape,
-    /// x, of which each rank has a summand → the sum, the same on every rank.
+    /// x, one summand per rank → the sum, the same on every rank.
     AllReduce,
-    /// x `[n, part]`, of which each rank has its part → `[n, part · world_size]`, the parts in the order of ranks.
+    /// x `[n, part]`, one part per rank → `[n, part · world_size]`, the parts in the order of ranks.
     AllGather,
     /// x `[n, out]`, bias `[out]` → x + bias.
     AddBias,
     /// x `[n, m]`, weight `[m]` → x · weight.
     ScaleColumns,
-    /// x `[n, m]` → its first columns, as many as the result has.
+    /// x `[n, m]` → the first columns, as many as the result has.
     FirstColumns,
 
-    /// Of every element.
+    /// A function of each element.
     Unary(Unary),
-    /// Of two values of one shape; a scalar, or `[rows]` beside `[rows, n]`, is repeated.
+    /// A function of two values of one shape. A scalar, or `[rows]` beside `[rows, n]`, is repeated.
     Binary(Binary),
-    /// a, b → whether a < b; they are repeated as in `Binary`. False where either is not a number.
+    /// a, b → true if a < b. The operands are repeated as in `Binary`. If either is NaN, the result is false.
     Less,
     /// Condition, a, b → a where the condition holds, else b. a and b are repeated as in `Binary`.
     Select,
@@ -80,37 +83,39 @@ pub enum Op {
     SumColumns,
     /// Scores `[rows, vocab]` → log-probabilities.
     LogSoftmax,
-    /// Scores `[rows, vocab]` → index of each row's largest, the lowest of equals, `[rows]`.
+    /// Scores `[rows, vocab]` → index of each row's largest, the lowest index among equals, `[rows]`.
     ArgMax,
-    /// x `[rows, n]`, indices `[rows]` or `[rows, top_tokens]` → the elements there.
+    /// x `[rows, n]`, indices `[rows]` or `[rows, top_tokens]` → the elements at the indices.
     GatherColumns,
-    /// Scores `[rows, vocab]`, k `[rows]` → each row's k-th largest score; minus infinity where k is 0; k above vocab is vocab.
+    /// Scores `[rows, vocab]`, k `[rows]` → each row's k-th largest score; minus infinity if k is 0. A k above vocab
+    /// counts as vocab.
     KthLargest,
-    /// Keys and weights `[rows, vocab]`, mass `[rows]` → the smallest key such that the keys up to it have a weight of at least
-    /// mass together; the largest key where all of them have less.
+    /// Keys and weights `[rows, vocab]`, mass `[rows]` → the smallest key such that the weights of all keys up to it
+    /// sum to at least mass; the largest key if all weights sum to less.
     MassThreshold,
-    /// How often each token occurs in part of the row, `[rows, vocab]`, f32.
+    /// The number of times that each token occurs in part of the row, `[rows, vocab]`, f32.
     TokenCounts { scope: TokenScope, vocab_size: usize },
     /// True for tokens that are held back in this step, `[rows, vocab]`, bool.
     HeldBack { vocab_size: usize },
-    /// Scores `[rows, vocab]` → the same plus the bias that each row has for the tokens it names.
+    /// Scores `[rows, vocab]` → the same plus the bias of each row for the tokens that it names.
     AddLogitBias,
     /// True for tokens that a row may choose in this step, `[rows, vocab]`, bool.
     IsAllowed { vocab_size: usize },
-    /// Seed words and counter, each `[rows]`, u32 → one number in [0, 1) per row: Threefry-2x32-20 of key (low, high) and
-    /// counter (counter, 0); the upper 24 bits of the first word.
+    /// Seed words and counter, each `[rows]`, u32 → one number in [0, 1) per row: Threefry-2x32-20 of key (low, high)
+    /// and counter (counter, 0); the upper 24 bits of the first word.
     Uniform,
-    /// One number in [0, 1) per token of the vocabulary, from the last token of the row's context alone, `[rows, vocab]`, f32:
-    /// Threefry-2x32-20 of key ([`CONTEXT_SEED_FACTOR`] · last token mod 2³², 0) and counter (token, 1), read as in `Uniform`,
-    /// which has no counter with a 1 there.
+    /// One number in [0, 1) per token of the vocabulary, from the last token of the row's context alone,
+    /// `[rows, vocab]`, f32: Threefry-2x32-20 of key ([`CONTEXT_SEED_FACTOR`] · last token mod 2³², 0) and counter
+    /// (token, 1), converted as in `Uniform`. The 1 keeps these counters apart from those of `Uniform`.
     ContextUniform { vocab_size: usize },
-    /// Probabilities `[rows, vocab]`, u `[rows]` → the first index whose cumulative probability exceeds u · total, `[rows]`.
+    /// Probabilities `[rows, vocab]`, u `[rows]` → the first index whose cumulative probability exceeds u · total,
+    /// `[rows]`.
     InverseCdf,
     /// Scores `[rows, vocab]`, n `[rows]` → the tokens whose score is at least the n-th largest, best first, the lowest
-    /// of equals first, `[rows, top_tokens]`. Minus infinity is never among them.
+    /// index first among equals, `[rows, top_tokens]`. A token with a score of minus infinity is never reported.
     TopTokens,
-    /// Token `[rows]` → the same; writes it to the token history behind the row's context. Beyond the end of the history
-    /// nothing is written.
+    /// Token `[rows]` → the same. Writes the token to the token history after the row's context; writes nothing beyond
+    /// the end of the history.
     AppendToken,
 }
 
@@ -121,54 +126,54 @@ pub enum Input {
     TokenIds,
     /// `[tokens]`, u32.
     Positions,
-    /// One number of each row that samples, `[rows]`: a column of `sampling` by its name.
+    /// One number of each row that samples, `[rows]`: the column of `sampling` with this name.
     Sampling { name: &'static str, dtype: DType },
 }
 
-/// A rotary embedding.
+/// The parameters of a rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RotarySpec {
-    /// Radians per position, `[rotated part of a head / 2]`.
+    /// Radians per position, `[rotary_dim / 2]`: one per rotated pair of values.
     pub frequencies: Vec<f32>,
-    /// Factor of cosines and sines.
+    /// Factor of the cosines and sines.
     pub amplitude: f32,
     pub pairing: Pairing,
 }
 
-/// Which values of a head are turned together.
+/// The pairs of values of a head that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pairing {
-    /// One of the first half of the rotated part and one of the second, as in most of Hugging Face's models.
+    /// A value of the first half of the rotated part and one of the second, as in most of Hugging Face's models.
     Halves,
-    /// Neighbours.
+    /// Adjacent values.
     Neighbours,
 }
 
-/// How experts are chosen.
+/// The choice of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouterSpec {
-    /// Experts of a token.
+    /// Number of experts chosen for each token.
     pub num_chosen: usize,
-    /// Whether their weights are divided by their sum.
+    /// True if their weights are divided by their sum.
     pub is_normalised: bool,
 }
 
-/// What experts compute.
+/// The networks of the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertsSpec {
-    /// Most weights of a token that are not 0.
+    /// The most weights of a token that are not 0.
     pub num_chosen: usize,
     pub activation: Activation,
 }
 
-/// Functions of the feed-forward network, and those that bound.
+/// Activation functions of the feed-forward network, and functions that bound a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + e^-x)`
     Silu,
     /// `x · Φ(x)`
     Gelu,
-    /// Its approximation by a hyperbolic tangent.
+    /// The approximation of `Gelu` by a hyperbolic tangent.
     GeluTanh,
     /// `max(x, 0)²`
     SquaredRelu,
@@ -196,7 +201,7 @@ pub enum Binary {
     Divide,
 }
 
-/// Part of a row's tokens.
+/// A part of a row's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenScope {
     /// Prompt and completion.
@@ -206,7 +211,7 @@ pub enum TokenScope {
 }
 
 impl Op {
-    /// The name in messages and printed graphs.
+    /// Returns the name in messages and printed graphs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Input(_) => "input",
@@ -271,7 +276,7 @@ impl Op {
 }
 
 impl Input {
-    /// Shape and type of this data.
+    /// Returns the shape and type of this data.
     pub fn signature(self) -> (Shape, DType) {
         use super::Dim;
         match self {

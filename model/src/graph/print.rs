@@ -1,6 +1,6 @@
 //! Graphs as text, one line per node, for people and for snapshots.
 //!
-//! A line has the operation, its operands, its attributes, and the shape and type of its result.
+//! A line contains the operation, its operands, its attributes, and the shape and type of its result.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
-//! Builders of the operations that samplers are made of.
+//! Builders of the operations that samplers are composed of.
 //!
-//! Each checks shapes and types and answers the handle of the result, or a [`GraphError`] that says what it was given
-//! and what it takes. A value `[rows]` beside one `[rows, n]` is repeated along the row, a scalar everywhere.
+//! Each checks shapes and types and returns the handle of the result, or a [`GraphError`] that names the operands it
+//! got and the operands it takes. A value `[rows]` beside one `[rows, n]` is repeated along the row, a scalar
+//! everywhere.
 
 use super::{Binary, DType, Dim, Graph, GraphError, Op, Shape, StateSpec, TokenScope, Unary, Value};
 
@@ -159,7 +160,7 @@ impl Graph {
         Ok(self.push_like(op, vec![token], token)) // [rows]
     }
 
-    /// The shape that all operands have once scalars and `[rows]` are repeated.
+    /// Returns the shape that all operands have once scalars and `[rows]` are repeated.
     fn repeated_shape(&self, op: &Op, operands: &[Value]) -> Result<Shape, GraphError> {
         let largest = operands.iter().copied().max_by_key(|value| self.dims(*value).len());
         let largest = largest.map_or_else(|| Shape::new([]), |value| self.node(value).shape.clone());

@@ -1,39 +1,40 @@
-//! What a model keeps between steps, as data: backends allocate it, lay it out and count its bytes from the list.
+//! The states that a model keeps between steps, as data: backends allocate them, lay them out and count their bytes
+//! from the list.
 //!
-//! Doors: [`StateSpec`], which says how to add one, [`Graph::states`](super::Graph::states), and [`StateBytes`], the
-//! one sum of it all. Operations name what they read and write by [`StateId`].
+//! Doors: [`StateSpec`], whose comment says how to add one, [`Graph::states`](super::Graph::states), and
+//! [`StateBytes`], the sum of their bytes. Operations name the states that they read and write by [`StateId`].
 
 use super::DType;
 
 /// Name of the token history.
 pub const TOKEN_HISTORY: &str = "token_history";
 
-/// Something that a model keeps between steps. Its memory is zero at first.
+/// An array that a model keeps between steps. Its memory is zero at first.
 ///
-/// To add one, declare it where the layer is built, with [`Graph::state`](super::Graph::state), and give its id to
-/// the operation that reads and writes it. Backends allocate it from the list and count its bytes. An operation of
-/// the CPU finds it in `cpu/src/state.rs`, one that is compiled in `xla/src/stablehlo/state.rs`.
-/// `docs/decisions/states.md` says what each extent means for sequences that share a prefix.
+/// To add one, declare it in the file of the layer, with [`Graph::state`](super::Graph::state), and pass its id to the
+/// operation that reads and writes it. Backends allocate it from the list and count its bytes. An operation of the CPU
+/// finds it through `cpu/src/state.rs`, a compiled operation through `xla/src/stablehlo/state.rs`.
+/// `docs/decisions/states.md` explains the extents and what they mean for sequences that share a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StateSpec {
-    /// Its name: no other state of the model has it.
+    /// The name, unique in the model.
     pub name: String,
-    /// The units that it has: a token, a slot, or a position of a slot.
+    /// The unit for which it has an array: a token, a slot, or a position of a slot.
     pub extent: Extent,
-    /// Shape of each unit on one rank; all ranks have the same.
+    /// The shape of each unit on one rank; all ranks have the same.
     pub shape: Vec<usize>,
-    /// Type of its numbers.
+    /// The type of its numbers.
     pub numbers: Numbers,
-    /// Most tokens that an operation reads back, where that is bounded.
+    /// The most tokens that an operation reads back, if that is bounded.
     pub window: Option<usize>,
 }
 
 /// The unit of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Extent {
-    /// A token in the KV cache, which holds them block by block.
+    /// A token in the KV cache, which keeps tokens in blocks.
     Token,
-    /// A slot: what was made of all tokens of its row so far. A row finds zeros at its first token.
+    /// A slot: one array computed from all tokens of its row so far. A row finds zeros at its first token.
     Slot,
     /// A position of a slot, up to the longest row.
     Position,
@@ -42,29 +43,30 @@ pub enum Extent {
 /// The type of a state's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Numbers {
-    /// The type of the KV cache, which the user or the device chooses. A vector along the last dimension is rounded as one.
+    /// The type of the KV cache, which the user or the device chooses. Each vector along the last dimension is rounded
+    /// as a whole.
     Cache,
-    /// A type of its own.
+    /// A fixed type.
     Exact(DType),
 }
 
-/// A state of one graph.
+/// The index of a state in its graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StateId(pub(super) usize);
 
-/// Bytes that one rank keeps.
+/// Bytes that one rank keeps, by unit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateBytes {
-    /// Of a token in the KV cache.
+    /// Bytes of a token in the KV cache.
     pub per_token: u64,
-    /// Of a slot, beside its positions.
+    /// Bytes of a slot, without its positions.
     pub per_slot: u64,
-    /// Of a position of a slot.
+    /// Bytes of a position of a slot.
     pub per_position: u64,
 }
 
 impl StateId {
-    /// Its place in [`Graph::states`](super::Graph::states).
+    /// Returns the index in [`Graph::states`](super::Graph::states).
     pub fn index(self) -> usize {
         self.0
     }
@@ -93,12 +95,12 @@ impl StateSpec {
         }
     }
 
-    /// Elements of one unit.
+    /// The number of elements of one unit.
     pub fn num_elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of one unit, where the KV cache keeps a vector of n numbers in `cache_vector_bytes(n)`.
+    /// Returns the bytes of one unit, if the KV cache keeps a vector of n numbers in `cache_vector_bytes(n)`.
     pub fn bytes(&self, cache_vector_bytes: impl Fn(usize) -> u64) -> u64 {
         match self.numbers {
             Numbers::Exact(dtype) => self.num_elements() as u64 * dtype.size_bytes(),
@@ -111,7 +113,7 @@ impl StateSpec {
 }
 
 impl StateBytes {
-    /// The sum of `states`, where the KV cache keeps a vector of n numbers in `cache_vector_bytes(n)`.
+    /// Returns the sum of `states`, if the KV cache keeps a vector of n numbers in `cache_vector_bytes(n)`.
     pub fn of<'a>(states: impl IntoIterator<Item = &'a StateSpec>, cache_vector_bytes: impl Fn(usize) -> u64) -> Self {
         let mut sum = Self::default();
         for state in states {
@@ -125,7 +127,7 @@ impl StateBytes {
         sum
     }
 
-    /// Bytes of all slots, whose rows have at most `max_total_tokens`.
+    /// Returns the bytes of `num_slots` slots, whose rows have at most `max_total_tokens`.
     pub fn of_slots(&self, num_slots: usize, max_total_tokens: usize) -> u64 {
         let per_slot = self.per_slot.saturating_add(self.per_position.saturating_mul(max_total_tokens as u64));
         per_slot.saturating_mul(num_slots as u64)
@@ -141,7 +143,7 @@ mod tests {
         let keys = |name, shape: &[usize]| StateSpec::of_tokens(name, shape, None);
         let sums = StateSpec::of_slots("sums", &[3, 5]);
         let states = [keys("keys", &[2, 8]), keys("values", &[2, 4]), sums, StateSpec::token_history()];
-        // Integers of a byte with a factor of four bytes for each vector.
+        // The cache vector of n numbers has n bytes and a factor of four bytes.
         let bytes = StateBytes::of(&states, |len| len as u64 + 4);
         assert_eq!(bytes, StateBytes { per_token: 2 * 12 + 2 * 8, per_slot: 60, per_position: 4 });
         assert_eq!(bytes.of_slots(3, 100), 3 * (60 + 400));

@@ -1,52 +1,54 @@
 //! Causal self-attention with grouped queries and a KV cache, and with or without rotary positions.
 //!
-//! Door: [`SelfAttention`]. Ranks split the heads; [`check_heads`](super::check_heads) says how.
+//! Door: [`SelfAttention`]. Ranks split the heads; [`check_heads`](super::check_heads) lists the possible numbers of
+//! ranks.
 
 use std::sync::Arc;
 
 use super::{HeadsError, HeadsNorm, Linear, LinearSize, Norm, NormForm, WeightScope, check_heads};
 use crate::graph::{AttentionSpec, Graph, GraphError, Input, RotarySpec, StateId, StateSpec, Value};
 
-/// Dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and what it does beside attending.
+/// Dimensions of a [`SelfAttention`] layer, with Hugging Face's names, and its variations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionForm {
     pub(crate) hidden_size: usize,
     pub(crate) num_attention_heads: usize,
     pub(crate) num_key_value_heads: usize,
     pub(crate) head_dim: usize,
-    /// Of queries, keys and values.
+    /// True if the projections of queries, keys and values have biases.
     pub(crate) has_bias: bool,
     pub(crate) has_output_bias: bool,
     pub(crate) norm: QueryKeyNorm,
-    /// Factor of the scores.
+    /// Factor of the attention scores.
     pub(crate) scale: f32,
     /// Scores become `cap · tanh(score / cap)`.
     pub(crate) soft_cap: Option<f32>,
 }
 
-/// How queries and keys are normalised before they are turned.
+/// The normalisation of queries and keys before their rotation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum QueryKeyNorm {
     None,
-    /// Each head alone, all with one weight `[head_dim]`.
+    /// Each head alone; all heads share one weight `[head_dim]`.
     Head(NormForm),
     /// Each head alone, with weights `[heads, head_dim]`.
     EachHead(NormForm),
-    /// All heads together by their root mean square, with a weight `[heads * head_dim]`; the number is added to the mean.
+    /// All heads together, by their root mean square, with a weight `[heads * head_dim]`. The number is the epsilon
+    /// that is added to the mean.
     AllHeads(f32),
 }
 
-/// What differs from layer to layer.
+/// The settings that differ from layer to layer.
 #[derive(Debug, Clone)]
 pub(crate) struct AttentionLayer {
-    /// Number of the layer; its keys and values are named by it.
+    /// Index of the layer; the states of its keys and values are named after it.
     pub(crate) layer: usize,
     pub(crate) rotary: Option<Arc<RotarySpec>>,
-    /// Keys that a query attends at most, its own included.
+    /// The most keys that a query attends to, its own included.
     pub(crate) window: Option<usize>,
 }
 
-/// Where the weights are.
+/// The scopes of the layer's weights.
 #[derive(Debug, Clone)]
 pub(crate) struct AttentionScopes {
     pub(crate) q: WeightScope,
@@ -78,10 +80,10 @@ enum HeadNorms {
 }
 
 impl SelfAttention {
-    /// A layer with these weights.
+    /// Returns a layer with these weights.
     ///
     /// # Errors
-    /// When so many ranks cannot share the heads.
+    /// When this number of ranks cannot share the heads.
     pub(crate) fn new(
         scopes: &AttentionScopes,
         form: &AttentionForm,
@@ -108,7 +110,7 @@ impl SelfAttention {
     /// x `[tokens, hidden]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let head_dim = self.form.head_dim;
-        // First those that a backend may compute together.
+        // The three projections come first, so that a backend may compute them together.
         let q = self.q.apply(graph, x)?; // [tokens, heads * head_dim]
         let k = self.k.apply(graph, x)?; // [tokens, kv_heads * head_dim]
         let v = self.v.apply(graph, x)?; // [tokens, kv_heads * head_dim]
@@ -123,7 +125,7 @@ impl SelfAttention {
         self.o.apply(graph, attended) // [tokens, hidden]
     }
 
-    /// What the layer keeps of `value`, `[tokens, kv_heads, head_dim]`.
+    /// Declares the state that keeps `value`, `[tokens, kv_heads, head_dim]`, and returns its id.
     fn state(&self, graph: &mut Graph, name: &str, value: Value) -> StateId {
         let AttentionLayer { layer, rotary: _, window } = &self.layer;
         let shape = &graph.node(value).shape;
@@ -132,7 +134,7 @@ impl SelfAttention {
         graph.state(&StateSpec::of_tokens(format!("layers.{layer}.{name}"), &shape, *window))
     }
 
-    /// Queries, or keys, `[tokens, heads * head_dim]` normalised and turned, `[tokens, heads, head_dim]`.
+    /// Normalises and rotates queries or keys: `[tokens, heads * head_dim]` → `[tokens, heads, head_dim]`.
     fn heads(&self, graph: &mut Graph, x: Value, norm: &HeadNorms) -> Result<Value, GraphError> {
         let head_dim = self.form.head_dim;
         let x = if let HeadNorms::All(norm) = norm { norm.apply(graph, x)? } else { x }; // [tokens, heads * head_dim]

@@ -12,7 +12,7 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    /// The table `weight` of `scope`.
+    /// Returns the embedding with the table `weight` of `scope`.
     pub(crate) fn new(scope: &WeightScope, vocab_size: usize, hidden_size: usize) -> Self {
         Self { table: scope.weight("weight", &[vocab_size, hidden_size], Partition::Vocab) }
     }
@@ -24,7 +24,7 @@ impl Embedding {
         if self.table.world_size == 1 { Ok(embedded) } else { graph.all_reduce(embedded) } // [tokens, hidden]
     }
 
-    /// The output layer with the same table: tied word embeddings.
+    /// Returns the output layer that shares the table: tied word embeddings.
     pub(crate) fn tied_head(&self) -> Linear {
         Linear::vocab(self.table.clone())
     }

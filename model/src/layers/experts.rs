@@ -1,7 +1,7 @@
 //! Mixture of experts (Shazeer et al., 2017): a router chooses a few of many feed-forward networks for each token.
 //!
-//! Door: [`Experts`]. Ranks split the experts; each adds up what its own make of their tokens. A network that sees every token may
-//! stand beside them.
+//! Door: [`Experts`]. Ranks split the experts: each rank sums the outputs of its own experts, then the ranks' sums are
+//! added. A network that every token passes may be added to the mixture.
 
 use super::{GatedMlp, Linear, LinearSize, MlpSize, WeightScope};
 use crate::graph::{Activation, Binary, ExpertsSpec, Graph, GraphError, Partition, RouterSpec, Value, WeightSpec};
@@ -10,17 +10,17 @@ use crate::graph::{Activation, Binary, ExpertsSpec, Graph, GraphError, Partition
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpertsSize {
     pub(crate) hidden_size: usize,
-    /// Of each expert.
+    /// Intermediate size of each expert.
     pub(crate) intermediate_size: usize,
     pub(crate) num_experts: usize,
-    /// Experts of a token.
+    /// Number of experts chosen for each token.
     pub(crate) num_chosen: usize,
-    /// Whether the weights of the chosen add up to 1.
+    /// True if the weights of the chosen experts are scaled to a sum of 1.
     pub(crate) is_normalised: bool,
     pub(crate) activation: Activation,
 }
 
-/// `Σ weight · expert(x)` over the chosen, maybe plus `sigmoid(gate(x)) · shared(x)`.
+/// `Σ weight · expert(x)` over the chosen experts, plus `sigmoid(gate(x)) · shared(x)` if there is a shared expert.
 #[derive(Debug, Clone)]
 pub(crate) struct Experts {
     size: ExpertsSize,
@@ -38,7 +38,8 @@ struct SharedExpert {
 }
 
 impl Experts {
-    /// The router `gate` and the networks `experts.0`, `experts.1` … of `scope`, whose matrices have these names.
+    /// The router `gate` and the networks `experts.0`, `experts.1` … of `scope`. `gate`, `up` and `down` are the names
+    /// of their matrices.
     pub(crate) fn new(scope: &WeightScope, [gate, up, down]: [&str; 3], size: &ExpertsSize) -> Self {
         let ExpertsSize { hidden_size, intermediate_size, num_experts, .. } = *size;
         let experts = scope.child("experts");
@@ -56,7 +57,7 @@ impl Experts {
         }
     }
 
-    /// With the network `shared_expert` of `scope`, `intermediate_size` wide, and its gate `shared_expert_gate`.
+    /// Adds the network `shared_expert` of `scope`, `intermediate_size` wide, and its gate `shared_expert_gate`.
     pub(crate) fn with_shared(self, scope: &WeightScope, intermediate_size: usize) -> Self {
         let ExpertsSize { hidden_size, activation, .. } = self.size;
         let size = MlpSize { hidden_size, intermediate_size, has_bias: false, activation };

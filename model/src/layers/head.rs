@@ -1,6 +1,6 @@
 //! From hidden states to logits.
 //!
-//! Door: [`Head`]: a linear layer over the vocabulary, and what some models do with its outputs.
+//! Door: [`Head`]: a linear layer over the vocabulary, and the scaling and bounding of its outputs in some models.
 
 use super::Linear;
 use crate::graph::{Graph, GraphError, Value};

@@ -1,21 +1,21 @@
-//! How many ranks can share the heads of attention.
+//! The numbers of ranks that can share the heads of attention.
 //!
-//! Door: [`check_heads`]. A rank has whole heads, as many as each other rank. Its queries meet the keys and values of their own
-//! group only: it has the KV heads of its groups, or, where there are fewer than ranks, a copy of one.
+//! Door: [`check_heads`]. Every rank has the same number of whole heads. Its queries attend only to the keys and values
+//! of their own groups, so it has the KV heads of those groups; with fewer KV heads than ranks, it has a copy of one.
 
-/// Heads that so many ranks cannot share.
+/// The error of heads that this number of ranks cannot share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{heads}: --num-shard may be {legal}; with --devices-per-shard, the product of both")]
 pub struct HeadsError {
-    /// What there is, by the names in config.json.
+    /// The numbers of heads, by their names in config.json.
     heads: String,
     legal: String,
 }
 
-/// Whether `num_ranks` ranks can share the heads: attention heads divide, and KV heads divide or are copied.
+/// Checks that `num_ranks` ranks can share the heads: attention heads must divide, KV heads must divide or be copied.
 ///
 /// # Errors
-/// Lists the numbers of ranks that are possible.
+/// When the ranks cannot share the heads. The message lists the possible numbers of ranks.
 pub(crate) fn check_heads(
     num_attention_heads: usize,
     num_key_value_heads: usize,
@@ -27,7 +27,7 @@ pub(crate) fn check_heads(
             num_key_value_heads.is_multiple_of(*num_ranks) || num_ranks.is_multiple_of(num_key_value_heads);
         divides(num_ranks) && kv_divides
     };
-    // Heads that do not fit each other are found by the operation that joins them.
+    // With one rank nothing is checked here: the attention operation finds numbers of heads that do not fit each other.
     if num_ranks == 1 || is_legal(&num_ranks) {
         return Ok(());
     }

@@ -1,11 +1,12 @@
-//! Linear layers, and how the ranks of a model share them (Megatron style).
+//! Linear layers, and their split among the ranks of a model (Megatron style).
 //!
-//! Door: [`Linear`], made by [`Linear::column`], [`Linear::row`] or [`Linear::vocab`]. A column layer is followed by a row layer.
+//! Door: [`Linear`], made by [`Linear::column`], [`Linear::row`] or [`Linear::vocab`]. A column layer is followed by a
+//! row layer.
 
 use super::WeightScope;
 use crate::graph::{Graph, GraphError, Partition, Value, WeightSpec};
 
-/// `y = x · Wᵀ`, maybe plus a bias.
+/// `y = x · Wᵀ`, plus a bias if there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Linear {
     weight: WeightSpec,
@@ -21,13 +22,15 @@ pub(crate) struct LinearSize {
 }
 
 impl Linear {
-    /// Weights `weight` and maybe `bias` of `scope`, outputs split among the ranks: each rank goes on with its own part.
+    /// Weights `weight` and, with a bias, `bias` of `scope`. Ranks split the outputs, and each rank goes on with its
+    /// own.
     pub(crate) fn column(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Column, Partition::Column)
     }
 
-    /// As [`Linear::column`] for outputs that are `num_heads` heads, which ranks have whole: where there are fewer heads than
-    /// ranks, neighbours have the same one. [`check_heads`](super::check_heads) says which numbers of ranks are possible.
+    /// As [`Linear::column`], for outputs that are `num_heads` heads. Ranks have whole heads; with fewer heads than
+    /// ranks, neighbouring ranks have the same head. [`check_heads`](super::check_heads) says which numbers of ranks
+    /// are possible.
     pub(crate) fn heads(scope: &WeightScope, size: LinearSize, num_heads: usize) -> Self {
         let num_copies = (scope.world_size() / num_heads).max(1);
         let Self { weight, bias } = Self::column(scope, size);
@@ -35,18 +38,18 @@ impl Linear {
         Self { weight: copied(weight), bias: bias.map(copied) }
     }
 
-    /// Weights `weight` and maybe `bias` of `scope`, inputs split among the ranks: the results are summed over the
-    /// ranks, then the bias is added. The input is what a [`Linear::column`] layer made.
+    /// Weights `weight` and, with a bias, `bias` of `scope`. Ranks split the inputs: the results are summed over the
+    /// ranks, then the bias is added. The input is the output of a [`Linear::column`] layer.
     pub(crate) fn row(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Row, Partition::Replicated)
     }
 
-    /// Weights `weight` and maybe `bias` of `scope`; every rank computes all outputs from the whole input.
+    /// Weights `weight` and, with a bias, `bias` of `scope`. Every rank computes all outputs from the whole input.
     pub(crate) fn whole(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Replicated, Partition::Replicated)
     }
 
-    /// A layer with one token of the vocabulary per output, without bias; every rank gets all of them.
+    /// A layer without bias, with one output per token of the vocabulary. Every rank gets all outputs.
     pub(crate) fn vocab(weight: WeightSpec) -> Self {
         Self { weight, bias: None }
     }
@@ -59,7 +62,7 @@ impl Linear {
         }
     }
 
-    /// Outputs that one rank computes.
+    /// Number of outputs that one rank computes.
     pub(crate) fn num_local_outputs(&self) -> usize {
         self.weight.local_shape()[0]
     }
@@ -79,12 +82,12 @@ impl Linear {
                 let num_outputs = self.weight.shape[0];
                 let part = graph.linear(x, weight, bias)?; // [n, padded out / world_size]
                 let padded = graph.all_gather(part, world_size)?; // [n, padded out]
-                // The last rank's padding is no token: nothing behind the head ever sees it.
+                // The padding of the last rank is outside of the vocabulary, so it is cut off here.
                 let is_whole = num_outputs.is_multiple_of(world_size);
                 if is_whole { Ok(padded) } else { graph.first_columns(padded, num_outputs) } // [n, out]
             }
             Partition::Replicated | Partition::Column | Partition::Row | Partition::Vocab => {
-                graph.linear(x, weight, bias) // [n, out], a column layer's this rank's part
+                graph.linear(x, weight, bias) // [n, out]; only this rank's outputs in a column layer
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Feed-forward networks: with a gate (Shazeer, 2020) as in Llama, and without as in the first transformers.
+//! Feed-forward networks: with a gate (Shazeer, 2020) as in Llama, and without a gate as in the first transformers.
 //!
-//! Doors: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension; features that pad it are zero, and every
-//! activation that is used here leaves them so.
+//! Doors: [`GatedMlp`], [`PlainMlp`]. Ranks split the intermediate dimension. Padding features are zero, and every
+//! activation used here maps zero to zero.
 
 use super::{Linear, LinearSize, WeightScope};
 use crate::graph::{Activation, Graph, GraphError, Value};
 
-/// Dimensions of a network and its activation.
+/// Dimensions of a network, and its activation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MlpSize {
     pub(crate) hidden_size: usize,
@@ -43,7 +43,7 @@ impl MlpSize {
 }
 
 impl GatedMlp {
-    /// Layers with the weights of these scopes.
+    /// Returns a network with the weights of these scopes.
     pub(crate) fn new([gate, up, down]: [&WeightScope; 3], size: &MlpSize) -> Self {
         Self {
             gate: Linear::column(gate, size.inward()),
@@ -63,7 +63,7 @@ impl GatedMlp {
 }
 
 impl PlainMlp {
-    /// Layers with the weights of these scopes.
+    /// Returns a network with the weights of these scopes.
     pub(crate) fn new([up, down]: [&WeightScope; 2], size: &MlpSize) -> Self {
         let (up, down) = (Linear::column(up, size.inward()), Linear::row(down, size.outward()));
         Self { up, down, activation: size.activation }

@@ -1,21 +1,21 @@
 //! Normalisations: by the root mean square (Zhang and Sennrich, 2019), and by mean and variance (Ba et al., 2016).
 //!
-//! Doors: [`Norm`], whose weight every rank has whole or in the part of its heads, and [`HeadsNorm`] over all heads together.
+//! Doors: [`Norm`], whose weight every rank has, whole or for its own heads, and [`HeadsNorm`] over all heads together.
 
 use super::WeightScope;
 use crate::graph::{Binary, Graph, GraphError, Partition, Unary, Value, WeightSpec};
 
-/// What a norm computes.
+/// The kind of a norm and its constants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NormForm {
     pub(crate) kind: NormKind,
-    /// Added to the mean of squares.
+    /// Added to the mean of squares, or to the variance.
     pub(crate) eps: f32,
-    /// Added to the weight: 1 where checkpoints have it around zero.
+    /// Added to the weight: 1 in models whose checkpoints store the weight minus one.
     pub(crate) offset: f32,
 }
 
-/// What is subtracted and added.
+/// The formula of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NormKind {
     /// `x / sqrt(mean(x²) + eps) · weight`, as `LlamaRMSNorm`.
@@ -51,12 +51,12 @@ impl NormForm {
 }
 
 impl Norm {
-    /// The weight `weight`, and maybe `bias`, of `scope`, of `size` elements.
+    /// A norm with `weight`, and `bias` if it has one, of `scope`, `size` elements each.
     pub(crate) fn new(scope: &WeightScope, size: usize, form: NormForm) -> Self {
         Self::with_shape(scope, &[size], form, Partition::Replicated)
     }
 
-    /// As [`Norm::new`] with weights `[num_heads, head_dim]`, of which ranks have those of their heads.
+    /// As [`Norm::new`] with weights `[num_heads, head_dim]`. A rank has the weights of its own heads.
     pub(crate) fn each_head(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], form: NormForm) -> Self {
         let num_copies = (scope.world_size() / num_heads).max(1);
         let Self { form, weight, bias } = Self::with_shape(scope, &[num_heads, head_dim], form, Partition::Column);
@@ -89,7 +89,7 @@ impl Norm {
 }
 
 impl HeadsNorm {
-    /// The weight `weight` of `scope` for `num_heads` heads of `head_dim`.
+    /// A norm with `weight` of `scope` for `num_heads` heads of `head_dim`.
     pub(crate) fn new(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], eps: f32) -> Self {
         let num_copies = (scope.world_size() / num_heads).max(1);
         let form = NormForm { kind: NormKind::RootMeanSquare, eps, offset: 0.0 };
@@ -107,7 +107,7 @@ impl HeadsNorm {
         let squares = graph.binary(Binary::Multiply, x, x)?; // [tokens, heads * head_dim]
         let part = graph.sum_columns(squares)?; // [tokens]
         let sum = graph.all_reduce(part)?; // [tokens]
-        // Heads that several ranks have are in the sum as often.
+        // A head that several ranks have a copy of is in the sum once for each copy.
         let mean = graph.scale(sum, 1.0 / (spec.shape[0] * spec.num_copies) as f32)?; // [tokens]
         let eps = graph.constant(self.norm.form.eps); // []
         let mean = graph.binary(Binary::Add, mean, eps)?; // [tokens]

@@ -1,22 +1,23 @@
 //! Frequencies of rotary position embeddings (Su et al., 2021) and their scalings for longer contexts.
 //!
-//! Follows `transformers/modeling_rope_utils.py`. How a config.json spells a scaling is `models/rope_config.rs`'s affair.
+//! Follows `transformers/modeling_rope_utils.py`. `models/rope_config.rs` reads the scaling from config.json.
 
 use crate::graph::{Pairing, RotarySpec};
 
-/// How frequencies are changed to reach beyond the context of the first training.
+/// The change of the frequencies that extends the context beyond that of the first training.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum RotaryScaling {
-    /// Not at all.
+    /// No change.
     Default,
     /// All positions are divided by `factor` (Chen et al., 2023).
     Linear { factor: f64 },
-    /// The base grows with the length of the sequence. It is that of the longest sequence, `factor` times the length of the
-    /// training: frequencies that changed while a sequence grows would not fit the keys that are in the cache.
+    /// The base grows with the length of the sequence. Here it is always the base of the longest sequence, `factor`
+    /// times the length of the training: if frequencies changed while a sequence grows, they would not fit the keys in
+    /// the cache.
     Dynamic { factor: f64 },
-    /// Low frequencies are divided by `factor`, high ones stay, those between are blended (Llama 3.1).
+    /// Low frequencies are divided by `factor`, high ones are kept, those between are blended (Llama 3.1).
     Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_position_embeddings: f64 },
-    /// As `Llama3` with another blend (Peng et al., 2023), and vectors longer by `attention_factor`.
+    /// As `Llama3` with another blend (Peng et al., 2023). Rotated vectors are also multiplied by `attention_factor`.
     Yarn(Yarn),
     /// Each frequency is divided by its own factor (Ding et al., 2024).
     LongRope { factors: Vec<f64>, attention_factor: f64 },
@@ -26,21 +27,22 @@ pub(crate) enum RotaryScaling {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Yarn {
     pub(crate) factor: f64,
-    /// Turns within the original context from which on a frequency stays as it is, and below which it is divided.
+    /// A frequency with at least `beta_fast` turns within the original context is kept; one with at most `beta_slow` is
+    /// divided.
     pub(crate) beta_fast: f64,
     pub(crate) beta_slow: f64,
     pub(crate) original_max_position_embeddings: f64,
-    /// Whether the blend begins and ends at whole frequencies.
+    /// True if the blend begins and ends at whole indices of frequencies.
     pub(crate) is_truncated: bool,
     pub(crate) attention_factor: f64,
 }
 
 impl RotaryScaling {
-    /// The embedding of the first `rotary_dim` values of heads with the base `theta`.
+    /// Returns the rotary embedding of the first `rotary_dim` values of each head, with the base `theta`.
     pub(crate) fn spec(&self, theta: f64, rotary_dim: usize, pairing: Pairing) -> RotarySpec {
         let dim = rotary_dim as f64;
         let theta = match self {
-            // The exponent is that which leaves the highest frequency as it is and divides the lowest.
+            // With this exponent the highest frequency is kept and the lowest is divided.
             Self::Dynamic { factor } => theta * (factor * factor - (factor - 1.0)).powf(dim / (dim - 2.0)),
             Self::Default | Self::Linear { .. } | Self::Llama3 { .. } | Self::Yarn(_) | Self::LongRope { .. } => theta,
         };
@@ -71,7 +73,8 @@ impl RotaryScaling {
 }
 
 impl Yarn {
-    /// How much of a frequency is divided, from 0 to 1: a ramp between those that make `beta_fast` and `beta_slow` turns.
+    /// The share of a frequency that is divided, from 0 to 1: a ramp between the frequencies with `beta_fast` and
+    /// `beta_slow` turns.
     fn divided(&self, index: usize, theta: f64, dim: f64) -> f64 {
         let index_of = |turns: f64| {
             let wavelength = self.original_max_position_embeddings / turns;
@@ -107,7 +110,7 @@ mod tests {
 
     #[test]
     fn llama3_keeps_high_divides_low_and_blends_between() {
-        // A context of 200 is 31.8, 3.18, 0.318 and 0.0318 turns.
+        // In a context of 200 the frequencies make 31.8, 3.18, 0.318 and 0.0318 turns.
         let scaling = RotaryScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 1.0,
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_dynamic_base_is_that_of_the_longest_sequence() {
-        // A factor of 2 leaves 2 · 2 - 1 = 3 to the power of 8 / 6.
+        // The factor of 2 gives (2 · 2 - 1) to the power of 8 / 6, that is 3 to the power of 8 / 6.
         let theta = 10_000.0 * 3.0_f32.powf(8.0 / 6.0);
         let expected = [0.0, 0.25, 0.5, 0.75].map(|share: f32| theta.powf(-share));
         check(&RotaryScaling::Dynamic { factor: 2.0 }, &expected);
@@ -135,7 +138,8 @@ mod tests {
 
     #[test]
     fn yarn_is_a_ramp_between_two_numbers_of_turns() {
-        // Within 2000π positions frequencies make 1000, 100, 10 and 1 turns: the ramp is from the second to the last.
+        // Within 2000π positions the frequencies make 1000, 100, 10 and 1 turns: the ramp is from the second to the
+        // last.
         let yarn = Yarn {
             factor: 4.0,
             beta_fast: 100.0,
@@ -147,7 +151,7 @@ mod tests {
         let scaling = RotaryScaling::Yarn(yarn);
         check(&scaling, &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
         assert_eq!(scaling.spec(10_000.0, 8, Pairing::Halves).amplitude, 1.25);
-        // From the floor of 1.2 to the ceiling of 2.8 is the same ramp.
+        // The floor of 1.2 and the ceiling of 2.8 make the same ramp.
         let turns = |index: f64| 1000.0 * 10.0_f64.powf(-index);
         let rounded = Yarn { beta_fast: turns(1.2), beta_slow: turns(2.8), is_truncated: true, ..yarn };
         assert_eq!([0, 1, 2, 3].map(|index| rounded.divided(index, 10_000.0, 8.0)), [0.0, 0.0, 0.5, 1.0]);

@@ -1,7 +1,7 @@
-//! How a model's own `generation_config.json` wants tokens to be chosen.
+//! The sampling defaults in a model's `generation_config.json`.
 //!
-//! Door: [`read`]. Its end-of-sequence tokens are `Config`'s affair. What is said where `do_sample` is not true has no meaning in
-//! transformers, and none here, but for the repetition penalty.
+//! Door: [`read`]. As in transformers, only the repetition penalty counts unless `do_sample` is true. `Config` reads
+//! the end-of-sequence tokens.
 
 use proto::SamplingDefaults;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ const FILE: &str = "generation_config.json";
 /// Reads the file, if there is one.
 ///
 /// # Errors
-/// When it is malformed; the message names the key, its value and what is allowed.
+/// When the file is malformed. The message names the key, its value and the values allowed.
 pub fn read(json: Option<&[u8]>) -> Result<SamplingDefaults, ModelError> {
     let Some(json) = json else { return Ok(SamplingDefaults::default()) };
     let value: Value = serde_json::from_slice(json).map_err(|source| ModelError::Json { file: FILE, source })?;

@@ -1,7 +1,8 @@
-//! The metadata of a GGUF file, as the config.json of the same model would say it.
+//! The metadata of a GGUF file, translated to the config.json of the same model.
 //!
-//! Door: [`config`]. The names are those of llama.cpp's converter (`gguf-py/gguf/constants.py`, `convert_hf_to_gguf.py`). What that
-//! leaves out because llama.cpp knows it by the size of the model is here as there.
+//! Door: [`config`]. The names are those of llama.cpp's converter (`gguf-py/gguf/constants.py`,
+//! `convert_hf_to_gguf.py`). The converter omits some numbers that llama.cpp derives from the size of the model; they
+//! are derived in the same way here.
 
 use model_files::{Gguf, GgufValue};
 use serde_json::{Map, Value, json};
@@ -17,7 +18,7 @@ const ARCHITECTURES: [(&str, &str); 6] = [
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
 ];
-/// Key of config.json, and that of the metadata behind the name of the architecture.
+/// Key of config.json, and key of the metadata after the name of the architecture.
 const KEYS: [(&str, &str); 13] = [
     ("attn_logit_softcapping", "attn_logit_softcapping"),
     ("final_logit_softcapping", "final_logit_softcapping"),
@@ -33,16 +34,18 @@ const KEYS: [(&str, &str); 13] = [
     ("rope_theta", "rope.freq_base"),
     ("sliding_window", "attention.sliding_window"),
 ];
-/// Layers of the models whose queries are scaled by the width of a head as it would be if all were as wide as the model.
+/// Architecture and number of layers of the models that scale queries by `hidden_size / num_attention_heads` and not by
+/// the width of their heads.
 const SCALED_BY_WIDTH: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 const EMBEDDING: &str = "token_embd.weight";
 const EOS_KEYS: [&str; 3] =
     ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// What config.json would say; `rope_factors` are the numbers of the tensor `rope_freqs.weight`.
+/// Returns the config.json of the model; `rope_factors` are the numbers of the tensor `rope_freqs.weight`.
 ///
 /// # Errors
-/// When the architecture is not known, or the model has experts or a rotary scaling that is not.
+/// When the architecture is unknown, the model has experts, its rotary scaling is unknown, or the embedding has no
+/// dimensions.
 pub fn config(gguf: &Gguf, rope_factors: Option<Vec<f32>>) -> Result<Map<String, Value>, ModelError> {
     let file = Metadata { gguf, architecture: gguf.text("general.architecture").unwrap_or_default() };
     let known = ARCHITECTURES.iter().find(|(name, _)| *name == file.architecture);
@@ -66,7 +69,8 @@ pub fn config(gguf: &Gguf, rope_factors: Option<Vec<f32>>) -> Result<Map<String,
         ("dtype", json!(file.dtype())),
         ("eos_token_id", file.eos_token_ids()),
         ("hidden_act", json!(if file.is_gemma() { "gelu_pytorch_tanh" } else { "silu" })),
-        // The converter sorts the rows of such models so that neighbours are rotated together.
+        // The converter sorts the rows of the query and key matrices of such models so that adjacent values are rotated
+        // together.
         ("rope_interleaved", json!(file.architecture == "llama")),
         ("tie_word_embeddings", json!(!has_tensor("output.weight"))),
         ("vocab_size", json!(vocab_size)),
@@ -100,7 +104,7 @@ impl Metadata<'_> {
         self.gguf.count(&self.key(name))
     }
 
-    /// Whether a key means something for models of the architecture.
+    /// True if the key applies to models of the architecture.
     fn has_key(self, key: &str) -> bool {
         match key {
             "query_pre_attn_scalar" | "sliding_window" => matches!(self.architecture, "gemma2" | "gemma3"),
@@ -119,7 +123,8 @@ impl Metadata<'_> {
         }
     }
 
-    /// That of the first layer's matrices; what is quantized becomes the shorter of the floats that have the range.
+    /// Returns the type of the first layer's query matrix. For a quantized one this is bfloat16, the shorter float with
+    /// the range of f32.
     fn dtype(self) -> &'static str {
         let first = self.gguf.tensors.iter().find(|tensor| tensor.name == "blk.0.attn_q.weight");
         match first.map(|tensor| tensor.kind) {
@@ -137,7 +142,7 @@ impl Metadata<'_> {
 
     fn rope_scaling(self, factors: Option<Vec<f32>>) -> Result<Option<Value>, ModelError> {
         if let Some(factors) = factors {
-            // Llama 3's, of which the converter wrote down what they make of each frequency.
+            // The converter stored, for each frequency, the number by which Llama 3's scaling divides it.
             return Ok(Some(json!({"rope_type": "longrope", "attention_factor": 1.0, "factor": 1.0,
                 "short_factor": factors, "long_factor": factors})));
         }
@@ -157,7 +162,7 @@ impl Metadata<'_> {
     fn width_of_heads(self) -> Option<u64> {
         let layers = self.count("block_count")?;
         let is_scaled = SCALED_BY_WIDTH.contains(&(self.architecture, layers));
-        // No heads at all are an error of whoever reads their number.
+        // A model without heads is reported by the reader of `num_attention_heads`.
         let width = self.count("embedding_length")?.checked_div(self.count("attention.head_count")?);
         width.filter(|_| is_scaled)
     }

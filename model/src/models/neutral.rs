@@ -1,7 +1,8 @@
-//! Keys of config.json that change what some model computes, each with the value that changes nothing.
+//! Keys of config.json that change the computation of some model, each with the value that changes nothing.
 //!
-//! Door: [`require`]. A family names the keys that it understands; any other of these keys with another value is an error. So
-//! a checkpoint with a twist that its family's file does not know is refused instead of answering nonsense.
+//! Door: [`require`]. A family names the keys that it understands; any other of these keys with another value is an
+//! error. So a checkpoint with a variation that its family's file does not know is refused instead of generating
+//! nonsense.
 
 use super::{Config, ModelError};
 
@@ -52,10 +53,10 @@ const NEUTRAL: [(&str, &str); 43] = [
     ("use_sliding_window", "false"),
 ];
 
-/// Refuses what neither `understood` names nor leaves the model as it is.
+/// Refuses every key that `understood` does not contain and whose value is not neutral.
 ///
 /// # Errors
-/// Names the key, its value and what is supported.
+/// When there is such a key. The message names the key, its value and the supported value.
 pub(super) fn require(config: &Config, understood: &[&str]) -> Result<(), ModelError> {
     let others: Vec<(&str, &str)> = NEUTRAL.into_iter().filter(|(key, _)| !understood.contains(key)).collect();
     config.require_fixed(&others)

@@ -1,7 +1,7 @@
 //! `quantization_config` of config.json: how the matrices of a checkpoint are stored.
 //!
-//! Door: [`read`]. What is only about activations, such as `activation_scheme`, is not looked at: a model computes with floats
-//! whatever its weights were stored as. Which layers were left as they are is seen from their tensors.
+//! Door: [`read`]. Keys that concern only activations, such as `activation_scheme`, are ignored: a model computes with
+//! floats in any case. Which layers are not quantized is seen from their tensors.
 //!
 //! | `quant_method` | made by |
 //! |---|---|
@@ -21,7 +21,7 @@ const METHODS: &str = "fp8, fbgemm_fp8, gptq, awq or compressed-tensors";
 /// Reads `quantization_config`.
 ///
 /// # Errors
-/// When it names something that is not understood.
+/// When the method, the format or a number of bits is not supported.
 pub fn read(config: &Config) -> Result<Quantization, ModelError> {
     let Some(keys) = config.object(KEY)? else { return Ok(Quantization::None) };
     let config = Config::nested(KEY, keys.clone());
@@ -76,7 +76,7 @@ fn compressed_tensors(config: &Config) -> Result<Quantization, ModelError> {
     }
 }
 
-/// What the only group of `config_groups` says of weights.
+/// Returns the `weights` of the only group in `config_groups`.
 fn group_of_weights(config: &Config) -> Result<Config, ModelError> {
     const GROUPS: &str = "config_groups";
     let groups = config.object(GROUPS)?.cloned().unwrap_or_default();
@@ -99,7 +99,7 @@ fn num_bits(config: &Config, key: &str, supported: &[usize]) -> Result<usize, Mo
     Err(config.unsupported(key, num_bits, &supported.join(" or ")))
 }
 
-/// Rows and columns of the blocks that have a scale.
+/// Rows and columns of each block that has a scale.
 fn block(config: &Config, key: &str) -> Result<Option<[usize; 2]>, ModelError> {
     if !config.has(key) {
         return Ok(None);

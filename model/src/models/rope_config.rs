@@ -1,11 +1,11 @@
-//! Rotary parameters in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`, which holds both.
+//! Rotary parameters in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`, which contains both.
 //!
 //! Doors: [`read`] for all layers, [`read_kind`] for models that have parameters for each kind of layer, [`longest`].
-//! Transformers 5 writes the second spelling. A scaling, or a key of one, that is not known is an error, never ignored.
+//! Transformers 5 writes `rope_parameters`. An unknown scaling, or an unknown key of one, is an error, never ignored.
 //!
-//! Transformers recomputes the frequencies of `dynamic`, and chooses those of `longrope`, by the length of each sequence.
-//! Here a row's tokens do not depend on how its prompt is cut, so both have the frequencies of the longest sequence that
-//! config.json allows.
+//! Transformers recomputes the frequencies of `dynamic`, and chooses those of `longrope`, by the length of each
+//! sequence. Here a row's tokens must not depend on the chunks of its prompt, so both have the frequencies of the
+//! longest sequence that config.json allows.
 
 use serde_json::{Map, Value};
 
@@ -40,15 +40,17 @@ struct Parameters<'a> {
     own: Config,
 }
 
-/// The rotary embedding that `config` describes, for heads of `head_dim`; that of `full_attention` where there is one for each kind.
+/// Returns the rotary embedding of `config` for heads of `head_dim`. With parameters for each kind of layer, it is that
+/// of `full_attention`.
 ///
 /// # Errors
-/// Names the key and its value when the scaling is not known, lacks a number, or the rotated part cannot be halved.
+/// When the scaling is unknown or lacks a number, or the rotated part is odd. The message names the key and its value.
 pub(super) fn read(config: &Config, head_dim: usize, pairing: Pairing) -> Result<RotarySpec, ModelError> {
     Parameters::new(config)?.spec(head_dim, pairing)
 }
 
-/// As [`read`] for the layers of a kind, such as `sliding_attention`; `None` where config.json has no parameters by kind.
+/// As [`read`] for one kind of layer, such as `sliding_attention`; `None` if config.json has no parameters for that
+/// kind.
 ///
 /// # Errors
 /// As [`read`].
@@ -59,7 +61,8 @@ pub(super) fn read_kind(config: &Config, head_dim: usize, kind: &str) -> Result<
     Parameters { config, own }.spec(head_dim, Pairing::Halves).map(Some)
 }
 
-/// The longest sequence that `config` allows: what it says, or what a scaling makes of the original context.
+/// Returns the longest sequence that `config` allows: `max_position_embeddings`, or the original context times the
+/// factor of its scaling.
 ///
 /// # Errors
 /// When the keys are malformed.
@@ -160,7 +163,7 @@ impl<'a> Parameters<'a> {
         Ok(RotaryScaling::LongRope { factors, attention_factor })
     }
 
-    /// `factor`, or by how much the context was made longer.
+    /// Returns `factor`, or the ratio of the longest context to the original one.
     fn factor(&self, original: f64) -> Result<f64, ModelError> {
         match self.own.number("factor")? {
             Some(factor) => Ok(factor),
@@ -168,7 +171,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// Length of the sequences of the first training.
+    /// The length of the sequences of the first training.
     fn original(&self) -> Result<f64, ModelError> {
         match self.number_of_either("original_max_position_embeddings")? {
             Some(original) => Ok(original),
@@ -190,7 +193,7 @@ impl<'a> Parameters<'a> {
         };
         match named {
             Some(name) => Ok(name.to_owned()),
-            // Old checkpoints leave out the type only where there is nothing to scale.
+            // Old checkpoints omit the type only if there is nothing to scale.
             None if self.own.number("factor")?.is_none() => Ok("default".to_owned()),
             None => Err(ModelError::MissingKey { key: "rope_scaling.rope_type".to_owned() }),
         }
@@ -265,7 +268,7 @@ mod tests {
         let factors =
             |factor: f64, attention_factor| RotaryScaling::LongRope { factors: vec![factor; 4], attention_factor };
         assert_eq!(read_text(&config(16)), Ok(spec(&factors(1.0, 1.0), 10_000.0)));
-        // The square root of 1 + ln 4 / ln 16.
+        // The attention factor is the square root of 1 + ln 4 / ln 16.
         assert_eq!(read_text(&config(64)), Ok(spec(&factors(2.0, 1.5_f64.sqrt()), 10_000.0)));
         let error = read_text(&config(64).replace("[2, 2, 2, 2]", "[2, 2]")).unwrap_err();
         let expected = "config.json: rope_scaling.long_factor is 2 numbers, expected 4 numbers, one for each frequency";

@@ -1,7 +1,7 @@
-//! Masks: a row chooses only among the tokens that its step allows, for example those that a grammar lets follow.
+//! Masks: a row chooses only among the tokens that its step allows, for example those that a grammar allows next.
 //!
-//! Door: [`PROCESSOR`]. Greedy rows have it too. As in TGI it stands behind the penalties and before temperature, so that
-//! log-probabilities are those of the distribution that is left.
+//! Door: [`PROCESSOR`]. It applies to greedy rows too. As in TGI it runs after the penalties and before temperature, so
+//! log-probabilities are those of the remaining distribution.
 
 use super::BatchSampler::Everything;
 use super::Processor;
@@ -11,7 +11,7 @@ use crate::graph::{Graph, GraphError, Value};
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[], is_off: |row| !row.is_masked, least: Everything, apply };
 
-/// Scores of the other tokens become minus infinity.
+/// Sets the scores of the other tokens to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let vocab_size = graph.node(scores).shape.fixed_len();
     let is_allowed = graph.is_allowed(vocab_size); // [rows, vocab]

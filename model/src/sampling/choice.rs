@@ -1,35 +1,35 @@
 //! The choice of a token from log-probabilities, and the report of the best ones.
 //!
-//! Doors: [`choose`], [`top_tokens`]. Both look at what the processors have left.
+//! Doors: [`choose`], [`top_tokens`]. Both read the scores after all processors.
 
 use super::Column;
 use crate::graph::{Graph, GraphError, Unary, Value};
 
-/// 1 for the best token instead of a drawn one.
+/// 1 if the row takes the best token, 0 if it draws one.
 pub(super) const IS_GREEDY: Column = Column::f32("is_greedy", |row| f32::from(row.params.is_greedy));
 /// The lower half of the seed.
 const SEED_LOW: Column = Column::u32("seed_low", |row| row.params.seed as u32).of_draws();
 /// The upper half of the seed.
 const SEED_HIGH: Column = Column::u32("seed_high", |row| (row.params.seed >> 32) as u32).of_draws();
-/// Tokens that the row has generated before this step.
+/// The number of tokens that the row has generated before this step.
 const NUM_GENERATED: Column = Column::u32("num_generated", |row| row.num_generated);
-/// Best tokens to report.
+/// The number of best tokens to report.
 const TOP_N_TOKENS: Column = Column::limit("top_n_tokens", |row| row.params.top_n_tokens);
-/// What draws and reports read.
+/// The columns that draws and reports read.
 pub(super) const COLUMNS: [Column; 4] = [SEED_LOW, SEED_HIGH, NUM_GENERATED, TOP_N_TOKENS];
 
-/// How rows come to their tokens.
+/// How a row chooses its token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Choice {
-    /// The best one.
+    /// The token with the highest score.
     Best,
-    /// Drawn by its probability.
+    /// A token drawn by its probability.
     Drawn,
-    /// One or the other, as each row says.
+    /// Either, as each row asks.
     EachItsOwn,
 }
 
-/// A token per row `[rows]` from scores and log-probabilities `[rows, vocab]`.
+/// Chooses a token per row, `[rows]`, from scores and log-probabilities `[rows, vocab]`.
 pub(super) fn choose(graph: &mut Graph, choice: Choice, [scores, logprobs]: [Value; 2]) -> Result<Value, GraphError> {
     match choice {
         Choice::Best => graph.arg_max(scores),  // [rows]
@@ -45,8 +45,8 @@ pub(super) fn choose(graph: &mut Graph, choice: Choice, [scores, logprobs]: [Val
     }
 }
 
-/// Draws a token `[rows]` with one uniform number per (seed, tokens generated so far), by inverse transform in the order
-/// of the vocabulary. Nothing else enters, so a seed gives the same tokens whatever shares the batch.
+/// Draws a token `[rows]` with one uniform number per (seed, tokens generated so far), by inverse transform in the
+/// order of the vocabulary. The draw depends on nothing else, so a seed gives the same tokens in any batch.
 fn draw(graph: &mut Graph, logprobs: Value) -> Result<Value, GraphError> {
     let words = [SEED_LOW, SEED_HIGH, NUM_GENERATED].map(|word| graph.input(word.input())); // [rows]
     let u = graph.uniform(words)?; // [rows]
@@ -54,13 +54,13 @@ fn draw(graph: &mut Graph, logprobs: Value) -> Result<Value, GraphError> {
     graph.inverse_cdf(probabilities, u) // [rows]
 }
 
-/// Ids and log-probabilities of as many of the best tokens as each row asks for, both `[rows, top_tokens]`.
+/// Ids and log-probabilities of the best tokens, as many as each row asks for, both `[rows, top_tokens]`.
 pub(super) fn wanted_top_tokens(graph: &mut Graph, logprobs: Value) -> Result<[Value; 2], GraphError> {
     let n = graph.input(TOP_N_TOKENS.input()); // [rows]
     top_tokens(graph, logprobs, n)
 }
 
-/// Ids and log-probabilities of the n best tokens, n `[rows]`, both `[rows, top_tokens]`.
+/// Ids and log-probabilities of the n best tokens of each row, both `[rows, top_tokens]`; n is `[rows]`.
 pub(super) fn top_tokens(graph: &mut Graph, logprobs: Value, n: Value) -> Result<[Value; 2], GraphError> {
     let ids = graph.top_tokens(logprobs, n)?; // [rows, top_tokens]
     let top_logprobs = graph.gather_columns(logprobs, ids)?; // [rows, top_tokens]

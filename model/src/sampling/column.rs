@@ -1,6 +1,7 @@
-//! Columns: the numbers that each row brings to its sampler.
+//! Columns: the numbers that a sampler reads of each row.
 //!
-//! Door: [`Column`]. The file of a processor owns the columns that it reads; [`columns`](super::columns) lists all of them.
+//! Door: [`Column`]. The file of a processor owns the columns that it reads; [`columns`](super::columns) lists all of
+//! them.
 
 use proto::SamplingParams;
 
@@ -9,18 +10,18 @@ use crate::graph::{DType, Input};
 /// One number per row that samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// Its name in graphs; no other column has it.
+    /// The name in graphs, unique among columns.
     pub name: &'static str,
     of: Of,
-    /// Only a draw reads it, so a greedy row has the value of [`SamplingParams::greedy`].
+    /// True if only a draw reads the column. A greedy row then has the value of [`SamplingParams::greedy`].
     is_of_draws: bool,
 }
 
-/// A row as columns see it.
+/// The data of a row from which columns are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ColumnRow<'a> {
     pub(super) params: &'a SamplingParams,
-    /// Tokens that it has generated before this step.
+    /// The number of tokens that the row has generated before this step.
     pub(super) num_generated: u32,
 }
 
@@ -35,7 +36,7 @@ pub enum Number {
     U32(u32),
 }
 
-/// The number of a row, with its type.
+/// The function that computes the number of a row, with its type.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     F32(fn(&ColumnRow<'_>) -> f32),
@@ -49,22 +50,22 @@ impl Column {
         Self { name, of: Of::F32(of), is_of_draws: false }
     }
 
-    /// A column of numbers of tokens, as i32: a limit beyond 2^31 tokens is none.
+    /// A column of numbers of tokens, as i32. A limit of 2^31 tokens or more becomes `i32::MAX`, which limits nothing.
     pub(super) const fn limit(name: &'static str, of: fn(&ColumnRow<'_>) -> u32) -> Self {
         Self { name, of: Of::Limit(of), is_of_draws: false }
     }
 
-    /// A column of 32 bits without a sign.
+    /// A column of unsigned 32-bit integers.
     pub(super) const fn u32(name: &'static str, of: fn(&ColumnRow<'_>) -> u32) -> Self {
         Self { name, of: Of::U32(of), is_of_draws: false }
     }
 
-    /// The same column, neutral for greedy rows.
+    /// Returns the same column, neutral for greedy rows.
     pub(super) const fn of_draws(self) -> Self {
         Self { is_of_draws: true, ..self }
     }
 
-    /// The column as an input of a graph, `[rows]`.
+    /// Returns the column as an input of a graph, `[rows]`.
     pub fn input(&self) -> Input {
         let dtype = match self.of {
             Of::F32(_) => DType::F32,
@@ -74,7 +75,7 @@ impl Column {
         Input::Sampling { name: self.name, dtype }
     }
 
-    /// The number of a row.
+    /// Returns the number of a row.
     pub(super) fn number(&self, row: &ColumnRow<'_>) -> Number {
         let neutral = SamplingParams::greedy();
         let is_neutral = self.is_of_draws && row.params.is_greedy;
@@ -88,7 +89,7 @@ impl Column {
 }
 
 impl Number {
-    /// Its 32 bits.
+    /// Returns the 32 bits of the number.
     pub fn bits(self) -> u32 {
         match self {
             Self::F32(number) => number.to_bits(),

@@ -1,4 +1,4 @@
-//! Frequency penalty, as OpenAI defines it: a token gets less likely each time it is generated.
+//! Frequency penalty, as OpenAI defines it: a token becomes less likely each time it is generated.
 //!
 //! Door: [`PROCESSOR`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
 
@@ -16,7 +16,7 @@ pub(super) const PROCESSOR: Processor = Processor {
     apply,
 };
 
-/// A score becomes s − penalty · (occurrences among the generated tokens).
+/// Subtracts penalty · (occurrences among the generated tokens) from each score.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let penalty = graph.input(FREQUENCY_PENALTY.input()); // [rows]
     let counts = super::token_counts(graph, scores, TokenScope::Generated); // [rows, vocab]

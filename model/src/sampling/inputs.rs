@@ -1,7 +1,7 @@
-//! The sampling parameters of a step's rows as columns, the way a device takes them.
+//! The sampling parameters of a step's rows as columns, in the layout that devices read.
 //!
-//! Door: [`SamplingInputs`]. Greedy rows get neutral values for columns that only draws read, so a graph with all
-//! processors treats them right.
+//! Door: [`SamplingInputs`]. Columns that only draws read have neutral values for greedy rows, so a graph with all
+//! processors gives them the right token.
 
 use proto::SamplingParams;
 
@@ -31,7 +31,7 @@ impl SamplingInputs {
         }
     }
 
-    /// `fingerprint` with all values.
+    /// Returns `fingerprint` with all values added.
     pub fn fingerprint(&self, fingerprint: Fingerprint) -> Fingerprint {
         fingerprint.numbers(self.columns.iter().flatten().map(|number| u64::from(number.bits())))
     }

@@ -1,7 +1,8 @@
-//! Logit bias, as OpenAI has it: a number added to the scores of the tokens that the request names, before sampling.
+//! Logit bias, as OpenAI defines it: a number added to the scores of the tokens that the request names, before
+//! sampling.
 //!
-//! Door: [`PROCESSOR`]. Greedy rows have it too. It stands before the penalties, as vLLM and transformers
-//! (`SequenceBiasLogitsProcessor`) have it.
+//! Door: [`PROCESSOR`]. It applies to greedy rows too. It runs before the penalties, as in vLLM and transformers
+//! (`SequenceBiasLogitsProcessor`).
 
 use super::BatchSampler::Everything;
 use super::Processor;
@@ -11,7 +12,7 @@ use crate::graph::{Graph, GraphError, Value};
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[], is_off: |row| row.params.logit_bias.is_empty(), least: Everything, apply };
 
-/// A score becomes s + bias.
+/// Adds the row's bias to each score.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     graph.add_logit_bias(scores) // [rows, vocab]
 }

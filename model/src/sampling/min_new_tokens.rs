@@ -1,7 +1,7 @@
-//! The least number of new tokens: until a row has them, it may not end.
+//! The least number of new tokens: a row may not end before it has generated them.
 //!
-//! Door: [`PROCESSOR`]. The same as transformers' `MinNewTokensLengthLogitsProcessor`. Which tokens end a row is data of the
-//! step, not of the graph: a program is the same whatever `generation_config.json` says.
+//! Door: [`PROCESSOR`]. The rule is that of transformers' `MinNewTokensLengthLogitsProcessor`. The end-of-sequence
+//! tokens are data of the step, not of the graph, so a compiled program does not depend on `generation_config.json`.
 
 use super::BatchSampler::Penalising;
 use super::Processor;
@@ -11,7 +11,7 @@ use crate::graph::{Graph, GraphError, Value};
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[], is_off: |row| row.params.min_new_tokens == 0, least: Penalising, apply };
 
-/// Scores of the tokens that the row holds back in this step become minus infinity.
+/// Sets the scores of the tokens that the row holds back in this step to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let vocab_size = graph.node(scores).shape.fixed_len();
     let is_held_back = graph.held_back(vocab_size); // [rows, vocab]

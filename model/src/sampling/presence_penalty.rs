@@ -1,4 +1,4 @@
-//! Presence penalty, as OpenAI defines it: a token that was generated gets less likely, however often it was.
+//! Presence penalty, as OpenAI defines it: a generated token becomes less likely, however often it occurs.
 //!
 //! Door: [`PROCESSOR`]. The prompt does not count; a negative penalty makes repeated tokens likelier.
 
@@ -16,7 +16,7 @@ pub(super) const PROCESSOR: Processor = Processor {
     apply,
 };
 
-/// A score of a generated token becomes s − penalty.
+/// Subtracts the penalty from the score of each generated token.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let penalty = graph.input(PRESENCE_PENALTY.input()); // [rows]
     let zero = graph.constant(0.0); // []

@@ -1,6 +1,6 @@
 //! Repetition penalty (Keskar et al., 2019): tokens that occur in the row, prompt included, become less likely.
 //!
-//! Once per distinct token, whatever its id and however often it occurs.
+//! The penalty applies once per distinct token, however often it occurs.
 
 use super::BatchSampler::Penalising;
 use super::{Column, Processor};
@@ -16,7 +16,7 @@ pub(super) const PROCESSOR: Processor = Processor {
     apply,
 };
 
-/// A score s of a token seen becomes s · penalty where s < 0, else s / penalty.
+/// Changes the score s of each token seen: s · penalty if s < 0, else s / penalty.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let penalty = graph.input(REPETITION_PENALTY.input()); // [rows]
     let zero = graph.constant(0.0); // []

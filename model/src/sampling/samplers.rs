@@ -1,6 +1,7 @@
-//! The graphs that samplers are: one per set of processors for rows that run alone, four for batches.
+//! The graphs of samplers: one per set of processors for rows that run alone, four for batches.
 //!
-//! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for one that compiles graphs ahead.
+//! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for one that compiles graphs
+//! ahead.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,40 +12,40 @@ use super::choice::{self, Choice};
 use super::{Demand, PROCESSORS};
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 
-/// The graphs that rows sample with, built when first asked for.
+/// The graphs that rows sample with. Each is built when first requested.
 #[derive(Debug)]
 pub struct Samplers {
     vocab_size: usize,
     graphs: HashMap<Variant, Arc<Graph>>,
 }
 
-/// What a sampler does.
+/// The processors, choice and report of a sampler's graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Variant {
-    /// Which of [`PROCESSORS`] run.
+    /// True for each of [`PROCESSORS`] that runs.
     processors: [bool; PROCESSORS.len()],
     choice: Choice,
     reports_top_tokens: bool,
 }
 
-/// What a batch whose rows sample differently can do; the later can do what the earlier can.
+/// A sampler for a batch whose rows sample differently. Each can do what those before it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BatchSampler {
     /// Greedy rows without penalties.
     Greedy,
-    /// Every choice of a token, without penalties.
+    /// Greedy and drawn rows without penalties.
     Drawing,
-    /// The penalties too, and top tokens.
+    /// Penalties and top tokens as well.
     Penalising,
-    /// All processors: those too that read arrays of tokens, which only its steps send.
+    /// All processors, including those that read arrays of tokens. Only steps with this sampler send such arrays.
     Everything,
 }
 
 impl BatchSampler {
-    /// All of them.
+    /// All samplers, the least first.
     pub const ALL: [Self; 4] = [Self::Greedy, Self::Drawing, Self::Penalising, Self::Everything];
 
-    /// The least that can do what `params` ask for, in steps without a mask.
+    /// Returns the least sampler for `params`, in steps without a mask.
     pub fn of(params: &SamplingParams) -> Self {
         let choice = if params.is_greedy { Self::Greedy } else { Self::Drawing };
         let report = if params.top_n_tokens > 0 { Self::Penalising } else { Self::Greedy };
@@ -53,12 +54,12 @@ impl BatchSampler {
         processors.map(|processor| processor.least).fold(choice.max(report), Self::max)
     }
 
-    /// Whether it has the processors that read arrays of tokens.
+    /// True if the sampler has the processors that read arrays of tokens.
     pub fn reads_token_inputs(self) -> bool {
         self == Self::Everything
     }
 
-    /// Its name in those of programs.
+    /// The name of the sampler within the names of programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Greedy => "greedy",
@@ -68,7 +69,7 @@ impl BatchSampler {
         }
     }
 
-    /// Its graph, with the arguments and outputs of [`Samplers::graph`].
+    /// Returns the graph, with the arguments and outputs of [`Samplers::graph`].
     pub fn graph(self, vocab_size: usize) -> Result<Arc<Graph>, GraphError> {
         let processors = PROCESSORS.each_ref().map(|processor| processor.least <= self);
         let choice = if self == Self::Greedy { Choice::Best } else { Choice::EachItsOwn };
@@ -77,18 +78,18 @@ impl BatchSampler {
 }
 
 impl Samplers {
-    /// Samplers for a vocabulary.
+    /// Samplers for a vocabulary of `vocab_size` tokens.
     pub fn new(vocab_size: usize) -> Self {
         Self { vocab_size, graphs: HashMap::new() }
     }
 
-    /// The graph that does what `params` ask for and nothing else: logits `[rows, vocab]` (argument 0) → token `[rows]`,
-    /// logprob `[rows]`, and, where top tokens are asked for, their ids and logprobs, both `[rows, top_tokens]`.
+    /// Returns the graph that does only what `params` ask for: logits `[rows, vocab]` (argument 0) → token `[rows]`,
+    /// logprob `[rows]`, and, if top tokens are requested, their ids and logprobs, both `[rows, top_tokens]`.
     pub fn graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
         self.graph_of(&Demand { params, is_masked: false })
     }
 
-    /// The same for steps with a mask.
+    /// As [`Samplers::graph`], for steps with a mask.
     pub fn masked_graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
         self.graph_of(&Demand { params, is_masked: true })
     }

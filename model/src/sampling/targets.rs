@@ -1,24 +1,24 @@
-//! What is reported of the tokens of a prompt, which nobody chooses.
+//! The report about the tokens of a prompt, which are given and not chosen.
 //!
-//! Door: [`target_graph`]. Nothing that steers the choice of a token applies here.
+//! Door: [`target_graph`]. The parameters that steer the choice of a token do not apply here.
 
 use std::sync::Arc;
 
 use super::choice;
 use crate::graph::{DType, Dim, Graph, GraphError, Shape};
 
-/// How much is reported.
+/// The content of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetReport {
     /// The log-probability of each target.
     Logprobs,
-    /// The best tokens in its place too.
+    /// The best tokens at its position as well.
     TopTokens,
 }
 
-/// A graph from logits `[rows, vocab]` (argument 0) and target ids `[rows]` (argument 1) to the targets' log-probabilities
-/// `[rows]`. With top tokens also from their number `[rows]` (argument 2) to their ids and log-probabilities, both
-/// `[rows, top_tokens]`.
+/// Returns a graph from logits `[rows, vocab]` (argument 0) and target ids `[rows]` (argument 1) to the targets'
+/// log-probabilities `[rows]`. With top tokens, argument 2 is their number per row, `[rows]`, and the graph also
+/// returns their ids and log-probabilities, both `[rows, top_tokens]`.
 pub fn target_graph(vocab_size: usize, report: TargetReport) -> Result<Arc<Graph>, GraphError> {
     let mut graph = Graph::default();
     let logits = graph.argument(0, Shape::new([Dim::Rows, Dim::Fixed(vocab_size)]), DType::F32); // [rows, vocab]

@@ -1,13 +1,14 @@
-//! Temperature: low sharpens the distribution, high flattens it.
+//! Temperature: a low one sharpens the distribution, a high one flattens it.
 //!
-//! Door: [`PROCESSOR`]. Greedy rows never come here, except in a batch that compiles one sampler for all, with a temperature of 1.
+//! Door: [`PROCESSOR`]. Greedy rows run it only in a batch that compiles one sampler for all, with a temperature of 1.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};
 use crate::graph::{Binary, Graph, GraphError, Value};
 
-/// Temperatures beyond these have the same distribution: below, only the best token is left, or the best ones where several
-/// are equal; above, all tokens are alike. Devices take numbers near the ends of their range, and quotients of them, for zero.
+/// The range of temperatures. Beyond it the distribution no longer changes: below, only the best token is left, or the
+/// best ones if several are equal; above, all tokens are equally likely. Devices may flush numbers near the ends of
+/// their range, and quotients of them, to zero.
 const DISTINCT: (f32, f32) = (1e-20, 1e20);
 
 const TEMPERATURE: Column =
@@ -17,8 +18,9 @@ const TEMPERATURE: Column =
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[TEMPERATURE], is_off: |row| row.params.temperature == 1.0, least: Drawing, apply };
 
-/// A score becomes (s − best) / temperature: a distribution is the same whatever all scores have more, and the quotient of the best
-/// is 0 at any temperature, where s / temperature could be infinite. A temperature of 1 changes no bit.
+/// A score becomes (s − best) / temperature. Subtracting one number from all scores does not change the distribution,
+/// and the quotient of the best is 0 at any temperature, while s / temperature could be infinite. A temperature of 1
+/// changes no bit.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let temperature = graph.input(TEMPERATURE.input()); // [rows]
     let best = graph.arg_max(scores)?; // [rows]

@@ -1,6 +1,6 @@
-//! What each sampler is made of, as printed graphs.
+//! The graphs of samplers, as printed text.
 //!
-//! What it computes is tested where it is executed, in `backend/candle/tests/mod.rs`.
+//! The numbers that they compute are tested where they are executed, in `cpu/src/tests/mod.rs`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,28 +1,28 @@
-//! Which tokens of the vocabulary a row may choose in a step.
+//! The tokens of the vocabulary that a row may choose in a step.
 //!
-//! Door: [`TokenMask`]. It comes as bytes and is kept as words, the way devices take it.
+//! Door: [`TokenMask`]. A mask arrives as bytes and is kept as words, the layout that devices read.
 
 use std::sync::Arc;
 
-/// Tokens of a vocabulary. Cheap to clone.
+/// A set of tokens of a vocabulary. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {
-    /// Bit `i % 32` of word `i / 32` is token i; bits behind the vocabulary are 0.
+    /// Bit `i % 32` of word `i / 32` is token i; bits after the vocabulary are 0.
     words: Arc<[u32]>,
 }
 
 impl TokenMask {
-    /// Bytes of a mask.
+    /// The length of a mask in bytes.
     pub fn num_bytes(vocab_size: usize) -> usize {
         vocab_size.div_ceil(8)
     }
 
-    /// Words of a mask.
+    /// The length of a mask in words.
     pub fn num_words(vocab_size: usize) -> usize {
         vocab_size.div_ceil(32)
     }
 
-    /// The tokens of which bit `i % 8` of byte `i / 8` is set; bits behind the vocabulary do not count.
+    /// The tokens i for which bit `i % 8` of byte `i / 8` is set. Bits after the vocabulary are ignored.
     pub fn new(bytes: &[u8], vocab_size: usize) -> Self {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         let mut words: Vec<u32> = bytes.chunks(4).map(word).collect();
@@ -35,18 +35,18 @@ impl TokenMask {
         Self { words: words.into() }
     }
 
-    /// Whether it has this token.
+    /// True if the mask contains `token`.
     pub fn has(&self, token: usize) -> bool {
         self.words.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
 
-    /// Its tokens, ascending.
+    /// The tokens of the mask, ascending.
     pub fn tokens(&self) -> impl Iterator<Item = usize> {
         let bits = |word: u32| (0..32).filter(move |bit| word >> bit & 1 == 1);
         self.words.iter().enumerate().flat_map(move |(index, word)| bits(*word).map(move |bit| 32 * index + bit))
     }
 
-    /// [`num_words`](Self::num_words) words; bit `i % 32` of word `i / 32` is token i.
+    /// The [`num_words`](Self::num_words) words of the mask; bit `i % 32` of word `i / 32` is token i.
     pub fn words(&self) -> &[u32] {
         &self.words
     }

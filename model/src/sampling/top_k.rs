@@ -1,6 +1,6 @@
-//! Top-k: only the k best tokens stay, and those that tie with the k-th.
+//! Top-k: keeps only the k best tokens, and those that tie with the k-th.
 //!
-//! Door: [`PROCESSOR`]. A k of 0 keeps all, and so does one beyond the vocabulary.
+//! Door: [`PROCESSOR`]. A k of 0, or one beyond the vocabulary, keeps all tokens.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};
@@ -12,7 +12,7 @@ const TOP_K: Column = Column::limit("top_k", |row| row.params.top_k).of_draws();
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[TOP_K], is_off: |row| row.params.top_k == 0, least: Drawing, apply };
 
-/// Scores below the k-th best become minus infinity.
+/// Sets the scores below the k-th best to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let k = graph.input(TOP_K.input()); // [rows]
     let threshold = graph.kth_largest(scores, k)?; // [rows]

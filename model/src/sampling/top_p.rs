@@ -1,7 +1,7 @@
-//! Top-p, nucleus sampling (Holtzman et al., 2019): the best tokens whose probability together reaches p stay.
+//! Top-p, nucleus sampling (Holtzman et al., 2019): keeps the best tokens whose probabilities together reach p.
 //!
-//! The same as dropping, from the worst upwards, tokens whose cumulative probability is at most 1 − p. The best token
-//! always stays, and so do tokens that tie with the last one.
+//! This equals dropping, from the worst token upwards, the tokens whose cumulative probability is at most 1 − p. The
+//! best token always stays, and so do tokens that tie with the last one kept.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};
@@ -13,7 +13,7 @@ const TOP_P: Column = Column::f32("top_p", |row| row.params.top_p).of_draws();
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[TOP_P], is_off: |row| row.params.top_p == 1.0, least: Drawing, apply };
 
-/// Scores of tokens outside of the nucleus become minus infinity.
+/// Sets the scores of tokens outside of the nucleus to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let p = graph.input(TOP_P.input()); // [rows]
     let logprobs = graph.log_softmax(scores)?; // [rows, vocab]

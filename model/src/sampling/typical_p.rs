@@ -1,6 +1,6 @@
 //! Locally typical sampling (Meister et al., 2022).
 //!
-//! Door: [`PROCESSOR`]. Tokens whose information is closest to the expected one stay.
+//! Door: [`PROCESSOR`]. It keeps the tokens whose information content is closest to the expected one.
 
 use super::BatchSampler::Drawing;
 use super::{Column, Processor};
@@ -12,8 +12,8 @@ const TYPICAL_P: Column = Column::f32("typical_p", |row| row.params.typical_p).o
 pub(super) const PROCESSOR: Processor =
     Processor { columns: &[TYPICAL_P], is_off: |row| row.params.typical_p == 1.0, least: Drawing, apply };
 
-/// With log-probabilities L and entropy H, tokens stay in the order of |−L − H| until their probability together reaches
-/// `typical_p`; scores of the others become minus infinity. Tokens that tie with the last one stay.
+/// With log-probabilities L and entropy H, keeps tokens in the order of |−L − H| until their probabilities together
+/// reach `typical_p`, and those that tie with the last one. Sets the scores of the others to minus infinity.
 fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let typical_p = graph.input(TYPICAL_P.input()); // [rows]
     let zero = graph.constant(0.0); // []
@@ -21,7 +21,7 @@ fn apply(graph: &mut Graph, scores: Value) -> Result<Value, GraphError> {
     let probabilities = graph.unary(Unary::Exp, logprobs)?; // [rows, vocab]
     let products = graph.binary(Binary::Multiply, probabilities, logprobs)?; // [rows, vocab]
     let is_possible = graph.less(zero, probabilities)?; // [rows, vocab]
-    // 0 · −infinity is not a number, and an impossible token has no part in the entropy.
+    // 0 · −infinity is NaN, but an impossible token adds nothing to the entropy.
     let products = graph.select(is_possible, products, zero)?; // [rows, vocab]
     let negative_entropy = graph.sum_columns(products)?; // [rows]
     let surprise = graph.binary(Binary::Subtract, logprobs, negative_entropy)?; // [rows, vocab]

@@ -1,17 +1,17 @@
-//! The tensors of a GGUF file, under the names that a Hugging Face checkpoint has for them.
+//! The tensors of a GGUF file, under their names in a Hugging Face checkpoint.
 //!
-//! Doors: [`places`], [`rope_factors`]. Blocks of quantized numbers are decoded by candle; a type that it does not know is an
-//! error that names the tensor.
+//! Doors: [`places`], [`rope_factors`]. Blocks of quantized numbers are decoded by candle. A block type that candle
+//! does not know is an error that names the tensor.
 
 use candle_core::quantized::GgmlDType;
 use model_files::Gguf;
 
 use super::{StoredType, TensorPlace, WeightsError};
 
-/// Name in the file, and in a checkpoint, of what there is once.
+/// Prefix in the file, and prefix in a checkpoint, of the tensors outside of layers.
 const SINGLE: [(&str, &str); 3] =
     [("output.", "lm_head."), ("output_norm.", "model.norm."), ("token_embd.", "model.embed_tokens.")];
-/// The same of what each layer has.
+/// Prefixes of the tensors of each layer.
 const LAYER: [(&str, &str); 11] = [
     ("attn_k.", "self_attn.k_proj."),
     ("attn_k_norm.", "self_attn.k_norm."),
@@ -25,7 +25,7 @@ const LAYER: [(&str, &str); 11] = [
     ("ffn_norm.", "post_attention_layernorm."),
     ("ffn_up.", "mlp.up_proj."),
 ];
-/// What models with norms behind each part have instead.
+/// Prefixes that differ in models with norms after each part of a layer.
 const LAYER_WITH_POST_NORMS: [(&str, &str); 3] = [
     ("ffn_norm.", "pre_feedforward_layernorm."),
     ("post_attention_norm.", "post_attention_layernorm."),
@@ -33,7 +33,7 @@ const LAYER_WITH_POST_NORMS: [(&str, &str); 3] = [
 ];
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// All tensors, with their names in a checkpoint; one that a checkpoint has no name for keeps its own.
+/// Returns all tensors with their names in a checkpoint; a tensor without such a name keeps its own.
 ///
 /// # Errors
 /// [`WeightsError::Block`] or [`WeightsError::Truncated`], with the tensor's own name.
@@ -59,7 +59,7 @@ pub(super) fn places(gguf: &Gguf, file: &str, file_len: usize) -> Result<Vec<(St
             (end <= file_len).then_some(start..end)
         });
         let truncated = || WeightsError::Truncated { tensor: tensor.name.clone(), file: file.to_owned() };
-        // The converter adds what Gemma adds to its norms while it computes.
+        // The converter adds the 1 that Gemma adds to its norm weights at run time.
         let is_raised = architecture.starts_with("gemma") && tensor.name.ends_with("norm.weight");
         let stored = StoredType::Blocks { kind, added: if is_raised { -1.0 } else { 0.0 } };
         let place = TensorPlace { file: 0, stored, shape: tensor.shape.clone(), range: range.ok_or_else(truncated)? };
@@ -68,7 +68,7 @@ pub(super) fn places(gguf: &Gguf, file: &str, file_len: usize) -> Result<Vec<(St
     gguf.tensors.iter().map(place).collect()
 }
 
-/// What the frequencies of rotary embeddings are divided by, if the file says so.
+/// Returns the divisors of the frequencies of rotary embeddings, if the file has them.
 ///
 /// # Errors
 /// As [`places`].
@@ -80,7 +80,7 @@ pub fn rope_factors(gguf: &Gguf) -> Result<Option<Vec<f32>>, WeightsError> {
     checkpoint.all_floats(ROPE_FACTORS).map(Some)
 }
 
-/// Name in a checkpoint.
+/// Returns the name in a checkpoint.
 fn name(own: &str, has_post_norms: bool) -> String {
     let renamed = |table: &[(&str, &str)], prefix: &str, own: &str| {
         let row = table.iter().find(|(from, _)| own.starts_with(from))?;
@@ -97,7 +97,7 @@ fn name(own: &str, has_post_norms: bool) -> String {
     found.unwrap_or_else(|| own.to_owned())
 }
 
-/// candle's name of a `ggml_type`.
+/// Returns candle's type for a number of `ggml_type`.
 fn kind(number: u32) -> Option<GgmlDType> {
     Some(match number {
         0 => GgmlDType::F32,

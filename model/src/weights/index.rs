@@ -1,6 +1,6 @@
-//! `model.safetensors.index.json`: which files a large checkpoint is split into.
+//! `model.safetensors.index.json`: the list of files of a large checkpoint.
 //!
-//! Door: [`file_names`]. Which tensor is in which file is read from the files themselves.
+//! Door: [`file_names`]. The files themselves tell which tensors they contain.
 
 use std::collections::BTreeSet;
 

@@ -1,23 +1,23 @@
 //! Bytes of a checkpoint's files, and the memory that reading them takes.
 //!
-//! Doors: [`FileBytes`], [`Pages`]. Pages of a file that were read go back to the system when they are dropped, or on the way:
-//! what was converted and packed is not kept twice.
+//! Doors: [`FileBytes`], [`Pages`]. Pages that were read go back to the system when a [`Pages`] is dropped, or every
+//! few MiB while it is read: weights that were converted and packed are not kept twice.
 
 use std::ops::Range;
 
 use super::mmap::MappedFile;
 
-/// Bytes that are passed before their pages go back.
+/// Number of bytes read before their pages are given back.
 const GIVE_BACK_BYTES: usize = 4 << 20;
 
-/// Where the bytes of a file are.
+/// The bytes of a file.
 #[derive(Debug)]
 pub(super) enum FileBytes {
     Embedded(&'static [u8]),
     Mapped(MappedFile),
 }
 
-/// Bytes of a file whose pages go back in the end.
+/// A range of a file whose pages are given back on drop.
 #[derive(Debug)]
 pub(super) struct Pages<'a> {
     pub(super) file: &'a FileBytes,
@@ -35,22 +35,22 @@ impl FileBytes {
 }
 
 impl<'a> Pages<'a> {
-    /// All of them.
+    /// The bytes of the range.
     pub(super) fn bytes(&self) -> &'a [u8] {
         &self.file.bytes()[self.range.clone()]
     }
 
-    /// Some of them.
+    /// A range within this one.
     pub(super) fn part(&self, range: Range<usize>) -> Self {
         Self { file: self.file, range: self.range.start + range.start..self.range.start + range.end }
     }
 
-    /// Whether the byte `start` of `pages` is the next.
+    /// True if this range ends at the byte `start` of `pages`.
     pub(super) fn ends_at(&self, pages: &Self, start: usize) -> bool {
         std::ptr::eq(self.file, pages.file) && self.range.end == pages.range.start + start
     }
 
-    /// Extends the range, and gives back what there is of it when that is much.
+    /// Extends the range. When it is at least [`GIVE_BACK_BYTES`] long, gives its pages back and empties it.
     pub(super) fn pass(&mut self, num_bytes: usize) {
         self.range.end += num_bytes;
         if self.range.len() >= GIVE_BACK_BYTES {

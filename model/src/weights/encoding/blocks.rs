@@ -1,4 +1,4 @@
-//! Blocks of numbers as GGUF files have them, decoded by candle: Q4_0 to Q8_0, Q2_K to Q6_K, and floats.
+//! Blocks of numbers as in GGUF files, decoded by candle: Q4_0 to Q8_0, Q2_K to Q6_K, and floats.
 //!
 //! Door: [`Blocks`].
 
@@ -10,13 +10,13 @@ use candle_core::quantized::GgmlDType;
 
 use crate::weights::pages::Pages;
 
-/// A matrix whose rows are blocks; or a vector of floats, as a column.
+/// A matrix whose rows are blocks, or a vector of floats as a column.
 #[derive(Debug)]
 pub(in crate::weights) struct Blocks<'a> {
     pub(in crate::weights) num_columns: usize,
     pub(in crate::weights) bytes: Pages<'a>,
     pub(in crate::weights) kind: GgmlDType,
-    /// What is added to each number.
+    /// The number added to each decoded number.
     pub(in crate::weights) added: f32,
 }
 
@@ -29,7 +29,7 @@ impl Blocks<'_> {
         let known = floats.len();
         match decoded {
             Ok(CpuStorage::F32(decoded)) => floats.extend(decoded.iter().map(|value| value + self.added)),
-            // Whoever reads the weight hears that it is not finite.
+            // The caller that reads the weight reports that it is not finite.
             Ok(_) | Err(_) => floats.resize(known + num_elements, f32::NAN),
         }
     }
