@@ -1,7 +1,7 @@
 //! One step as data: the rows it reads, their tokens one after the other, and what is sampled.
 //!
-//! Doors: [`Batch`] and its `push_` methods, and [`StepOutput`], what a backend answers. It is the same for every backend
-//! and knows no graph but the samplers it hands on. It checks nothing: `kv_cache` has done that.
+//! Doors: [`Batch`] and its `push_` methods, and [`StepOutput`], the result of a backend. A batch is the same for every
+//! backend and knows no graphs except the samplers that it passes on. It checks nothing: `kv_cache` has done that.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use model::graph::Graph;
 use model::sampling::{BatchSampler, SamplingInputs, TokenMask};
 use proto::SamplingParams;
 
-/// Stands for the token that a row sampled for a position, which is in the token history.
+/// Stands for a token that the row sampled itself, whose id is in the token history.
 pub const SAMPLED_TOKEN: i32 = -1;
 
-/// The rows of one step, ragged, in the order of the command.
+/// The rows of one step, of different lengths, in the order of the command.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// `[tokens]`; [`SAMPLED_TOKEN`] where the token history knows the id.
+    /// `[tokens]`; [`SAMPLED_TOKEN`] if the id is in the token history.
     pub token_ids: Vec<i32>,
     /// `[tokens]`
     pub positions: Vec<u32>,
@@ -27,67 +27,69 @@ pub struct Batch {
     pub sampled: Vec<SampledRow>,
     sampling_inputs: SamplingInputs,
     pub targets: PromptTargets,
-    /// What rows begin with that this step does not read.
+    /// The cached first tokens of rows, which this step does not read.
     pub cached_tokens: Vec<CachedTokens>,
 }
 
-/// The first tokens of a row whose keys and values are in the KV cache already. The token history must hear of them.
+/// The first tokens of a row whose keys and values are already in the KV cache. A backend must add them to the token
+/// history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedTokens {
     pub slot: usize,
-    /// From position 0.
+    /// The ids of the tokens from position 0.
     pub token_ids: Vec<i32>,
 }
 
-/// Where a row's tokens are, and what they belong to.
+/// The tokens of a row, and the slot and blocks that they belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchRow {
     pub slot: usize,
     /// Index of its first token in the batch.
     pub first_token: usize,
-    /// Its tokens in this step: the last ones of its context.
+    /// The number of its tokens in this step: the last ones of its context.
     pub num_tokens: usize,
-    /// Its tokens in the KV cache after this step.
+    /// The number of its tokens in the KV cache after this step.
     pub context_len: usize,
     block_table: Range<usize>,
 }
 
-/// A row whose last token gives logits, from which a token is sampled.
+/// A row that samples a token from the logits of its last token.
 #[derive(Debug)]
 pub struct SampledRow {
-    /// Index among [`Batch::rows`].
+    /// Index in [`Batch::rows`].
     pub row: usize,
-    /// Tokens of its prompt.
+    /// The number of tokens of its prompt.
     pub prompt_len: usize,
     pub params: Arc<SamplingParams>,
-    /// Tokens that it may not choose in this step, at most [`MAX_HELD_BACK_TOKENS`](proto::MAX_HELD_BACK_TOKENS).
+    /// Tokens that the row may not choose in this step, at most [`MAX_HELD_BACK_TOKENS`](proto::MAX_HELD_BACK_TOKENS).
     pub held_back: Arc<[i32]>,
-    /// Tokens that it may choose in this step; all without one.
+    /// Tokens that the row may choose in this step; `None` allows all.
     pub mask: Option<TokenMask>,
-    /// From logits to a token; see [`model::sampling::Samplers::graph`].
+    /// The graph from logits to a token; see [`model::sampling::Samplers::graph`].
     pub sampler: Arc<Graph>,
-    /// What a batch of compiled samplers needs for this row.
+    /// The least sampler that a batch of compiled samplers needs for this row.
     pub batch_sampler: BatchSampler,
 }
 
-/// Prompt tokens whose log-probability is asked for.
+/// Prompt tokens whose log-probability is requested.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PromptTargets {
     /// Index in the batch of the token before each target.
     pub token_indices: Vec<i32>,
     pub token_ids: Vec<i32>,
-    /// How many of the best tokens to report in the place of each.
+    /// The number of best tokens to report at the position of each target.
     pub top_n: Vec<i32>,
 }
 
-/// What a step made.
+/// The result of a step.
 #[derive(Debug, Default, PartialEq)]
 pub struct StepOutput {
     /// One per [`Batch::sampled`].
     pub tokens: Vec<SampledToken>,
-    /// One per target.
+    /// One per target of [`Batch::targets`].
     pub prompt_tokens: Vec<PromptToken>,
-    /// Of what was run: the programs and their input. The same on all ranks that did the same, and other otherwise.
+    /// The hash of the programs that ran and of their inputs. Ranks that did the same have the same hash; others
+    /// differ.
     pub fingerprint: u64,
 }
 
@@ -95,29 +97,29 @@ pub struct StepOutput {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SampledToken {
     pub token_id: u32,
-    /// NaN when the row has made no token: its logits were not finite, or it may choose nothing.
+    /// NaN if no token could be sampled: the logits were not finite, or no token was allowed.
     pub logprob: f32,
-    /// Best first, as many as asked for, ties included.
+    /// Best first, as many as requested, ties included.
     pub top_tokens: Vec<(u32, f32)>,
 }
 
-/// What a step tells of a target.
+/// The report about a target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptToken {
     pub logprob: f32,
-    /// Best first, as many as asked for or more, where the last ones are equal.
+    /// Best first, as many as requested, or more if the last ones tie.
     pub top_tokens: Vec<(u32, f32)>,
 }
 
 impl SampledToken {
-    /// A number that is the same on all ranks which made the same of it, a failure too.
+    /// Returns a number that is equal on all ranks with the same outcome, including a failure.
     pub fn identity(&self) -> u64 {
         u64::from(self.token_id) | u64::from(self.logprob.is_nan()) << 32
     }
 }
 
 impl Batch {
-    /// Adds a row of `token_ids` in `slot`, the first of them at `position`, and answers its index.
+    /// Adds a row of `token_ids` in `slot`, the first of them at `position`, and returns its index.
     pub fn push_row(&mut self, slot: usize, position: usize, token_ids: &[i32], block_table: &[u32]) -> usize {
         let first_token = self.token_ids.len();
         let first_block = self.block_tables.len();
@@ -135,7 +137,7 @@ impl Batch {
         self.rows.len() - 1
     }
 
-    /// Tells that `slot` begins with tokens that are not read. Nothing to tell is not noted.
+    /// Adds the tokens at the start of `slot` that are in the KV cache and not read. An empty list is ignored.
     pub fn push_cached_tokens(&mut self, slot: usize, token_ids: &[u32]) {
         if !token_ids.is_empty() {
             let token_ids = token_ids.iter().map(|id| *id as i32).collect();
@@ -156,8 +158,8 @@ impl Batch {
         self.sampled.push(SampledRow { row, prompt_len, params, held_back, mask: None, sampler, batch_sampler });
     }
 
-    /// Lets the row that was pushed last sample with `graph`, among the tokens of `mask` only. If it would have to hold all of
-    /// them back, it holds none back: a grammar that has come to its end can only end.
+    /// Lets the row that was pushed last sample with `graph`, among the tokens of `mask` only. If all of them are held
+    /// back, none is held back: a grammar that is complete can only end.
     ///
     /// # Panics
     /// When no row samples.
@@ -170,25 +172,26 @@ impl Batch {
         sampled.batch_sampler = BatchSampler::Everything;
     }
 
-    /// Asks for the log-probability of `token_id`, which follows the token at `token_index`, and for the `top_n` best tokens there.
+    /// Requests the log-probability of `token_id`, which follows the token at `token_index`, and the `top_n` best
+    /// tokens there.
     pub fn push_target(&mut self, token_index: usize, token_id: i32, top_n: u32) {
         self.targets.token_indices.push(token_index as i32);
         self.targets.token_ids.push(token_id);
         self.targets.top_n.push(i32::try_from(top_n).unwrap_or(i32::MAX));
     }
 
-    /// Whether the log-probability of a prompt token that follows one of the row's is asked for.
+    /// True if the log-probability of a prompt token after one of the row's tokens is requested.
     pub fn has_target(&self, row: &BatchRow) -> bool {
         let tokens = row.first_token..row.first_token + row.num_tokens;
         self.targets.token_indices.iter().any(|index| tokens.contains(&(*index as usize)))
     }
 
-    /// The blocks of a row's context, in order of position.
+    /// Returns the blocks of a row's context, in order of position.
     pub fn block_table(&self, row: &BatchRow) -> &[u32] {
         &self.block_tables[row.block_table.clone()]
     }
 
-    /// `fingerprint` with all that a step reads of its rows.
+    /// Returns `fingerprint` with everything added that a step reads of its rows.
     pub fn fingerprint(&self, fingerprint: Fingerprint) -> Fingerprint {
         let signed =
             |numbers: &[i32]| numbers.iter().map(|number| u64::from(number.cast_unsigned())).collect::<Vec<_>>();
@@ -218,18 +221,18 @@ impl Batch {
         sampling_inputs.fingerprint(fingerprint)
     }
 
-    /// The numbers that samplers read of the rows in [`sampled`](Self::sampled), in the same order.
+    /// Returns the numbers that samplers read of the rows in [`sampled`](Self::sampled), in the same order.
     pub fn sampling_inputs(&self) -> &SamplingInputs {
         &self.sampling_inputs
     }
 }
 
-/// How a row samples.
+/// The sampler of a row.
 #[derive(Debug, Clone)]
 pub struct RowSampler {
     pub params: Arc<SamplingParams>,
     pub graph: Arc<Graph>,
-    /// Tokens that end a sequence: held back until there are `min_new_tokens` others.
+    /// Tokens that end a sequence. They are held back until the row has generated `min_new_tokens` tokens.
     pub eos_token_ids: Arc<[i32]>,
 }
 

@@ -1,13 +1,13 @@
 //! Errors of backends.
 //!
-//! Doors: [`BackendError`], and [`Fault`], which says what the error of one kind of device means for all others.
+//! Doors: [`BackendError`], and [`Fault`], the kind of a device's error, the same for all kinds of devices.
 
 use std::error::Error;
 
 use collectives::CollectiveError;
 use model::weights::WeightsError;
 
-/// Why a backend cannot do what it was told.
+/// An error of a backend.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum BackendError {
@@ -27,7 +27,7 @@ pub enum BackendError {
     Device { fault: Fault, source: Box<dyn Error + Send + Sync> },
 }
 
-/// What an error of a device means.
+/// The kind of a device's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The device, or the library that drives it, is not on this machine.
@@ -41,13 +41,13 @@ pub enum Fault {
 }
 
 impl BackendError {
-    /// The error of one kind of device.
+    /// Returns the error of a device.
     pub fn device(fault: Fault, source: impl Error + Send + Sync + 'static) -> Self {
         Self::Device { fault, source: Box::new(source) }
     }
 }
 
-/// The error of the system behind an error of the group.
+/// Returns the system's error that caused an error of the group.
 fn cause(error: &CollectiveError) -> String {
     error.source().map_or_else(String::new, |cause| format!(": {cause}"))
 }

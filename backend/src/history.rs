@@ -1,7 +1,7 @@
 //! The token history: every token of every row, by slot and position.
 //!
-//! Door: [`TokenHistory`]. It is how a row finds the token it sampled in its previous step, and what penalties look at.
-//! Rows of a step write their own slots only, from several threads.
+//! Door: [`TokenHistory`]. A row finds in it the token that it sampled in its previous step, and penalties read it. The
+//! rows of a step write only their own slots, from several threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -23,7 +23,8 @@ impl TokenHistory {
         Self { max_total_tokens, tokens }
     }
 
-    /// Notes the cached and the given tokens of every row, and answers all of them, `[tokens]`, with those that were sampled filled in.
+    /// Stores the cached and the given tokens of every row, and returns the tokens of the batch, `[tokens]`, with the
+    /// sampled ones filled in.
     pub fn current_tokens(&self, batch: &Batch) -> Vec<i32> {
         let mut tokens = batch.token_ids.clone();
         for CachedTokens { slot, token_ids } in &batch.cached_tokens {
@@ -43,14 +44,15 @@ impl TokenHistory {
         tokens // [tokens]
     }
 
-    /// Notes the token that follows the context of `row`. A row at the end of its history has no use for it.
+    /// Stores the token that follows the context of `row`. At the end of the history the token is dropped, because no
+    /// step reads it.
     pub fn append(&self, row: &BatchRow, token: i32) {
         if row.context_len < self.max_total_tokens {
             self.row(row.slot, row.context_len..row.context_len + 1)[0].store(token, Ordering::Relaxed);
         }
     }
 
-    /// The tokens of `slot` at `positions`.
+    /// Returns the tokens of `slot` at `positions`.
     pub fn tokens(&self, slot: usize, positions: Range<usize>) -> impl Iterator<Item = i32> {
         self.row(slot, positions).iter().map(|entry| entry.load(Ordering::Relaxed))
     }

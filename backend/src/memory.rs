@@ -1,24 +1,24 @@
-//! How much memory this process could still allocate.
+//! The memory that this process could still allocate.
 //!
-//! Doors: [`MemoryPlan::of_host`], the smaller of what the machine has and what the control group leaves, and
-//! [`MemoryPlan::of_device`], which is the same before the weights are loaded as after.
+//! Doors: [`MemoryPlan::of_host`], the smaller of the machine's available memory and the rest of the control group's
+//! limit, and [`MemoryPlan::of_device`], which is the same before and after the weights are loaded.
 
 use std::fs;
 
 use crate::{BackendError, MemoryPlan};
 
 const MEMINFO: &str = "/proc/meminfo";
-/// Limit and use of the control group, version 2 and version 1.
+/// Files with limit and use of the control group, version 2 and version 1.
 const CGROUP_FILES: [(&str, &str); 2] = [
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 ];
 
-/// Share of a device's memory that programs and their scratch take.
+/// The share of a device's memory for programs and their scratch memory, in percent.
 const PROGRAMS_PERCENT: u64 = 8;
 
 impl MemoryPlan {
-    /// What each of `num_ranks` ranks may take of the host's memory, which others use too.
+    /// Returns the share of each of `num_ranks` ranks in the host's memory, which other processes use too.
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
@@ -26,14 +26,14 @@ impl MemoryPlan {
         Ok(Self { available_bytes: available_host_bytes()? / num_ranks as u64, cache_percent: 50 })
     }
 
-    /// Memory of a device of `limit_bytes` beside `weights_bytes`.
+    /// Returns the memory of a device of `limit_bytes` that `weights_bytes` leave.
     pub fn of_device(limit_bytes: u64, weights_bytes: u64) -> Self {
         let usable = limit_bytes / 100 * (100 - PROGRAMS_PERCENT);
         Self { available_bytes: usable.saturating_sub(weights_bytes), cache_percent: 100 }
     }
 }
 
-/// Bytes that could be allocated without swapping or being killed.
+/// Returns the bytes that could be allocated without swapping or being killed.
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
@@ -44,7 +44,7 @@ pub(super) fn available_host_bytes() -> Result<u64, BackendError> {
     Ok(left_in_group.chain(mem_available(&meminfo)).min().unwrap_or(0))
 }
 
-/// `None` when the file is not there or says `max`.
+/// Returns the number in a file, or `None` if the file is missing or contains `max`.
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -1,9 +1,10 @@
-//! A backend without a model: the next token is arithmetic over all tokens of its row, checkable by hand.
+//! A backend without a model: the next token is computed from all tokens of its row by arithmetic that can be checked
+//! by hand.
 //!
-//! It reads a row's earlier tokens through the block table and its input token from the token history, exactly as a real
-//! backend does; so a slot, a block or a position mixed up anywhere changes the answer. It ignores seeds and every other
-//! sampling parameter but `top_n_tokens` and masks, and makes a token that ends a sequence only where a mask has no
-//! candidate: length decides.
+//! The mock reads a row's earlier tokens through the block table and its input token from the token history, exactly as
+//! a real backend does; so a wrong slot, block or position anywhere changes the result. It ignores seeds and every
+//! other sampling parameter except `top_n_tokens` and masks. It samples a token that ends a sequence only if a mask
+//! allows no candidate: length decides.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +16,16 @@ use super::history::TokenHistory;
 use super::{BLOCK_SIZE, Backend, BackendError, DevicePlace, LocalRanks, MemoryPlan, Progress, StateLayout};
 use crate::batch::{Batch, BatchRow, PromptTargets, PromptToken, SampledToken, StepOutput};
 
-/// No limit worth speaking of: the mock's KV cache holds one number per token.
+/// More than any mock needs: its KV cache has one number per token.
 const AVAILABLE_BYTES: u64 = 64 << 20;
 
-/// The state of the mock: tokens where a real backend has keys and values.
+/// The mock. Its state has tokens where a real backend has keys and values.
 #[derive(Debug)]
 pub struct MockBackend {
     candidates: Vec<u32>,
     vocab_size: usize,
     ranks: LocalRanks,
-    /// What a step takes at least.
+    /// The least duration of a step.
     step_duration: Duration,
     state: Option<MockState>,
 }
@@ -37,8 +38,8 @@ struct MockState {
 }
 
 impl MockBackend {
-    /// A mock for a vocabulary. It makes tokens of the second quarter, which in byte-pair vocabularies are plain words.
-    /// Each rank makes them all.
+    /// Returns a mock for a vocabulary. It makes tokens of the second quarter, which are plain words in byte-pair
+    /// vocabularies. Each rank computes all tokens.
     pub fn new(vocab_size: usize, eos_token_ids: &[u32], ranks: LocalRanks) -> Self {
         let is_plain = |id: &u32| !eos_token_ids.contains(id);
         let quarter =
@@ -50,7 +51,7 @@ impl MockBackend {
         Self { candidates, vocab_size, ranks, step_duration: Duration::ZERO, state: None }
     }
 
-    /// The same, but as slow as a device: what surrounds it is measured by that.
+    /// Returns the same mock with steps as slow as a device's, to measure the code around it.
     pub fn taking(self, step_duration: Duration) -> Self {
         Self { step_duration, ..self }
     }
@@ -66,7 +67,7 @@ impl MockBackend {
         SampledToken { token_id, logprob: logprob(0), top_tokens }
     }
 
-    /// The candidates from `hash` on that a mask allows, the best first; behind them the rest of what it allows.
+    /// Returns the candidates that a mask allows, best first, starting at `hash`; then all other tokens that it allows.
     fn tokens<'a>(&'a self, hash: u64, mask: Option<&'a TokenMask>) -> impl Iterator<Item = u32> + Clone + 'a {
         let from = |len: usize| (0..len as u64).map(move |i| ((hash + i) % len as u64) as usize);
         let is_allowed = move |token: &u32| mask.is_none_or(|mask| mask.has(*token as usize));
@@ -89,7 +90,7 @@ impl MockState {
         }
     }
 
-    /// The row's first tokens as the block table finds them.
+    /// Returns the first `len` tokens of the row, read through the block table.
     fn context(&self, batch: &Batch, row: &BatchRow, len: usize) -> Vec<i32> {
         (0..len).map(|position| self.cache[cache_index(batch.block_table(row), position)]).collect()
     }
@@ -152,7 +153,7 @@ impl Backend for MockBackend {
     }
 }
 
-/// The token made after `context` is candidate `hash(context) % candidates`.
+/// Returns the hash of a context. The token after it is candidate `hash(context) % candidates`.
 fn hash(context: &[i32]) -> u64 {
     let hash = Fingerprint::default().numbers(context.iter().map(|token| u64::from(token.cast_unsigned()))).value();
     // The shift mixes high bits into the remainder.

@@ -1,7 +1,8 @@
-//! The processors that this process may use: which of them are one core, and which memory (NUMA node) they are next to.
+//! The processors that this process may use: which of them share a core, and which memory (NUMA node) is nearest.
 //!
-//! Door: [`Processors`]. Processors of one core (SMT) share what multiplies and what waits for memory: one thread keeps a core busy, and
-//! a second one would wait in its way. A rank among others on a machine of several memories stays with the processors next to one.
+//! Door: [`Processors`]. The processors of one core (SMT) share its arithmetic units and its caches: one thread keeps a
+//! core busy, and a second one would slow it down. If a machine has several memories and several ranks, a rank stays on
+//! processors next to one memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,13 +10,13 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// Where Linux says how processors belong together.
+/// The folder where Linux describes its processors.
 const SYSTEM: &str = "/sys/devices/system/cpu";
 
-/// All of them. None where the system does not tell.
+/// The processors of a process. Empty if the system does not list them.
 #[derive(Debug)]
 pub struct Processors {
-    /// By memory, then by number.
+    /// Sorted by memory, then by number.
     cores: Vec<Core>,
 }
 
@@ -26,14 +27,15 @@ struct Core {
 }
 
 impl Processors {
-    /// Those of this process.
+    /// Returns the processors of this process.
     pub fn of_process() -> Self {
         let allowed = sched_getaffinity(None);
         let allowed = allowed.map(|set| (0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect());
         Self::read(Path::new(SYSTEM), allowed.unwrap_or_default())
     }
 
-    /// Those of `allowed`, as the folder `system` describes them; what it does not describe is a core of its own, next to the first memory.
+    /// Returns the processors of `allowed`, as the folder `system` describes them. A processor without description is a
+    /// core of its own, next to the first memory.
     fn read(system: &Path, allowed: Vec<usize>) -> Self {
         let mut cores: BTreeMap<(usize, String), Vec<usize>> = BTreeMap::new();
         for processor in allowed {
@@ -48,13 +50,14 @@ impl Processors {
         Self { cores }
     }
 
-    /// Threads that compute, of which `available` may run at once: one for each core, or all where the system does not tell of cores.
+    /// Returns the number of compute threads, at most `available`: one for each core, or `available` if the cores are
+    /// unknown.
     pub fn num_threads(&self, available: usize) -> usize {
         if self.cores.is_empty() { available } else { available.min(self.cores.len()) }
     }
 
-    /// Where the threads of a rank should run: next to the memories of its share of the cores. `None` where it does not matter, because there
-    /// is one memory, or one rank for all of them.
+    /// Returns the processors for the threads of a rank: those next to the memories of its share of the cores. `None`
+    /// if it does not matter, because there is one memory, or one rank for all of them.
     pub(super) fn near_rank(&self, rank: usize, num_ranks: usize) -> Option<CpuSet> {
         let share = rank * self.cores.len() / num_ranks..(rank + 1) * self.cores.len() / num_ranks;
         let memories = self.cores.get(share)?.iter().map(|core| core.memory);
@@ -69,7 +72,7 @@ impl Processors {
     }
 }
 
-/// The number of the memory that a processor is next to.
+/// Returns the number of the memory that a processor is next to.
 fn memory_of(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok());
@@ -80,7 +83,8 @@ fn memory_of(folder: &Path) -> usize {
 mod tests {
     use super::*;
 
-    /// A machine of two memories with two cores each, of two processors each, numbered as Linux does: cores first, then their second threads.
+    /// A machine of two memories with two cores each, of two processors each. They are numbered as by Linux: first one
+    /// processor of each core, then the second ones.
     fn two_memories() -> tempfile::TempDir {
         let system = tempfile::tempdir().unwrap();
         for processor in 0..8 {

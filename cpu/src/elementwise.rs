@@ -1,7 +1,8 @@
 //! Element-wise operations on f32 values, with scalars and `[rows]` repeated beside `[rows, n]`.
 //!
-//! Candle's own would do, but spread anything large over a pool of spinning threads of their own, which the compute threads
-//! then wait for. These are plain loops that the compiler vectorises; only sums of whole activations are spread out.
+//! Candle's own operations would do, but spread large tensors over a pool of spinning threads of their own, for which
+//! the compute threads then wait. These are plain loops that the compiler vectorises; only sums, differences, products
+//! and quotients of two large tensors run on several threads.
 
 use candle_core::{DType, Tensor};
 use model::graph::{Binary, Unary};
@@ -11,10 +12,10 @@ use super::host::{self, View};
 
 type Result<T> = candle_core::Result<T>;
 
-/// Values from which on two of one shape are combined on several threads, and values per task then.
+/// The number of values per task. Two tensors of one shape are combined on several threads if they have more values.
 const TASK_VALUES: usize = 1 << 16;
 
-/// One row of an operand.
+/// One row of an operand: a value for each element, or the same value for all.
 #[derive(Clone, Copy)]
 enum Row<'a, T> {
     Each(&'a [T]),
@@ -115,7 +116,7 @@ fn replace<T: Copy>(y: &mut [T], a: Row<'_, T>, is_replaced: impl Fn(usize) -> b
     }
 }
 
-/// The part of an operand that belongs to one row of the result `[num_rows, width]`.
+/// Returns the part of an operand that belongs to one row of the result `[num_rows, width]`.
 fn row<T: Copy>(values: &[T], index: usize, num_rows: usize, width: usize) -> Row<'_, T> {
     if values.len() == num_rows * width {
         Row::Each(&values[index * width..][..width])
@@ -126,7 +127,7 @@ fn row<T: Copy>(values: &[T], index: usize, num_rows: usize, width: usize) -> Ro
     }
 }
 
-/// Rows and their width; one value each unless there are two dimensions.
+/// Returns the number of rows and their width. A shape with one dimension has rows of one value.
 fn rows_of(shape: &[usize]) -> (usize, usize) {
     match shape {
         [num_rows, rest @ ..] => (*num_rows, rest.iter().product::<usize>().max(1)),

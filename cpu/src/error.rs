@@ -4,7 +4,7 @@ use backend::{BackendError, Fault};
 use model::graph::GraphError;
 use model::weights::WeightsError;
 
-/// Why the CPU backend cannot do what it was told.
+/// An error of the CPU backend.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CpuError {
     #[error("start {num_threads} compute threads: {source}")]
@@ -33,7 +33,7 @@ impl From<CpuError> for BackendError {
     }
 }
 
-/// Candle's messages are followed by a backtrace where `RUST_BACKTRACE` is set.
+/// Returns the first line of the message: candle appends a backtrace if `RUST_BACKTRACE` is set.
 fn first_line(error: &candle_core::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }

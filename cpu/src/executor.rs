@@ -1,7 +1,7 @@
 //! Runs a graph: one operation after the other, each value dropped after its last use.
 //!
-//! Doors: [`Program`], a graph with its weights, and [`run`] for graphs without. The match over operations has no arm for
-//! "anything else": an operation added to `graph/` is named here by the compiler.
+//! Doors: [`Program`], a graph with its weights, and [`run`] for graphs without weights. The match over operations has
+//! no default arm, so the compiler reports an operation that is added to `graph/` and missing here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,34 +19,34 @@ use super::state::State;
 use super::{elementwise, experts, host, model_ops, sampling_ops};
 use crate::error::CpuError;
 
-/// A graph and its weights.
+/// A graph and its weights, ready to run.
 #[derive(Debug)]
 pub(super) struct Program {
     graph: Arc<Graph>,
     plan: Plan,
-    /// One per node; `None` where it is no weight.
+    /// One per node; `None` if the node is not a weight.
     weights: Vec<Option<Weight>>,
 }
 
-/// What a graph is run on.
+/// The data of one run of a graph.
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a> {
     pub(super) batch: &'a Batch,
     pub(super) state: &'a State,
-    /// Who computes the other parts.
+    /// The ranks that compute the other parts of the model.
     pub(super) membership: &'a Membership,
-    /// Which of the batch's sampled rows a sampler runs for.
+    /// Index of the sampled row for which a sampler runs.
     pub(super) sampled: usize,
     pub(super) arguments: &'a [Tensor],
 }
 
-/// The values of a run that are still needed.
+/// The values of a run, kept until their last use.
 pub(super) struct Values {
     held: Vec<Option<Weight>>,
 }
 
 impl Program {
-    /// A program; `weights` has those of the graph, by name.
+    /// Returns the program of `graph`; `weights` contains the graph's weights by name.
     pub(super) fn new(graph: &Arc<Graph>, weights: &HashMap<String, Weight>) -> Self {
         let weight = |op: &Op| {
             if let Op::Weight(spec) = op { weights.get(&spec.name).cloned() } else { None }
@@ -60,13 +60,13 @@ impl Program {
         &self.graph
     }
 
-    /// Runs the graph and answers its outputs.
+    /// Runs the graph and returns its outputs.
     pub(super) fn run(&self, step: &Step<'_>) -> Result<Vec<Tensor>, CpuError> {
         run_plan(&self.graph, &self.plan, &self.weights, step)
     }
 }
 
-/// Runs `graph` with the weights of its nodes and answers its outputs.
+/// Runs `graph` with the given weights of its nodes and returns its outputs.
 pub(super) fn run(graph: &Graph, weights: &[Option<Weight>], step: &Step<'_>) -> Result<Vec<Tensor>, CpuError> {
     run_plan(graph, &Plan::default(), weights, step)
 }
@@ -93,7 +93,7 @@ fn run_plan(graph: &Graph, plan: &Plan, weights: &[Option<Weight>], step: &Step<
 }
 
 impl Values {
-    /// A value that is a tensor.
+    /// Returns a value that is a tensor.
     pub(super) fn tensor(&self, value: Value) -> &Tensor {
         match self.weight(value) {
             Weight::Tensor(tensor) => tensor,
@@ -101,12 +101,12 @@ impl Values {
         }
     }
 
-    /// A value, maybe a packed weight.
+    /// Returns a value that may be a packed weight.
     pub(super) fn weight(&self, value: Value) -> &Weight {
         self.held[value.index()].as_ref().expect("values are kept until their last use")
     }
 
-    /// The weight of a linear layer.
+    /// Returns the weight of a linear layer.
     pub(super) fn packed(&self, value: Value) -> &PackedWeight {
         match self.weight(value) {
             Weight::Packed(packed) => packed,
@@ -114,7 +114,7 @@ impl Values {
         }
     }
 
-    /// A matrix of each expert.
+    /// Returns one matrix of each expert.
     pub(super) fn experts(&self, value: Value) -> &[PackedWeight] {
         match self.weight(value) {
             Weight::Experts(experts) => experts,
@@ -124,7 +124,7 @@ impl Values {
 }
 
 impl<'a> Step<'a> {
-    /// The row that a sampler runs for.
+    /// Returns the row for which a sampler runs.
     pub(super) fn sampled_row(&self) -> (&'a SampledRow, &'a BatchRow) {
         let sampled = &self.batch.sampled[self.sampled];
         (sampled, &self.batch.rows[sampled.row])
@@ -143,7 +143,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Linear layers of one x, by their indices.
+/// Computes linear layers with the same input, given by their indices.
 fn linear_each(graph: &Graph, layers: &[usize], values: &Values) -> Result<Vec<(usize, Weight)>, CpuError> {
     let operands = |index: &usize| graph.nodes()[*index].operands.as_slice();
     let x = values.tensor(operands(&layers[0])[0]);

@@ -1,6 +1,7 @@
-//! Mixtures of experts on the CPU: each expert computes the tokens that chose it, and no others.
+//! Mixtures of experts on the CPU: each expert computes only the tokens that chose it.
 //!
-//! Doors: [`route`], [`experts`]. A token's result is the sum over its experts in ascending order, whatever other tokens there are.
+//! Doors: [`route`], [`experts`]. A token's result is the sum over its experts in ascending order, so it does not
+//! depend on the other tokens.
 
 use candle_core::Tensor;
 use kernels::linear::PackedWeight;
@@ -19,7 +20,7 @@ pub(super) fn route(scores: &Tensor, spec: RouterSpec) -> Result<Tensor> {
     for weights in weights.chunks_exact_mut(num_experts) {
         softmax::softmax(weights);
         let mut order: Vec<usize> = (0..num_experts).collect();
-        // The sort is stable: of equals the lowest comes first.
+        // The sort is stable: among equals the lowest index comes first.
         order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
         let (chosen, others) = order.split_at(spec.num_chosen);
         others.iter().for_each(|expert| weights[*expert] = 0.0);

@@ -1,6 +1,7 @@
 //! Candle tensors as slices, and slices as tensors.
 //!
-//! Doors: [`View`], which borrows a tensor's elements, and [`tensor`], [`shaped`], which take a vector over. No copies.
+//! Doors: [`View`], which borrows a tensor's elements, and [`tensor`] and [`shaped`], which take ownership of a vector.
+//! Nothing is copied.
 
 use candle_core::{CpuStorage, Device, Shape, Storage, StorageRef, Tensor, WithDType};
 
@@ -12,10 +13,10 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Borrows `tensor`.
+    /// Borrows the elements of `tensor`.
     ///
     /// # Errors
-    /// When its elements do not lie one after the other.
+    /// When the elements are not contiguous.
     pub(super) fn new(tensor: &'a Tensor) -> candle_core::Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         let Some((start, end)) = layout.contiguous_offsets() else {
@@ -24,34 +25,34 @@ impl<'a> View<'a> {
         Ok(Self { storage, start, end })
     }
 
-    /// Its elements.
+    /// Returns the elements.
     ///
     /// # Panics
-    /// When they are not f32: the graph's types say what they are.
+    /// When the elements are not f32. The types in the graph rule this out.
     pub(super) fn f32(&self) -> &[f32] {
         self.slice()
     }
 
-    /// Its elements.
+    /// Returns the elements.
     ///
     /// # Panics
-    /// When they are not i32.
+    /// When the elements are not i32.
     pub(super) fn i32(&self) -> &[i32] {
         self.slice()
     }
 
-    /// Its elements.
+    /// Returns the elements.
     ///
     /// # Panics
-    /// When they are not u32.
+    /// When the elements are not u32.
     pub(super) fn u32(&self) -> &[u32] {
         self.slice()
     }
 
-    /// Its elements, one byte per truth value.
+    /// Returns the elements, one byte per bool.
     ///
     /// # Panics
-    /// When they are not truth values.
+    /// When the elements are not bytes.
     pub(super) fn bool(&self) -> &[u8] {
         self.slice()
     }
@@ -70,13 +71,13 @@ fn cpu(storage: &Storage) -> &CpuStorage {
     }
 }
 
-/// A tensor with one dimension.
+/// Returns a tensor with one dimension.
 pub(super) fn tensor<T: WithDType>(elements: Vec<T>) -> candle_core::Result<Tensor> {
     let len = elements.len();
     Tensor::from_vec(elements, len, &Device::Cpu)
 }
 
-/// A tensor of `shape`.
+/// Returns a tensor of `shape`.
 pub(super) fn shaped<T: WithDType>(elements: Vec<T>, shape: impl Into<Shape>) -> candle_core::Result<Tensor> {
     Tensor::from_vec(elements, shape.into(), &Device::Cpu)
 }

@@ -1,14 +1,15 @@
 //! The CPU backend: executes graphs operation by operation. It is the reference that other backends are compared with.
 //!
-//! Candle's tensors hold the values between operations, convert types while loading, reshape and gather; the hot operations
-//! (linear, attention, norms, softmax) are our `kernels`. The model runs over all tokens of a step at once; a sampler runs
-//! one row at a time, each row with the graph that it asks for, rows in parallel.
+//! Candle's tensors hold the values between operations, convert types while loading, reshape and gather; the hot
+//! operations (linear, attention, norms, softmax) are our `kernels`. The model runs over all tokens of a step at once.
+//! A sampler runs one row at a time, each row with the graph of its own parameters, rows in parallel.
 //!
-//! Several ranks of a host share a model, each a process with its part of the weights and its share of the processor. They add
-//! up their results twice per layer ([`Membership`]) and all sample the same tokens from the same bits.
+//! The ranks of a host share a model. Each is a process with its part of the weights and its share of the processors.
+//! They sum their results twice per layer ([`Membership`]), and all sample the same tokens from the same bits.
 //!
-//! Activations are f32 whatever the type of the weights; keys and values are rounded to the type of the KV cache when they are
-//! written. A row's results are the same bits whatever its neighbours, the cut of its prompt and the number of threads.
+//! Activations are f32 whatever the type of the weights; keys and values are rounded to the type of the KV cache when
+//! they are written. The bits of a row's results do not depend on the other rows, on the chunks of its prompt or on the
+//! number of threads.
 
 mod elementwise;
 mod error;
@@ -47,18 +48,18 @@ use state::State;
 use targets::Targets;
 use threads::Threads;
 
-/// How a rank computes.
+/// The options of a rank.
 #[derive(Debug)]
 pub struct CpuOptions {
     pub membership: Membership,
-    /// Of all ranks of the host together.
+    /// Threads of all ranks of the host together.
     pub num_threads: usize,
     pub processors: Processors,
-    /// Of keys and values.
+    /// The number format of keys and values.
     pub kv_type: KvType,
 }
 
-/// Bytes that a rank of `graphs` keeps between steps.
+/// Returns the bytes that a rank of `graphs` keeps between steps.
 pub fn state_bytes(graphs: &ModelGraphs, kv_type: KvType) -> StateBytes {
     bytes_of_states(&graphs.decoder, kv_type)
 }
@@ -77,16 +78,17 @@ pub struct CpuBackend {
     targets: Targets,
     kv_type: KvType,
     weights_bytes: u64,
-    /// Of the graphs.
+    /// The hash of the graphs.
     fingerprint: Fingerprint,
     state: Option<State>,
 }
 
 impl CpuBackend {
-    /// Loads a rank's part of the weights of `graphs` and lays it out for the kernels. `progress` hears of each: (done, total).
+    /// Loads a rank's part of the weights of `graphs` and packs it for the kernels. `progress` is called after each
+    /// weight with (done, total).
     ///
     /// # Errors
-    /// When a weight is missing or malformed, no threads can be started, or another rank does not come.
+    /// When a weight is missing or malformed, the threads cannot be started, or another rank fails.
     pub fn load(
         graphs: &ModelGraphs,
         checkpoint: &Checkpoint,
@@ -130,7 +132,7 @@ impl Backend for CpuBackend {
         _assignment: &[i64],
         _progress: &mut Progress<'_>,
     ) -> Result<(), BackendError> {
-        // The old state goes before the next one comes: both may not fit.
+        // The old state is dropped first: memory may not suffice for both.
         self.state = None;
         self.state = Some(State::allocate(self.decoder.graph(), self.kv_type, layout)?);
         Ok(())
@@ -151,7 +153,7 @@ impl CpuBackend {
             let hidden = self.decoder.run(&self.step(batch, state, &[]))?.remove(0); // [tokens, hidden]
             let prompt_tokens = self.prompt_tokens(batch, state, &hidden)?;
             let tokens = if batch.sampled.is_empty() { Vec::new() } else { self.sample(batch, state, &hidden)? };
-            // Later steps name no tokens, so those that were made are part of what must agree.
+            // Later steps do not name these tokens, so the ranks must compare them now.
             let made = tokens.iter().map(SampledToken::identity);
             let fingerprint = batch.fingerprint(self.fingerprint).numbers(made).value();
             Ok(StepOutput { tokens, prompt_tokens, fingerprint })
@@ -194,7 +196,8 @@ fn sampled_token(outputs: &[Tensor]) -> Result<SampledToken, CpuError> {
     Ok(SampledToken { token_id, logprob, top_tokens: top_tokens(&outputs[2..])? })
 }
 
-/// Top tokens from their ids and log-probabilities, both `[1, top_tokens]`; none where they were not asked for.
+/// Returns top tokens from their ids and log-probabilities, both `[1, top_tokens]`; an empty list if they were not
+/// requested.
 fn top_tokens(outputs: &[Tensor]) -> Result<Vec<(u32, f32)>, CpuError> {
     let [ids, logprobs] = outputs else { return Ok(Vec::new()) };
     let (ids, logprobs) = (host::View::new(ids)?, host::View::new(logprobs)?);

@@ -1,7 +1,7 @@
 //! The operations of models, on the CPU: candle tensors in and out, kernels in between.
 //!
-//! Each function is one arm of the executor's match; shapes were checked when the graph was built. Every token is computed
-//! alone, in a fixed order of additions, so its result does not depend on the other tokens of the step.
+//! Each function is one arm of the executor's match; shapes were checked when the graph was built. Every token is
+//! computed alone, with additions in a fixed order, so its result does not depend on the other tokens of the step.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ use crate::error::CpuError;
 
 type Result<T> = candle_core::Result<T>;
 
-/// `table` is the part of `rank`: zeros for tokens that are in another part.
+/// Looks up `tokens` in `table`, the part of the table that `rank` has. Tokens in another part become zeros.
 pub(super) fn embedding(table: &Weight, tokens: &Tensor, rank: usize) -> Result<Tensor> {
     let view = View::new(tokens)?;
     let (num_rows, hidden_size) = match table {
@@ -55,7 +55,7 @@ pub(super) fn linear(x: &Tensor, weight: &PackedWeight, bias: Option<&Tensor>) -
     host::shaped(y, (num_rows, weight.num_outputs()))
 }
 
-/// [`linear`] of each weight and bias.
+/// Computes [`linear`] for each weight and bias.
 pub(super) fn linear_each<'a>(
     x: &Tensor,
     parameters: impl Iterator<Item = (&'a PackedWeight, Option<&'a Tensor>)>,
@@ -99,7 +99,7 @@ pub(super) fn layer_norm([x, weight]: [&Tensor; 2], bias: Option<&Tensor>, eps: 
     host::shaped(y, x.shape())
 }
 
-/// Offset + weight: few numbers beside what they are for.
+/// Returns offset + weight. The vector is small compared with the activations, so it is built each time.
 fn shifted(weight: &[f32], offset: f32) -> Cow<'_, [f32]> {
     if offset == 0.0 { Cow::Borrowed(weight) } else { weight.iter().map(|weight| offset + weight).collect() }
 }
@@ -156,7 +156,7 @@ pub(super) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Resul
     host::shaped(y, gate.shape())
 }
 
-/// The kernels' name of a function.
+/// Returns the kernels' name of a function.
 pub(super) fn kernel(activation: Activation) -> kernels::activation::Activation {
     match activation {
         Activation::Silu => kernels::activation::Activation::Silu,
@@ -182,21 +182,21 @@ pub(super) fn reshape(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     x.reshape(sizes) // [first, sizes..]
 }
 
-/// The rows of x `[tokens, n]` at `indices`.
+/// Returns the rows of x `[tokens, n]` at `indices`.
 pub(super) fn gather_rows(x: &Tensor, indices: &[i32]) -> Result<Tensor> {
-    // Candle takes no signed indices.
+    // Candle takes only unsigned indices.
     let indices: Vec<u32> = indices.iter().map(|index| *index as u32).collect();
     x.index_select(&host::tensor(indices)?, 0) // [rows, n]
 }
 
-/// The sum of what all ranks have of x, the same bits on each.
+/// Sums x over all ranks. The sum has the same bits on each rank.
 pub(super) fn all_reduce(x: &Tensor, membership: &Membership) -> std::result::Result<Tensor, CpuError> {
     let mut sum = View::new(x)?.f32().to_vec(); // as x
     membership.all_reduce(&mut sum)?;
     Ok(host::shaped(sum, x.shape())?)
 }
 
-/// The parts `[n, size]` of all ranks side by side, `[n, size * num_ranks]`.
+/// Joins the parts `[n, size]` of all ranks side by side, `[n, size * num_ranks]`.
 pub(super) fn all_gather(part: &Tensor, membership: &Membership) -> std::result::Result<Tensor, CpuError> {
     let (num_rows, size) = part.dims2()?;
     let num_columns = size * membership.num_ranks();

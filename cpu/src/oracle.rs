@@ -1,6 +1,6 @@
-//! This backend as the oracle for the tests of others: any graph, on a state that the test fills and reads.
+//! This backend as the oracle for tests of other backends: it runs any graph on a state that the test fills and reads.
 //!
-//! Doors: [`Oracle`], and [`Array`], a tensor that belongs to no backend.
+//! Doors: [`Oracle`], and [`Array`], a tensor that is independent of backends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::host::{self, View};
 use super::loader;
 use super::state::State;
 
-/// Elements, the last dimension fastest.
+/// Elements of an array, the last dimension fastest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Elements {
     F32(Vec<f32>),
@@ -42,7 +42,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// The oracle of `graph`, whose weights are in `checkpoint` if it has any; all state is zero.
+    /// Returns the oracle of `graph`, whose weights are in `checkpoint` if it has any. All states are zero.
     pub fn new(graph: &Arc<Graph>, checkpoint: Option<&Checkpoint>, layout: StateLayout) -> Self {
         let weights = match checkpoint {
             Some(checkpoint) => loader::load(&[graph], (checkpoint, &Membership::alone()), &mut |_, _| ())
@@ -53,17 +53,17 @@ impl Oracle {
         Self { program: Program::new(graph, &weights), state, layout }
     }
 
-    /// Sets keys `[num_blocks, kv_heads, block_size, head_dim]` and the values beside them, likewise.
+    /// Sets keys `[num_blocks, kv_heads, block_size, head_dim]` and their values, in the same layout.
     pub fn set_cache(&self, keys: StateId, kv: [&[f32]; 2]) {
         self.state.cache(keys).set_f32(kv);
     }
 
-    /// Keys, and the values beside them.
+    /// Returns keys and their values.
     pub fn cache(&self, keys: StateId) -> [Vec<f32>; 2] {
         self.state.cache(keys).to_f32().expect("a cache of floats")
     }
 
-    /// Sets a state of slots, `[num_slots, ..]`.
+    /// Sets the state `state` of all slots, `[num_slots, ..]`.
     pub fn set_slots(&self, state: StateId, numbers: &[f32]) {
         let mut slots = self.state.slots(state);
         let slot_len = numbers.len() / self.layout.num_slots;
@@ -71,7 +71,7 @@ impl Oracle {
         each.for_each(|(slot, numbers)| slots.of_slot(slot).copy_from_slice(numbers));
     }
 
-    /// A state of slots, `[num_slots, ..]`.
+    /// Returns the state `state` of all slots, `[num_slots, ..]`.
     pub fn slots(&self, state: StateId) -> Vec<f32> {
         let mut slots = self.state.slots(state);
         (0..self.layout.num_slots).flat_map(|slot| slots.of_slot(slot).to_vec()).collect()
@@ -86,19 +86,19 @@ impl Oracle {
         self.state.history.current_tokens(&batch);
     }
 
-    /// The token history.
+    /// Returns the token history.
     pub fn history(&self) -> Vec<i32> {
         let StateLayout { num_slots, max_total_tokens, .. } = self.layout;
         (0..num_slots).flat_map(|slot| self.state.history.tokens(slot, 0..max_total_tokens)).collect()
     }
 
-    /// Runs the graph as a model: over all tokens, or rows, at once.
+    /// Runs the graph as a model: over all tokens or rows at once.
     pub fn run(&self, batch: &Batch, arguments: &[Array]) -> Vec<Array> {
         self.state.begin(batch);
         self.run_step(batch, 0, arguments)
     }
 
-    /// Runs the graph as a sampler, for one row after the other; `arguments` have an entry per sampled row.
+    /// Runs the graph as a sampler, one row after the other; `arguments` have an entry per sampled row.
     pub fn run_rows(&self, batch: &Batch, arguments: &[Array]) -> Vec<Vec<Array>> {
         let run = |sampled: usize| {
             let arguments: Vec<Array> = arguments.iter().map(|argument| argument.rows(&[sampled])).collect();
@@ -117,7 +117,7 @@ impl Oracle {
 }
 
 impl Array {
-    /// The rows at `places`: all elements with these indices in the first dimension.
+    /// Returns the rows at `places`: all elements with these indices in the first dimension.
     pub fn rows(&self, places: &[usize]) -> Self {
         fn pick<T: Copy>(elements: &[T], width: usize, places: &[usize]) -> Vec<T> {
             places.iter().flat_map(|place| elements[place * width..][..width].iter().copied()).collect()

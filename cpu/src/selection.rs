@@ -1,30 +1,32 @@
-//! Order statistics of a row of scores without sorting it: the k-th largest, the key at which a mass is reached, the best n,
-//! and the inverse of the cumulative distribution.
+//! Order statistics of a row of scores without sorting it: the k-th largest, the key at which a mass is reached, the
+//! best n, and the inverse of the cumulative distribution.
 //!
-//! A threshold is found digit by digit, as in a radix sort that keeps only the digit's group which holds it: three
-//! passes over a vocabulary of any size. Sums are f64, in the order of the vocabulary. Nothing here panics on NaN.
+//! A threshold is found digit by digit, like a radix sort that follows only the bucket with the threshold: three passes
+//! over a vocabulary of any size. Sums are f64, in the order of the vocabulary. No function panics on NaN.
 
 use proto::MAX_TIED_TOKENS;
 
-/// Digits of a key, from the highest: 11, 11 and 10 bits.
+/// Shift and width in bits of the digits of a key, from the highest: 11, 11 and 10 bits.
 const DIGITS: [(u32, u32); 3] = [(21, 11), (10, 11), (0, 10)];
 
-/// The k-th largest of `scores`; minus infinity where k is 0; a k beyond the end counts as the end.
+/// Returns the k-th largest of `scores`, or minus infinity if k is 0. A k beyond the number of scores counts as that
+/// number.
 pub(super) fn kth_largest(scores: &[f32], k: usize) -> f32 {
     if k == 0 || scores.is_empty() {
         return f32::NEG_INFINITY;
     }
-    // Ascending keys of the negated scores: the k-th of them.
+    // Keys are negated scores, in ascending order; the threshold is the k-th key.
     -threshold(|| scores.iter().map(|score| (-score, 1.0)), k as f64)
 }
 
-/// The smallest key such that keys up to it have at least `mass` of the weights; the largest key if all have less.
+/// Returns the smallest key such that the weights of all keys up to it sum to at least `mass`, or the largest key if
+/// all weights sum to less.
 pub(super) fn mass_threshold(keys: &[f32], weights: &[f32], mass: f64) -> f32 {
     threshold(|| keys.iter().zip(weights).map(|(key, weight)| (*key, f64::from(*weight))), mass)
 }
 
-/// The first index whose cumulative probability exceeds `u` times the total; the last possible one where rounding hides
-/// it; 0 where nothing is possible.
+/// Returns the first index whose cumulative probability exceeds `u` times the total. If rounding leaves none, returns
+/// the last index with a probability above 0; if there is no such index, returns 0.
 pub(super) fn inverse_cdf(probabilities: &[f32], u: f64) -> usize {
     let total: f64 = probabilities.iter().copied().map(f64::from).sum();
     let mut cumulative = 0.0;
@@ -41,8 +43,8 @@ pub(super) fn inverse_cdf(probabilities: &[f32], u: f64) -> usize {
     last_possible
 }
 
-/// Indices of the scores that are at least the n-th largest and above minus infinity, largest first, then lowest first; of those
-/// that tie with the n-th at most [`MAX_TIED_TOKENS`].
+/// Returns indices of the scores that are at least the n-th largest and above minus infinity, largest score first, the
+/// lowest index first among equals. At most [`MAX_TIED_TOKENS`] that tie with the n-th are included.
 pub(super) fn top_tokens(scores: &[f32], n: usize) -> Vec<usize> {
     if n == 0 {
         return Vec::new();
@@ -50,7 +52,7 @@ pub(super) fn top_tokens(scores: &[f32], n: usize) -> Vec<usize> {
     let threshold = kth_largest(scores, n);
     let is_reported = |index: &usize| scores[*index] >= threshold && scores[*index] > f32::NEG_INFINITY;
     let mut indices: Vec<usize> = (0..scores.len()).filter(is_reported).collect();
-    // The sum makes both zeroes one.
+    // Adding 0.0 turns -0.0 into 0.0.
     let key = |index: usize| scores[index] + 0.0;
     indices.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
     indices.truncate(n.saturating_add(MAX_TIED_TOKENS));
@@ -74,7 +76,7 @@ fn threshold<I: Iterator<Item = (f32, f64)>>(entries: impl Fn() -> I, mass: f64)
         let mut sum = below;
         for (digit, (weight, is_present)) in groups.iter().enumerate() {
             if *is_present {
-                // The last one's weight is not below it, also where nothing reaches the mass.
+                // If nothing reaches the mass, the last bucket is chosen, and the sum before it is kept.
                 (chosen, below) = (digit, sum);
                 sum += weight;
                 if sum >= mass {
@@ -87,7 +89,7 @@ fn threshold<I: Iterator<Item = (f32, f64)>>(entries: impl Fn() -> I, mass: f64)
     from_ordered(prefix)
 }
 
-/// Unsigned integers in the order of the numbers. Both zeroes are one; NaN comes last.
+/// Maps floats to unsigned integers of the same order. Both zeroes map to the same integer; NaN comes last.
 fn ordered(value: f32) -> u32 {
     let bits = if value == 0.0 { 0 } else { value.to_bits() };
     if value.is_nan() {

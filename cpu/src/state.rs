@@ -1,6 +1,6 @@
 //! The states of a model between steps, and the tables of rotary embeddings.
 //!
-//! Door: [`State`]. Memory comes zeroed from the system, page by page when it is first touched.
+//! Door: [`State`]. The system provides zeroed memory, page by page when each page is first touched.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +9,7 @@ use kernels::attention::{KvCache, KvType};
 use kernels::rotary::RotaryTable;
 use model::graph::{AttentionSpec, Extent, Graph, Op, Pairing, RotarySpec, StateBytes, StateId, StateSpec};
 
-/// The numbers of one state for each slot.
+/// One state, for all slots.
 #[derive(Debug)]
 pub(super) struct SlotState {
     /// `[num_slots, len]`
@@ -17,19 +17,19 @@ pub(super) struct SlotState {
     len: usize,
 }
 
-/// State of all rows.
+/// The states of all rows.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Keys and values by the place of the keys among the decoder's states; an operation locks them, and nothing else does.
+    /// Keys and values, at the index of the keys among the decoder's states. Only one operation at a time locks them.
     caches: Vec<Option<Mutex<KvCache>>>,
-    /// States of slots by their place among the decoder's states; an operation locks one, and nothing else does.
+    /// States of slots, at their index among the decoder's states. Only one operation at a time locks them.
     slots: Vec<Option<Mutex<SlotState>>>,
     pub(super) history: TokenHistory,
     rotary_tables: Vec<(Arc<RotarySpec>, RotaryTable)>,
 }
 
 impl State {
-    /// Empty state for a model whose decoder is `graph`; keys and values are kept as `kv_type`.
+    /// Returns empty states for a model whose decoder is `graph`; keys and values have the type `kv_type`.
     ///
     /// # Errors
     /// When the system refuses the memory.
@@ -65,7 +65,7 @@ impl State {
         Ok(Self { caches, slots, history: TokenHistory::new(num_slots, max_total_tokens), rotary_tables })
     }
 
-    /// Begins a step: fills the states of slots with zeros for rows that have their first token in it.
+    /// Begins a step: sets the states of slots to zero for rows whose first token is in this step.
     pub(super) fn begin(&self, batch: &Batch) {
         for state in self.slots.iter().flatten() {
             let mut state = lock(state);
@@ -74,17 +74,17 @@ impl State {
         }
     }
 
-    /// A state of slots.
+    /// Returns a state of slots.
     pub(super) fn slots(&self, id: StateId) -> MutexGuard<'_, SlotState> {
         lock(self.slots[id.index()].as_ref().expect("the graph checks that it is a state of slots"))
     }
 
-    /// The cache of these keys, and of the values beside them.
+    /// Returns the cache of these keys and their values.
     pub(super) fn cache(&self, keys: StateId) -> MutexGuard<'_, KvCache> {
         lock(self.caches[keys.index()].as_ref().expect("the decoder's caches were all made"))
     }
 
-    /// Cosines and sines of `spec`.
+    /// Returns the cosines and sines of `spec`.
     pub(super) fn rotary_table(&self, spec: &Arc<RotarySpec>) -> &RotaryTable {
         let found = self.rotary_tables.iter().find(|(known, _)| Arc::ptr_eq(known, spec));
         &found.expect("the decoder's tables were all made").1
@@ -92,12 +92,12 @@ impl State {
 }
 
 impl SlotState {
-    /// Zeros, `len` numbers for each slot.
+    /// Returns zeros, `len` numbers for each slot.
     fn zeros(num_slots: usize, len: usize) -> Self {
         Self { numbers: vec![0.0; num_slots * len], len }
     }
 
-    /// The numbers of one slot, `[len]`.
+    /// Returns the numbers of one slot, `[len]`.
     pub(super) fn of_slot(&mut self, slot: usize) -> &mut [f32] {
         &mut self.numbers[slot * self.len..][..self.len]
     }
@@ -107,7 +107,7 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().expect("no operation panics while it holds a state")
 }
 
-/// A cache of keys `[kv_heads, head_dim]` and values `[kv_heads, value_dim]`.
+/// Allocates a cache of keys `[kv_heads, head_dim]` and values `[kv_heads, value_dim]`.
 fn allocate([keys, values]: [&StateSpec; 2], kv_type: KvType, num_blocks: usize) -> Result<KvCache, BackendError> {
     let [&[num_kv_heads, head_dim], &[_, value_dim]] = [keys, values].map(|spec| spec.shape.as_slice()) else {
         unreachable!("the graph checks the shapes of keys and values")

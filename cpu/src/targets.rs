@@ -1,4 +1,4 @@
-//! The report on tokens of prompts: their log-probabilities, and maybe the best tokens in their place.
+//! The report about tokens of prompts: their log-probabilities and, if requested, the best tokens at their positions.
 
 use std::sync::Arc;
 
@@ -12,17 +12,18 @@ use super::executor::{self, Step};
 use super::{host, top_tokens};
 use crate::error::CpuError;
 
-/// Prompt tokens whose logits are computed together: bounds the memory that a vocabulary of 100,000 and more takes.
+/// The number of prompt tokens whose logits are computed together. It bounds the memory of logits over a vocabulary of
+/// 100,000 tokens or more.
 const TARGETS_PER_PASS: usize = 64;
 
-/// The graphs that lead from logits to reports.
+/// The graphs from logits to reports.
 #[derive(Debug)]
 pub(super) struct Targets {
     logprobs: Arc<Graph>,
     top_tokens: Arc<Graph>,
 }
 
-/// Targets that are computed together.
+/// Targets whose logits are computed together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pass<'a> {
     pub(super) token_indices: &'a [i32],
@@ -30,7 +31,7 @@ pub(super) struct Pass<'a> {
     top_n: &'a [i32],
 }
 
-/// The targets of a step, pass after pass.
+/// Returns the targets of a step, pass by pass.
 pub(super) fn passes(targets: &PromptTargets) -> impl Iterator<Item = Pass<'_>> {
     let PromptTargets { token_indices, token_ids, top_n } = targets;
     let chunks = token_indices.chunks(TARGETS_PER_PASS).zip(token_ids.chunks(TARGETS_PER_PASS));
@@ -39,17 +40,17 @@ pub(super) fn passes(targets: &PromptTargets) -> impl Iterator<Item = Pass<'_>> 
 }
 
 impl Targets {
-    /// The graphs for a vocabulary.
+    /// Returns the graphs for a vocabulary.
     ///
     /// # Errors
-    /// When they cannot be built.
+    /// When a graph cannot be built.
     pub(super) fn new(vocab_size: usize) -> Result<Self, GraphError> {
         let graph = |report| target_graph(vocab_size, report);
         Ok(Self { logprobs: graph(TargetReport::Logprobs)?, top_tokens: graph(TargetReport::TopTokens)? })
     }
 
-    /// The reports of a pass from its logits `[rows, vocab]`: all together, or one by one where top tokens are asked for, of
-    /// which each row has its own number. The bits are the same.
+    /// Returns the reports of a pass from its logits `[rows, vocab]`. Without top tokens all rows are computed
+    /// together; with top tokens one by one, because each row has its own number of them. The bits are the same.
     ///
     /// # Errors
     /// When an operation fails.

@@ -1,7 +1,7 @@
-//! The threads that compute.
+//! The threads that compute steps.
 //!
-//! Door: [`Threads`]. A step is hundreds of short pieces of work, one after the other: threads stay awake from the first to the
-//! last, because to wake one takes longer than many a piece. Between steps they sleep.
+//! Door: [`Threads`]. A step is hundreds of short tasks, one after the other. Threads stay awake from the first to the
+//! last, because waking one takes longer than many a task. Between steps they sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,10 +9,11 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::error::CpuError;
 
-/// Looks for work in a row that find none before the processor is offered to other threads of the machine.
+/// The number of unsuccessful looks for work in a row before a thread yields its processor to other threads of the
+/// machine.
 const LOOKS_BEFORE_OFFER: u32 = 1 << 10;
 
-/// Weights that a step reads, in bytes, below which it is over before other threads are awake.
+/// Steps that read fewer bytes of weights end before other threads are awake.
 const MIN_STEP_BYTES: u64 = 32 << 20;
 
 /// A pool of threads.
@@ -21,21 +22,21 @@ pub(super) struct Threads {
     pool: rayon::ThreadPool,
 }
 
-/// Says that a step is over, also when it panics.
+/// Marks a step as over when dropped, so that a panic ends it too.
 struct OnEnd<'a>(&'a AtomicBool);
 
 impl Threads {
-    /// So many of them, on processors of `near`.
+    /// Starts `num_threads` threads on the processors of `near`.
     ///
     /// # Errors
-    /// When the system refuses them.
+    /// When the system cannot start them.
     pub(super) fn new(num_threads: usize, near: Option<CpuSet>) -> Result<Self, CpuError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads)
             .thread_name(|index| format!("compute-{index}"))
             .start_handler(move |_| {
                 if let Some(near) = &near {
-                    // Elsewhere they compute the same, only more slowly.
+                    // On other processors they compute the same, but more slowly.
                     let _ = sched_setaffinity(None, near);
                 }
             })
@@ -44,12 +45,13 @@ impl Threads {
         Ok(Self { pool })
     }
 
-    /// Runs `work` on one of them; the others take the pieces that it hands out.
+    /// Runs `work` on one of the threads; the others take the tasks that it splits off.
     pub(super) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool.install(work)
     }
 
-    /// [`Self::install`] of a step that reads weights of `size_bytes`: unless these are few, the others stay awake until it ends.
+    /// Runs a step that reads `size_bytes` of weights as [`Self::install`] does. Unless these are few, the other
+    /// threads stay awake until it ends.
     pub(super) fn step<R: Send>(&self, size_bytes: u64, work: impl FnOnce() -> R + Send) -> R {
         if size_bytes < MIN_STEP_BYTES {
             return self.install(work);
@@ -75,7 +77,7 @@ impl Drop for OnEnd<'_> {
     }
 }
 
-/// Takes work of other threads until a step is over.
+/// Takes tasks of other threads until the step is over.
 fn stay_awake(is_over: &AtomicBool) {
     let mut num_looks = 0;
     while !is_over.load(Ordering::Acquire) {
@@ -104,7 +106,7 @@ mod tests {
     #[test]
     fn others_take_pieces_of_a_step() {
         let threads = Threads::new(3, None).unwrap();
-        // Nobody passes before all three are there.
+        // The barrier opens only when all three threads have arrived.
         let barrier = Barrier::new(3);
         for _ in 0..100 {
             threads.step(u64::MAX, || {

@@ -1,13 +1,13 @@
 //! Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror and Shaw, 2011): random numbers as a function of key and counter.
 //!
-//! Doors: [`threefry`], [`uniform`]. There is no state to keep, save or mix up: the same key and counter give the same
-//! number on every device.
+//! Doors: [`threefry`], [`uniform`]. The functions have no state to keep or save: the same key and counter give the
+//! same number on every device.
 
 const PARITY: u32 = 0x1bd1_1bda;
 const ROTATIONS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
 const NUM_ROUNDS: usize = 20;
 
-/// Two random words.
+/// Returns two random words.
 pub(super) fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     let keys = [key[0], key[1], PARITY ^ key[0] ^ key[1]];
     let [mut a, mut b] = [counter[0].wrapping_add(keys[0]), counter[1].wrapping_add(keys[1])];
@@ -23,7 +23,7 @@ pub(super) fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     [a, b]
 }
 
-/// A number in [0, 1): the upper 24 bits of the first word.
+/// Returns a number in [0, 1): the upper 24 bits of the first word.
 pub(super) fn uniform(key: [u32; 2], counter: [u32; 2]) -> f32 {
     (threefry(key, counter)[0] >> 8) as f32 / (1 << 24) as f32
 }

@@ -1,8 +1,8 @@
-//! What samplers draw, against the exact distribution, for each processor and for combinations.
+//! Tests that samplers draw from the exact distribution, for each processor and for combinations.
 //!
-//! The distribution is worked out here once more, in f64 and by sorting. A graph is run for 100,000 pairs of seed and counter;
-//! what does not depend on them is computed once. Seeds are fixed, so a test passes always or never: the limit is what
-//! a right sampler would pass once in a million.
+//! The expected distribution is computed a second time here, in f64 and by sorting. A graph is run for 100,000 pairs of
+//! seed and counter; values that do not depend on them are computed once. Seeds are fixed, so a test always passes or
+//! always fails. A right sampler exceeds the limit for one in a million choices of seeds.
 
 use std::collections::HashSet;
 
@@ -21,15 +21,15 @@ const NUM_DRAWS: usize = NUM_SEEDS * NUM_COUNTERS;
 const PROMPT: [i32; 6] = [3, 3, 8, 21, 30, 49];
 const GENERATED: [i32; 7] = [5, 8, 8, 13, 8, 40, 41];
 const END_TOKENS: [i32; 2] = [2, 33];
-/// The standard normal distribution is above it once in a million.
+/// The quantile of the standard normal distribution that is exceeded once in a million.
 const ONCE_IN_A_MILLION: f64 = 4.753_424;
 
-/// Scores between -3 and 3, without ties.
+/// Returns scores between -3 and 3, without ties.
 fn logits() -> Vec<f32> {
     (0..NUM_TOKENS as u32).map(|token| 6.0 * threefry::uniform([77, 0], [token, 0]) - 3.0).collect()
 }
 
-/// The tokens that `params` draw, `[NUM_SEEDS, NUM_COUNTERS]`.
+/// Returns the tokens that `params` draw, `[NUM_SEEDS, NUM_COUNTERS]`.
 fn draws(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
     let layout =
         StateLayout { num_slots: 2, num_blocks: 1, max_total_tokens: 256, max_batch_prefill_tokens: NUM_DRAWS };
@@ -60,7 +60,7 @@ fn draws(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
     (0..NUM_DRAWS).into_par_iter().map(draw).collect()
 }
 
-/// The values of `graph` that depend on neither seed nor counter.
+/// Returns the values of `graph` that depend on neither seed nor counter.
 fn without_seeds(graph: &Graph, step: &Step<'_>) -> Vec<Option<Weight>> {
     let mut is_drawn = vec![false; graph.nodes().len()];
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -79,11 +79,11 @@ fn without_seeds(graph: &Graph, step: &Step<'_>) -> Vec<Option<Weight>> {
     known
 }
 
-/// The probabilities of all tokens.
+/// Returns the probabilities of all tokens.
 fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     let mut scores: Vec<f64> = logits.iter().copied().map(f64::from).collect();
     let count = |tokens: &[i32], token: usize| tokens.iter().filter(|other| **other == token as i32).count() as f64;
-    // The last token that the row has.
+    // The last token of the row seeds the watermark.
     let seed = GENERATED.map(i32::cast_unsigned)[GENERATED.len() - 1].wrapping_mul(15_485_863);
     for (token, score) in (0..).zip(&mut scores) {
         if threefry::uniform([seed, 0], [token, 1]) < params.watermark_gamma {
@@ -127,7 +127,7 @@ fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     softmax(&scores)
 }
 
-/// Keeps the tokens of the smallest keys until their probability reaches `mass`.
+/// Keeps the tokens with the smallest keys until their probabilities reach `mass`.
 fn keep_mass(scores: &mut [f64], keys: &[f64], mass: f64) {
     let probabilities = softmax(scores);
     let mut order: Vec<usize> = (0..keys.len()).collect();
@@ -153,7 +153,8 @@ fn softmax(scores: &[f64]) -> Vec<f64> {
     scores.iter().map(|score| (score - most).exp() / sum).collect()
 }
 
-/// Fails where events of these probabilities would be counted so once in a million. Rare ones are counted together.
+/// Fails if such counts are less likely than one in a million under these probabilities. Rare events are counted
+/// together.
 fn check_counts(counts: &[usize], probabilities: &[f64], what: &str) {
     const RARE: f64 = 10.0;
     let num_events = counts.iter().sum::<usize>() as f64;
@@ -176,7 +177,7 @@ fn check_counts(counts: &[usize], probabilities: &[f64], what: &str) {
     assert!(statistic <= limit, "{what}: {statistic} is above {limit} for {freedom} degrees of freedom");
 }
 
-/// Raises, lowers, and as good as forbids.
+/// Returns biases that raise, lower and all but forbid tokens.
 fn biases() -> Vec<LogitBias> {
     [(5, 2.5), (21, -1.0), (13, -100.0), (49, 0.75)].map(|(token_id, bias)| LogitBias { token_id, bias }).to_vec()
 }
@@ -222,7 +223,7 @@ fn penalised_rows_draw_from_their_distributions() {
     });
 }
 
-/// Seeds, and the counters of a seed, are streams that tell nothing of each other.
+/// Different seeds, and different counters of a seed, are independent streams.
 #[test]
 fn draws_are_independent() {
     const NUM_CLASSES: usize = 8;
@@ -244,7 +245,7 @@ fn draws_are_independent() {
     let seeds = (0..NUM_SEEDS).step_by(2);
     let mut pairs = seeds.flat_map(|seed| (0..NUM_COUNTERS).map(move |counter| seed * NUM_COUNTERS + counter));
     check_pairs(&mut pairs.by_ref().map(|draw| [draw, draw + NUM_COUNTERS]), "successive seeds at a counter");
-    // The counter of one is the seed of the other.
+    // The counter of one draw is the seed of the other.
     let seeds =
         (0..NUM_COUNTERS / 2).flat_map(|seed| (NUM_COUNTERS / 2..NUM_COUNTERS).map(move |counter| [seed, counter]));
     let crossed = seeds.map(|[seed, counter]| [seed * NUM_COUNTERS + counter, counter * NUM_COUNTERS + seed]);
@@ -253,7 +254,7 @@ fn draws_are_independent() {
     check_counts(&counts, &joint, "seed and counter exchanged");
 }
 
-/// The limit refuses what is a little wrong: a probability of 2 % that is drawn a fifth too often.
+/// The limit refuses a slightly wrong distribution: an event of probability 2 % that is drawn a fifth too often.
 #[test]
 fn a_wrong_distribution_is_refused() {
     let probabilities = [vec![0.02; 25], vec![0.05; 10]].concat();

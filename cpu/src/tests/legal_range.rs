@@ -1,5 +1,5 @@
-//! Whatever is legal makes a token: parameters up to the ends of their ranges, subnormal numbers, all of them together, with a mask and
-//! logits that are far apart.
+//! Tests that all legal parameters make a token: parameters up to the ends of their ranges, subnormal numbers, all
+//! processors together, with a mask and with logits that are far apart.
 
 use kernels::attention::KvType;
 use model::sampling::TokenMask;
@@ -12,7 +12,7 @@ use super::*;
 const NUM_TOKENS: usize = 70;
 const END_TOKENS: [i32; 2] = [2, 5];
 
-/// Numbers from 0 up to `end`, as many small ones as large ones.
+/// Numbers from 0 up to `end`, with equally many in each power of two.
 fn bits_up_to(end: f32) -> impl Strategy<Value = f32> {
     (0..=end.to_bits()).prop_map(f32::from_bits)
 }
@@ -63,7 +63,7 @@ prop_compose! {
     }
 }
 
-/// Samples for a row that has read `prompt` and made `generated`.
+/// Samples for a row that has read `prompt` and generated `generated`.
 fn sample_masked(
     logits: Vec<f32>,
     [prompt, generated]: [&[i32]; 2],
@@ -99,7 +99,7 @@ proptest! {
     fn what_is_legal_makes_a_token(
         params in params(),
         logits in vec(logit(), NUM_TOKENS),
-        // A token that is not one of the ends is always possible.
+        // One token that does not end the sequence is always possible.
         possible in 6..NUM_TOKENS,
         prompt in vec(0..NUM_TOKENS as i32, 1..20),
         generated in vec(0..NUM_TOKENS as i32, 0..20),
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// Temperature shifts scores by the best one, except where there is none to apply.
+/// Temperature shifts scores by the best one, unless the temperature is 1.
 #[test]
 fn neutral_parameters_change_no_bit() {
     let logits: Vec<f32> = (0..NUM_TOKENS).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();

@@ -1,6 +1,6 @@
-//! What samplers compute, against values worked out by hand, and that what they draw follows the distribution.
+//! Tests of samplers: their scores against values worked out by hand, and their draws against the distribution.
 //!
-//! The graphs come from `sampling`; another backend must agree with what is checked here.
+//! The graphs come from `sampling`; other backends must agree with the results checked here.
 
 mod draws;
 mod legal_range;
@@ -42,7 +42,7 @@ fn sample(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams)
     token
 }
 
-/// The logits as they are before the choice, up to a constant: all log-probabilities, minus infinity where dropped.
+/// Returns the scores before the choice, up to a constant: all log-probabilities, minus infinity for dropped tokens.
 fn scores(logits: &[f32; VOCAB_SIZE], generated: &[i32], params: SamplingParams) -> [f32; VOCAB_SIZE] {
     let token = sample(logits, generated, SamplingParams { top_n_tokens: VOCAB_SIZE as u32, ..params });
     let mut scores = [f32::NEG_INFINITY; VOCAB_SIZE];
@@ -78,7 +78,7 @@ fn greedy_takes_the_best_and_the_lowest_of_equals() {
 #[test]
 fn penalties_count_what_they_say() {
     let logits = [1.0, -1.0, 2.0, 0.5, -0.5, 3.0];
-    // Token 0 and 1 are in the prompt, 2 and 4 were generated, 2 twice.
+    // Tokens 0 and 1 are in the prompt; 2 and 4 were generated, 2 twice.
     let generated = [2, 4, 2];
     let params = SamplingParams { repetition_penalty: 2.0, ..SamplingParams::greedy() };
     check(params, logits, &generated, [0.5, -2.0, 1.0, 0.5, -1.0, 3.0]);
@@ -150,7 +150,7 @@ fn min_p_keeps_what_is_near_the_best() {
     check(params(0.3), logits, &[], [a, NEVER, c, d, NEVER, NEVER]);
     check(params(0.76), logits, &[], [a, NEVER, NEVER, NEVER, NEVER, NEVER]);
     check(params(1.0), [a, b, a, c, NEVER, d], &[], [a, NEVER, a, NEVER, NEVER, NEVER]);
-    // After temperature, which makes 0.06 / 0.4 = 0.15 of the logits about 0.39.
+    // Min-p runs after temperature, which changes 0.06 / 0.4 = 0.15 to about 0.39.
     let warm = logits.map(|logit| logit / 2.0);
     check(
         SamplingParams { temperature: 2.0, ..params(0.38) },
@@ -162,7 +162,7 @@ fn min_p_keeps_what_is_near_the_best() {
 
 #[test]
 fn typical_p_keeps_what_is_closest_to_the_entropy() {
-    // Entropy 1.5285: distances are 0.6122, 1.4673, 0.3245, 0.3686, 1.2849 and 1.6904.
+    // The entropy is 1.5285, and the distances are 0.6122, 1.4673, 0.3245, 0.3686, 1.2849 and 1.6904.
     let logits = [0.4, 0.05, 0.3, 0.15, 0.06, 0.04].map(f32::ln);
     let params = |typical_p| SamplingParams { typical_p, ..sampling() };
     let [a, b, c, d, e, _] = logits;
@@ -177,7 +177,7 @@ fn typical_p_keeps_what_is_closest_to_the_entropy() {
 
 #[test]
 fn each_processor_sees_what_the_one_before_left() {
-    // Top-k leaves 0.5 and 0.25 of these, which are two thirds and one third for top-p.
+    // Top-k leaves 0.5 and 0.25, which are two thirds and one third for top-p.
     let logits = [0.5, 0.25, 0.15, 0.06, 0.03, 0.01].map(f32::ln);
     let params = SamplingParams { top_k: 2, top_p: 0.6, ..sampling() };
     check(params, logits, &[], [logits[0], NEVER, NEVER, NEVER, NEVER, NEVER]);
@@ -187,7 +187,7 @@ fn each_processor_sees_what_the_one_before_left() {
 fn neutral_processors_change_no_bit() {
     let logits = [0.3, -1.7, 2.25, 0.1, -0.6, 1.9];
     let plain = scores(&logits, &[2, 3], sampling());
-    // The least that switches each processor on without an effect on these logits.
+    // These settings switch each processor on, without an effect on these logits.
     let params = SamplingParams { top_k: VOCAB_SIZE as u32, ..sampling() };
     assert_eq!(scores(&logits, &[2, 3], params), plain);
     let params = SamplingParams {

@@ -1,7 +1,7 @@
-//! Every processor against transformers' own, on the cases of `integration-tests/fixtures/make_processors.py`.
+//! Every processor against that of transformers, on the cases of `integration-tests/fixtures/make_processors.py`.
 //!
-//! Frequency and presence penalty, which transformers has not, are compared there with OpenAI's formula. Scores are compared
-//! as log-probabilities: a constant that all have more changes no choice.
+//! Transformers lacks frequency and presence penalty; the cases compare them with OpenAI's formula. Scores are compared
+//! as log-probabilities: a constant added to all scores changes no choice.
 
 use kernels::attention::KvType;
 use model::sampling::TokenMask;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::*;
 
-/// Both sides compute in f32: differences of scores up to 30, of which a softmax is taken two or three times.
+/// Both sides compute in f32: scores differ by up to 30, and a softmax is taken two or three times.
 const TOLERANCE: f64 = 2e-5;
 
-/// What all cases have in common.
+/// The data that all cases share.
 struct Row {
     vocab_size: usize,
     eos_token_ids: Arc<[i32]>,
@@ -63,7 +63,8 @@ fn mask(parameters: &Value, row: &Row) -> Option<TokenMask> {
     Some(TokenMask::new(&bytes, row.vocab_size))
 }
 
-/// The log-probabilities that our sampler reports for all tokens; minus infinity for those it does not.
+/// Returns the log-probabilities that our sampler reports for all tokens; minus infinity for those that it does not
+/// report.
 fn logprobs(row: &Row, scores: &[f32], (params, mask): (SamplingParams, Option<TokenMask>)) -> Vec<f64> {
     let Row { vocab_size, eos_token_ids, prompt, generated } = row;
     let params = SamplingParams { top_n_tokens: *vocab_size as u32, ..params };

@@ -1,4 +1,4 @@
-//! That a watermark can be found by who knows it, and is not there otherwise.
+//! Tests that a reader who knows the green tokens finds a watermark, and finds none in other texts.
 
 use kernels::attention::KvType;
 
@@ -8,7 +8,7 @@ const NUM_TOKENS: usize = 300;
 const LEN: usize = 400;
 const GAMMA: f32 = 0.25;
 
-/// `LEN` tokens that follow each other, drawn from scores that are other ones after each token.
+/// Returns `LEN` successive tokens, drawn from scores that depend on the token before.
 fn text(params: SamplingParams) -> Vec<i32> {
     let layout = StateLayout { num_slots: 1, num_blocks: 1, max_total_tokens: 512, max_batch_prefill_tokens: 512 };
     let state = State::allocate(&Graph::default(), KvType::F32, layout).unwrap();
@@ -31,7 +31,8 @@ fn text(params: SamplingParams) -> Vec<i32> {
     tokens
 }
 
-/// By how many standard deviations the share of green tokens is above γ: the z of Kirchenbauer et al., equation 3.
+/// Returns by how many standard deviations the share of green tokens is above γ: the z of Kirchenbauer et al., equation
+/// 3.
 fn z_score(tokens: &[i32]) -> f32 {
     let is_green = |pair: &&[i32]| {
         let seed = pair[0].cast_unsigned().wrapping_mul(15_485_863);
@@ -52,7 +53,7 @@ fn a_watermark_is_found_where_there_is_one() {
         let z = marked(2.0, is_greedy);
         assert!(z > 8.0, "{z}");
     }
-    // What follows each other without one is green by chance only.
+    // Without a watermark tokens are green by chance only.
     let z = marked(0.0, false);
     assert!(z.abs() < 4.0, "{z}");
     let z = marked(-2.0, false);
@@ -64,7 +65,7 @@ fn a_share_of_each_vocabulary_is_green() {
     for last in [0_u32, 1, 7, 50_256, 128_000] {
         let seed = last.wrapping_mul(15_485_863);
         let num_green = (0..50_000).filter(|token| threefry::uniform([seed, 0], [*token, 1]) < GAMMA).count();
-        // Four standard deviations of a binomial distribution.
+        // The tolerance is four standard deviations of a binomial distribution.
         assert!((num_green as f32 - 12_500.0).abs() < 4.0 * 96.8, "{last}: {num_green}");
     }
 }

@@ -8,7 +8,7 @@
 //! | `fp8`, `fbgemm_fp8` | DeepSeek, Qwen; FBGEMM (Llama) |
 //! | `gptq` | AutoGPTQ, GPTQModel, AutoRound |
 //! | `awq` | AutoAWQ |
-//! | `compressed-tensors` | llm-compressor: formats `float-quantized`, `int-quantized`, `naive-quantized`, `pack-quantized` |
+//! | `compressed-tensors` | llm-compressor: `float-quantized`, `int-quantized`, `naive-quantized`, `pack-quantized` |
 
 use serde_json::Value;
 

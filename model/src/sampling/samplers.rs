@@ -1,7 +1,7 @@
 //! The graphs of samplers: one per set of processors for rows that run alone, four for batches.
 //!
 //! Doors: [`Samplers`] for a device that runs each row's own graph, [`BatchSampler`] for one that compiles graphs
-//! ahead.
+//! ahead of time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
