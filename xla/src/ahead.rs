@@ -1,8 +1,8 @@
-//! Compiling for devices that need not be on this machine, and what the compiler says of each program.
+//! Compiles programs for devices that need not be on this machine, and reports the compiler's figures for each program.
 //!
-//! Doors: [`AheadOfTime::open`] for devices that are not here, [`AheadOfTime::attached`] for the one that is, then
-//! [`AheadOfTime::compile`]. The programs, their sizes and the names of their cache entries are
-//! those that a server on such devices asks for.
+//! Doors: [`AheadOfTime::open`] for devices of a topology, [`AheadOfTime::attached`] for a device of this machine, then
+//! [`AheadOfTime::compile`]. The programs, their sizes and the names of their cache entries are those of a server on
+//! such devices.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::platform::Platform;
 use super::program::{Program, Programs, Reference};
 use crate::error::XlaError;
 
-/// Attribute of a topology: bytes of one device's memory.
+/// Attribute of a topology: the bytes of one device's memory.
 const MEMORY_ATTRIBUTE: &str = "device_memory_bytes_limit";
 
 /// Devices and their compiler.
@@ -31,7 +31,7 @@ pub struct AheadOfTime {
     memory: Memory,
 }
 
-/// Where the devices are.
+/// The source of the devices: a topology, or a client on this machine.
 #[derive(Debug)]
 enum Place {
     Elsewhere { plugin: Arc<Plugin>, topology: Topology },
@@ -45,37 +45,39 @@ enum Memory {
     Host(MemoryPlan),
 }
 
-/// What the compiler says of a program.
+/// The compiler's figures for a program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramFigures {
     pub name: String,
     pub seconds: f64,
-    /// `None` where an earlier run has compiled it.
+    /// `None` if an earlier run has compiled the program.
     pub cost: Option<ProgramCost>,
 }
 
-/// Costs of one run of a program on one device.
+/// The costs of one run of a program on one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgramCost {
     pub flops: f64,
-    /// As the compiler counts them: bodies of loops once.
+    /// As the compiler counts: it counts the bodies of loops once.
     pub accessed_bytes: f64,
     pub temp_bytes: u64,
     pub alias_bytes: u64,
     pub(crate) argument_bytes: u64,
     pub code_bytes: u64,
-    /// Read from the device's memory, by the operands of the optimised program, where rows decode at [`REFERENCE_CONTEXT`](super::program::REFERENCE_CONTEXT).
+    /// Bytes read from the device's memory, summed over the operands of the optimised program. Rows that decode have
+    /// [`REFERENCE_CONTEXT`](super::program::REFERENCE_CONTEXT) tokens.
     pub read_bytes: u64,
-    /// What a program that decodes or samples has to read then; 0 for others.
+    /// The least bytes that a decoding or sampling program must read with such rows; 0 for other programs.
     pub minimum_bytes: u64,
     pub collectives: Collectives,
 }
 
 impl AheadOfTime {
-    /// The topology `name` of the plugin of `platform`, of whose memories each is shared by `devices_per_memory` devices.
+    /// Opens the topology `name` of the plugin of `platform`. Each of its memories is shared by `devices_per_memory`
+    /// devices.
     ///
     /// # Errors
-    /// When there is no plugin, or it does not know the topology.
+    /// When there is no plugin, or the plugin does not know the topology.
     pub fn open(
         platform: Platform,
         plugin_path: Option<&std::path::Path>,
@@ -94,7 +96,7 @@ impl AheadOfTime {
         Ok(Self { platform, place: Place::Elsewhere { plugin, topology }, devices, memory })
     }
 
-    /// The first device of `platform` on this machine, whose memory is the host's.
+    /// Opens the first device of `platform` on this machine. Its memory is the host's.
     ///
     /// # Errors
     /// When there is no plugin or no device.
@@ -106,17 +108,17 @@ impl AheadOfTime {
         Ok(Self { platform, place: Place::Here(client), devices, memory: Memory::Host(MemoryPlan::of_host(1)?) })
     }
 
-    /// Devices of the topology, all of which share a model.
+    /// The number of devices of the topology. All share one model.
     pub fn num_devices(&self) -> usize {
         self.devices.len()
     }
 
-    /// What kind of device they are, such as `TPU v5 lite`.
+    /// Returns the kind of the devices, such as `TPU v5 lite`.
     pub fn device_kind(&self) -> &str {
         self.devices.first().map_or("", |device| &device.kind)
     }
 
-    /// Memory of one device; 0 where the plugin does not tell.
+    /// Returns the memory of one device, or 0 if the plugin does not report it.
     pub fn memory_bytes(&self) -> u64 {
         match self.memory {
             Memory::Own { bytes } => bytes,
@@ -124,7 +126,7 @@ impl AheadOfTime {
         }
     }
 
-    /// The memory that a rank of `graphs` leaves for its cache.
+    /// Returns the memory that a rank of `graphs` leaves for its states.
     pub fn memory(&self, graphs: &ModelGraphs) -> MemoryPlan {
         match self.memory {
             Memory::Own { bytes } => MemoryPlan::of_device(bytes, graphs.weights_bytes()),
@@ -132,12 +134,12 @@ impl AheadOfTime {
         }
     }
 
-    /// Bytes that a rank of `graphs` keeps between steps.
+    /// Returns the bytes that a rank of `graphs` keeps between steps.
     pub fn state_bytes(&self, graphs: &ModelGraphs) -> StateBytes {
         self.platform.form.state_bytes(graphs)
     }
 
-    /// Every program that a server of `graphs` with steps of `layout` has.
+    /// Returns every program of a server of `graphs` with steps of `layout`.
     ///
     /// # Errors
     /// When a sampler's graph cannot be built.
@@ -148,10 +150,10 @@ impl AheadOfTime {
         Ok(buckets.programs().into_iter().map(print).collect::<Result<_, _>>()?)
     }
 
-    /// Compiles `programs` into `cache`. `progress` hears of each.
+    /// Compiles `programs` into `cache`. `progress` is called after each.
     ///
     /// # Errors
-    /// When the compiler refuses a program, for example because it needs too much memory.
+    /// When a program does not compile, for example because it needs too much memory.
     pub fn compile(
         &self,
         programs: &[Program],

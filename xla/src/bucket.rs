@@ -1,7 +1,8 @@
-//! Which sizes programs are compiled for, and which of them a step takes.
+//! The sizes for which programs are compiled, and the choice among them for a step.
 //!
-//! Doors: [`Buckets::new`], [`Buckets::programs`], [`Buckets::plan`]. Pure: a step becomes launches, one for the rows that decode and one for each
-//! group of prompt chunks of like length. Every size that a plan can ask for is in the list of programs.
+//! Doors: [`Buckets::new`], [`Buckets::programs`], [`Buckets::plan`]. The functions are pure. A step becomes launches:
+//! one for the rows that decode, and one for each group of prompt chunks of similar length. Every size that a plan can
+//! contain is in the list of programs.
 
 use backend::BLOCK_SIZE;
 use backend::Batch;
@@ -10,21 +11,22 @@ use model::sampling::BatchSampler;
 use super::program::ProgramKey;
 use super::stablehlo::{MAX_CHUNK_BLOCKS, QUERY_TILE};
 
-/// Shortest padded prompt.
+/// The least padded length of a prompt chunk, in tokens.
 const MIN_PREFILL_TOKENS: usize = 32;
-/// Prompts that are read together while they are short.
+/// The number of prompts that are read together while they are short.
 const PREFILL_ROWS: usize = 8;
-/// Rows of decoders are powers of two from here. For one row, XLA's CPU compiler neither multiplies nor scatters well.
+/// The least number of rows of a decoder; larger ones are powers of two. With one row, XLA's CPU compiler generates
+/// slow products and scatters.
 const MIN_DECODE_ROWS: usize = 2;
 
-/// The sizes that there are.
+/// The sizes of programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Buckets {
-    /// Rows that decode together, ascending.
+    /// Numbers of rows that decode together, ascending.
     decode_rows: Vec<usize>,
     /// Tokens of a prompt chunk, ascending.
     prefill_tokens: Vec<usize>,
-    /// Rows that prefill together at most, unless that is more than a step's tokens.
+    /// The number of rows that prefill together, for chunk lengths with which they fit a step's tokens.
     prefill_rows: usize,
     max_batch_prefill_tokens: usize,
 }
@@ -32,7 +34,7 @@ pub(super) struct Buckets {
 /// One run of a decoder, and of a sampler if any of its rows samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Launch {
-    /// Indices among [`Batch::rows`].
+    /// Indices in [`Batch::rows`].
     pub(super) rows: Vec<usize>,
     pub(super) bucket_rows: usize,
     pub(super) tokens_per_row: usize,
@@ -40,7 +42,8 @@ pub(super) struct Launch {
 }
 
 impl Buckets {
-    /// Sizes for `num_slots` rows and prompt chunks of up to `max_batch_prefill_tokens`, of rows no longer than `max_total_tokens`.
+    /// Returns the sizes for `num_slots` rows and prompt chunks of up to `max_batch_prefill_tokens` tokens, in rows of
+    /// up to `max_total_tokens` tokens.
     pub(super) fn new(num_slots: usize, max_batch_prefill_tokens: usize, max_total_tokens: usize) -> Self {
         let mut decode_rows = vec![MIN_DECODE_ROWS];
         while decode_rows.last().is_some_and(|last| *last < num_slots) {
@@ -50,7 +53,7 @@ impl Buckets {
         let mut prefill_tokens = vec![MIN_PREFILL_TOKENS];
         while prefill_tokens.last().is_some_and(|last| *last < longest) {
             let last = prefill_tokens[prefill_tokens.len() - 1];
-            // Up to about 256 tokens a TPU reads weights longer than it computes.
+            // Up to about 256 tokens a TPU takes longer to read the weights than to compute.
             prefill_tokens.push(if last < 128 { 4 * last } else { 2 * last });
         }
         if let Some(last) = prefill_tokens.last_mut() {
@@ -61,7 +64,7 @@ impl Buckets {
         Self { decode_rows, prefill_tokens, prefill_rows, max_batch_prefill_tokens }
     }
 
-    /// Every program that a step can ask for, the largest first.
+    /// Returns every program that a step can need, the largest first.
     pub(super) fn programs(&self) -> Vec<ProgramKey> {
         let mut decoders = Vec::new();
         for tokens_per_row in &self.prefill_tokens {
@@ -92,11 +95,11 @@ impl Buckets {
             .collect()
     }
 
-    /// The launches of a step.
+    /// Returns the launches of a step.
     pub(super) fn plan(&self, batch: &Batch) -> Vec<Launch> {
         let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, row) in batch.rows.iter().enumerate() {
-            // Only programs of several tokens give the hidden states that targets need.
+            // Only programs with several tokens per row return the hidden states that targets need.
             let is_decode = row.num_tokens == 1 && !batch.has_target(row);
             let tokens_per_row = if is_decode { 1 } else { self.prefill_tokens(row.num_tokens) };
             match groups.iter_mut().find(|(known, _)| *known == tokens_per_row) {
@@ -129,7 +132,7 @@ impl Buckets {
         Launch { rows: rows.to_vec(), bucket_rows, tokens_per_row, sampler }
     }
 
-    /// The padded length of a chunk.
+    /// Returns the padded length of a chunk.
     fn prefill_tokens(&self, num_tokens: usize) -> usize {
         let bucket = self.prefill_tokens.iter().find(|bucket| **bucket >= num_tokens);
         *bucket.expect("the engine lets no chunk through that is longer than a step")
@@ -140,7 +143,7 @@ impl Buckets {
     }
 }
 
-/// Entries of a block table: enough for the longest row, in whole chunks of the attention loop.
+/// Returns the length of a block table: enough for the longest row, in whole chunks of the attention loop.
 pub(super) fn blocks_per_row(max_total_tokens: usize) -> usize {
     let blocks = max_total_tokens.div_ceil(BLOCK_SIZE);
     blocks.next_multiple_of(MAX_CHUNK_BLOCKS.min(blocks.next_power_of_two()))

@@ -1,8 +1,9 @@
-//! Compiled programs on disk, so that a start compiles only what no start before has compiled.
+//! Compiled programs on disk, so that a start compiles only the programs that no earlier start has compiled.
 //!
-//! Doors: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of everything that the executable
-//! depends on: plugin, devices, program text, options and with them the device of each rank, flags. Of several processes that want an entry one compiles it and the others
-//! wait. An entry that cannot be read is a warning and compiled anew; a cache that cannot be written is a warning.
+//! Doors: [`key`], [`ProgramCache::entry`], [`Entry::lock_and_load`]. The key of an entry is a hash of everything that
+//! the executable depends on: plugin, devices, program text, flags, and options, which include the device of each rank.
+//! If several processes want an entry, one compiles it and the others wait. An unreadable entry is logged as a warning
+//! and compiled again; a cache that cannot be written is a warning.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -14,41 +15,41 @@ use sha2::{Digest, Sha256};
 
 use super::program::Program;
 
-/// Begins each entry: a change of the format makes old entries unreadable.
+/// The first bytes of each entry. A new format has other bytes, which makes old entries unreadable.
 const MAGIC: &[u8] = b"hilo program 1\n";
-/// Variables that change what compilers do.
+/// Environment variables that change the output of compilers.
 const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
-/// A flag among them that says which devices there are, which the topology says too.
+/// A flag in them that names the devices, which the target contains in any case.
 const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
 const CPU_INFO: &str = "/proc/cpuinfo";
 
-/// A folder of compiled programs; without one, nothing is kept.
+/// A folder of compiled programs; with `None` nothing is kept.
 #[derive(Debug, Clone)]
 pub(super) struct ProgramCache {
     folder: Option<PathBuf>,
     is_warned: Arc<Once>,
 }
 
-/// What executables are made for, as text that is part of their names.
+/// The devices and the compiler that executables are made for, as text that is hashed into their keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target(String);
 
-/// The place of one program.
+/// The location of one program in the cache.
 #[derive(Debug)]
 pub(super) struct Entry {
     path: Option<PathBuf>,
-    /// A folder that cannot be written is said once, not for each program.
+    /// An unwritable folder is reported once, not for each program.
     is_warned: Arc<Once>,
 }
 
-/// What is at a place.
+/// The content of an entry, or the lock to create it.
 #[derive(Debug)]
 pub(super) enum Cached<T> {
     Found(T),
     Missing(EntryGuard),
 }
 
-/// The right to fill a place; others that want it wait until this is dropped.
+/// The exclusive right to write an entry; other processes that want it wait until this is dropped.
 #[derive(Debug)]
 pub(super) struct EntryGuard {
     path: Option<PathBuf>,
@@ -56,17 +57,18 @@ pub(super) struct EntryGuard {
 }
 
 impl Target {
-    /// The devices of a client.
+    /// Returns the target of a client's devices.
     pub(super) fn of_client(client: &Client) -> Self {
         let devices: Vec<Device> = client.devices();
         let descriptions: Vec<DeviceDescription> = devices.iter().map(|device| device.description().clone()).collect();
         Self::new(client.plugin(), [client.platform_name(), client.platform_version()], &descriptions)
     }
 
-    /// The devices of a topology, which need not be on this machine. Equal to a client's of the same devices and plugin.
+    /// Returns the target of a topology's devices, which need not be on this machine. It equals a client's target for
+    /// the same devices and plugin.
     ///
     /// # Errors
-    /// When the plugin does not tell them.
+    /// When the plugin does not report them.
     pub(super) fn of_topology(plugin: &Plugin, topology: &Topology) -> Result<Self, pjrt::Error> {
         let [name, version] = [topology.platform_name()?, topology.platform_version()?];
         Ok(Self::new(plugin, [&name, &version], &topology.device_descriptions()?))
@@ -82,7 +84,7 @@ impl Target {
             text += &format!("{name}={}\n", compiler_flags(&std::env::var(name).unwrap_or_default()));
         }
         if platform == "cpu" {
-            // Executables of the CPU hold its machine code.
+            // Executables of the CPU contain its machine code.
             let info = fs::read_to_string(CPU_INFO).unwrap_or_default();
             let line = |name: &str| info.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
             text += &format!("{}\n{}\n", line("model name"), line("flags"));
@@ -92,12 +94,12 @@ impl Target {
 }
 
 impl ProgramCache {
-    /// A cache in `folder`, which is made when it is written to.
+    /// Returns a cache in `folder`, which is created when it is first written to.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
         Self { folder, is_warned: Arc::new(Once::new()) }
     }
 
-    /// The place of the program `name` whose [`key`] is `key`.
+    /// Returns the entry of the program `name` whose [`key`] is `key`.
     pub(super) fn entry(&self, name: &str, key: &str) -> Entry {
         let path = self.folder.as_ref().map(|folder| folder.join(format!("{name}-{key}.executable")));
         Entry { path, is_warned: Arc::clone(&self.is_warned) }
@@ -105,7 +107,7 @@ impl ProgramCache {
 }
 
 impl Entry {
-    /// Waits for others that fill this place, then reads it with `load`.
+    /// Waits for other processes that write this entry, then reads it with `load`.
     pub(super) fn lock_and_load<T>(self, load: impl Fn(&[u8]) -> Result<T, pjrt::Error>) -> Cached<T> {
         let Some(path) = self.path else {
             return Cached::Missing(EntryGuard { path: None, _lock: None });
@@ -121,7 +123,7 @@ impl Entry {
                 return Cached::Missing(EntryGuard { path: None, _lock: None });
             }
         };
-        // Whoever held the lock may have filled the place.
+        // The previous holder of the lock may have written the entry.
         match load_from(&path, &load) {
             Ok(loaded) => return Cached::Found(loaded),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -134,7 +136,7 @@ impl Entry {
 }
 
 impl EntryGuard {
-    /// Keeps `executable` for later starts.
+    /// Stores `executable` for later starts.
     pub(super) fn store(self, executable: &Executable) {
         let Some(path) = &self.path else {
             return;
@@ -146,7 +148,7 @@ impl EntryGuard {
     }
 }
 
-/// What tells `program`, compiled with `options` for `target`, from all others.
+/// Returns the key of `program`, compiled with `options` for `target`: a hash, different for all other programs.
 pub(super) fn key(target: &Target, program: &Program, options: &CompileOptions) -> String {
     let mut hash = Sha256::new();
     for part in [target.0.as_bytes(), program.text.as_bytes(), &options.encode()] {
@@ -160,7 +162,7 @@ fn load_from<T>(path: &Path, load: &impl Fn(&[u8]) -> Result<T, pjrt::Error>) ->
     load(&read(path)?).map_err(io::Error::other)
 }
 
-/// The content of an entry, its checksum checked.
+/// Returns the content of an entry after checking its checksum.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
@@ -173,13 +175,13 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content.to_vec())
 }
 
-/// Covers the name too: an entry under another's name is no entry.
+/// The checksum of an entry. It covers the file name too, so a renamed entry is invalid.
 fn checksum_of(path: &Path, content: &[u8]) -> Vec<u8> {
     let name = path.file_name().unwrap_or_default();
     Sha256::new().chain_update(name.as_encoded_bytes()).chain_update(content).finalize().to_vec()
 }
 
-/// Writes an entry beside its place and moves it there.
+/// Writes an entry to a temporary file in the same folder and renames it.
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut file = File::create(&temporary)?;
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(known, key(&target, &program("text"), &options));
         assert_ne!(known, key(&Target("other".to_owned()), &program("text"), &options));
         assert_ne!(known, key(&target, &program("other"), &options));
-        // Fewer devices, other devices, and the same ones with other ranks.
+        // Fewer devices, other devices, and the same devices with other ranks.
         for ids in [vec![0], vec![0, 2], vec![1, 0]] {
             assert_ne!(known, key(&target, &program("text"), &CompileOptions::partitioned(&ids)), "{ids:?}");
         }

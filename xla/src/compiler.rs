@@ -1,7 +1,8 @@
-//! From programs to executables: all of a warm-up's, several at once, most of them from the cache of earlier starts.
+//! Turns programs into executables: all programs of a warm-up, several at once, most of them from the cache of earlier
+//! starts.
 //!
-//! Doors: [`Compiler::compile`] for the devices of a client, [`Compiler::compile_ahead`] for a topology that need not be on this
-//! machine. One line of the log per program says where it came from and how long that took.
+//! Doors: [`Compiler::compile`] for the devices of a client, [`Compiler::compile_ahead`] for a topology that need not
+//! be on this machine. The log has one line per program with its source and the time taken.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use super::program::Program;
 use super::weights;
 use crate::error::XlaError;
 
-/// Compilers recurse deeply over large programs.
+/// Stack size of a compiler thread: compilers recurse deeply over large programs.
 const STACK_BYTES: usize = 64 << 20;
 
 /// A program that can run.
@@ -25,19 +26,20 @@ pub(super) struct Executable {
     pub(super) loaded: LoadedExecutable,
     /// Names of its last arguments, in order.
     pub(super) weights: Vec<String>,
-    /// Of everything that it depends on, which unlike what plugins tell is the same whether it was compiled or kept.
+    /// The hash of everything that the program depends on. Unlike plugins' fingerprints, it is the same for a compiled
+    /// program and one loaded from the cache.
     pub(super) fingerprint: u64,
-    /// Whether the compiler made it now.
+    /// True if the program was compiled now and not loaded from the cache.
     pub(super) is_new: bool,
-    /// How long that took, or loading it.
+    /// The time of compiling or loading it.
     pub(super) seconds: f64,
 }
 
-/// A program compiled for devices that need not be here.
+/// A program compiled for devices that need not be on this machine.
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) seconds: f64,
-    /// `None` where an earlier run has compiled it.
+    /// `None` if an earlier run has compiled the program.
     pub(super) executable: Option<pjrt::Executable>,
 }
 
@@ -50,16 +52,16 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler whose programs are kept in `cache`.
+    /// Returns a compiler that keeps its programs in `cache`.
     pub(super) fn new(target: Target, options: CompileOptions, cache: ProgramCache) -> Self {
         Self { target, options, cache }
     }
 
-    /// Compiles `programs` for the devices of `client`, in order on as many threads as there are processors. `progress` hears
-    /// of each.
+    /// Compiles `programs` for the devices of `client`, in order, on as many threads as there are processors.
+    /// `progress` is called after each.
     ///
     /// # Errors
-    /// The first that the compiler refuses, or that would copy its state in every step.
+    /// When a program does not compile, or would copy its state in every step.
     pub(super) fn compile(
         &self,
         client: &Client,
@@ -69,7 +71,7 @@ impl Compiler {
         in_parallel(programs, |program| self.compile_one(client, program), progress)
     }
 
-    /// Compiles a program, or loads what an earlier start has compiled.
+    /// Compiles a program, or loads the executable that an earlier start has compiled.
     pub(super) fn compile_one(&self, client: &Client, program: &Program) -> Result<Executable, XlaError> {
         let start = Instant::now();
         let key = cache::key(&self.target, program, &self.options);
@@ -90,7 +92,7 @@ impl Compiler {
         Ok(Executable { loaded, weights, fingerprint, is_new, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// Compiles `programs` for the devices of `topology` into the cache. `progress` hears of each.
+    /// Compiles `programs` for the devices of `topology` into the cache. `progress` is called after each.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -121,7 +123,7 @@ impl Compiler {
     }
 }
 
-/// Does `work` on every program, several at a time; the results are in the order of the programs.
+/// Calls `work` for every program, several at a time, and returns the results in the order of the programs.
 fn in_parallel<T: Send>(
     programs: &[Program],
     work: impl Fn(&Program) -> Result<T, XlaError> + Sync,
@@ -168,7 +170,7 @@ fn log(program: &Program, is_new: bool, start: Instant) {
     tracing::info!(program = program.name, seconds = format_args!("{seconds:.2}"), from, "program");
 }
 
-/// A donated argument that no result takes over would be copied, silently, in every step.
+/// Checks that results take over the memory of all donated arguments. Others would be copied, silently, in every step.
 fn check_in_place(program: &Program, stats: Result<CompiledMemoryStats, pjrt::Error>) -> Result<(), XlaError> {
     let stats = match stats {
         Ok(stats) => stats,

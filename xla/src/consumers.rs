@@ -1,8 +1,8 @@
-//! The programs that consume a decoder's hidden states, and their answers.
+//! The programs that consume a decoder's hidden states, and their results.
 //!
-//! Doors: [`State::consume`] starts the sampler of a launch and the programs of its targets; [`Reports`] holds the copies of
-//! their answers to the host; [`Reports::wait`] makes a [`StepOutput`] from them. Each consumer applies the head to the
-//! hidden states that it needs, so logits never leave its program.
+//! Doors: [`State::consume`] starts the sampler of a launch and the programs for its targets; [`Reports`] contains the
+//! pending copies of their results to the host; [`Reports::wait`] makes a [`StepOutput`] from them. Each consumer
+//! applies the head to the hidden states that it needs, so logits never leave its program.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::state::{Decoded, Host, LocalDevice, State, failed, upload};
 use super::token_input::TokenInput;
 use crate::error::XlaError;
 
-/// A launch whose hidden states are consumed.
+/// A launch whose hidden states are consumed, with its batch and devices.
 #[derive(Clone, Copy)]
 pub(super) struct Consumers<'a> {
     pub(super) batch: &'a Batch,
@@ -31,32 +31,32 @@ pub(super) struct Consumers<'a> {
 pub(super) struct Reports {
     samples: Vec<Samples>,
     targets: Vec<Targets>,
-    /// Of what was run.
+    /// The hash of the programs that ran and of their inputs.
     pub(super) fingerprint: Fingerprint,
 }
 
-/// Per row a token, its logprob's bits and maybe top tokens, `[bucket_rows, 2 or more]` i32.
+/// Per row a token, the bits of its logprob and optional top tokens, `[bucket_rows, 2 or more]` i32.
 #[derive(Debug)]
 struct Samples {
-    /// Indices among [`Batch::rows`].
+    /// Indices in [`Batch::rows`].
     rows: Vec<usize>,
     bucket_rows: usize,
     download: Download,
 }
 
-/// Per prompt token its logprob's bits and top tokens, `[TARGETS, ..]` i32.
+/// Per prompt token the bits of its logprob and its top tokens, `[TARGETS, ..]` i32.
 #[derive(Debug)]
 struct Targets {
-    /// Indices among the batch's targets.
+    /// Indices of the batch's targets.
     targets: Vec<usize>,
     download: Download,
 }
 
 impl State {
-    /// Starts every program that a row of the launch needs, and the copies of what they answer.
+    /// Starts every program that a row of the launch needs, and the copies of the results.
     ///
     /// # Errors
-    /// When a launch cannot be started. The state is lost then.
+    /// When a launch cannot be started. The state is then lost.
     pub(super) fn consume(
         &mut self,
         decoded: Decoded,
@@ -73,7 +73,7 @@ impl State {
         Ok(())
     }
 
-    /// Starts the sampler on last hidden states and columns, each a buffer per device.
+    /// Starts the sampler on the last hidden states and the columns, one buffer of each per device.
     fn sample(
         &mut self,
         sampler: BatchSampler,
@@ -89,13 +89,13 @@ impl State {
             donated.chain(token_inputs.iter().map(|input| Argument::Keep(&input[device]))).collect()
         });
         let results = self.run(key, lists.collect(), host)?;
-        // All devices answer the same.
+        // All devices return the same.
         let report = results.into_iter().flatten().next().expect("samplers report on at least one device");
         let download = report.to_host().map_err(|source| failed(key, source))?;
         Ok(Samples { rows: rows.clone(), bucket_rows: *bucket_rows, download })
     }
 
-    /// The arrays of tokens for the rows of a launch, in the order of the sampler's arguments, on each device.
+    /// Returns the arrays of tokens for the rows of a launch, in the order of the sampler's arguments, on each device.
     fn token_inputs(
         &mut self,
         Consumers { batch, launch, host }: Consumers<'_>,
@@ -123,8 +123,8 @@ impl State {
         Ok(inputs)
     }
 
-    /// Starts the programs of the targets among the rows of a prefill; `hidden` is `[rows * tokens_per_row, hidden]` on each
-    /// device.
+    /// Starts the programs for the targets among the rows of a prefill; `hidden` is `[rows * tokens_per_row, hidden]`
+    /// on each device.
     fn report_targets(
         &mut self,
         hidden: &[Buffer],
@@ -163,7 +163,7 @@ impl State {
 }
 
 impl Reports {
-    /// Waits for all of them.
+    /// Waits for all copies.
     ///
     /// # Errors
     /// When a launch failed on the device.
@@ -195,7 +195,7 @@ fn sampled_token(words: &[i32]) -> SampledToken {
     SampledToken { token_id: words[0].cast_unsigned(), logprob: number(words[1]), top_tokens }
 }
 
-/// Top tokens, if there is room for them; the places behind the last one have no token.
+/// Returns the top tokens, if the result contains them. Unused entries after the last one are negative.
 fn top_tokens(words: &[i32]) -> Vec<(u32, f32)> {
     let Some((ids, logprobs)) = words.get(..2 * TOP_TOKENS).map(|top| top.split_at(TOP_TOKENS)) else {
         return Vec::new();

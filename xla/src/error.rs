@@ -1,4 +1,4 @@
-//! Errors of devices behind plugins.
+//! Errors of devices with PJRT plugins.
 
 use backend::{BackendError, Fault};
 use devices::Device;
@@ -6,7 +6,7 @@ use devices::plugins::PluginError;
 use model::graph::GraphError;
 use model::weights::WeightsError;
 
-/// Why a device behind a plugin cannot do what it was told.
+/// An error of a device with a PJRT plugin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum XlaError {
     #[error(transparent)]

@@ -1,15 +1,15 @@
 //! Numbers of launches.
 //!
-//! Door: [`next`]. Devices that run one program together find each other by the number of the launch: XLA-CPU mixes launches up
-//! that have the same and overlap, and TPUs tell hosts apart that launch in different orders. A process numbers all it starts, in
-//! order, so processes that do the same steps give the same numbers.
+//! Door: [`next`]. Devices that run one program together find each other by the number of the launch: XLA-CPU confuses
+//! overlapping launches with equal numbers, and TPUs use it to detect hosts that launch in different orders. A process
+//! numbers its launches in order, so processes that run the same steps use the same numbers.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The number of the next launch of this process; never 0, which is none.
+/// Returns the number of the next launch of this process. The number is never 0, which means no number.
 pub(super) fn next() -> i32 {
     static NEXT: AtomicI32 = AtomicI32::new(1);
-    // Numbers start again after 2^31 launches, of which no two that are so far apart overlap.
+    // Numbers repeat after 2^31 launches, and no two launches so far apart overlap.
     let number = NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX;
     if number == 0 { next() } else { number }
 }

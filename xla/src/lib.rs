@@ -1,11 +1,12 @@
-//! Devices behind PJRT plugins: the graphs are printed as StableHLO and compiled for the sizes of a few buckets.
+//! Devices with PJRT plugins: the graphs are printed as StableHLO and compiled for the sizes of a few buckets.
 //!
-//! Door: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), each with one transfer in ([`step_input`](self)) and one out
-//! ([`consumers`](self)). KV caches and token history stay on the device: a program takes their memory over, and the tokens that
-//! one step samples are where the next one reads them, so steps can follow each other without the host.
+//! Door: [`XlaBackend`]. A step becomes launches ([`bucket`](self)), each with one transfer in ([`step_input`](self))
+//! and one out ([`consumers`](self)). KV caches and token history stay on the device: each program takes over their
+//! memory. The tokens that one step samples are stored where the next step reads them, so steps can follow each other
+//! without the host.
 //!
-//! Each device of a process is a rank of the model: it has its part of the weights and of the state, all run the same program,
-//! and all answer the same, so only the first is asked.
+//! Each device of a process is a rank of the model, with its part of the weights and of the state. All devices run the
+//! same program and return the same results, so only the first one's results are read.
 
 mod ahead;
 mod bucket;
@@ -47,26 +48,26 @@ use program::Programs;
 use state::{Host, LocalDevice, Model, State};
 use weights::Source;
 
-/// How a backend is opened.
+/// The options of a backend.
 #[derive(Debug)]
 pub struct XlaOptions {
-    /// The ranks of this process: as many devices are taken, in the order of their ids.
+    /// The ranks of this process. It takes as many devices, in the order of their ids.
     pub ranks: LocalRanks,
     /// This process among the shards of its host.
     pub membership: Membership,
-    /// The plugin; searched for where it is not given.
+    /// Path of the plugin; if `None`, the plugin is searched for.
     pub plugin_path: Option<PathBuf>,
-    /// Folder of compiled programs; none are kept without one.
+    /// Folder of compiled programs; if `None`, none are kept.
     pub program_cache: Option<PathBuf>,
 }
 
-/// A model on devices behind a plugin.
+/// A model on devices with a plugin.
 #[derive(Debug)]
 pub struct XlaBackend {
     platform: Platform,
     client: Client,
     ranks: LocalRanks,
-    /// Held, because the others may still be loading: who is dropped ends the group.
+    /// Kept because dropping it ends the group while the other shards may still be loading.
     _membership: Membership,
     devices: Vec<LocalDevice>,
     cache: ProgramCache,
@@ -75,7 +76,8 @@ pub struct XlaBackend {
 }
 
 impl XlaBackend {
-    /// Opens the plugin of `platform` and loads the weights of `graphs` onto its first devices. `progress` hears of each.
+    /// Opens the plugin of `platform` and loads the weights of `graphs` onto its first devices. `progress` is called
+    /// after each weight.
     ///
     /// # Errors
     /// When there is no plugin or too few devices, a weight is missing or malformed, or there is no memory for it.
@@ -105,7 +107,7 @@ impl XlaBackend {
         Ok(Self { platform, client, ranks, _membership: membership, devices, cache, graphs, state: None })
     }
 
-    /// Weights lie where the ranks were when they were loaded: the assignment must say the same.
+    /// Checks that the assignment has each rank on the device where its weights were loaded.
     fn check(&self, assignment: &[i64]) -> Result<(), XlaError> {
         let (found, num_ranks) = (assignment.len(), self.ranks.num_ranks);
         if found != num_ranks {
@@ -135,7 +137,7 @@ impl Backend for XlaBackend {
         };
         match self.devices.iter().map(limit).min() {
             Some(Some(limit_bytes)) => Ok(MemoryPlan::of_device(limit_bytes, self.graphs.weights_bytes())),
-            // The devices' memory is the host's.
+            // Devices without a limit use the host's memory.
             Some(None) | None => MemoryPlan::of_host(self.ranks.num_ranks),
         }
     }
@@ -156,7 +158,7 @@ impl Backend for XlaBackend {
         progress: &mut Progress<'_>,
     ) -> Result<(), BackendError> {
         self.check(assignment)?;
-        // The old state goes before the next one comes: both may not fit.
+        // The old state is dropped first: memory may not suffice for both.
         self.state = None;
         let programs = Programs::new(&self.graphs, layout, self.ranks.num_ranks, self.platform.form);
         let buckets = Buckets::new(layout.num_slots, layout.max_batch_prefill_tokens, layout.max_total_tokens);
@@ -186,7 +188,7 @@ impl Backend for XlaBackend {
         let reports = state.launch(batch, host);
         let output = reports.and_then(|reports| reports.wait(batch));
         if output.is_err() {
-            // What was donated to a failed launch is lost.
+            // State that was donated to a failed launch is lost.
             self.state = None;
         }
         Ok(output?)

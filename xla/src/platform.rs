@@ -1,4 +1,4 @@
-//! A device of the table that a plugin drives, as programs and clients of it are made.
+//! The settings of one kind of device with a plugin, for its clients and programs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use pjrt::{Client, CompileOptions, OptionValue, Plugin, Value};
 use super::program::ProgramForm;
 use crate::error::XlaError;
 
-/// One kind of device behind a plugin.
+/// One kind of device with a plugin.
 #[derive(Debug, Clone)]
 pub struct Platform {
     pub(super) device: Device,
     spec: &'static PlatformSpec,
-    /// Devices that a client has, where that is ours to say.
+    /// The number of devices of a client, for plugins that let us choose it.
     num_devices: usize,
     pub(super) form: ProgramForm,
 }
 
 impl Platform {
-    /// The platform of `device`, which is as `spec` says.
+    /// Returns the platform of `device`, described by `spec`.
     pub fn new(device: Device, spec: &'static PlatformSpec) -> Self {
         let kv_dtype = match spec.kv_cache {
             KvCacheForm::OfWeights => None,
@@ -32,18 +32,18 @@ impl Platform {
         Self { device, spec, num_devices: 1, form }
     }
 
-    /// The same with steps that gather `chunk_bytes` of keys, or values, at a time.
+    /// Returns the same platform with steps that gather `chunk_bytes` of keys, or of values, at a time.
     pub fn with_chunk_bytes(mut self, chunk_bytes: usize) -> Self {
         self.form.chunk_bytes = chunk_bytes;
         self
     }
 
-    /// The same with at least `num_devices` devices, where that is ours to say.
+    /// Returns the same platform with `num_devices` devices, if the plugin lets us choose.
     pub(crate) fn with_devices(self, num_devices: usize) -> Self {
         Self { num_devices, ..self }
     }
 
-    /// How programs are compiled for the devices with these ids, which run them together.
+    /// Returns the compile options for the devices with these ids, which run each program together.
     pub(super) fn compile_options(&self, device_ids: &[i64]) -> CompileOptions {
         let mut options = CompileOptions::partitioned(device_ids);
         options.use_shardy_partitioner = device_ids.len() > 1;
@@ -58,7 +58,7 @@ impl Platform {
         options
     }
 
-    /// The options that a client is made with.
+    /// Returns the options for creating a client.
     fn client_options(&self) -> Vec<(&'static str, Value)> {
         let option = |(name, option): &(&'static str, ClientOption)| {
             let value = match option {
@@ -73,20 +73,20 @@ impl Platform {
     /// Opens the plugin.
     ///
     /// # Errors
-    /// When there is none, or it cannot be loaded.
+    /// When there is no plugin, or it cannot be loaded.
     pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<Arc<Plugin>, XlaError> {
         let found = plugins::find(&self.spec.plugin, plugin_path, &Surroundings::of_process())?;
-        // Said before: libtpu may look for its chips for minutes.
+        // Logged first, because libtpu may look for its chips for minutes.
         tracing::info!(device = %self.device, plugin = %found.path.display(), found = %found.source, "open plugin");
         Plugin::open(&found.path).map_err(|source| self.failed(source))
     }
 
-    /// The error of this device.
+    /// Returns the error of this device.
     pub(super) fn failed(&self, source: pjrt::Error) -> XlaError {
         XlaError::Device { device: self.device, source }
     }
 
-    /// Finds and opens the plugin, and makes a client.
+    /// Finds and opens the plugin, and creates a client.
     ///
     /// # Errors
     /// When there is no plugin, it cannot be loaded, or there is no such device.

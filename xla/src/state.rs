@@ -1,7 +1,7 @@
-//! What lives on the devices between steps, and the launches that change it.
+//! The data that stays on the devices between steps, and the launches that change it.
 //!
-//! Door: [`State`]. States are given to each launch and come back from it, so launches run one after the other; the
-//! host only starts them. A launch runs on all devices of the process; lists of buffers are `[device][buffer]`.
+//! Door: [`State`]. Each launch takes the states and returns them, so launches run one after the other; the host only
+//! starts them. A launch runs on all devices of the process; lists of buffers are `[device][buffer]`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use super::step_input::{self, pack, set_rank};
 use super::token_input::TokenInput;
 use crate::error::XlaError;
 
-/// The states of the model, and the programs that know their sizes.
+/// The states of the model, and the programs compiled for their sizes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) model: Model,
     /// In the order of [`Host::devices`].
     devices: Vec<DeviceState>,
-    /// On each device, the arrays that ask for nothing, by their rows; made when they are first needed.
+    /// Neutral arrays on each device, by input and number of rows, created when first needed.
     pub(super) neutral_inputs: HashMap<(TokenInput, usize), Vec<Arc<Buffer>>>,
-    /// Of what this step runs.
+    /// The hash of the programs and inputs of this step.
     pub(super) fingerprint: Fingerprint,
 }
 
-/// The model's states on one device, by name. A launch takes those that it changes, and its results take their place.
+/// The model's states on one device, by name. A launch takes the states that it changes, and its results replace them.
 type DeviceState = HashMap<String, Buffer>;
 
 /// The results of a decoder, on each device.
@@ -39,9 +39,9 @@ type DeviceState = HashMap<String, Buffer>;
 pub(super) struct Decoded {
     /// `[rows, hidden]`
     pub(super) last: Vec<Buffer>,
-    /// The sampler's columns.
+    /// The columns that the sampler reads.
     pub(super) columns: Vec<Buffer>,
-    /// Of a prefill: `[rows * tokens_per_row, hidden]`.
+    /// Hidden states of a prefill, `[rows * tokens_per_row, hidden]`; empty for other decoders.
     pub(super) hidden: Vec<Buffer>,
 }
 
@@ -62,20 +62,20 @@ pub(super) struct Host<'a> {
     pub(super) devices: &'a [LocalDevice],
 }
 
-/// A device of this process, and what it has.
+/// A device of this process, and its weights.
 #[derive(Debug)]
 pub(super) struct LocalDevice {
     pub(super) rank: usize,
     pub(super) device: Device,
-    /// By name.
+    /// Weights by name.
     pub(super) weights: HashMap<String, Buffer>,
 }
 
 impl State {
-    /// State of zeroes.
+    /// Returns a state of zeros.
     ///
     /// # Errors
-    /// When the device has no memory for it.
+    /// When the device has too little memory for it.
     pub(super) fn new(model: Model, host: Host<'_>) -> Result<Self, XlaError> {
         let mut state =
             Self { model, devices: Vec::new(), neutral_inputs: HashMap::new(), fingerprint: Fingerprint::default() };
@@ -84,15 +84,15 @@ impl State {
         Ok(state)
     }
 
-    /// Programs that the compiler made.
+    /// Returns the number of programs compiled and not loaded from the cache.
     pub(super) fn num_programs_compiled(&self) -> u64 {
         self.model.executables.values().filter(|executable| executable.is_new).count() as u64
     }
 
-    /// Starts everything that a step needs, and the copies of what it answers.
+    /// Starts all programs of a step, and the copies of their results.
     ///
     /// # Errors
-    /// When a launch cannot be started. The state is lost then.
+    /// When a launch cannot be started. The state is then lost.
     pub(super) fn launch(&mut self, batch: &Batch, host: Host<'_>) -> Result<Reports, XlaError> {
         self.fingerprint = Fingerprint::default();
         let mut reports = Reports::default();
@@ -106,7 +106,7 @@ impl State {
         Ok(reports)
     }
 
-    /// Writes tokens that no decoder will read into the history.
+    /// Writes cached tokens, which no decoder will read, into the history.
     fn note_cached_tokens(&mut self, cached: &CachedTokens, host: Host<'_>) -> Result<(), XlaError> {
         let key = ProgramKey::CachedTokens;
         let layout = self.model.programs.layout();
@@ -128,7 +128,7 @@ impl State {
         Ok(())
     }
 
-    /// Starts a decoder, and what consumes its hidden states.
+    /// Starts a decoder and the programs that consume its hidden states.
     fn launch_rows(
         &mut self,
         batch: &Batch,
@@ -177,7 +177,7 @@ impl State {
         self.fingerprint = self.fingerprint.number(executable.fingerprint);
         let states: Vec<&str> = self.model.programs.states(key).iter().map(|state| state.name.as_str()).collect();
         for ((arguments, local), device) in arguments.iter_mut().zip(host.devices).zip(&mut self.devices) {
-            // The first program of all has none to take.
+            // The first program of all has no states to take.
             let donated = states.iter().filter_map(|name| device.remove(*name)).map(Argument::Donate);
             arguments.splice(0..0, donated);
             arguments.extend(executable.weights.iter().map(|name| Argument::Keep(&local.weights[name])));

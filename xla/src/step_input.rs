@@ -1,8 +1,8 @@
-//! What a step's program reads of its rows, as one array of 32-bit integers: one transfer per launch.
+//! The data of rows that a step's program reads, as one array of 32-bit integers: one transfer per launch.
 //!
 //! Doors: [`StepShape`], the sizes that a program is compiled for, [`pack`], which fills the array from a batch, and
-//! [`StepShape::ranges`], where the program finds its parts. Floats are in it as bits. Rows and tokens behind the last one are
-//! padding: they have no tokens, and nothing of them is written.
+//! [`StepShape::ranges`], the offsets of its parts. Floats are stored as their bits. Rows and tokens after the last one
+//! are padding: such rows have no tokens, and nothing is written for them.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use proto::MAX_HELD_BACK_TOKENS;
 pub(super) struct StepShape {
     pub(super) rows: usize,
     pub(super) tokens_per_row: usize,
-    /// Entries of each row's block table.
+    /// The length of each row's block table.
     pub(super) blocks_per_row: usize,
 }
 
@@ -28,9 +28,9 @@ pub(super) enum SampledColumn {
     /// Tokens of the row after this step.
     ContextLen,
     PromptLen,
-    /// 1 where the row samples.
+    /// 1 if the row samples.
     IsSampled,
-    /// One of [`columns`], by its place among them.
+    /// One of [`columns`], by its index.
     Parameter(usize),
     /// One of the tokens that the row may not choose, or -1.
     HeldBack(usize),
@@ -44,12 +44,12 @@ pub(super) fn sampled_columns() -> impl Iterator<Item = SampledColumn> {
     own.into_iter().chain(parameters).chain(held_back)
 }
 
-/// Where the parts of the array are.
+/// The offsets of the parts of the array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ranges {
     /// `[1]`: number of the device among those that run the program together.
     pub(super) rank: Range<usize>,
-    /// `[rows, tokens_per_row]`; -1 for the token that the row sampled, which only a row's first can be.
+    /// `[rows, tokens_per_row]`; -1 stands for the token that the row sampled, which can only be the row's first.
     pub(super) token_ids: Range<usize>,
     /// `[rows]`: position of each row's first token.
     pub(super) first_positions: Range<usize>,
@@ -64,12 +64,12 @@ pub(super) struct Ranges {
 }
 
 impl StepShape {
-    /// Tokens of a launch, padding included.
+    /// The number of tokens of a launch, padding included.
     pub(super) fn num_tokens(&self) -> usize {
         self.rows * self.tokens_per_row
     }
 
-    /// Where the parts of the array are.
+    /// Returns the offsets of the parts of the array.
     pub(super) fn ranges(&self) -> Ranges {
         let Self { rows, tokens_per_row, blocks_per_row } = *self;
         let mut end = 0;
@@ -89,16 +89,17 @@ impl StepShape {
         }
     }
 
-    /// Numbers of the array.
+    /// The length of the array.
     pub(super) fn len(&self) -> usize {
         self.ranges().sampled.end
     }
 }
 
-/// The array, for the first rank, of the rows of `batch` at `rows`, with the entries of [`Batch::sampled`] that belong to them.
+/// Returns the array, for the first rank, of the rows of `batch` at `rows`, with the entries of [`Batch::sampled`] that
+/// belong to them.
 ///
 /// # Panics
-/// When they do not fit `shape`.
+/// When the rows do not fit `shape`.
 pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape) -> Vec<i32> {
     let mut packed = vec![0; shape.len()];
     let ranges = shape.ranges();
@@ -135,12 +136,12 @@ pub(super) fn pack(batch: &Batch, rows: &[usize], shape: StepShape) -> Vec<i32> 
     packed
 }
 
-/// Makes the array that of another rank: nothing else differs.
+/// Changes the array to that of another rank, which differs in nothing else.
 pub(super) fn set_rank(packed: &mut [i32], shape: StepShape, rank: usize) {
     packed[shape.ranges().rank.start] = rank as i32;
 }
 
-/// `fingerprint` with an array, which is the same for all ranks.
+/// Returns `fingerprint` with an array added, without its rank: the result is the same for all ranks.
 pub(super) fn fingerprint(fingerprint: Fingerprint, packed: &[i32], shape: StepShape) -> Fingerprint {
     let rank = shape.ranges().rank;
     let rest = packed[..rank.start].iter().chain(&packed[rank.end..]);

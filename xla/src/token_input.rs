@@ -1,7 +1,8 @@
-//! What rows ask of single tokens of the vocabulary, as arrays of 32-bit integers beside the packed step.
+//! Requests of rows about single tokens of the vocabulary, as arrays of 32-bit integers beside the packed step.
 //!
-//! Door: [`TokenInput`]. Only the sampler with everything reads them, and they are sent only for launches of which a row asks
-//! for something; for the others the device keeps one array per size that asks for nothing.
+//! Door: [`TokenInput`]. Only [`BatchSampler::Everything`](model::sampling::BatchSampler) reads the arrays, and they
+//! are sent only for launches with a row that uses them. For other launches the device keeps one neutral array per
+//! size.
 
 use backend::{Batch, SampledRow};
 use model::sampling::TokenMask;
@@ -10,13 +11,13 @@ use proto::MAX_LOGIT_BIASES;
 /// One of the arrays, in the order of the sampler's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum TokenInput {
-    /// `[2 * rows, MAX_LOGIT_BIASES]`: token ids of each row, -1 behind the last; then the bits of what is added to their scores.
+    /// `[2 * rows, MAX_LOGIT_BIASES]`: token ids of each row, -1 in unused entries, then the bits of the biases.
     LogitBias,
-    /// `[rows, words]`: bit `i % 32` of a row's word `i / 32` is 1 where it may choose token i.
+    /// `[rows, words]`: bit `i % 32` of a row's word `i / 32` is 1 if the row may choose token i.
     Mask,
 }
 
-/// What the sizes of the arrays follow from.
+/// The numbers that determine the sizes of the arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct TokenSizes {
     /// Rows of the launch, padding included.
@@ -25,10 +26,10 @@ pub(super) struct TokenSizes {
 }
 
 impl TokenInput {
-    /// All of them.
+    /// All inputs, in order.
     pub(super) const ALL: [Self; 2] = [Self::LogitBias, Self::Mask];
 
-    /// Sizes of the array.
+    /// Returns the dimensions of the array.
     pub(super) fn dims(self, sizes: TokenSizes) -> [usize; 2] {
         let TokenSizes { rows, vocab_size } = sizes;
         match self {
@@ -37,15 +38,16 @@ impl TokenInput {
         }
     }
 
-    /// The array that asks for nothing.
+    /// Returns the array that changes nothing.
     pub(super) fn neutral(self, sizes: TokenSizes) -> Vec<i32> {
         match self {
-            // No token ids; all bits.
+            // -1 means no token ids, or all bits set.
             Self::LogitBias | Self::Mask => vec![-1; self.dims(sizes).iter().product()],
         }
     }
 
-    /// The array for the rows of `batch` at `rows`, in a launch of `sizes`; `None` where none of them asks for anything.
+    /// Returns the array for the rows of `batch` at `rows`, in a launch of `sizes`; `None` if none of them uses the
+    /// input.
     pub(super) fn pack(self, batch: &Batch, rows: &[usize], sizes: TokenSizes) -> Option<Vec<i32>> {
         let mut packed = None;
         for entry in batch.sampled.iter().filter(|entry| self.is_asked_for(entry)) {

@@ -1,4 +1,4 @@
-//! How often devices talk to each other.
+//! The number of collectives in a program.
 //!
 //! Door: [`of_computation`].
 
@@ -6,10 +6,11 @@ use super::HloModule;
 use super::graph::{Computation, Instruction};
 use super::loops::{Flow, flow};
 
-/// Fusions of this name on TPUs are reduce-scatters: an all-reduce that keeps only a part.
+/// The name of fusions on TPUs that are reduce-scatters: an all-reduce that keeps only a part.
 const ALL_REDUCE_SCATTER: &str = "all-reduce-scatter";
 
-/// Collectives of one execution by kind. A pair of start and done is one, and so is one over several arrays.
+/// Collectives of one execution by kind. A pair of start and done counts once, and so does a collective over several
+/// arrays.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Collectives {
     pub(crate) all_reduce: u64,
@@ -20,7 +21,7 @@ pub struct Collectives {
 }
 
 impl Collectives {
-    /// Of all kinds.
+    /// Returns the number of collectives of all kinds.
     pub fn total(&self) -> u64 {
         let Self { all_reduce, all_gather, reduce_scatter, collective_permute, all_to_all } = *self;
         [all_reduce, all_gather, reduce_scatter, collective_permute, all_to_all]
@@ -47,7 +48,7 @@ impl Collectives {
     }
 }
 
-/// Collectives of one execution of a computation.
+/// Counts the collectives of one execution of a computation.
 pub(super) fn of_computation(module: &HloModule, index: usize) -> Collectives {
     let counts = module.computations[index].instructions.iter().map(|instruction| of_instruction(module, instruction));
     counts.fold(Collectives::default(), Collectives::plus)
@@ -77,7 +78,7 @@ fn of_executed(module: &HloModule, instruction: &Instruction) -> Collectives {
         ("reduce-scatter", _) => Collectives { reduce_scatter: 1, ..none },
         ("collective-permute" | "collective-permute-start", _) => Collectives { collective_permute: 1, ..none },
         ("all-to-all" | "ragged-all-to-all", _) => Collectives { all_to_all: 1, ..none },
-        // Its update and done name the same computation.
+        // The matching update and done name the same computation.
         ("async-start", &[called]) => of_computation(module, called),
         ("fusion", &[called]) => of_fusion(module, called),
         _ => none,

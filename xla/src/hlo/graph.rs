@@ -1,6 +1,6 @@
-//! Computations whose instructions know their operands and users by index.
+//! Computations whose instructions refer to their operands and users by index.
 //!
-//! Door: [`link`]. Operands are before users and callees before callers, so no walk over them can run in circles.
+//! Door: [`link`]. Operands come before their users and callees before their callers, so a walk over them always ends.
 
 use std::collections::HashMap;
 
@@ -15,51 +15,51 @@ pub(super) struct Computation {
     pub(super) root: usize,
 }
 
-/// One instruction; operands and users are indices among its computation's.
+/// One instruction. Operands and users are indices in its computation.
 #[derive(Debug)]
 pub(super) struct Instruction {
     pub(super) name: String,
-    /// Of an open set: as XLA writes it.
+    /// As XLA spells it: the set of opcodes is open.
     pub(super) opcode: String,
-    /// Its arrays, flat.
+    /// The arrays of the result, flattened.
     pub(super) result: Vec<Array>,
     pub(super) is_tuple: bool,
     pub(super) operands: Vec<usize>,
-    /// Each once.
+    /// Each user once.
     pub(super) users: Vec<usize>,
-    /// Indices among the module's computations.
+    /// Indices in the module's computations.
     pub(super) called: Vec<usize>,
     pub(super) parameter: Option<usize>,
     /// The value of a scalar constant of an integer type.
     pub(super) constant: Option<i64>,
-    /// How a compare compares, such as `LT`.
+    /// The comparison of a compare, such as `LT`.
     pub(super) direction: String,
-    /// How often a loop runs, where the compiler says so.
+    /// The number of iterations of a loop, if the compiler reports it.
     pub(super) known_trip_count: Option<u64>,
-    /// A copy that the run before this one may have made already.
+    /// True for a copy that the previous run may have made already.
     pub(super) is_prefetch: bool,
-    /// What a custom call calls.
+    /// The target of a custom call.
     pub(super) target: String,
 }
 
 impl Computation {
-    /// The instruction that takes argument `number`.
+    /// Returns the instruction that takes argument `number`.
     pub(super) fn parameter(&self, number: usize) -> Option<usize> {
         self.instructions.iter().position(|instruction| instruction.parameter == Some(number))
     }
 }
 
 impl Instruction {
-    /// Its array, unless it is a tuple.
+    /// Returns the array of the result, unless it is a tuple.
     pub(super) fn array(&self) -> Option<Array> {
         if self.is_tuple { None } else { self.result.first().copied() }
     }
 }
 
-/// Finds what the ids of `computations` name.
+/// Replaces the ids in `computations` by indices.
 ///
 /// # Errors
-/// When one names what is not there or comes later.
+/// When an id names an item that is missing or comes later.
 pub(super) fn link(computations: &[proto::Computation]) -> Result<Vec<Computation>, HloError> {
     let mut indices = HashMap::new();
     let mut linked = Vec::with_capacity(computations.len());
@@ -126,7 +126,7 @@ fn scalar(literal: &proto::Literal) -> Option<i64> {
     }
 }
 
-/// `{"known_trip_count":{"n":"12"}}`, among other things.
+/// Reads `{"known_trip_count":{"n":"12"}}` from among other keys.
 fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
     let config: serde_json::Value = serde_json::from_slice(backend_config).ok()?;
     let count = &config["known_trip_count"]["n"];

@@ -1,27 +1,27 @@
-//! Which computations an instruction executes, and how often.
+//! The computations that an instruction executes, and their number of executions.
 //!
 //! Door: [`flow`].
 
 use super::HloModule;
 use super::graph::{Computation, Instruction};
 
-/// Where execution goes at an instruction.
+/// The control flow at an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow<'a> {
-    /// It is executed itself; what it calls (a fusion's inside, a reducer) is part of it.
+    /// The instruction itself is executed; a computation that it calls (inside a fusion, a reducer) is part of it.
     Here,
     Call(usize),
-    /// The condition runs once more than the body. `trips`: `None` when only the run tells.
+    /// The condition runs once more than the body. `trips` is `None` if it is known only at run time.
     Loop {
         body: usize,
         condition: usize,
         trips: Option<u64>,
     },
-    /// One of these.
+    /// One of these computations is executed.
     Branches(&'a [usize]),
 }
 
-/// Where execution goes at `instruction`.
+/// Returns the control flow at `instruction`.
 pub(super) fn flow<'a>(module: &HloModule, instruction: &'a Instruction) -> Flow<'a> {
     match (instruction.opcode.as_str(), instruction.called.as_slice()) {
         ("while", &[body, condition]) => {
@@ -34,7 +34,8 @@ pub(super) fn flow<'a>(module: &HloModule, instruction: &'a Instruction) -> Flow
     }
 }
 
-/// The bound of `counter < constant`. Counters are taken to begin at 0 and to grow by 1, as those of loops that this project prints.
+/// Returns the bound of `counter < constant`. The counter is assumed to begin at 0 and to grow by 1, as in the loops
+/// that this project prints.
 fn constant_bound(condition: &Computation) -> Option<u64> {
     let root = &condition.instructions[condition.root];
     let &[_, bound] = root.operands.as_slice() else { return None };

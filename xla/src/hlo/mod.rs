@@ -1,7 +1,7 @@
-//! What a compiled program does to memory and to other devices, read from the optimised module that a plugin gives.
+//! The memory reads and the collectives of a compiled program, counted in the optimised module that a plugin returns.
 //!
-//! Door: [`HloModule::parse`], then [`HloModule::reads`] and [`HloModule::collectives`]. It counts what is executed: a loop's body as
-//! often as the loop runs, a fusion as one instruction. It runs nothing and estimates no time.
+//! Door: [`HloModule::parse`], then [`HloModule::reads`] and [`HloModule::collectives`]. Executed instructions are
+//! counted: a loop's body once per iteration, a fusion as one instruction. Nothing is run and no time is estimated.
 
 mod collectives;
 mod graph;
@@ -17,7 +17,7 @@ use prost::{DecodeError, Message as _};
 pub(crate) use collectives::Collectives;
 use graph::Computation;
 
-/// A module as `PJRT_Executable_OptimizedProgram` tells it.
+/// A module as `PJRT_Executable_OptimizedProgram` returns it.
 #[derive(Debug)]
 pub(crate) struct HloModule {
     /// Callees before their callers.
@@ -25,7 +25,7 @@ pub(crate) struct HloModule {
     entry: usize,
 }
 
-/// Why a module can't be read.
+/// An error of reading a module.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HloError {
     #[error("optimised program is in format {format:?}; hlo and hlo_with_config can be read")]
@@ -39,10 +39,10 @@ pub(crate) enum HloError {
 }
 
 impl HloModule {
-    /// Reads what [`pjrt::Executable::optimized_program`](pjrt::Executable::optimized_program) answers.
+    /// Reads the result of [`pjrt::Executable::optimized_program`](pjrt::Executable::optimized_program).
     ///
     /// # Errors
-    /// When the format is another, the bytes are no such message, or the module names what it does not have.
+    /// When the format is unknown, the bytes are not such a message, or the module names a missing item.
     pub(crate) fn parse(format: &str, bytes: &[u8]) -> Result<Self, HloError> {
         let decode = |source| HloError::Decode { source };
         let module = match format {
@@ -61,17 +61,18 @@ impl HloModule {
         Ok(Self { computations, entry })
     }
 
-    /// Bytes that one execution reads from HBM. Loops whose trip count is only known at run time run `dynamic_trip_count` times,
-    /// each.
+    /// Returns the bytes that one execution reads from HBM. Each loop whose trip count is known only at run time runs
+    /// `dynamic_trip_count` times.
     ///
-    /// That is, for every executed instruction, its operands that lie in HBM, with the padding of their layouts; of one that takes
-    /// parts of an operand (slice, gather), or replaces some (scatter), only those. Prefetches into the chip's memory count, what reads
-    /// their result does not. What the first instructions prefetch is fetched again at the end for the next run: it counts once.
+    /// The sum covers the operands in HBM of every executed instruction, with the padding of their layouts. If an
+    /// instruction takes parts of an operand (slice, gather) or replaces parts (scatter), only those parts count.
+    /// Prefetches into the chip's memory count, reads of their result do not. The data that the first instructions
+    /// prefetch is fetched again at the end for the next run; it counts once.
     pub(crate) fn reads(&self, dynamic_trip_count: u64) -> u64 {
         reads::Reads { module: self, dynamic_trip_count }.of_computation(self.entry)
     }
 
-    /// Collectives that one execution takes part in. Bodies of loops whose trip count is only known at run time count once.
+    /// Counts the collectives of one execution. Bodies of loops whose trip count is known only at run time count once.
     pub(crate) fn collectives(&self) -> Collectives {
         collectives::of_computation(self, self.entry)
     }

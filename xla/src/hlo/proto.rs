@@ -1,6 +1,6 @@
-//! The part of XLA's serialized modules that is read here; what is not declared is skipped.
+//! The fields of XLA's serialized modules that are read here; other fields are skipped.
 //!
-//! The numbers are those of XLA's `hlo.proto` and `xla_data.proto`.
+//! The field numbers are those of XLA's `hlo.proto` and `xla_data.proto`.
 
 /// `HloModuleProtoWithConfig`.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -75,14 +75,14 @@ pub(super) struct Shape {
     pub(super) layout: Option<Layout>,
 }
 
-/// `LayoutProto`: where an array lies, and how.
+/// `LayoutProto`: the memory and the layout of an array.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Layout {
     #[prost(int64, repeated, tag = "1")]
     pub(super) minor_to_major: Vec<i64>,
     #[prost(message, repeated, tag = "6")]
     pub(super) tiles: Vec<Tile>,
-    /// 0: as many as the type has.
+    /// 0 means the size of the element type.
     #[prost(int64, tag = "7")]
     pub(super) element_size_in_bits: i64,
     #[prost(int64, tag = "8")]
@@ -96,7 +96,7 @@ pub(super) struct Tile {
     pub(super) dimensions: Vec<i64>,
 }
 
-/// `LiteralProto`: the types in which loops count.
+/// `LiteralProto`: the types of loop counters.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Literal {
     #[prost(int32, repeated, tag = "4")]

@@ -1,12 +1,13 @@
-//! Bytes read from HBM.
+//! The bytes that a module reads from HBM.
 //!
-//! Door: [`Reads::of_computation`]. To add an instruction that takes only parts of an operand: one row in [`Reads::taken`].
+//! Door: [`Reads::of_computation`]. To add an instruction that takes only parts of an operand: one row in
+//! [`Reads::taken`].
 
 use super::HloModule;
 use super::graph::{Computation, Instruction};
 use super::loops::{Flow, flow};
 
-/// They move nothing: names for values, or numbers that are made on the spot.
+/// Instructions that move no data: they name values, or generate numbers.
 const FREE: [&str; 11] = [
     "add-dependency",
     "after-all",
@@ -20,23 +21,23 @@ const FREE: [&str; 11] = [
     "replica-id",
     "tuple",
 ];
-/// Inside a fusion: what these take of a value is what their users take.
+/// Instructions inside a fusion that take only the parts of a value that their users take.
 const THROUGH: [&str; 6] = ["bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose"];
-/// Custom call that glues pieces which are in the chip's memory already.
+/// A custom call that joins pieces which are already in the chip's memory.
 const GLUE: &str = "ConcatBitcast";
-/// Name of what gathers on a `SparseCore`.
+/// Part of the name of gathers on a `SparseCore`.
 const SPARSE_GATHER: &str = "gather_offload";
 
 /// Counts a module's reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reads<'a> {
     pub(super) module: &'a HloModule,
-    /// Trips of loops where the module doesn't tell.
+    /// The trip count of loops for which the module has none.
     pub(super) dynamic_trip_count: u64,
 }
 
 impl Reads<'_> {
-    /// Bytes that one execution of a computation reads.
+    /// Returns the bytes that one execution of a computation reads.
     pub(super) fn of_computation(&self, index: usize) -> u64 {
         let computation = &self.module.computations[index];
         let reads = computation.instructions.iter().map(|instruction| self.of_instruction(computation, instruction));
@@ -60,7 +61,7 @@ impl Reads<'_> {
         }
     }
 
-    /// Bytes read of the operand at place `at`.
+    /// Returns the bytes read of the operand at index `at`.
     fn of_operand(&self, computation: &Computation, instruction: &Instruction, at: usize) -> u64 {
         let operand = computation.instructions[instruction.operands[at]].array();
         let Some(operand) = operand.filter(|operand| operand.in_main_memory) else { return 0 };
@@ -68,17 +69,18 @@ impl Reads<'_> {
         taken.map_or(operand.bytes, |taken| taken.min(operand.bytes))
     }
 
-    /// Bytes that an instruction takes of its operand at place `at`, which has `whole`; `None` where that is all of it.
+    /// Returns the bytes that an instruction takes of its operand at index `at`, which has `whole` bytes; `None` means
+    /// all of them.
     fn taken(&self, computation: &Computation, instruction: &Instruction, at: usize, whole: u64) -> Option<u64> {
         let operands = instruction.operands.as_slice();
         let of_operand = |at: usize| Some(computation.instructions[*operands.get(at)?].array()?.bytes);
         match (instruction.opcode.as_str(), instruction.called.as_slice()) {
             ("dynamic-slice" | "gather" | "slice", _) if at == 0 => Some(instruction.array()?.bytes),
-            // What is replaced: an update in place.
+            // An update in place reads as many bytes as it replaces.
             ("dynamic-update-slice", _) if at == 0 => of_operand(1),
-            // Some operands, the indices, as many updates.
+            // The operands are n arrays, the indices, and n updates.
             ("scatter", _) if at < operands.len() / 2 => of_operand(operands.len() / 2 + 1 + at),
-            // Its result is ((operands), taken, context), and its first operand the start.
+            // The result is ((operands), taken, context); the first operand is the matching start.
             ("async-update", _) if instruction.name.contains(SPARSE_GATHER) => {
                 Some(instruction.result.get(operands.len().checked_sub(1)?)?.bytes)
             }
@@ -90,7 +92,8 @@ impl Reads<'_> {
         }
     }
 
-    /// Bytes that a fusion's inside takes of its value at `index`, if all users take parts. `whole` is what the value has outside.
+    /// Returns the bytes that the inside of a fusion takes of its value at `index`, if all users take parts. `whole` is
+    /// the size of the value outside of the fusion.
     fn taken_by_users(&self, computation: &Computation, index: usize, whole: u64) -> Option<u64> {
         let mut total = 0_u64;
         for user_index in &computation.instructions[index].users {
@@ -111,7 +114,8 @@ impl Reads<'_> {
         Some(total.min(whole))
     }
 
-    /// Whether an instruction inside a fusion takes what its users take: also a fusion of nothing but such ones, which lays out anew.
+    /// True if an instruction inside a fusion takes only the parts that its users take. This includes a fusion of such
+    /// instructions alone, which changes a layout.
     fn is_through(&self, instruction: &Instruction) -> bool {
         let is_through = |opcode: &str| THROUGH.contains(&opcode);
         match (instruction.opcode.as_str(), instruction.called.as_slice()) {
@@ -124,13 +128,14 @@ impl Reads<'_> {
     }
 }
 
-/// A transfer counts where it starts.
+/// True if the instruction reads nothing. A transfer counts at its start, so its end is free.
 fn is_free(instruction: &Instruction) -> bool {
     let opcode = instruction.opcode.as_str();
     FREE.contains(&opcode) || opcode.ends_with("-done") || instruction.target.contains(GLUE)
 }
 
-/// Whether a copy's result is for the next run, in which it takes the place of the copy that the entry begins with.
+/// True if the result of the copy is for the next run, where it replaces the copy at the start of the entry
+/// computation.
 fn is_for_next_run(computation: &Computation, copy: &Instruction) -> bool {
     let is_first = |other: &Instruction| {
         other.opcode == "copy-start"

@@ -1,4 +1,4 @@
-//! How many bytes an array takes, and in which memory it lies.
+//! The size of an array in bytes, and the memory that contains it.
 //!
 //! Door: [`arrays`].
 
@@ -6,24 +6,25 @@ use super::proto;
 
 /// `PrimitiveType` of a tuple.
 const TUPLE: i32 = 13;
-/// The memory that parameters lie in: HBM of TPUs.
+/// The memory space of parameters: HBM of TPUs.
 const MAIN_MEMORY: i64 = 0;
 
 /// One array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Array {
-    /// With the padding of its tiles.
+    /// Size with the padding of its tiles.
     pub(super) bytes: u64,
-    /// In HBM. Otherwise it is in a memory on the chip (1: VMEM, 2 and 6: semaphores, scalars) or the host's (5).
+    /// True if the array is in HBM. Otherwise it is in a memory on the chip (1: VMEM, 2 and 6: semaphores, scalars) or
+    /// the host's (5).
     pub(super) in_main_memory: bool,
 }
 
-/// The arrays of `shape`: one, or those of a tuple, flat and in order.
+/// Returns the arrays of `shape`: one array, or those of a tuple, flattened and in order.
 pub(super) fn arrays(shape: &proto::Shape) -> Vec<Array> {
     if is_tuple(shape) { shape.tuple_shapes.iter().flat_map(arrays).collect() } else { vec![array(shape)] }
 }
 
-/// Whether it is a tuple, and so only pointers.
+/// True for a tuple, whose own bytes are only pointers.
 pub(super) fn is_tuple(shape: &proto::Shape) -> bool {
     shape.element_type == TUPLE || !shape.tuple_shapes.is_empty()
 }
@@ -39,7 +40,7 @@ fn array(shape: &proto::Shape) -> Array {
     Array { bytes: elements.saturating_mul(bits).div_ceil(8), in_main_memory: layout.memory_space == MAIN_MEMORY }
 }
 
-/// Sizes from minor to major; the first tile pads the most minor ones, and tiles in tiles fit into it.
+/// Returns the sizes from minor to major. The first tile pads the most minor ones; nested tiles fit into it.
 fn padded_dims(shape: &proto::Shape, layout: &proto::Layout) -> Vec<u64> {
     let order = &layout.minor_to_major;
     let of = |dim: &i64| usize::try_from(*dim).ok().and_then(|dim| shape.dimensions.get(dim)).copied().unwrap_or(1);
@@ -49,7 +50,7 @@ fn padded_dims(shape: &proto::Shape, layout: &proto::Layout) -> Vec<u64> {
     };
     if let Some(tile) = layout.tiles.first() {
         for (dim, tile) in dims.iter_mut().zip(tile.dimensions.iter().rev()) {
-            // A negative one joins dimensions: it pads nothing.
+            // A negative tile size joins dimensions and pads nothing.
             *dim = dim.checked_next_multiple_of(size(*tile).max(1)).unwrap_or(*dim);
         }
     }
@@ -60,7 +61,7 @@ fn size(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// Bits of an element of a `PrimitiveType`, where the layout doesn't pack it.
+/// Returns the bits of an element of a `PrimitiveType`, if the layout does not pack it.
 fn bits_of(element_type: i32) -> u64 {
     match element_type {
         // s16, u16, f16, bf16.
@@ -71,9 +72,9 @@ fn bits_of(element_type: i32) -> u64 {
         5 | 9 | 12 | 15 => 64,
         // c128.
         18 => 128,
-        // What has no bytes: invalid, tuple, opaque, token.
+        // Types without bytes: invalid, tuple, opaque, token.
         0 | TUPLE | 14 | 17 => 0,
-        // pred, s8, u8, all of f8, and what is shorter.
+        // pred, s8, u8, all f8 types, and shorter types.
         _ => 8,
     }
 }

@@ -1,10 +1,11 @@
 //! Mixtures of experts as StableHLO.
 //!
-//! Doors: [`route`], [`experts`]. Programs have fixed sizes, and which experts are chosen is known on the device only. With fewer
-//! choices than experts, as when few rows decode, a loop over the choices reads the matrices of one chosen expert a round: what
-//! is read is what decoding waits for. With more, most experts are chosen by somebody: a loop over the experts reads each once
-//! and computes it for all tokens, whose weights are mostly 0. That is more arithmetic than needed, but no sorting, no gathered
-//! copies of tokens and no limit of tokens per expert.
+//! Doors: [`route`], [`experts`]. Programs have fixed sizes, and the chosen experts are known only on the device. If
+//! the rows make fewer choices than there are experts, as when few rows decode, a loop over the choices reads the
+//! matrices of one chosen expert per iteration: decoding is bound by the bytes read. If they make more, most experts
+//! are chosen by some token: a loop over the experts reads each once and computes it for all tokens, whose weights are
+//! mostly 0. This needs more arithmetic, but no sorting, no gathered copies of tokens and no limit of tokens per
+//! expert.
 
 use model::graph::{DType, ExpertsSpec, RouterSpec};
 
@@ -28,7 +29,7 @@ pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, spec: RouterSpec) ->
     emitter.elementwise("divide", &[&kept, &sum]) // [tokens, experts]
 }
 
-/// One expert of each token.
+/// One chosen expert of each token.
 struct Choice {
     /// `[tokens]` i32
     expert: Tensor,
@@ -36,7 +37,7 @@ struct Choice {
     is_it: Tensor,
 }
 
-/// The largest of positive weights `[tokens, experts]`, then the second, and so on.
+/// Returns the largest of positive weights `[tokens, experts]`, then the second largest, and so on.
 fn choices(emitter: &mut Emitter, weights: &Tensor, num: usize) -> Vec<Choice> {
     let mut left = weights.clone(); // [tokens, experts]
     let none = emitter.splat(-1.0, left.ty.clone()); // [tokens, experts]
@@ -52,7 +53,8 @@ fn choices(emitter: &mut Emitter, weights: &Tensor, num: usize) -> Vec<Choice> {
     choices
 }
 
-/// The share of the device number `rank` of what the experts make of x; operands as those of the graph's operation.
+/// Computes the share of device number `rank` in the experts' result for x; operands are those of the graph's
+/// operation.
 pub(super) fn experts(emitter: &mut Emitter, operands: &[Tensor], spec: ExpertsSpec, rank: &Tensor) -> Tensor {
     let experts = Matrices { matrices: [&operands[2], &operands[3], &operands[4]], spec };
     let [num_tokens, num_here] = [operands[0].dims()[0], operands[2].dims()[0]];
@@ -76,7 +78,7 @@ impl Matrices<'_> {
         self.matrices[0].dims()[0]
     }
 
-    /// What the expert number `index` `[]` makes of x `[n, hidden]`.
+    /// Applies the expert number `index` `[]` to x `[n, hidden]`.
     fn apply(&self, emitter: &mut Emitter, x: &Tensor, index: &Tensor) -> Tensor {
         let zero = emitter.scalar(0.0, DType::I32); // []
         let [gate, up, down] = self.matrices.map(|stack| {
@@ -97,7 +99,7 @@ impl Matrices<'_> {
     }
 }
 
-/// A round for each expert of this device, whose first is `first`.
+/// Loops over the experts of this device, the first of which is `first`.
 fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
     let num_tokens = x.dims()[0];
     let [zero, one] = [0.0, 1.0].map(|number| emitter.scalar(number, DType::I32)); // []
@@ -108,7 +110,7 @@ fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matr
         |emitter, values| emitter.compare("LT", &values[0], &end),
         |emitter, values| {
             let [index, sum] = [&values[0], &values[1]];
-            // Experts that pad the last device's read the last weights, but have matrices of zeros.
+            // Experts that pad the last device read the last weights, but their matrices are zeros.
             let column = emitter.elementwise("add", &[first, index]); // []
             let weights = emitter.dynamic_slice(mixture, &[&zero, &column], &[num_tokens, 1]); // [tokens, 1]
             let weights = emitter.reshape(&weights, &[num_tokens]); // [tokens]
@@ -122,7 +124,7 @@ fn each_expert(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matr
     done.remove(1) // [tokens, hidden]
 }
 
-/// A round for each choice of each token; those of other devices' experts count nothing.
+/// Loops over the choices of each token. Choices of other devices' experts have weight 0.
 fn each_choice(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matrices<'_>, first: &Tensor) -> Tensor {
     let [num_tokens, hidden_size, num_chosen] = [x.dims()[0], x.dims()[1], experts.spec.num_chosen];
     let (chosen, weights) = chosen_here(emitter, mixture, experts, first); // [tokens * chosen]
@@ -152,7 +154,8 @@ fn each_choice(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matr
     done.remove(1) // [tokens, hidden]
 }
 
-/// For each token its chosen experts, as numbers on this device, and their weights, 0 for those of others; `[tokens * chosen]`.
+/// Returns the chosen experts of each token, as numbers on this device, and their weights, 0 for experts of other
+/// devices; both `[tokens * chosen]`.
 fn chosen_here(emitter: &mut Emitter, mixture: &Tensor, experts: &Matrices<'_>, first: &Tensor) -> (Tensor, Tensor) {
     let [num_tokens, num_chosen] = [mixture.dims()[0], experts.spec.num_chosen];
     let (mut numbers, mut weights) = (Vec::new(), Vec::new());

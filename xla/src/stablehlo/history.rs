@@ -1,7 +1,8 @@
-//! The token history on the device, `[num_slots * max_total_tokens]` i32: read for what a row sampled, and for penalties.
+//! The token history on the device, `[num_slots * max_total_tokens]` i32. Rows read their sampled tokens from it, and
+//! penalties read all.
 //!
-//! Doors: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Writes of padding go to an index behind the end, which a
-//! scatter skips.
+//! Doors: [`current_tokens`], [`append`], [`last_tokens`], [`token_counts`]. Padding is written to an index beyond the
+//! end, which a scatter skips.
 
 use model::graph::{DType, TokenScope};
 
@@ -9,7 +10,7 @@ use super::emitter::Emitter;
 use super::lower::{RowInputs, SampledInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
-/// Token ids `[tokens]` with those filled in that the rows sampled; and the history with all of them.
+/// Returns the token ids `[tokens]` with the sampled ones filled in, and the history with all of them written.
 pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &RowInputs, sizes: &Sizes) -> [Tensor; 2] {
     let [num_rows, per_row] = [sizes.rows, sizes.tokens_per_row];
     let given = emitter.reshape(&rows.token_ids, &[num_rows, per_row]); // [rows, tokens_per_row]
@@ -36,7 +37,8 @@ pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Row
     [tokens, history]
 }
 
-/// The history with tokens `[rows]` behind the contexts of the rows that sample. A row at the end has no use for one.
+/// Returns the history with tokens `[rows]` after the contexts of the rows that sample. A token beyond the end of a
+/// row's history is dropped.
 pub(super) fn append(
     emitter: &mut Emitter,
     history: &Tensor,
@@ -52,7 +54,7 @@ pub(super) fn append(
     emitter.scatter_rows(history, &place, tokens, false)
 }
 
-/// The last token of each row's context, `[rows]`; anything for rows without one.
+/// Returns the last token of each row's context, `[rows]`; any token for rows without context.
 pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &SampledInputs, sizes: &Sizes) -> Tensor {
     let one = emitter.splat(1.0, rows.context_lens.ty.clone()); // [rows]
     let position = emitter.elementwise("subtract", &[&rows.context_lens, &one]); // [rows]
@@ -60,7 +62,8 @@ pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Sample
     emitter.gather_rows(history, &place) // [rows]
 }
 
-/// How often each token occurs in part of each row, `[rows, vocab]`, f32. `table` is the history, `[slots, len]`.
+/// Counts how often each token occurs in part of each row, `[rows, vocab]`, f32. `table` is the history,
+/// `[slots, len]`.
 pub(super) fn token_counts(
     emitter: &mut Emitter,
     table: &Tensor,
@@ -89,19 +92,19 @@ pub(super) fn token_counts(
     emitter.reshape(&counts, &[num_rows, vocab_size]) // [rows, vocab]
 }
 
-/// Tokens of each row after the step, `[rows]`.
+/// Returns the number of tokens of each row after the step, `[rows]`.
 pub(super) fn context_lens(emitter: &mut Emitter, rows: &RowInputs) -> Tensor {
     emitter.elementwise("add", &[&rows.first_positions, &rows.num_tokens]) // [rows]
 }
 
-/// Index in the history of `positions` of `slots`.
+/// Returns the index in the history of `positions` of `slots`.
 fn place(emitter: &mut Emitter, slots: &Tensor, positions: &Tensor, sizes: &Sizes) -> Tensor {
     let stride = emitter.splat(sizes.max_total_tokens as f64, slots.ty.clone());
     let start = emitter.elementwise("multiply", &[slots, &stride]);
     emitter.elementwise("add", &[&start, positions]) // as slots
 }
 
-/// `places` where the condition holds, else the index behind the end of `target`.
+/// Returns `places` where the condition is true, else the index after the end of `target`.
 pub(super) fn or_nowhere(emitter: &mut Emitter, condition: &Tensor, places: &Tensor, target: &Tensor) -> Tensor {
     let nowhere = emitter.splat(target.dims()[0] as f64, places.ty.clone());
     emitter.select(condition, places, &nowhere) // as places

@@ -1,8 +1,9 @@
 //! Programs as StableHLO text, printed from graphs.
 //!
-//! Doors: [`Lowering`], which turns a graph into operations, and [`module`], which puts a function with its arguments around
-//! them. `emitter` knows the syntax of each operation, `model_ops`, `activation`, `attention`, `experts`, `history`, `selection`, `state`,
-//! `token_inputs` and `threefry` what our operations are made of. The same graph and sizes always give the same bytes: caches of compiled programs rely on it.
+//! Doors: [`Lowering`], which turns a graph into operations, and [`module`], which wraps them in a function with
+//! arguments. `emitter` knows the syntax of each operation; `model_ops`, `activation`, `attention`, `experts`,
+//! `history`, `selection`, `state`, `token_inputs` and `threefry` compose our operations from them. The same graph and
+//! sizes always print the same bytes: caches of compiled programs rely on it.
 
 mod activation;
 mod attention;
@@ -31,11 +32,11 @@ pub(super) use tensor::{Tensor, Type};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parameter {
     pub(super) ty: Type,
-    /// The result that takes its memory over.
+    /// The result that takes over its memory.
     pub(super) donated_to: Option<usize>,
 }
 
-/// The text of the program `name` that computes `results`, the last values of `emitter`, from `parameters`.
+/// Returns the text of the program `name` that computes `results`, the last values of `emitter`, from `parameters`.
 pub(super) fn module(
     name: &str,
     num_devices: usize,
@@ -57,12 +58,12 @@ pub(super) fn module(
 }
 
 impl Parameter {
-    /// A parameter that stays what it was.
+    /// Returns a parameter whose memory is kept.
     pub(super) fn kept(ty: Type) -> Self {
         Self { ty, donated_to: None }
     }
 
-    /// A parameter whose memory becomes that of the result number `result`.
+    /// Returns a parameter whose memory becomes that of the result number `result`.
     pub(super) fn donated(ty: Type, result: usize) -> Self {
         Self { ty, donated_to: Some(result) }
     }

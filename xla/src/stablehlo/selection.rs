@@ -1,19 +1,20 @@
-//! Order statistics of rows of scores without sorting them: thresholds by binary search over the bits of a key, the best n, the
-//! inverse of the cumulative distribution.
+//! Order statistics of rows of scores without sorting them: thresholds by binary search over the bits of a key, the
+//! best n, the inverse of the cumulative distribution.
 //!
-//! The searches pass 32 times over the scores, whatever the vocabulary; a full sort of 100,000 and more tokens costs several
-//! times that on a TPU. Where no row asks for anything they pass not once. Sums are f32, so a probability mass that ends within rounding of a token's edge may fall on the
-//! other side than on the CPU backend, which adds in f64.
+//! The searches pass 32 times over the scores, whatever the size of the vocabulary; a full sort of 100,000 tokens or
+//! more costs several times that on a TPU. A search is skipped if its k, n or mass is 0 in every row. Sums are f32, so
+//! a probability mass that ends within rounding of a token's edge may fall on the other side than on the CPU backend,
+//! which sums in f64.
 
 use model::graph::DType;
 
 use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 
-/// Tokens of the vocabulary that are summed to one number before the token itself is looked for.
+/// The number of tokens that are summed first: the search finds a block, then the token in it.
 const CDF_BLOCK: usize = 512;
 
-/// The k-th largest of scores `[rows, vocab]`, k `[rows]` i32 → `[rows]`; minus infinity where k is 0.
+/// Returns the k-th largest of scores `[rows, vocab]`, k `[rows]` i32 → `[rows]`; minus infinity if k is 0.
 pub(super) fn kth_largest(emitter: &mut Emitter, scores: &Tensor, k: &Tensor) -> Tensor {
     let negated = emitter.elementwise("negate", &[scores]); // [rows, vocab]
     let ones = emitter.splat(1.0, scores.ty.clone()); // [rows, vocab]
@@ -26,8 +27,8 @@ pub(super) fn kth_largest(emitter: &mut Emitter, scores: &Tensor, k: &Tensor) ->
     emitter.select(&is_on, &threshold, &never) // [rows]
 }
 
-/// The smallest of keys `[rows, vocab]` such that the keys up to it have weights of at least mass `[rows]` together; the largest
-/// key where all of them have less.
+/// Returns the smallest of keys `[rows, vocab]` such that the weights of all keys up to it sum to at least mass
+/// `[rows]`; the largest key if all weights sum to less.
 pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Tensor, mass: &Tensor) -> Tensor {
     let orders = ordered(emitter, keys); // [rows, vocab]
     let per_row = Type::new(mass.dims(), DType::U32);
@@ -67,13 +68,14 @@ pub(super) fn mass_threshold(emitter: &mut Emitter, keys: &Tensor, weights: &Ten
     let largest = emitter.reduce(Reduction::Max, &orders, &[1]); // [rows]
     let smallest = emitter.reduce(Reduction::Min, &orders, &[1]); // [rows]
     let order = emitter.elementwise("minimum", &[&found[1], &largest]); // [rows]
-    // A mass of 0 is reached below all keys.
+    // A mass of 0 is reached before the smallest key.
     let order = emitter.elementwise("maximum", &[&order, &smallest]); // [rows]
     from_ordered(emitter, &order)
 }
 
-/// The best tokens of scores `[rows, vocab]`: those that are at least the n-th largest, n `[rows]` i32, best first, the lowest of
-/// equals first, `[rows, num_tokens]`; -1 behind them. More than `num_tokens` are cut off.
+/// Returns the best tokens of scores `[rows, vocab]`: those that are at least the n-th largest, n `[rows]` i32, best
+/// first, the lowest index first among equals, `[rows, num_tokens]`, then -1 in unused entries. Tokens beyond
+/// `num_tokens` are dropped.
 pub(super) fn top_tokens(emitter: &mut Emitter, scores: &Tensor, n: &Tensor, num_tokens: usize) -> Tensor {
     let rows = scores.dims()[0];
     let threshold = kth_largest(emitter, scores, n); // [rows]
@@ -114,7 +116,7 @@ pub(super) fn top_tokens(emitter: &mut Emitter, scores: &Tensor, n: &Tensor, num
             let rest = emitter.select(&is_taken, &never, rest); // [rows, vocab]
             let one = emitter.scalar(1.0, DType::I32);
             let place = emitter.elementwise("add", &[place, &one]);
-            // Where this one found nothing the next one does not either.
+            // If this iteration found nothing in any row, the next one will not either.
             let finds = emitter.convert(&is_found, DType::I32); // [rows]
             let finds = emitter.reduce(Reduction::Max, &finds, &[0]);
             vec![place, rest, ids, finds]
@@ -123,7 +125,8 @@ pub(super) fn top_tokens(emitter: &mut Emitter, scores: &Tensor, n: &Tensor, num
     found.remove(2) // [rows, num_tokens]
 }
 
-/// Index of the largest of scores `[rows, vocab]`, the lowest of equals, `[rows]`; 0 for a row that is not all numbers.
+/// Returns the index of the largest of scores `[rows, vocab]`, the lowest index among equals, `[rows]`; 0 for a row
+/// with NaN.
 pub(super) fn arg_max(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
     let tokens = emitter.iota(1, Type::new(scores.dims(), DType::I32)); // [rows, vocab]
     let best = emitter.reduce(Reduction::Max, scores, &[1]); // [rows]
@@ -134,8 +137,8 @@ pub(super) fn arg_max(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
     emitter.select(&is_found, &token, &first) // [rows]
 }
 
-/// The first token of probabilities `[rows, vocab]` whose cumulative probability exceeds u · total, u `[rows]`; the last possible one
-/// where rounding hides it; `[rows]` i32.
+/// Returns the first token of probabilities `[rows, vocab]` whose cumulative probability exceeds u · total, u `[rows]`;
+/// if rounding leaves none, the last token with a probability above 0; `[rows]` i32.
 pub(super) fn inverse_cdf(emitter: &mut Emitter, probabilities: &Tensor, u: &Tensor) -> Tensor {
     let [rows, vocab_size] = [probabilities.dims()[0], probabilities.dims()[1]];
     let num_blocks = vocab_size.div_ceil(CDF_BLOCK);
@@ -184,7 +187,7 @@ pub(super) fn inverse_cdf(emitter: &mut Emitter, probabilities: &Tensor, u: &Ten
     emitter.select(&is_found, &token, &last) // [rows]
 }
 
-/// The last token before end `[rows]` with a probability above 0, `[rows]`; 0 where there is none.
+/// Returns the last token before end `[rows]` with a probability above 0, `[rows]`, or 0 if there is none.
 fn last_possible(emitter: &mut Emitter, probabilities: &Tensor, end: &Tensor) -> Tensor {
     let tokens = emitter.iota(1, Type::new(probabilities.dims(), DType::I32)); // [rows, vocab]
     let none = emitter.splat(0.0, probabilities.ty.clone()); // [rows, vocab]
@@ -197,7 +200,7 @@ fn last_possible(emitter: &mut Emitter, probabilities: &Tensor, end: &Tensor) ->
     emitter.reduce(Reduction::Max, &token, &[1]) // [rows]
 }
 
-/// Sums of x `[rows, n]` up to and with each column: log2(n) additions of a shifted copy.
+/// Returns the sums of x `[rows, n]` up to and including each column: log2(n) additions of a shifted copy.
 fn prefix_sums(emitter: &mut Emitter, x: &Tensor) -> Tensor {
     let [rows, size] = [x.dims()[0], x.dims()[1]];
     let mut sums = x.clone();
@@ -212,7 +215,8 @@ fn prefix_sums(emitter: &mut Emitter, x: &Tensor) -> Tensor {
     sums // [rows, n]
 }
 
-/// The lowest of tokens `[rows, vocab]` whose score is best `[rows]`; the size of the vocabulary where there is none.
+/// Returns the lowest of tokens `[rows, vocab]` whose score equals best `[rows]`, or the size of the vocabulary if
+/// there is none.
 fn first_of(emitter: &mut Emitter, scores: &Tensor, best: &Tensor, tokens: &Tensor) -> Tensor {
     let bests = emitter.broadcast(best, &[0], scores.dims()); // [rows, vocab]
     let is_best = emitter.compare("EQ", scores, &bests); // [rows, vocab]
@@ -221,7 +225,7 @@ fn first_of(emitter: &mut Emitter, scores: &Tensor, best: &Tensor, tokens: &Tens
     emitter.reduce(Reduction::Min, &token, &[1]) // [rows]
 }
 
-/// Unsigned integers in the order of the numbers. Both zeroes are one; what is not a number comes last.
+/// Maps floats to unsigned integers of the same order. Both zeroes map to the same integer; NaN comes last.
 fn ordered(emitter: &mut Emitter, x: &Tensor) -> Tensor {
     let zero = emitter.splat(0.0, x.ty.clone());
     let is_zero = emitter.compare("EQ", x, &zero);

@@ -1,8 +1,8 @@
 //! The arrays that stay on the device between steps.
 //!
 //! Doors: [`state_type`], [`rows_of_slots`], [`write_to_slots`]. Each state of a model is one array; a step's program
-//! takes it over and gives it back. Of a state of slots, operations see the part of the step's rows, which is read
-//! once and written once.
+//! takes over its memory and returns it. Operations see only the step's rows of a state of slots, which are read once
+//! and written once.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use model::graph::{DType, Extent, Numbers, StateSpec};
@@ -12,8 +12,8 @@ use super::history::or_nowhere;
 use super::lower::RowInputs;
 use super::tensor::{Tensor, Type};
 
-/// Type of a state's array: `[num_blocks, block_size, n]` where it has n elements for each token, `[num_slots, ..]`, or
-/// `[num_slots * max_total_tokens, ..]`. The KV cache holds `cache_dtype`.
+/// Returns the type of a state's array: `[num_blocks, block_size, n]` if it has n elements for each token,
+/// `[num_slots, ..]`, or `[num_slots * max_total_tokens, ..]`. The KV cache has the type `cache_dtype`.
 pub(crate) fn state_type(spec: &StateSpec, layout: StateLayout, cache_dtype: DType) -> Type {
     let StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: _ } = layout;
     let dtype = match spec.numbers {
@@ -28,8 +28,8 @@ pub(crate) fn state_type(spec: &StateSpec, layout: StateLayout, cache_dtype: DTy
     Type::new(dims, dtype)
 }
 
-/// The part of a state `[num_slots, ..]` that belongs to the rows, `[rows, ..]`: zeros for rows that have their first
-/// token in this step.
+/// Returns the part of a state `[num_slots, ..]` that belongs to the rows, `[rows, ..]`: zeros for rows whose first
+/// token is in this step.
 pub(super) fn rows_of_slots(emitter: &mut Emitter, state: &Tensor, rows: &RowInputs) -> Tensor {
     let kept = emitter.gather_rows(state, &rows.slots); // [rows, ..]
     let zero = emitter.splat(0.0, rows.first_positions.ty.clone()); // [rows]
@@ -39,7 +39,7 @@ pub(super) fn rows_of_slots(emitter: &mut Emitter, state: &Tensor, rows: &RowInp
     emitter.select(&is_new, &zeros, &kept) // [rows, ..]
 }
 
-/// The state with `kept` `[rows, ..]` in the slots of the rows. Of padding nothing is written.
+/// Returns the state with `kept` `[rows, ..]` in the slots of the rows. Padding rows write nothing.
 pub(super) fn write_to_slots(emitter: &mut Emitter, state: &Tensor, kept: &Tensor, rows: &RowInputs) -> Tensor {
     let zero = emitter.splat(0.0, rows.num_tokens.ty.clone()); // [rows]
     let has_tokens = emitter.compare("GT", &rows.num_tokens, &zero); // [rows]

@@ -1,4 +1,4 @@
-//! What rows ask of single tokens of the vocabulary: the arrays of `token_input` as operations.
+//! The operations that read the arrays of `token_input`: biases and masks for single tokens of the vocabulary.
 //!
 //! Doors: [`add_logit_bias`], [`is_allowed`].
 
@@ -8,14 +8,15 @@ use super::emitter::Emitter;
 use super::history::or_nowhere;
 use super::tensor::{Tensor, Type};
 
-/// Elements of the last dimension of a tile of a TPU's memory.
+/// The size of the last dimension of a tile in a TPU's memory.
 const LANES: usize = 128;
 /// Bits of a word of a mask.
 const WORD_BITS: usize = 32;
-/// Words that hold the bits of [`LANES`] tokens.
+/// The number of words with the bits of [`LANES`] tokens.
 const WORDS_PER_LINE: usize = LANES / WORD_BITS;
 
-/// Scores `[rows, vocab]` with the biases `[2 * rows, n]` of [`TokenInput::LogitBias`](super::super::token_input::TokenInput).
+/// Returns scores `[rows, vocab]` plus the biases `[2 * rows, n]` of
+/// [`TokenInput::LogitBias`](super::super::token_input::TokenInput).
 pub(super) fn add_logit_bias(emitter: &mut Emitter, scores: &Tensor, biases: &Tensor) -> Tensor {
     let [rows, vocab_size] = [scores.dims()[0], scores.dims()[1]];
     let num_biases = rows * biases.dims()[1];
@@ -36,10 +37,11 @@ pub(super) fn add_logit_bias(emitter: &mut Emitter, scores: &Tensor, biases: &Te
     emitter.reshape(&biased, &[rows, vocab_size]) // [rows, vocab]
 }
 
-/// Whether a bit of the masks `[rows, words]` is set, for each token of a vocabulary, `[rows, vocab]`.
+/// Returns whether the bit of each token of a vocabulary is set in the masks `[rows, words]`, `[rows, vocab]`.
 ///
-/// No array ends in less than [`LANES`] elements: a TPU would fill it up to as many, so that bits beside their word took four times
-/// the memory. Between barriers, as XLA would move the reshape to everything that scores are computed from.
+/// No array has a last dimension below [`LANES`]: a TPU would pad it to that size, so that bits beside their word took
+/// four times the memory. The barriers keep XLA from moving the reshape to all operations that the scores are computed
+/// from.
 pub(super) fn is_allowed(emitter: &mut Emitter, masks: &Tensor, vocab_size: usize) -> Tensor {
     let rows = masks.dims()[0];
     let num_lines = vocab_size.div_ceil(LANES);

@@ -1,17 +1,17 @@
-//! Whether two arrays are the same, as far as an operation promises it.
+//! Comparison of arrays, up to the tolerance that an operation allows.
 //!
 //! Doors: [`arrays`], [`floats`], [`Tolerance`].
 
 use cpu::oracle::{Array, Elements};
 
-/// How far two numbers may be apart. Not a number equals itself, and the zeroes equal each other, everywhere.
+/// The largest difference between two numbers. NaN equals NaN, and both zeroes are equal, with every tolerance.
 #[derive(Debug, Clone)]
 pub(super) enum Tolerance {
-    /// Not at all.
+    /// No difference.
     Exact,
-    /// By `absolute`, and by `relative` of the expected number.
+    /// `absolute`, plus `relative` times the expected number.
     Close { relative: f32, absolute: f32 },
-    /// By so much at each element.
+    /// A limit for each element.
     Each(Vec<f32>),
 }
 

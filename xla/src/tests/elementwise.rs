@@ -1,4 +1,4 @@
-//! What passes through, and functions of single elements.
+//! Tests of inputs that pass through unchanged, and of functions of single elements.
 
 use backend::{Batch, RowSampler};
 use model::sampling::columns;
@@ -8,7 +8,7 @@ use proto::SamplingParams;
 use super::case::{greedy, layout};
 use super::*;
 
-/// Numbers with those among them that arithmetic treats apart.
+/// Random numbers, among them special values such as zeroes, infinities and NaN.
 fn special_floats(numbers: &mut Numbers, len: usize) -> Vec<f32> {
     const SPECIAL: [f32; 9] =
         [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE];
@@ -62,7 +62,7 @@ proptest! {
         let mut num_sampled = 0;
         for slot in 0..num_rows {
             let row = batch.push_row(slot, 0, &vec![1; 1 + numbers.below(8)], &[0]);
-            // Some rows only read: they are padding for the sampler.
+            // Some rows only read: for the sampler they are padding.
             if slot == 0 || numbers.below(3) > 0 {
                 let params = params(&mut numbers);
                 batch.push_sampled(row, 1, &RowSampler { params: params.into(), ..greedy(&graph) });
@@ -109,7 +109,7 @@ proptest! {
         let [x, y] = [(); 2].map(|()| floats(&[num_rows, size], special_floats(&mut numbers, num_rows * size)));
         let per_row = floats(&[num_rows], special_floats(&mut numbers, num_rows));
         let [ids, other_ids] = [(); 2].map(|()| integers(&[num_rows], numbers.indices(num_rows, 1 << 30)));
-        // IEEE 754 says what arithmetic gives, to the bit, but devices may take numbers below the smallest normal one for 0.
+        // IEEE 754 defines the results to the bit, but devices may flush numbers below the smallest normal one to 0.
         let ieee = Tolerance::Close { relative: 0.0, absolute: f32::MIN_POSITIVE };
         let mut tolerances = vec![ieee; outputs.len()];
         // XLA multiplies by the inverse of a constant.
@@ -118,7 +118,7 @@ proptest! {
                 *tolerance = Tolerance::Close { relative: 2.0 * f32::EPSILON, absolute: f32::MIN_POSITIVE };
             }
         }
-        // Two polynomials, each within 2 units in the last place.
+        // Both sides use a polynomial that is right to 2 units in the last place.
         tolerances[outputs.len() - 1] = Tolerance::Close { relative: 5e-7, absolute: f32::MIN_POSITIVE };
         Case::plain(graph, num_rows, vec![x, y, per_row, ids, other_ids]).check(&tolerances);
     }

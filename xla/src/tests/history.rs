@@ -1,4 +1,4 @@
-//! What reads and writes the token history. Tokens are integers: everything is exact.
+//! Tests of operations that read or write the token history. Tokens are integers, so everything is exact.
 
 use backend::{Batch, SAMPLED_TOKEN};
 use proptest::prelude::*;
@@ -14,7 +14,8 @@ fn history(numbers: &mut Numbers, vocab_size: usize) -> Vec<i32> {
     numbers.indices(NUM_SLOTS * MAX_TOTAL_TOKENS, vocab_size)
 }
 
-/// Rows that have read `context` tokens, or as many as fit, of which they sampled some; not all of them sample now.
+/// Returns rows with contexts of various lengths, some of whose tokens were generated. Not all rows sample in this
+/// step.
 fn sampling_batch(numbers: &mut Numbers, graph: &std::sync::Arc<Graph>, num_rows: usize) -> Batch {
     let mut batch = Batch::default();
     for slot in numbers.permutation(NUM_SLOTS).into_iter().take(num_rows) {
@@ -68,7 +69,7 @@ proptest! {
         let batch = sampling_batch(&mut numbers, &graph, num_rows);
         let mut case = Case::new(graph, batch, [num_rows + 2, 1], layout(NUM_SLOTS, 1, MAX_TOTAL_TOKENS));
         case.history = history(&mut numbers, vocab_size);
-        // Behind the contexts is what other rows have left, in other vocabularies if need be.
+        // After the contexts are tokens of earlier rows, which may be outside of this vocabulary.
         for row in &case.batch.rows {
             case.history[row.slot * MAX_TOTAL_TOKENS..][row.context_len..MAX_TOTAL_TOKENS].fill(i32::MAX);
         }

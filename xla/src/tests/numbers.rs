@@ -1,18 +1,18 @@
-//! Data for the tests, as a function of a seed: proptest chooses shapes and seeds, so that a failure shrinks fast.
+//! Data for the tests, as a function of a seed: proptest chooses only shapes and seeds, so a failure shrinks fast.
 //!
 //! Door: [`Numbers`].
 
-/// Numbers in a row (SplitMix64: Steele, Lea and Flood, 2014).
+/// A sequence of random numbers (SplitMix64: Steele, Lea and Flood, 2014).
 #[derive(Debug)]
 pub(super) struct Numbers(u64);
 
 impl Numbers {
-    /// The numbers of `seed`.
+    /// Returns the numbers of `seed`.
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any word.
+    /// Returns any word.
     pub(super) fn word(&mut self) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,27 +20,28 @@ impl Numbers {
         ((mixed ^ (mixed >> 31)) >> 32) as u32
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
         self.word() as usize % end
     }
 
-    /// A multiple of 2⁻²⁴ in [0, 1).
+    /// Returns a multiple of 2⁻²⁴ in [0, 1).
     pub(super) fn unit(&mut self) -> f32 {
         (self.word() >> 8) as f32 / (1 << 24) as f32
     }
 
-    /// `len` numbers between `-limit` and `limit`.
+    /// Returns `len` numbers between `-limit` and `limit`.
     pub(super) fn floats(&mut self, len: usize, limit: f32) -> Vec<f32> {
         (0..len).map(|_| (2.0 * self.unit() - 1.0) * limit).collect()
     }
 
-    /// `len` numbers between -2 and 2 of at most eight binary digits, which every type of floats has.
+    /// Returns `len` numbers between -2 and 2 of at most eight binary digits, exact in every type of floats.
     pub(super) fn short_floats(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (self.below(257) as f32 - 128.0) / 64.0).collect()
     }
 
-    /// Rows whose largest is 1.75: 448 times a power of two, as all others are floats of a byte times the same.
+    /// Returns rows whose largest number is 1.75, 448 times a power of two. All other numbers are floats of a byte
+    /// times the same power.
     pub(super) fn floats_of_a_byte(&mut self, num_rows: usize, len: usize) -> Vec<f32> {
         let mut number = |idx: usize| {
             let magnitude = (8 + self.below(7)) as f32 / (8 << self.below(5)) as f32;
@@ -50,12 +51,12 @@ impl Numbers {
         (0..num_rows * len).map(&mut number).collect()
     }
 
-    /// `len` numbers below `end`.
+    /// Returns `len` numbers below `end`.
     pub(super) fn indices(&mut self, len: usize, end: usize) -> Vec<i32> {
         (0..len).map(|_| self.below(end) as i32).collect()
     }
 
-    /// 0 up to `len` in any order.
+    /// Returns the numbers from 0 to `len` - 1 in random order.
     pub(super) fn permutation(&mut self, len: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..len).collect();
         for end in (1..len).rev() {
@@ -64,7 +65,7 @@ impl Numbers {
         order
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }

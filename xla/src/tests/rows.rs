@@ -1,11 +1,11 @@
-//! What looks at a whole row of scores and chooses nothing yet.
+//! Tests of operations over a whole row of scores that choose no token.
 
 use proptest::prelude::*;
 
 use super::case::TOP_TOKENS;
 use super::*;
 
-/// Scores of which some are impossible; rows of nothing but that, and rows that are not all numbers.
+/// Scores of which some are minus infinity; some rows have only such scores, and some contain NaN or infinity.
 fn scores(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Vec<f32> {
     let mut scores = numbers.floats(num_rows * vocab_size, 30.0);
     for row in scores.chunks_exact_mut(vocab_size) {
@@ -41,11 +41,11 @@ proptest! {
         let mut numbers = Numbers::new(seed);
         let dims = [num_rows, vocab_size];
         let finite = numbers.floats(num_rows * vocab_size, 10.0);
-        // Sums of f32 beside sums of f64, in proportion to what is summed.
+        // Sums of f32 differ from sums of f64 in proportion to the absolute sum.
         let limit = |row: &[f32]| row.iter().map(|x| x.abs()).sum::<f32>() * 1e-6;
         let limits = finite.chunks_exact(vocab_size).map(limit).collect();
         let mut arguments = vec![floats(&dims, scores(&mut numbers, num_rows, vocab_size))];
-        // A difference of numbers up to 60, and the logarithm of a sum of exponentials.
+        // The result is a difference of numbers up to 60 and the logarithm of a sum of exponentials.
         let mut tolerances = vec![Tolerance::Close { relative: 0.0, absolute: 1e-5 }];
         if !runs_rows_together {
             arguments.push(floats(&dims, finite));
@@ -67,7 +67,7 @@ proptest! {
         let x = floats(&[num_rows, size], scores(&mut numbers, num_rows, size));
         let index = integers(&[num_rows], numbers.indices(num_rows, size));
         let indices = integers(&[num_rows, TOP_TOKENS], numbers.indices(num_rows * TOP_TOKENS, size));
-        // Elements themselves.
+        // The elements are copied.
         Case::plain(graph, num_rows, vec![x, index, indices]).check(&[Tolerance::Exact, Tolerance::Exact]);
     }
 
@@ -83,7 +83,7 @@ proptest! {
             Array { dims: vec![num_rows], elements: Elements::U32(words) }
         };
         let arguments = vec![words(u32::MAX), words(u32::MAX), words(10)];
-        // Integer arithmetic, and a product with a power of two.
+        // Integer arithmetic and a product with a power of two are exact.
         Case::plain(graph, num_rows, arguments).check(&[Tolerance::Exact]);
     }
 }

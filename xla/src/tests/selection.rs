@@ -1,18 +1,19 @@
-//! What chooses tokens: thresholds, the best, the drawn.
+//! Tests of operations that choose tokens: thresholds, the best, the drawn.
 //!
-//! Scores have ties, both zeroes and impossible tokens. Where sums decide, they are first of numbers whose sums are exact in
-//! any order, so that the answers are equal; then of any numbers, where the answer must be right up to the rounding of sums.
+//! Scores have ties, both zeroes and impossible tokens. Operations that depend on sums are tested twice: with numbers
+//! whose sums are exact in any order, so that the results are equal; and with any numbers, so that the result must be
+//! right up to the rounding of sums.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Vocabularies below and above the size of the blocks that are summed first, and whole blocks.
+/// Vocabularies smaller and larger than a block of the cumulative sum, and one of exactly a block.
 fn vocab_sizes() -> impl Strategy<Value = usize> {
     prop_oneof![1..40usize, Just(512), 513..1600usize]
 }
 
-/// Scores with ties, zeroes of both signs and impossible ones; rows of nothing but those, and rows of no number.
+/// Scores with ties, zeroes of both signs and minus infinity; some rows have only minus infinity, and some only NaN.
 fn scores(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Array {
     let mut scores = Vec::with_capacity(num_rows * vocab_size);
     for _ in 0..num_rows {
@@ -28,7 +29,7 @@ fn scores(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Array {
     floats(&[num_rows, vocab_size], scores)
 }
 
-/// As many as wanted, all, none, or more than there are.
+/// Limits: some, all, none, or more tokens than there are.
 fn limits(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Array {
     let limit = |numbers: &mut Numbers| match numbers.below(5) {
         0 => 0,
@@ -66,7 +67,7 @@ proptest! {
         let graph = graph.finish(&[threshold]);
         let mut numbers = Numbers::new(seed);
         let arguments = vec![scores(&mut numbers, num_rows, vocab_size), limits(&mut numbers, num_rows, vocab_size)];
-        // One of the scores, found by comparing them.
+        // The result is one of the scores, found by comparing them.
         Case::plain(graph, num_rows, arguments).check(&[Tolerance::Exact]);
     }
 
@@ -94,7 +95,7 @@ proptest! {
         });
         let masses = masses.collect();
         let arguments = vec![keys, floats(&[num_rows, vocab_size], weights), floats(&[num_rows], masses)];
-        // One of the keys; multiples of 1/64 have exact sums in any order.
+        // The result is one of the keys; multiples of 1/64 have exact sums in any order.
         Case::plain(graph, num_rows, arguments).check(&[Tolerance::Exact]);
     }
 
@@ -116,7 +117,7 @@ proptest! {
             };
             let largest = keys.iter().copied().fold(f32::MIN, f32::max);
             prop_assert!(keys.contains(threshold));
-            // A sum of up to 1600 numbers of f32 below 1 is right to 1e-6.
+            // A sum of up to 1600 f32 numbers below 1 is right to 1e-6.
             prop_assert!(*threshold == largest || sum(&|key| key <= *threshold) >= f64::from(mass) - 1e-6);
             prop_assert!(sum(&|key| key < *threshold) < f64::from(mass) + 1e-6);
         }
@@ -173,7 +174,7 @@ proptest! {
         }
         let u = (0..4).map(|_| numbers.unit()).collect();
         let case = Case::plain(graph, 4, vec![floats(&[4, vocab_size], scores), floats(&[4], u)]);
-        // Which one is open: its log-probability is not a number, and the row ends with an error.
+        // Any token may be chosen: its log-probability is NaN, and the row ends with an error.
         for outcome in [Some(case.on_candle()), case.on_xla()].into_iter().flatten() {
             for output in outcome.outputs {
                 let Elements::I32(tokens) = output.elements else { panic!("tokens are integers") };

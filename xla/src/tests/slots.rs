@@ -1,5 +1,5 @@
-//! States of slots: a row begins with zeros or continues where it was, and a slot that is not in the step stays as it
-//! is.
+//! States of slots: a row begins with zeros or continues from its state, and the slots outside of the step do not
+//! change.
 
 use backend::{BLOCK_SIZE, Batch};
 use model::graph::StateSpec;
@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::case::layout;
 use super::*;
 
-/// A case of rows with so many tokens before the step and in it, each in a slot of its own, in a program for
-/// `bucket`. Two operations sum up in one state: the second begins where the first ends.
+/// Returns a case of rows, each in its own slot, in a program for `bucket`. `lens` has the tokens of each row before
+/// the step and in it. Two operations add to one state: the second begins with the sum of the first.
 fn case(lens: &[(usize, usize)], size: usize, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
     let mut graph = Graph::default();
     let [x, y] = [0, 1].map(|index| tokens(&mut graph, index, &[size]));
@@ -52,7 +52,7 @@ proptest! {
     }
 }
 
-/// The rows' sums, their slots, and the slots of nobody, worked out one by one.
+/// Compares with sums computed one by one: those of the rows, of their slots, and of the unused slots.
 #[test]
 fn a_state_of_slots_is_as_long_as_its_rows() {
     let lens = [(0, 3), (5, 1), (0, 1)];

@@ -1,4 +1,4 @@
-//! What rows ask of single tokens of the vocabulary.
+//! Tests of biases and masks for single tokens of the vocabulary.
 
 use backend::BLOCK_SIZE;
 use backend::{Batch, RowSampler, SAMPLED_TOKEN};
@@ -9,7 +9,7 @@ use proto::{LogitBias, MAX_LOGIT_BIASES, SamplingParams};
 use super::case::{greedy, layout, plain_batch};
 use super::*;
 
-/// A token at most once; none, some or as many as there may be.
+/// Returns biases, at most one per token: none, some or as many as allowed.
 fn biases(numbers: &mut Numbers, vocab_size: usize) -> Vec<LogitBias> {
     let most = vocab_size.min(MAX_LOGIT_BIASES);
     let len = [0, 1, numbers.below(most + 1), most][numbers.below(4)];
@@ -18,13 +18,13 @@ fn biases(numbers: &mut Numbers, vocab_size: usize) -> Vec<LogitBias> {
     tokens.into_iter().map(|token| LogitBias { token_id: token as u32, bias: 200.0 * numbers.unit() - 100.0 }).collect()
 }
 
-/// Any bits, those behind the vocabulary too.
+/// Returns a mask of random bits, including bits after the vocabulary.
 fn mask(numbers: &mut Numbers, vocab_size: usize) -> TokenMask {
     let bytes: Vec<u8> = (0..TokenMask::num_bytes(vocab_size)).map(|_| numbers.below(256) as u8).collect();
     TokenMask::new(&bytes, vocab_size)
 }
 
-/// Parameters that leave something to choose; about a third of the rows are greedy.
+/// Returns parameters that leave several tokens to choose from; about a third of the rows are greedy.
 fn params(numbers: &mut Numbers, vocab_size: usize) -> SamplingParams {
     let mut between = |low: f32, high: f32| low + (high - low) * numbers.unit();
     let (temperature, top_p, min_p) = (between(0.5, 1.5), between(0.7, 1.0), between(0.0, 0.05));
@@ -50,8 +50,8 @@ fn params(numbers: &mut Numbers, vocab_size: usize) -> SamplingParams {
     }
 }
 
-/// All processors together. Seeds are fixed: the two sum in other types, and random data would once in some thousand rows
-/// come to lie where that tells.
+/// Tests all processors together. Seeds are fixed: the two backends sum in different types, and one in some thousand
+/// random rows would be close enough to a threshold to differ.
 #[test]
 fn samplers_with_everything_choose_the_same() {
     const ROWS: usize = 5;
@@ -101,7 +101,7 @@ proptest! {
         }
         let scores = floats(&[num_rows, vocab_size], numbers.floats(num_rows * vocab_size, 30.0));
         let case = Case::new(graph, batch, [num_rows + 2, 1], layout(num_rows, 1, BLOCK_SIZE));
-        // One sum of two numbers.
+        // The result is one sum of two numbers.
         Case { arguments: vec![scores], ..case }.check(&[Tolerance::Exact]);
     }
 

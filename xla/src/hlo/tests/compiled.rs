@@ -1,6 +1,6 @@
-//! Modules of real compilers, counted by hand. Needs the plugins of TPUs and of XLA-CPU; no TPU.
+//! Modules of real compilers, counted by hand. The tests need the plugins of TPUs and of XLA-CPU, but no TPU.
 //!
-//! libtpu reads its environment once, so each test of it runs its body in a child of this process with the environment set.
+//! libtpu reads its environment once, so each test runs its body in a child process with the environment set.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use prost::Message as _;
 
 use super::super::{Collectives, HloModule, proto};
 
-/// `c + a b`; `c` gives its memory to the result.
+/// `c + a b`; the result takes over the memory of `c`.
 const MATMUL: &str = "module @matmul { func.func @main(%a: tensor<256x512xbf16>, %b: tensor<512x128xbf16>,
       %c: tensor<256x128xf32> {tf.aliasing_output = 0 : i32}) -> tensor<256x128xf32> {
     %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
       : (tensor<256x512xbf16>, tensor<512x128xbf16>) -> tensor<256x128xf32>
     %1 = stablehlo.add %0, %c : tensor<256x128xf32>
     return %1 : tensor<256x128xf32> } }";
-/// Arguments of [`MATMUL`].
+/// Bytes of the arguments of [`MATMUL`].
 const MATMUL_BYTES: u64 = 256 * 512 * 2 + 512 * 128 * 2 + 256 * 128 * 4;
 
-/// Rows of int8 times outputs of int8, as floats.
+/// Rows of int8 times a matrix of int8, with f32 results.
 const INT8_MATMUL: &str = "module @int8_matmul { func.func @main(%x: tensor<64x512xi8>, %w: tensor<256x512xi8>,
       %scale: tensor<256xf32>) -> tensor<64x256xf32> {
     %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
@@ -30,7 +30,7 @@ const INT8_MATMUL: &str = "module @int8_matmul { func.func @main(%x: tensor<64x5
     %2 = stablehlo.broadcast_in_dim %scale, dims = [1] : (tensor<256xf32>) -> tensor<64x256xf32>
     %3 = stablehlo.multiply %1, %2 : tensor<64x256xf32>
     return %3 : tensor<64x256xf32> } }";
-/// Arguments of [`INT8_MATMUL`].
+/// Bytes of the arguments of [`INT8_MATMUL`].
 const INT8_MATMUL_BYTES: u64 = 64 * 512 + 256 * 512 + 256 * 4;
 /// `PrimitiveType` of int8.
 const S8: i32 = 2;
@@ -70,7 +70,7 @@ const SCATTER: &str =
     }) : (tensor<1024x16x128xbf16>, tensor<8x2xi32>, tensor<8x128xbf16>) -> tensor<1024x16x128xbf16>
     return %0 : tensor<1024x16x128xbf16> } }";
 
-/// One all-gather, and an all-reduce in each of 12 trips.
+/// One all-gather, and an all-reduce in each of 12 iterations.
 const COLLECTIVES: &str =
     "module @collectives attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
   func.func public @main(%x: tensor<16x256xf32>, %w: tensor<256x256xf32>) -> tensor<64x256xf32> {
@@ -100,7 +100,7 @@ const COLLECTIVES: &str =
     }
     return %r#1 : tensor<64x256xf32> } }";
 
-/// The plugin, if it is on this machine. Fails instead where `HILO_REQUIRE_PLUGINS=1` promises it.
+/// Opens the plugin, if it is on this machine. Panics if it is missing and `HILO_REQUIRE_PLUGINS=1` is set.
 fn open(device: Device) -> Option<Arc<Plugin>> {
     plugin_path(device).map(|path| Plugin::open(&path).expect("the plugin opens"))
 }
@@ -110,7 +110,7 @@ fn with_libtpu(test: &str, body: impl FnOnce(&Arc<Plugin>)) {
     testing::with_libtpu(module_path!(), test, |path| body(&Plugin::open(path).expect("the plugin opens")));
 }
 
-/// What the compiler of `topology` makes of `text`, for as many devices as there are `ids`: its format and its bytes.
+/// Compiles `text` for `topology` on the devices `ids`, and returns the format and the bytes of the optimised module.
 fn optimised(plugin: &Arc<Plugin>, topology: &str, ids: &[i64], text: &str) -> (String, Vec<u8>) {
     let topology = Topology::new(plugin, topology, &[]).expect("a topology");
     let executable = topology.compile(text.as_bytes(), &CompileOptions::partitioned(ids)).expect("a program");
@@ -122,7 +122,7 @@ fn compiled(plugin: &Arc<Plugin>, topology: &str, ids: &[i64], text: &str) -> Hl
     HloModule::parse(&format, &bytes).expect("readable")
 }
 
-/// Element types of the two factors of each product, inside of fusions too.
+/// Returns the element types of the two factors of each product, including those inside fusions.
 fn factor_types(module: &proto::Module) -> Vec<[i32; 2]> {
     let mut types = Vec::new();
     for computation in &module.computations {
@@ -146,7 +146,7 @@ fn a_matmul_reads_its_arguments() {
     });
 }
 
-/// Not as floats, which the compiler would make of them.
+/// The product has integer factors: the compiler must not convert them to floats first.
 #[test]
 fn integers_are_read_and_multiplied_as_integers() {
     with_libtpu("integers_are_read_and_multiplied_as_integers", |plugin| {
@@ -165,7 +165,7 @@ fn a_loop_reads_the_blocks_it_gathers() {
         let module = compiled(plugin, "v5e:1x1", &[0], GATHER_LOOP);
         let [none, one, ten] = [0, 1, 10].map(|trips| module.reads(trips));
         assert_eq!(ten - none, 10 * (one - none));
-        // The table of blocks is read whole, 4 rows padded to 128 lanes; the rest are counters.
+        // The table of blocks is read whole, 4 rows padded to 128 lanes; the other bytes are counters.
         let (blocks, table) = (4 * 16 * 128 * 2, 4 * 128 * 4);
         assert!((blocks + table..blocks + table + 100).contains(&(one - none)), "{none} {one}");
         assert!(none < 100, "{none}");
@@ -176,7 +176,7 @@ fn a_loop_reads_the_blocks_it_gathers() {
 fn a_scatter_in_place_reads_its_updates() {
     with_libtpu("a_scatter_in_place_reads_its_updates", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], SCATTER);
-        // The rows, what they replace, and the places, 2 rows padded to 128 lanes.
+        // The reads are the rows, the rows that they replace, and the places, 2 rows padded to 128 lanes.
         assert_eq!(module.reads(1), 2 * 8 * 128 * 2 + 2 * 128 * 4);
     });
 }

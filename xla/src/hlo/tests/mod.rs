@@ -16,7 +16,7 @@ const S32: i32 = 4;
 const TUPLE: i32 = 13;
 const VMEM: i64 = 1;
 
-/// The last of `computations` is the entry.
+/// Returns a module; the last of `computations` is the entry.
 fn module(computations: Vec<proto::Computation>) -> HloModule {
     HloModule::new(&module_proto(computations)).expect("a module")
 }
@@ -26,7 +26,7 @@ fn module_proto(computations: Vec<proto::Computation>) -> proto::Module {
     proto::Module { computations, entry_computation_id }
 }
 
-/// The last of `instructions` is the root.
+/// Returns a computation; the last of `instructions` is the root.
 fn computation(id: i64, instructions: Vec<proto::Instruction>) -> proto::Computation {
     let root_id = instructions.last().expect("a root").id;
     proto::Computation { name: format!("computation.{id}"), instructions, id, root_id }
@@ -50,12 +50,12 @@ fn calling(instruction: proto::Instruction, called: &[i64]) -> proto::Instructio
     proto::Instruction { called_computation_ids: called.to_vec(), ..instruction }
 }
 
-/// In HBM, row-major, without tiles.
+/// An array in HBM, row-major, without tiles.
 fn array(element_type: i32, dimensions: &[i64]) -> proto::Shape {
     proto::Shape { element_type, dimensions: dimensions.to_vec(), ..proto::Shape::default() }
 }
 
-/// 4 bytes each.
+/// An array of f32, 4 bytes each.
 fn f32s(count: i64) -> proto::Shape {
     array(F32, &[count])
 }
@@ -69,7 +69,8 @@ fn tuple(tuple_shapes: Vec<proto::Shape>) -> proto::Shape {
     proto::Shape { element_type: TUPLE, tuple_shapes, ..proto::Shape::default() }
 }
 
-/// Condition 1 and body 2 of a loop over `carried`, whose first element counts; `bound` is a constant, or the second element.
+/// Returns condition 1 and body 2 of a loop over `carried`, whose first element is the counter; `bound` is a constant,
+/// or the second element.
 fn loop_parts(carried: &proto::Shape, bound: Option<i32>, body: Vec<proto::Instruction>) -> Vec<proto::Computation> {
     let flag = array(1, &[]);
     let bound = match bound {

@@ -1,4 +1,4 @@
-//! From bytes to a module; layouts to bytes.
+//! Tests of parsing: from bytes to a module, and from layouts to sizes in bytes.
 
 use prost::Message as _;
 
@@ -43,7 +43,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(text, "optimised program has no computation 3, which copy.8 names");
 }
 
-/// `shape` with a layout: minor to major, tiles.
+/// Returns `shape` with a layout: minor to major, tiles.
 fn laid_out(shape: proto::Shape, minor_to_major: &[i64], tiles: &[&[i64]]) -> proto::Shape {
     let tile = |dimensions: &&[i64]| proto::Tile { dimensions: dimensions.to_vec() };
     let tiles = tiles.iter().map(tile).collect();
