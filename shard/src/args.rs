@@ -1,7 +1,7 @@
-//! What a shard is told on its command line. Flags and environment are read here and nowhere else.
+//! The command line of a shard. Flags and environment are read only here.
 //!
-//! Doors: [`ShardArgs`], and [`ModelArgs`], the group that the launcher takes too. The launcher makes a child's
-//! arguments with [`ShardArgs::to_argv`], which parses back to the same values.
+//! Doors: [`ShardArgs`], and [`ModelArgs`], the group of arguments that the launcher takes too. The launcher makes a
+//! child's arguments with [`ShardArgs::to_argv`], which parse back to the same values.
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -128,35 +128,35 @@ pub enum KvCacheDtype {
     Int8,
 }
 
-/// No type of keys and values.
+/// An unknown type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("keys and values are kept as f32, f16, bf16 or int8, which takes the memory of fp8, or as auto chooses")]
 pub struct KvCacheDtypeError;
 
-/// No type that weights become while they are loaded.
+/// An unsupported type of weights in `--quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantizeError {
-    /// A format of files.
+    /// A format of checkpoint files, which is recognised without the flag.
     #[error("a checkpoint in this format says so itself; leave it out")]
     OfCheckpoint,
-    /// What another program makes of weights.
+    /// A quantization of another program; the value names ours of the same size.
     #[error("that is not done here; say {0}, which makes the weights of any checkpoint as small while they are loaded")]
     Instead(Quantize),
-    /// A format of files that is not read.
+    /// A format of files that is not supported.
     #[error("checkpoints in this format are not read; take one in the format gptq, awq or GGUF and leave this out")]
     Exl2,
-    /// Nothing that is known.
+    /// An unknown name.
     #[error("weights become int8, int4 or fp8, or stay as they are where this is left out")]
     Unknown,
 }
 
-/// No number of threads.
+/// An invalid number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("threads are counted from 1; leave it out for one on each core")]
 pub struct ThreadsError;
 
 impl ShardArgs {
-    /// The arguments, without the program's name, that parse to `self`.
+    /// Returns the arguments, without the program's name, that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self { model, uds_path, rank, world_size, devices_per_shard, collective_path, json_output, log_level } =
             self;
@@ -173,7 +173,7 @@ impl ShardArgs {
 }
 
 impl ModelArgs {
-    /// The arguments that parse to `self`.
+    /// Returns the arguments that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
         let Self {
             model_id,
@@ -220,12 +220,12 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// In words, because TGI has other types.
+/// Parses a type. The error lists ours, because TGI has other types.
 fn parse_kv_cache_dtype(text: &str) -> Result<KvCacheDtype, KvCacheDtypeError> {
     KvCacheDtype::from_str(text, false).map_err(|_| KvCacheDtypeError)
 }
 
-/// In words, because TGI has other names for what checkpoints say themselves.
+/// Parses a type. The error explains TGI's names for formats that checkpoints declare themselves.
 pub(crate) fn parse_quantize(text: &str) -> Result<Quantize, QuantizeError> {
     Quantize::from_str(text, false).map_err(|_| match text {
         "gptq" | "awq" | "marlin" | "compressed-tensors" => QuantizeError::OfCheckpoint,

@@ -1,11 +1,13 @@
-//! One process per device, or for several: loads a model, keeps its KV cache, and computes the steps that the router tells it to.
+//! One process for one or more devices: loads a model, keeps its KV cache, and computes the steps that the router
+//! requests.
 //!
-//! Doors: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks it with
-//! `kv_cache` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and of each row's
-//! sampler ([`model`]) → `engine` makes the reply → `server` sends it.
+//! Doors: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks it
+//! with `kv_cache` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and
+//! of each row's sampler ([`model`]) → `engine` makes the reply → `server` sends it.
 //!
-//! **Invariant**: the shard has no policy. It never chooses who runs, never ends a sequence, never waits on a timer.
-//! **Invariant**: a model file names no device, a backend file names no model.
+//! **Invariant**: the shard has no policy. It never chooses which row runs, never ends a sequence, never waits on a
+//! timer.
+//! **Invariant**: a model file names no device, and a backend file names no model.
 
 mod args;
 pub mod compile;
@@ -21,7 +23,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 pub use args::{Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, QuantizeError, ShardArgs, ThreadsError};
 
-/// Why a shard ended other than by being told to.
+/// The error that ended a shard.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ShardRunError(#[from] server::ServerError);
@@ -39,8 +41,8 @@ pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
 #[error(transparent)]
 pub struct CheckError(#[from] engine::EngineError);
 
-/// Checks what a shard with these arguments would find wrong, as far as that shows before weights are read. `wishes` is what
-/// the router will ask of the shard.
+/// Checks what a shard with these arguments would find wrong, as far as that shows before weights are read. `wishes` is
+/// what the router will ask of the shard.
 ///
 /// # Errors
 /// The first thing that is wrong.

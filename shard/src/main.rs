@@ -1,4 +1,4 @@
-//! `text-generation-shard`: one shard as a process of its own, for those who start the parts themselves.
+//! `text-generation-shard`: one shard as a process of its own, for users who start shards and router themselves.
 //!
 //! The launcher runs the same code as a hidden subcommand of its own executable.
 

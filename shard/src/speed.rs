@@ -1,8 +1,9 @@
-//! How fast a model runs on this processor, beside what memory allows: the steps of a server without the server.
+//! The speed of a model on this processor, compared with the bounds of the hardware: the steps of a server without the
+//! server.
 //!
-//! Doors: [`SpeedArgs`], [`measure`]. A step that makes a token per row reads every weight, so the memory's bandwidth bounds
-//! it, and so does every key and value of the rows; a prompt is bound by what the processor multiplies. Each row of the report says how
-//! close it comes to its bound. Times are medians of steps, and the shortest.
+//! Doors: [`SpeedArgs`], [`measure`]. A decoding step reads every weight and all keys and values of its rows, so the
+//! memory's bandwidth bounds it; a prompt is bound by the processor's multiply-adds per second. Each row of the report
+//! shows how close it comes to its bound. Times are the median and the shortest of the steps.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -18,7 +19,7 @@ use proto::{Opening, Release, Row, Sample, SamplingParams, Step, Warmup};
 use crate::args::{ModelArgs, ShardArgs};
 use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 
-/// Of memory, what is read to measure its bandwidth: as much as of weights, but no more than this.
+/// The most memory read to measure the bandwidth; with smaller weights, as much as they have.
 const MAX_READ_BYTES: usize = 1 << 30;
 
 /// What is measured.
@@ -40,7 +41,7 @@ pub struct SpeedArgs {
     pub steps: u32,
 }
 
-/// Why nothing was measured.
+/// The error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct SpeedError(#[from] Reason);
@@ -81,24 +82,24 @@ impl From<EngineError> for SpeedError {
     }
 }
 
-/// Sequences that run, each in a slot of the same number with blocks of its own.
+/// Running sequences, each in the slot of its number with its own blocks.
 struct Sequences {
     num_sequences: u32,
     blocks_each: u32,
     len: u32,
 }
 
-/// What bounds steps: memory, and what threads multiply.
+/// The processor's bounds of steps: memory bandwidth, and multiply-adds of its threads.
 struct Machine {
     pool: rayon::ThreadPool,
     read_bytes: usize,
     weights: WeightType,
 }
 
-/// Loads the model, times its steps, and answers a table. `progress` hears of each piece of work.
+/// Loads the model, times its steps, and returns a table. `progress` is called for each piece of work.
 ///
 /// # Errors
-/// When the model cannot be loaded, or its steps need more memory than there is.
+/// When the model cannot be loaded, or its steps need more memory than the machine has.
 pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<String, SpeedError> {
     let start = Instant::now();
     let sequences = Sequences::of(args);
@@ -124,7 +125,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
-        // Half of the tokens that are made lie before a step.
+        // On average half of the generated tokens come before a step.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
         let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
         let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
@@ -135,7 +136,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
 }
 
 impl Machine {
-    /// With as many threads as the model has.
+    /// Returns the machine with as many threads as the model has.
     fn of(args: &SpeedArgs, engine: &Engine) -> Result<Self, SpeedError> {
         let num_threads = num_threads(args.model.threads, &Processors::of_process())?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build();
@@ -152,12 +153,12 @@ impl Machine {
         Ok(Self { pool, read_bytes, weights })
     }
 
-    /// Bytes that it reads, in GB/s.
+    /// Measures the bandwidth of reads, in GB/s.
     fn bandwidth(&self) -> f64 {
         self.pool.install(|| read_bandwidth(self.read_bytes))
     }
 
-    /// Multiply-adds per second.
+    /// Measures the multiply-adds per second.
     fn peak(&self) -> f64 {
         self.pool.install(|| multiply_adds_per_second(self.weights))
     }
@@ -181,7 +182,7 @@ impl Sequences {
         }
     }
 
-    /// A step that reads the prompt of one.
+    /// Returns a step that reads the prompt of one sequence.
     fn prefill(&self, slot: u32) -> Step {
         let first_block = slot * self.blocks_each;
         let row = Row {
@@ -195,7 +196,7 @@ impl Sequences {
         Step { rows: vec![row] }
     }
 
-    /// A step that makes the next token of each.
+    /// Returns a step that generates the next token of each sequence.
     fn decode(&mut self) -> Step {
         let position = self.len;
         self.len += 1;
@@ -229,7 +230,7 @@ fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
     })
 }
 
-/// Bytes of the keys and values of a token.
+/// Warms up, and returns the bytes of the keys and values of a token.
 fn warm_up(engine: &mut Engine, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<f64, EngineError> {
     let reply = engine.warmup(warmup, progress)?;
     Ok(reply.kv_cache_bytes as f64 / f64::from(reply.sizes.unwrap_or_default().num_blocks * BLOCK_SIZE as u32))

@@ -1,7 +1,8 @@
-//! What ranks on the CPU take of the host's memory: real processes with a checkpoint of 200 MB, most of it holes.
+//! The host memory used by ranks on the CPU: real processes with a checkpoint of 200 MB, most of which is a hole in the
+//! file.
 //!
-//! All of them together have the checkpoint and the KV cache once; the executable's pages count once too. Peaks are those of
-//! each process, though they need not be at the same time.
+//! All ranks together have the checkpoint and the KV cache once; the executable's pages count once too. Peaks are
+//! summed over processes, though they may not occur at the same time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +33,7 @@ struct Rank {
 /// Sums over the ranks, in bytes.
 #[derive(Debug)]
 struct Memory {
-    /// As much as there has to be: the checkpoint and the KV cache.
+    /// The least possible: the checkpoint and the KV cache.
     least: u64,
     at_ready: u64,
     peak: u64,
@@ -55,7 +56,7 @@ impl Rank {
         self.stream.write_all(&buffer).unwrap();
     }
 
-    /// The next answer that is no progress.
+    /// Returns the next reply that is not progress.
     fn receive(&mut self) -> reply::Kind {
         loop {
             let mut header = [0; HEADER_BYTES];
@@ -70,7 +71,7 @@ impl Rank {
         }
     }
 
-    /// A line of its status in bytes.
+    /// Returns the value of a line in `/proc/PID/status`, in bytes.
     fn memory(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -99,7 +100,7 @@ fn connect(socket: &PathBuf) -> UnixStream {
     }
 }
 
-/// Writes a model whose weights are all zero, and answers the size of the checkpoint.
+/// Writes a model whose weights are all zero, and returns the size of the checkpoint.
 fn write_model(directory: &Path) -> u64 {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_size": HIDDEN_SIZE, "vocab_size": VOCAB_SIZE,
@@ -141,7 +142,7 @@ fn write_model(directory: &Path) -> u64 {
     end as u64
 }
 
-/// Loads and warms up as many ranks.
+/// Loads and warms up `world_size` ranks, and returns their memory.
 fn measure(world_size: usize) -> Memory {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint_bytes = write_model(directory.path());
@@ -170,7 +171,7 @@ fn measure(world_size: usize) -> Memory {
         .collect();
     let sum = |name: &str| ranks.iter().map(|rank| rank.memory(name)).sum::<u64>();
     let cache_bytes: u64 = replies.iter().map(|reply| reply.kv_cache_bytes).sum();
-    // What is left of files are the pages of the executable, which all processes share.
+    // The remaining file pages are those of the executable, which all processes share.
     let counted_again = sum("RssFile") / world_size as u64 * (world_size as u64 - 1);
     let [at_ready, peak] = ["VmRSS", "VmHWM"].map(|name| sum(name) - counted_again);
     Memory { least: checkpoint_bytes + cache_bytes, at_ready, peak }

@@ -1,6 +1,6 @@
-//! The shard over a real socket, with the mock: the handshake, the conversation, and every way it can end.
+//! The shard over a real socket, with the mock: the handshake, the conversation, and all ways in which it can end.
 //!
-//! Sockets are in temporary directories, ports are free ones; every wait has a deadline.
+//! Sockets are in temporary directories and ports are free ones. Every wait has a deadline.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -65,7 +65,7 @@ impl Shard {
         Self { thread, endpoint, _directory: None }
     }
 
-    /// How the shard ended; its socket file is gone by then.
+    /// Returns the result of the shard. Its socket file is gone by then.
     fn end(self) -> Result<(), String> {
         let start = Instant::now();
         while !self.thread.is_finished() {
@@ -93,7 +93,7 @@ impl Client {
         Self { stream, sequence_number: 0 }
     }
 
-    /// Connected and greeted.
+    /// Returns a client that is connected and has said hello.
     fn greeted(endpoint: &Endpoint) -> Self {
         let mut client = Self::connect(endpoint);
         let hello = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap();
@@ -117,7 +117,7 @@ impl Client {
         Some(frame::decode(&body).unwrap())
     }
 
-    /// The answer to one command, progress left out.
+    /// Returns the reply to one command, ignoring progress.
     fn call(&mut self, kind: command::Kind) -> Result<reply::Kind, ShardError> {
         self.send(kind);
         loop {
@@ -165,7 +165,7 @@ fn decode(slot: u32, position: u32) -> command::Kind {
     command::Kind::Step(Step { rows: vec![row] })
 }
 
-/// The token of a step's only row.
+/// Returns the token of a step's only row.
 fn token_id(reply: &StepReply) -> u32 {
     reply.rows[0].token.as_ref().unwrap().token_id
 }
@@ -173,7 +173,7 @@ fn token_id(reply: &StepReply) -> u32 {
 #[test]
 fn a_whole_conversation() {
     let shard = Shard::start("demo", Device::MOCK);
-    // The launcher looks whether the shard is ready, and goes.
+    // The launcher checks that the shard is ready, and disconnects.
     drop(Client::greeted(&shard.endpoint));
     let mut client = Client::greeted(&shard.endpoint);
     let Ok(reply::Kind::Info(info)) = client.call(command::Kind::Info(Info {})) else { panic!("no info") };
@@ -285,13 +285,13 @@ fn the_demo_model_generates_on_the_cpu() {
     assert_eq!(shard.end(), Ok(()));
 }
 
-/// An address whose port nobody uses. Connections to it come from another address, so none takes the port.
+/// Returns an address with a free port. Connections start from other addresses, so none of them takes the port.
 fn free_address() -> Endpoint {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap()
 }
 
-/// The tokens of a prompt and of what follows it.
+/// Returns the tokens after a prompt.
 fn generate(shard: Shard) -> Vec<RowReply> {
     let mut client = Client::greeted(&shard.endpoint);
     client.warmup();

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Returns the number of the next launch of this process. The number is never 0, which means no number.
+/// Returns the number of the next launch of this process. The number is never 0: 0 means that the launch has none.
 pub(super) fn next() -> i32 {
     static NEXT: AtomicI32 = AtomicI32::new(1);
     // Numbers repeat after 2^31 launches, and no two launches so far apart overlap.

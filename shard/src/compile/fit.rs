@@ -1,6 +1,6 @@
-//! `fit`: whether a model fits on a TPU slice, and what to change if not.
+//! `fit`: tells if a model fits on a TPU slice, and if not, which flag to change.
 //!
-//! Door: [`run`]. The largest program of each kind is compiled for its scratch memory; nothing is kept.
+//! Door: [`run`]. The largest program of each kind is compiled to get its scratch memory; no program is kept.
 
 use std::fmt::Write as _;
 
@@ -11,16 +11,16 @@ use super::{CompileError, Plan, PlanArgs};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// What `fit` found.
+/// The result of `fit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FitReport {
-    /// For people.
+    /// The report for people.
     pub text: String,
-    /// Whether everything fits.
+    /// True if everything fits.
     pub fits: bool,
 }
 
-/// Bytes on one device.
+/// The bytes used on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
     memory: u64,
@@ -32,10 +32,10 @@ struct Sizes {
     kv_per_token: u64,
 }
 
-/// Plans, compiles the largest programs, and reports.
+/// Plans, compiles the largest programs, and returns the report.
 ///
 /// # Errors
-/// As [`super::run`]; a model that is too large is a report, not an error.
+/// As [`super::run`]. A model that is too large is a report, not an error.
 pub fn run(args: &PlanArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<FitReport, CompileError> {
     let plan = Plan::new(args)?;
     let programs = plan.programs()?;
@@ -94,7 +94,7 @@ fn report(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures], counts: &[us
     FitReport { text, fits }
 }
 
-/// Which flag to change.
+/// Returns which flag to change.
 fn advice(sizes: &Sizes, max_total_tokens: usize) -> String {
     let missing = sizes.needed() - sizes.memory;
     let excess = format!("does not fit: {:.1} MiB too much", missing as f64 / MIB);

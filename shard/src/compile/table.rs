@@ -1,4 +1,4 @@
-//! What the compiler says of each program, as a table for people.
+//! The compiler's figures for each program, as a table for people.
 //!
 //! Door: [`print`].
 
@@ -11,7 +11,7 @@ const HEADINGS: [&str; 10] =
     ["PROGRAM", "SECONDS", "GFLOP", "ACCESSED", "READ", "/ MINIMUM", "TEMP", "IN PLACE", "CODE", "COLLECTIVES"];
 const MIB: f64 = (1 << 20) as f64;
 
-/// The model's sizes on one device, then a line per program.
+/// Returns the model's sizes on one device, then a line per program.
 pub(super) fn print(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures]) -> String {
     let Plan { ahead, graphs, layout, types } = plan;
     let cache_tokens = layout.num_blocks * BLOCK_SIZE;

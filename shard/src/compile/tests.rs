@@ -1,6 +1,6 @@
-//! Programs of ranks that must pad and copy, compiled for TPU slices: libtpu is needed, a TPU is not.
+//! Programs of ranks that must pad and copy, compiled for TPU slices. The tests need libtpu, but no TPU.
 //!
-//! What devices tell each other is counted: two sums per layer, one for the embedding, and the joined logits.
+//! The tests count collectives: two sums per layer, one for the embedding, and the gathered logits.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::*;
 
 const NUM_LAYERS: u64 = 2;
 
-/// A model whose vocabulary and features no number of chips divides, with 4 KV heads.
+/// Writes a model with 4 KV heads, and with sizes of vocabulary and features that the chips do not divide evenly.
 fn write_config(directory: &Path) {
     let config = serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "hidden_size": 1024, "vocab_size": 32_003,

@@ -1,19 +1,20 @@
-//! Names of TPU slices, and what libtpu wants to hear of each.
+//! Names of TPU slices, and the topology options of libtpu for each.
 //!
-//! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. The options make a program the same as one compiled on
-//! such a slice: what libtpu chooses on live hosts, and where that is not best what its processes are told to choose.
+//! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. With these options a program is the same as one
+//! compiled on such a slice: they are the settings that libtpu chooses on live hosts, or, where other settings are
+//! better, those that its processes are given.
 
 use pjrt::Value;
 
-/// Generations, and how the cores of their chips are used.
+/// Generations, with the configuration of their chips' cores.
 const GENERATIONS: [Generation; 5] = [
     Generation::new("v4", "megacore", &[[2, 2, 1]]),
     Generation::new("v5e", "default", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
-    // Two devices a chip: as one device the compiler leaves what it gathers in slow memory (docs/tpu-attention.md). Processes get
-    // the same by `--deepsea_chip_config_name=legacy`.
+    // Two devices a chip: with one device per chip the compiler leaves the gathered keys and values in slow memory
+    // (docs/tpu-attention.md). Processes get the same by `--deepsea_chip_config_name=legacy`.
     Generation { devices_per_memory: 2, ..Generation::new("v5p", "legacy", &[[2, 2, 1]]) },
     Generation::new("v6e", "megachip_tccontrol", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
-    // Half the fast memory of the others.
+    // The fast memory is half that of the others.
     Generation { chunk_bytes: 8 << 20, ..Generation::new("tpu7x", "default", &[[2, 2, 1]]) },
 ];
 
@@ -21,14 +22,14 @@ const GENERATIONS: [Generation; 5] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Generation {
     name: &'static str,
-    /// How a chip's cores are used.
+    /// The configuration of a chip's cores.
     chip_config: &'static str,
     num_dims: usize,
-    /// Shapes of the hosts there are, the smallest first.
+    /// The possible shapes of hosts, the smallest first.
     host_bounds: &'static [[usize; 3]],
     /// Bytes of keys or values that a step gathers at a time.
     chunk_bytes: usize,
-    /// Devices that share the memory which libtpu names for each.
+    /// The number of devices that share the memory which libtpu reports for each.
     devices_per_memory: u64,
 }
 
@@ -40,7 +41,8 @@ pub(crate) struct Slice {
 }
 
 impl Generation {
-    /// A generation with 128 MiB of fast memory; slices of one whose hosts are of several shapes are flat.
+    /// Returns a generation with 128 MiB of fast memory. Slices have two dimensions if hosts have several shapes, else
+    /// three.
     const fn new(name: &'static str, chip_config: &'static str, host_bounds: &'static [[usize; 3]]) -> Self {
         let num_dims = if host_bounds.len() > 1 { 2 } else { 3 };
         Self { name, chip_config, num_dims, host_bounds, chunk_bytes: 16 << 20, devices_per_memory: 1 }
@@ -48,7 +50,7 @@ impl Generation {
 }
 
 impl Slice {
-    /// Reads a name such as `v5e:2x4`.
+    /// Parses a name such as `v5e:2x4`.
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
         let known = || GENERATIONS.map(|generation| generation.name).join(", ");
         let (generation, shape) = name
@@ -69,13 +71,13 @@ impl Slice {
         Ok(Self { generation, dims })
     }
 
-    /// The name, as libtpu takes it.
+    /// Returns the name in libtpu's form.
     pub(crate) fn name(&self) -> String {
         let dims: Vec<String> = self.dims.iter().map(usize::to_string).collect();
         format!("{}:{}", self.generation.name, dims.join("x"))
     }
 
-    /// What libtpu wants to know besides.
+    /// Returns the other options of the topology.
     pub(crate) fn options(&self) -> Vec<(&'static str, Value)> {
         let bounds = self.host_bounds().map(|size| size as i64).to_vec();
         vec![
@@ -90,12 +92,12 @@ impl Slice {
         self.generation.chunk_bytes
     }
 
-    /// Devices that share the memory which libtpu names for each.
+    /// The number of devices that share the memory which libtpu reports for each.
     pub(crate) fn devices_per_memory(&self) -> u64 {
         self.generation.devices_per_memory
     }
 
-    /// Shape of the host that the slice is made of: the largest that is not larger than the slice.
+    /// Returns the shape of the slice's hosts: the largest that is not larger than the slice.
     fn host_bounds(&self) -> [usize; 3] {
         let fits = |bounds: &&[usize; 3]| self.dims.iter().zip(bounds.iter()).all(|(size, bound)| size >= bound);
         let hosts = self.generation.host_bounds;

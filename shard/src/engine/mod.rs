@@ -1,9 +1,10 @@
-//! One model on one device: carries out steps and releases, and keeps the books of who is in which slot.
+//! One model on one device: executes steps and releases, and keeps track of the rows in the slots.
 //!
-//! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is checked as a whole before
-//! anything changes; then it becomes one batch for the backend, and what the rows want of it is answered (`wants`).
+//! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is checked as a
+//! whole before anything changes; then it becomes one batch for the backend, and `wants` makes the reply from the
+//! results.
 //!
-//! **Invariant**: there is no policy here. The engine never chooses who runs, never ends a sequence, never waits.
+//! **Invariant**: there is no policy here. The engine never chooses which row runs, never ends a sequence, never waits.
 
 mod check;
 mod error;
@@ -39,7 +40,7 @@ pub(crate) struct Engine {
     samplers: Samplers,
     /// `None` before warm-up.
     rows: Option<RowTable>,
-    /// When the backend was last done with a step.
+    /// The time when the backend finished its last step.
     idle_since: Option<Instant>,
 }
 
@@ -48,27 +49,27 @@ pub(crate) struct Engine {
 pub(crate) struct Work {
     /// For each token.
     pub(crate) per_token: u64,
-    /// For the logits of a row that samples, beside that.
+    /// For the logits of each row that samples, in addition.
     pub(crate) per_logits: u64,
 }
 
 impl Engine {
-    /// Facts of the model.
+    /// Returns the facts of the model.
     pub(crate) fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// What there is to compute.
+    /// Returns the multiply-adds of the model.
     pub(crate) fn work(&self) -> Work {
         self.work
     }
 
-    /// Hash of what all ranks of the model must agree on.
+    /// Returns the hash of the settings on which all ranks of the model must agree.
     pub(crate) fn config_hash(&self) -> u64 {
         self.config_hash
     }
 
-    /// The devices of this process, in the order of their ranks.
+    /// Returns the devices of this process, in the order of their ranks.
     pub(crate) fn devices(&self) -> Vec<proto::Device> {
         let device = |place: DevicePlace| {
             let DevicePlace { id, process_index, coords } = place;
@@ -77,15 +78,15 @@ impl Engine {
         self.backend.devices().into_iter().map(device).collect()
     }
 
-    /// Whether steps can be taken.
+    /// True if the engine has warmed up, so that steps can run.
     pub(crate) fn is_warm(&self) -> bool {
         self.rows.is_some()
     }
 
-    /// Reads the tokens of all rows and answers what they want.
+    /// Reads the tokens of all rows and returns the results that they request.
     ///
     /// # Errors
-    /// [`EngineError::Row`] when the command does not fit, without any change; others when the device failed.
+    /// [`EngineError::Row`] when the command does not fit, without any change; other errors when the device failed.
     pub(crate) fn step(&mut self, step: &Step) -> Result<StepReply, EngineError> {
         self.rows.as_ref().ok_or(EngineError::NotWarm)?.check(step)?;
         self.check_openings(step)?;
@@ -110,8 +111,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks what rows that are opened ask of the model: `min_new_tokens` needs a place for each token that ends a sequence, and a
-    /// model with a state per slot reads every token.
+    /// Checks the demands of new rows on the model: `min_new_tokens` needs room for every token that ends a sequence,
+    /// and a model with a state per slot must read every token.
     fn check_openings(&self, step: &Step) -> Result<(), EngineError> {
         let num_eos_tokens = self.eos_token_ids.len();
         for (row, opening) in step.rows.iter().filter_map(|row| Some((row, row.opening.as_ref()?))) {
@@ -127,7 +128,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a row into its slot.
+    /// Puts a new row into its slot.
     fn open(&mut self, row: &Row, opening: &Opening, asked: &mut Asked) -> Result<(), EngineError> {
         let params = Arc::new(opening.sampling.clone().unwrap_or_default());
         if sampling::looks_back(&params) {
@@ -139,7 +140,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds an open row to what the backend is asked.
+    /// Adds an open row to the batch of the backend.
     fn push(&mut self, row: &Row, asked: &mut Asked) -> Result<(), EngineError> {
         let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
         let vocab_size = rows.limits().vocab_size;

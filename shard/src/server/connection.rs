@@ -1,6 +1,6 @@
 //! One client: frames in, frames out.
 //!
-//! Door: [`Connection`]. It knows frames and deadlines, not what commands mean.
+//! Door: [`Connection`]. It handles frames and deadlines and does not interpret commands.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use endpoint::Stream;
 use proto::{Command, FrameError, HEADER_BYTES, Reply, frame, reply};
 
-/// A client that does not take its replies within this time is gone.
+/// A client that does not read its replies within this time counts as gone.
 const WRITE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Why nothing more can be read from or written to a client.
+/// The reason why a client can no longer be read from or written to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("it closed the connection")]
@@ -28,23 +28,23 @@ pub(crate) enum ConnectionError {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
-    /// Kept between frames for its memory.
+    /// Reused for all frames.
     buffer: Vec<u8>,
 }
 
 impl Connection {
-    /// Talks on `stream`.
+    /// Returns a connection over `stream`.
     pub(super) fn new(stream: Stream) -> Self {
         Self { stream, buffer: Vec::new() }
     }
 
-    /// The next command, whenever it comes: a shard has nothing else to do.
+    /// Reads the next command without a deadline: a shard has nothing else to do.
     pub(super) fn read(&mut self) -> Result<Command, ConnectionError> {
         self.stream.set_read_timeout(None)?;
         self.read_frame(None)
     }
 
-    /// The next command, all of it within `deadline`.
+    /// Reads the next command, all of it within `deadline`.
     pub(super) fn read_before(&mut self, deadline: Duration) -> Result<Command, ConnectionError> {
         let result = self.read_frame(Some(Instant::now() + deadline));
         match result {
@@ -82,7 +82,7 @@ impl Connection {
         while !bytes.is_empty() {
             if let Some(until) = until {
                 let left = until.saturating_duration_since(Instant::now());
-                // A timeout of zero would mean none.
+                // A timeout of zero would mean no timeout.
                 self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
             }
             match self.stream.read(bytes) {

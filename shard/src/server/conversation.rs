@@ -1,7 +1,8 @@
-//! What a client may say, and what it is answered.
+//! The commands of a client, and the replies to them.
 //!
-//! Doors: [`refusal`] for the first command, [`converse`] for all that follow. Commands are carried out one at a time, in the
-//! order in which they come and are numbered; an error is an answer like any other, unless it leaves rows in no known state.
+//! Doors: [`refusal`] for the first command, [`converse`] for all later ones. Commands are executed one at a time, in
+//! the order in which they arrive and are numbered. An error is a reply like any other, unless it leaves rows in an
+//! unknown state.
 
 use std::sync::mpsc;
 
@@ -16,16 +17,16 @@ use super::events::{SIGN_OF_LIFE_INTERVAL, Throttle};
 use super::{Identity, Interruption, ServerError};
 use crate::engine::{Engine, EngineError};
 
-/// Reports of progress that may wait to be sent; one that finds no room is left out.
+/// The number of progress reports that may wait to be sent; if the queue is full, a report is dropped.
 const REPORTS: usize = 16;
 
-/// Why a command is not carried out.
+/// The reason why a command is refused.
 enum CommandError {
     Protocol(String),
     Engine(EngineError),
 }
 
-/// Answers commands until `Leave`. The first one had the number `last_number`.
+/// Executes commands and replies until `Leave`. The first command had the number `last_number`.
 pub(super) fn converse(
     connection: &mut Connection,
     engine: &mut Engine,
@@ -67,7 +68,7 @@ pub(super) fn converse(
     }
 }
 
-/// Rank 0 answers with tokens, the others that they have them too.
+/// Rank 0 replies with tokens, the other ranks only with the fingerprint that confirms them.
 fn step_answer(
     result: Result<StepReply, EngineError>,
     Identity { rank, .. }: Identity,
@@ -80,7 +81,7 @@ fn step_answer(
     Ok(reply::Kind::StepDone(StepDone { forward_ns, num_programs_compiled, fingerprint }))
 }
 
-/// Warms up on a thread of its own, so that the client hears of it even while one program takes minutes.
+/// Warms up on another thread, so that the client gets reports even while one program takes minutes.
 fn warm_up(
     connection: &mut Connection,
     engine: &mut Engine,
@@ -105,20 +106,20 @@ fn warm_up(
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            // A client that is gone is noticed when it gets its answer.
+            // If the client is gone, sending the reply will fail and report it.
             let _ = connection.reply(sequence_number, reply::Kind::Progress(progress.clone()));
         }
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// Answers with an error. Goes on unless rows are in no known state.
+/// Replies with an error. Returns `Err` if the error leaves rows in an unknown state.
 fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError) -> Result<(), Interruption> {
     let shard_error = match &error {
         CommandError::Protocol(message) => ShardError::new(Kind::Protocol, message),
         CommandError::Engine(error) => ShardError::from(error),
     };
-    // Who sent the command says what comes of it.
+    // The sender of the command decides how to report the error.
     tracing::debug!(error = %shard_error, sequence_number, "command failed");
     connection.reply(sequence_number, reply::Kind::Error(shard_error))?;
     match error {
@@ -129,7 +130,7 @@ fn refuse(connection: &mut Connection, sequence_number: u64, error: CommandError
     }
 }
 
-/// What is wrong with the first command, if anything.
+/// Returns the error of the first command, if any.
 pub(super) fn refusal(command: &Command) -> Option<ShardError> {
     match &command.kind {
         Some(command::Kind::Hello(Hello { protocol_version })) if *protocol_version == PROTOCOL_VERSION => None,

@@ -1,7 +1,8 @@
-//! What the main thread waits for, and the two threads that make it happen: one accepts, one loads the model.
+//! The events that the main thread waits for, and the two threads that send them: one accepts clients, one loads the
+//! model.
 //!
-//! Doors: [`Event`], [`spawn_acceptor`], [`spawn_loader`], and [`Throttle`] for reports of progress. The queue has a bound; a
-//! client that comes while it is full waits in the socket's backlog.
+//! Doors: [`Event`], [`spawn_acceptor`], [`spawn_loader`], and [`Throttle`] for reports of progress. The queue is
+//! bounded; a client that connects while it is full waits in the socket's backlog.
 
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
@@ -12,14 +13,14 @@ use super::ServerError;
 use crate::args::ShardArgs;
 use crate::engine::{self, Engine, EngineError};
 
-/// Least time between two reports of progress.
+/// The least time between two reports of progress.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// A shard that is busy says at least this often that it is alive.
+/// The longest time after which a busy shard reports that it is alive.
 pub(super) const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(1);
-/// Events that may wait: the loader's, and a few clients.
+/// The size of the queue: room for the loader's events and a few clients.
 const EVENTS: usize = 16;
 
-/// What the main thread waits for.
+/// An event for the main thread.
 pub(super) enum Event {
     Connected(Stream),
     Loading {
@@ -28,11 +29,11 @@ pub(super) enum Event {
         total: u64,
     },
     Loaded(Box<Result<Engine, EngineError>>),
-    /// The loader is gone without a result.
+    /// The loader has ended without a result.
     LoaderEnded,
 }
 
-/// The queue of events.
+/// Returns the queue of events.
 pub(super) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
     mpsc::sync_channel(EVENTS)
 }
@@ -83,14 +84,14 @@ impl Drop for EndSender {
     }
 }
 
-/// Lets few of many reports pass.
+/// Drops reports that follow too soon after the last one.
 #[derive(Default)]
 pub(super) struct Throttle {
     last: Option<Instant>,
 }
 
 impl Throttle {
-    /// Whether a report is due. The last one always is.
+    /// True if a report is due. The last report always is.
     pub(super) fn lets_pass(&mut self, is_last: bool) -> bool {
         let is_due = self.last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL);
         if is_due || is_last {

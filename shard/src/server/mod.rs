@@ -1,7 +1,8 @@
 //! The socket: listens before the model is loaded, answers commands one at a time, and ends with its client.
 //!
-//! Door: [`run`]. Three threads: one accepts, one loads the model (`events`), and the main one takes their events one at a
-//! time and talks to the client (`conversation`). Everything it does to the model it does through [`Engine`].
+//! Door: [`run`]. There are three threads: one accepts clients, one loads the model (`events`), and the main one
+//! handles their events one at a time and talks to the client (`conversation`). It accesses the model only through
+//! [`Engine`].
 //!
 //! ```text
 //! bind ──▶ accept ─┐
@@ -24,10 +25,10 @@ use crate::engine::{Engine, EngineError};
 use connection::{Connection, ConnectionError};
 use events::Event;
 
-/// The first command of a connection must be there by then.
+/// The deadline for the first command of a connection.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why a shard ended other than by `Leave`.
+/// The error that ended a shard without `Leave`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
     #[error(transparent)]
@@ -45,7 +46,7 @@ pub(crate) enum ServerError {
 }
 
 impl ServerError {
-    /// Exit status of the process.
+    /// Returns the exit status of the process.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Load(error) | Self::Device(error) => error.exit_status(),
@@ -56,21 +57,21 @@ impl ServerError {
     }
 }
 
-/// How the conversation with one client ended.
+/// The end of the conversation with one client.
 enum Ended {
-    /// It said so.
+    /// The client sent `Leave`.
     Left,
-    /// It went away before warm-up: somebody else may come.
+    /// The client went away before warm-up: another client may connect.
     GoneBeforeWarmup,
 }
 
-/// Why the conversation with one client broke off.
+/// The reason why the conversation with one client broke off.
 enum Interruption {
     Client(ConnectionError),
     Shard(ServerError),
 }
 
-/// Who this shard is among its peers.
+/// The number of this shard among its peers.
 #[derive(Clone, Copy)]
 struct Identity {
     rank: u32,
@@ -80,7 +81,7 @@ struct Identity {
 /// Serves until the client leaves.
 ///
 /// # Errors
-/// When it cannot listen, the model cannot be loaded, the device fails, or the client is gone after warm-up.
+/// When the socket cannot be opened, the model cannot be loaded, the device fails, or the client is gone after warm-up.
 pub(crate) fn run(args: &ShardArgs) -> Result<(), ServerError> {
     let (listener, socket_file) = args.uds_path.bind_private()?;
     tracing::info!(address = %args.uds_path, "listening");
@@ -109,7 +110,7 @@ struct Server {
 impl Server {
     fn serve(&mut self) -> Result<(), ServerError> {
         loop {
-            // A client may take any time to come; a loader that fails is an event too.
+            // A client may connect at any time; a loader that fails also sends an event.
             let event = self.events.recv().map_err(|_| ServerError::LoaderPanicked)?;
             let Some(stream) = self.note(event)? else { continue };
             match self.talk(&mut Connection::new(stream)) {
@@ -124,7 +125,7 @@ impl Server {
         }
     }
 
-    /// Takes note of an event; a connection is handed back.
+    /// Handles an event; a new connection is returned.
     fn note(&mut self, event: Event) -> Result<Option<Stream>, ServerError> {
         match event {
             Event::Connected(stream) => return Ok(Some(stream)),
@@ -171,7 +172,7 @@ impl Server {
         Ok(Ended::Left)
     }
 
-    /// The engine, once the model is loaded; until then the client reads how far that is.
+    /// Returns the engine once the model is loaded. Until then it sends reports of progress to the client.
     fn loaded_engine(
         &mut self,
         connection: &mut Connection,
@@ -185,7 +186,7 @@ impl Server {
                 Ok(Some(_second_client)) => tracing::debug!("a second client was turned away: one at a time"),
                 Err(error) => {
                     if let ServerError::Load(error) = &error {
-                        // The error is this process's end; that the client hears of it is a courtesy.
+                        // The error ends this process in any case; telling the client is a courtesy.
                         let _ = connection.reply(sequence_number, reply::Kind::Error(error.as_ref().into()));
                     }
                     return Err(Interruption::Shard(error));

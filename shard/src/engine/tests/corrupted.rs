@@ -1,5 +1,5 @@
-//! Checkpoints with something wrong with them: a sentence that names the file, and the tensor if one is at fault, before
-//! anything is served.
+//! Damaged checkpoints: loading must fail before anything is served, with a message that names the file, and the tensor
+//! if one is wrong.
 
 use std::fs;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::engine::load;
 
 const FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// A square matrix, and one that is not.
+/// A square matrix, and one that is not square.
 const Q_PROJ: &str = "model.layers.0.self_attn.q_proj.weight";
 const K_PROJ: &str = "model.layers.0.self_attn.k_proj.weight";
 
-/// A safetensors file, taken apart.
+/// The header and the data of a safetensors file.
 pub(super) struct Parts {
     header: Map<String, Value>,
     pub(super) data: Vec<u8>,
@@ -34,7 +34,7 @@ impl Parts {
         [&(header.len() as u64).to_le_bytes()[..], &header, &self.data].concat()
     }
 
-    /// Start and end of a tensor.
+    /// Returns start and end of a tensor.
     pub(super) fn offsets(&mut self, tensor: &str) -> [usize; 2] {
         serde_json::from_value(self.header[tensor]["data_offsets"].clone()).unwrap()
     }
@@ -43,7 +43,7 @@ impl Parts {
         self.header[tensor][key] = value;
     }
 
-    /// Adds a tensor of 32-bit numbers.
+    /// Adds a tensor of 32-bit numbers, all equal to `number`.
     fn add(&mut self, tensor: &str, (dtype, shape): (&str, &[usize]), number: u32) {
         let start = self.data.len();
         let len = shape.iter().product::<usize>();
@@ -53,7 +53,7 @@ impl Parts {
     }
 }
 
-/// What is done to a directory with a good checkpoint.
+/// A function that damages a directory with a good checkpoint.
 type Damage = fn(&Path);
 
 pub(super) fn rewrite(directory: &Path, change: impl FnOnce(&mut Parts)) {
@@ -76,7 +76,7 @@ pub(super) fn set_config(directory: &Path, key: &str, value: Value) {
     fs::write(path, config.to_string()).unwrap();
 }
 
-/// Puts the tensors into a file with another name, and an index over it.
+/// Moves the tensors to a file with another name, and writes an index.
 fn split(directory: &Path, index: &Value) {
     fs::rename(directory.join(FILE), directory.join("part-1.safetensors")).unwrap();
     fs::write(directory.join(INDEX), index.to_string()).unwrap();
@@ -104,7 +104,7 @@ fn as_gptq(directory: &Path, change: impl FnOnce(&mut Parts)) {
     });
 }
 
-/// Stores a matrix as fp8, with one scale.
+/// Stores a matrix as fp8, with scales per block.
 fn as_fp8(directory: &Path, change: impl FnOnce(&mut Parts)) {
     set_config(directory, "quantization_config", json!({"quant_method": "fp8", "weight_block_size": [16, 16]}));
     rewrite(directory, |parts| {
@@ -327,7 +327,7 @@ const CASES: [(&str, Damage, &str); 35] = [
     ),
 ];
 
-/// The answer to a good checkpoint with something done to it.
+/// Returns the result of loading a good checkpoint after `damage`.
 fn loaded(damage: impl FnOnce(&Path)) -> Result<(), String> {
     let directory = tempfile::tempdir().unwrap();
     for file in fs::read_dir(fixture("tiny-llama-gqa-untied")).unwrap() {

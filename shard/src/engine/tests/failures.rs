@@ -1,6 +1,7 @@
-//! A row that cannot go on fails alone: the reply says so, and its neighbours' tokens are the same bits as without it.
+//! A row that cannot continue fails alone: the reply says so, and the tokens of other rows have the same bits as
+//! without it.
 //!
-//! On the CPU with one rank and two, with every type of keys and values, on XLA-CPU and on the mock.
+//! Tested on the CPU with one rank and two, with several types of keys and values, on XLA-CPU and on the mock.
 
 use devices::Device;
 use devices::plugins::testing::plugin_path;
@@ -12,10 +13,10 @@ use super::ranks::{Engines, on_cpu_ranks};
 use super::{FIXTURES, Rig, args, fixture, ids, masked, report, reporting, tokens};
 use crate::args::KvCacheDtype;
 
-/// The token of which the model makes what is not finite.
+/// The token whose hidden states become infinite or NaN.
 const BAD: u32 = 100;
 
-/// A checkpoint of finite numbers, in which the embedding of [`BAD`] becomes infinite when it is used.
+/// Returns a checkpoint of finite numbers in which the embedding of [`BAD`] becomes infinite when it is used.
 fn overflowing() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
@@ -43,7 +44,8 @@ fn tokens_of(reply: &StepReply, slot: u32) -> SampledToken {
     reply.rows.iter().find(|row| row.slot == slot).unwrap().token.clone().unwrap()
 }
 
-/// A row beside one that fails, then another row in the slot and the blocks that were left; and both as they are alone.
+/// Runs a row beside one that fails, then another row in the failed one's slot and blocks. Returns both, and both
+/// alone.
 fn beside_a_failure(rig: &mut Rig) -> [Vec<SampledToken>; 4] {
     let (observed, later) = (vec![5, 6, 7, 8, 9], vec![11, 12, 13]);
     let alone = rig.generate(1, &observed, SamplingParams::greedy(), 6);
@@ -56,7 +58,7 @@ fn beside_a_failure(rig: &mut Rig) -> [Vec<SampledToken>; 4] {
     assert_eq!(failures(&reply), [(2, RowFailure::NotFinite)]);
     let mut together = vec![tokens_of(&reply, 1)];
     for step in 1..6 {
-        // The router hears of it a step late.
+        // The router learns of the failure a step late.
         let mut rows = vec![rig.row(1)];
         rows.extend((step < 2).then(|| rig.row(2)));
         let reply = rig.step(rows);
@@ -94,7 +96,7 @@ fn a_row_that_is_not_finite_leaves_all_others_as_they_are() {
     }
 }
 
-/// Its logits come later, if at all: the chunk that has the token is the last that needs to be read.
+/// The log-probabilities after the token would not be finite, so the chunk with the token is the last one read.
 #[test]
 fn prompt_logprobs_that_are_not_finite_are_a_failure_before_the_prompt_is_read() {
     let directory = overflowing();
@@ -131,7 +133,7 @@ fn a_row_that_may_choose_nothing_fails_alone() {
     }
 }
 
-/// Numbers at the ends of the legal ranges, alone and together, and with a mask that leaves one token.
+/// Numbers at the ends of the legal ranges make tokens, alone and together, and with a mask that allows one token.
 #[test]
 fn extreme_parameters_make_tokens() {
     let drawn = SamplingParams { is_greedy: false, seed: 7, top_n_tokens: 5, ..SamplingParams::greedy() };

@@ -1,8 +1,8 @@
-//! Every family of models against what transformers computes, on every backend that runs here and on two ranks.
+//! Every family of models, compared with transformers, on every backend that runs here and on two ranks.
 //!
-//! The checkpoints are made by `integration-tests/fixtures/make_families.py`: two or more for each architecture. Their prompts and
-//! continuations are longer than their windows and original contexts. Greedy tokens must be the same; log-probabilities agree
-//! within a stated tolerance.
+//! `integration-tests/fixtures/make_families.py` makes the checkpoints, two or more for each architecture. Their
+//! prompts and continuations are longer than their windows and original contexts. Greedy tokens must be the same;
+//! log-probabilities must agree within a stated tolerance.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,14 @@ use super::references::{Reference, check_logits, check_top, token_ids};
 use super::{Rig, args, fixture, ids, tolerance};
 use crate::args::{Dtype, KvCacheDtype, ShardArgs};
 
-/// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
+/// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-4;
 
-/// The same with weights, what they are multiplied with, and maybe keys and values in bfloat16: rounding errors of 2^-9 add up over
+/// The same for weights, activations and optionally keys and values in bfloat16: rounding errors of 2^-9 add up over
 /// layers.
 const SHORT_TOLERANCE: f64 = 0.03;
 
-/// The checkpoints, by name.
+/// Returns the checkpoints with their names.
 fn families() -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(fixture("families")).unwrap();
     let mut families: Vec<(String, PathBuf)> = entries
@@ -36,8 +36,8 @@ fn families() -> Vec<(String, PathBuf)> {
     families
 }
 
-/// A sample of [`families`], because compiling one takes seconds; those whose name contains `HILO_TEST_FAMILY` where that is
-/// set, all of them where it is empty.
+/// Returns a sample of [`families`], because compiling one takes seconds. If `HILO_TEST_FAMILY` is set, returns instead
+/// all whose name contains it.
 fn compiled_families(sample: &[&str]) -> Vec<(String, PathBuf)> {
     let mut chosen = families();
     if std::env::var_os("HILO_TEST_FAMILY").is_none() {
@@ -47,14 +47,15 @@ fn compiled_families(sample: &[&str]) -> Vec<(String, PathBuf)> {
     chosen
 }
 
-/// On so many devices of XLA-CPU, with a single slot and so with few programs; `None`, said aloud, where there is no plugin.
+/// Loads on `devices_per_shard` devices of XLA-CPU, with a single slot and so with few programs. `None` if there is no
+/// plugin, which is printed.
 fn on_xla(path: &Path, devices_per_shard: u32) -> Option<Rig> {
     plugin_path(Device::XLA_CPU)?;
     let args = ShardArgs { devices_per_shard, ..args(path.to_str().unwrap(), Device::XLA_CPU) };
     Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 1))
 }
 
-/// Greedy tokens after each prompt, and the best log-probabilities of the first.
+/// Checks the greedy tokens after each prompt, and the best log-probabilities of the first.
 fn check_tokens(rig: &mut Rig, name: &str, what: &str) {
     let params = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
     for prompt in &Reference::read(&format!("families/{name}")).prompts {
@@ -96,7 +97,8 @@ fn logits_agree_with_transformers() {
 #[test]
 fn short_floats_are_near() {
     for (name, path) in families() {
-        // A rounded score may choose another expert: that is left to keys and values in f32, as the recordings have them.
+        // A rounded score may choose another expert. Families with experts are tested only with keys and values in f32,
+        // as recorded.
         let tolerance = tolerance(true, SHORT_TOLERANCE, 2.0 * SHORT_TOLERANCE);
         let has_experts = name.contains("moe") || name.contains("mixtral");
         let kv_cache_dtypes = [KvCacheDtype::F32, KvCacheDtype::Auto];

@@ -1,6 +1,6 @@
-//! GGUF files against what transformers computes with the floats that its own reader makes of them.
+//! GGUF files, compared with transformers on the floats that its own reader decodes.
 //!
-//! They are made by `integration-tests/fixtures/make_gguf.py`: converted by llama.cpp's converter, with matrices of most types.
+//! `integration-tests/fixtures/make_gguf.py` makes the files with llama.cpp's converter, with matrices of most types.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::args::{Dtype, ShardArgs};
 use crate::engine::load;
 
 const FILES: [&str; 7] = ["gemma2-bf16", "gemma3-q8", "llama-k", "llama-q4", "llama-q8", "qwen2-q4-1", "qwen3-f16"];
-/// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
+/// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-4;
 
 fn file(name: &str) -> PathBuf {
     fixture("gguf").join(name).join("model.gguf")
 }
 
-/// In float32, as the references are.
+/// Returns arguments for weights in float32, as in the references.
 fn whole_floats(path: &Path) -> ShardArgs {
     let mut args = args(path.to_str().unwrap(), Device::CPU);
     args.model.dtype = Some(Dtype::Float32);
@@ -53,10 +53,10 @@ fn matrices_in_blocks_are_loaded_as_short_floats() {
     }
 }
 
-/// What is done to a good file.
+/// A function that damages a good file.
 type Damage = fn(&mut Vec<u8>);
 
-/// The answer to a file with something done to it.
+/// Returns the error message for a file after `damage`.
 fn message(name: &str, damage: impl FnOnce(&mut Vec<u8>)) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("damaged.gguf");
@@ -73,7 +73,7 @@ fn replace(bytes: &mut [u8], old: &str, new: &str) {
     bytes[start..start + old.len()].copy_from_slice(new.as_bytes());
 }
 
-/// Overwrites what stands behind the name of a tensor, after so many bytes.
+/// Overwrites bytes at `offset` after the name of a tensor.
 fn set_behind(bytes: &mut [u8], tensor: &str, (offset, value): (usize, &[u8])) {
     let start = bytes.windows(tensor.len()).position(|window| window == tensor.as_bytes()).unwrap();
     let start = start + tensor.len() + offset;
@@ -82,7 +82,7 @@ fn set_behind(bytes: &mut [u8], tensor: &str, (offset, value): (usize, &[u8])) {
 
 #[test]
 fn what_is_wrong_is_named() {
-    // Behind a name: 4 bytes count of dimensions, 8 each for two of them, 4 for the type, 8 for the offset.
+    // After a name: 4 bytes for the number of dimensions, 8 for each of the two, 4 for the type, 8 for the offset.
     let cases: [(&str, Damage, &str); 7] = [
         ("cut", |bytes| bytes.truncate(bytes.len() - 64), "damaged.gguf ends before its tensor "),
         ("no head", |bytes| bytes.truncate(100), "damaged.gguf is not a GGUF file that can be read: it "),
@@ -112,21 +112,21 @@ fn what_is_wrong_is_named() {
         let message = message("llama-q8", damage);
         assert!(message.contains(expected), "{name}: {message}");
     }
-    // Without its two dimensions, of 8 bytes each.
+    // Removes the two dimensions of 8 bytes each.
     let no_dimensions = message("llama-q8", |bytes| {
         set_behind(bytes, "token_embd.weight", (0, &[0; 4]));
         let start = bytes.windows(17).position(|window| window == b"token_embd.weight").unwrap();
         bytes.drain(start + 21..start + 37);
     });
     assert!(no_dimensions.contains("token_embd.weight is a tensor without dimensions"), "{no_dimensions}");
-    // As many layers as there are in the model whose queries are scaled by the width of a head.
+    // With this number of layers, queries are scaled by `hidden_size / num_attention_heads`.
     let no_heads = message("gemma2-bf16", |bytes| {
         set_behind(bytes, "gemma2.block_count", (4, &46_u32.to_le_bytes()));
         set_behind(bytes, "gemma2.attention.head_count", (4, &[0; 4]));
     });
     assert!(no_heads.contains("num_attention_heads is 0, expected a positive integer"), "{no_heads}");
     let not_a_number = message("llama-k", |bytes| {
-        // Blocks of the last tensor: all bits of a scale make no number.
+        // The bytes are blocks of the last tensor; a scale with all bits set is NaN.
         let end = bytes.len();
         bytes[end - 512..].fill(0xff);
     });

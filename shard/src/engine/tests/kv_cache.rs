@@ -1,4 +1,4 @@
-//! What `--kv-cache-dtype` changes: how much memory a token takes, and log-probabilities by as little as its rounding.
+//! The effects of `--kv-cache-dtype`: the memory of a token, and differences of log-probabilities within the rounding.
 //!
 //! Recorded logits are those of keys and values in f32.
 
@@ -15,7 +15,7 @@ use crate::engine::load;
 
 const SMALL: [KvCacheDtype; 3] = [KvCacheDtype::F16, KvCacheDtype::Bf16, KvCacheDtype::Int8];
 
-/// Bytes of the keys and values of a token of a tiny Llama: three layers with two key heads of eight numbers.
+/// Returns the bytes of a token's keys and values in a tiny Llama: three layers with two KV heads of eight numbers.
 fn bytes_per_token(kv_cache_dtype: KvCacheDtype) -> u64 {
     let head = match kv_cache_dtype {
         KvCacheDtype::F32 => 8 * 4,
@@ -26,7 +26,7 @@ fn bytes_per_token(kv_cache_dtype: KvCacheDtype) -> u64 {
     3 * 2 * 2 * head
 }
 
-/// Bytes and blocks of a cache.
+/// Returns the bytes and the blocks of a cache after warm-up.
 fn warmed(name: &str, kv_cache_dtype: KvCacheDtype, warmup: &Warmup) -> (u64, u32) {
     let mut args = args(fixture(name).to_str().unwrap(), Device::CPU);
     args.model.kv_cache_dtype = kv_cache_dtype;
@@ -67,8 +67,9 @@ fn smaller_types_keep_more_tokens_in_the_same_memory() {
 
 #[test]
 fn smaller_types_are_near_those_of_transformers() {
-    // As a share of the largest logit. A number is off by up to 2^-11 or 2^-8 of itself, or 2^-8 of the largest of its head, which
-    // is more for most of them. Six times that, and twice as much for integers, is what three layers of random weights make of it.
+    // Tolerances as a share of the largest logit. A number is off by up to 2^-11 or 2^-8 of itself, or 2^-8 of the
+    // largest of its head, which is more for most numbers. Three layers of random weights increase that sixfold, and
+    // twelvefold for integers.
     let tolerances = [(KvCacheDtype::F16, 3e-3), (KvCacheDtype::Bf16, 2.4e-2), (KvCacheDtype::Int8, 5e-2)];
     for (kv_cache_dtype, tolerance) in tolerances {
         for name in ["tiny-llama-gqa-untied", "tiny-llama3-rope", "tiny-llama-tied"] {

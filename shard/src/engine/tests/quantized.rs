@@ -1,4 +1,5 @@
-//! What `--quantize` changes: text that the demo model was not trained on, read by the model in its own type and in the smaller one.
+//! The effects of `--quantize`: the demo model reads text that it was not trained on, in its own type and in smaller
+//! ones.
 
 use devices::plugins::testing::plugin_path;
 use devices::{Device, Quantize};
@@ -7,23 +8,24 @@ use proto::SamplingParams;
 use super::ranks::Engines;
 use super::{Rig, args, report, reporting};
 
-/// Made by `demo/train/held_out.py`, a document a line.
+/// Text made by `demo/train/held_out.py`, one document per line.
 const HELD_OUT: &str = include_str!("held_out.txt");
-/// Tokens of a document that nothing is compared behind.
+/// The number of first tokens of a document after which nothing is compared.
 const START: usize = 8;
-/// Documents that are read through XLA, which takes a launch for each prefix.
+/// The number of documents read through XLA, which needs a launch for each prefix.
 const NUM_THROUGH_XLA: usize = 2;
 
-/// What a model makes of some texts.
+/// The results of reading some texts.
 pub(super) struct Reading {
-    /// The best token after every other of their prefixes.
+    /// The best token after every second prefix.
     best: Vec<u32>,
     perplexity: f64,
     weights_bytes: u64,
 }
 
 impl Reading {
-    /// At least `min_share` of the best tokens are those of another, and the perplexity differs by no more than `max_change`.
+    /// Checks that at least `min_share` of the best tokens are those of `own`, and that the perplexity differs by at
+    /// most `max_change`.
     pub(super) fn check_near(&self, own: &Self, (min_share, max_change): (f64, f64), what: &str) {
         let num_same = own.best.iter().zip(&self.best).filter(|(own, other)| own == other).count();
         let share = num_same as f64 / own.best.len() as f64;
@@ -45,7 +47,7 @@ pub(super) fn read(rig: &mut Rig) -> Reading {
     read_first(rig, usize::MAX)
 }
 
-/// Reads so many documents.
+/// Reads the first `num_documents` documents.
 fn read_first(rig: &mut Rig, num_documents: usize) -> Reading {
     let (mut best, mut logprobs) = (Vec::new(), Vec::new());
     for line in HELD_OUT.lines().take(num_documents) {
@@ -88,8 +90,8 @@ fn programs_of_smaller_weights_say_nearly_the_same() {
     for (quantize, near, max_memory) in [(Quantize::Int8, (0.97, 0.01), 0.7), (Quantize::Int4, (0.93, 0.05), 0.5)] {
         let [cpu, small] = [Device::CPU, Device::XLA_CPU].map(|device| read(device, Some(quantize)));
         small.check_near(&own, near, &format!("{quantize} through XLA"));
-        // Where the processor multiplies bf16, its attention rounds to it, and XLA orders sums by the processor: some integers fall to the
-        // other side, 0.2 % on these few tokens, and one of them may be another.
+        // If the processor multiplies bf16, its attention rounds to it, and XLA's order of sums depends on the
+        // processor: some integers round to the other side, 0.2 % on these few tokens, and a token may differ.
         small.check_near(&cpu, (0.97, 0.003), &format!("{quantize} through XLA beside the CPU's"));
         let memory = small.weights_bytes as f64 / own.weights_bytes as f64;
         assert!(memory < max_memory, "{quantize}: {memory} of the memory");
