@@ -1,4 +1,4 @@
-//! One step as data: the rows it reads, their tokens one after the other, and what is sampled.
+//! One step as data: the rows that it reads, their tokens one after the other, and the rows that sample.
 //!
 //! Doors: [`Batch`] and its `push_` methods, and [`StepOutput`], the result of a backend. A batch is the same for every
 //! backend and knows no graphs except the samplers that it passes on. It checks nothing: `kv_cache` has done that.

@@ -88,7 +88,7 @@ impl CpuBackend {
     /// weight with (done, total).
     ///
     /// # Errors
-    /// When a weight is missing or malformed, the threads cannot be started, or another rank fails.
+    /// When a weight is missing or malformed, the threads cannot be started, or another rank does not join.
     pub fn load(
         graphs: &ModelGraphs,
         checkpoint: &Checkpoint,

@@ -1,4 +1,4 @@
-//! Fingerprints: hashes of 64 bits, by which ranks compare what they did without sending it.
+//! Fingerprints: hashes of 64 bits, by which ranks compare their steps without exchanging the data.
 //!
 //! Door: [`Fingerprint`], FNV-1a with 64 bits: the same on every machine and in every build. Two lists that differ in
 //! one number always have different fingerprints. The hash is not cryptographic: lists with equal fingerprints can be

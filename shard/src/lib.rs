@@ -28,40 +28,40 @@ pub use args::{Dtype, KvCacheDtype, KvCacheDtypeError, ModelArgs, QuantizeError,
 #[error(transparent)]
 pub struct ShardRunError(#[from] server::ServerError);
 
-/// Serves one model on one device until the client says `Leave`.
+/// Serves one model until the client sends `Leave`.
 ///
 /// # Errors
-/// When the socket cannot be made, the model cannot be loaded, the device fails, or the client is gone after warm-up.
+/// When the socket cannot be opened, the model cannot be loaded, the device fails, or the client is gone after warm-up.
 pub fn run(args: &ShardArgs) -> Result<(), ShardRunError> {
     Ok(server::run(args)?)
 }
 
-/// Why a launch cannot succeed.
+/// The error that a launch would have.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct CheckError(#[from] engine::EngineError);
 
-/// Checks what a shard with these arguments would find wrong, as far as that shows before weights are read. `wishes` is
-/// what the router will ask of the shard.
+/// Checks that a shard with these arguments could serve, as far as that is known before weights are read. `wishes` are
+/// the sizes that the router will request.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error that the shard would report.
 pub fn check(args: &ShardArgs, wishes: &proto::Warmup) -> Result<(), CheckError> {
     Ok(engine::check(args, wishes)?)
 }
 
-/// [`run`] as a whole process: starts logging, dies with its parent, which is process `parent_pid` if that is known,
-/// and logs why it failed as its last line. The exit status is one of [`proto::exit_status`].
+/// [`run`] as a whole process: starts logging, dies with its parent (process `parent_pid`, if that is known), and logs
+/// its error as the last line. The exit status is one of [`proto::exit_status`].
 pub fn run_as_process(args: &ShardArgs, parent_pid: Option<i32>) -> ExitCode {
     if let Err(error) = telemetry::init(args.json_output, &args.log_level) {
         let _ = clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")).print();
         return ExitCode::from(exit_status::CONFIGURATION);
     }
-    // Nobody releases the device of a shard that outlives a launcher killed outright.
+    // A shard that outlived a killed launcher would keep its device forever.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "ask to die with the parent process");
     }
-    // A parent that died before it was asked for sends no signal.
+    // If the parent died before the call above, there is no signal.
     if parent_pid.is_some_and(|pid| getppid().map(Pid::as_raw_pid) != Some(pid)) {
         telemetry::fatal("the process that started this shard is gone");
         return ExitCode::from(exit_status::FAILURE);

@@ -1,4 +1,4 @@
-//! Requests of rows about single tokens of the vocabulary, as arrays of 32-bit integers beside the packed step.
+//! Biases and masks of rows for single tokens of the vocabulary, as arrays of 32-bit integers next to the packed step.
 //!
 //! Door: [`TokenInput`]. Only [`BatchSampler::Everything`](model::sampling::BatchSampler) reads the arrays, and they
 //! are sent only for launches with a row that uses them. For other launches the device keeps one neutral array per

@@ -22,8 +22,8 @@ pub(crate) struct LinearSize {
 }
 
 impl Linear {
-    /// Weights `weight` and, with a bias, `bias` of `scope`. Ranks split the outputs, and each rank goes on with its
-    /// own.
+    /// Weights `weight` and, with a bias, `bias` of `scope`. Ranks split the outputs, and each rank continues with
+    /// its own.
     pub(crate) fn column(scope: &WeightScope, size: LinearSize) -> Self {
         Self::new(scope, size, Partition::Column, Partition::Column)
     }

@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_dynamic_base_is_that_of_the_longest_sequence() {
-        // The factor of 2 gives (2 · 2 - 1) to the power of 8 / 6, that is 3 to the power of 8 / 6.
+        // A factor of 2 multiplies the base by (2 · 2 - 1) to the power of 8 / 6.
         let theta = 10_000.0 * 3.0_f32.powf(8.0 / 6.0);
         let expected = [0.0, 0.25, 0.5, 0.75].map(|share: f32| theta.powf(-share));
         check(&RotaryScaling::Dynamic { factor: 2.0 }, &expected);

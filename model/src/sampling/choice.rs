@@ -25,7 +25,7 @@ pub(super) enum Choice {
     Best,
     /// A token drawn by its probability.
     Drawn,
-    /// Either, as each row asks.
+    /// Either, by the column [`IS_GREEDY`].
     EachItsOwn,
 }
 
@@ -54,7 +54,7 @@ fn draw(graph: &mut Graph, logprobs: Value) -> Result<Value, GraphError> {
     graph.inverse_cdf(probabilities, u) // [rows]
 }
 
-/// Ids and log-probabilities of the best tokens, as many as each row asks for, both `[rows, top_tokens]`.
+/// Ids and log-probabilities of the best tokens, as many as each row requests, both `[rows, top_tokens]`.
 pub(super) fn wanted_top_tokens(graph: &mut Graph, logprobs: Value) -> Result<[Value; 2], GraphError> {
     let n = graph.input(TOP_N_TOKENS.input()); // [rows]
     top_tokens(graph, logprobs, n)

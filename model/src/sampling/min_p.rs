@@ -1,4 +1,4 @@
-//! Min-p (Nguyen et al., 2024): removes tokens that are much less probable than the best one.
+//! Min-p (Nguyen et al., 2024): drops tokens that are much less probable than the best one.
 //!
 //! Door: [`PROCESSOR`]. vLLM and transformers (`MinPLogitsWarper`) have the same rule. The order is that of
 //! transformers: after temperature, top-k and top-p, before typical-p.

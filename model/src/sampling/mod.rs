@@ -3,7 +3,7 @@
 //! processor reads has its column in `choice.rs`. `proto/src/sampling.rs` has the whole recipe.
 //!
 //! The files here build the graphs from logits to a token, which run on the device after the model. A row runs only the
-//! processors that it asks for: [`Samplers`] keeps one graph per set of them. A processor with its neutral value
+//! processors that it needs: [`Samplers`] keeps one graph per set of them. A processor with its neutral value
 //! changes no bit, so a device that compiles graphs ahead of time runs a [`BatchSampler`] for all rows of a batch.
 
 mod allowed_tokens;

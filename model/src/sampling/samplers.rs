@@ -83,8 +83,8 @@ impl Samplers {
         Self { vocab_size, graphs: HashMap::new() }
     }
 
-    /// Returns the graph that does only what `params` ask for: logits `[rows, vocab]` (argument 0) → token `[rows]`,
-    /// logprob `[rows]`, and, if top tokens are requested, their ids and logprobs, both `[rows, top_tokens]`.
+    /// Returns the graph with only the processors that `params` need: logits `[rows, vocab]` (argument 0) → token
+    /// `[rows]`, logprob `[rows]`, and, if top tokens are requested, their ids and logprobs, both `[rows, top_tokens]`.
     pub fn graph(&mut self, params: &SamplingParams) -> Result<Arc<Graph>, GraphError> {
         self.graph_of(&Demand { params, is_masked: false })
     }

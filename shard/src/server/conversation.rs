@@ -68,7 +68,8 @@ pub(super) fn converse(
     }
 }
 
-/// Rank 0 replies with tokens, the other ranks only with the fingerprint that confirms them.
+/// Makes the reply to a step. Rank 0 replies with tokens, the other ranks with the step's fingerprint, which confirms
+/// them.
 fn step_answer(
     result: Result<StepReply, EngineError>,
     Identity { rank, .. }: Identity,

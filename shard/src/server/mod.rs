@@ -1,4 +1,5 @@
-//! The socket: listens before the model is loaded, answers commands one at a time, and ends with its client.
+//! The server of a shard: listens before the model is loaded, replies to commands one at a time, and ends with its
+//! client.
 //!
 //! Door: [`run`]. There are three threads: one accepts clients, one loads the model (`events`), and the main one
 //! handles their events one at a time and talks to the client (`conversation`). It accesses the model only through

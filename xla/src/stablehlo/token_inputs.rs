@@ -37,11 +37,11 @@ pub(super) fn add_logit_bias(emitter: &mut Emitter, scores: &Tensor, biases: &Te
     emitter.reshape(&biased, &[rows, vocab_size]) // [rows, vocab]
 }
 
-/// Returns whether the bit of each token of a vocabulary is set in the masks `[rows, words]`, `[rows, vocab]`.
+/// Expands masks `[rows, words]` to bools `[rows, vocab]`: true if the bit of the token is set.
 ///
-/// No array has a last dimension below [`LANES`]: a TPU would pad it to that size, so that bits beside their word took
-/// four times the memory. The barriers keep XLA from moving the reshape to all operations that the scores are computed
-/// from.
+/// No large array has a last dimension below [`LANES`], to which a TPU would pad it: `[.., 32]`, the bits of each word,
+/// would take four times the memory. The barriers keep XLA from moving the reshape to the operations that compute the
+/// scores.
 pub(super) fn is_allowed(emitter: &mut Emitter, masks: &Tensor, vocab_size: usize) -> Tensor {
     let rows = masks.dims()[0];
     let num_lines = vocab_size.div_ceil(LANES);

@@ -29,7 +29,7 @@ fn scores(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Array {
     floats(&[num_rows, vocab_size], scores)
 }
 
-/// Limits: some, all, none, or more tokens than there are.
+/// Returns numbers of tokens: none, some, all, or more than the vocabulary has.
 fn limits(numbers: &mut Numbers, num_rows: usize, vocab_size: usize) -> Array {
     let limit = |numbers: &mut Numbers| match numbers.below(5) {
         0 => 0,

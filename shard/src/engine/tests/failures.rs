@@ -44,8 +44,8 @@ fn tokens_of(reply: &StepReply, slot: u32) -> SampledToken {
     reply.rows.iter().find(|row| row.slot == slot).unwrap().token.clone().unwrap()
 }
 
-/// Runs a row beside one that fails, then another row in the failed one's slot and blocks. Returns both, and both
-/// alone.
+/// Runs a row in a batch with one that fails, then another row in the failed one's slot and blocks. Returns the tokens
+/// of each, generated alone and in this way.
 fn beside_a_failure(rig: &mut Rig) -> [Vec<SampledToken>; 4] {
     let (observed, later) = (vec![5, 6, 7, 8, 9], vec![11, 12, 13]);
     let alone = rig.generate(1, &observed, SamplingParams::greedy(), 6);
