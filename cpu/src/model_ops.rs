@@ -156,7 +156,7 @@ pub(super) fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Resul
     host::shaped(y, gate.shape())
 }
 
-/// Returns the kernels' name of a function.
+/// Returns the kernels' activation for that of the graph.
 pub(super) fn kernel(activation: Activation) -> kernels::activation::Activation {
     match activation {
         Activation::Silu => kernels::activation::Activation::Silu,

@@ -73,8 +73,8 @@ pub struct ProgramCost {
 }
 
 impl AheadOfTime {
-    /// Opens the topology `name` of the plugin of `platform`. Each of its memories is shared by `devices_per_memory`
-    /// devices.
+    /// Opens the topology `name` of the plugin of `platform`. `devices_per_memory` devices share each
+    /// memory.
     ///
     /// # Errors
     /// When there is no plugin, or the plugin does not know the topology.

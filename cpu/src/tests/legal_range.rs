@@ -12,7 +12,7 @@ use super::*;
 const NUM_TOKENS: usize = 70;
 const END_TOKENS: [i32; 2] = [2, 5];
 
-/// Numbers from 0 up to `end`, with equally many in each power of two.
+/// Numbers from 0 to `end`, uniform over their bit patterns, so small ones are as likely as large ones.
 fn bits_up_to(end: f32) -> impl Strategy<Value = f32> {
     (0..=end.to_bits()).prop_map(f32::from_bits)
 }

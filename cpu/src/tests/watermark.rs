@@ -31,8 +31,7 @@ fn text(params: SamplingParams) -> Vec<i32> {
     tokens
 }
 
-/// Returns by how many standard deviations the share of green tokens is above γ: the z of Kirchenbauer et al., equation
-/// 3.
+/// Returns how many standard deviations the share of green tokens is above γ: z in equation 3 of Kirchenbauer et al.
 fn z_score(tokens: &[i32]) -> f32 {
     let is_green = |pair: &&[i32]| {
         let seed = pair[0].cast_unsigned().wrapping_mul(15_485_863);

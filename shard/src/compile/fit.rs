@@ -94,7 +94,7 @@ fn report(plan: &Plan, args: &PlanArgs, figures: &[ProgramFigures], counts: &[us
     FitReport { text, fits }
 }
 
-/// Returns which flag to change.
+/// Returns a sentence that names the flag to change.
 fn advice(sizes: &Sizes, max_total_tokens: usize) -> String {
     let missing = sizes.needed() - sizes.memory;
     let excess = format!("does not fit: {:.1} MiB too much", missing as f64 / MIB);

@@ -15,7 +15,7 @@ use crate::engine::{self, Engine, EngineError};
 
 /// The least time between two reports of progress.
 pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time after which a busy shard reports that it is alive.
+/// The longest time between two signs of life of a busy shard.
 pub(super) const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(1);
 /// The size of the queue: room for the loader's events and a few clients.
 const EVENTS: usize = 16;

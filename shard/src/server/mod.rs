@@ -72,7 +72,7 @@ enum Interruption {
     Shard(ServerError),
 }
 
-/// The number of this shard among its peers.
+/// The rank of this shard, and the number of shards.
 #[derive(Clone, Copy)]
 struct Identity {
     rank: u32,

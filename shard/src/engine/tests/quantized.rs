@@ -10,7 +10,7 @@ use super::{Rig, args, report, reporting};
 
 /// Text made by `demo/train/held_out.py`, one document per line.
 const HELD_OUT: &str = include_str!("held_out.txt");
-/// The number of first tokens of a document after which nothing is compared.
+/// The number of tokens at the start of a document that are read before anything is compared.
 const START: usize = 8;
 /// The number of documents read through XLA, which needs a launch for each prefix.
 const NUM_THROUGH_XLA: usize = 2;
