@@ -2,8 +2,8 @@
 //! likelier. A reader who knows which tokens are green counts them in a text and finds more than by chance.
 //!
 //! Door: [`PROCESSOR`]. As in TGI the token before seeds the choice of green tokens, and the watermark runs before all
-//! other processors. TGI permutes the vocabulary with torch's generator; here a hash decides which tokens are green, the
-//! same on every device ([`Op::ContextUniform`](crate::graph::Op)).
+//! other processors. TGI permutes the vocabulary with torch's generator; here a hash decides which tokens are green,
+//! the same on every device ([`Op::ContextUniform`](crate::graph::Op)).
 
 use super::BatchSampler::Everything;
 use super::{Column, Processor};
