@@ -29,6 +29,7 @@ pub use batch::{
 pub use error::{BackendError, Fault};
 pub use history::TokenHistory;
 pub use membership::{Membership, Stays};
+pub use memory::MemoryPlan;
 pub use mock::MockBackend;
 pub use model_graphs::ModelGraphs;
 pub use processors::Processors;
@@ -103,15 +104,6 @@ pub struct DevicePlace {
     pub process_index: i64,
     /// The coordinates among the chips of a slice; empty if the device has none.
     pub coords: Vec<i64>,
-}
-
-/// Memory for one rank's states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// Bytes that could be allocated.
-    pub available_bytes: u64,
-    /// The share of them, in percent, that a cache takes if the user sets no size.
-    pub cache_percent: u64,
 }
 
 /// The sizes of a backend's states and of its steps.

@@ -5,7 +5,16 @@
 
 use std::fs;
 
-use crate::{BackendError, MemoryPlan};
+use crate::BackendError;
+
+/// Memory for one rank's states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Bytes that could be allocated.
+    pub available_bytes: u64,
+    /// The share of them, in percent, that a cache takes if the user sets no size.
+    pub cache_percent: u64,
+}
 
 const MEMINFO: &str = "/proc/meminfo";
 /// Files with limit and use of the control group, version 2 and version 1.

@@ -6,8 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use backend::Membership;
-use backend::{Batch, BatchRow, SampledRow};
+use backend::{BatchRow, SampledRow};
 use candle_core::{Device, Tensor};
 use kernels::linear::PackedWeight;
 use model::graph::{Graph, Input, Op, Value};
@@ -15,7 +14,7 @@ use model::sampling::Number;
 
 use super::loader::Weight;
 use super::plan::Plan;
-use super::state::State;
+use super::step::Step;
 use super::{elementwise, experts, host, model_ops, sampling_ops};
 use crate::error::CpuError;
 
@@ -26,18 +25,6 @@ pub(super) struct Program {
     plan: Plan,
     /// One per node; `None` if the node is not a weight.
     weights: Vec<Option<Weight>>,
-}
-
-/// The data of one run of a graph.
-#[derive(Clone, Copy)]
-pub(super) struct Step<'a> {
-    pub(super) batch: &'a Batch,
-    pub(super) state: &'a State,
-    /// The ranks that compute the other parts of the model.
-    pub(super) membership: &'a Membership,
-    /// Index of the sampled row for which a sampler runs.
-    pub(super) sampled: usize,
-    pub(super) arguments: &'a [Tensor],
 }
 
 /// The values of a run, kept until their last use.

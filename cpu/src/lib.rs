@@ -24,6 +24,7 @@ mod plan;
 mod sampling_ops;
 mod selection;
 mod state;
+mod step;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -42,9 +43,10 @@ use model::weights::Checkpoint;
 use rayon::prelude::*;
 
 use error::CpuError;
-use executor::{Program, Step};
+use executor::Program;
 use loader::Weight;
 use state::State;
+use step::Step;
 use targets::Targets;
 use threads::Threads;
 

@@ -12,9 +12,9 @@ use kernels::linear::{Layer, PackedWeight};
 use kernels::rotary::RotaryTable;
 use model::graph::{Activation, AttentionSpec, Shape, StateId};
 
-use super::executor::Step;
 use super::host::{self, View};
 use super::loader::Weight;
+use super::step::Step;
 use crate::error::CpuError;
 
 type Result<T> = candle_core::Result<T>;

@@ -12,10 +12,11 @@ use kernels::attention::KvType;
 use model::graph::{Graph, StateId};
 use model::weights::Checkpoint;
 
-use super::executor::{Program, Step};
+use super::executor::Program;
 use super::host::{self, View};
 use super::loader;
 use super::state::State;
+use super::step::Step;
 
 /// Elements of an array, the last dimension fastest.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,8 +7,8 @@
 use candle_core::{D, Tensor};
 use model::graph::{CONTEXT_SEED_FACTOR, TokenScope};
 
-use super::executor::Step;
 use super::host::{self, View};
+use super::step::Step;
 use super::{selection, threefry};
 
 type Result<T> = candle_core::Result<T>;

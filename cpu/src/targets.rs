@@ -8,7 +8,8 @@ use model::graph::{Graph, GraphError};
 use model::sampling::{TargetReport, target_graph};
 use rayon::prelude::*;
 
-use super::executor::{self, Step};
+use super::executor;
+use super::step::Step;
 use super::{host, top_tokens};
 use crate::error::CpuError;
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use devices::Device;
 
 use crate::args::Ahead;
-use crate::variables::{Environment, Setting, variables, without_secrets};
+use crate::variables::{Setting, environment, variables, without_secrets};
 
 /// Runs this executable again with the command's hidden name, and returns the child's exit status.
 pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
@@ -21,7 +21,7 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
     // The server finds a program again only under the flags that it was compiled under, so the child gets a shard's
     // variables.
     let setting = Device::attached(topology).map_or(Setting::Ahead, |(device, _)| Setting::Shard(device));
-    let variables = variables(&setting, &Environment::of_process()).into_iter();
+    let variables = variables(&setting, &environment()).into_iter();
     let ours = variables.filter(|variable| !variable.is_yours).map(|variable| (variable.name, variable.value));
     let child = std::env::current_exe().and_then(|executable| {
         without_secrets(&executable).arg(ahead.hidden_name()).args(arguments).envs(ours).status()

@@ -4,7 +4,7 @@ use proto::exit_status;
 
 use crate::download::HubError;
 use crate::event::ChildId;
-use crate::process::Exit;
+use crate::exit::Exit;
 
 /// Every error of the launcher.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use router::Ready;
 
-use crate::process::Exit;
+use crate::exit::Exit;
 
 /// The events held before the threads that send them must wait for the supervisor.
 const MAX_QUEUED_EVENTS: usize = 256;

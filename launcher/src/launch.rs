@@ -20,8 +20,7 @@ use crate::plan::{LaunchPlan, Machine, Place};
 use crate::shared_memory::SharedMemory;
 use crate::tpu::diagnosis::{Diagnosis, Inspection};
 use crate::tpu::{FIRST_PORT, diagnosis, free_ports};
-use crate::variables::Environment;
-use crate::{preflight, supervisor};
+use crate::{preflight, supervisor, variables};
 
 /// Serves until a signal or a failure. Exit status: see `docs/exit-codes.md`.
 pub(crate) fn run_as_process(args: &LaunchArgs) -> ExitCode {
@@ -151,7 +150,7 @@ fn machine(args: &LaunchArgs, device: Device, root: &Path) -> Machine {
     let num_shard = args.num_shard.unwrap_or(1) as usize;
     Machine {
         chips: if is_slice { chips::find(root).usable } else { Vec::new() },
-        environment: Environment::of_process(),
+        environment: variables::environment(),
         ports: if is_slice { free_ports(FIRST_PORT, num_shard, args.http.port) } else { Vec::new() },
     }
 }

@@ -3,7 +3,6 @@
 //! A child is reaped only by [`Process::reap`], on the supervisor's thread, after its last line has been shown. So a
 //! signal never reaches an unrelated process that was given the same process id.
 
-use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use crate::child_logs::ChildLogs;
 use crate::error::LauncherError;
 use crate::event::{ChildId, Event};
+use crate::exit::Exit;
 use crate::plan::ChildPlan;
 use crate::variables::without_secrets;
 
@@ -32,13 +32,6 @@ const LAST_LINES_DEADLINE: Duration = Duration::from_secs(1);
 pub(crate) struct Process {
     child: Child,
     pid: Pid,
-}
-
-/// How a child ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Status(i32),
-    Signal(i32),
 }
 
 impl Process {
@@ -170,19 +163,6 @@ fn wait_without_reaping(pid: Pid) -> Exit {
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
             // Only possible if another part of the process reaped the child, which none does.
             Err(_) => return Exit::Status(-1),
-        }
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => write!(f, "exited with status {status}"),
-            Self::Signal(9) => {
-                f.write_str("was killed by signal 9 (SIGKILL; the system does that when memory runs out)")
-            }
-            Self::Signal(4) => f.write_str("was killed by signal 4 (SIGILL; this CPU lacks an instruction)"),
-            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
         }
     }
 }

@@ -25,8 +25,9 @@ use crate::banner;
 use crate::child_logs::ChildLogs;
 use crate::error::LauncherError;
 use crate::event::{self, ChildId, Event};
+use crate::exit::Exit;
 use crate::plan::{ChildPlan, LaunchPlan};
-use crate::process::{Exit, Process};
+use crate::process::Process;
 use crate::readiness::{self, Watch};
 
 /// The time that the router needs, beyond that of the generations, to send Leave and to end.

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::executable::LoadedExecutable;
 use crate::ffi::client::{
     ClientAddressableDevices, ClientCompile, ClientCreate, ClientDestroy, ClientDevices, ClientPlatformName,
-    ClientPlatformVersion, ClientProcessIndex, ClientTopologyDescription,
+    ClientPlatformVersion, ClientProcessIndex,
 };
 use crate::ffi::executable::ExecutableDeserializeAndLoad;
 use crate::ffi::{Arguments, RawClient, RawDevice};
@@ -19,7 +19,6 @@ use crate::handle::Handle;
 use crate::named_value::{Options, Value};
 use crate::plugin::Plugin;
 use crate::program::mlir_program;
-use crate::topology::Topology;
 
 /// A client. It owns the devices of this process until it and everything made from it are dropped.
 ///
@@ -103,18 +102,6 @@ impl Client {
     /// The devices that this process can use.
     pub fn addressable_devices(&self) -> Vec<Device> {
         self.0.addressable.iter().map(|index| Device::new(self, *index)).collect()
-    }
-
-    /// The topology of all devices.
-    ///
-    /// # Errors
-    /// [`Error::is_unimplemented`] if the plugin has none.
-    pub fn topology(&self) -> Result<Topology, Error> {
-        let arguments = ClientTopologyDescription { client: self.raw(), topology: std::ptr::null_mut() };
-        // SAFETY: the client is alive.
-        let out = unsafe { self.api().call(arguments) }?;
-        // SAFETY: the client owns the topology, and the value made here keeps the client alive.
-        unsafe { Topology::of_client(self, out.topology) }
     }
 
     /// Compiles a program, StableHLO as text or bytecode, and loads it on the devices that the options assign.

@@ -10,6 +10,7 @@ use crate::compile_options::CompileOptions;
 use crate::device::DeviceDescription;
 use crate::error::Error;
 use crate::executable::Executable;
+use crate::ffi::client::ClientTopologyDescription;
 use crate::ffi::topology::{
     TopologyAttributes, TopologyCompile, TopologyCreate, TopologyDestroy, TopologyDevices, TopologyFingerprint,
     TopologyPlatformName, TopologyPlatformVersion, TopologySerialize,
@@ -28,6 +29,20 @@ pub struct Topology {
     plugin: Arc<Plugin>,
     /// The client that owns the topology. If `None`, `self` owns it.
     client: Option<Client>,
+}
+
+impl Client {
+    /// The topology of all devices.
+    ///
+    /// # Errors
+    /// [`Error::is_unimplemented`] if the plugin has none.
+    pub fn topology(&self) -> Result<Topology, Error> {
+        let arguments = ClientTopologyDescription { client: self.raw(), topology: std::ptr::null_mut() };
+        // SAFETY: the client is alive.
+        let out = unsafe { self.api().call(arguments) }?;
+        // SAFETY: the client owns the topology, and the value made here keeps the client alive.
+        unsafe { Topology::of_client(self, out.topology) }
+    }
 }
 
 impl Topology {

@@ -23,12 +23,9 @@ pub use level::LogLevelError;
 pub use line::{LogLine, Progress};
 
 use layer::LogLayer;
+use line::{FATAL_TARGET, PROGRESS_TARGET};
 use output::{Format, Output};
 
-/// The target of the events of [`progress`].
-const PROGRESS_TARGET: &str = "progress";
-/// The target of the event of [`fatal`].
-const FATAL_TARGET: &str = "fatal";
 /// The time that the log's reader gets, at the end of a process, for the rest of the log.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
 /// The time that a panic waits until its line is written. It may be followed by an abort.

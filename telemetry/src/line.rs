@@ -8,7 +8,12 @@ use tracing::Level;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-use crate::{FATAL_TARGET, PROGRESS_TARGET, escape};
+use crate::escape;
+
+/// The target of the events of [`progress`](crate::progress).
+pub(crate) const PROGRESS_TARGET: &str = "progress";
+/// The target of the event of [`fatal`](crate::fatal).
+pub(crate) const FATAL_TARGET: &str = "fatal";
 
 /// The longest text of one line, in bytes, so that its reader gets it whole.
 const MAX_TEXT_BYTES: usize = 32 << 10;

@@ -313,7 +313,7 @@ fn absolute(url: &str, location: &str) -> String {
 mod tests {
     use super::*;
     use crate::args::HubArgs;
-    use crate::variables::Environment;
+    use crate::environment::Environment;
 
     #[test]
     fn headers_are_read() {

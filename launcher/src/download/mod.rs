@@ -36,8 +36,9 @@ pub(crate) use self::settings::INPUTS;
 use self::settings::Settings;
 use self::snapshot::Download;
 use crate::args::{DownloadArgs, HubArgs};
+use crate::environment::Environment;
 use crate::terminal::Terminal;
-use crate::variables::Environment;
+use crate::variables::environment;
 
 const DEFAULT_REVISION: &str = "main";
 /// The longest time for which a signal goes unnoticed.
@@ -116,7 +117,7 @@ fn download(args: &DownloadArgs) -> Result<(), HubError> {
     }
     let mut signals = watch_signals().map_err(HubError::Signals)?;
     let wanted = Wanted { model_id, revision: revision.as_deref(), hub, json_output: log.json_output };
-    resolve(&wanted, &Environment::of_process(), &mut signals)?.map(drop).ok_or(HubError::Stopped)
+    resolve(&wanted, &environment(), &mut signals)?.map(drop).ok_or(HubError::Stopped)
 }
 
 /// Catches SIGINT, SIGTERM and SIGHUP.

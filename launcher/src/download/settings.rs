@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::error::HubError;
 use crate::args::HubArgs;
-use crate::variables::Environment;
+use crate::environment::Environment;
 
 /// All variables that are read here.
 pub(crate) const INPUTS: [&str; 18] = [

@@ -17,10 +17,11 @@ use endpoint::Endpoint;
 
 use crate::args::LaunchArgs;
 use crate::download::Snapshot;
+use crate::environment::Environment;
 use crate::error::LauncherError;
 use crate::event::ChildId;
 use crate::tpu::{Request, Slice};
-use crate::variables::{Environment, Setting, Variable, variables};
+use crate::variables::{Setting, Variable, variables};
 
 /// The facts about this machine that a plan depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]

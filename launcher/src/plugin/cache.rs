@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use devices::plugins::Plugin;
 
 use super::error::FetchError;
-use super::say;
+use super::notice::say;
 
 /// The folder, locked by this fetch until dropped.
 #[derive(Debug)]

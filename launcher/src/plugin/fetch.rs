@@ -8,8 +8,9 @@ use devices::plugins::{Plugin, Surroundings, cache_folder};
 
 use super::cache::LockedFolder;
 use super::error::FetchError;
+use super::notice::{megabytes, say};
+use super::pip;
 use super::wheel::CheckedWheel;
-use super::{megabytes, pip, say};
 
 /// One fetch, with everything it depends on.
 #[derive(Debug)]

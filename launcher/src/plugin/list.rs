@@ -2,7 +2,7 @@
 
 use devices::plugins::{self, Plugin, PluginError, Surroundings, find};
 
-use super::megabytes;
+use super::notice::megabytes;
 
 const HEADINGS: [&str; 5] = ["KIND", "PACKAGE", "VERSION", "SIZE", "FOUND"];
 

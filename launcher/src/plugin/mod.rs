@@ -8,12 +8,12 @@ mod cache;
 mod error;
 mod fetch;
 mod list;
+mod notice;
 mod pip;
 #[cfg(test)]
 mod tests;
 mod wheel;
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +22,7 @@ use clap::Subcommand;
 use devices::plugins::{Plugin, Surroundings};
 
 use crate::plugin::fetch::Fetch;
+use crate::plugin::notice::say;
 
 /// The arguments of `plugin`.
 #[derive(Debug, clap::Args)]
@@ -66,14 +67,4 @@ pub(crate) fn run_as_process(args: &PluginArgs) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Writes one line for the user to stderr.
-fn say(line: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
-}
-
-/// The bytes in megabytes of 10⁶, as pip counts them.
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }

@@ -16,12 +16,12 @@ mod tests;
 
 use devices::tpu::{Chip, Generation};
 
+use crate::environment::Environment;
 use crate::tpu::asked::Asked;
 pub(crate) use crate::tpu::asked::INPUTS;
 use crate::tpu::bounds::Bounds;
 pub(crate) use crate::tpu::ports::{FIRST_PORT, free_ports};
 use crate::tpu::shape::Shape;
-use crate::variables::Environment;
 
 /// The input of a plan for TPUs.
 #[derive(Debug, Clone, Copy)]

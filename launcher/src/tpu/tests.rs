@@ -6,10 +6,10 @@ use insta::assert_snapshot;
 
 use super::testing;
 use crate::args::Args;
+use crate::environment::Environment;
 use crate::error::LauncherError;
 use crate::plan::text::text;
 use crate::plan::{LaunchPlan, Machine, Place};
-use crate::variables::Environment;
 
 const V3: &str = "0x0027";
 const V4: &str = "0x005e";

@@ -1,20 +1,18 @@
 //! The environment variables of children.
 //!
-//! Doors: [`Environment`], the variables that the user set, read once and then passed as a value; [`without_secrets`],
-//! a command whose child does not inherit secrets; [`variables`], the variables of a child: first those of `table.rs`
-//! that its slice needs, then those of its device. The user's own value wins, except for lists of which each child gets
-//! a part.
+//! Doors: [`environment`], the variables that the user set; [`without_secrets`], a command whose child does not inherit
+//! secrets; [`variables`], the variables of a child: first those of `table.rs` that its slice needs, then those of its
+//! device. The user's own value wins, except for lists of which each child gets a part.
 
 mod table;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
 use devices::{ChildVariable, Device};
 
 use self::table::{Row, SECRETS, TABLE};
+use crate::environment::Environment;
 use crate::tpu::Member;
 use crate::{download, tpu};
 
@@ -49,9 +47,11 @@ pub(crate) fn without_secrets(program: &Path) -> Command {
     command
 }
 
-/// The variables of this process on which plans and downloads depend. Some are secrets, so values are never printed.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Environment(pub(crate) BTreeMap<&'static str, String>);
+/// Reads the variables of this process on which plans and downloads depend. Call it once.
+pub(crate) fn environment() -> Environment {
+    let of_devices = devices::TABLE.iter().flat_map(|device| device.variables()).map(|variable| variable.name);
+    Environment::read(TABLE.iter().map(|row| row.name).chain(of_devices).chain(tpu::INPUTS).chain(download::INPUTS))
+}
 
 /// The variables of a child for this setting, including those for which the user's own value is kept.
 pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec<Variable> {
@@ -105,27 +105,6 @@ impl<'a> Setting<'a> {
             Self::Ahead | Self::Tpu(_) => Some(value.to_owned()),
             Self::Shard(_) => None,
         }
-    }
-}
-
-impl Environment {
-    /// Reads the variables of this process. Call it once.
-    pub(crate) fn of_process() -> Self {
-        let of_devices = devices::TABLE.iter().flat_map(|device| device.variables()).map(|variable| variable.name);
-        let names = TABLE.iter().map(|row| row.name).chain(of_devices).chain(tpu::INPUTS).chain(download::INPUTS);
-        let value = |name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()));
-        Self(names.filter_map(value).collect())
-    }
-
-    /// The value of a variable. An empty one counts as not set.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    }
-}
-
-impl fmt::Debug for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 

@@ -8,6 +8,7 @@ mod best_of;
 mod error;
 mod permits;
 mod report;
+mod request;
 mod stream;
 mod timings;
 
@@ -24,30 +25,19 @@ use crate::config::RequestLimits;
 use crate::grammar::GrammarError;
 use crate::metrics::Metrics;
 use crate::text::{TextError, Tokenizer};
-use crate::validation::{Delivery, GenerationOptions, PromptInput, ValidRequest, ValidationError, Validator};
+use crate::validation::{Delivery, PromptInput, ValidRequest, ValidationError, Validator};
 
 pub(crate) use best_of::Outcome;
 pub(crate) use error::GenerationError;
 pub(crate) use permits::{Permit, Permits};
 pub(crate) use report::{RequestId, Trace};
+pub(crate) use request::GenerationRequest;
 pub(crate) use stream::{Completion, Finish, FinishReason, Piece, PromptToken, Token};
 pub(crate) use timings::Timings;
 
 use report::Report;
 use stream::TokenStream;
 use timings::Arrival;
-
-/// The prompt and the options of one request.
-#[derive(Debug, Clone)]
-pub(crate) struct GenerationRequest {
-    pub(crate) prompt: PromptInput,
-    pub(crate) options: GenerationOptions,
-    /// The number of answers to make, at least one. If the client gives a seed, choice `n` uses the seed plus `n`.
-    pub(crate) num_choices: u32,
-    pub(crate) received_at: Instant,
-    /// The request's name in the log.
-    pub(crate) request_id: RequestId,
-}
 
 /// Starts generations.
 #[derive(Debug)]
@@ -78,18 +68,6 @@ struct Prepared {
     arrival: Arrival,
     /// One report for each choice.
     reports: Vec<Report>,
-}
-
-impl GenerationRequest {
-    /// The number of sequences of each choice.
-    fn best_of(&self) -> u32 {
-        self.options.best_of.unwrap_or(1)
-    }
-
-    /// The number of sequences of all choices.
-    fn num_sequences(&self) -> u32 {
-        self.num_choices.saturating_mul(self.best_of())
-    }
 }
 
 impl Generator {

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use proto::{SampledToken, TopTokens};
 use scheduler::{PromptReport, SequenceEvent, TokenFinish};
 
+use super::GenerationError;
+use super::request::GenerationRequest;
 use super::timings::{Arrival, Timings};
-use super::{GenerationError, GenerationRequest};
 use crate::delivery::EventReceiver;
 use crate::memory::Account;
 use crate::text::{

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{ANSWER, Grammar, GrammarError, closed, limits, schema};
+use super::constraint::ANSWER;
+use super::{Grammar, GrammarError, closed, limits, schema};
 use crate::text::{AnswerForm, CallSyntax};
 
 /// The most calls in one answer; a model that cannot stop would fill the answer with calls.

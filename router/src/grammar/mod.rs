@@ -10,7 +10,9 @@ mod build;
 mod calls;
 mod closed;
 mod compiler;
+mod constraint;
 mod effort;
+mod error;
 mod held;
 mod kept;
 mod key;
@@ -21,85 +23,8 @@ mod terminals;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Write as _;
-
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use serde_json::{Value, json};
-
 pub(crate) use calls::{after_thought, calls, calls_or};
 pub(crate) use compiler::{CompiledGrammar, GrammarCompiler};
+pub(crate) use constraint::Grammar;
+pub(crate) use error::GrammarError;
 pub(crate) use matcher::{GrammarMatcher, MaskError, MaskStop};
-
-/// The constraint that a text must satisfy.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Grammar {
-    /// Any JSON object.
-    JsonObject,
-    /// JSON that is valid under a schema. Its objects have only the members that the schema names.
-    JsonSchema(Value),
-    /// The whole text matches a regular expression, in the syntax of the crate `regex`.
-    Regex(String),
-    /// A context-free grammar in the Lark syntax of `llguidance`.
-    Lark(String),
-    /// One of these texts.
-    Choice(Vec<String>),
-    /// A Lark grammar of this server, in which [`ANSWER`] stands for the client's grammar.
-    Within { lark: String, answer: Box<Self> },
-}
-
-/// The name of the client's grammar inside a grammar of this server.
-const ANSWER: &str = "hilo-answer";
-
-/// The reason why a text cannot follow a grammar.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum GrammarError {
-    /// The grammar is invalid or too large.
-    #[error("{0}")]
-    Invalid(String),
-    /// Too many other grammars are being compiled.
-    #[error("too many grammars are being compiled")]
-    Busy,
-    /// The model has no token that ends the text.
-    #[error("the model has no end-of-sequence token, which would end a text that follows a grammar")]
-    NoEos,
-}
-
-impl Grammar {
-    /// Returns this grammar as a part of another.
-    fn within(self, lark: String) -> Self {
-        Self::Within { lark, answer: Box::new(self) }
-    }
-
-    /// Converts the grammar to `llguidance`'s form, within limits.
-    fn source(&self) -> Result<TopLevelGrammar, GrammarError> {
-        Ok(match self {
-            Self::JsonObject => TopLevelGrammar::from_json_schema(schema::prepare(json!({ "type": "object" }))),
-            Self::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(closed::close(schema)?)),
-            Self::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Self::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
-            Self::Choice(choices) => TopLevelGrammar::from_lark(choice(choices)?),
-            Self::Within { lark, answer } => {
-                let mut source = TopLevelGrammar::from_lark(lark.clone());
-                let answer = answer.source()?.grammars;
-                source.grammars.extend(
-                    answer.into_iter().map(|grammar| GrammarWithLexer { name: Some(ANSWER.to_owned()), ..grammar }),
-                );
-                source
-            }
-        })
-    }
-}
-
-/// Returns a grammar of some texts as one terminal: separate rules would all be tried at every token. JSON's string
-/// syntax is also Lark's.
-fn choice(choices: &[String]) -> Result<String, GrammarError> {
-    if choices.is_empty() || choices.iter().any(String::is_empty) {
-        return Err(GrammarError::Invalid("a choice must have at least one text, and none may be empty".to_owned()));
-    }
-    let mut grammar = String::from("start: TEXT\nTEXT: ");
-    for (index, text) in choices.iter().enumerate() {
-        let separator = if index == 0 { "" } else { " | " };
-        let _ = write!(grammar, "{separator}{}", Value::from(text.as_str()));
-    }
-    Ok(grammar)
-}

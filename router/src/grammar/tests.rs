@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use model_files::ModelFiles;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::constraint::ANSWER;
 use super::*;
 use crate::text::Tokenizer;
 

@@ -4,6 +4,7 @@
 //! counted: a loop's body once per iteration, a fusion as one instruction. Nothing is run and no time is estimated.
 
 mod collectives;
+mod error;
 mod graph;
 mod loops;
 mod proto;
@@ -12,9 +13,10 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use prost::{DecodeError, Message as _};
+use prost::Message as _;
 
 pub(crate) use collectives::Collectives;
+pub(crate) use error::HloError;
 use graph::Computation;
 
 /// A module as `PJRT_Executable_OptimizedProgram` returns it.
@@ -23,19 +25,6 @@ pub(crate) struct HloModule {
     /// Callees before their callers.
     computations: Vec<Computation>,
     entry: usize,
-}
-
-/// An error of reading a module.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HloError {
-    #[error("optimised program is in format {format:?}; hlo and hlo_with_config can be read")]
-    Format { format: String },
-    #[error("optimised program is no serialized HLO module")]
-    Decode { source: DecodeError },
-    #[error("optimised program has no computation {id}, which {user} names")]
-    NoComputation { id: i64, user: String },
-    #[error("computation {computation} has no instruction {id} before {user}, which names it")]
-    NoInstruction { id: i64, computation: String, user: String },
 }
 
 impl HloModule {

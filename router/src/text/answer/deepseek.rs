@@ -2,7 +2,7 @@
 //! of tool comes before the name, and the arguments are in a code block. Some templates of version 3 have an object
 //! instead.
 
-use super::form::{Arguments, CallSyntax, Head, Tail};
+use super::call::{Arguments, CallSyntax, Head, Tail};
 use super::json_calls;
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use super::call::{CallSyntax, Head, Tail};
 use super::scan::{Cursor, Scan};
 use super::thinking::Thinking;
-use super::tools::{Tool, Tools};
+use super::tools::Tools;
 use super::{deepseek, gemma, harmony, json_calls, mistral, qwen_coder, tool_code};
 
 /// A format in which models write calls.
@@ -32,52 +33,6 @@ pub(in crate::text) struct Format {
     /// The syntax that a grammar enforces when the model has to call a tool. `None` if only the model knows the syntax;
     /// the grammar then enforces generic calls.
     syntax: Option<CallSyntax>,
-}
-
-/// The texts around the names and arguments of calls in a format.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CallSyntax {
-    pub(crate) begin: &'static str,
-    pub(crate) before_name: &'static str,
-    pub(crate) before_arguments: &'static str,
-    pub(crate) after_arguments: &'static str,
-    pub(crate) separator: &'static str,
-    pub(crate) end: &'static str,
-}
-
-/// The meaning of the text after an opener.
-#[derive(Debug)]
-pub(super) enum Head {
-    Call {
-        name: String,
-        arguments: Arguments,
-    },
-    /// A thought, which ends at one of these marks.
-    Thought(&'static [&'static str]),
-    /// Text that is not part of the answer.
-    Nothing,
-}
-
-/// The notation of arguments.
-#[derive(Debug)]
-pub(super) enum Arguments {
-    /// A JSON object follows.
-    Json,
-    /// Parameters follow one by one.
-    Parameters(ReadParameter),
-    /// The arguments were read with the head.
-    Read(String),
-}
-
-/// Reads a parameter's name and value; `None` after the last one.
-pub(super) type ReadParameter = fn(&mut Cursor<'_>, &Tool) -> Scan<Option<(String, Json)>>;
-
-/// The text that follows arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tail {
-    /// Another call, whose head is next.
-    Call,
-    Text,
 }
 
 /// The syntax of objects in a list.

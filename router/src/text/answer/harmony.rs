@@ -1,7 +1,7 @@
 //! gpt-oss's messages: each has a header with its channel and its recipient. Thoughts are in the channel `analysis`,
 //! calls are messages to `functions.<name>`, and every other message is content.
 
-use super::form::{Arguments, CallSyntax, Head, Tail};
+use super::call::{Arguments, CallSyntax, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;
 

@@ -3,7 +3,7 @@
 //! The two keys have the names that models were trained on. If the name comes first, arguments are passed on as they
 //! grow; otherwise the whole object must be read first.
 
-use super::form::{Arguments, Head, Tail};
+use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;
 

@@ -1,7 +1,7 @@
 //! Mistral's calls: `[TOOL_CALLS]` before a list of objects, or since 2025 before each name, with an optional
 //! `[CALL_ID]`, then `[ARGS]` and the arguments.
 
-use super::form::{Arguments, CallSyntax, Head, Tail};
+use super::call::{Arguments, CallSyntax, Head, Tail};
 use super::json_calls;
 use super::scan::{Cursor, Scan};
 use super::tools::Tools;

@@ -18,6 +18,7 @@
 //! or not JSON. White space beside a mark belongs to the mark. The boundaries of the received pieces make no
 //! difference.
 
+mod call;
 mod deepseek;
 mod form;
 mod gemma;
@@ -35,7 +36,8 @@ mod thinking;
 mod tool_code;
 mod tools;
 
-pub(crate) use form::{AnswerForm, CallSyntax};
+pub(crate) use call::CallSyntax;
+pub(crate) use form::AnswerForm;
 pub(super) use form::{Format, format_of};
 pub(super) use generic::describe_tools;
 pub(crate) use parser::AnswerParser;

@@ -4,7 +4,8 @@
 //! Undecided text is kept.
 
 use super::AnswerEvent;
-use super::form::{AnswerForm, Arguments, Head, ReadParameter, Tail};
+use super::call::{Arguments, Head, ReadParameter, Tail};
+use super::form::AnswerForm;
 use super::json_value::JsonValue;
 use super::scan::{Cursor, Miss};
 use super::tools::Tool;

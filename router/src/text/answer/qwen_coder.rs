@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use super::form::{Arguments, Head, Tail};
+use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Scan};
 use super::tools::{Tool, Tools};
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::form::{Arguments, Head, Tail};
+use super::call::{Arguments, Head, Tail};
 use super::scan::{Cursor, Miss, Scan};
 use super::tools::Tools;
 

@@ -1,0 +1,14 @@
+//! The lines that a fetch writes for the user.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Writes one line for the user to stderr.
+pub(super) fn say(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// The bytes in megabytes of 10⁶, as pip counts them.
+pub(super) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
