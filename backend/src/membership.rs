@@ -1,8 +1,8 @@
-//! A shard among the shards of one host: what it does together with them, and its share of the processor.
+//! The membership of a shard in the group of its host's shards: their common work, and its share of the processor.
 //!
-//! Door: [`Membership`]. Shards on the processor add up through it, all take turns with the host's memory while they load. A shard
-//! alone has no group, and its graphs no operation that needs one. One whose step fails, or that is dropped, ends the group: the
-//! others hear of it at once instead of waiting for a result that never comes.
+//! Door: [`Membership`]. Shards on the processor add up through it, and all shards take turns with the host's memory
+//! while they load. A single shard has no group, and its graphs have no operation that needs one. A member whose step
+//! fails, or that is dropped, ends the group, so that the others do not wait for a result that never comes.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
@@ -15,17 +15,17 @@ use rustix::thread::CpuSet;
 use super::memory::available_host_bytes;
 use super::{BackendError, LocalRanks, Processors};
 
-/// How long a rank that loads waits for the others, which may have started later and have as much to read.
+/// The time for which a loading rank waits for the others, which may have started later and have as much to read.
 const LOAD_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a rank waits for the others in a step, where all do the same at the same time, and more for each token. The client
-/// waits longer, so that it hears from this rank for which one it waited.
+/// The time for which a rank waits for the others in a step, and the time added for each token. All ranks do the same
+/// work at the same time. The client waits longer, so that this rank can name the one for which it waited.
 const STEP_DEADLINE: Duration = Duration::from_secs(10);
 const TOKEN_DEADLINE: Duration = Duration::from_millis(1);
-/// What a tensor takes at most while it is loaded, in parts of its own size: as it is stored, and packed.
+/// The most copies of a tensor that exist while it is loaded: one as stored, one packed.
 const COPIES_OF_A_TENSOR: u64 = 2;
 const MIB: u64 = 1 << 20;
 
-/// Where weights are once they are loaded.
+/// The place of weights after loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stays {
     OnHost,
@@ -92,8 +92,9 @@ impl Membership {
         self.with_group(|group| group.all_gather(part, num_rows, gathered))
     }
 
-    /// How many ranks may load a tensor at once: all of them, unless the least memory that any of them sees is short of the
-    /// tensors' copies and of what `stays` in this memory of each rank. All ranks answer the same.
+    /// Returns the number of ranks that may load a tensor at once: all of them, unless the least memory that any of
+    /// them sees is too small for the tensors' copies and for the weights that stay in it (`stays`). All ranks return
+    /// the same.
     pub fn max_loading(&self, weights: &[&WeightSpec], stays: Stays) -> Result<usize, BackendError> {
         if self.group.is_none() {
             return Ok(1);
@@ -110,14 +111,14 @@ impl Membership {
         Ok(at_once(weights, self.num_ranks(), least.saturating_sub(resident)))
     }
 
-    /// Waits until fewer than `max_at_once` ranks have a turn. `waiting` is called a few times a second meanwhile.
+    /// Waits until fewer than `max_at_once` ranks have a turn. Calls `waiting` a few times a second meanwhile.
     pub fn take_turn(&self, max_at_once: usize, waiting: &mut dyn FnMut()) -> Result<Option<Turn>, BackendError> {
         let mut turn = None;
         self.with_group(|group| group.take_turn(max_at_once, waiting).map(|taken| turn = Some(taken)))?;
         Ok(turn)
     }
 
-    /// A step of so many tokens begins, in which all ranks do the same at the same time.
+    /// Begins a step of `num_tokens` tokens, in which all ranks do the same work at the same time.
     pub fn begin_step(&self, num_tokens: usize) {
         if let Some(mut group) = self.lock() {
             let tokens = u32::try_from(num_tokens).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! What a backend gets of a model: its graphs.
+//! The graphs of a model, which a backend executes.
 
 use std::sync::Arc;
 

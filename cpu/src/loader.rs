@@ -1,8 +1,8 @@
-//! From the checkpoint to weights as the kernels want them.
+//! Converts a checkpoint to weights in the form that the kernels need.
 //!
-//! Door: [`load`]. How a weight is kept follows from the operations that use it: packed for linear layers (and read row by
-//! row where an embedding shares it), a table in its own type for embeddings, f32 for norms and biases. One tensor is
-//! converted at a time, and of that a few rows, so that loading takes little more memory than the loaded weights.
+//! Door: [`load`]. The form of a weight follows from the operations that use it: packed for linear layers (and read row
+//! by row if an embedding shares it), a table in its own type for embeddings, f32 for norms and biases. One tensor is
+//! converted at a time, a few rows of it at once, so that loading takes little more memory than the loaded weights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use numbers::{FloatType, Rounding};
 use super::host;
 use crate::error::CpuError;
 
-/// Rows of a table that are read at a time.
+/// The number of rows of a table that are read at a time.
 const TABLE_ROWS: usize = 256;
 
 /// A weight in memory.
 #[derive(Debug, Clone)]
 pub(super) enum Weight {
-    /// Of a linear layer, maybe also of an embedding.
+    /// A weight of a linear layer, which an embedding may share.
     Packed(Arc<PackedWeight>),
-    /// Of an embedding `[vocab, hidden]`, in its own type; or of anything else, f32.
+    /// An embedding `[vocab, hidden]` in its own type, or any other weight in f32.
     Tensor(Tensor),
-    /// One of each expert.
+    /// One weight per expert.
     Experts(Arc<[PackedWeight]>),
 }
 
-/// What an operation does with a weight; where two share one, the later of these decides.
+/// The use of a weight by an operation. If two operations share a weight, the later use in this list decides its form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
     Vector,
@@ -43,7 +43,7 @@ enum Use {
 }
 
 impl Weight {
-    /// Memory it takes.
+    /// The memory of the weight.
     pub(super) fn size_bytes(&self) -> u64 {
         let bytes = match self {
             Self::Packed(weight) => weight.size_bytes(),
@@ -54,8 +54,8 @@ impl Weight {
     }
 }
 
-/// Loads what a rank has of every weight of `graphs`, by name. Ranks that share the host's memory take turns where it is
-/// short. `progress` hears of each weight: (done, total).
+/// Loads a rank's part of every weight of `graphs`, by name. Ranks that share the host's memory take turns if it is
+/// short. `progress` is called after each weight with (done, total).
 ///
 /// # Errors
 /// When a weight is missing or malformed, or another rank does not come.
@@ -156,7 +156,7 @@ fn table<T: Float>(part: &TensorPart<'_>, num_rows: usize) -> Vec<T> {
     floats
 }
 
-/// What the weights of a linear layer become.
+/// The type to which a linear layer's weights are converted.
 fn weight_type(spec: &WeightSpec) -> WeightType {
     match spec.rounding {
         Some(Rounding::Int8) => return WeightType::Int8,

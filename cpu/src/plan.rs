@@ -1,20 +1,20 @@
 //! Operations of a graph that one kernel computes together.
 //!
-//! Door: [`Plan`]. The kernel answers the bits that they answer one after the other; what lies between them stays in the caches, and
-//! threads are woken once.
+//! Door: [`Plan`]. The kernel returns the same bits as the operations one after the other. Values between them stay in
+//! the caches, and threads are woken once.
 
 use std::collections::HashMap;
 
 use model::graph::{Activation, Graph, Op, Value};
 
-/// What is computed together.
+/// The groups of operations that are computed together.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// By the index of the last operation.
+    /// Gated networks, by the index of the last operation.
     mlps: HashMap<usize, GatedMlp>,
-    /// Linear layers of one x, in ascending order, by the index of the last.
+    /// Linear layers with the same input, in ascending order, by the index of the last.
     siblings: HashMap<usize, Vec<usize>>,
-    /// Whether each node is a part of one, and not its last; none where no node is.
+    /// True for each node that is in a group and not its last. Empty if there is no group.
     is_within: Vec<bool>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct GatedMlp {
 }
 
 impl Plan {
-    /// Finds them in `graph`.
+    /// Finds the groups in `graph`.
     pub(super) fn new(graph: &Graph) -> Self {
         let mut num_uses = vec![0; graph.nodes().len()];
         let uses = graph.nodes().iter().flat_map(|node| &node.operands).chain(graph.outputs());
@@ -47,17 +47,17 @@ impl Plan {
         Self { mlps, siblings, is_within }
     }
 
-    /// Whether a node is computed with a later one.
+    /// True if a node is computed together with a later one.
     pub(super) fn is_within(&self, index: usize) -> bool {
         self.is_within.get(index).copied().unwrap_or_default()
     }
 
-    /// The network whose last operation this is.
+    /// The network whose last operation is at `index`.
     pub(super) fn mlp(&self, index: usize) -> Option<&GatedMlp> {
         self.mlps.get(&index)
     }
 
-    /// The linear layers of one x whose last this is, itself included.
+    /// The linear layers with the same input whose last is at `index`, itself included.
     pub(super) fn siblings(&self, index: usize) -> Option<&[usize]> {
         self.siblings.get(&index).map(Vec::as_slice)
     }
@@ -116,7 +116,8 @@ mod tests {
         graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
     }
 
-    /// A graph of some layers `[8, 8]` of one x, and another layer of what the first makes, before the last of them if it `is_early`.
+    /// A graph of some layers `[8, 8]` of one x, and another layer of the first one's output: before the last of them
+    /// if `is_early`.
     fn layers_of_one_x(is_early: bool) -> (Graph, Vec<usize>) {
         let mut graph = Graph::default();
         let x = graph.argument(0, Shape::new([Dim::Tokens, Dim::Fixed(8)]), DType::F32);

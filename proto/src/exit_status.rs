@@ -1,18 +1,18 @@
-//! How a process of ours ends, for whoever started it. The launcher ends as the child that failed first.
+//! The exit statuses of our processes. The launcher ends with the status of the child that failed first.
 //!
 //! | status | what happened | what helps |
 //! |---|---|---|
-//! | 0 | it was told to end | |
+//! | 0 | it was asked to end | |
 //! | 1 | something else failed; a peer is gone | the log |
 //! | 2 | arguments, model files, limits or addresses that make no sense | another configuration |
 //! | 3 | no such device here, or no plugin that drives it | another machine, or `plugin fetch` |
 //! | 17 | a device process failed | a restart may |
 
-/// Neither the configuration's nor a device's fault.
+/// Something other than the configuration or a device failed.
 pub const FAILURE: u8 = 1;
-/// Arguments, model files, limits or addresses are to blame.
+/// Arguments, model files, limits or addresses are invalid.
 pub const CONFIGURATION: u8 = 2;
 /// There is no such device here, or no plugin that drives it.
 pub const NO_DEVICE: u8 = 3;
-/// A device process failed; `torch_xla` ends one with the same number.
+/// A device process failed. `torch_xla` uses the same number.
 pub const DEVICE: u8 = 17;

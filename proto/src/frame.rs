@@ -1,7 +1,7 @@
 //! Frames: a little-endian `u32` with the body's length in bytes, then the body, one protobuf message.
 //!
-//! Works on byte slices; who reads and writes the socket (blocking or async) is the caller's affair. Any bytes give
-//! a message or a [`FrameError`], never a panic, and never an allocation larger than [`MAX_FRAME_BYTES`].
+//! The functions work on byte slices; the caller reads and writes the socket. Any bytes give a message or a
+//! [`FrameError`], never a panic, and never an allocation larger than [`MAX_FRAME_BYTES`].
 
 use prost::Message;
 
@@ -11,7 +11,8 @@ pub const HEADER_BYTES: usize = 4;
 /// Largest body accepted: the longest sequence fits, a corrupted length does not.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// What a router puts into one step. A single sequence that takes more has a step of its own, and fits in a frame all the same.
+/// The most bytes of a step's command. A single sequence that takes more gets a step of its own, which still fits in a
+/// frame.
 pub const MAX_STEP_BYTES: usize = 48 << 20;
 
 /// Largest vocabulary: an id of it takes at most [`TOKEN_BYTES`].
@@ -23,7 +24,7 @@ pub const TOKEN_BYTES: usize = 3;
 /// Longest sequence.
 pub const MAX_SEQUENCE_TOKENS: usize = 10_000_000;
 
-/// Why bytes are not a frame.
+/// The reason why bytes are not a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length prefix, or the message to send, is over the limit.
@@ -37,11 +38,11 @@ pub enum FrameError {
 /// Appends the frame of `message` to `buffer`.
 ///
 /// # Errors
-/// [`FrameError::TooLarge`] when the body would not be accepted by the other side; `buffer` is unchanged then.
+/// [`FrameError::TooLarge`] when the peer would not accept the body. `buffer` is unchanged then.
 pub fn encode<M: Message>(message: &M, buffer: &mut Vec<u8>) -> Result<(), FrameError> {
     let header_at = buffer.len();
     buffer.extend_from_slice(&[0; HEADER_BYTES]);
-    // The length is counted afterwards: prost computes it anew at every level of a message.
+    // The length is known afterwards. Asking prost for it first would compute it again at every level of the message.
     message.encode_raw(buffer);
     let len = buffer.len() - header_at - HEADER_BYTES;
     let Some(prefix) = u32::try_from(len).ok().filter(|_| len <= MAX_FRAME_BYTES) else {

@@ -1,4 +1,4 @@
-//! What router and shard say to each other: plain data, no I/O, no text of users, no tensors.
+//! The contract between router and shard: plain data, no I/O, no text of users, no tensors.
 //!
 //! ```text
 //!  client (launcher, then router)                         shard
@@ -20,11 +20,11 @@
 //!                                           ◀──────  Done                   the shard exits with status 0
 //! ```
 //!
-//! Every rank of a model gets every command, in the same order. A client may send the next command before the answer to
-//! the last one is there. Any command may be answered by a [`ShardError`] instead; decisions look at its kind only. What concerns
-//! one row of a step is no such error: the reply says of that row that it failed ([`RowFailure`]), and all others go on. Replies
-//! come in the order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
-//! without `Leave` takes the shard down with it: there is nobody left to own the KV cache.
+//! Every rank of a model gets every command, in the same order. A client may send the next command before the reply to
+//! the last one arrives. The reply to any command may be a [`ShardError`]; decisions use only its kind. A failure of
+//! one row of a step is no such error: the reply names the row ([`RowFailure`]), and all other rows go on. Replies come
+//! in the order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
+//! without `Leave` ends the shard, because nobody owns the KV cache any more.
 
 pub mod exit_status;
 pub mod frame;
@@ -42,10 +42,11 @@ pub use message::*;
 pub use sampling::{MAX_HELD_BACK_TOKENS, MAX_LOGIT_BIASES, MAX_TIED_TOKENS};
 pub use sampling_error::SamplingError;
 
-/// Version of this contract. Both sides must speak the same one; the shard answers `VERSION` otherwise.
+/// The version of this contract. If the two sides differ, the shard replies with the error `VERSION`.
 pub const PROTOCOL_VERSION: u32 = 7;
 
-/// Best tokens that can be reported for each token of a prompt: a reply has those of a whole chunk, and a frame has a limit.
+/// The most best tokens that are reported for each token of a prompt. A reply contains those of a whole chunk and must
+/// fit in a frame.
 pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 including the final zero (`unix(7)`).
@@ -57,7 +58,7 @@ pub fn socket_path(shard_uds_path: &str, rank: u32) -> String {
 }
 
 impl Row {
-    /// Tokens that the row reads: those that are given, else the one that it has sampled.
+    /// The number of tokens that the row reads: the given ones, or else the one that it sampled.
     pub fn num_tokens(&self) -> usize {
         self.token_ids.len().max(1)
     }

@@ -1,6 +1,6 @@
 //! To add a sampling parameter:
-//! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], a row of [`RANGES`],
-//!    and a value at which it does something in [`SamplingParams::every_processor`].
+//! 1. `hilo.proto`: the field of `SamplingParams`. Here: its neutral value in [`SamplingParams::greedy`], a row of
+//!    [`RANGES`], and a value with an effect in [`SamplingParams::every_processor`].
 //! 2. `router/src/api/parameters.rs`: a field of `Parameters`, which both dialects fill (the other one is
 //!    `router/src/api/openai/sampling.rs`); they stop compiling until they do.
 //! 3. `model/src/sampling/`: a file with its column and its processor, and a row in `PROCESSORS` in `mod.rs`.
@@ -12,37 +12,38 @@
 //! | `top_p` | 1 = off | 0 < p ≤ 1 | keeps the smallest set of best tokens whose probability reaches p |
 //! | `min_p` | 0 = off | 0 ≤ p ≤ 1 | keeps tokens at least p times as probable as the best one (Nguyen et al., 2024) |
 //! | `typical_p` | 1 = off | 0 < p ≤ 1 | locally typical sampling (Meister et al., 2022) |
-//! | `logit_bias` | empty | −100 … 100, at most [`MAX_LOGIT_BIASES`] tokens | added to the logits of the tokens it names (OpenAI) |
-//! | `watermark_gamma` | any | 0 ≤ γ ≤ 1 | share of the vocabulary that is green after a token (Kirchenbauer et al., 2023) |
+//! | `logit_bias` | empty | −100 … 100, ≤ [`MAX_LOGIT_BIASES`] tokens | added to the logits of named tokens (OpenAI) |
+//! | `watermark_gamma` | any | 0 ≤ γ ≤ 1 | share of the vocabulary that is green (Kirchenbauer et al., 2023) |
 //! | `watermark_delta` | 0 = off | −100 … 100 | added to the logits of green tokens |
-//! | `repetition_penalty` | 1 | 0.01 … 100 | divides positive and multiplies negative logits of tokens seen (Keskar et al., 2019) |
-//! | `frequency_penalty` | 0 | −2 … 2 | subtracted from a logit once per occurrence among the generated tokens (OpenAI) |
+//! | `repetition_penalty` | 1 | 0.01 … 100 | divides positive, multiplies negative logits of seen tokens (CTRL, 2019) |
+//! | `frequency_penalty` | 0 | −2 … 2 | subtracted once per occurrence among generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
-//! | `min_new_tokens` | 0 = off | any | the model's end-of-sequence tokens are not chosen before that many others are |
+//! | `min_new_tokens` | 0 = off | any | end-of-sequence tokens are not chosen before this number of others |
 //! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //!
-//! Within these ranges, and whatever is combined, scores stay finite: what a row is left with is a distribution.
+//! Within these ranges, in every combination, scores stay finite, so every row has a distribution.
 
 use crate::{LogitBias, SamplingError, SamplingParams};
 
-/// End-of-sequence tokens that a model may have for `min_new_tokens` to hold them back: programs have room for as many.
+/// The most end-of-sequence tokens that `min_new_tokens` holds back. Programs have room for this number.
 pub const MAX_HELD_BACK_TOKENS: usize = 8;
 
-/// Tokens that a `logit_bias` may name: as many as OpenAI's API takes. Programs have room for them.
+/// The most tokens of a `logit_bias`, as in OpenAI's API. Programs have room for this number.
 pub const MAX_LOGIT_BIASES: usize = 300;
 
-/// Tokens that tie with the last of the best ones and are reported too: without a limit all of a vocabulary could.
+/// The most extra tokens that are reported because they tie with the last of the best tokens. Without a limit, a whole
+/// vocabulary could tie.
 pub const MAX_TIED_TOKENS: usize = 64;
 
-/// The legal ranges: whether parameters keep one, and the sentence for the client where they do not. They are in the order in
-/// which TGI reports them; parameters that TGI lacks come last. No range contains a value that is not a number.
+/// The legal ranges: a check of the parameters, and the sentence for the client if the check fails. The order is TGI's;
+/// parameters that TGI lacks come last. No range contains NaN.
 const RANGES: [(IsKept, &str); 11] = [
     (|p| p.temperature > 0.0, "`temperature` must be strictly positive"),
     (|p| p.temperature.is_finite(), "`temperature` must be finite: at most 3.4e38"),
     (|p| p.repetition_penalty > 0.0, "`repetition_penalty` must be strictly positive"),
-    // A penalty that is far off makes scores infinite; these limits are beyond all useful values.
+    // An extreme penalty makes scores infinite. These limits are beyond all useful values.
     (|p| (0.01..=100.0).contains(&p.repetition_penalty), "`repetition_penalty` must be >= 0.01 and <= 100"),
     (|p| (-2.0..=2.0).contains(&p.frequency_penalty), "`frequency_penalty` must be >= -2.0 and <= 2.0"),
     (|p| p.top_p > 0.0 && p.top_p <= 1.0, "`top_p` must be > 0.0 and <= 1.0"),
@@ -53,7 +54,7 @@ const RANGES: [(IsKept, &str); 11] = [
     (|p| (-100.0..=100.0).contains(&p.watermark_delta), "`watermark_delta` must be >= -100.0 and <= 100.0"),
 ];
 
-/// Returns whether parameters keep a range.
+/// True if parameters are within a range.
 type IsKept = fn(&SamplingParams) -> bool;
 
 impl SamplingParams {
@@ -78,7 +79,7 @@ impl SamplingParams {
         }
     }
 
-    /// A draw to which every processor does something, for warm-ups and measurements. It reports nothing but its token.
+    /// A draw in which every processor has an effect, for warm-ups and measurements. It reports only its token.
     pub fn every_processor() -> Self {
         Self {
             temperature: 0.9,
@@ -102,7 +103,7 @@ impl SamplingParams {
     /// Checks every range.
     ///
     /// # Errors
-    /// The first parameter that is out of its legal range (not-a-number always is).
+    /// When a parameter is out of its legal range, as NaN always is. The error is the first one's.
     pub fn check(&self) -> Result<(), SamplingError> {
         match RANGES.iter().find(|(is_kept, _)| !is_kept(self)) {
             Some((_, sentence)) => Err(SamplingError::Range(sentence)),
@@ -110,10 +111,10 @@ impl SamplingParams {
         }
     }
 
-    /// Checks that the tokens it names are in a vocabulary.
+    /// Checks that the named tokens are in a vocabulary.
     ///
     /// # Errors
-    /// The first token that is not.
+    /// When a token is not. The error names the first one.
     pub fn check_tokens(&self, vocab_size: u32) -> Result<(), SamplingError> {
         let unknown = self.logit_bias.iter().find(|entry| entry.token_id >= vocab_size);
         unknown.map_or(Ok(()), |entry| Err(SamplingError::LogitBiasToken { token_id: entry.token_id, vocab_size }))

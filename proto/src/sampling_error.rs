@@ -2,12 +2,12 @@
 
 use crate::sampling::MAX_LOGIT_BIASES;
 
-/// A sampling parameter outside its legal range. The sentences are TGI's, which clients match on; those of parameters that
-/// TGI lacks follow their style.
+/// A sampling parameter outside its legal range. The sentences are TGI's, because clients match on them; parameters
+/// that TGI lacks have sentences in the same style.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum SamplingError {
-    /// One number is outside of its range; the sentence is its row's of the table in `sampling.rs`.
+    /// A number is out of its range. The sentence is in the parameter's row of the table in `sampling.rs`.
     #[error("{0}")]
     Range(&'static str),
     #[error("`logit_bias` must be >= -100.0 and <= 100.0 for every token")]

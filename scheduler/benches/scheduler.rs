@@ -75,7 +75,7 @@ impl Rows {
 /// A prefix cache with one long prompt in it.
 struct CachedPrompt {
     scheduler: Scheduler,
-    /// What is cached of it, and the token that is read in any case.
+    /// The cached tokens, and the last one, which is always read.
     prompt: Arc<[u32]>,
 }
 

@@ -1,4 +1,4 @@
-//! Who may leave the queue for this step: in order of arrival, while a slot and KV blocks are left.
+//! Admission: sequences leave the queue in order of arrival while a slot and KV blocks are left.
 //!
 //! A sequence takes the blocks of all that it has to read when it is admitted (with a window, of what it reads next:
 //! `window`), and one more at a time while it makes tokens; one block for each running sequence is left over, so that

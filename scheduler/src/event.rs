@@ -1,4 +1,4 @@
-//! What happens to a sequence, for whoever reads it.
+//! The events of a sequence, for its reader.
 //!
 //! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling has no event,
 //! because the reader itself did it.
@@ -9,33 +9,32 @@ use proto::SampledToken;
 
 use crate::{PromptReport, SequenceId, TokenFinish};
 
-/// Something happened to one sequence.
+/// An event of one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// The sequence.
     pub id: SequenceId,
-    /// Its news.
+    /// The kind of event.
     pub kind: SequenceEvent,
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SequenceEvent {
-    /// It left the queue, after this long in it, and its prompt is being read, but for the tokens that the prefix cache
-    /// has.
+    /// The sequence left the queue after `waited`. Its prompt is being read, except for the tokens in the prefix cache.
     Admitted { waited: Duration, num_prompt_tokens: u32, num_cached: u32 },
-    /// What it wants to know of its prompt, as far as that has been read.
+    /// A part of the report on the prompt that the sequence asked for.
     Prompt(PromptReport),
-    /// It grew by a token; with a reason, that was the last one.
+    /// The sequence grew by a token. With a reason, it was the last one.
     Token { token: SampledToken, finish: Option<TokenFinish> },
-    /// It cannot go on.
+    /// The sequence failed.
     Failed(String),
     /// Its deadline has passed.
     TimedOut,
 }
 
 impl SequenceEvent {
-    /// Whether nothing follows it.
+    /// True if no event follows.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::Admitted { .. } | Self::Prompt(_) | Self::Token { finish: None, .. } => false,

@@ -43,7 +43,7 @@ impl Scheduler {
     }
 }
 
-/// What the client is told.
+/// The message for the client.
 fn reason(failure: RowFailure) -> &'static str {
     match failure {
         RowFailure::NothingAllowed => "no token is allowed here",

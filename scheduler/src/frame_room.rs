@@ -15,7 +15,7 @@ const ROW_BYTES: usize = 200;
 const LOGIT_BIAS_BYTES: usize = 13;
 const BLOCK_BYTES: usize = 5;
 
-/// What is left of a step's frame.
+/// The space left in a step's frame.
 #[derive(Debug)]
 pub(crate) struct FrameRoom {
     opening_bytes: usize,
@@ -34,12 +34,12 @@ impl FrameRoom {
         limits.max_batch_prefill_tokens.min(u32::try_from(most).unwrap_or(u32::MAX))
     }
 
-    /// Most sequences with masks of so many bytes that run at once.
+    /// The most sequences with masks of `mask_bytes` bytes that run at once.
     pub(crate) fn max_masked(limits: &Limits, mask_bytes: usize) -> usize {
         (limits.max_step_bytes / 4 / (mask_bytes + ROW_BYTES)).max(1)
     }
 
-    /// Whether a sequence can be opened in this step.
+    /// True if a sequence can be opened in this step.
     pub(crate) fn has_room(&self, sequence: &Sequence, block_size_tokens: u32) -> bool {
         self.is_empty || opening_bytes(sequence, block_size_tokens) <= self.opening_bytes
     }
@@ -51,7 +51,7 @@ impl FrameRoom {
     }
 }
 
-/// What the first chunk of a sequence takes at most, whatever part of it is cached.
+/// The most bytes that the first chunk of a sequence takes, whatever part of it is cached.
 fn opening_bytes(sequence: &Sequence, block_size_tokens: u32) -> usize {
     let num_tokens = sequence.num_tokens() as usize;
     let num_blocks = num_tokens / block_size_tokens as usize + 1;

@@ -43,7 +43,7 @@ pub(crate) struct BlockTable {
     num_twins: u32,
 }
 
-/// What the prefix cache has of a prompt.
+/// The part of a prompt that the prefix cache has.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Prefix {
     scope: PrefixScope,
@@ -271,7 +271,7 @@ impl KvPool {
     }
 }
 
-/// What comes before the next block of a path.
+/// The parent of the next block of a path.
 fn parent(scope: PrefixScope, path: &[NodeId]) -> Parent {
     path.last().map_or(Parent::Root(scope), |node| Parent::Node(*node))
 }

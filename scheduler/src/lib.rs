@@ -1,11 +1,11 @@
-//! Who runs in which step: a pure value with six verbs, `submit`, `cancel`, `set_mask`, `schedule`, `apply`,
-//! `fail_all`.
+//! The scheduler, which decides which sequences run in which step. It is a pure value with six verbs: `submit`,
+//! `cancel`, `set_mask`, `schedule`, `apply` and `fail_all`.
 //!
 //! It owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave at every
-//! step; one step mixes rows that read prompts and rows that make tokens. `schedule` books the writes of a step before its
-//! reply is there, so it may be called again while steps are under way; `apply` takes the replies in order. The part of a
-//! reply on a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no socket, no
-//! lock and nothing async here: the manifest has no crate for any of them.
+//! step; one step mixes rows that read prompts and rows that make tokens. `schedule` books the writes of a step before
+//! its reply is there, so it may be called again while steps are under way; `apply` takes the replies in order. The
+//! part of a reply on a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no
+//! socket, no lock and nothing async here: the manifest has no crate for any of them.
 //!
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
 //! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads
@@ -57,7 +57,7 @@ use running::Running;
 use sequence::Sequence;
 use step::{Expected, Outstanding};
 
-/// What the shards offer and the user allows.
+/// The limits that the shards and the user set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Most sequences that run at once, at most the number of slots of the shards.
@@ -76,11 +76,11 @@ pub struct Limits {
     /// Prompts that begin alike share the blocks of what they have in common. Where this is false, every sequence is
     /// read from its first token on: for models that keep more of it than blocks.
     pub caches_prefixes: bool,
-    /// What a step's command takes at most, unless a single sequence takes more.
+    /// The most bytes of a step's command, unless a single sequence takes more.
     pub max_step_bytes: usize,
 }
 
-/// A sequence that could never run under these limits.
+/// The error for a sequence that could never run under these limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a sequence of {num_blocks} KV blocks does not fit in {max_blocks}, or it has no token to read or to make")]
 pub struct SubmitError {
@@ -88,7 +88,7 @@ pub struct SubmitError {
     max_blocks: u32,
 }
 
-/// How full everything is.
+/// The use of slots and blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Sequences in the queue.
@@ -97,7 +97,7 @@ pub struct Usage {
     pub num_running: u32,
     /// Blocks that running sequences own or share.
     pub num_used_blocks: u32,
-    /// Blocks that only the prefix cache holds; whoever needs one takes it.
+    /// Blocks that only the prefix cache holds. A sequence that needs a block may take one of them.
     pub num_cached_blocks: u32,
     /// All blocks of the shards.
     pub num_blocks: u32,
@@ -112,12 +112,12 @@ pub struct Scheduler {
     waiting: Queue,
     rows: Rows,
     pool: KvPool,
-    /// Slots whose rows have ended and whose shards have not been told.
+    /// Slots whose rows have ended, which the shards do not know yet.
     ended_slots: Vec<SlotId>,
     outstanding: VecDeque<Outstanding>,
-    /// No sequence has an earlier one.
+    /// The earliest deadline of all sequences, or an earlier time.
     next_deadline: Option<Instant>,
-    /// Of the largest mask so far.
+    /// The bytes of the largest mask so far.
     mask_bytes: usize,
 }
 
@@ -155,13 +155,13 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Ends a sequence whose reader wants no more of it. False when it has ended already.
+    /// Ends a sequence whose reader has left. Returns false if it has ended already.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         self.waiting.remove(id) || self.rows.slot_of(id).is_some_and(|slot| self.release(slot).is_some())
     }
 
-    /// Says which tokens may follow those of a sequence that are known: bit i % 8 of byte i / 8 for token i. False when
-    /// it has ended, or needs no mask now.
+    /// Sets the mask of the next token of a sequence: bit i % 8 of byte i / 8 allows token i. Returns false if the
+    /// sequence has ended or needs no mask now.
     pub fn set_mask(&mut self, id: SequenceId, mask: Vec<u8>) -> bool {
         self.mask_bytes = self.mask_bytes.max(mask.len());
         let running = self.rows.slot_of(id).and_then(|slot| self.rows.get_mut(slot));
@@ -171,8 +171,8 @@ impl Scheduler {
         }
     }
 
-    /// The next step, or `None` when there is nothing to do: no sequence is alive and the shards know it, or all that
-    /// can be done is under way. Its slots may contain ones it releases itself.
+    /// Returns the next step, or `None` if there is nothing to do: no sequence is alive and the shards know it, or
+    /// everything that can run is under way. A step may reuse slots that it releases itself.
     pub fn schedule(&mut self, now: Instant) -> Option<Step> {
         let mut step = Step::with_capacity(self.rows.len() as usize);
         self.pool.begin_step();
@@ -189,17 +189,17 @@ impl Scheduler {
         (!is_empty).then_some(step)
     }
 
-    /// Takes the reply to the oldest step that has none. Sequences that finished or failed give back their slot and
+    /// Takes the reply to the oldest step without one. Sequences that finished or failed give back their slot and
     /// blocks.
     ///
     /// # Errors
-    /// When the reply is not one to that step; nothing has changed then.
+    /// When the reply does not belong to that step. Nothing has changed then.
     pub fn apply(&mut self, reply: StepReply) -> Result<Vec<Event>, ReplyMismatch> {
         let outstanding = self.outstanding.front().ok_or(ReplyMismatch::NoStep)?;
         outstanding.check(&reply)?;
         let outstanding = self.outstanding.pop_front().ok_or(ReplyMismatch::NoStep)?;
         let mut events = Vec::with_capacity(reply.rows.len());
-        // Whoever fails takes its blocks out of the prefix cache before others put theirs into it.
+        // A failed sequence takes its blocks out of the prefix cache before other sequences add theirs.
         let answers = outstanding.rows.iter().zip(&reply.rows);
         for (expected, reply) in answers.filter(|(_, reply)| reply.failure.is_some()) {
             events.extend(self.fail(reply.failure(), expected));
@@ -210,7 +210,7 @@ impl Scheduler {
         Ok(events)
     }
 
-    /// Takes what a row was answered. Nothing is taken for a sequence that has ended.
+    /// Takes a row's part of the reply. The part of a sequence that has ended is dropped.
     fn take(&mut self, expected: &Expected, mut reply: RowReply, events: &mut Vec<Event>) {
         let Some(running) = self.rows.admitted(expected.slot, expected.admission) else { return };
         let id = running.sequence.id;
@@ -229,7 +229,7 @@ impl Scheduler {
         events.push(Event { id, kind: SequenceEvent::Token { token, finish } });
     }
 
-    /// Ends every sequence, waiting or running, with one failure event each.
+    /// Ends every waiting or running sequence with one failure event.
     pub fn fail_all(&mut self, message: &str) -> Vec<Event> {
         let mut ids = Vec::new();
         while let Some(running) = self.rows.slot_at(0).and_then(|slot| self.release(slot)) {
@@ -239,7 +239,7 @@ impl Scheduler {
         ids.into_iter().map(|id| Event { id, kind: SequenceEvent::Failed(message.to_owned()) }).collect()
     }
 
-    /// How full everything is.
+    /// The use of slots and blocks.
     pub fn usage(&self) -> Usage {
         Usage {
             num_waiting: self.waiting.len(),
@@ -250,7 +250,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the sequences whose time is over.
+    /// Ends the sequences whose deadlines have passed.
     fn expire(&mut self, now: Instant, step: &mut Step) {
         if self.next_deadline.is_none_or(|deadline| now < deadline) {
             return;
@@ -289,7 +289,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts the sequence that was admitted last back to the front of the queue. It has no row in `step` yet, because
+    /// Puts the sequence that was admitted last back at the front of the queue. It has no row in `step` yet, because
     /// rows join in the order of admission.
     fn preempt_latest(&mut self, step: &mut Step) {
         let sequence = self.rows.latest().and_then(|slot| self.release(slot));
@@ -297,7 +297,7 @@ impl Scheduler {
         step.num_preempted += 1;
     }
 
-    /// Ends a running sequence, whose full blocks stay in the prefix cache.
+    /// Ends a running sequence. Its full blocks stay in the prefix cache.
     fn release(&mut self, slot: SlotId) -> Option<Sequence> {
         let mut running = self.rows.remove(slot)?;
         running.cache(&mut self.pool);

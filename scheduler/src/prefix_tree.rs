@@ -39,7 +39,7 @@ pub(crate) struct PrefixTree {
     block_size: usize,
     /// By index; there are as many as blocks.
     nodes: Vec<Node>,
-    /// Of every node, `[num_blocks, block_size]`.
+    /// The tokens of every node, `[num_blocks, block_size]`.
     tokens: Vec<u32>,
     /// Indices of nodes.
     unused: Vec<u32>,
@@ -53,7 +53,7 @@ pub(crate) struct PrefixTree {
     idle_inner: BTreeSet<(u64, NodeId)>,
 }
 
-/// What is known of a node that is in use.
+/// The data of a node in use.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     /// `None` where there is no node.

@@ -78,7 +78,7 @@ impl Queue {
         self.waiting.iter()
     }
 
-    /// Whether sequences of several tenants have waited so far.
+    /// True if sequences of several tenants have waited so far.
     pub(crate) fn has_tenants(&self) -> bool {
         self.last_turns.len() > 1
     }

@@ -1,7 +1,7 @@
 //! The running sequences by slot, and in the order in which they were admitted.
 //!
-//! A slot is a numbered place in the batch. What it holds (a block table, a history of tokens, sampling parameters) is
-//! with the shards.
+//! A slot is a numbered place in the batch. The shards keep its block table, its token history and its sampling
+//! parameters.
 
 use crate::SequenceId;
 use crate::running::{Admission, Running};
@@ -29,23 +29,24 @@ impl Rows {
         }
     }
 
-    /// Whether [`insert`](Self::insert) would find a slot.
+    /// True if [`insert`](Self::insert) would find a slot.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Sequences that run.
+    /// The number of running sequences.
     pub(crate) fn len(&self) -> u32 {
         // As many as slots, whose number is a u32.
         self.in_order.len() as u32
     }
 
-    /// Sequences whose tokens need masks.
+    /// The number of sequences whose tokens need masks.
     pub(crate) fn num_masked(&self) -> usize {
         self.iter().filter(|(_, running)| running.sequence.is_masked()).count()
     }
 
-    /// Puts a sequence into a free slot, and answers which; `None` drops it where there is none.
+    /// Puts a sequence into a free slot and returns the slot. Without a free slot, drops the sequence and returns
+    /// `None`.
     pub(crate) fn insert(&mut self, running: Running) -> Option<SlotId> {
         let slot = self.free.pop()?;
         self.by_slot[slot.0 as usize] = Some(running);
@@ -53,7 +54,7 @@ impl Rows {
         Some(slot)
     }
 
-    /// Takes a sequence out of its slot.
+    /// Removes a sequence from its slot.
     pub(crate) fn remove(&mut self, slot: SlotId) -> Option<Running> {
         let running = self.by_slot[slot.0 as usize].take()?;
         self.in_order.retain(|other| *other != slot);
@@ -61,7 +62,7 @@ impl Rows {
         Some(running)
     }
 
-    /// The slot at a place in the order of admission.
+    /// The slot at an index in the order of admission.
     pub(crate) fn slot_at(&self, place: usize) -> Option<SlotId> {
         self.in_order.get(place).copied()
     }
@@ -75,7 +76,7 @@ impl Rows {
         self.by_slot[slot.0 as usize].as_mut()
     }
 
-    /// The sequence that was admitted to a slot, unless it has left it since.
+    /// The sequence that was admitted to a slot, if it has not left the slot since.
     pub(crate) fn admitted(&mut self, slot: SlotId, admission: Admission) -> Option<&mut Running> {
         self.get_mut(slot).filter(|running| running.admission == admission)
     }

@@ -1,4 +1,4 @@
-//! A sequence in a slot: how far the steps scheduled so far have brought it, and what it asks of the next.
+//! A running sequence: its progress after the steps scheduled so far, and its row in the next one.
 //!
 //! ```text
 //!  tokens [0 ........ num_to_read)   made while it runs
@@ -6,7 +6,7 @@
 //!                        next chunk of what is to be read, then one decode row per step
 //! ```
 //!
-//! What is to be read is the prompt, and for a sequence that was preempted the tokens that it had made.
+//! A sequence reads its prompt, and after a preemption also the tokens that it had made.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::sequence::Sequence;
 use crate::step::{Expected, Step};
 use crate::wants::PromptWants;
 
-/// Counts admissions: a sequence that was preempted and comes back is not the one whose tokens are under way.
+/// The number of an admission. Tokens under way for a preempted sequence do not count after it is admitted again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Admission(pub(super) u64);
 
@@ -31,11 +31,11 @@ pub(crate) struct Running {
     pub(crate) table: BlockTable,
     num_to_read: u32,
     num_written: u32,
-    /// Tokens that it has made once the steps scheduled so far are done.
+    /// The tokens that it will have made after the steps scheduled so far.
     num_scheduled_tokens: u32,
-    /// What its rows report of the prompt.
+    /// The reports on the prompt that its rows ask for.
     wants: PromptWants,
-    /// The shards know of it.
+    /// True if the shards know the sequence.
     is_open: bool,
     /// Blocks of its table that the shards know.
     num_told_blocks: usize,
@@ -66,12 +66,12 @@ impl Running {
         end.saturating_sub(self.num_written)
     }
 
-    /// Whether the shards know of it.
+    /// True if the shards know the sequence.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether the next step can make a token of it.
+    /// True if the next step can make a token of the sequence.
     pub(crate) fn is_decoding(&self) -> bool {
         self.num_written >= self.num_to_read
             && self.num_scheduled_tokens < self.sequence.max_new_tokens
@@ -103,7 +103,7 @@ impl Running {
         blocks[num_told_blocks..].iter().map(|block| block.0).collect()
     }
 
-    /// Puts its full blocks whose tokens are known into the prefix cache.
+    /// Adds its full blocks with known tokens to the prefix cache.
     pub(crate) fn cache(&mut self, pool: &mut KvPool) {
         let num_known = self.num_written.min(self.sequence.num_tokens());
         pool.cache(&mut self.table, &self.sequence.tokens, num_known);
@@ -131,7 +131,7 @@ impl Running {
         start
     }
 
-    /// Adds the row that reads what was planned from `start` on to a step.
+    /// Adds a row to a step that reads the planned tokens from `start` on.
     pub(crate) fn read(&mut self, slot: SlotId, start: u32, step: &mut Step) {
         let new_blocks = self.tell_blocks();
         let ids = |range: Range<u32>| self.sequence.tokens.range(range).into_owned();

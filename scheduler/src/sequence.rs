@@ -1,4 +1,4 @@
-//! A sequence: what it is to do, and what is known of it wherever it is.
+//! A sequence, waiting or running: its task and its tokens.
 
 use std::time::Instant;
 
@@ -12,24 +12,24 @@ use crate::{PrefixScope, Prompt, PromptReport, PromptWants, Tenant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
-/// What a sequence is to do.
+/// The task of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceSpec {
-    /// Token ids to read, and who may share their keys and values.
+    /// The token ids to read, and the scope within which their keys and values are shared.
     pub prompt: Prompt,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// What is reported of the prompt.
+    /// The wanted reports on the prompt.
     pub wants: PromptWants,
-    /// Tokens to make at most, at least one.
+    /// The most tokens to make, at least one.
     pub max_new_tokens: u32,
-    /// It goes on behind an end-of-sequence token.
+    /// True if it goes on after an end-of-sequence token.
     pub ignores_eos: bool,
-    /// It fails if it has not ended by then.
+    /// The time at which it fails if it has not ended.
     pub deadline: Option<Instant>,
-    /// Which tokens may come next depends on those before: no token is made before its mask is there.
+    /// True if every token needs a mask, which depends on the tokens before it.
     pub is_masked: bool,
-    /// Whose it is: those who share the server wait side by side.
+    /// The tenant. Tenants take turns in the queue.
     pub tenant: Tenant,
 }
 
@@ -44,27 +44,27 @@ pub(crate) struct Sequence {
     pub(crate) deadline: Option<Instant>,
     is_masked: bool,
     pub(crate) tenant: Tenant,
-    /// Its turn in the queue; sequences with the same have come at the same time, so to speak.
+    /// Its turn in the queue. Sequences with equal turns count as arrived together.
     pub(crate) turn: u64,
     pub(crate) scope: PrefixScope,
-    /// Which tokens may come next; until the next one is known.
+    /// The mask of the next token, until that token is known.
     mask: Option<Vec<u8>>,
     /// When it was submitted.
     pub(crate) since: Instant,
     /// The prompt, and the tokens made whose replies have come.
     pub(crate) tokens: Tokens,
-    /// Prompt tokens that have been reported, and the first, of which there is nothing to report.
+    /// The number of prompt tokens reported so far, including the first, which has no report.
     num_reported: u32,
-    /// It has run before.
+    /// True if it has run before.
     pub(crate) was_admitted: bool,
     /// Younger sequences that were admitted while there was no room for this one.
     pub(crate) num_overtaken: u32,
-    /// There was no room for it when blocks had been given back so many times. Until the next time there is none.
+    /// The pool's count of returned blocks when there was no room for it. Until the count changes, there is none.
     pub(crate) blocked_since: Option<u64>,
 }
 
 impl Sequence {
-    /// A sequence that nothing has happened to.
+    /// A new sequence.
     pub(crate) fn new(id: SequenceId, spec: SequenceSpec, since: Instant) -> Self {
         let SequenceSpec { prompt, sampling, wants, max_new_tokens, ignores_eos, deadline, is_masked, tenant } = spec;
         let Prompt { token_ids, scope } = prompt;
@@ -89,17 +89,17 @@ impl Sequence {
         }
     }
 
-    /// Tokens known: its prompt's, and those it made.
+    /// The number of known tokens: the prompt's and those it made.
     pub(crate) fn num_tokens(&self) -> u32 {
         self.tokens.len()
     }
 
-    /// Tokens that it made and whose replies have come.
+    /// The number of tokens it made whose replies have come.
     pub(crate) fn num_new_tokens(&self) -> u32 {
         self.tokens.num_made()
     }
 
-    /// Notes which tokens may come next. False where any may, or that is known already.
+    /// Sets the mask of the next token. Returns false if the sequence needs none or has one.
     pub(crate) fn set_mask(&mut self, mask: Vec<u8>) -> bool {
         let is_wanted = self.is_masked && self.mask.is_none();
         if is_wanted {
@@ -108,13 +108,13 @@ impl Sequence {
         is_wanted
     }
 
-    /// Adds a token whose reply has come. The mask was for this one.
+    /// Adds a token from a reply, and drops its mask.
     pub(crate) fn push_token(&mut self, token_id: u32) {
         self.tokens.push(token_id);
         self.mask = None;
     }
 
-    /// Whether its tokens need masks.
+    /// True if its tokens need masks.
     pub(crate) fn is_masked(&self) -> bool {
         self.is_masked
     }
@@ -124,17 +124,17 @@ impl Sequence {
         self.mask.as_ref()
     }
 
-    /// Whether the token behind `num_scheduled` new ones can be made: a mask needs to know all before it.
+    /// True if the token after `num_scheduled` new ones can be made. Its mask depends on all tokens before it.
     pub(crate) fn can_sample(&self, num_scheduled: u32) -> bool {
         !self.is_masked || (self.mask.is_some() && num_scheduled == self.num_new_tokens())
     }
 
-    /// What is still to be reported of its prompt.
+    /// The reports on its prompt that are still missing.
     pub(crate) fn wants(&self) -> PromptWants {
         if self.num_reported < self.tokens.prompt_len() { self.wants } else { PromptWants::default() }
     }
 
-    /// Takes the part of a reply on tokens of the prompt that were not reported before.
+    /// Takes a reply's report on prompt tokens that were not reported before.
     pub(crate) fn report(&mut self, expected: &ExpectedReport, reply: &mut RowReply) -> PromptReport {
         let report = expected.take(reply, self.num_reported..self.tokens.prompt_len());
         self.num_reported += report.logprobs.len() as u32;

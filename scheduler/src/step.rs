@@ -1,7 +1,6 @@
-//! One round: what goes to the shards, and what must come back.
+//! A step: the commands for the shards, and the check of their reply.
 //!
-//! A reply is compared with its step before anything is taken from it, so a shard that answers something else
-//! changes nothing.
+//! A reply is compared with its step before anything is taken from it, so a wrong reply changes nothing.
 
 use proto::{Row, RowReply, StepReply, command};
 
@@ -10,12 +9,12 @@ use crate::rows::SlotId;
 use crate::running::Admission;
 use crate::wants::ExpectedReport;
 
-/// One round of work.
+/// One step.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// Slots whose rows have ended; the shards must hear of it before the rows, which may reuse them.
+    /// Slots whose rows have ended. The shards get these before the rows, which may reuse the slots.
     pub(crate) releases: Vec<SlotId>,
-    /// First those that make one token each, then those that read parts of prompts.
+    /// First the rows that read the token they sampled, then those that read parts of prompts.
     pub rows: Vec<Row>,
     /// Sequences that left the queue, and those whose time was over.
     pub events: Vec<Event>,
@@ -26,16 +25,16 @@ pub struct Step {
     pub(crate) outstanding: Outstanding,
 }
 
-/// What a step mainly does.
+/// The main work of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It reads prompts; rows that make tokens may ride along.
+    /// It reads prompts, and may also make tokens.
     Prefill,
     /// It only makes tokens.
     Decode,
 }
 
-/// A reply that does not belong to the step.
+/// The difference between a step and a reply that does not belong to it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ReplyMismatch {
@@ -55,7 +54,7 @@ pub enum ReplyMismatch {
     NumTopTokens { slot: u32, expected: u32, got: usize },
 }
 
-/// The row of a step that wants something.
+/// A row from which the reply must have something.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) slot: SlotId,
@@ -64,20 +63,20 @@ pub(crate) struct Expected {
     pub(crate) report: Option<ExpectedReport>,
 }
 
-/// What the reply to a step must contain, in order.
+/// The contents that the reply to a step must have, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     pub(crate) rows: Vec<Expected>,
 }
 
 impl Step {
-    /// An empty step with room for so many rows.
+    /// An empty step with room for `num_rows` rows.
     pub(crate) fn with_capacity(num_rows: usize) -> Self {
         let outstanding = Outstanding { rows: Vec::with_capacity(num_rows) };
         Self { rows: Vec::with_capacity(num_rows), outstanding, ..Self::default() }
     }
 
-    /// Adds a row; what it wants is expected of the reply.
+    /// Adds a row, and its wants to the expected reply.
     pub(crate) fn push(&mut self, row: Row, expected: Expected) {
         self.rows.push(row);
         if expected.wants_token || expected.report.is_some() {
@@ -85,24 +84,24 @@ impl Step {
         }
     }
 
-    /// What it mainly does; `None` when it only releases.
+    /// The main work of the step; `None` if it only releases slots.
     pub fn phase(&self) -> Option<Phase> {
         let last = self.rows.last()?;
         Some(if last.reads_sampled() { Phase::Decode } else { Phase::Prefill })
     }
 
-    /// Rows that read the token which they sampled in the step before.
+    /// The number of rows that read the token which they sampled in the step before.
     pub fn num_decoding(&self) -> usize {
         self.rows.partition_point(Row::reads_sampled)
     }
 
-    /// Tokens the shards read in this step.
+    /// The number of tokens that the shards read in this step.
     pub fn num_tokens(&self) -> usize {
         let num_decoding = self.num_decoding();
         num_decoding + self.rows[num_decoding..].iter().map(Row::num_tokens).sum::<usize>()
     }
 
-    /// What goes to the shards, in this order.
+    /// Returns the commands for the shards, in order.
     pub fn into_commands(self) -> Vec<command::Kind> {
         let slots: Vec<u32> = self.releases.iter().map(|slot| slot.0).collect();
         let release = (!slots.is_empty()).then_some(command::Kind::Release(proto::Release { slots }));

@@ -1,4 +1,4 @@
-//! The tokens of a sequence: those of the prompt, which are shared, and behind them those that it made.
+//! The tokens of a sequence: those of the prompt, which are shared, then those that it made.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,33 +12,33 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Those of a prompt.
+    /// The tokens of a prompt.
     pub(crate) fn new(prompt: Arc<[u32]>) -> Self {
         Self { prompt, made: Vec::new() }
     }
 
-    /// All of them.
+    /// The number of all tokens.
     pub(crate) fn len(&self) -> u32 {
         self.prompt_len() + self.num_made()
     }
 
-    /// Those of the prompt.
+    /// The number of prompt tokens.
     pub(crate) fn prompt_len(&self) -> u32 {
         // A prompt has fewer than 2^32 tokens: its blocks were counted in u32.
         self.prompt.len() as u32
     }
 
-    /// Those behind the prompt.
+    /// The number of tokens after the prompt.
     pub(crate) fn num_made(&self) -> u32 {
         self.made.len() as u32
     }
 
-    /// Adds one.
+    /// Adds a token.
     pub(crate) fn push(&mut self, token_id: u32) {
         self.made.push(token_id);
     }
 
-    /// Those of a range of positions. They are copied where the range begins in the prompt and ends behind it.
+    /// Returns the tokens of a range of positions. They are copied if the range begins in the prompt and ends after it.
     pub(crate) fn range(&self, positions: Range<u32>) -> Cow<'_, [u32]> {
         let Range { start, end } = positions;
         let (start, end, prompt_len) = (start as usize, end as usize, self.prompt.len());

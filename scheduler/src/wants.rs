@@ -1,8 +1,8 @@
-//! What a sequence wants to know of its prompt, beside the tokens that it makes.
+//! The reports on a prompt that a sequence asks for.
 //!
-//! Doors: [`PromptWants`], which a sequence is submitted with; [`PromptWants::ask`], which puts them into a row of a step;
-//! [`ExpectedReport`], which compares the reply with them and makes a [`PromptReport`] of it. Each token of a prompt is reported
-//! once, in order: a sequence that was preempted reads them again and reports only those that are new.
+//! Doors: [`PromptWants`], with which a sequence is submitted; [`PromptWants::ask`], which adds them to a row of a
+//! step; [`ExpectedReport`], which checks the reply and converts it to a [`PromptReport`]. Each token of a prompt is
+//! reported once, in order: a preempted sequence reads its tokens again and reports only new ones.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use proto::{GivenTokens, Logprobs, Row, RowReply, TopTokens};
 
 use crate::ReplyMismatch;
 
-/// What a sequence wants to know of its prompt. The default is nothing.
+/// The reports on a prompt that a sequence asks for. The default is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptWants {
-    /// The log-probability of each token but the first, and so many of the best tokens in its place.
+    /// Asks for the log-probability of each token but the first, with this number of the best tokens in its place.
     pub logprobs: Option<u32>,
 }
 
-/// What a step says of a prompt. The reports of all steps together are the report on the prompt.
+/// A step's report on a prompt. All steps together report the whole prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptReport {
     /// Log-probabilities of the next tokens, the second of the prompt first.
@@ -26,7 +26,7 @@ pub struct PromptReport {
     pub top_tokens: Vec<TopTokens>,
 }
 
-/// The part of a report that a reply must contain for a row.
+/// The report that a reply must have for a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpectedReport {
     /// Position of the first token that is reported.
@@ -37,17 +37,18 @@ pub(crate) struct ExpectedReport {
 }
 
 impl PromptWants {
-    /// The log-probabilities of the prompt's tokens, and so many of the best tokens in the place of each, if they are wanted.
+    /// Asks for the log-probabilities of the prompt's tokens, with this number of the best tokens for each; `None` asks
+    /// for nothing.
     pub fn of_logprobs(logprobs: Option<u32>) -> Self {
         Self { logprobs }
     }
 
-    /// True if all of the prompt must be computed: nothing of it is taken from the prefix cache.
+    /// True if the whole prompt must be computed, without the prefix cache.
     pub(crate) fn reads_all(&self) -> bool {
         self.logprobs.is_some()
     }
 
-    /// Adds them to a row that reads a part of a prompt; `next_token_id` is the token after that part, if it is known.
+    /// Adds the wants to a row that reads a part of a prompt. `next_token_id` is the token after that part, if known.
     pub(crate) fn ask(&self, row: &mut Row, next_token_id: Option<u32>) -> Option<ExpectedReport> {
         let top_n_tokens = self.logprobs?;
         row.logprobs = Some(Logprobs { next_token_id, top_n_tokens });

@@ -21,7 +21,7 @@ fn num_histories() -> u32 {
     std::env::var("HILO_HISTORIES").ok().and_then(|number| number.parse().ok()).unwrap_or(1000)
 }
 
-/// What a client, the clock or the shard does next.
+/// The next action of a client, the clock or the shard.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Submit {
@@ -83,7 +83,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// What went into a scheduler and what came out, in order.
+/// The inputs and outputs of a scheduler, in order.
 #[derive(Debug, Default)]
 struct Log {
     entries: Vec<Entry>,
@@ -119,7 +119,7 @@ impl Log {
     }
 }
 
-/// What a reader of a sequence has seen, and what it should see.
+/// The events that a reader of a sequence has seen and should see.
 #[derive(Debug)]
 struct Reader {
     spec: SequenceSpec,

@@ -99,7 +99,7 @@ fn chunk_lens(step: &Step) -> Vec<usize> {
     chunks(step).iter().map(|row| row.token_ids.len()).collect()
 }
 
-/// What the row that opens a sequence says of it.
+/// The opening of the row that opens a sequence.
 fn opening(row: &Row) -> &proto::Opening {
     row.opening.as_ref().expect("the row opens a sequence")
 }

@@ -9,7 +9,7 @@ use proto::{GivenTokens, Logprobs, RowFailure, RowReply, SampledToken, StepReply
 use super::{BLOCK, EOS, TOKEN};
 use crate::{Limits, Step};
 
-/// What a shard knows of one open row.
+/// A shard's data of one open row.
 #[derive(Debug)]
 pub(super) struct Row {
     position: u32,
@@ -64,7 +64,7 @@ fn next_token(last: u64, num_generated: u32) -> u32 {
     if hash.is_multiple_of(16) { EOS } else { TOKEN + (hash % 5) as u32 }
 }
 
-/// What a sequence makes when nothing else happens.
+/// The tokens that a sequence makes if nothing else happens.
 pub(super) fn completion(prompt: &[u32], max_new_tokens: u32, ignores_eos: bool) -> Vec<u32> {
     let mut last = prompt.iter().fold(0, |before, token| entry(before, *token));
     let mut tokens = Vec::new();

@@ -219,7 +219,7 @@ fn blocks_that_are_not_finite_are_read_anew() {
         let SequenceEvent::Admitted { num_cached: found, .. } = events[0].kind else { panic!("{events:?}") };
         assert_eq!(found, num_cached, "{kind:?}");
         drain(&mut rig);
-        // What is forgotten is evicted first, and every block can be had.
+        // Forgotten blocks are evicted first, and every block can be allocated.
         rig.submit(SequenceSpec { prompt: prompt_of(9000..9190), ..spec(1, 10) });
         drain(&mut rig);
         assert_eq!(rig.usage().num_used_blocks, 0);
