@@ -1,8 +1,8 @@
 //! `cargo bench -p kernels --bench attention [-- ISA [TYPE]]`: attention by the type of the cache.
 //!
-//! ISA is a name that `HILO_CPU_ISA` knows, TYPE f32, f16, bf16 or int8.
-//! Rows that make a token read all of their keys and values once, so the memory's bandwidth bounds them; a prompt uses each many
-//! times. Several layers are used in turn, so that they come from memory. Compare shares, not absolute figures.
+//! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of f32, f16, bf16 and int8. Decoding rows read all of their keys
+//! and values once, so memory bandwidth bounds them; a prompt uses each key and value many times. The calls cycle
+//! through several caches, so that the data comes from memory. Compare shares, not absolute figures.
 
 mod measure;
 
@@ -17,9 +17,9 @@ const CONTEXT_LEN: usize = 4096;
 const NUM_ROWS: usize = 4;
 const NUM_LAYERS: usize = 4;
 const PROMPT_LEN: usize = 512;
-/// More than the largest caches hold.
+/// A size larger than the largest caches of the processor.
 const READ_BYTES: usize = 1 << 30;
-/// Heads, key heads and head_dim of usual models.
+/// Heads, key-value heads and head_dim of common models.
 const HEADS: [(usize, usize, usize); 3] = [(32, 8, 64), (32, 8, 128), (16, 16, 64)];
 
 fn main() -> io::Result<()> {
@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Some rows that make a token each.
+/// Measures rows that generate one token each.
 fn decode(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType, bandwidth: f64) -> io::Result<()> {
     let blocks_per_row = CONTEXT_LEN / shape.block_size;
     let tables: Vec<Vec<u32>> =
@@ -74,7 +74,7 @@ fn decode(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType, bandwid
     )
 }
 
-/// One prompt that is read in one step.
+/// Measures one prompt that a single step reads.
 fn prefill(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType) -> io::Result<()> {
     let table: Vec<u32> = (0..(PROMPT_LEN / shape.block_size) as u32).collect();
     let row = AttentionRow { first_token: 0, num_tokens: PROMPT_LEN, context_len: PROMPT_LEN, block_table: &table };
@@ -82,12 +82,12 @@ fn prefill(out: &mut impl Write, shape: &AttentionShape, kv_type: KvType) -> io:
     let q = numbers(PROMPT_LEN * shape.q_width());
     let mut y = vec![0.0; q.len()];
     let seconds = best_seconds(|| paged_attention(shape, &[row], &q, &cache, &mut y));
-    // Each query attends half of the keys on average.
+    // Each query attends to half of the keys on average.
     let gigaflops = (2 * PROMPT_LEN * PROMPT_LEN * shape.q_width()) as f64 / 1e9 / seconds;
     writeln!(out, "{kv_type:<5} prompt of {PROMPT_LEN}: {:6.2} ms, {gigaflops:6.1} GFLOP/s", seconds * 1e3)
 }
 
-/// A cache whose blocks are all written.
+/// Returns a cache with every block written.
 fn filled(shape: &AttentionShape, kv_type: KvType, tables: &[Vec<u32>]) -> io::Result<KvCache> {
     let AttentionShape { num_kv_heads, block_size, head_dim, .. } = *shape;
     let num_blocks: usize = tables.iter().map(Vec::len).sum();

@@ -1,12 +1,13 @@
-//! What the benches of this crate measure with.
+//! The timer of the benches of this crate.
 //!
-//! Door: [`best_seconds`]. Figures are shares of the bandwidth of the same run.
+//! Door: [`best_seconds`]. Report times as shares of the bandwidth measured in the same run.
 
 use std::time::Instant;
 
 const NUM_CALLS: usize = 24;
 
-/// The shortest of many calls on a thread of the pool, as a step of a model is: on a busy machine the others measure its other work.
+/// Returns the shortest time of many calls, in seconds, on a thread of the pool as in a step of a model. On a busy
+/// machine the slower calls measure other work.
 pub(crate) fn best_seconds(mut work: impl FnMut() + Send) -> f64 {
     rayon::scope(|_| {
         let mut best = f64::INFINITY;

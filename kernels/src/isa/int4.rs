@@ -1,35 +1,37 @@
-//! Groups of weights of four bits, as instruction sets multiply them.
+//! Groups of 4-bit weights in the form that the instruction sets multiply.
 //!
-//! Doors: [`Int4Group`], [`GroupOfX`]. How groups lie in memory is the business of `linear::int4`.
+//! Doors: [`Int4Group`], [`GroupOfX`]. `linear::int4` defines the layout of groups in memory.
 
 use super::simd::LANES;
 use crate::lines::Line;
 
-/// Lines of a group: each holds eight inputs of sixteen outputs.
+/// The cache lines of a group: each holds eight inputs of sixteen outputs.
 pub(crate) const GROUP_LINES: usize = 4;
 
 /// The weights of 32 inputs for the outputs of a tile: `factor · (nibble - 8)`.
 #[derive(Clone, Copy)]
 pub(crate) struct Int4Group<'a> {
-    /// Inputs 4i to 4i + 3 in the low halves of the bytes of line i, and those 16 further in the high halves.
+    /// Line i holds inputs 4i to 4i + 3 in the low nibbles of the bytes, and the inputs 16 further on in the high
+    /// nibbles.
     pub(crate) lines: &'a [Line; GROUP_LINES],
-    /// A byte for each output, from -15 to 15.
+    /// One byte for each output, from -15 to 15.
     pub(crate) factors: &'a [u32; LANES / 4],
 }
 
-/// A row of x for the inputs of a group.
+/// The values of a row of x for the inputs of a group.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupOfX<'a> {
-    /// Integers from -127 to 127, four in a word.
+    /// Integers from -127 to 127, four to a word.
     pub(crate) quads: &'a [u32; 2 * GROUP_LINES],
-    /// [`Simd::group_start`] of -8 times the sum of the first and second bytes of the words, and -8 times that of the others.
+    /// [`Simd::group_start`] of two numbers: -8 times the sum of the first and second bytes of all words, and -8 times
+    /// the sum of the third and fourth bytes.
     ///
     /// [`Simd::group_start`]: super::simd::Simd::group_start
     pub(crate) start: u32,
 }
 
 impl Int4Group<'_> {
-    /// The integers that four inputs of one output are multiplied with.
+    /// Returns the weights of four inputs of one output as integers, `factor · (nibble - 8)`.
     #[inline(always)]
     pub(crate) fn scaled_bytes(&self, quad: usize, column: usize) -> [i8; 4] {
         let nibbles = self.lines[quad % GROUP_LINES].0[column] >> (quad / GROUP_LINES * 4) & 0x0f0f_0f0f;
@@ -37,13 +39,13 @@ impl Int4Group<'_> {
         nibbles.to_le_bytes().map(|nibble| (nibble.cast_signed() - 8) * factor)
     }
 
-    /// The factor of one output.
+    /// Returns the factor of one output.
     #[inline(always)]
     pub(crate) fn factor(&self, column: usize) -> i8 {
         ((self.factors[column / 4] >> (column % 4 * 8)) as u8).cast_signed()
     }
 
-    /// `nibble - 8` as bytes, for the inputs of line `idx` in the low halves, then those in the high ones.
+    /// Returns `nibble - 8` as bytes: for the low nibbles of line `idx`, then for the high nibbles.
     #[inline(always)]
     pub(crate) fn centred(&self, idx: usize) -> [[u32; LANES]; 2] {
         let words = &self.lines[idx].0;
@@ -56,13 +58,13 @@ impl Int4Group<'_> {
     }
 }
 
-/// Two integers in one word.
+/// Packs two integers into one word.
 #[inline(always)]
 pub(crate) fn pair(low: i16, high: i16) -> u32 {
     u32::from(high.cast_unsigned()) << 16 | u32::from(low.cast_unsigned())
 }
 
-/// Eight less in each byte, which is from 0 to 15: the upper bit keeps a byte from borrowing of the next.
+/// Subtracts 8 from each byte, which is from 0 to 15. The top bit keeps a byte from borrowing from the next.
 #[inline(always)]
 fn minus_eight(bytes: u32) -> u32 {
     ((bytes | 0x8080_8080) - 0x0808_0808) ^ 0x8080_8080

@@ -1,6 +1,8 @@
-//! Which instruction set the kernels use: chosen once per process, by detection or by name.
+//! The instruction set of the kernels: chosen once per process, by detection or by name.
 //!
 //! Doors: [`select`] at start-up, [`active`] afterwards. An operation implements [`Kernel`] over any [`Simd`];
+//! [`Isa::run`] compiles it with the features of the instruction set enabled. To add an instruction set, write its file
+//! with `impl Simd`, and a variant of [`Isa`]; the compiler names the rest. This module never reads the environment.
 //! [`Isa::run`] compiles it with the features of the instruction set switched on. To add an instruction set, write its
 //! file with `impl Simd`, and a variant of [`Isa`]; the compiler names the rest. It never reads the environment.
 
@@ -35,7 +37,7 @@ static ACTIVE: OnceLock<Isa> = OnceLock::new();
 /// An instruction set that the kernels are compiled for, slowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// What the compilation target guarantees.
+    /// The features that the compilation target guarantees.
     Portable,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -52,49 +54,49 @@ pub enum Isa {
     /// AVX-512 with BF16 and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// AMX with bf16 and int8 for products of matrices that have these types, AVX-512 with BF16 and VNNI for everything else.
+    /// AMX for products of bf16 and int8 matrices, AVX-512 with BF16 and VNNI for everything else.
     #[cfg(target_arch = "x86_64")]
     Amx,
 }
 
-/// The names of all of them, slowest first.
+/// The names of all instruction sets, slowest first.
 const NAMES: [&str; 7] = ["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"];
 
-/// The instruction set asked for cannot be used.
+/// An error of choosing an instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
-    /// No such name.
+    /// The name is unknown.
     #[error(
         "cpu instruction set {name:?} is unknown: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx"
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// This machine or this build has not got it.
+    /// This machine or this build lacks the instruction set.
     #[error("cpu instruction set {name} is not available on this machine, best is {best}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What would be chosen without a name.
+        /// The instruction set that is chosen without a name.
         best: Isa,
     },
-    /// Another one is already in use in this process.
+    /// This process already uses another instruction set.
     #[error("cpu instruction set {name} asked for, but this process already uses {active}")]
     AlreadySelected {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What is in use.
+        /// The instruction set in use.
         active: Isa,
     },
 }
 
 /// Chooses the instruction set of this process: the one called `name`, or the best of this machine if `None`.
 ///
-/// Call before the first operation; the caller logs the answer.
+/// Call this before the first operation; the caller logs the result.
 ///
 /// # Errors
-/// When the name is unknown, the machine lacks it, or another one has been chosen before.
+/// When the name is unknown, the machine lacks the instruction set, or the process already uses another one.
 pub fn select(name: Option<&str>) -> Result<Isa, IsaError> {
     let isa = name.map_or_else(|| Ok(Isa::best()), Isa::from_str)?;
     let active = *ACTIVE.get_or_init(|| isa);
@@ -110,7 +112,7 @@ pub fn active() -> Isa {
 }
 
 impl Isa {
-    /// Those this machine has, slowest first.
+    /// Returns the instruction sets that this machine has, slowest first.
     pub fn available() -> Vec<Self> {
         let mut available = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
@@ -125,7 +127,7 @@ impl Isa {
         available
     }
 
-    /// The fastest of this machine.
+    /// Returns the fastest instruction set of this machine.
     pub fn best() -> Self {
         Self::available().into_iter().max().unwrap_or(Self::Portable)
     }
@@ -149,7 +151,7 @@ impl Isa {
         }
     }
 
-    /// Whether x is rounded to bf16 where the weight, or what attention keeps, is exact in it, and multiplied two values at a time.
+    /// True if x is rounded to bf16 and multiplied in pairs, where the weight or the KV cache is exact in bf16.
     pub fn rounds_to_bf16(self) -> bool {
         match self {
             Self::Portable => false,
@@ -160,7 +162,7 @@ impl Isa {
         }
     }
 
-    /// Whether matrices of bf16 and int8 are multiplied by tiles.
+    /// True if matrices of bf16 and int8 are multiplied by AMX tiles.
     pub(crate) fn has_tiles(self) -> bool {
         match self {
             Self::Portable => false,
@@ -171,7 +173,8 @@ impl Isa {
         }
     }
 
-    /// Lends this thread's tiles to `work`, for blocks of `num_rows` rows, or none where this instruction set has none.
+    /// Lends the tiles of this thread to `work`, for blocks of `num_rows` rows, or `None` if the instruction set has no
+    /// tiles.
     pub(crate) fn with_tiles(self, num_rows: usize, work: impl FnOnce(Option<&Tiles>)) {
         match self {
             Self::Portable => work(None),
@@ -195,7 +198,8 @@ impl Isa {
         self.run(DotParts)
     }
 
-    /// Runs `kernel`, which computes with floats alone: all that have AVX-512 run the same code, and so do both that have AVX2 alone.
+    /// Runs `kernel`, which computes with floats only: all variants of AVX-512 run the same code, and so do both
+    /// variants of AVX2.
     pub(crate) fn run_floats<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Self::Portable => kernel.run_portable(),
@@ -213,7 +217,7 @@ impl Isa {
     /// Runs `kernel`, which multiplies pairs of bf16.
     ///
     /// # Panics
-    /// When this instruction set does not: see [`Isa::rounds_to_bf16`].
+    /// When this instruction set does not multiply pairs of bf16: see [`Isa::rounds_to_bf16`].
     pub(crate) fn run_pairs<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -292,7 +296,8 @@ mod tests {
 
     use super::*;
 
-    /// Names instruction sets, with commas between them, that this machine promises to have: tests fail where one is missing.
+    /// The variable that names the instruction sets this machine must have, separated by commas: tests fail if one is
+    /// missing.
     const REQUIRE_VARIABLE: &str = "HILO_REQUIRE_ISA";
 
     #[test]
@@ -333,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Writes a line that is shown although the test passes: only what the macros print is held back.
+    /// Writes a line to stderr that the test runner shows even if the test passes: it captures only the print macros.
     fn say_aloud(line: &str) {
         std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }

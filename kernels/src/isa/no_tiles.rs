@@ -1,8 +1,8 @@
-//! Stands for AMX where it cannot be: tiles that nobody can have.
+//! A stand-in for AMX on other architectures: a type of tiles without values.
 
 use crate::lines::{Ahead, Block, Line};
 
-/// No value.
+/// An uninhabited type.
 pub(crate) enum Tiles {}
 
 impl Tiles {

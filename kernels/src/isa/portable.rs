@@ -7,11 +7,11 @@ use super::simd::{Kernel, LANES, Simd};
 
 const HAS_FUSED_MULTIPLY_ADD: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-/// Needs nothing.
+/// The token of plain Rust, which needs no CPU feature.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
-/// Compiles kernels without features. A trait for the reason that `Compile` in `avx2.rs` states.
+/// Compiles kernels without extra features. This is a trait for the reason stated at `Compile` in `avx2.rs`.
 pub(super) trait Compile: Kernel + Sized {
     fn run_portable(self) -> Self::Output {
         self.run(Portable)
@@ -155,7 +155,7 @@ impl Simd for Portable {
     fn add_dots(self, mut sums: [i32; LANES], quads: [i32; LANES], word: u32) -> [i32; LANES] {
         for i in 0..LANES {
             for byte in 0..4 {
-                // The byte in the upper bits, brought down with its sign.
+                // Shift the byte to the top, then down again with its sign.
                 let [a, b] = [quads[i], word.cast_signed()].map(|word| word << (24 - 8 * byte) >> 24);
                 sums[i] += a * b;
             }
@@ -164,7 +164,7 @@ impl Simd for Portable {
     }
 }
 
-/// Without a branch, so that it vectorises. Exact, subnormal numbers included.
+/// Converts without a branch, so that the loop vectorises. Exact, including subnormals.
 #[inline(always)]
 fn f16_to_f32(half: u16) -> f32 {
     let sign = u32::from(half & 0x8000) << 16;
