@@ -1,6 +1,8 @@
-//! Tiles of AMX: eight registers of sixteen rows, and products of them.
+//! AMX tiles: eight registers of sixteen rows, and products of them.
 //!
-//! A value of [`Amx`] is made by [`Amx::detect`] alone. [`Amx::with_tiles`] lends the calling thread's tiles to a piece of work; a
+//! Only [`Amx::detect`] makes a value of [`Amx`]. [`Amx::with_tiles`] lends the tiles of the calling thread to a
+//! closure; [`Tiles`] multiplies blocks. Everything except these products runs on AVX-512 with BF16 and VNNI, which
+//! every CPU with AMX has. Stable compilers have no intrinsics for tiles, so this file uses assembly.
 //! [`Tiles`] multiplies blocks. Everything but such products runs on AVX-512 with BF16 and VNNI, which every CPU with AMX has. Compilers that are
 //! stable have no intrinsics for tiles, hence the assembly.
 
@@ -16,24 +18,26 @@ use crate::lines::{Ahead, BLOCK_ROWS, Block, Line, STEP_LINES, TILE_SIZE};
 
 /// Bits of CPUID leaf 7, register EDX: bf16 products, tiles, int8 products.
 const CPUID_BITS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-/// `arch_prctl` of Linux on x86-64, asked for permission to use a part of the CPU's state.
+/// The number of the system call `arch_prctl` on Linux x86-64, which requests permission to use a part of the CPU
+/// state.
 const SYS_ARCH_PRCTL: i64 = 158;
 const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
-/// The part of the state that tiles are.
+/// The part of the CPU state that holds the tiles.
 const XFEATURE_XTILEDATA: u64 = 18;
 
 /// Proof that the CPU has AMX with bf16 and int8, and that the system lets this process use it.
 #[derive(Clone, Copy)]
 pub(crate) struct Amx(());
 
-/// The tiles of this thread, set up for blocks of so many rows.
+/// The tiles of this thread, configured for blocks of `num_rows` rows.
 pub(crate) struct Tiles {
-    /// Of a block: the first rows are one tile, the last another. They are the same row where there is one only.
+    /// The rows of the two tiles of a block: the first rows, then the last. In a block of one row, both tiles hold that
+    /// row.
     tile_rows: [usize; 2],
     num_rows: usize,
 }
 
-/// What `ldtilecfg` reads.
+/// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
 struct TileConfig {
     palette: u8,
@@ -44,21 +48,21 @@ struct TileConfig {
 }
 
 impl Amx {
-    /// Asks the CPU, then the system.
+    /// Checks that the CPU has tiles, then requests permission from the system.
     pub(crate) fn detect() -> Option<Self> {
         static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
         let has_vectors = Avx512::<2>::detect().is_some();
         let is_permitted = || has_tiles() && request_tiles();
-        // Tests run everywhere.
+        // Tests emulate tiles on CPUs that lack them.
         #[cfg(all(test, target_os = "linux"))]
         let is_permitted = || is_permitted() || super::emulated_tiles::install();
         (has_vectors && *IS_PERMITTED.get_or_init(is_permitted)).then_some(Self(()))
     }
 
-    /// Lends this thread's tiles to `work`, for blocks of `num_rows` rows.
+    /// Lends the tiles of this thread to `work`, for blocks of `num_rows` rows.
     ///
     /// # Panics
-    /// When `num_rows` is none or more than [`BLOCK_ROWS`], or `work` asks for tiles itself.
+    /// When `num_rows` is 0 or more than [`BLOCK_ROWS`], or `work` requests tiles itself.
     pub(crate) fn with_tiles<T>(self, num_rows: usize, work: impl FnOnce(&Tiles) -> T) -> T {
         thread_local!(static IS_LENT: Cell<bool> = const { Cell::new(false) });
         assert!((1..=BLOCK_ROWS).contains(&num_rows), "a block of {num_rows} rows");
@@ -68,7 +72,7 @@ impl Amx {
         // SAFETY: `self` proves that there are tiles; the configuration is valid and 64 bytes long.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
         let result = work(&Tiles { tile_rows, num_rows });
-        // SAFETY: as above. Tiles that are released need not be saved when the thread is suspended.
+        // SAFETY: as above. Released tiles need not be saved when the thread is suspended.
         unsafe { asm!("tilerelease", options(nomem, nostack)) };
         IS_LENT.set(false);
         result
@@ -78,25 +82,27 @@ impl Amx {
 impl Tiles {
     /// Adds the product of bf16 values to `sums` `[rows, 32]`: `left` `[steps][rows][32 values]` times `right` `[steps][2][16 pairs][16 columns]`.
     ///
-    /// Of each step the even products are summed in order, and the odd ones; both are added to the sum. Subnormal values count as zero.
+    /// In each step, the even products are summed in order, and so are the odd ones; then both are added to the sum.
+    /// Subnormals count as zero.
     ///
     /// # Panics
-    /// When left and right are not equally many steps, or none.
+    /// When `left` and `right` differ in steps, have a partial step or are empty.
     #[inline(always)]
     pub(crate) fn add_bf16_product(&self, left: &[Line], right: &[Line], ahead: Ahead, sums: &mut Block<f32>) {
         let num_steps = self.check(left, right);
-        // SAFETY: `check` says that left and right hold so many steps.
+        // SAFETY: `check` asserts that `left` and `right` hold `num_steps` steps, at least one.
         unsafe { self.add_product::<f32, false>([left, right], num_steps, ahead, sums) };
     }
 
-    /// The same with int8 values: `left` `[steps][rows][64 values]` times `right` `[steps][2][16 quads][16 columns]`, exactly.
+    /// Adds the product of int8 values to `sums` `[rows, 32]`, exactly: `left` `[steps][rows][64 values]` times `right`
+    /// `[steps][2][16 quads][16 columns]`.
     ///
     /// # Panics
     /// As [`Tiles::add_bf16_product`].
     #[inline(always)]
     pub(crate) fn add_int8_product(&self, left: &[Line], right: &[Line], ahead: Ahead, sums: &mut Block<i32>) {
         let num_steps = self.check(left, right);
-        // SAFETY: `check` says that left and right hold so many steps.
+        // SAFETY: `check` asserts that `left` and `right` hold `num_steps` steps, at least one.
         unsafe { self.add_product::<i32, true>([left, right], num_steps, ahead, sums) };
     }
 
@@ -111,8 +117,9 @@ impl Tiles {
         sums: &mut Block<T>,
     ) {
         let second_row = self.num_rows - self.tile_rows[1];
-        // SAFETY: the CPU has tiles, set up by `with_tiles` for these rows; the caller promises that left and right hold what is
-        // read, and `sums` holds more rows of 128 bytes than are written. To ask for lines that are not there is allowed.
+        // SAFETY: the CPU has tiles, configured by `with_tiles` for these rows; the caller promises that `left` and
+        // `right` hold what is read, and `sums` has at least the rows of 128 bytes that are written. A prefetch may
+        // name any address.
         unsafe {
             asm!(
                 "tileloadd tmm0, [{sums} + 2*{stride}]",
@@ -126,15 +133,16 @@ impl Tiles {
                 "add {ahead}, {stride}",
                 "dec {asked}",
                 "jnz 3b",
-                // What is on the left of blocks of all rows comes from the second-level cache, and tiles have few registers to load ahead
-                // of its use.
+                // The left side of full blocks comes from the second-level cache, and there are too few tile registers
+                // to load it early.
                 "cmp {left_step}, {whole_step}",
                 "jb 4f",
                 ".irp line,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
                 r"prefetcht0 [{left} + {left_step} + 64*\line]",
                 ".endr",
                 "4:",
-                // Rows pass by: the first-level cache is for what is on the right, which the next block uses again.
+                // Each row is used once here: the first-level cache is for the right side, which the next block uses
+                // again.
                 "tileloaddt1 tmm4, [{left} + {stride}]",
                 "tileloadd tmm6, [{right} + {stride}]",
                 "tileloadd tmm7, [{right} + {stride} + 1024]",
@@ -179,7 +187,7 @@ impl Tiles {
         }
     }
 
-    /// Steps of a product.
+    /// Returns the number of steps of a product, after checking the lengths.
     fn check(&self, left: &[Line], right: &[Line]) -> usize {
         let num_steps = right.len() / STEP_LINES;
         let is_whole = num_steps > 0 && right.len() == num_steps * STEP_LINES;
@@ -190,7 +198,8 @@ impl Tiles {
 }
 
 impl TileConfig {
-    /// Tiles 0, 1 and 4 have as many rows as the first half of a block, tiles 2, 3 and 5 as many as the second, 6 and 7 all.
+    /// Tiles 0, 1 and 4 have the rows of the first half of a block, tiles 2, 3 and 5 those of the second half, and
+    /// tiles 6 and 7 all sixteen.
     fn of_rows([first, second]: [usize; 2]) -> Self {
         let mut config = Self { palette: 1, start_row: 0, reserved: [0; 14], column_bytes: [0; 16], rows: [0; 16] };
         let rows = [first, first, second, second, first, second, TILE_SIZE, TILE_SIZE];
@@ -207,11 +216,11 @@ fn has_tiles() -> bool {
     has_leaf && __cpuid_count(7, 0).edx & CPUID_BITS == CPUID_BITS
 }
 
-/// Whether the system saves tiles, for all threads of this process from now on.
+/// Requests tiles for all threads of this process. Returns true if the system grants them.
 #[cfg(target_os = "linux")]
 fn request_tiles() -> bool {
     let answer: i64;
-    // SAFETY: this call changes nothing but what this process may use.
+    // SAFETY: the system call changes only the permissions of this process.
     unsafe {
         asm!(
             "syscall",

@@ -1,7 +1,7 @@
-//! Sixteen lanes in two registers of AVX2, with the fused multiply-add and half-precision instructions of the same CPUs.
+//! Sixteen lanes in two AVX2 registers, with the fused multiply-add and half-precision instructions of the same CPUs.
 //!
-//! A value of [`Avx2`] is made by [`Avx2::detect`] alone: that is what makes its methods safe. It never falls back. AVX-VNNI is the
-//! instructions for dot products of bytes that AVX-512 has, for processors without it.
+//! Only [`Avx2::detect`] makes a value of [`Avx2`], so its methods are safe. They never fall back to other code.
+//! AVX-VNNI has the dot products of bytes of AVX-512 VNNI, for processors without AVX-512.
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
@@ -12,7 +12,7 @@ use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use super::simd::{Kernel, LANES, Simd};
 use crate::lines::Line;
 
-/// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if it says so.
+/// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `HAS_VNNI`.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2<const HAS_VNNI: bool>(());
 
@@ -35,8 +35,8 @@ impl<const HAS_VNNI: bool> Avx2<HAS_VNNI> {
     }
 }
 
-/// Compiles kernels with the features. These are methods, so the compiler puts their code beside that of the kernel: a
-/// changed kernel is compiled again, and no other.
+/// Compiles kernels with the features enabled. These are methods, so the compiler puts their code beside that of the
+/// kernel: a change to a kernel recompiles that kernel only.
 trait Compile: Kernel + Sized {
     /// # Safety
     /// The CPU has the features.
@@ -278,7 +278,8 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
                 let [first, second] = [_mm256_srli_epi16::<4>(first), _mm256_srli_epi16::<4>(second)];
                 let high = [_mm256_and_si256(first, nibble), _mm256_and_si256(second, nibble)];
                 for (dots, x) in dots.iter_mut().zip(x) {
-                    // Words are read as they are used: all at once would take registers from the sums.
+                    // Load the words of x only when they are used: loading all of them early would take registers from
+                    // the sums.
                     compiler_fence(Ordering::SeqCst);
                     for (nibbles, quad) in [(low, x.quads[idx]), (high, x.quads[idx + GROUP_LINES])] {
                         let quad = _mm256_set1_epi32(quad.cast_signed());
@@ -292,7 +293,8 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
             let factors = _mm_loadu_si128(group.factors.as_ptr().cast());
             let factors = [_mm256_cvtepi8_epi32(factors), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(factors))];
             for half in 0..2 {
-                // Once for each of the two sums of an output. With VNNI there is one: of 32 products of at most 8 · 127, it has 16 bits too.
+                // The factor appears once for each of the two sums of an output. With VNNI there is one sum: 32
+                // products of at most 8 · 127 fit into 16 bits too.
                 let upper = if HAS_VNNI { _mm256_setzero_si256() } else { _mm256_slli_epi32::<16>(factors[half]) };
                 let factors = _mm256_blend_epi16::<0xaa>(factors[half], upper);
                 for (sums, dots) in sums.iter_mut().zip(&dots) {
@@ -308,13 +310,13 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
 
     #[inline(always)]
     fn prefetch(self, line: *const Line) {
-        // SAFETY: it reads nothing, whatever the address.
+        // SAFETY: a prefetch accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 
     #[inline(always)]
     fn prefetch_second_level(self, line: *const Line) {
-        // SAFETY: it reads nothing, whatever the address.
+        // SAFETY: a prefetch accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
     }
 
@@ -329,24 +331,25 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
     }
 }
 
-/// Adds the products of nibbles and four integers of a row: to one sum of an output with VNNI, otherwise to two of 16 bits.
+/// Adds the products of nibbles and four integers of a row: to one sum of an output with VNNI, otherwise to two sums of
+/// 16 bits.
 ///
 /// # Safety
 /// The CPU must have AVX2, and VNNI where it is used.
 #[inline(always)]
 unsafe fn add_nibbles<const HAS_VNNI: bool>(dots: __m256i, nibbles: __m256i, quad: __m256i) -> __m256i {
-    // SAFETY: the caller promises AVX2 and VNNI.
+    // SAFETY: the caller promises AVX2, and VNNI where it is used.
     unsafe {
         if HAS_VNNI {
             _mm256_dpbusd_avx_epi32(dots, nibbles, quad)
         } else {
-            // The sum of 16 products of at most 8 · 127, whichever come first, fits into 16 bits.
+            // The sum of 16 products of at most 8 · 127, in any order, fits into 16 bits.
             _mm256_add_epi16(dots, _mm256_maddubs_epi16(nibbles, quad))
         }
     }
 }
 
-/// The sum of the lanes of each vector: lane i and i + 4, then i + 2, i + 1.
+/// Returns the sum of the lanes of each vector: lane i and i + 4, then i + 2, i + 1.
 ///
 /// # Safety
 /// The CPU must have AVX.
@@ -365,7 +368,7 @@ pub(super) unsafe fn sum_halves(halves: [__m256; 4]) -> [f32; 4] {
     sums
 }
 
-/// Lane i plus lane i + 4.
+/// Adds lane i and lane i + 4.
 ///
 /// # Safety
 /// The CPU must have AVX.

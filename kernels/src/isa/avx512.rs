@@ -1,6 +1,6 @@
-//! Sixteen lanes in one register of AVX-512.
+//! Sixteen lanes in one AVX-512 register.
 //!
-//! A value of [`Avx512`] is made by [`Avx512::detect`] alone: that is what makes its methods safe. It never falls back.
+//! Only [`Avx512::detect`] makes a value of [`Avx512`], so its methods are safe. They never fall back to other code.
 
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
@@ -12,7 +12,7 @@ use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use super::simd::{Kernel, LANES, Simd};
 use crate::lines::{Line, bf16_line};
 
-/// Proof that the CPU has AVX-512 F and BW, and FMA; with one kind of dots VNNI, for integers, with two BF16 as well.
+/// Proof that the CPU has AVX-512 F and BW, and FMA. `NUM_DOTS` of 1 adds VNNI, for integers; 2 adds VNNI and BF16.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512<const NUM_DOTS: usize>(());
 
@@ -42,8 +42,8 @@ impl<const NUM_DOTS: usize> Avx512<NUM_DOTS> {
     }
 }
 
-/// Compiles kernels with the features. These are methods, so the compiler puts their code beside that of the kernel: a
-/// changed kernel is compiled again, and no other.
+/// Compiles kernels with the features enabled. These are methods, so the compiler puts their code beside that of the
+/// kernel: a change to a kernel recompiles that kernel only.
 trait Compile: Kernel + Sized {
     /// # Safety
     /// The CPU has the features.
@@ -242,21 +242,23 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
                 let low = _mm512_and_si512(bytes, nibble);
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
                 for (dots, x) in dots.iter_mut().zip(x) {
-                    // Row after row: words of all at once would take registers from the sums.
+                    // Process one row after another: loading the words of all rows at once would take registers from
+                    // the sums.
                     compiler_fence(Ordering::SeqCst);
                     for (nibbles, quad) in [(low, x.quads[idx]), (high, x.quads[idx + GROUP_LINES])] {
                         let quad = _mm512_set1_epi32(quad.cast_signed());
                         *dots = if Self::HAS_VNNI {
                             _mm512_dpbusd_epi32(*dots, nibbles, quad)
                         } else {
-                            // The sum of 16 products of at most 8 · 127, whichever come first, fits into 16 bits.
+                            // The sum of 16 products of at most 8 · 127, in any order, fits into 16 bits.
                             _mm512_add_epi16(*dots, _mm512_maddubs_epi16(nibbles, quad))
                         };
                     }
                 }
             }
             let factors = _mm512_cvtepi8_epi32(_mm_loadu_si128(group.factors.as_ptr().cast()));
-            // Once for each of the two sums of an output. With VNNI there is one: of 32 products of at most 8 · 127, it has 16 bits too.
+            // The factor appears once for each of the two sums of an output. With VNNI there is one sum: 32 products of
+            // at most 8 · 127 fit into 16 bits too.
             let upper = if Self::HAS_VNNI { _mm512_setzero_si512() } else { _mm512_slli_epi32::<16>(factors) };
             let factors = _mm512_mask_blend_epi16(0xaaaa_aaaa, factors, upper);
             for (sums, dots) in sums.iter_mut().zip(dots) {
@@ -306,7 +308,8 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn max_lane(self, vector: __m512) -> f32 {
-        // Of what is no number and another number, the instruction answers the other.
+        // If one operand is NaN, the instruction returns the other only if that is the second operand: this turns NaN
+        // into minus infinity.
         let numbers = self.max(vector, self.splat(f32::NEG_INFINITY));
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_reduce_max_ps(numbers) }
@@ -338,13 +341,13 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn prefetch(self, line: *const Line) {
-        // SAFETY: it reads nothing, whatever the address.
+        // SAFETY: a prefetch accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 
     #[inline(always)]
     fn prefetch_second_level(self, line: *const Line) {
-        // SAFETY: it reads nothing, whatever the address.
+        // SAFETY: a prefetch accepts any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
     }
 
@@ -355,7 +358,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
     }
 }
 
-/// Rows of words as columns.
+/// Transposes rows of words into columns.
 ///
 /// # Safety
 /// The CPU must have AVX-512.
@@ -364,7 +367,7 @@ unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
     // SAFETY: the caller promises AVX-512; lines hold the 64 bytes that are written.
     unsafe {
         let (mut a, mut b) = (rows, rows);
-        // Words of two rows, then of four, in each quarter of a register.
+        // Interleave words of two rows, then of four, in each quarter of a register.
         for i in 0..LANES / 2 {
             b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
             b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
@@ -375,7 +378,8 @@ unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
             a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
             a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
         }
-        // a[4 i + j] has columns j, j + 4, j + 8 and j + 12 of rows 4 i to 4 i + 3: quarters of four registers side by side.
+        // `a[4 * i + j]` holds columns j, j + 4, j + 8 and j + 12 of rows 4 i to 4 i + 3: join the quarters of four
+        // registers.
         for j in 0..4 {
             let even =
                 [_mm512_shuffle_i32x4::<0x88>(a[j], a[4 + j]), _mm512_shuffle_i32x4::<0x88>(a[8 + j], a[12 + j])];
@@ -393,7 +397,7 @@ unsafe fn transpose(rows: [__m512i; LANES], to: &mut [Line; LANES]) {
     }
 }
 
-/// Lane i plus lane i + 8.
+/// Adds lane i and lane i + 8.
 ///
 /// # Safety
 /// The CPU must have AVX-512.
@@ -406,14 +410,14 @@ unsafe fn fold(vector: __m512) -> __m256 {
     }
 }
 
-/// The same bits as another type.
+/// Reinterprets the same bits as another type.
 #[inline(always)]
 fn bf16_vector(pairs: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes of any value.
     unsafe { std::mem::transmute(pairs) }
 }
 
-/// The same bits as another type.
+/// Reinterprets the same bits as another type.
 #[inline(always)]
 fn bits_of_bf16(pairs: __m512bh) -> __m512i {
     // SAFETY: both are 64 bytes of any value.

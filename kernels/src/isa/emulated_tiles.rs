@@ -1,9 +1,10 @@
-//! Tiles of AMX for tests on CPUs that have none: their instructions are illegal there, and done here instead.
+//! Emulated AMX tiles, for tests on CPUs that lack AMX: tile instructions are illegal there, and a signal handler runs
+//! them.
 //!
-//! Door: [`install`]. The handler of SIGILL decodes what `amx` assembles, changes the registers of this thread and goes on behind it. Sources:
-//! Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. What a
-//! CPU with tiles would refuse is left to the system, which ends the process. Memory is read and written by Rust, so that
-//! the address sanitizer sees it.
+//! Door: [`install`]. The SIGILL handler decodes the instructions that `amx` assembles, changes the state of this
+//! thread and resumes after them. Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+//! sections 2.3 (VEX), TILELOADD, TDPBF16PS and TDPBSSD. An instruction that a CPU with tiles would refuse is left to
+//! the system, which ends the process. Rust code reads and writes the memory, so that the address sanitizer sees it.
 
 #![expect(unsafe_code, reason = "the handler of a signal; assembly tells it what to read and write")]
 
@@ -17,7 +18,7 @@ const NUM_TILES: usize = 8;
 const MAX_ROWS: usize = 16;
 const ROW_BYTES: usize = 64;
 
-/// The registers of `gregs`, in the order in which instructions number them.
+/// The indices into `gregs`, in the order in which instructions number the registers.
 const REGISTERS: [c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -53,31 +54,32 @@ struct Tile {
 
 struct Tiles([Tile; NUM_TILES]);
 
-/// An instruction of three bytes of VEX, map 0F38, and what follows these.
+/// An instruction with a three-byte VEX prefix in map 0F38, decoded.
 struct Instruction {
     opcode: u8,
-    /// None, 66, F3, F2.
+    /// The implied prefix byte: 0 for none, 66, F3 or F2.
     prefix: u8,
-    /// Register of the field of the same name.
+    /// The register in the field `reg` of ModRM.
     reg: usize,
     vvvv: usize,
     place: Place,
     len: usize,
 }
 
-/// What the byte ModRM names.
+/// The operand that the byte ModRM names.
 enum Place {
     Register(usize),
-    /// Rows start at the address, `stride` bytes apart.
+    /// Rows that start at `address`, `stride` bytes apart.
     Memory {
         address: usize,
         stride: usize,
     },
 }
 
-/// Does the instructions of tiles in this process from now on.
+/// Installs the handler, which emulates tile instructions in this process from now on. Returns true on success.
 pub(super) fn install() -> bool {
-    // SAFETY: all of `action` is zero or written; the handler changes its own thread alone and calls nothing that allocates.
+    // SAFETY: all of `action` is zero or written; the handler changes only its own thread and calls nothing that
+    // allocates.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_illegal_instruction as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
@@ -87,14 +89,14 @@ pub(super) fn install() -> bool {
 }
 
 extern "C" fn on_illegal_instruction(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the system hands the context of this thread; what lies at its program counter are instructions. The thread's tiles
-    // are used nowhere else.
+    // SAFETY: the system passes the context of this thread, whose program counter points at instructions. Nothing else
+    // uses the tiles of this thread.
     unsafe {
         let registers = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
         let start = registers[REG_RIP as usize];
         TILES.with(|tiles| {
             let tiles = &mut *tiles.get();
-            // Those that follow at once need no signal of their own.
+            // Tile instructions that follow directly need no signal of their own.
             while let Some(instruction) = Instruction::at(registers)
                 && tiles.execute(&instruction)
             {
@@ -108,19 +110,20 @@ extern "C" fn on_illegal_instruction(_: c_int, _: *mut siginfo_t, context: *mut 
 }
 
 impl Instruction {
-    /// What the program counter of `registers` points at, unless it is no VEX of three bytes in map 0F38.
+    /// Decodes the instruction at the program counter of `registers`. Returns `None` unless it has a three-byte VEX
+    /// prefix in map 0F38 and a supported operand.
     ///
     /// # Safety
-    /// Instructions are there.
+    /// The program counter points at instructions.
     unsafe fn at(registers: &[i64]) -> Option<Self> {
         let first = registers[REG_RIP as usize] as *const u8;
-        // SAFETY: the caller's promise; bytes are read as far as those before them say that there are more.
+        // SAFETY: the caller promises instructions; a byte is read only if the bytes before it say that it exists.
         let byte = |index: usize| usize::from(unsafe { first.add(index).read() });
         let register = |number: usize| registers[REGISTERS[number] as usize] as usize;
         if byte(0) != 0xc4 || byte(1) & 0x1f != 2 {
             return None;
         }
-        // The bits R, X and B are inverted, and so is vvvv.
+        // The bits R, X and B are inverted, and so is `vvvv`.
         let [base_high, index_high, reg_high] = [5, 6, 7].map(|bit| (!byte(1) >> bit & 1) << 3);
         let modrm = byte(4);
         let (mode, low) = (modrm >> 6, modrm & 7);
@@ -162,10 +165,10 @@ impl Instruction {
 impl Tiles {
     const RELEASED: Self = Self([Tile { rows: [[0; ROW_BYTES / 4]; MAX_ROWS], num_rows: 0, row_bytes: 0 }; NUM_TILES]);
 
-    /// Whether the instruction is one of tiles, and allowed.
+    /// Executes the instruction. Returns true if it is a tile instruction that the CPU would allow.
     ///
     /// # Safety
-    /// Memory that it names may be read or written as it says.
+    /// The instruction may read or write the memory that it names.
     unsafe fn execute(&mut self, instruction: &Instruction) -> bool {
         let &Instruction { opcode, prefix, reg, vvvv, ref place, .. } = instruction;
         // SAFETY: the caller's promise.
@@ -189,7 +192,7 @@ impl Tiles {
         }
     }
 
-    /// Reads what `ldtilecfg` does.
+    /// Configures the tiles as `ldtilecfg` does. Returns true if the configuration is valid.
     fn configure(&mut self, config: &[u8; 64]) -> bool {
         *self = Self::RELEASED;
         for (index, tile) in self.0.iter_mut().enumerate() {
@@ -200,12 +203,12 @@ impl Tiles {
         is_palette && self.0.iter().all(|tile| tile.row_bytes <= ROW_BYTES && tile.num_rows <= MAX_ROWS)
     }
 
-    /// A tile that is set up.
+    /// Returns a tile if it is configured.
     fn tile_mut(&mut self, index: usize) -> Option<&mut Tile> {
         self.0.get_mut(index).filter(|tile| tile.num_rows > 0 && tile.row_bytes > 0)
     }
 
-    /// Adds the product of two tiles to a third, row by row.
+    /// Adds the product of two tiles to a third, row by row. Returns false if the sizes do not fit.
     fn add_product(
         &mut self,
         sums: usize,
@@ -227,30 +230,30 @@ impl Tiles {
 
 impl Tile {
     /// # Safety
-    /// So many rows may be read.
+    /// The `num_rows` rows may be read.
     unsafe fn load(&mut self, address: usize, stride: usize) -> bool {
         self.rows = Tiles::RELEASED.0[0].rows;
         for (index, row) in self.rows.iter_mut().enumerate().take(self.num_rows) {
             let from = address.wrapping_add(index.wrapping_mul(stride)) as *const u8;
-            // SAFETY: the caller's promise; a row has no more bytes.
+            // SAFETY: the caller promises the memory; a row has at most `ROW_BYTES` bytes.
             unsafe { ptr::copy_nonoverlapping(from, row.as_mut_ptr().cast(), self.row_bytes) };
         }
         true
     }
 
     /// # Safety
-    /// So many rows may be written.
+    /// The `num_rows` rows may be written.
     unsafe fn store(&self, address: usize, stride: usize) -> bool {
         for (index, row) in self.rows.iter().enumerate().take(self.num_rows) {
             let to = address.wrapping_add(index.wrapping_mul(stride)) as *mut u8;
-            // SAFETY: the caller's promise; a row has no more bytes.
+            // SAFETY: the caller promises the memory; a row has at most `ROW_BYTES` bytes.
             unsafe { ptr::copy_nonoverlapping(row.as_ptr().cast(), to, self.row_bytes) };
         }
         true
     }
 }
 
-/// Even products are summed in order, and odd ones; both are added to the sum. Subnormal numbers are zero.
+/// Adds the even products in order, and the odd ones, then adds both to the sum. Subnormals count as zero.
 fn add_bf16_products(sums: &mut [u32], left: &[u32], right: &[[u32; ROW_BYTES / 4]]) {
     let mut both = [[0.0_f32; ROW_BYTES / 4]; 2];
     for (left, right) in left.iter().zip(right) {
@@ -278,7 +281,7 @@ fn add_int8_products(sums: &mut [u32], left: &[u32], right: &[[u32; ROW_BYTES / 
     }
 }
 
-/// The lower number of a pair, or the upper.
+/// Returns the low bf16 value of a pair, or the high one, as f32.
 fn bf16(pair: u32, half: usize) -> f32 {
     let bits = if half == 0 { pair << 16 } else { pair & 0xffff_0000 };
     without_subnormal(f32::from_bits(bits))

@@ -1,9 +1,9 @@
-//! What an instruction set can do with sixteen f32 lanes, and what is built from it.
+//! Operations of an instruction set on sixteen f32 lanes, and functions built from them.
 //!
-//! [`Simd`] is a token: a value of it proves that the CPU has the instructions, so its methods are safe. A vector always
-//! has [`LANES`] lanes (AVX2 keeps two registers), so the order of every sum is the same on all of them. [`Kernel`] is
-//! an operation's body. Every method is `#[inline(always)]`: a body must end up inside the one function that has the
-//! features switched on. Bodies therefore use plain loops, not closures.
+//! [`Simd`] is a token: a value of it proves that the CPU has the instructions, so its methods are safe. A vector
+//! always has [`LANES`] lanes (AVX2 uses two registers), so the order of every sum is the same for all instruction
+//! sets. [`Kernel`] is an operation's body. Every method is `#[inline(always)]`: a body must end up inside the one
+//! function that has the features enabled. Bodies therefore use plain loops, not closures.
 
 use super::int4::{GROUP_LINES, GroupOfX, Int4Group, pair};
 use crate::lines::{Line, bf16_line};
@@ -13,7 +13,7 @@ pub(crate) const LANES: usize = 16;
 
 /// A body that can be compiled for any instruction set.
 pub(crate) trait Kernel {
-    /// What it returns.
+    /// The return type of the body.
     type Output;
 
     /// The body. Implementations are `#[inline(always)]`.
@@ -27,24 +27,27 @@ pub(crate) trait Simd: Copy {
     /// Sixteen i32 lanes.
     type Integers: Copy;
 
-    /// Sums that stay in registers beside what is added to them.
+    /// The number of sums that fit into registers together with the operands added to them.
     const NUM_SUMS: usize;
-    /// Whether products of three rows or more go by one vector of columns at a time, so that they share what is loaded and widened, and
-    /// products of rows ask for what the next step reads.
+    /// True if products of three or more rows use one vector of columns at a time. Then the rows share each loaded and
+    /// widened vector, and the products prefetch the rows of x for the next step.
     const HAS_LONE_COLUMNS: bool = false;
-    /// Rows that are multiplied together at most: where columns are lone, by one vector, otherwise by two.
+    /// The most rows that are multiplied together: by one vector if `HAS_LONE_COLUMNS`, otherwise by two.
     const MAX_ROWS: usize = if Self::HAS_LONE_COLUMNS { Self::NUM_SUMS } else { Self::NUM_SUMS / 2 };
-    /// Rows for which weights of four bits are made integers of eight before: where [`Simd::add_dots`] is one instruction, this pays.
+    /// The fewest rows for which 4-bit weights are first unpacked to 8 bits. Unpacking pays where [`Simd::add_dots`] is
+    /// one instruction.
     const MIN_UNPACKED_ROWS: usize = usize::MAX;
-    /// What [`Simd::load_quads`] adds to each byte.
+    /// The number that [`Simd::load_quads`] adds to each byte.
     const BYTE_OFFSET: i32 = 0;
-    /// Parts of four bytes that [`Simd::add_dots`] multiplies: all as bytes or, in two parts, the first and third and then the second and
-    /// fourth, each two as integers of 16 bits.
+    /// The number of parts into which [`Simd::add_dots`] splits four bytes: one part has all four as bytes; of two
+    /// parts, the first has bytes 1 and 3 and the second bytes 2 and 4, as 16-bit integers.
     const DOT_PARTS: usize = 1;
-    /// True where pairs of bf16 are multiplied ([`Simd::add_bf16_dots`]). Only there can a processor have tiles.
+    /// True if the instruction set multiplies pairs of bf16 ([`Simd::add_bf16_dots`]). Only such processors can have
+    /// AMX tiles.
     const HAS_PAIRS: bool = false;
 
-    /// Runs `kernel` in a function of its own. For loops with many callers: inlined copies take the compiler minutes.
+    /// Runs `kernel` in a function of its own. Loops with many callers use it, because compiling many inlined copies
+    /// takes minutes.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
     fn splat(self, value: f32) -> Self::Vector;
     fn load(self, values: &[f32; LANES]) -> Self::Vector;
@@ -63,31 +66,32 @@ pub(crate) trait Simd: Copy {
     fn power_of_two(self, exponents: Self::Vector) -> Self::Vector;
     /// The bf16 values in the low halves of the words, then those in the high halves.
     fn widen_bf16_pairs(self, pairs: Self::Integers) -> [Self::Vector; 2];
-    /// Sixteen values in IEEE half precision.
+    /// Widens sixteen values of IEEE half precision.
     fn widen_f16(self, halves: &[u16; LANES]) -> Self::Vector;
-    /// Sixteen integers.
+    /// Widens sixteen integers.
     fn widen_i8(self, bytes: &[i8; LANES]) -> Self::Vector;
     /// The nearest number to each integer.
     fn to_floats(self, integers: Self::Integers) -> Self::Vector;
     fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
     fn store_integers(self, integers: Self::Integers, to: &mut [i32; LANES]);
-    /// To each sum the products of the integers of its word of `quads` and those of `word`, which are from -127 to 127; those of `quads`
-    /// larger by [`Simd::BYTE_OFFSET`]. Sums that begin with minus that times the sum of all words' bytes end as if they were not.
+    /// Adds to each sum the dot product of its word of `quads` and `word`, whose integers are from -127 to 127. Each
+    /// integer of `quads` is stored with [`Simd::BYTE_OFFSET`] added. A sum that starts at `-BYTE_OFFSET` times the sum
+    /// of the bytes of all `word`s ends as if there were no offset.
     fn add_dots(self, sums: Self::Integers, quads: Self::Integers, word: u32) -> Self::Integers;
-    /// A part of words of four bytes as [`Simd::add_dots`] wants it.
+    /// Loads one part of words of four bytes in the form that [`Simd::add_dots`] takes.
     #[inline(always)]
     fn load_quads(self, words: &[u32; LANES], _part: usize) -> Self::Integers {
         const { assert!(Self::BYTE_OFFSET == 0 && Self::DOT_PARTS == 1, "bytes are as they are") };
         self.load_words(words)
     }
 
-    /// What [`Simd::add_group`] wants the sums of the products of a group to begin with, given in two parts.
+    /// Returns the start value of the sums of a group in [`Simd::add_group`], from its two halves.
     #[inline(always)]
     fn group_start(low: i16, high: i16) -> u32 {
         pair(low, high)
     }
 
-    /// To the sums of each row the products of its `x` and `group`.
+    /// Adds to the sums of each row the products of its `x` and `group`.
     #[inline(always)]
     fn add_group<const ROWS: usize>(
         self,
@@ -116,11 +120,11 @@ pub(crate) trait Simd: Copy {
         }
     }
 
-    /// To each sum the products of the two bf16 values of its word of `words` and those of `word`, in an order of the instruction
-    /// set's own; subnormal values count as zero. Only for instruction sets that have such an instruction.
+    /// Adds to each sum the products of the two bf16 values of its word of `words` and the two of `word`, in an order
+    /// that the instruction set defines; subnormals count as zero.
     ///
     /// # Panics
-    /// On all others.
+    /// When the instruction set has no such instruction.
     #[inline(always)]
     fn add_bf16_dots(self, _sums: Self::Vector, _words: Self::Integers, _word: u32) -> Self::Vector {
         unreachable!("weights are laid out for the instruction set")
@@ -144,7 +148,7 @@ pub(crate) trait Simd: Copy {
         }
     }
 
-    /// Words of two neighbours each.
+    /// Loads words that each hold two neighbouring values.
     #[inline(always)]
     fn load_pairs(self, halves: &[u16; 2 * LANES]) -> Self::Integers {
         let mut words = [0; LANES];
@@ -154,7 +158,7 @@ pub(crate) trait Simd: Copy {
         self.load_words(&words)
     }
 
-    /// Words of two integers in bf16, which is exact for them: the low ones, then the high ones.
+    /// Returns words of two integers as bf16, which is exact: `low` in the low half, `high` in the high half.
     #[inline(always)]
     fn pair_bytes(self, low: &[i8; LANES], high: &[i8; LANES]) -> Self::Integers {
         let mut words = [0; LANES];
@@ -164,13 +168,13 @@ pub(crate) trait Simd: Copy {
         self.load_words(&words)
     }
 
-    /// The nearest numbers of bf16, two in a word; subnormal ones may become zero.
+    /// Rounds to the nearest bf16, two values to a word; subnormals may become zero.
     #[inline(always)]
     fn round_to_bf16(self, values: &[f32; 2 * LANES], to: &mut Line) {
         bf16_line(to, values);
     }
 
-    /// Rows of words as columns.
+    /// Transposes rows of words into columns.
     #[inline(always)]
     fn transpose(self, rows: &[Line; LANES], to: &mut [Line; LANES]) {
         for (column, to) in to.iter_mut().enumerate() {
@@ -180,15 +184,16 @@ pub(crate) trait Simd: Copy {
         }
     }
 
-    /// Asks the caches for a line that will be read soon, if the instruction set can. It need not exist.
+    /// Prefetches a cache line that will be read soon; a no-op if the instruction set has no prefetch. The line need
+    /// not exist.
     #[inline(always)]
     fn prefetch(self, _line: *const Line) {}
 
-    /// The same for the second-level cache alone: for lines that are read later, and too many for the first.
+    /// Prefetches into the second-level cache only: for lines that are read later and are too many for the first level.
     #[inline(always)]
     fn prefetch_second_level(self, _line: *const Line) {}
 
-    /// Up to sixteen values, the missing lanes set to `padding`.
+    /// Loads up to sixteen values and sets the missing lanes to `padding`.
     #[inline(always)]
     fn load_padded(self, values: &[f32], padding: f32) -> Self::Vector {
         let mut lanes = [padding; LANES];
@@ -196,7 +201,7 @@ pub(crate) trait Simd: Copy {
         self.load(&lanes)
     }
 
-    /// The first lanes of `vector`, as many as `to` holds.
+    /// Stores the first lanes of `vector`, as many as `to` holds.
     #[inline(always)]
     fn store_prefix(self, vector: Self::Vector, to: &mut [f32]) {
         let mut lanes = [0.0; LANES];
@@ -226,7 +231,7 @@ pub(crate) trait Simd: Copy {
         [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
     }
 
-    /// The largest lane; lanes that are NaN are passed over. Where all are, NaN or minus infinity.
+    /// Returns the largest lane, ignoring NaN lanes. If all lanes are NaN, the result is NaN or minus infinity.
     #[inline(always)]
     fn max_lane(self, vector: Self::Vector) -> f32 {
         let mut lanes = [0.0; LANES];
@@ -246,10 +251,10 @@ pub(crate) trait Simd: Copy {
         // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to a whole number.
         let rounder = self.splat(12_582_912.0);
         let n = self.sub(self.mul_add(x, self.splat(std::f32::consts::LOG2_E), rounder), rounder);
-        // ln 2 in two parts, 355 / 512 and the rest: n times the first is exact.
+        // ln 2 in two parts, 355 / 512 and the remainder: n times the first is exact.
         let r = self.mul_add(n, self.splat(-355.0 / 512.0), x);
         let r = self.mul_add(n, self.splat(2.121_944_4e-4), r);
-        // The Taylor series to r^7: the rest is below 0.1 units in the last place.
+        // The Taylor series to r^7: the remainder is below 0.1 units in the last place.
         let mut series = self.splat(1.0 / 5040.0);
         for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
             series = self.mul_add(series, r, self.splat(coefficient));
@@ -257,10 +262,10 @@ pub(crate) trait Simd: Copy {
         self.mul_power_of_two(series, n)
     }
 
-    /// Each lane times 2 to the power of another, which is a whole number from -252 to 254.
+    /// Multiplies each lane by 2 to the power of another lane, which is a whole number from -252 to 254.
     #[inline(always)]
     fn mul_power_of_two(self, x: Self::Vector, exponents: Self::Vector) -> Self::Vector {
-        // In two steps, because the power alone overflows where the result is close to the largest or a subnormal number.
+        // Two steps, because the power alone overflows where the result is near the largest number or is subnormal.
         let rounder = self.splat(12_582_912.0);
         let first = self.sub(self.mul_add(exponents, self.splat(0.5), rounder), rounder);
         let scaled = self.mul(x, self.power_of_two(first));
@@ -340,7 +345,7 @@ mod tests {
     fn check_exp(x: f32, result: f32, isa: Isa) {
         let exact = f64::from(x).exp();
         let nearest = exact as f32;
-        // The distance of neighbouring numbers there.
+        // The distance between neighbouring numbers at this value.
         let unit = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);
         let error = (f64::from(result) - exact).abs() / unit;
         assert!(error <= 1.5, "{isa}: e^{x} is {result:e}, off by {error} units in the last place");
@@ -372,7 +377,7 @@ mod tests {
         }
     }
 
-    /// NaN may lose its payload.
+    /// Checks a widened value. A NaN may lose its payload.
     fn check_widened(value: f32, expected: f32, what: &str) {
         let is_equal = value.to_bits() == expected.to_bits() || (value.is_nan() && expected.is_nan());
         assert!(is_equal, "{what} is {value} instead of {expected}");
