@@ -308,8 +308,7 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn max_lane(self, vector: __m512) -> f32 {
-        // If one operand is NaN, the instruction returns the other only if that is the second operand: this turns NaN
-        // into minus infinity.
+        // If either operand is NaN, the instruction returns the second: NaN lanes become minus infinity.
         let numbers = self.max(vector, self.splat(f32::NEG_INFINITY));
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_reduce_max_ps(numbers) }

@@ -1,4 +1,4 @@
-//! Panels of bf16: what checkpoints have as rows becomes columns, sixteen at a time.
+//! Packing of bf16 panels: rows of the checkpoint become columns, sixteen at a time.
 //!
 //! Doors: [`PackPairsOfOutputs`] for `tile`, [`PackPairsOfInputs`] for `tiled`.
 
@@ -8,7 +8,7 @@ use super::packed_weight::PANEL_OUTPUTS;
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{Line, STEP_LINES, TILE_SIZE};
 
-/// Inputs of a row in one line of the caches.
+/// The inputs of a row that one cache line holds.
 const LINE_INPUTS: usize = size_of::<Line>() / size_of::<bf16>();
 
 /// Sixteen words of each of sixteen outputs.
@@ -72,7 +72,7 @@ impl Kernel for PackPairsOfInputs<'_> {
     }
 }
 
-/// A line's worth of a row, with zeros for what it lacks.
+/// Returns the inputs of a row for line `idx`, padded with zeros at the end of the row.
 #[inline(always)]
 fn inputs_of_line(row: &[bf16], idx: usize) -> [bf16; LINE_INPUTS] {
     let inputs = &row[idx * LINE_INPUTS..];
@@ -86,7 +86,7 @@ fn inputs_of_line(row: &[bf16], idx: usize) -> [bf16; LINE_INPUTS] {
     }
 }
 
-/// Line k takes word k of each output; there may be fewer lines than words.
+/// Writes word k of each output to line k; there may be fewer lines than words.
 #[inline(always)]
 fn write_columns<S: Simd>(simd: S, words: &Words, lines: &mut [Line]) {
     match lines.first_chunk_mut() {

@@ -1,15 +1,16 @@
-//! The product of one row of bf16 without tiles, which a single row leaves almost empty: vectors wait less for memory.
+//! The product of one bf16 row without tiles: a single row leaves tiles almost empty, and vectors wait less for memory.
 //!
-//! Door: [`add_products`]. It adds in the order in which tiles do, so a row has the same bits alone and among others.
+//! Door: [`add_products`]. It sums in the same order as tiles, so a row has the same bits alone and in a batch.
 
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Line, RightSide, STEP_LINES, TILE_SIZE};
 
-/// Vectors that hold a panel's columns.
+/// The number of vectors that hold a panel's columns.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 
-/// Adds to `sums` the products of `left` `[steps][32 values]` and several `rights` `[steps][2][16 pairs][16 columns]`, side by side: of
-/// each step the even products are summed in order, and the odd ones; both are added to the sum.
+/// Adds to `sums` the products of `left` `[steps][32 values]` and several `rights` `[steps][2][16 pairs][16 columns]`,
+/// interleaved. In each step, the even products are summed in order, and so are the odd ones; then both are added to
+/// the sum.
 #[inline(always)]
 pub(super) fn add_products<S: Simd, const RIGHTS: usize>(
     simd: S,

@@ -1,7 +1,8 @@
-//! x in blocks of rows for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or, with a scale per row, of int8.
+//! Blocks of rows of x for products with tiled weights: `[blocks][steps][rows][parts]` lines of bf16 or, with a scale
+//! per row, of int8.
 //!
-//! Door: [`Blocks`]. A row has one line per step or, where integers are multiplied as 16 bits, one for each of two parts. Missing inputs of
-//! the last step are zero; missing rows of the last block are any numbers.
+//! Door: [`Blocks`]. A row has one line per step or, where int8 is multiplied as 16-bit integers, one line for each of
+//! two parts. Missing inputs of the last step are zero; missing rows of the last block have arbitrary values.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -14,14 +15,15 @@ use super::tiled_weight::Format;
 use crate::isa::{Isa, Kernel, Simd, pair};
 use crate::lines::{BLOCK_ROWS, Line, Lines};
 
-/// Lines between blocks: where their distance is a power of two, the same steps of all of them fall into few sets of the caches.
+/// Lines of gap between blocks. Without the gap, a power-of-two distance would map the same steps of all blocks to few
+/// sets of the caches.
 const GAP_LINES: usize = 128;
 
-/// Rows that vectors multiply well together: a rest of fewer waits for its own sums, and takes as long.
+/// Rows that vectors multiply well together: fewer remaining rows wait for their own sums and take as long.
 const SWEEP_ROWS: usize = 4;
 
 thread_local! {
-    /// Memory for x, kept: to get it from the system takes longer than to fill it.
+    /// Buffers for x, kept for reuse: allocating one from the system takes longer than filling it.
     static SCRATCH: Cell<Vec<Lines>> = const { Cell::new(Vec::new()) };
 }
 
@@ -32,16 +34,16 @@ pub(super) struct Blocks {
     block_rows: usize,
     block_len: usize,
     rows: Vec<RowNumbers>,
-    /// For weights of four bits what the sums of each group begin with, as lines.
+    /// The start values of the sums of each group, for 4-bit weights, in the order of `lines`.
     starts: Vec<[u32; STEP_GROUPS]>,
 }
 
-/// What a row of integers stands for.
+/// The scale and the sum of the integers of a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowNumbers {
-    /// What they are multiplied with; 1 for bf16.
+    /// The factor of the integers; 1 for bf16.
     pub(super) scale: f32,
-    /// Their sum; 0 for bf16.
+    /// The sum of the integers; 0 for bf16.
     pub(super) sum: i32,
 }
 
@@ -50,7 +52,7 @@ pub(super) struct RowNumbers {
 pub(super) struct BlockOfX<'a> {
     /// `[steps][rows][parts]`
     pub(super) lines: &'a [Line],
-    /// `[steps][rows]`, or none.
+    /// `[steps][rows]`, or empty.
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
 }
 
@@ -63,7 +65,7 @@ struct Round<'a> {
     block_rows: usize,
     lines: &'a mut [Line],
     rows: &'a mut [RowNumbers],
-    /// As lines, or none.
+    /// The start values in the order of `lines`, or empty.
     starts: &'a mut [[u32; STEP_GROUPS]],
 }
 
@@ -88,7 +90,7 @@ impl Blocks {
         Self { lines, num_parts, block_rows, block_len, rows, starts }
     }
 
-    /// Blocks of any numbers for `num_rows` rows, not scaled.
+    /// Returns unscaled blocks with arbitrary values, for `num_rows` rows.
     pub(super) fn unwritten((format, num_parts): (Format, usize), num_rows: usize, num_inputs: usize) -> Self {
         let block_rows = Self::rows_of_blocks(num_rows);
         let num_blocks = num_rows.div_ceil(block_rows);
@@ -96,14 +98,15 @@ impl Blocks {
         let block_len = block_rows * num_inputs.div_ceil(format.step_inputs()) * num_parts + gap;
         let mut kept = SCRATCH.take();
         let len = num_blocks * block_len;
-        // [blocks][steps][rows][parts], and more.
+        // [blocks][steps][rows][parts], or longer.
         let lines = kept.pop().filter(|lines| lines.len() >= len).unwrap_or_else(|| Lines::zeros(len));
         SCRATCH.set(kept);
         let rows = vec![RowNumbers { scale: 1.0, sum: 0 }; num_blocks * block_rows];
         Self { lines, num_parts, block_rows, block_len, rows, starts: Vec::new() }
     }
 
-    /// Rows of each block where there are so many together. Several have about as many each, for the last one is multiplied as if it were full.
+    /// Returns the rows of each block for `num_rows` rows. Blocks are of similar size, because the last one is
+    /// multiplied as if it were full.
     pub(super) fn rows_of_blocks(num_rows: usize) -> usize {
         match num_rows.div_ceil(BLOCK_ROWS) {
             0 | 1 => num_rows.max(1),
@@ -111,29 +114,29 @@ impl Blocks {
         }
     }
 
-    /// The lines `[blocks][steps][rows][parts]`, and how many a block has.
+    /// Returns the lines `[blocks][steps][rows][parts]`, and the number of lines per block.
     pub(super) fn lines_mut(&mut self) -> (&mut [Line], usize) {
         (&mut self.lines, self.block_len)
     }
 
-    /// Keeps the memory for the next call of this thread.
+    /// Keeps the buffer for the next call on this thread.
     pub(super) fn recycle(self) {
         let mut kept = SCRATCH.take();
         kept.push(self.lines);
         SCRATCH.set(kept);
     }
 
-    /// Lines of a row in a step.
+    /// The number of lines of a row in a step.
     pub(super) fn num_parts(&self) -> usize {
         self.num_parts
     }
 
-    /// Rows of each block.
+    /// The number of rows of each block.
     pub(super) fn block_rows(&self) -> usize {
         self.block_rows
     }
 
-    /// A block's part of `steps`.
+    /// Returns the `steps` of a block.
     pub(super) fn block(&self, idx: usize, steps: Range<usize>) -> BlockOfX<'_> {
         let first = idx * self.block_len;
         let step_len = self.block_rows * self.num_parts;
@@ -142,7 +145,7 @@ impl Blocks {
         BlockOfX { lines: &self.lines[lines], starts }
     }
 
-    /// What the rows of a block stand for.
+    /// Returns the scales and sums of the rows of a block.
     pub(super) fn rows(&self, idx: usize) -> &[RowNumbers] {
         &self.rows[idx * self.block_rows..][..self.block_rows]
     }
@@ -179,7 +182,7 @@ fn bf16_row<'a, S: Simd>(simd: S, x: &[f32], lines: impl Iterator<Item = &'a mut
     }
 }
 
-/// In plain loops over as many values as a line has, which the compiler vectorises.
+/// Rounds a row to int8. The loops are plain and over the values of one line, so that the compiler vectorises them.
 #[inline(always)]
 fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) -> RowNumbers {
     let (scale, inverse) = int8::scale(x);
@@ -210,7 +213,7 @@ fn int8_row<'a>(x: &[f32], lines: impl Iterator<Item = &'a mut [Line]>) -> RowNu
     RowNumbers { scale, sum }
 }
 
-/// The values of whole lines, and what is left with zeros after it.
+/// Returns the values of whole lines, and the remaining values padded with zeros.
 #[inline(always)]
 fn padded<const INPUTS: usize>(x: &[f32]) -> (&[[f32; INPUTS]], Option<[f32; INPUTS]>) {
     let (whole, rest) = x.as_chunks();

@@ -1,29 +1,29 @@
-//! Products with weights of four bits: a few rows times the 32 outputs of a panel, group by group.
+//! Products with 4-bit weights: a few rows times the 32 outputs of a panel, group by group.
 //!
-//! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits.
+//! Door: [`add_product`]. Sums of integers are exact, so every instruction set returns the same bits.
 
 use super::int4::{self, INT4_STEP_LINES, PANEL_TILES, STEP_GROUPS};
 use crate::isa::{GroupOfX, Kernel, LANES, Simd};
 use crate::lines::{Block, Line, RightSide};
 use crate::vector_tile;
 
-/// Rows of x, rounded.
+/// Rows of x, rounded to int8.
 #[derive(Clone, Copy)]
 pub(super) struct GroupedRows<'a> {
     /// `[steps][rows]`
     pub(super) lines: &'a [Line],
-    /// What the sums of each group begin with, `[steps][rows]`.
+    /// The start values of the sums of each group, `[steps][rows]`.
     pub(super) starts: &'a [[u32; STEP_GROUPS]],
     pub(super) num_rows: usize,
 }
 
-/// How often the lines of weights are read for so many rows.
+/// Returns how many times the lines of weights are read for `num_rows` rows.
 #[inline(always)]
 pub(super) fn num_sweeps<S: Simd>(num_rows: usize) -> usize {
     vector_tile::num_sweeps(num_rows, rows_together::<S>)
 }
 
-/// Of so many rows, those whose sums fit into registers.
+/// The number of rows, at most `num_rows`, whose sums fit into registers.
 #[inline(always)]
 fn rows_together<S: Simd>(num_rows: usize) -> usize {
     match num_rows {
@@ -34,13 +34,14 @@ fn rows_together<S: Simd>(num_rows: usize) -> usize {
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep asks for its share of the lines ahead.
+/// Adds to `sums` `[rows, 32]` the products of `rows` and `right` `[steps]`. Each sweep prefetches its share of the
+/// lines ahead.
 #[inline(always)]
 pub(super) fn add_product<S: Simd>(simd: S, rows: GroupedRows<'_>, right: RightSide<'_>, sums: &mut Block<i32>) {
     simd.call(Product { rows, right, sums });
 }
 
-/// Adds to `sums` the products of a single row and several `rights`, side by side, as `vector_tile` does.
+/// Adds to `sums` the products of a single row and several `rights`, interleaved, as `vector_tile` does.
 #[inline(always)]
 pub(super) fn add_products_of_row<S: Simd, const RIGHTS: usize>(
     simd: S,
@@ -121,7 +122,7 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
         });
         for group in 0..STEP_GROUPS {
             if S::HAS_LONE_COLUMNS && ROWS > 1 {
-                // Of the next step, as in `vector_tile`.
+                // Prefetch the rows of the next step, as in `vector_tile`.
                 for idx in group * ROWS / STEP_GROUPS..(group + 1) * ROWS / STEP_GROUPS {
                     simd.prefetch(lines.as_ptr().wrapping_add(rows.num_rows + idx));
                 }
@@ -132,7 +133,7 @@ fn add_rows<S: Simd, const ROWS: usize, const RIGHTS: usize>(
             }
             for tile in 0..PANEL_TILES {
                 for (vectors, RightSide { lines: right, ahead }) in vectors.iter_mut().zip(rights) {
-                    // A few at a time: there are few places for lines that are under way.
+                    // Prefetch a few lines at a time: the processor has few buffers for outstanding lines.
                     let piece_lines = ahead.lines_per_step.div_ceil(STEP_GROUPS * PANEL_TILES);
                     let first = (group * PANEL_TILES + tile) * piece_lines;
                     ahead.prefetch(simd, step, first..first + piece_lines);

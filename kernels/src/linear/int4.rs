@@ -1,9 +1,10 @@
-//! Weights of four bits in lines: `numbers::int4` says what they are.
+//! The layout of 4-bit weights in cache lines: `numbers::int4` defines the numbers.
 //!
 //! Doors: [`pack`], [`copy_row`], [`unpack_step`], [`group_offsets`].
 //!
-//! A step of 64 inputs and 32 outputs is a line of factors `[2 groups][2 tiles][16 outputs]`, then lines of nibbles `[2 groups][2 tiles][4][16 outputs]`:
-//! in a word's bytes, the low halves hold inputs 4i to 4i + 3 of the group for line i, the high halves those 16 further.
+//! A step of 64 inputs and 32 outputs is a line of factors `[2 groups][2 tiles][16 outputs]`, then lines of nibbles `[2
+//! groups][2 tiles][4][16 outputs]`. In the bytes of a word of line i, the low nibbles hold inputs 4i to 4i + 3 of the
+//! group, and the high nibbles hold the inputs 16 further on.
 
 use numbers::int4::{self, GROUP_INPUTS};
 
@@ -19,7 +20,7 @@ pub(super) const PANEL_TILES: usize = 2;
 /// Lines of a step.
 pub(super) const INT4_STEP_LINES: usize = 1 + STEP_GROUPS * PANEL_TILES * GROUP_LINES;
 
-/// The weights of one of a step's groups for one of its tiles.
+/// Returns the weights of one group of a step for one tile.
 #[inline(always)]
 pub(super) fn group(step: &[Line], group: usize, tile: usize) -> Int4Group<'_> {
     let idx = group * PANEL_TILES + tile;
@@ -28,7 +29,8 @@ pub(super) fn group(step: &[Line], group: usize, tile: usize) -> Int4Group<'_> {
     Int4Group { lines, factors: &factors[idx] }
 }
 
-/// What nibbles count from, -8, times the sum of the first and second bytes of `quads`, and times that of the others.
+/// Returns -8, the offset of nibbles, times two sums: of the first and second bytes of `quads`, and of the third and
+/// fourth bytes.
 #[inline(always)]
 pub(super) fn group_offsets(quads: &[u32; GROUP_WORDS]) -> [i16; 2] {
     let mut sums = [0_i16; 2];
@@ -39,7 +41,8 @@ pub(super) fn group_offsets(quads: &[u32; GROUP_WORDS]) -> [i16; 2] {
     sums.map(|sum| -8 * sum)
 }
 
-/// Packs the weights of one output of a panel into its `steps`, and returns their scale. It is infinite or not a number where one of the weights is.
+/// Packs the weights of one output of a panel into its `steps`, and returns their scale. The scale is infinite or NaN
+/// if a weight is.
 #[inline(always)]
 pub(super) fn pack(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
     let scale = int4::scale(row);
@@ -68,7 +71,7 @@ fn set_group(step: &mut [Line], group: usize, output: usize, factor: f32, nibble
     }
 }
 
-/// Writes the integers of one output, `factor · (nibble - 8)`, to `row`: those of `steps`, as many as it holds.
+/// Writes the integers of one output, `factor · (nibble - 8)`, from `steps` to `row`, as many as `row` holds.
 pub(super) fn copy_row(steps: &[Line], output: usize, row: &mut [f32]) {
     let (tile, column) = (output / TILE_SIZE, output % TILE_SIZE);
     let groups =
@@ -79,7 +82,7 @@ pub(super) fn copy_row(steps: &[Line], output: usize, row: &mut [f32]) {
     }
 }
 
-/// Writes a step as one of int8: `[2 tiles][16 words][16 outputs]`.
+/// Unpacks a step to the int8 layout: `[2 tiles][16 words][16 outputs]`.
 #[inline(always)]
 pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
     for (tile, to) in to[..STEP_LINES].chunks_exact_mut(TILE_SIZE).enumerate() {
@@ -101,7 +104,8 @@ pub(super) fn unpack_step(step: &[Line], to: &mut [Line]) {
     }
 }
 
-/// Each of four bytes times another, of which the lower byte is kept: two at a time, each with space for its product.
+/// Multiplies each of four bytes by `factor` and keeps the low byte: two bytes at a time, each with space for its
+/// product.
 #[inline(always)]
 fn times(bytes: u32, factor: u32) -> u32 {
     const EVEN: u32 = 0x00ff_00ff;

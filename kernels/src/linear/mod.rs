@@ -1,11 +1,13 @@
 //! Linear layers: `y[m, out] = x[m, in] · Wᵀ + bias`, accumulated in f32.
 //!
-//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several of the same x, and [`gated_mlp`] for
-//! the three of a feed-forward network. `packed_weight` lays the weight out in panels of 32 outputs, `row_blocks` lays x out beside it, `tile` multiplies the two in registers, and this file cuts the work. Where
-//! there are instructions for bf16, bf16 weights go another way: `tiled_weight`, `tiled`.
+//! Doors: [`PackedWeight::pack`] once at load, [`linear`] at every step, [`linear_each`] for several layers of the same
+//! x, and [`gated_mlp`] for the three layers of a feed-forward network. `packed_weight` stores the weight in panels of
+//! 32 outputs, `row_blocks` lays x out to match, `tile` multiplies both in registers, and this file divides the work.
+//! int8 and int4 weights, and bf16 weights where the CPU has bf16 instructions, use `tiled_weight` and `tiled` instead.
 //!
-//! Every element of y is one chain of multiply-adds over the inputs in ascending order (of pairs of inputs with AVX-512 BF16, of steps
-//! of 32 on AMX), then the bias. How the work is cut therefore never changes a bit of the result.
+//! Every element of y is one chain of multiply-adds over the inputs in ascending order (over pairs of inputs with
+//! AVX-512 BF16, over steps of 32 with AMX), then the bias. The division of the work therefore never changes a bit of
+//! the result.
 
 mod bf16_panel;
 mod bf16_row;
@@ -38,27 +40,27 @@ use tile::{LinesAhead, TileInputs};
 
 /// Panels that share one pass over a row block.
 const GROUP_PANELS: usize = 4;
-/// Inputs per pass when there are several row blocks: a group's part of the weight (256 KiB of bf16) stays in the
+/// Inputs per pass when there are several row blocks: a group's share of the weight (256 KiB of bf16) stays in the
 /// second-level cache while all row blocks use it.
 const PASS_INPUTS: usize = 1024;
-/// Rows that are laid out at a time, which bounds the scratch memory.
+/// Rows of x that are laid out at a time, which bounds the scratch memory.
 const MAX_BLOCKED_ROWS: usize = 512;
-/// Multiply-adds below which waking other threads costs more than it gives.
+/// The number of multiply-adds below which waking other threads costs more time than it saves.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
-/// How far ahead of its use a line is asked for where memory is slower than arithmetic.
+/// The prefetch distance, in lines, where memory is slower than arithmetic.
 const LINES_AHEAD: usize = 128;
-/// Pieces of work per thread, so that a thread which starts late takes fewer.
+/// Tasks per thread, so that a thread which starts late takes fewer.
 const TASKS_PER_THREAD: usize = 4;
 
 /// `y = x · Wᵀ + bias`, with x `[m, in]`, W `[out, in]`, bias `[out]` and y `[m, out]`.
 ///
 /// # Panics
-/// When the lengths do not fit `weight`.
+/// When the lengths of `x`, `bias` or `y` do not fit `weight`.
 pub fn linear(x: &[f32], weight: &PackedWeight, bias: Option<&[f32]>, y: &mut [f32]) {
     linear_on(isa::active(), x, weight, bias, y);
 }
 
-/// One of several layers that are given the same x.
+/// One of several layers that share the same x.
 #[derive(Debug)]
 pub struct Layer<'a> {
     /// `[out, in]`
@@ -69,10 +71,10 @@ pub struct Layer<'a> {
     pub y: &'a mut [f32],
 }
 
-/// [`linear`] of each layer, with the same bits, but x is read and threads are woken once.
+/// Computes [`linear`] of each layer, with the same bits, but reads x and wakes threads only once.
 ///
 /// # Panics
-/// When the lengths do not fit a weight.
+/// When the lengths of `x`, a bias or a `y` do not fit a weight.
 pub fn linear_each(x: &[f32], layers: Vec<Layer<'_>>) {
     linear_each_on(isa::active(), x, layers);
 }
@@ -119,7 +121,7 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// The layer with the first rows of y, which it has no longer.
+    /// Splits off the first rows of y and returns the layer with them.
     fn take_rows(&mut self, rows: usize) -> Self {
         let Self { weight, bias, y } = self;
         let (first, rest) = std::mem::take(y).split_at_mut(rows * weight.num_outputs());
@@ -128,11 +130,12 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, in]`, gate and up `[between, in]`, down `[out, between]` and y `[m, out]`:
-/// the same bits as [`linear`] and [`activation::gated`] give one after the other, without what lies between in memory of its own.
+/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, in]`, gate and up `[between, in]`, down `[out, between]` and y
+/// `[m, out]`: the same bits as [`linear`] and [`activation::gated`] in turn. Tiled weights need no separate buffers
+/// for the outputs of gate and up.
 ///
 /// # Panics
-/// When the lengths do not fit the weights, or these one another.
+/// When the lengths of `x` and `y` do not fit the weights, or the weights do not fit one another.
 pub fn gated_mlp(x: &[f32], weights: [&PackedWeight; 3], activation: Activation, y: &mut [f32]) {
     gated_mlp_on(isa::active(), x, weights, activation, y);
 }
@@ -194,7 +197,8 @@ impl Product<'_> {
         parts.into_par_iter().with_max_len(1).for_each(|part| self.run(part, task_blocks));
     }
 
-    /// Blocks and panels of each of about `num_tasks` tasks: y is cut by panels, and by row blocks where panels are too few.
+    /// Returns the blocks and the panels of each of about `num_tasks` tasks. Panels divide y first; if there are too
+    /// few panels, row blocks divide it too.
     fn cut(&self, num_tasks: usize) -> (usize, usize) {
         let num_panels = self.weight.num_outputs().div_ceil(PANEL_OUTPUTS);
         let mut task_panels = num_panels.div_ceil(num_tasks);
@@ -229,9 +233,9 @@ impl Product<'_> {
 
 /// Adds the product of some row blocks and panels to a part of y.
 struct PartProduct<'a, 'y, L> {
-    /// All of them, and which is the part's first.
+    /// All row blocks, and the index of the first block of the part.
     blocks: (&'a RowBlocks<'a>, usize),
-    /// Of the whole weight: `[panels, inputs]`.
+    /// The lines of the whole weight: `[panels, inputs]`.
     lines: &'a [L],
     part: &'a mut Part<'y, f32>,
 }
@@ -266,14 +270,15 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
     }
 }
 
-/// What a row block asks for: its share of the next group of panels or, where it is alone, lines close ahead.
+/// Returns the lines that a row block prefetches: its share of the next group of panels or, for a single block, lines
+/// close ahead.
 #[inline(always)]
 fn ahead<L>(
     (group_lines, num_inputs): (&[L], usize),
     inputs: &Range<usize>,
     (block, num_blocks): (usize, usize),
 ) -> Option<LinesAhead<L>> {
-    // The largest power of two that is not more than all blocks.
+    // The largest power of two that is at most `num_blocks`.
     let inputs_per_line = 1 << num_blocks.ilog2();
     let distance = if num_blocks == 1 {
         LINES_AHEAD

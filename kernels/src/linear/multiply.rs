@@ -1,4 +1,4 @@
-//! How the lines of a format are multiplied, and what becomes of the sums.
+//! Multiplication of the lines of each format, and conversion of the sums to values.
 //!
 //! Door: [`Multiply`], with an implementation for each [`Format`](super::tiled_weight::Format).
 
@@ -13,18 +13,18 @@ use crate::isa::{LANES, Simd, Tiles};
 use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES};
 use crate::vector_tile::{self, Bf16Pairs, Int8Quads};
 
-/// Why a single row is not multiplied by tiles, nor by what is unpacked for them.
+/// The message for a single row that reaches the tiles or the unpacked weights.
 const ROW_BY_TILES: &str = "a single row goes by vectors";
 
 thread_local! {
-    /// Memory for sums, kept.
+    /// Buffers for sums, kept for reuse.
     static F32_SUMS: Cell<Vec<Block<f32>>> = const { Cell::new(Vec::new()) };
     static I32_SUMS: Cell<Vec<Block<i32>>> = const { Cell::new(Vec::new()) };
 }
 
 /// A type of sums.
 pub(super) trait Sum: Copy + Default + 'static {
-    /// Memory of this thread for them.
+    /// Returns the buffer of this thread for sums.
     fn kept() -> &'static LocalKey<Cell<Vec<Block<Self>>>>;
 }
 
@@ -40,36 +40,36 @@ impl Sum for i32 {
     }
 }
 
-/// How lines are multiplied, and what becomes of the sums.
+/// Multiplies lines, and converts the sums to values.
 pub(super) trait Multiply {
     type Sum: Sum;
 
-    /// Whether [`Multiply::prepare`] makes other lines of them.
+    /// True if [`Multiply::prepare`] unpacks the lines.
     #[inline(always)]
     fn unpacks(&self) -> bool {
         false
     }
 
-    /// The steps of a panel as they are multiplied.
+    /// Returns the steps of a panel in the form that is multiplied.
     #[inline(always)]
     fn prepare<'a>(&self, steps: &'a [Line], _scratch: &'a mut Vec<Line>) -> &'a [Line] {
         steps
     }
 
-    /// What the sums of a row begin with.
+    /// Returns the start value of the sums of a row.
     #[inline(always)]
     fn start<S: Simd>(&self, _row: RowNumbers) -> Self::Sum {
         Self::Sum::default()
     }
 
-    /// How often the product of a block reads its lines of weights.
+    /// Returns how many times the product of a block reads its lines of weights.
     #[inline(always)]
     fn num_sweeps<S: Simd>(&self) -> usize {
         1
     }
 
     fn add_product<S: Simd>(&self, simd: S, x: BlockOfX<'_>, steps: RightSide<'_>, sums: &mut Block<Self::Sum>);
-    /// [`Multiply::add_product`] of a single row and two panels, side by side.
+    /// Does [`Multiply::add_product`] for a single row and two panels, interleaved.
     fn add_products_of_row<S: Simd>(
         &self,
         simd: S,
@@ -77,7 +77,7 @@ pub(super) trait Multiply {
         rights: [RightSide<'_>; 2],
         sums: [&mut Block<Self::Sum>; 2],
     );
-    /// The sums of a panel's outputs, times the scales of their row and of themselves.
+    /// Converts the sums of a panel's outputs to values: multiplies them by the scales of their row and of the outputs.
     fn finish<S: Simd>(
         simd: S,
         sums: &[Self::Sum; BLOCK_COLUMNS],
@@ -88,7 +88,7 @@ pub(super) trait Multiply {
 
 pub(super) enum Bf16<'a> {
     Tiles(&'a Tiles),
-    /// As tiles do.
+    /// A single row, summed in the order of tiles.
     Row,
     Vectors {
         block_rows: usize,
@@ -101,9 +101,9 @@ pub(super) struct Int8<'a> {
 }
 
 pub(super) enum Int4<'a> {
-    /// Group by group, by vectors.
+    /// Multiplied group by group, with vectors.
     Groups { block_rows: usize },
-    /// As integers of 8 bits, which they become before.
+    /// Unpacked to int8 first, then multiplied as int8.
     Unpacked(Int8<'a>),
 }
 

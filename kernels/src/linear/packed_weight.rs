@@ -1,7 +1,8 @@
-//! A weight matrix laid out for the kernels: panels of 32 outputs, and in a panel one line of 32 weights per input.
+//! A weight matrix packed for the kernels: panels of 32 outputs, and in a panel one line of 32 weights per input.
 //!
-//! Doors: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read front to back, so one row of x streams the weight
-//! through memory once. Missing outputs of the last panel are zero. int8, and bf16 where there are instructions for it, has a layout of its own: `tiled_weight`.
+//! Doors: [`PackedWeight`], and [`WeightLine`] for `tile`. A panel is read front to back, so one row of x streams the
+//! weight through memory once. Missing outputs of the last panel are zero. int8 and int4 weights have the layout of
+//! `tiled_weight`, and so do bf16 weights where the CPU has bf16 instructions.
 
 use std::ops::Range;
 
@@ -15,18 +16,18 @@ use super::tiled_weight::{Format, TiledWeight};
 use crate::isa::{Isa, LANES, Simd, active};
 use crate::lines::{Line, Lines, Numbers};
 
-/// Vectors that hold a panel's outputs.
+/// The number of vectors that hold the outputs of a panel.
 pub(super) const PANEL_VECTORS: usize = 2;
 /// Outputs of a panel.
 pub(super) const PANEL_OUTPUTS: usize = PANEL_VECTORS * LANES;
 
-/// Weights that a thread reads at a time while it packs: what lies beside the packed weight for a moment.
+/// Bytes of weights that a thread reads at a time while it packs: the temporary memory of each thread.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Hands the bytes of some rows of a weight `[outputs, inputs]`, as they are stored, to its second argument.
+/// A function that passes the stored bytes of some rows of a weight `[outputs, inputs]` to its second argument.
 pub type StoredRows<'a> = dyn Fn(Range<usize>, &mut dyn FnMut(&[u8])) + Sync + 'a;
 
-/// What the weights of a linear layer become.
+/// The type of the packed weights of a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightType {
     /// Single precision.
@@ -35,13 +36,13 @@ pub enum WeightType {
     Bf16,
     /// IEEE half precision.
     F16,
-    /// Integers from -127 to 127 with a scale per output. x is rounded to such integers too, with a scale per row.
+    /// Integers from -127 to 127 with a scale per output. x is also rounded to int8, with a scale per row.
     Int8,
-    /// Integers of four bits, times an integer per 32 inputs and a scale per output; x is rounded as for `Int8`.
+    /// 4-bit integers, times an integer per 32 inputs and a scale per output; x is rounded as for `Int8`.
     Int4,
 }
 
-/// A weight `[outputs, inputs]` as the checkpoint has it.
+/// A weight `[outputs, inputs]` as the checkpoint stores it.
 pub(super) struct Stored<'a> {
     pub(super) sizes: [usize; 2],
     pub(super) dtype: FloatType,
@@ -67,25 +68,25 @@ pub(super) enum Panels {
 
 /// The weights of one input for the outputs of a panel.
 pub(super) trait WeightLine: Numbers + Send + Sync {
-    /// What the checkpoint holds.
+    /// The type to which the stored weights are read.
     type Element: Float;
 
     /// Packs up to [`PANEL_OUTPUTS`] rows.
     fn pack(isa: Isa, panel: &mut [Self], rows: &[Self::Element]);
     fn get(&self, output: usize) -> f32;
-    /// Outputs 0 to 15, then 16 to 31.
+    /// Widens the weights of outputs 0 to 15, then of 16 to 31.
     fn widen<S: Simd>(&self, simd: S) -> [S::Vector; PANEL_VECTORS];
 }
 
 pub(super) type F32Line = [[f32; LANES]; PANEL_VECTORS];
 
-/// Word i holds output i in its low half and output i + 16 in its high half: one shift or mask widens sixteen of them.
+/// Word i holds output i in its low half and output i + 16 in its high half: one shift or mask widens sixteen weights.
 pub(super) type Bf16Line = Line;
 
 pub(super) type F16Line = [[u16; LANES]; PANEL_VECTORS];
 
 impl Stored<'_> {
-    /// Fills `panels`, each `panel_len` long, with what `fill` makes of up to [`PANEL_OUTPUTS`] rows.
+    /// Fills `panels`, each `panel_len` long: calls `fill` with each panel and up to [`PANEL_OUTPUTS`] rows.
     pub(super) fn fill_panels<T: Send, E: Float>(
         &self,
         panels: &mut [T],
@@ -109,8 +110,9 @@ impl Stored<'_> {
 }
 
 impl PackedWeight {
-    /// Packs the weight `[num_outputs, num_inputs]` of type `stored` as `packed`, on all threads of the current pool, for the
-    /// instruction set in use. Each thread reads `rows` piece by piece, so that there is never a second copy of the whole.
+    /// Packs the weight `[num_outputs, num_inputs]` of type `stored` as `packed`, on all threads of the current pool,
+    /// for the instruction set in use. Each thread reads a few rows at a time, so that there is never a second copy of
+    /// the whole weight.
     ///
     /// # Panics
     /// When a dimension is 0.
@@ -133,17 +135,17 @@ impl PackedWeight {
         Self { num_outputs, num_inputs, panels }
     }
 
-    /// Width of y.
+    /// The width of y.
     pub fn num_outputs(&self) -> usize {
         self.num_outputs
     }
 
-    /// Width of x.
+    /// The width of x.
     pub fn num_inputs(&self) -> usize {
         self.num_inputs
     }
 
-    /// Memory it takes, padding included.
+    /// The memory of the packed weight in bytes, including padding.
     pub fn size_bytes(&self) -> usize {
         match &self.panels {
             Panels::F32(lines) => size_of_val(&**lines),
@@ -153,10 +155,11 @@ impl PackedWeight {
         }
     }
 
-    /// Writes the weights of one output to `row` `[num_inputs]`: the embedding of a token where both share a weight.
+    /// Writes the weights of one output to `row` `[num_inputs]`: the embedding of a token, if the embedding and the
+    /// output layer share a weight.
     ///
     /// # Panics
-    /// When there is no such output or `row` has another length.
+    /// When `output` is out of range or the length of `row` is not `num_inputs`.
     pub fn copy_row(&self, output: usize, row: &mut [f32]) {
         let (outputs, inputs) = (self.num_outputs, self.num_inputs);
         assert!(output < outputs, "output {output} of a weight with {outputs} outputs");
@@ -173,7 +176,7 @@ impl PackedWeight {
         &self.panels
     }
 
-    /// The format of a weight that is multiplied by blocks.
+    /// Returns the format of a weight that is multiplied in blocks.
     pub(super) fn tiled_format(&self) -> Option<Format> {
         match &self.panels {
             Panels::Tiled(weight) => Some(weight.format()),
@@ -241,7 +244,7 @@ fn pack_lines<L: WeightLine>(isa: Isa, stored: &Stored<'_>) -> Lines<L> {
     lines
 }
 
-/// Hands each weight of some rows to `set`, with its line and its output.
+/// Passes each weight of some rows to `set`, with its line and its output.
 fn set_outputs<L, E: Copy>(panel: &mut [L], rows: &[E], set: impl Fn(&mut L, usize, E)) {
     for (output, row) in rows.chunks(panel.len()).enumerate() {
         panel.iter_mut().zip(row).for_each(|(line, weight)| set(line, output, *weight));

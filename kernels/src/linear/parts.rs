@@ -1,10 +1,11 @@
-//! What is computed, cut into parts that threads compute on their own: some rows, and of these some panels of outputs.
+//! The division of an output matrix into parts that threads compute independently: some rows, and some panels of their
+//! outputs.
 //!
-//! Door: [`cut`]. The parts of one row share no element, so each part holds a slice per row.
+//! Door: [`cut`]. Parts share no element, so each part holds a mutable slice per row.
 
 /// The part that one thread computes.
 pub(super) struct Part<'a, T> {
-    /// Which of the groups of rows.
+    /// The index of the group of rows.
     pub(super) group: usize,
     pub(super) first_panel: usize,
     pub(super) num_panels: usize,
@@ -12,18 +13,18 @@ pub(super) struct Part<'a, T> {
     pub(super) rows: Vec<&'a mut [T]>,
 }
 
-/// The panels of a row, and the parts that they are cut into.
+/// The panels of a row, and the size of the parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PanelCut {
-    /// Elements of a row that are a panel.
+    /// Elements of a row per panel.
     pub(super) panel_len: usize,
-    /// Panels of a row, which may be a little shorter or longer than they are together.
+    /// Panels of a row. Their total length may differ a little from that of the row.
     pub(super) num_panels: usize,
     /// Panels of a part.
     pub(super) part_panels: usize,
 }
 
-/// Cuts `[rows, panels]` into groups of so many rows each, and each of them into parts.
+/// Divides `[rows, panels]` into groups of `group_rows` rows, and each group into parts.
 pub(super) fn cut<T>(
     mut elements: &mut [T],
     row_len: usize,

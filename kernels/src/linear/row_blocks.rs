@@ -1,4 +1,4 @@
-//! x laid out for the tiles: blocks of a few rows, and in a block the values of all its rows side by side per input.
+//! The layout of x for the register tiles: blocks of a few rows, with the values of all rows adjacent for each input.
 //!
 //! Door: [`RowBlocks`]. A tile reads its block front to back, as it does the weight. A single row is used as it is.
 
@@ -11,18 +11,18 @@ use crate::scratch::Scratch;
 /// Rows of a block, largest first. Each has a tile in `tile::multiply`.
 const BLOCK_ROWS: [usize; 7] = [12, 8, 6, 4, 3, 2, 1];
 
-/// Values below which waking other threads costs more than it gives.
+/// The number of values below which waking other threads costs more time than it saves.
 const MIN_PARALLEL_VALUES: usize = 1 << 16;
 
-/// Some rows of x.
+/// Rows of x, divided into blocks.
 pub(super) struct RowBlocks<'a> {
     num_inputs: usize,
     rows: Vec<Range<usize>>,
-    /// Block after block, each `[inputs, rows of the block]`.
+    /// The blocks one after another, each `[inputs, rows of the block]`.
     x: Values<'a>,
 }
 
-/// x as it is, or laid out.
+/// x unchanged, or copied into blocks.
 enum Values<'a> {
     Given(&'a [f32]),
     LaidOut(Scratch),
@@ -64,7 +64,7 @@ impl<'a> RowBlocks<'a> {
         self.rows.len()
     }
 
-    /// How many blocks hold `num_rows` rows, from block `first` on.
+    /// Returns how many blocks hold `num_rows` rows, starting at block `first`.
     pub(super) fn count_of_rows(&self, first: usize, num_rows: usize) -> usize {
         let end = self.rows[first].start + num_rows;
         self.rows[first..].iter().take_while(|rows| rows.start < end).count()
@@ -80,7 +80,7 @@ impl<'a> RowBlocks<'a> {
     }
 }
 
-/// From `[rows, num_inputs]` to `[num_inputs, rows]`.
+/// Transposes `[rows, num_inputs]` to `[num_inputs, rows]`.
 fn transpose(x: &[f32], num_inputs: usize, to: &mut [f32]) {
     let num_rows = x.len() / num_inputs;
     for (input, values) in to.chunks_exact_mut(num_rows).enumerate() {

@@ -1,4 +1,4 @@
-//! Linear layers against f64, and the promise that a row's result depends on nothing but the row.
+//! Tests of linear layers against f64. The result of a row must depend only on that row.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::lines::{Line, STEP_LINES};
 use crate::testing::numbers;
 
-/// What is multiplied as it is, but for rounding to these types.
+/// Types whose inputs are multiplied exactly, after rounding to the type.
 const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
 const ALL: [WeightType; 5] = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8, WeightType::Int4];
 
@@ -32,7 +32,7 @@ fn rounded(dtype: WeightType, value: f32) -> f32 {
     }
 }
 
-/// What a weight of this type is multiplied with where x is `value`.
+/// Returns the number that a weight of this type is multiplied with if x is `value`.
 fn as_multiplied(isa: Isa, dtype: WeightType, value: f32) -> f32 {
     if isa.rounds_to_bf16() && dtype == WeightType::Bf16 {
         return bf16::from_f32(value).to_f32();
@@ -78,13 +78,13 @@ proptest! {
     }
 }
 
-/// The largest size of some numbers over 127, and the numbers as multiples of it.
+/// Returns the largest absolute value over 127, and the values as multiples of that scale.
 fn int8_of(values: &[f32]) -> (f32, Vec<i64>) {
     let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     (largest / 127.0, values.iter().map(|value| (value * (127.0 / largest)).round_ties_even() as i64).collect())
 }
 
-/// The scale of an output of four bits, and its weights as multiples of it.
+/// Returns the scale of an output with 4-bit weights, and its weights as multiples of that scale.
 fn int4_of(weight: &PackedWeight, output: usize, values: &[f32]) -> (f32, Vec<i64>) {
     let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     let scale = largest / 120.0;
@@ -93,7 +93,7 @@ fn int4_of(weight: &PackedWeight, output: usize, values: &[f32]) -> (f32, Vec<i6
     (scale, row.iter().map(|value| (value / scale).round() as i64).collect())
 }
 
-/// Sums of integers are exact, so every instruction set must answer the same bits.
+/// Sums of integers are exact, so every instruction set must return the same bits.
 fn check_integers(dtype: WeightType, (rows, outputs, inputs): (usize, usize, usize), has_bias: bool) {
     let (x, values) = (numbers(rows * inputs, 20), numbers(outputs * inputs, 21));
     let bias = has_bias.then(|| numbers(outputs, 22));
@@ -135,7 +135,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Panels of a single row go by twos.
+    /// A single row takes two panels at a time.
     #[test]
     fn any_shape_of_a_single_row_is_right(outputs in 1_usize..400, inputs in 1_usize..200, has_bias: bool) {
         for dtype in [WeightType::Int8, WeightType::Int4] {
@@ -150,12 +150,13 @@ proptest! {
 #[test]
 fn several_passes_of_integers_are_exact() {
     for dtype in [WeightType::Int8, WeightType::Int4] {
-        // Several of the longest passes: with AVX2 they have 32768 lines of x, 8192 inputs of int4.
+        // The inputs span several of the longest passes: with AVX2 a pass has 32768 lines of x, 8192 inputs of int4.
         check_integers(dtype, (256, 33, 9000), true);
     }
 }
 
-/// Largest error of a weight in steps of its group, and the squared error over the square of the weights.
+/// Returns the largest error of a weight in steps of its group, and the squared error relative to the squares of the
+/// weights.
 fn int4_errors(values: &[f32]) -> (f32, f32) {
     let weight = pack(isa::active(), WeightType::Int4, [1, values.len()], values);
     let mut row = vec![0.0; values.len()];
@@ -170,10 +171,11 @@ fn int4_errors(values: &[f32]) -> (f32, f32) {
 
 #[test]
 fn int4_rows_are_read_back_within_a_step() {
-    // Evenly spread over [-1, 1): a step of 1 / 7.5 has a squared error of step² / 12, 0.0044 of the weights'.
+    // The weights are evenly spread over [-1, 1): a step of 1 / 7.5 has a squared error of step² / 12, 0.0044 of the
+    // weights' square.
     let (largest, squared) = int4_errors(&numbers(64 * 32, 24));
     assert!(largest <= 1.2 && squared > 0.003 && squared < 0.0055, "{largest} steps, {squared}");
-    // A group that is small beside another one of its output still has factors to choose from.
+    // A small group beside a larger one of the same output still has several factors to choose from.
     let uneven: Vec<f32> =
         numbers(64 * 32, 25).iter().enumerate().map(|(i, value)| value * if i % 64 < 32 { 1.0 } else { 0.2 }).collect();
     let (largest, squared) = int4_errors(&uneven);
@@ -314,7 +316,7 @@ fn threads_do_not_change_a_bit() {
 
 #[test]
 fn fused_instruction_sets_agree_bit_for_bit() {
-    // What AMX multiplies by tiles is summed in another order; the rest it leaves to AVX-512.
+    // AMX sums the products of its tiles in another order; AMX leaves the rest to AVX-512.
     let fused: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     let (rows, outputs, inputs) = (17, 130, 600);
     let x = numbers(rows * inputs, 10);
@@ -333,7 +335,7 @@ fn fused_instruction_sets_agree_bit_for_bit() {
 
 #[test]
 fn a_packed_row_is_read_back() {
-    // Several pieces, and a last panel that is not full.
+    // The weight is read in several steps, and its last panel is not full.
     for (sizes, isa) in
         [[45, 7], [200, 3000]].into_iter().flat_map(|sizes| Isa::available().into_iter().map(move |isa| (sizes, isa)))
     {
@@ -380,7 +382,7 @@ proptest! {
     }
 }
 
-/// Gate and up are of the first type, down of the second.
+/// The first type is that of gate and up, the second that of down.
 fn check_network(isa: Isa, [rows, inputs, between, outputs]: [usize; 4], [inward, outward]: [WeightType; 2]) {
     let x = numbers(rows * inputs, 30);
     let [gate, up] = [31, 32].map(|seed| pack(isa, inward, [between, inputs], &numbers(between * inputs, seed)));
@@ -400,7 +402,7 @@ fn a_large_network_computes_what_its_layers_do() {
     for isa in Isa::available() {
         for dtype in [WeightType::Bf16, WeightType::Int8, WeightType::Int4] {
             check_network(isa, [530, 1100, 2400, 72], [dtype; 2]);
-            // Several of the longest passes, and several panels whose sums wait for them.
+            // The inputs span several of the longest passes, and the sums of several panels are kept between them.
             check_network(isa, [256, 9000, 600, 40], [dtype; 2]);
         }
     }

@@ -1,7 +1,8 @@
 //! The innermost loops: a few rows times one or more panels, accumulated in registers.
 //!
-//! Door: [`multiply`]. Rows × panels are chosen so that there are enough independent chains to hide the latency of a
-//! multiply-add, and few enough to stay in registers. A chain continues from what y holds, so passes may be cut anywhere.
+//! Door: [`multiply`]. The numbers of rows and panels give enough independent chains to hide the latency of a
+//! multiply-add, and few enough to stay in registers. A chain continues from the value in y, so passes may be cut
+//! anywhere.
 
 use std::ops::Range;
 
@@ -21,22 +22,22 @@ pub(super) struct TileInputs<'a, L> {
     pub(super) ahead: Option<LinesAhead<L>>,
 }
 
-/// Lines that will be read soon: one of each panel is asked for every so many inputs.
+/// Lines to prefetch: one of each panel for every `inputs_per_line` inputs.
 #[derive(Clone, Copy)]
 pub(super) struct LinesAhead<L> {
-    /// Of the first panel.
+    /// The first line to prefetch of the first panel.
     pub(super) first: *const L,
     /// A power of two.
     pub(super) inputs_per_line: usize,
 }
 
-/// Where a tile's results go: some rows, from an output on.
+/// The outputs of a tile: some rows of y, from `first_output` on.
 struct TileOutputs<'a, 'y> {
     rows: &'a mut [&'y mut [f32]],
     first_output: usize,
 }
 
-/// Adds the products for the row block to `y_rows`, from `first_output` on.
+/// Adds the products of the row block to `y_rows`, from `first_output` on.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, L: WeightLine>(
     simd: S,
@@ -63,7 +64,7 @@ pub(super) fn multiply<S: Simd, L: WeightLine>(
     }
 }
 
-/// `PANELS` panels at a time, then the rest one by one.
+/// Multiplies `PANELS` panels at a time, then the rest one by one.
 #[inline(always)]
 fn sweep<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize>(
     simd: S,
@@ -80,7 +81,7 @@ fn sweep<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize>(
     }
 }
 
-/// One vector of a panel's outputs at a time: where registers are few, more rows share what is widened of a line.
+/// Multiplies one vector of a panel's outputs at a time: where registers are few, more rows share each widened vector.
 #[inline(always)]
 fn sweep_columns<S: Simd, L: WeightLine, const ROWS: usize>(
     simd: S,
@@ -94,7 +95,7 @@ fn sweep_columns<S: Simd, L: WeightLine, const ROWS: usize>(
     }
 }
 
-/// For `PANELS` panels, `VECTORS` vectors of the outputs of each.
+/// Multiplies `PANELS` panels, `VECTORS` vectors of the outputs of each.
 #[inline(always)]
 fn multiply_panels<S: Simd, L: WeightLine, const ROWS: usize, const PANELS: usize, const VECTORS: usize>(
     simd: S,
@@ -154,7 +155,7 @@ fn prefetch<S: Simd, L>(simd: S, line: *const L) {
     }
 }
 
-/// Sixteen outputs of a row, or as many as it has.
+/// Loads sixteen outputs of a row, padded with zeros at its end.
 #[inline(always)]
 fn load_outputs<S: Simd>(simd: S, y: &[f32], first: usize) -> S::Vector {
     let y = &y[first.min(y.len())..];

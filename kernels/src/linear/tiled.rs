@@ -1,10 +1,12 @@
-//! Linear layers by products of blocks: 32 rows of x, rounded to the numbers of the weight, times panels of 32 outputs.
+//! Linear layers as products of blocks: up to 32 rows of x, rounded to the format of the weight, times panels of 32
+//! outputs.
 //!
-//! Doors: [`linear`], [`gated_mlp`]. The inputs come in passes whose part of x stays in the second-level cache, and sums wait from pass
-//! to pass; of a panel, a part stays in the first-level cache while all blocks use it. With AVX2, whose products
-//! of rows ask for what the next step reads, passes are longer and parts whole. bf16 is multiplied by the tiles of AMX, a
-//! single row there by `bf16_row`, or by `vector_tile`, and summed in f32 in an order that depends on nothing but the instruction
-//! set and the number of inputs; int8 by tiles or by `vector_tile`, exactly (`multiply`). A single row takes two panels at a time.
+//! Doors: [`linear`], [`gated_mlp`]. The inputs are divided into passes whose part of x stays in the second-level
+//! cache; the sums are kept from pass to pass. A chunk of a panel stays in the first-level cache while all blocks use
+//! it. With AVX2, whose products prefetch the rows of the next step, passes are longer and chunks are whole passes. AMX
+//! tiles multiply bf16, except a single row, which `bf16_row` multiplies; without tiles `vector_tile` does. The sums
+//! are f32, in an order that depends only on the instruction set and the number of inputs. Tiles or `vector_tile`
+//! multiply int8, exactly (`multiply`). A single row takes two panels at a time.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -23,47 +25,50 @@ use crate::isa::{Isa, Kernel, LANES, Simd, Tiles};
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, RightSide};
 use crate::scratch::Scratch;
 
-/// Lines of a pass for each block of a part.
+/// Lines of a pass per block of a part.
 const PASS_BLOCK_LINES: usize = 1 << 10;
-/// The same where products ask for what the next step reads: the third-level cache answers them in time.
+/// Lines of a pass per block where products prefetch the rows of the next step: then the third-level cache is fast
+/// enough.
 const ASKED_PASS_BLOCK_LINES: usize = 1 << 12;
-/// Steps whose part of a panel stays in the first-level cache while all blocks use it: 16 KiB, and the same of a block.
+/// Steps of a chunk: 16 KiB of a panel, which stay in the first-level cache while all blocks use them, and up to 16 KiB
+/// of a block.
 const CHUNK_STEPS: usize = 8;
-/// Blocks that use a part of a panel often enough for their sums to be put aside meanwhile.
+/// The fewest blocks for which chunks pay: fewer do not use a chunk often enough to justify storing their sums.
 const MIN_CHUNKED_BLOCKS: usize = 8;
-/// Rows of four bits that vectors multiply before tiles would have unpacked the weights.
+/// The most rows that vectors multiply with 4-bit weights: they finish before tiles would have unpacked the weights.
 const MAX_INT4_VECTOR_ROWS: usize = 8;
-/// Panels of a part whose sums wait from pass to pass: 2 MiB.
+/// The most panels of a part whose sums are kept from pass to pass: 2 MiB.
 const MAX_WAITING_PANELS: usize = 32;
 
 thread_local! {
-    /// Memory for steps that are unpacked before they are multiplied, kept.
+    /// The buffer for unpacked steps, kept for reuse.
     static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
-/// Blocks of a part: their lines of a pass are half of a second-level cache, which has 2 MiB where there are tiles and often 1 MiB elsewhere.
+/// Returns the most blocks of a part. Their lines of a pass take half of the second-level cache, which has 2 MiB where
+/// there are tiles and often 1 MiB elsewhere.
 #[inline(always)]
 fn part_blocks(isa: Isa) -> usize {
     if isa.has_tiles() { 16 } else { 8 }
 }
 
-/// Where the sums of a part go.
+/// The destination of the values of a part.
 trait Destination {
-    /// Blocks of the part, of so many rows each.
+    /// Returns the number of blocks of the part, of `block_rows` rows each.
     fn num_blocks(&self, block_rows: usize) -> usize;
-    /// Takes the values of a panel and a block of the part.
+    /// Stores the values of a panel and a block of the part.
     fn take<S: Simd>(&mut self, simd: S, place: (usize, usize), block_rows: usize, values: &Block<f32>);
-    /// Asks the caches for where the values of a panel and a block go.
+    /// Prefetches the destination of the values of a panel and a block.
     #[inline(always)]
     fn prefetch<S: Simd>(&self, _simd: S, _place: (usize, usize), _block_rows: usize) {}
 }
 
-/// What becomes of the sums of a panel before they go there.
+/// The operation on the sums of a panel before they are stored.
 #[derive(Clone, Copy)]
 enum Finish<'a> {
     Bias(&'a [f32]),
     Nothing,
-    /// Those of the second weight are multiplied by a function of those of the first.
+    /// Multiplies the values of the second weight by a function of those of the first.
     Gate(Activation),
 }
 
@@ -118,7 +123,7 @@ pub(super) fn gated_mlp(
     let blocks = Blocks::new(isa, gate.format(), (x, inputs), cut.is_small);
     let (weights, finish) = ([gate, up], Finish::Gate(activation));
     let between = if down.format() == Format::Bf16 {
-        // The outputs of a panel are the inputs of a step.
+        // The outputs of a panel are the inputs of one step.
         let mut between = Blocks::unwritten((Format::Bf16, 1), num_rows, outputs);
         let block_rows = between.block_rows();
         let (lines, block_len) = between.lines_mut();
@@ -145,14 +150,15 @@ struct Cut {
     num_rows: usize,
     block_rows: usize,
     part_blocks: usize,
-    /// Whether waking other threads costs more than it gives.
+    /// True if waking other threads costs more time than it saves.
     is_small: bool,
     num_panels: usize,
     part_panels: usize,
 }
 
 impl Cut {
-    /// Of the rows and the outputs of `weights`, which are a part of `all_outputs` that are computed together.
+    /// Returns the cut of `num_rows` rows and the outputs of `weights`, which are a part of `all_outputs` computed
+    /// together.
     fn new<const WEIGHTS: usize>(
         (isa, num_rows): (Isa, usize),
         weights: [&TiledWeight; WEIGHTS],
@@ -166,17 +172,17 @@ impl Cut {
         let num_groups = num_rows.div_ceil(part_blocks * block_rows).max(1);
         let num_panels = outputs.div_ceil(PANEL_OUTPUTS);
         let part_panels = num_panels.div_ceil(num_tasks.div_ceil(num_groups));
-        // The sums of a single block do not wait.
+        // The sums of a single block are not kept between passes.
         let max_panels = if num_rows > block_rows { MAX_WAITING_PANELS / WEIGHTS } else { part_panels };
         Self { num_rows, block_rows, part_blocks, is_small, num_panels, part_panels: part_panels.min(max_panels) }
     }
 
-    /// The cut of rows whose panels have so many elements.
+    /// Returns the cut of rows whose panels have `panel_len` elements.
     fn panels(&self, panel_len: usize) -> PanelCut {
         PanelCut { panel_len, num_panels: self.num_panels, part_panels: self.part_panels }
     }
 
-    /// How many times `row_rows` rows each group has.
+    /// Returns the length of each group of rows, in units of `row_rows` rows.
     fn groups(&self, row_rows: usize) -> impl Iterator<Item = usize> {
         let group_rows = self.part_blocks * self.block_rows;
         let num_rows = self.num_rows;
@@ -184,20 +190,21 @@ impl Cut {
     }
 }
 
-/// A part of the outputs of some weights, and what becomes of its sums.
+/// A part of the outputs of some weights, and the operation on its sums.
 struct Work<'a, 'y, T, const WEIGHTS: usize> {
     weights: [&'a TiledWeight; WEIGHTS],
     finish: Finish<'a>,
     part: Part<'y, T>,
 }
 
-/// Does work whose weights are of one format.
+/// Computes parts whose weights are all of one format.
 fn multiply<T: Send, const WEIGHTS: usize>(isa: Isa, blocks: &Blocks, work: Vec<Work<'_, '_, T, WEIGHTS>>)
 where
     for<'y> Rows<'y, T>: Destination,
 {
     let Some(first) = work.first() else { return };
-    // A single row leaves tiles almost empty, and they fetch weights more slowly than vectors do; they want four bits unpacked before.
+    // A single row leaves tiles almost empty, and tiles load weights more slowly than vectors. Tiles also need 4-bit
+    // weights unpacked first.
     let max_vector_rows = if first.weights[0].format() == Format::Int4 { MAX_INT4_VECTOR_ROWS } else { 1 };
     // A single part stays on the calling thread.
     work.into_par_iter().with_max_len(1).for_each(|Work { weights, finish, part }| {
@@ -224,7 +231,7 @@ where
     });
 }
 
-/// Slices of a part: `[rows][outputs]` of f32, or `[blocks][panels][rows of a block]` of lines that are bf16.
+/// Slices of a part: `[rows][outputs]` of f32, or `[blocks][panels][rows of a block]` of bf16 lines.
 struct Rows<'y, T>(Vec<&'y mut [T]>);
 
 impl Destination for Rows<'_, f32> {
@@ -272,7 +279,7 @@ impl<D: Destination, const WEIGHTS: usize> Kernel for PartProduct<'_, D, WEIGHTS
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // The constant removes the code for tiles where there are none.
+        // The constant lets the compiler remove the code for tiles where there are none.
         let tiles = if S::HAS_PAIRS { self.tiles } else { None };
         let block_rows = self.blocks.block_rows();
         let num_rows = self.destination.num_blocks(block_rows) * block_rows;
@@ -311,7 +318,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
             let block_lines = if S::HAS_LONE_COLUMNS { ASKED_PASS_BLOCK_LINES } else { PASS_BLOCK_LINES };
             part_blocks(self.isa) * block_lines / (num_blocks * self.blocks.block_rows() * self.blocks.num_parts())
         };
-        // Sums of panels wait for the next pass.
+        // With several passes, the sums of all panels are kept for the next pass.
         let num_waiting = if num_steps <= pass_steps { 1 } else { num_panels };
         let mut kept = M::Sum::kept().take();
         let num_sums = num_waiting * WEIGHTS * num_blocks;
@@ -338,7 +345,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         M::Sum::kept().set(kept);
     }
 
-    /// A single row, by two panels side by side, which memory answers faster than one: of both weights, or of both halves of the part.
+    /// Multiplies a single row with two panels interleaved, because memory delivers two streams faster than one: panels
+    /// of both weights, or of both halves of the part.
     #[inline(always)]
     fn multiply_row<S: Simd, M: Multiply>(mut self, simd: S, by: &M) {
         let [first_weight, second_weight] = [self.weights[0], self.weights[WEIGHTS - 1]];
@@ -365,7 +373,7 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         }
     }
 
-    /// The steps of a weight's panel, of which each line is read once.
+    /// Returns the steps of a weight's panel, for a product that reads each line once.
     #[inline(always)]
     fn lines_of_row<'w>(&self, weight: &'w TiledWeight, panel: usize) -> RightSide<'w> {
         let (_, lines) = weight.panel(self.first_panel + panel);
@@ -373,13 +381,14 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         RightSide { lines, ahead: Ahead { first, lines_per_step: weight.format().step_lines() } }
     }
 
-    /// Of all blocks, what their sums begin with.
+    /// Sets the sums of all blocks to their start values.
     #[inline(always)]
     fn start<S: Simd, M: Multiply>(&self, by: &M, sums: &mut [Block<M::Sum>]) {
         for (idx, sums) in sums.iter_mut().enumerate() {
             let rows = self.blocks.rows(self.first_block + idx);
             for (sums, row) in sums.0.iter_mut().zip(rows) {
-                // Row after row: rows together would be scattered column by column.
+                // Process one row after another: the compiler would otherwise combine rows and scatter the stores
+                // column by column.
                 compiler_fence(Ordering::SeqCst);
                 *sums = [by.start::<S>(*row); BLOCK_COLUMNS];
             }
@@ -398,12 +407,12 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let (_, lines) = weight.panel(self.first_panel + panel);
         let step_lines = weight.format().step_lines();
         let num_blocks = sums.len();
-        // The next panel in equal shares or, where lines are read once, some close ahead.
+        // Prefetch the next panel in equal shares or, where lines are read once, some lines close ahead.
         let lines_per_step = step_lines.div_ceil(num_blocks);
         let is_read_once = num_blocks * by.num_sweeps::<S>() == 1;
         let distance = if is_read_once { LINES_AHEAD } else { weight.panel_len() };
-        // A part of the panel that stays in the first-level cache while all blocks use it. Where products ask for what the next step reads, to
-        // put sums aside takes longer than that saves, but for lines that are unpacked.
+        // A chunk of the panel stays in the first-level cache while all blocks use it. Where products prefetch the rows
+        // of the next step, storing the sums takes longer than chunks save, except for unpacked lines.
         let is_chunked = if S::HAS_LONE_COLUMNS {
             by.unpacks()
         } else {
@@ -423,7 +432,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         }
     }
 
-    /// Hands on the sums `[weights][blocks]` of a panel, by way of the values of a block of each weight.
+    /// Converts the sums `[weights][blocks]` of a panel to values, a block at a time, and stores them in the
+    /// destination.
     #[inline(always)]
     fn finish<S: Simd, M: Multiply>(
         &mut self,

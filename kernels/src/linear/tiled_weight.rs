@@ -1,8 +1,8 @@
 //! A weight matrix in panels of lines for products of blocks: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
 //!
-//! Door: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a line holds the 2
-//! or 4 inputs of one output that stand side by side. A panel is read front to back. Missing outputs of the last panel, and
-//! missing inputs of the last step, are zero.
+//! Door: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a line
+//! holds 2 or 4 adjacent inputs of one output. `int4` defines the steps of 4-bit weights. A panel is read front to
+//! back. Missing outputs of the last panel, and missing inputs of the last step, are zero.
 
 use std::slice::Chunks;
 
@@ -15,14 +15,14 @@ use super::packed_weight::{PANEL_OUTPUTS, Stored};
 use crate::isa::{Isa, Kernel, Simd};
 use crate::lines::{Line, Lines, STEP_LINES, TILE_SIZE};
 
-/// What the words of a tiled weight hold.
+/// The content of the words of a tiled weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// Pairs of bf16.
     Bf16,
-    /// Four integers from -127 to 127, which the scale of their output multiplies.
+    /// Four integers from -127 to 127, with a scale per output.
     Int8,
-    /// Eight integers of four bits, as `int4` says.
+    /// Eight 4-bit integers, in the layout of `int4`.
     Int4,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct TiledWeight {
 }
 
 impl Format {
-    /// Inputs of a step.
+    /// The number of inputs of a step.
     pub(super) fn step_inputs(self) -> usize {
         match self {
             Self::Bf16 => 32,
@@ -44,7 +44,7 @@ impl Format {
         }
     }
 
-    /// Lines of a step.
+    /// The number of lines of a step.
     pub(super) fn step_lines(self) -> usize {
         match self {
             Self::Bf16 | Self::Int8 => STEP_LINES,
@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// Lines of a panel before its first step: a scale for each output.
+    /// The number of lines of a panel before its first step, which hold a scale for each output.
     fn num_scale_lines(self) -> usize {
         match self {
             Self::Bf16 => 0,
@@ -85,7 +85,7 @@ impl TiledWeight {
         Self { format, sizes: stored.sizes, lines }
     }
 
-    /// What its words hold.
+    /// Returns the content of the words.
     pub(super) fn format(&self) -> Format {
         self.format
     }
@@ -95,17 +95,17 @@ impl TiledWeight {
         self.sizes
     }
 
-    /// Steps of a panel.
+    /// The number of steps of a panel.
     pub(super) fn num_steps(&self) -> usize {
         self.format.num_steps(self.sizes[1])
     }
 
-    /// Lines from a panel to the next.
+    /// The number of lines from one panel to the next.
     pub(super) fn panel_len(&self) -> usize {
         self.format.panel_len(self.sizes[1])
     }
 
-    /// The scales of a panel's outputs, and the lines of its steps.
+    /// Returns the scales of a panel's outputs, and the lines of its steps.
     pub(super) fn panel(&self, idx: usize) -> (&[Line], &[Line]) {
         let panel_len = self.panel_len();
         self.lines[idx * panel_len..][..panel_len].split_at(self.format.num_scale_lines())
@@ -140,13 +140,13 @@ impl TiledWeight {
     }
 }
 
-/// The scale of one of a panel's outputs.
+/// Returns the scale of one of a panel's outputs.
 #[inline(always)]
 fn scale(scales: &[Line], output: usize) -> f32 {
     f32::from_bits(scales[output / TILE_SIZE].0[output % TILE_SIZE])
 }
 
-/// Rounds the rows of a panel.
+/// Rounds the rows of a panel to integers and packs them.
 struct PackIntegers<'a> {
     format: Format,
     panel: &'a mut [Line],
@@ -169,7 +169,7 @@ impl Kernel for PackIntegers<'_> {
     }
 }
 
-/// Returns the scale of the output.
+/// Packs the weights of one output as int8 and returns their scale.
 #[inline(always)]
 fn pack_int8(steps: &mut [Line], output: usize, row: &[f32]) -> f32 {
     let (scale, inverse) = int8::scale(row);
