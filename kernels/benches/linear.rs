@@ -1,4 +1,4 @@
-//! `cargo bench -p kernels --bench linear [-- ISA [TYPE [ROWS]]]`: speed of a linear layer against the machine's limits.
+//! `cargo bench -p kernels --bench linear [-- ISA [TYPE [ROWS]]]`: speed of a linear layer against machine limits.
 //!
 //! ISA is a name that `HILO_CPU_ISA` accepts, TYPE one of int4, int8, bf16, f16 and f32, ROWS the number of rows of x.
 //! The calls cycle through copies of the weight, a gigabyte together, so that the weight comes from memory as in a

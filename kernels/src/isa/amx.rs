@@ -3,8 +3,6 @@
 //! Only [`Amx::detect`] makes a value of [`Amx`]. [`Amx::with_tiles`] lends the tiles of the calling thread to a
 //! closure; [`Tiles`] multiplies blocks. Everything except these products runs on AVX-512 with BF16 and VNNI, which
 //! every CPU with AMX has. Stable compilers have no intrinsics for tiles, so this file uses assembly.
-//! [`Tiles`] multiplies blocks. Everything but such products runs on AVX-512 with BF16 and VNNI, which every CPU with AMX has. Compilers that are
-//! stable have no intrinsics for tiles, hence the assembly.
 
 #![expect(unsafe_code, reason = "intrinsics and assembly; the token proves that the CPU and the system have tiles")]
 
@@ -80,7 +78,8 @@ impl Amx {
 }
 
 impl Tiles {
-    /// Adds the product of bf16 values to `sums` `[rows, 32]`: `left` `[steps][rows][32 values]` times `right` `[steps][2][16 pairs][16 columns]`.
+    /// Adds the product of bf16 values to `sums` `[rows, 32]`: `left` `[steps][rows][32 values]` times `right`
+    /// `[steps][2][16 pairs][16 columns]`.
     ///
     /// In each step, the even products are summed in order, and so are the odd ones; then both are added to the sum.
     /// Subnormals count as zero.

@@ -263,8 +263,8 @@ impl<const HAS_VNNI: bool> Simd for Avx2<HAS_VNNI> {
         group: Int4Group<'_>,
         x: &[GroupOfX<'_>; ROWS],
     ) {
-        // SAFETY: `self` proves that the CPU has AVX2, and VNNI where it is used; each half of a line holds the 32 bytes that are read,
-        // and the factors 16.
+        // SAFETY: `self` proves that the CPU has AVX2, and VNNI where it is used; each half of a line holds the 32
+        // bytes that are read, and the factors hold 16.
         unsafe {
             let mut dots = [[_mm256_setzero_si256(); 2]; ROWS];
             for (dots, x) in dots.iter_mut().zip(x) {

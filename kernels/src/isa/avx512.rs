@@ -229,8 +229,8 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
 
     #[inline(always)]
     fn add_group<const ROWS: usize>(self, sums: &mut [__m512i; ROWS], group: Int4Group<'_>, x: &[GroupOfX<'_>; ROWS]) {
-        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used; a line holds the 64 bytes that are
-        // read, and the factors 16.
+        // SAFETY: `self` proves that the CPU has AVX-512 F and BW, and VNNI where it is used; a line holds the 64 bytes
+        // that are read, and the factors hold 16.
         unsafe {
             let mut dots = [_mm512_setzero_si512(); ROWS];
             for (dots, x) in dots.iter_mut().zip(x) {
@@ -319,7 +319,8 @@ impl<const NUM_DOTS: usize> Simd for Avx512<NUM_DOTS> {
         if !Self::HAS_BF16 {
             return bf16_line(to, values);
         }
-        // SAFETY: `self` proves that the CPU has AVX-512 with BF16; values and line hold the bytes that are read and written.
+        // SAFETY: `self` proves that the CPU has AVX-512 with BF16; `values` and `to` hold the bytes that are read and
+        // written.
         unsafe {
             let (low, high) = (_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(LANES)));
             _mm512_store_si512(to.0.as_mut_ptr().cast(), bits_of_bf16(_mm512_cvtne2ps_pbh(high, low)));

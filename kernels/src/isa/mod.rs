@@ -3,8 +3,6 @@
 //! Doors: [`select`] at start-up, [`active`] afterwards. An operation implements [`Kernel`] over any [`Simd`];
 //! [`Isa::run`] compiles it with the features of the instruction set enabled. To add an instruction set, write its file
 //! with `impl Simd`, and a variant of [`Isa`]; the compiler names the rest. This module never reads the environment.
-//! [`Isa::run`] compiles it with the features of the instruction set switched on. To add an instruction set, write its
-//! file with `impl Simd`, and a variant of [`Isa`]; the compiler names the rest. It never reads the environment.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -109,7 +109,8 @@ pub(super) fn linear(isa: Isa, (x, inputs): (&[f32], usize), layers: Vec<Layer<'
     blocks.recycle();
 }
 
-/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, inputs]` and y `[m, outputs]`; gate and up are of one format and size.
+/// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, inputs]` and y `[m, outputs]`; gate and up have the same
+/// format and size.
 pub(super) fn gated_mlp(
     isa: Isa,
     x: &[f32],

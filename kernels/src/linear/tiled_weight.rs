@@ -1,4 +1,4 @@
-//! A weight matrix in panels of lines for products of blocks: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
+//! A weight matrix in panels for block products: `[panels][scales, then steps][2 tiles][16 lines][16 outputs]`.
 //!
 //! Door: [`TiledWeight`]. A step is 32 inputs of bf16 or 64 of int8, for the 32 outputs of a panel; a word of a line
 //! holds 2 or 4 adjacent inputs of one output. `int4` defines the steps of 4-bit weights. A panel is read front to
