@@ -14,8 +14,8 @@ const LINE_INPUTS: usize = size_of::<Line>() / size_of::<bf16>();
 /// Sixteen words of each of sixteen outputs.
 type Words = [Line; LANES];
 
-/// Packs up to 32 rows `[outputs, inputs]` as `[inputs][16 words]`: word i holds output i in its low half and output i
-/// + 16 in its high half.
+/// Packs up to 32 rows `[outputs, inputs]` as `[inputs][16 words]`: word i holds output i in its low half and output
+/// i + 16 in its high half.
 pub(super) struct PackPairsOfOutputs<'a> {
     pub(super) panel: &'a mut [Line],
     pub(super) rows: &'a [bf16],

@@ -12,7 +12,7 @@ use super::*;
 use crate::lines::{Line, STEP_LINES};
 use crate::testing::numbers;
 
-/// Types whose inputs are multiplied exactly, after rounding to the type.
+/// Weight types that only round the weights to the type.
 const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
 const ALL: [WeightType; 5] = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8, WeightType::Int4];
 
