@@ -1,7 +1,7 @@
-//! The functions between the two halves of a feed-forward network, and those that bound scores.
+//! The activation functions of feed-forward networks, and functions that bound scores.
 //!
-//! Doors: [`activate`], and [`gated`] for networks with a gate. Every value is computed alone, by formulas whose only
-//! transcendental part is e^x, so that instruction sets agree.
+//! Doors: [`activate`], and [`gated`] for networks with a gate. Each value is computed independently, by formulas whose
+//! only transcendental part is e^x, so that instruction sets agree.
 
 use rayon::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::rows::rows_per_task;
 pub enum Activation {
     /// `x / (1 + e^-x)`
     Silu,
-    /// `x · Φ(x)` with the normal distribution's Φ, within 1e-7 · |x|.
+    /// `x · Φ(x)` within 1e-7 · |x|; Φ is the cumulative normal distribution.
     Gelu,
     /// The approximation of [`Activation::Gelu`] by a hyperbolic tangent (Hendrycks and Gimpel, 2016).
     GeluTanh,
@@ -21,12 +21,12 @@ pub enum Activation {
     SquaredRelu,
     /// `1 / (1 + e^-x)`
     Sigmoid,
-    /// Within 1e-7.
+    /// `tanh(x)` within 1e-7.
     Tanh,
 }
 
 impl Activation {
-    /// `gate = f(gate) * up`
+    /// Computes `gate = f(gate) * up` in place.
     #[inline(always)]
     pub(crate) fn gate<S: Simd>(self, simd: S, gate: &mut [[f32; LANES]], up: &[[f32; LANES]]) {
         match self {
@@ -40,18 +40,18 @@ impl Activation {
     }
 }
 
-/// `y = f(x)` for every value. Both have one length.
+/// Computes `y = f(x)` for every value.
 ///
 /// # Panics
-/// When they have not.
+/// When `x` and `y` differ in length.
 pub fn activate(activation: Activation, x: &[f32], y: &mut [f32]) {
     activate_on(isa::active(), activation, x, y);
 }
 
-/// `y = f(gate) * up` for every value. All three have one length.
+/// Computes `y = f(gate) * up` for every value.
 ///
 /// # Panics
-/// When they have not.
+/// When `gate`, `up` and `y` differ in length.
 pub fn gated(activation: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
     gated_on(isa::active(), activation, [gate, up], y);
 }
@@ -112,7 +112,7 @@ impl Function for Silu {
 }
 
 impl Function for Gelu {
-    /// max(x, 0) - |x| · erfc(|x| / √2) / 2, with Abramowitz and Stegun's formula 7.1.26 for erfc.
+    /// Computes max(x, 0) - |x| · erfc(|x| / √2) / 2, with Abramowitz and Stegun's formula 7.1.26 for erfc.
     #[inline(always)]
     fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
         let size = simd.max(simd.sub(simd.splat(0.0), x), x);
@@ -130,7 +130,7 @@ impl Function for Gelu {
 }
 
 impl Function for GeluTanh {
-    /// x · (1 + tanh(u)) / 2 is x / (1 + e^-2u).
+    /// Computes x · (1 + tanh(u)) / 2 as x / (1 + e^-2u).
     #[inline(always)]
     fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
         let cube = simd.mul(simd.mul(x, x), x);
@@ -157,7 +157,7 @@ impl Function for Sigmoid {
 }
 
 impl Function for Tanh {
-    /// 1 - 2 / (1 + e^2x)
+    /// Computes 1 - 2 / (1 + e^2x).
     #[inline(always)]
     fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
         let exponential = simd.exp(simd.add(x, x));
@@ -227,7 +227,7 @@ mod tests {
         Activation::Tanh,
     ];
 
-    /// Φ(x) by its series.
+    /// Computes Φ(x) by its power series.
     fn normal(x: f64) -> f64 {
         let (mut term, mut sum) = (x, x);
         for n in 1..200 {
@@ -240,7 +240,7 @@ mod tests {
     fn exact(activation: Activation, x: f64) -> f64 {
         match activation {
             Activation::Silu => x / (1.0 + (-x).exp()),
-            // Beyond 6 the series cancels, and the function is x or 0 but for 1e-8.
+            // Beyond 6 the series loses its digits to cancellation, and the function is x or 0 within 1e-8.
             Activation::Gelu if x.abs() > 6.0 => x.max(0.0),
             Activation::Gelu => x * normal(x),
             Activation::GeluTanh => {

@@ -1,7 +1,8 @@
-//! How fast this machine multiplies, which bounds prompts and steps of many rows.
+//! Measures how fast this machine multiplies, which bounds prompts and steps of many rows.
 //!
-//! Door: [`multiply_adds_per_second`]. Vectors multiply what is in registers, tiles what is in the first-level cache; with weights of four
-//! bits goes what makes integers of them. What layers lose to caches, memory and each other is not in it.
+//! Door: [`multiply_adds_per_second`]. Vectors multiply operands in registers, tiles operands in the first-level cache.
+//! The time to unpack int4 weights counts only on instruction sets that never unpack them in advance. The time that
+//! layers lose to caches, memory and each other does not count.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,17 +14,18 @@ use crate::linear::WeightType;
 use crate::lines::{Ahead, BLOCK_COLUMNS, BLOCK_ROWS, Block, Line, STEP_LINES};
 use crate::vector_tile::{Bf16Pairs, Dots, Int8Quads};
 
-/// How long a thread multiplies at least.
+/// The minimum time that a thread multiplies for.
 const LEAST_TIME: Duration = Duration::from_millis(20);
-/// Times that all threads do, of which the best counts.
+/// The number of measurements of all threads. The best one counts.
 const NUM_ROUNDS: usize = 5;
-/// Words of x, which are multiplied so many times between two looks at the clock.
+/// Words of x. They are multiplied `NUM_REPEATS` times before the clock is read again.
 const NUM_WORDS: usize = 16;
 const NUM_REPEATS: usize = 256;
-/// Steps of a product of tiles: two operands of 16 KiB.
+/// The steps of a product of tiles: two operands of 16 KiB each.
 const NUM_STEPS: usize = 8;
 
-/// What the threads of the current pool together multiply and add per second where weights are of such a type, and rows many.
+/// Returns the multiply-adds per second of all threads of the current pool together, for many rows and weights of this
+/// type.
 pub fn multiply_adds_per_second(weights: WeightType) -> f64 {
     let isa = isa::active();
     let of_round = |_| rayon::broadcast(|_| of_thread(isa, weights)).into_iter().sum();
@@ -46,7 +48,7 @@ fn of_thread(isa: Isa, weights: WeightType) -> f64 {
     rate
 }
 
-/// Of blocks whose steps have so many inputs.
+/// Measures `multiply`, a product of blocks with `step_inputs` inputs per step, in multiply-adds per second.
 fn by_tiles<T: Copy>(zero: T, step_inputs: usize, mut multiply: impl FnMut([&[Line]; 2], &mut Block<T>)) -> f64 {
     let [left, right] = [vec![Line([0; 16]); NUM_STEPS * BLOCK_ROWS], vec![Line([0; 16]); NUM_STEPS * STEP_LINES]];
     let mut sums = Block([[zero; BLOCK_COLUMNS]; BLOCK_ROWS]);
@@ -59,7 +61,7 @@ fn by_tiles<T: Copy>(zero: T, step_inputs: usize, mut multiply: impl FnMut([&[Li
     }
 }
 
-/// Multiply-adds since it began.
+/// Counts multiply-adds from `start` on.
 struct Count {
     start: Instant,
     num_done: usize,
@@ -72,7 +74,7 @@ impl Default for Count {
 }
 
 impl Count {
-    /// Their rate, once enough time is over.
+    /// Adds `num_done`, and returns the rate per second once [`LEAST_TIME`] is over.
     fn add(&mut self, num_done: usize) -> Option<f64> {
         self.num_done += num_done;
         let time = self.start.elapsed();
@@ -101,7 +103,7 @@ impl Kernel for ByVectors {
 }
 
 impl ByVectors {
-    /// For so many rows, whose sums stay in registers.
+    /// Multiplies `ROWS` rows, whose sums stay in registers, and returns the number of multiply-adds.
     #[inline(always)]
     fn repeat<S: Simd, const ROWS: usize>(&self, simd: S) -> usize {
         match self.weights {
@@ -113,7 +115,7 @@ impl ByVectors {
     }
 }
 
-/// How many multiply-adds there were, of so many for each sum and word.
+/// The number of multiply-adds of [`NUM_REPEATS`] passes, with `per_word` for each lane, row and word.
 const fn num_multiply_adds(num_rows: usize, per_word: usize) -> usize {
     NUM_REPEATS * NUM_WORDS * num_rows * LANES * per_word
 }
@@ -124,7 +126,7 @@ fn floats<S: Simd, const ROWS: usize>(simd: S) -> usize {
     let weights = simd.load(&black_box([0.5; LANES]));
     let mut sums = [simd.splat(0.0); ROWS];
     for _ in 0..NUM_REPEATS {
-        // Words that may be others each time: what is done with them is done each time.
+        // The compiler cannot hoist work out of the loop, because the words may differ in each pass.
         let x = black_box(&x);
         for word in 0..NUM_WORDS {
             for (sum, x) in sums.iter_mut().zip(x) {
@@ -138,7 +140,7 @@ fn floats<S: Simd, const ROWS: usize>(simd: S) -> usize {
     num_multiply_adds(ROWS, 1)
 }
 
-/// Words of several integers or values of bf16, of which each sum takes `per_word` at a time.
+/// Multiplies words of several int8 or bf16 values. Each sum adds the products of `per_word` values at a time.
 #[inline(always)]
 fn dots<S: Simd, D: Dots, const ROWS: usize>(simd: S, _: D, zeros: [D::Sum; LANES], per_word: usize) -> usize {
     let x = [[0; NUM_WORDS]; ROWS];
@@ -160,7 +162,7 @@ fn dots<S: Simd, D: Dots, const ROWS: usize>(simd: S, _: D, zeros: [D::Sum; LANE
     num_multiply_adds(ROWS, per_word)
 }
 
-/// Groups of four bits, of four rows.
+/// Multiplies groups of int4 weights with four rows.
 #[inline(always)]
 fn groups<S: Simd>(simd: S) -> usize {
     let (lines, factors) = ([Line([0x1111_1111; 16]); 4], [0x0101_0101; LANES / 4]);
@@ -172,7 +174,7 @@ fn groups<S: Simd>(simd: S) -> usize {
         for (x, quads) in x.iter_mut().zip(quads) {
             x.quads = quads;
         }
-        // Sums are loaded and stored for each group, as in the kernels' own loop.
+        // The sums are loaded and stored for each group, as in the loop of the kernels.
         simd.add_group(black_box(&mut sums), Int4Group { lines, factors: &factors }, &x);
     }
     for sum in sums {

@@ -7,16 +7,17 @@ use rayon::prelude::*;
 use crate::isa::{self, Isa, Kernel, LANES, Simd};
 use crate::rows::rows_per_task;
 
-/// `y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * weight + bias` for every row of `size`. The rows take their
-/// `weight` and `bias` `[n, size]` in turn: one for all, or one for each head.
+/// Computes `y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * weight + bias` for every row of `size` values.
+/// `weight` and `bias` are `[n, size]`, and the rows take them in turn: n is 1, or the number of heads.
 ///
 /// # Panics
-/// When the lengths do not fit each other.
+/// When `weight` is empty or not whole rows, `bias` differs from it in length, `x` is not a multiple of it in length,
+/// or `y` differs from `x` in length.
 pub fn layer_norm(x: &[f32], size: usize, [weight, bias]: [&[f32]; 2], eps: f32, y: &mut [f32]) {
     layer_norm_on(isa::active(), LayerNorm { x, size, weight, bias, eps, y });
 }
 
-/// What [`layer_norm`] is given.
+/// The arguments of [`layer_norm`].
 pub(crate) struct LayerNorm<'a> {
     x: &'a [f32],
     size: usize,

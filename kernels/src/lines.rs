@@ -1,6 +1,6 @@
-//! Much memory in lines of 64 bytes, on large pages where the system has them; and the blocks whose products kernels sum.
+//! Large buffers of cache lines (64 bytes), on huge pages if the system has them, and the blocks of sums of a product.
 //!
-//! Doors: [`Lines`], [`Block`]. Fewer and larger pages are faster to get, and faster to read from front to back.
+//! Doors: [`Lines`], [`Block`]. Fewer and larger pages are faster to allocate, and faster to read sequentially.
 
 #![expect(unsafe_code, reason = "zeroed bytes of the system are lines of numbers")]
 
@@ -13,26 +13,26 @@ use memmap2::MmapMut;
 
 use crate::isa::Simd;
 
-/// Rows of a block: two tiles of AMX.
+/// The rows of a block: two AMX tiles.
 pub(crate) const BLOCK_ROWS: usize = 32;
-/// Columns of a block: two tiles.
+/// The columns of a block: two AMX tiles.
 pub(crate) const BLOCK_COLUMNS: usize = 32;
-/// Rows of a tile, and its columns of sums.
+/// The rows of a tile, and the columns of a tile of sums.
 pub(crate) const TILE_SIZE: usize = 16;
-/// Lines of the right-hand side per step: two tiles.
+/// The lines of the right-hand side per step: two tiles.
 pub(crate) const STEP_LINES: usize = 2 * TILE_SIZE;
 
-/// Sixteen words that lie in one line of the caches: 32 bf16 or 64 int8 values.
+/// A cache line of sixteen words: 32 bf16 or 64 int8 values.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [u32; 16]);
 
-/// Sums of a block, `[rows, columns]`: f32 or, of int8 values, i32.
+/// The sums of a block, `[rows, columns]`: i32 for products of int8 values, otherwise f32.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Block<T>(pub(crate) [[T; BLOCK_COLUMNS]; BLOCK_ROWS]);
 
-/// The nearest numbers of bf16, two in a word.
+/// Rounds `values` to the nearest bf16 and stores two in each word.
 #[inline(always)]
 pub(crate) fn bf16_line(line: &mut Line, values: &[f32; 32]) {
     for (word, pair) in line.0.iter_mut().zip(values.as_chunks::<2>().0) {
@@ -40,7 +40,7 @@ pub(crate) fn bf16_line(line: &mut Line, values: &[f32; 32]) {
     }
 }
 
-/// The nearest bf16 in the upper half, of two the even one; the rest is not zero.
+/// Returns the nearest bf16 (ties to even) in the upper half; the lower half is unspecified.
 #[inline(always)]
 fn bf16_bits(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -48,14 +48,14 @@ fn bf16_bits(value: f32) -> u32 {
     if value.is_nan() { bits | 0x40_0000 } else { rounded }
 }
 
-/// Lines that will be read soon: each step of a product asks for some of them.
+/// Lines that will be read soon. Each step of a product prefetches `lines_per_step` of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) first: *const Line,
     pub(crate) lines_per_step: usize,
 }
 
-/// The rows of a block, which are multiplied with the right side.
+/// The left-hand side of a product: the rows of a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeftSide<'a> {
     /// `[steps][num_rows][parts]`
@@ -63,7 +63,7 @@ pub(crate) struct LeftSide<'a> {
     pub(crate) num_rows: usize,
 }
 
-/// The steps of a panel, and the lines that their product asks for meanwhile.
+/// The right-hand side of a product: the steps of a panel, and the lines to prefetch meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RightSide<'a> {
     pub(crate) lines: &'a [Line],
@@ -71,12 +71,12 @@ pub(crate) struct RightSide<'a> {
 }
 
 impl Ahead {
-    /// Lines that are in the caches anyway.
+    /// Prefetches nothing: for `lines` that are in the caches anyway.
     pub(crate) fn nothing(lines: &[Line]) -> Self {
         Self { first: lines.as_ptr(), lines_per_step: 0 }
     }
 
-    /// Cut into shares, each of some lines per step or none, for `num_shares` products of `num_steps` steps.
+    /// Splits the lines among `num_shares` products of `num_steps` steps. A share may have no lines.
     #[inline(always)]
     pub(crate) fn shares(self, num_shares: usize, num_steps: usize) -> impl Iterator<Item = Self> {
         (0..num_shares).map(move |idx| {
@@ -85,7 +85,7 @@ impl Ahead {
         })
     }
 
-    /// Asks for some of a step's lines, as many of them as it has.
+    /// Prefetches the range `lines` of a step's lines, as far as the step has them.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(self, simd: S, step: usize, lines: Range<usize>) {
         let first = self.first.wrapping_add(step * self.lines_per_step);
@@ -95,13 +95,13 @@ impl Ahead {
     }
 }
 
-/// A number, or some side by side.
+/// A number, or an array of numbers.
 ///
 /// # Safety
-/// Every bit pattern is a value, and the alignment is no more than a page's.
+/// Every bit pattern must be a value, and the alignment must not exceed that of a page.
 pub(crate) unsafe trait Numbers: Copy {}
 
-// SAFETY: integers and floats of any bits, aligned as a line or less.
+// SAFETY: every bit pattern is an integer or a float, and the alignment is at most a line's, 64 bytes.
 unsafe impl Numbers for Line {}
 // SAFETY: as above.
 unsafe impl Numbers for f32 {}
@@ -114,7 +114,7 @@ unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[u16; LEN]; COUNT
 // SAFETY: as above.
 unsafe impl<const LEN: usize, const COUNT: usize> Numbers for [[f32; LEN]; COUNT] {}
 
-/// Lines in memory of their own.
+/// Lines in memory pages of their own.
 #[derive(Debug)]
 pub(crate) struct Lines<L = Line> {
     pages: MmapMut,
@@ -123,7 +123,7 @@ pub(crate) struct Lines<L = Line> {
 }
 
 impl<L: Numbers> Lines<L> {
-    /// So many lines of zeros. The system gives the memory when it is first written or read.
+    /// Allocates `len` lines of zeros. The system provides the memory when it is first written or read.
     pub(crate) fn zeros(len: usize) -> Self {
         Self::try_zeros(len).unwrap_or_else(|_| {
             let layout = Layout::from_size_align(len * size_of::<L>(), align_of::<L>());
@@ -131,14 +131,14 @@ impl<L: Numbers> Lines<L> {
         })
     }
 
-    /// The same for as much memory as the system may well refuse.
+    /// Allocates like [`Lines::zeros`], for sizes that the system may well refuse.
     ///
     /// # Errors
-    /// When it does.
+    /// When the system refuses the memory, or its size in bytes exceeds `usize`.
     pub(crate) fn try_zeros(len: usize) -> io::Result<Self> {
         let size_bytes = len.checked_mul(size_of::<L>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let pages = MmapMut::map_anon(size_bytes)?;
-        // Memory on small pages is as good, but slower.
+        // A failure is harmless: small pages are only slower.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(memmap2::Advice::HugePage);
         Ok(Self { pages, len, lines: PhantomData })
@@ -149,14 +149,15 @@ impl<L: Numbers> Deref for Lines<L> {
     type Target = [L];
 
     fn deref(&self) -> &[L] {
-        // SAFETY: the pages hold so many lines, start at a page's and so at a line's start, and every bit pattern is a line.
+        // SAFETY: `pages` holds `len` lines, its start is aligned to a page and so to a line, and `L: Numbers` promises
+        // that every bit pattern is a value.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
     }
 }
 
 impl<L: Numbers> DerefMut for Lines<L> {
     fn deref_mut(&mut self) -> &mut [L] {
-        // SAFETY: as above, and they are borrowed alone.
+        // SAFETY: as in `deref`, and `&mut self` makes the borrow exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.len) }
     }
 }

@@ -1,7 +1,8 @@
-//! The machine code of the kernels keeps sums in registers, for every instruction set but AMX, whose code names them.
+//! Tests that the kernels' machine code keeps sums in registers. AMX is left out: its code names its tile registers.
 //!
-//! A change of the source that makes the compiler put sums on the stack keeps every result and halves the speed, on
-//! some instruction sets only. This test reads its own executable, so it sees that on processors that lack them too.
+//! A source change that makes the compiler spill sums to the stack changes no result but halves the speed, perhaps on
+//! some instruction sets only. The test disassembles its own executable, so it also covers instruction sets that the
+//! processor lacks.
 
 use std::error::Error;
 
@@ -11,11 +12,11 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use crate::attention::paged_attention;
 use crate::linear::{gated_mlp, linear};
 
-/// An instruction that adds products, and the bytes of its registers.
+/// An instruction that adds products, and the size of its registers in bytes.
 type Product = (Mnemonic, usize);
 
-/// Products of one pass through a loop, and the least number of such loops. The counts are those of the compiler in
-/// `rust-toolchain.toml`; another version may merge or split some loops.
+/// Product instruction, its count in one iteration of a loop, and the minimum number of such loops. The counts hold
+/// for the compiler in `rust-toolchain.toml`; another version may merge or split some loops.
 const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vdpbf16ps, 64), 24, 6),
     ((Mnemonic::Vpdpbusd, 64), 24, 4),
@@ -27,22 +28,22 @@ const LOOPS: [(Product, usize, usize); 8] = [
     ((Mnemonic::Vfmadd231ps, 32), 12, 14),
 ];
 
-/// The most vectors that any loop may load from the stack and store there. Loops that widen, exponentiate or measure the
-/// processor's limit spill some.
+/// The maximum number of vectors that a loop may load from the stack and store there. Loops that widen, exponentiate or
+/// measure the processor's arithmetic spill some.
 const MAX_STACK_VECTORS: usize = 40;
 
 /// An innermost loop that adds products.
 struct Loop {
     product: Product,
     num_products: usize,
-    /// Vectors that are read from the stack or written there.
+    /// The number of instructions that read a vector from the stack or write one there.
     num_stack_vectors: usize,
     address: u64,
 }
 
 #[test]
 fn inner_loops_keep_their_sums_in_registers() -> Result<(), Box<dyn Error>> {
-    // The linker leaves out what nobody uses.
+    // The linker drops functions that nothing uses.
     std::hint::black_box((linear as fn(_, _, _, _), gated_mlp as fn(_, _, _, _), paged_attention as fn(_, _, _, _, _)));
     let loops = loops_of(&std::fs::read(std::env::current_exe()?)?)?;
     for (product, num_products, num_loops) in LOOPS {
@@ -56,7 +57,7 @@ fn inner_loops_keep_their_sums_in_registers() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The innermost loops with products of all functions of an executable.
+/// Returns the innermost loops that add products, of all functions of an executable.
 fn loops_of(executable: &[u8]) -> Result<Vec<Loop>, Box<dyn Error>> {
     let file = object::File::parse(executable)?;
     let mut loops = Vec::new();
@@ -87,7 +88,7 @@ fn innermost_loops(code: &[Instruction]) -> Vec<Loop> {
     innermost.filter_map(|(first, last)| loop_of(&code[*first..=*last])).collect()
 }
 
-/// The loop with this body; `None` if it adds no products.
+/// Returns the loop with this body, or `None` if it adds no products.
 fn loop_of(body: &[Instruction]) -> Option<Loop> {
     let products: Vec<Product> = body.iter().filter_map(product_of).collect();
     let num_stack_vectors = body.iter().filter(|instruction| is_stack_vector(instruction)).count();

@@ -1,4 +1,4 @@
-//! How fast this machine's memory is read, which bounds steps that use each weight once.
+//! Measures this machine's memory read bandwidth, which bounds steps that use each weight once.
 //!
 //! Door: [`read_bandwidth`].
 
@@ -9,20 +9,22 @@ use rayon::prelude::*;
 use crate::isa::{self, Kernel, Simd};
 use crate::lines::{Line, Lines};
 
-/// Lines that a thread reads at a time, front to back.
+/// The number of cache lines that a thread reads at a time, in ascending order.
 const PIECE_LINES: usize = 1 << 14;
-/// Times that all are read.
+/// The number of times that all lines are read.
 const NUM_ROUNDS: usize = 8;
-/// How far ahead of its use a line is asked for.
+/// The prefetch distance, in cache lines.
 const LINES_AHEAD: usize = 128;
-/// Sums side by side, so that none is waited for.
+/// The number of independent sums, so that no addition waits for the one before.
 const NUM_SUMS: usize = 8;
 
-/// What the threads of the current pool together read from memory, in GB/s, of `num_bytes` that are read in turn as weights are: the best
-/// of some rounds. Let it be as much as a step reads: what comes back before caches have lost it is not read from memory.
+/// Measures the memory bandwidth of all threads of the current pool together, in GB/s.
+///
+/// The threads read `num_bytes` sequentially, as kernels read weights, and the best of several rounds counts. Pass as
+/// many bytes as a step reads: a smaller buffer may still be in the caches at the next round.
 pub fn read_bandwidth(num_bytes: usize) -> f64 {
     let mut lines = Lines::<Line>::zeros(num_bytes.div_ceil(size_of::<Line>()).next_multiple_of(PIECE_LINES));
-    // Memory that was never written may be one page of zeros.
+    // The system may map all memory that was never written to one page of zeros.
     lines.par_chunks_mut(PIECE_LINES).for_each(|lines| lines.fill(Line([1; 16])));
     let isa = isa::active();
     let mut best = 0.0_f64;
@@ -35,7 +37,7 @@ pub fn read_bandwidth(num_bytes: usize) -> f64 {
     best
 }
 
-/// Adds up all numbers of bf16 in some lines.
+/// Sums all bf16 values of some cache lines.
 struct Sum<'a>(&'a [Line]);
 
 impl Kernel for Sum<'_> {

@@ -7,10 +7,10 @@ use rayon::prelude::*;
 use crate::isa::{self, Isa, Kernel, LANES, Simd};
 use crate::rows::rows_per_task;
 
-/// `y = x / sqrt(mean(x²) + eps) * weight` for every row; x and y `[rows, hidden]`, weight `[hidden]`.
+/// Computes `y = x / sqrt(mean(x²) + eps) * weight` for every row; x and y are `[rows, hidden]`, weight is `[hidden]`.
 ///
 /// # Panics
-/// When the lengths do not fit `weight`.
+/// When `weight` is empty, `x` is not whole rows of its length, or `y` differs from `x` in length.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
     rms_norm_on(isa::active(), x, weight, eps, y);
 }

@@ -1,22 +1,23 @@
-//! Rotary position embedding: pairs of a head's values are turned by an angle that grows with the position.
+//! Rotary position embedding: rotates pairs of a head's values by an angle that grows with the position.
 //!
-//! Doors: [`RotaryTable`] once per model, [`rotary`] at every step, [`Pairing`] says which values are pairs. Heads whose rotated part is shorter than the head keep
-//! the rest as it is. Which frequencies a model uses is the caller's business.
+//! Doors: [`RotaryTable`], built once per model; [`rotary`], called at every step; [`Pairing`], which says which values
+//! form a pair. If the rotated part is shorter than the head, the other values stay unchanged. The caller chooses the
+//! frequencies.
 
 use rayon::prelude::*;
 
 use crate::rows::rows_per_task;
 
-/// Which values of a head are turned together.
+/// The values of a head that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pairing {
-    /// One of the first half of the rotated part and one of the second, as in most of Hugging Face's models.
+    /// One value of the first half of the rotated part and one of the second, as in most Hugging Face models.
     Halves,
-    /// Neighbours, as in the paper.
+    /// Neighbouring values, as in the RoPE paper.
     Neighbours,
 }
 
-/// Cosines and sines of every position.
+/// The cosines and sines of every position.
 #[derive(Debug, Clone)]
 pub struct RotaryTable {
     num_frequencies: usize,
@@ -26,8 +27,11 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// The angle of position p is `p * frequencies[i]`, rounded to f32 as Hugging Face does; `scale` multiplies
-    /// cosines and sines (1 unless the model's rope scaling says otherwise). Twice `frequencies` is the rotated part of a head.
+    /// Builds the table of positions 0 to `num_positions - 1`.
+    ///
+    /// The angle of position p is `p * frequencies[i]`, rounded to f32 as Hugging Face does. `scale` multiplies cosines
+    /// and sines; it is 1 unless the model's RoPE scaling sets another. The rotated part of a head has twice as many
+    /// values as there are frequencies.
     pub fn new(frequencies: &[f32], num_positions: usize, scale: f32, pairing: Pairing) -> Self {
         let num_frequencies = frequencies.len();
         let mut turns = Vec::with_capacity(num_positions * num_frequencies); // [positions, frequencies]
@@ -40,7 +44,7 @@ impl RotaryTable {
         Self { num_frequencies, pairing, turns }
     }
 
-    /// Positions it covers.
+    /// The number of positions in the table.
     pub fn num_positions(&self) -> usize {
         self.turns.len().checked_div(self.num_frequencies).unwrap_or(0)
     }
@@ -49,7 +53,8 @@ impl RotaryTable {
 /// Rotates every head of x `[tokens, heads, head_dim]` in place, by the position of its token.
 ///
 /// # Panics
-/// When the lengths do not fit, the rotated part is longer than a head, or `table` lacks a position.
+/// When `x` is not `positions.len()` tokens of whole heads, the rotated part is longer than a head, or `table` lacks a
+/// position.
 pub fn rotary(x: &mut [f32], head_dim: usize, positions: &[u32], table: &RotaryTable) {
     let half = table.num_frequencies;
     assert!(2 * half <= head_dim, "{half} frequencies rotate more than a head of {head_dim}");

@@ -1,13 +1,14 @@
-//! How operations that treat every row alone are spread over threads.
+//! Splits operations that compute each row independently into tasks for threads.
 //!
-//! Door: [`rows_per_task`]. A rayon iterator over a single chunk stays on the calling thread, so small problems wake nobody.
+//! Door: [`rows_per_task`]. A rayon iterator over a single chunk stays on the calling thread, so small problems wake no
+//! other thread.
 
-/// Values below which waking other threads costs more than it gives.
+/// The number of values below which waking other threads costs more than it saves.
 const MIN_PARALLEL_VALUES: usize = 1 << 15;
-/// Pieces of work per thread, so that a thread which starts late takes fewer.
+/// The number of tasks per thread. With several, a thread that starts late takes fewer.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Rows to give to one task; at least 1.
+/// Returns the number of rows per task, at least 1.
 pub(crate) fn rows_per_task(num_rows: usize, row_len: usize) -> usize {
     let is_small = num_rows * row_len < MIN_PARALLEL_VALUES;
     let num_tasks = if is_small { 1 } else { rayon::current_num_threads() * TASKS_PER_THREAD };

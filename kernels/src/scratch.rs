@@ -1,23 +1,23 @@
-//! Memory for what lies between operations, kept: to get it from the system anew takes longer than to fill it.
+//! Buffers for intermediate results. They are kept for reuse: new memory from the system costs more than filling it.
 //!
 //! Door: [`Scratch`].
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What nobody uses at the moment: no more pieces than were in use at once.
+/// The buffers that are not in use. Kept and used buffers together never outnumber those that were in use at once.
 static KEPT: Mutex<Vec<Vec<f32>>> = Mutex::new(Vec::new());
 
-/// Some numbers, which come back when it is dropped.
+/// A buffer of `len` numbers, which returns to [`KEPT`] when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    /// These and, maybe, more.
+    /// At least `len` values.
     values: Vec<f32>,
     len: usize,
 }
 
 impl Scratch {
-    /// So many of them, whatever they are.
+    /// Returns a buffer of `len` numbers with unspecified values.
     pub(crate) fn of(len: usize) -> Self {
         let mut kept = kept();
         let fitting = kept.iter().enumerate().filter(|(_, values)| values.len() >= len);
@@ -25,7 +25,7 @@ impl Scratch {
         let values = match smallest {
             Some(idx) => kept.swap_remove(idx),
             None => {
-                // One that is too small makes room.
+                // Frees a buffer that is too small in exchange for the new one.
                 kept.pop();
                 drop(kept);
                 vec![0.0; len]

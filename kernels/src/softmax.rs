@@ -1,33 +1,34 @@
-//! What sampling needs from a row of logits: softmax, its logarithm, and the largest.
+//! Softmax, log-softmax and argmax of a row of logits, for sampling.
 //!
-//! Doors: [`softmax`], [`log_softmax`], [`LogSoftmax`] for single logprobs, [`argmax`]. One row per call, on the calling
-//! thread. Sums have a fixed order: sixteen lanes within [`PART_LEN`] logits, and the parts in f64.
+//! Doors: [`softmax`], [`log_softmax`], [`LogSoftmax`] for single logprobs, [`argmax`]. A call computes one row on the
+//! calling thread. Sums have a fixed order: sixteen f32 lanes within [`PART_LEN`] logits, then the parts in f64.
 //!
-//! Minus infinity is a probability of 0. NaN or plus infinity among the logits makes every result of the row NaN.
+//! A logit of minus infinity has probability 0. If any logit is NaN or plus infinity, every probability and logprob of
+//! the row is NaN.
 
 use crate::isa::{self, Isa, Kernel, LANES, Simd};
 
-/// Logits summed in f32 before their sum goes to an f64.
+/// The number of logits summed in f32 before the sum is added to an f64.
 const PART_LEN: usize = 64 * LANES;
 
-/// Replaces logits by their probabilities.
+/// Replaces the logits by their probabilities, in place.
 pub fn softmax(logits: &mut [f32]) {
     softmax_on(isa::active(), logits);
 }
 
-/// Replaces logits by the logarithms of their probabilities.
+/// Replaces the logits by the logarithms of their probabilities, in place.
 pub fn log_softmax(logits: &mut [f32]) {
     let normalised = LogSoftmax::of(logits);
     logits.iter_mut().for_each(|logit| *logit = normalised.logprob(*logit));
 }
 
-/// Index of the largest logit, the lowest of equals. NaN is passed over; `None` if nothing else is there.
+/// Returns the index of the largest logit, the lowest index among equals. Skips NaN; `None` if no other logit exists.
 pub fn argmax(logits: &[f32]) -> Option<usize> {
     let max = isa::active().run(Max { logits });
     logits.iter().position(|logit| *logit == max)
 }
 
-/// What turns a logit of a row into its logprob.
+/// The maximum and the sum of a row, from which the logprob of each of its logits follows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogSoftmax {
     max: f32,
@@ -35,7 +36,7 @@ pub struct LogSoftmax {
 }
 
 impl LogSoftmax {
-    /// Of a row of logits.
+    /// Computes the maximum and the sum of a row of logits.
     pub fn of(logits: &[f32]) -> Self {
         Self::of_on(isa::active(), logits)
     }
@@ -47,7 +48,7 @@ impl LogSoftmax {
         Self { max, log_sum: sum.ln() as f32 }
     }
 
-    /// The logarithm of the probability of a `logit` of that row.
+    /// Returns the logarithm of the probability of a `logit` of the row.
     pub fn logprob(&self, logit: f32) -> f32 {
         (logit - self.max) - self.log_sum
     }
@@ -84,7 +85,7 @@ impl Kernel for Max<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f32 {
         let (lanes, rest) = self.logits.as_chunks::<LANES>();
-        // `max` gives its second operand where one is NaN.
+        // If one operand is NaN, `max` returns the second, which is never NaN here.
         let mut largest = simd.max(simd.load_padded(rest, f32::NEG_INFINITY), simd.splat(f32::NEG_INFINITY));
         for lanes in lanes {
             largest = simd.max(simd.load(lanes), largest);

@@ -2,7 +2,7 @@
 //!
 //! Door: [`numbers`]. It is compiled for tests only.
 
-/// Numbers in [-1, 1) that look random and depend on `seed`.
+/// Returns `len` pseudo-random numbers in [-1, 1), determined by `seed`.
 pub(crate) fn numbers(len: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

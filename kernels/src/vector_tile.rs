@@ -1,33 +1,34 @@
-//! Products of blocks without tiles: a few rows times 32 columns, summed in registers.
+//! Products of blocks with vector instructions instead of tiles: a few rows times 32 columns, summed in registers.
 //!
-//! Door: [`add_product`]. Sums of integers are exact, so every instruction set answers the same bits. bf16 is added pair by pair, in
-//! the order of the inputs, however many rows there are.
+//! Doors: [`add_product`], [`add_products_of_row`]. Integer sums are exact, so every instruction set returns the same
+//! bits. Products of bf16 are added pair by pair, in the order of the inputs, for any number of rows.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::isa::{Kernel, LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Block, LeftSide, Line, RightSide, STEP_LINES, TILE_SIZE};
 
-/// Vectors that hold a block's columns.
+/// The number of vectors that hold the columns of a block.
 const NUM_VECTORS: usize = BLOCK_COLUMNS / LANES;
 
-/// What the words of lines are, and how they are multiplied.
+/// The type of the numbers in the words of lines, and how they are multiplied.
 pub(crate) trait Dots: Copy {
-    /// Of one output.
+    /// The sum of one output.
     type Sum: Copy;
     type Sums<S: Simd>: Copy;
 
-    /// Parts of words that are multiplied one after the other: of each, a row on the left has a line of words of its own.
+    /// The number of parts of words that are multiplied one after the other. A row on the left has a line of words for
+    /// each.
     fn num_parts<S: Simd>() -> usize;
     fn load<S: Simd>(simd: S, sums: &[Self::Sum; LANES]) -> Self::Sums<S>;
     fn store<S: Simd>(simd: S, sums: Self::Sums<S>, to: &mut [Self::Sum; LANES]);
-    /// A part of a line's words as they are multiplied.
+    /// Loads a part of the words of a line in the form in which they are multiplied.
     fn words<S: Simd>(simd: S, line: &Line, part: usize) -> S::Integers;
-    /// Adds the products of each of `words` and `word`.
+    /// Adds the products of `word` and each of `words` to the sums.
     fn add<S: Simd>(simd: S, sums: Self::Sums<S>, words: S::Integers, word: u32) -> Self::Sums<S>;
 }
 
-/// Four integers from -127 to 127 in a word.
+/// Four int8 values, from -127 to 127, in a word.
 #[derive(Clone, Copy)]
 pub(crate) struct Int8Quads;
 
@@ -95,7 +96,8 @@ impl Dots for Bf16Pairs {
     }
 }
 
-/// How often lines are read for so many rows: once for those that come together, of which `rows_together` says how many they are.
+/// Returns how often the right-hand lines are read for `num_rows` rows: once for each set of rows that are multiplied
+/// together. `rows_together` maps the remaining rows to the size of the next set.
 #[inline(always)]
 pub(crate) fn num_sweeps(mut num_rows: usize, rows_together: impl Fn(usize) -> usize) -> usize {
     let mut num_sweeps = 0;
@@ -106,7 +108,7 @@ pub(crate) fn num_sweeps(mut num_rows: usize, rows_together: impl Fn(usize) -> u
     num_sweeps
 }
 
-/// Of so many rows, those whose sums fit into registers.
+/// The number of rows, at most `num_rows`, whose sums fit into registers.
 #[inline(always)]
 pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
     match num_rows {
@@ -120,8 +122,8 @@ pub(crate) fn rows_together<S: Simd>(num_rows: usize) -> usize {
     }
 }
 
-/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][parts][16 words]` and `right` `[steps][2][16 words][16 columns]`.
-/// Each sweep asks for its share of the lines ahead.
+/// Adds to `sums` `[rows, 32]` the products of `left` `[steps][rows][parts][16 words]` and `right` `[steps][2][16
+/// words][16 columns]`. Each sweep over `right` prefetches its share of the lines ahead.
 #[inline(always)]
 pub(crate) fn add_product<S: Simd, D: Dots>(
     simd: S,
@@ -133,8 +135,8 @@ pub(crate) fn add_product<S: Simd, D: Dots>(
     simd.call(Product::<D> { left, right, sums });
 }
 
-/// Adds to `sums` the products of one row `[steps][parts][16 words]` and several `rights`, side by side: memory answers several streams
-/// faster than one, and there are more sums that do not wait for each other.
+/// Adds to `sums` the products of one row `[steps][parts][16 words]` and several `rights` at once: memory delivers
+/// several streams faster than one, and more sums are independent of each other.
 #[inline(always)]
 pub(crate) fn add_products_of_row<S: Simd, D: Dots, const RIGHTS: usize>(
     simd: S,
@@ -146,7 +148,7 @@ pub(crate) fn add_products_of_row<S: Simd, D: Dots, const RIGHTS: usize>(
     simd.call(RowProducts::<D, RIGHTS> { left, rights, sums });
 }
 
-/// The product of the rows of a block.
+/// The product of the rows of a block and one right-hand side.
 struct Product<'a, D: Dots> {
     left: LeftSide<'a>,
     right: RightSide<'a>,
@@ -192,7 +194,7 @@ impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
     fn run<S: Simd>(self, simd: S) {
         let Self { left, rights, sums } = self;
         for right in &rights {
-            // A constant number lets the compiler unroll the loop that prefetches them.
+            // A constant lets the compiler unroll the prefetch loop.
             assert_eq!(right.ahead.lines_per_step, STEP_LINES, "lines that are read once are asked for once");
         }
         let rows = Rows { left: LeftSide { lines: left, num_rows: 1 }, row: 0 };
@@ -200,7 +202,7 @@ impl<D: Dots, const RIGHTS: usize> Kernel for RowProducts<'_, D, RIGHTS> {
     }
 }
 
-/// Rows of a block, from one on.
+/// The rows of a block from `row` on.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     left: LeftSide<'a>,
@@ -208,7 +210,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// All columns at a time.
+    /// Adds the products of `ROWS` rows and all columns at once. Returns `ROWS`.
     #[inline(always)]
     fn add<S: Simd, D: Dots, const ROWS: usize>(
         self,
@@ -220,7 +222,7 @@ impl Rows<'_> {
         ROWS
     }
 
-    /// One vector of columns at a time.
+    /// Adds the products of `ROWS` rows, one vector of columns at a time. Returns `ROWS`.
     #[inline(always)]
     fn add_columns<S: Simd, D: Dots, const ROWS: usize>(
         self,
@@ -243,7 +245,7 @@ impl Rows<'_> {
         sums: [&mut Block<D::Sum>; RIGHTS],
     ) {
         let num_parts = D::num_parts::<S>();
-        // Loops over sums have constant bounds: the compiler keeps sums in registers only if it can unroll all of them.
+        // Loops over sums have constant bounds: the compiler keeps sums in registers only if it can unroll every loop.
         let mut sums = sums.map(|sums| sums.0[self.row..].first_chunk_mut::<ROWS>().expect("a block has these rows"));
         let mut vectors = [[[D::load(simd, columns(&sums[0][0], 0)); VECTORS]; ROWS]; RIGHTS];
         for (vectors, sums) in vectors.iter_mut().zip(&sums) {
@@ -260,11 +262,12 @@ impl Rows<'_> {
                 lines: &lines[step * STEP_LINES..][first_vector * TILE_SIZE..][..VECTORS * TILE_SIZE],
                 ahead,
             });
-            // Part after part: words of both at once would take registers from the sums.
+            // One part after the other: the words of both parts at once would take registers from the sums.
             for part in 0..num_parts {
                 for idx in 0..TILE_SIZE {
                     if VECTORS < NUM_VECTORS && part == 0 {
-                        // Of the next step: every other tile, and few rows of a block, are no sequence that caches recognise.
+                        // Prefetches the next step: the hardware prefetcher does not recognise the strides of every
+                        // other tile and of a few rows of a block.
                         simd.prefetch(rights[0].lines.as_ptr().wrapping_add(STEP_LINES + idx));
                         if idx < ROWS * num_parts {
                             simd.prefetch(left.as_ptr().wrapping_add(num_rows * num_parts + idx));
@@ -272,7 +275,7 @@ impl Rows<'_> {
                     }
                     for (vectors, RightSide { lines: right, ahead }) in vectors.iter_mut().zip(rights) {
                         if part == 0 && first_vector == 0 {
-                            // A few at a time: there are few places for lines that are under way.
+                            // Two lines at a time: the processor can have only a few cache misses outstanding.
                             ahead.prefetch(simd, step, 2 * idx..2 * idx + 2);
                         }
                         let mut words = [D::words(simd, &right[idx], part); VECTORS];
@@ -280,7 +283,8 @@ impl Rows<'_> {
                             *words = D::words(simd, &right[vector * TILE_SIZE + idx], part);
                         }
                         for (row, vectors) in vectors.iter_mut().enumerate() {
-                            // Words are read one by one, as they are used: all at once would take registers from the sums.
+                            // The fence makes the compiler read each word when it is used: all words at once would take
+                            // registers from the sums.
                             compiler_fence(Ordering::SeqCst);
                             let word = left[row * num_parts + part].0[idx];
                             for (vector, words) in vectors.iter_mut().zip(words) {
@@ -301,13 +305,13 @@ impl Rows<'_> {
     }
 }
 
-/// A vector's columns of the sums of a row.
+/// Returns the columns of one vector in the sums of a row.
 #[inline(always)]
 fn columns<T>(sums: &[T; BLOCK_COLUMNS], vector: usize) -> &[T; LANES] {
     &sums.as_chunks().0[vector]
 }
 
-/// As [`columns`], to write.
+/// Like [`columns`], but mutable.
 #[inline(always)]
 fn columns_mut<T>(sums: &mut [T; BLOCK_COLUMNS], vector: usize) -> &mut [T; LANES] {
     &mut sums.as_chunks_mut().0[vector]

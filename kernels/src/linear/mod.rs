@@ -131,8 +131,8 @@ impl<'a> Layer<'a> {
 }
 
 /// `y = (f(x · gateᵀ) * (x · upᵀ)) · downᵀ`, with x `[m, in]`, gate and up `[between, in]`, down `[out, between]` and y
-/// `[m, out]`: the same bits as [`linear`] and [`activation::gated`] in turn. If `down` is tiled in bf16, the product of
-/// gate and up is written once, in the layout that `down` reads.
+/// `[m, out]`: the same bits as [`linear`] and [`activation::gated`] in turn. If `down` is tiled in bf16, the product
+/// of gate and up is written once, in the layout that `down` reads.
 ///
 /// # Panics
 /// When the lengths of `x` and `y` do not fit the weights, or the weights do not fit one another.
