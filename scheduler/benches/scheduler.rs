@@ -1,4 +1,4 @@
-//! A step of the scheduler, and a prompt that the prefix cache has, both by the scheduler's verbs.
+//! Benchmarks of a step of the scheduler and of a prompt that the prefix cache has, both through the scheduler's verbs.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ const BLOCK_SIZE_TOKENS: u32 = 16;
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     for num_rows in [32, 256] {
-        // Answers so long that hardly anybody ends, and such that five of 256 rows end and five are admitted in a step.
+        // With 4096 tokens hardly any sequence ends. With 50, about five of 256 rows end and five are admitted in each
+        // step.
         for (name, max_new_tokens) in [("decode", 4096), ("decode and admit", 50)] {
             let mut rows = Rows::new(num_rows, 64, max_new_tokens);
             criterion.bench_function(&format!("step of {num_rows} rows, {name}"), |bencher| {
@@ -40,10 +41,10 @@ impl Rows {
     /// comes.
     fn new(num_rows: u32, prompt_len: u32, max_new_tokens: u32) -> Self {
         let blocks_per_row = (prompt_len + max_new_tokens).div_ceil(BLOCK_SIZE_TOKENS) + 1;
-        // Room for twice as many, so that the prefix cache is full and something is evicted all the time.
+        // There is room for twice as many sequences, so the prefix cache is full and each step evicts blocks.
         let scheduler = Scheduler::new(limits(num_rows, num_rows * prompt_len, 2 * num_rows * blocks_per_row));
         let mut rows = Self { scheduler, prompt_len, max_new_tokens, next_token_id: 1 };
-        // One after the other, so that they do not all end in the same step.
+        // One sequence per step, so that they do not all end in the same step.
         for _ in 0..num_rows {
             rows.submit();
             rows.step();
@@ -57,7 +58,7 @@ impl Rows {
         self.scheduler.submit(spec(prompt, self.max_new_tokens), Instant::now()).expect("there is room for it");
     }
 
-    /// One step from schedule to events; how long the scheduler took, without the shard's answer.
+    /// Runs one step from schedule to events. Returns the time that the scheduler took, without the shard's reply.
     fn step(&mut self) -> Duration {
         let start = Instant::now();
         let step = self.scheduler.schedule(start).expect("there is work");
@@ -80,8 +81,7 @@ struct CachedPrompt {
 }
 
 impl CachedPrompt {
-    /// A cache of `num_blocks` blocks with `num_cached` tokens of a prompt in it, and half of the rest filled with
-    /// others.
+    /// A cache of `num_blocks` blocks with `num_cached` tokens of a prompt. Other prompts fill half of the rest.
     fn new(num_blocks: u32, num_cached: u32) -> Self {
         let mut scheduler = Scheduler::new(limits(1, num_cached + 1, num_blocks));
         let prompt: Arc<[u32]> = (0..=num_cached).collect();
@@ -97,7 +97,7 @@ impl CachedPrompt {
         Self { scheduler, prompt }
     }
 
-    /// Submits the prompt, schedules it and cancels it. Returns how many of its tokens were found.
+    /// Submits the prompt, schedules it and cancels it. Returns the number of its tokens that the cache has.
     fn visit(&mut self) -> usize {
         let now = Instant::now();
         let id = self.scheduler.submit(spec(Arc::clone(&self.prompt), 1), now).expect("there is room for it");
@@ -134,7 +134,7 @@ fn spec(token_ids: Arc<[u32]>, max_new_tokens: u32) -> SequenceSpec {
     }
 }
 
-/// A token for every row that makes one.
+/// A reply with a token for every row that wants one.
 fn reply(step: &Step) -> StepReply {
     let sampled = step.rows.iter().filter(|row| row.token.is_some()).map(|row| row.slot);
     let token = |slot| Some(SampledToken { token_id: 7 + slot, ..SampledToken::default() });

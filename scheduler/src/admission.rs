@@ -1,12 +1,12 @@
 //! Admission: sequences leave the queue in order of arrival while a slot and KV blocks are left.
 //!
-//! A sequence takes the blocks of all that it has to read when it is admitted (with a window, of what it reads next:
-//! `window`), and one more at a time while it makes tokens; one block for each running sequence is left over, so that
-//! it is not preempted right away. One for which there is no room is overtaken by those behind it that fit, at most
-//! [`MAX_OVERTAKEN`] times; then all wait until there is room for it, which comes when those that run have ended. One
-//! whose prompt another is reading right now waits for the end of that step, and then shares it. Nobody is admitted
-//! whose prompt has no room in the step's frame; those with masks that would fill frames wait until others of them have
-//! ended.
+//! An admitted sequence takes the blocks of all tokens that it has to read (with a window, of those that it reads next:
+//! see `window`), and one more block at a time while it makes tokens. One block per running sequence stays in reserve,
+//! so that a new sequence is not preempted at once. A sequence for which there is no room may be overtaken by later
+//! ones that fit, at most [`MAX_OVERTAKEN`] times. Then all others wait until enough running sequences have ended. If
+//! another sequence reads the same prompt in this step, the new one waits for the end of the step and then shares the
+//! blocks. No sequence is admitted whose prompt does not fit in the step's frame. Sequences with masks also wait while
+//! the masks of the running ones fill their part of a frame.
 
 use std::time::Instant;
 
@@ -17,19 +17,19 @@ use crate::running::{Admission, Running};
 use crate::sequence::Sequence;
 use crate::{Event, Limits, Scheduler, SequenceEvent, SequenceSpec, Step};
 
-/// Younger sequences that may be admitted before one for which there is no room.
+/// The number of younger sequences that may be admitted before one for which there is no room.
 pub(crate) const MAX_OVERTAKEN: u32 = 32;
-/// Waiting sequences that are looked at for one that may be admitted.
+/// The number of waiting sequences that are considered for admission.
 const LOOKAHEAD: usize = 64;
 
-/// Blocks that a sequence may need at a time. The last token made is never read again and needs no place.
+/// The most KV blocks that a sequence needs at a time. The last token made is never read again, so it needs no room.
 pub(crate) fn most_blocks(spec: &SequenceSpec, limits: &Limits) -> u32 {
     let prompt_tokens = u32::try_from(spec.prompt.token_ids.len()).unwrap_or(u32::MAX);
     limits.most_blocks(prompt_tokens.saturating_add(spec.max_new_tokens).saturating_sub(1))
 }
 
 impl Scheduler {
-    /// Admits the next sequence that may be, and answers its slot.
+    /// Admits the next sequence that fits, and returns its slot.
     pub(crate) fn admit(&mut self, now: Instant, step: &mut Step, room: &mut FrameRoom) -> Option<SlotId> {
         let (index, prefix, num_new) = self.choose(room)?;
         let mut sequence = self.waiting.take(index)?;
@@ -48,9 +48,10 @@ impl Scheduler {
         self.rows.insert(Running::new(sequence, admission, table, num_cached))
     }
 
-    /// The place in the queue of the sequence to admit, what the cache has of it, and the blocks that it needs besides.
+    /// Returns the queue index of the sequence to admit, its cached prefix, and the number of blocks that it needs
+    /// besides.
     fn choose(&mut self, room: &FrameRoom) -> Option<(usize, Prefix, u32)> {
-        // Blocks that are left over for those who run.
+        // The blocks in reserve for the running sequences.
         let reserve = self.rows.len();
         if !self.rows.has_free() || self.pool.num_available() <= reserve {
             return None;
@@ -59,7 +60,7 @@ impl Scheduler {
         let max_masked = FrameRoom::max_masked(&self.limits, self.mask_bytes);
         for index in 0..LOOKAHEAD {
             let sequence = self.waiting.get(index)?;
-            // In the next step there is room for it.
+            // The sequence fits in the next step.
             if !room.has_room(sequence, self.limits.block_size_tokens) {
                 return None;
             }
@@ -67,7 +68,7 @@ impl Scheduler {
                 continue;
             }
             let is_blocked = sequence.blocked_since == Some(self.pool.num_returns());
-            // The last token is read in any case: the next one is made of it.
+            // The last token is always read, because the next one is computed from it.
             let num_readable = sequence.num_tokens() - 1;
             let Sequence { scope, tokens, .. } = sequence;
             let is_alone = is_blocked || sequence.wants().reads_all();

@@ -1,7 +1,7 @@
 //! The events of a sequence, for its reader.
 //!
-//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling has no event,
-//! because the reader itself did it.
+//! `Failed`, `TimedOut` and a token with a finish reason are terminal: nothing follows them. Cancelling makes no event,
+//! because the reader itself cancels.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub enum SequenceEvent {
     Token { token: SampledToken, finish: Option<TokenFinish> },
     /// The sequence failed.
     Failed(String),
-    /// Its deadline has passed.
+    /// The sequence's deadline has passed.
     TimedOut,
 }
 

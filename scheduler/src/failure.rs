@@ -1,9 +1,9 @@
-//! Rows that cannot go on: a shard says so of one of a step, and the others go on.
+//! Failed rows: a shard reports that a row of a step cannot continue. The other rows go on.
 //!
-//! Door: [`Scheduler::fail`]. The sequence ends with one event; what is under way for it is dropped when it comes, as
-//! for every sequence that has ended. Blocks of numbers that are not finite leave the prefix cache, those too that it
-//! found there: whoever comes next computes them anew, and so does a sequence that was admitted with such blocks and
-//! has read nothing yet.
+//! Door: [`Scheduler::fail`]. The sequence ends with one event. Replies to steps that are under way for it are dropped
+//! when they come, as for every sequence that has ended. Blocks with values that are not finite leave the prefix cache,
+//! including those that the sequence found there, so later sequences compute them again. A sequence that was admitted
+//! with such blocks and has read nothing yet goes back to the queue and computes them too.
 
 use proto::RowFailure;
 
@@ -13,7 +13,7 @@ use crate::step::Expected;
 use crate::{Event, Scheduler, SequenceEvent};
 
 impl Scheduler {
-    /// Ends the sequence whose row has failed; `None` where it has ended already.
+    /// Ends the sequence whose row has failed. `None` if it has ended already.
     pub(crate) fn fail(&mut self, failure: RowFailure, expected: &Expected) -> Option<Event> {
         let slot = expected.slot;
         self.rows.admitted(slot, expected.admission)?;
@@ -30,7 +30,7 @@ impl Scheduler {
         Some(Event { id: sequence.id, kind: SequenceEvent::Failed(reason(failure).to_owned()) })
     }
 
-    /// Puts sequences that hold forgotten blocks and have read nothing yet back to the front of the queue.
+    /// Puts sequences that hold forgotten blocks and have read nothing yet back at the front of the queue.
     fn readmit_unread(&mut self) {
         let is_spoiled = |running: &Running| !running.is_open() && self.pool.is_forgotten(&running.table);
         let spoiled = self.rows.iter().filter(|(_, running)| is_spoiled(running));

@@ -1,8 +1,8 @@
-//! Slots between tenants. Where all slots are taken and a tenant waits that has less than its equal part of them, the
-//! tenant with the most gives one up: its sequence that was admitted last goes back to the queue, and reads its tokens
-//! again later.
+//! Fair sharing of slots between tenants. When all slots are taken and a waiting tenant has fewer than its equal share,
+//! the tenant with the most slots gives one up: its sequence that was admitted last goes back to the queue and reads
+//! its tokens again later.
 //!
-//! So a tenant that is alone has every slot, and a new one waits for a step, not for the answers of the others.
+//! So a tenant that is alone gets every slot, and a new tenant waits one step, not until the sequences of others end.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::step::Step;
 use crate::{Scheduler, Tenant};
 
 impl Scheduler {
-    /// Frees a slot for a tenant that has too few, and puts its sequence to the front of the queue. Called before any
-    /// row is in `step`.
+    /// Frees a slot for a tenant that has too few, and moves that tenant's sequence to the front of the queue. Called
+    /// before `step` has any row.
     pub(crate) fn share_slots(&mut self, step: &mut Step) {
         if self.rows.has_free() || !self.waiting.has_tenants() {
             return;
@@ -23,7 +23,7 @@ impl Scheduler {
             *held.entry(running.sequence.tenant).or_default() += 1;
         }
         let part = (self.rows.len() / held.len().max(1) as u32).max(1);
-        // One that others have overtaken lacks blocks, and a slot would not help it.
+        // A sequence that others have overtaken lacks blocks, so a slot would not help it.
         let needs_slot = |sequence: &Sequence| held[&sequence.tenant] < part && sequence.num_overtaken == 0;
         let Some(index) = self.waiting.iter().position(needs_slot) else { return };
         let Some(slot) = self.latest_of_most(&held).filter(|(_, most)| *most > part).map(|(slot, _)| slot) else {
@@ -36,7 +36,8 @@ impl Scheduler {
         }
     }
 
-    /// The tenant with the most slots: the slot of its sequence that was admitted last, and how many it has.
+    /// For the tenant with the most slots, returns the slot of its sequence that was admitted last, and its number of
+    /// slots.
     fn latest_of_most(&self, held: &BTreeMap<Tenant, u32>) -> Option<(SlotId, u32)> {
         let (tenant, most) = held.iter().max_by_key(|(_, count)| **count)?;
         let of_tenant = self.rows.iter().filter(|(_, running)| running.sequence.tenant == *tenant);

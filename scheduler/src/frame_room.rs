@@ -1,8 +1,8 @@
-//! How much goes into one step, so that its command fits in a frame however many rows there are.
+//! The limits on what goes into one step, so that its command fits in a frame for any number of rows.
 //!
-//! Door: [`FrameRoom`]. Half of [`Limits::max_step_bytes`] is for sequences that are opened: what the prefix cache has
-//! of a prompt is told in full. An eighth is for tokens that are read, a quarter for masks. A sequence that takes more
-//! than its half is opened alone; it fits, because sequences are shorter than
+//! Door: [`FrameRoom`]. Half of [`Limits::max_step_bytes`] is for sequences that are opened, because the cached part of
+//! a prompt is sent in full. An eighth is for tokens that are read, and a quarter for masks. A sequence that takes more
+//! than that half is opened alone. It fits, because sequences are shorter than
 //! [`MAX_SEQUENCE_TOKENS`](proto::MAX_SEQUENCE_TOKENS).
 
 use proto::TOKEN_BYTES;
@@ -10,7 +10,7 @@ use proto::TOKEN_BYTES;
 use crate::Limits;
 use crate::sequence::Sequence;
 
-/// A slot, a position, sampling parameters but for their biases.
+/// The bytes of a slot, a position, and sampling parameters without their biases.
 const ROW_BYTES: usize = 200;
 const LOGIT_BIAS_BYTES: usize = 13;
 const BLOCK_BYTES: usize = 5;
@@ -23,12 +23,12 @@ pub(crate) struct FrameRoom {
 }
 
 impl FrameRoom {
-    /// A step with nothing in it.
+    /// The room in an empty step.
     pub(crate) fn new(limits: &Limits) -> Self {
         Self { opening_bytes: limits.max_step_bytes / 2, is_empty: true }
     }
 
-    /// Most tokens that a step reads.
+    /// The most tokens that one step reads.
     pub(crate) fn max_read_tokens(limits: &Limits) -> u32 {
         let most = (limits.max_step_bytes / 8 / TOKEN_BYTES).max(1);
         limits.max_batch_prefill_tokens.min(u32::try_from(most).unwrap_or(u32::MAX))
@@ -44,7 +44,7 @@ impl FrameRoom {
         self.is_empty || opening_bytes(sequence, block_size_tokens) <= self.opening_bytes
     }
 
-    /// Opens a sequence.
+    /// Takes the room of a sequence that is opened.
     pub(crate) fn take(&mut self, sequence: &Sequence, block_size_tokens: u32) {
         self.is_empty = false;
         self.opening_bytes = self.opening_bytes.saturating_sub(opening_bytes(sequence, block_size_tokens));

@@ -1,29 +1,29 @@
-//! The blocks of the KV cache: free, owned by one sequence, or in the prefix cache with a count of references.
+//! The blocks of the KV cache. Each is free, owned by one sequence, or in the prefix cache with a count of references.
 //!
 //! Doors: [`KvPool::lookup`] and [`KvPool::open`] for a sequence that is admitted, [`KvPool::grow`] while it runs,
-//! [`KvPool::cache`] when blocks of it are full, [`KvPool::drop_first`] when its windows have passed some,
-//! [`KvPool::close`] at its end. A block that is needed is a free one, else one of the prefix cache.
+//! [`KvPool::cache`] when some of its blocks are full, [`KvPool::drop_first`] when its window has passed some,
+//! [`KvPool::close`] at its end. A sequence that needs a block gets a free one, else an idle one of the prefix cache.
 //!
 //! ```text
 //! free ──open, grow──▶ owned ──cache──▶ cached, referred to ◀──open──▶ cached, idle ──evicted──▶ owned by another
 //!   ▲────────close───────┘                        └──────────close─────────▲
 //! ```
 //!
-//! A block that is forgotten ([`KvPool::forget`]) goes the same way, but no sequence finds it.
+//! A forgotten block ([`KvPool::forget`]) goes the same way, but no sequence finds it.
 
 use crate::PrefixScope;
 use crate::prefix_tree::{BlockId, NodeId, Parent, PrefixTree};
 use crate::tokens::Tokens;
 
-/// All blocks.
+/// All blocks of the KV cache.
 #[derive(Debug)]
 pub(crate) struct KvPool {
     block_size: u32,
     free: Vec<BlockId>,
     is_free: Vec<bool>,
-    /// `None` where prompts are never shared.
+    /// `None` if prompts are never shared.
     tree: Option<PrefixTree>,
-    /// Counts steps: what is computed in this one cannot be read by other rows of it.
+    /// Counts steps. Other rows of a step cannot read what the same step computes.
     step: u64,
     num_returns: u64,
 }
@@ -31,13 +31,13 @@ pub(crate) struct KvPool {
 /// The blocks of one sequence.
 #[derive(Debug)]
 pub(crate) struct BlockTable {
-    /// In order of position.
+    /// The block table, in order of position.
     blocks: Vec<BlockId>,
-    /// The sequence's tokens in the prefix cache, from the first block on. Where another sequence has computed the same
-    /// tokens at the same time, a node has another block than this one: a twin of it.
+    /// The nodes of the sequence's tokens in the prefix cache, from the first block on. If another sequence has
+    /// computed the same tokens at the same time, the node holds its block instead of this sequence's own: a twin.
     path: Vec<NodeId>,
-    /// Blocks, the first of all, that were given back. They keep their places, but may be anybody's, and their nodes
-    /// may have been evicted.
+    /// The number of blocks at the start of the table that were given back. They keep their index, but may belong to
+    /// another sequence, and their nodes may have been evicted.
     num_dead: u32,
     scope: PrefixScope,
     num_twins: u32,
@@ -48,19 +48,19 @@ pub(crate) struct BlockTable {
 pub(crate) struct Prefix {
     scope: PrefixScope,
     pub(crate) nodes: Vec<NodeId>,
-    /// Nodes, the first of all, that nobody who begins behind the prefix reads.
+    /// The number of nodes at the start of `nodes` that no token after the prefix reads.
     pub(crate) num_dead: u32,
-    /// The next block is being computed in this very step.
+    /// True if the next block is being computed in this very step.
     pub(crate) is_being_read: bool,
 }
 
 impl Prefix {
-    /// Nothing of a sequence of this scope.
+    /// The empty prefix of a sequence of this scope.
     pub(crate) fn nothing(scope: PrefixScope) -> Self {
         Self { scope, nodes: Vec::new(), num_dead: 0, is_being_read: false }
     }
 
-    /// Nodes that are read.
+    /// The nodes that are read.
     fn live_nodes(&self) -> &[NodeId] {
         &self.nodes[self.num_dead as usize..]
     }
@@ -86,12 +86,12 @@ impl KvPool {
         }
     }
 
-    /// From here on it is another step.
+    /// Begins the next step.
     pub(crate) fn begin_step(&mut self) {
         self.step += 1;
     }
 
-    /// The longest prefix in whole blocks of the first `num_tokens` tokens that the cache has in this scope.
+    /// Returns the longest prefix of the first `num_tokens` tokens, in whole blocks, that the cache has in this scope.
     pub(crate) fn lookup(&self, scope: PrefixScope, tokens: &Tokens, num_tokens: u32) -> Prefix {
         let mut prefix = Prefix::nothing(scope);
         let Some(tree) = &self.tree else { return prefix };
@@ -107,34 +107,34 @@ impl KvPool {
         prefix
     }
 
-    /// Times that blocks were given back so far. Until the next time, no more of them can be had.
+    /// The number of times that blocks were given back. While it stays the same, no more blocks become available.
     pub(crate) fn num_returns(&self) -> u64 {
         self.num_returns
     }
 
-    /// Blocks that could be had: free ones, and those of the cache that nobody refers to.
+    /// The number of available blocks: free ones, and idle ones of the prefix cache.
     pub(crate) fn num_available(&self) -> u32 {
         count(self.free.len()) + self.num_idle()
     }
 
-    /// Blocks of the prefix cache that nobody refers to.
+    /// The number of blocks of the prefix cache that no sequence refers to.
     pub(crate) fn num_idle(&self) -> u32 {
         self.tree.as_ref().map_or(0, PrefixTree::num_idle)
     }
 
-    /// Blocks that sequences own or refer to.
+    /// The number of blocks that sequences own or refer to.
     pub(crate) fn num_used(&self) -> u32 {
         count(self.is_free.len()) - self.num_available()
     }
 
-    /// Blocks that could be had beside those of `prefix`.
+    /// The number of available blocks that are not in `prefix`.
     pub(crate) fn num_available_beside(&self, prefix: &Prefix) -> u32 {
         let Some(tree) = &self.tree else { return self.num_available() };
         self.num_available() - count(prefix.live_nodes().iter().filter(|node| tree.num_references(**node) == 0).count())
     }
 
-    /// The table of a sequence: `prefix`, then `num_new` blocks of its own. `None`, and no change, when there are not
-    /// enough.
+    /// Opens the table of a sequence: `prefix`, then `num_new` blocks of its own. Returns `None` and changes nothing if
+    /// there are not enough blocks.
     pub(crate) fn open(&mut self, prefix: Prefix, num_new: u32) -> Option<BlockTable> {
         if num_new > self.num_available_beside(&prefix) {
             return None;
@@ -151,8 +151,8 @@ impl KvPool {
         Some(table)
     }
 
-    /// Adds a block to a table. `None` when there is none left: never where no other sequence has blocks, and all that
-    /// this one needs fit in the cache.
+    /// Adds a block to a table. `None` if no block is left. This cannot happen if no other sequence has blocks and all
+    /// that this one needs fit in the cache.
     pub(crate) fn grow(&mut self, table: &mut BlockTable) -> Option<BlockId> {
         if self.num_available() == 0 {
             self.free_twins(table);
@@ -162,13 +162,13 @@ impl KvPool {
         Some(block)
     }
 
-    /// Puts the full blocks of a table into the prefix cache. Keys and values of the first `num_tokens` of its tokens
-    /// are written by the steps scheduled so far.
+    /// Puts the full blocks of a table into the prefix cache. The steps scheduled so far write the keys and values of
+    /// the first `num_tokens` of its tokens.
     pub(crate) fn cache(&mut self, table: &mut BlockTable, tokens: &Tokens, num_tokens: u32) {
         let Some(tree) = &mut self.tree else { return };
         let (num_cached, num_full) = (count(table.path.len()), num_tokens / self.block_size);
-        // A block that was given back before its tokens were known leaves a gap. Behind a gap, or a node that was
-        // evicted, nobody would find the next one.
+        // A block that was given back before its tokens were known leaves a gap. No lookup would find a block after a
+        // gap or after an evicted node.
         if num_full <= num_cached || table.num_dead > num_cached || !table.path.iter().all(|node| tree.has(*node)) {
             return;
         }
@@ -188,8 +188,8 @@ impl KvPool {
         self.free_twins(table);
     }
 
-    /// Takes the blocks of a table, and all that follows them, out of the prefix cache: nobody finds them any more.
-    /// Those who refer to them keep them.
+    /// Takes the blocks of a table, and all nodes after them, out of the prefix cache, so that no lookup finds them.
+    /// Sequences that refer to them keep them.
     pub(crate) fn forget(&mut self, table: &BlockTable) {
         if let Some(tree) = &mut self.tree {
             table.path.iter().for_each(|node| tree.forget(*node));
@@ -202,8 +202,8 @@ impl KvPool {
         table.path.iter().any(|node| tree.is_forgotten(*node))
     }
 
-    /// Gives back the first `num_dead` blocks of a table, as far as they have not been: the steps scheduled from here
-    /// on do not read them. Those in the prefix cache stay there until they are needed.
+    /// Gives back those of the first `num_dead` blocks of a table that were not given back before. The steps scheduled
+    /// from here on do not read them. Blocks in the prefix cache stay there until they are needed.
     pub(crate) fn drop_first(&mut self, table: &mut BlockTable, num_dead: u32) {
         if num_dead > table.num_dead {
             for index in table.num_dead as usize..num_dead as usize {
@@ -214,7 +214,7 @@ impl KvPool {
         }
     }
 
-    /// Ends a table. What is not in the prefix cache is free again.
+    /// Ends a table. Blocks that are not in the prefix cache become free.
     pub(crate) fn close(&mut self, table: BlockTable) {
         let BlockTable { blocks, path, num_dead, scope: _, num_twins: _ } = table;
         self.num_returns += 1;
@@ -223,7 +223,8 @@ impl KvPool {
         }
     }
 
-    /// Takes a block of a table back, which is in the place of `node` if its tokens are in the prefix cache.
+    /// Takes back a block of a table. `node` is the node at the block's index, if the block's tokens are in the prefix
+    /// cache.
     fn give_back(&mut self, block: BlockId, node: Option<NodeId>) {
         let mut is_cached = false;
         if let (Some(node), Some(tree)) = (node, &mut self.tree) {
@@ -235,7 +236,7 @@ impl KvPool {
         }
     }
 
-    /// Gives back the twins of a table's blocks that nobody else refers to: its own block takes their place in the
+    /// Frees the twins of a table's blocks that no other sequence refers to: the table's own blocks replace them in the
     /// cache.
     fn free_twins(&mut self, table: &mut BlockTable) {
         let Some(tree) = &mut self.tree else { return };
@@ -263,7 +264,7 @@ impl KvPool {
         Some(block)
     }
 
-    /// Giving a block back twice is a defect and panics, before two sequences share it.
+    /// Frees a block. Panics if it is free already, before two sequences could share it: that is a defect.
     fn release(&mut self, block: BlockId) {
         let was_free = std::mem::replace(&mut self.is_free[block.0 as usize], true);
         assert!(!was_free, "block {} released twice", block.0);

@@ -1,17 +1,17 @@
 //! The scheduler, which decides which sequences run in which step. It is a pure value with six verbs: `submit`,
 //! `cancel`, `set_mask`, `schedule`, `apply` and `fail_all`.
 //!
-//! It owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave at every
-//! step; one step mixes rows that read prompts and rows that make tokens. `schedule` books the writes of a step before
-//! its reply is there, so it may be called again while steps are under way; `apply` takes the replies in order. The
-//! part of a reply on a sequence that has ended meanwhile is dropped. There is no clock (time is an argument), no
-//! socket, no lock and nothing async here: the manifest has no crate for any of them.
+//! The scheduler owns the waiting queue, the running sequences, the slots and the KV blocks. Sequences join and leave
+//! at every step. One step mixes rows that read prompts with rows that make tokens. `schedule` records the writes of a
+//! step before its reply has come, so it may be called again while steps are under way. `apply` takes the replies in
+//! order, and drops the reply for a sequence that has ended meanwhile. The crate has no clock (time is an argument), no
+//! socket, no lock and nothing async: its manifest lists no crate for any of them.
 //!
 //! Decode rows come first: each running sequence that has read its prompt makes a token in every step. When no block is
-//! left for one of them, the sequence admitted last goes back to the front of the queue; it keeps its tokens and reads
-//! them again. Prompts share what the budget leaves (`prefill`), and the queue is served in order but for what has no
-//! room (`admission`); tenants take turns in it (`queue`), and share the slots (`fairness`). Blocks that no layer reads
-//! any more are given back (`window`).
+//! left for one of them, the sequence admitted last goes back to the front of the queue. It keeps its tokens and reads
+//! them again. Prompts share the rest of the budget (`prefill`). The queue is served in order, except for sequences for
+//! which there is no room (`admission`). Tenants take turns in the queue (`queue`) and share the slots (`fairness`).
+//! Blocks that no layer reads any more are given back (`window`).
 
 #![forbid(unsafe_code)]
 
@@ -60,21 +60,22 @@ use step::{Expected, Outstanding};
 /// The limits that the shards and the user set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Most sequences that run at once, at most the number of slots of the shards.
+    /// The most sequences that run at once, at most the number of slots of the shards.
     pub max_batch_size: u32,
-    /// Most prompt tokens of one step; longer prompts are read in chunks.
+    /// The most prompt tokens of one step. Longer prompts are read in chunks.
     pub max_batch_prefill_tokens: u32,
-    /// KV blocks of the shards.
+    /// The number of KV blocks of the shards.
     pub num_blocks: u32,
     /// Tokens per KV block.
     pub block_size_tokens: u32,
     /// Tokens that end a sequence.
     pub eos_token_ids: Vec<u32>,
-    /// Tokens that a token reads back in every layer, its own included: one at position p reads those from
-    /// p − window + 1 on, and blocks wholly before are given back. `None` where some layer reads all tokens.
+    /// The number of tokens that each token reads in every layer, its own included: a token at position p reads
+    /// positions p − window + 1 to p, and blocks wholly before them are given back. `None` if some layer reads all
+    /// tokens.
     pub window: Option<u32>,
-    /// Prompts that begin alike share the blocks of what they have in common. Where this is false, every sequence is
-    /// read from its first token on: for models that keep more of it than blocks.
+    /// True if prompts share the blocks of their common prefix. False for models that keep more state of a sequence
+    /// than its blocks: every sequence is then read from its first token on.
     pub caches_prefixes: bool,
     /// The most bytes of a step's command, unless a single sequence takes more.
     pub max_step_bytes: usize,
@@ -97,7 +98,7 @@ pub struct Usage {
     pub num_running: u32,
     /// Blocks that running sequences own or share.
     pub num_used_blocks: u32,
-    /// Blocks that only the prefix cache holds. A sequence that needs a block may take one of them.
+    /// Blocks that only the prefix cache holds. A sequence that needs a block can take one of them.
     pub num_cached_blocks: u32,
     /// All blocks of the shards.
     pub num_blocks: u32,
@@ -112,7 +113,7 @@ pub struct Scheduler {
     waiting: Queue,
     rows: Rows,
     pool: KvPool,
-    /// Slots whose rows have ended, which the shards do not know yet.
+    /// Slots of rows that have ended, which the shards have not been told yet.
     ended_slots: Vec<SlotId>,
     outstanding: VecDeque<Outstanding>,
     /// The earliest deadline of all sequences, or an earlier time.
@@ -141,7 +142,7 @@ impl Scheduler {
     /// Puts a sequence into the queue.
     ///
     /// # Errors
-    /// When it could never run.
+    /// When the sequence needs more blocks than there are, or has no token to read or to make.
     pub fn submit(&mut self, spec: SequenceSpec, now: Instant) -> Result<SequenceId, SubmitError> {
         let num_blocks = admission::most_blocks(&spec, &self.limits);
         let has_work = !spec.prompt.token_ids.is_empty() && spec.max_new_tokens > 0;
@@ -155,7 +156,7 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Ends a sequence whose reader has left. Returns false if it has ended already.
+    /// Ends a sequence whose reader wants no more tokens. False if the sequence has ended already.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         self.waiting.remove(id) || self.rows.slot_of(id).is_some_and(|slot| self.release(slot).is_some())
     }
@@ -189,8 +190,8 @@ impl Scheduler {
         (!is_empty).then_some(step)
     }
 
-    /// Takes the reply to the oldest step without one. Sequences that finished or failed give back their slot and
-    /// blocks.
+    /// Takes the reply to the oldest step that has no reply yet. Sequences that finished or failed give back their slot
+    /// and blocks.
     ///
     /// # Errors
     /// When the reply does not belong to that step. Nothing has changed then.
@@ -265,13 +266,14 @@ impl Scheduler {
         self.next_deadline = running.chain(self.waiting.iter().filter_map(|sequence| sequence.deadline)).min();
     }
 
-    /// A row for every sequence that makes tokens, and blocks for all that go on.
+    /// Adds a row for every sequence that makes tokens, and takes blocks for all running sequences.
     fn decode(&mut self, step: &mut Step) {
         let mut place = 0;
         while let Some(slot) = self.rows.slot_at(place) {
             let Some(running) = self.rows.get_mut(slot) else { break };
             if !running.grow(&mut self.pool, &self.limits) {
-                // It may be this very one. Whoever was admitted first never is: alone it fits.
+                // The latest may be this sequence itself. It is never the one admitted first, because that one fits
+                // when alone.
                 self.preempt_latest(step);
                 continue;
             }
@@ -282,7 +284,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives back the blocks before the windows of those who run.
+    /// Gives back the blocks before the windows of the running sequences.
     fn drop_dead_blocks(&mut self) {
         if self.limits.window.is_some() {
             self.rows.iter_mut().for_each(|running| running.drop_dead_blocks(&mut self.pool, &self.limits));
@@ -304,8 +306,8 @@ impl Scheduler {
         Some(self.give_back(slot, running))
     }
 
-    /// The one place where a running sequence gives back what it owns. Slot and blocks are free at once: the shards
-    /// read commands in order, and the release goes out before any step that could reuse them.
+    /// The only function that gives back what a running sequence owns. Slot and blocks are free at once, because the
+    /// shards read commands in order and the release is sent before any step that could reuse them.
     fn give_back(&mut self, slot: SlotId, running: Running) -> Sequence {
         let is_open = running.is_open();
         self.pool.close(running.table);

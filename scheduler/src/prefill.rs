@@ -1,9 +1,10 @@
-//! How the prompts share a step: at most `max_batch_prefill_tokens` in all, and what fits in a frame.
+//! The sharing of a step between prompts: together they read at most `max_batch_prefill_tokens` tokens, and no more
+//! than fit in a frame.
 //!
-//! The prompt that was admitted first gets half of them, so that every prompt is read in a bounded number of steps. The
-//! others, those with the fewest tokens left first, and then those in the queue, get at most half of what is left each,
-//! so that a long prompt does not hold back short ones. What is still left goes to the others, and last to the first
-//! one.
+//! The prompt that was admitted first gets half of the tokens, so that every prompt is read in a bounded number of
+//! steps. The others come next, those with the fewest unread tokens first, then those in the queue. Each gets at most
+//! half of what is left, so that a long prompt does not hold back short ones. What is still left goes to the others in
+//! the same order, and last to the first prompt.
 
 use std::time::Instant;
 
@@ -11,16 +12,16 @@ use crate::frame_room::FrameRoom;
 use crate::rows::SlotId;
 use crate::{Scheduler, Step};
 
-/// Part of a prompt that a step reads.
+/// The part of a prompt that a step reads.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     slot: SlotId,
-    /// Position of its first token.
+    /// The position of its first token.
     start: u32,
 }
 
 impl Scheduler {
-    /// Adds pieces of prompts to a step.
+    /// Adds chunks of prompts to a step.
     pub(crate) fn prefill(&mut self, now: Instant, step: &mut Step) {
         let mut rest = FrameRoom::max_read_tokens(&self.limits);
         let mut room = FrameRoom::new(&self.limits);
@@ -33,7 +34,8 @@ impl Scheduler {
         for (slot, _) in reading {
             shares.extend(self.share(slot, rest.div_ceil(2), &mut rest));
         }
-        // Whoever had to make room would only be in its way again.
+        // Nothing is admitted in a step that preempted a sequence: the preempted one would come back and lack blocks
+        // again.
         while rest > 0
             && step.num_preempted == 0
             && let Some(slot) = self.admit(now, step, &mut room)
@@ -50,7 +52,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives a sequence at most `most` tokens of `rest`.
+    /// Gives a sequence at most `most` of the `rest` tokens. `None` if it gets no token.
     fn share(&mut self, slot: SlotId, most: u32, rest: &mut u32) -> Option<Share> {
         let running = self.rows.get_mut(slot)?;
         let num_tokens = running.num_unread(self.limits.block_size_tokens).min(most);

@@ -1,11 +1,10 @@
-//! The prefix cache: which full blocks hold the keys and values of which tokens, as a radix tree over blocks.
+//! The prefix cache: a radix tree over full blocks, which maps tokens to the blocks that hold their keys and values.
 //!
-//! A block's keys and values depend on its tokens and on all tokens before them, so its place in the tree is its parent
-//! node and its own tokens. Running sequences refer to the nodes of their path that they still read: all, or with a
-//! window the last ones. The blocks of nodes without references can all be evicted: leaves first, the least recently
-//! used first; then those before a node in use, the most recently used first, which is the farthest from the root. What
-//! is behind an evicted node is not found any more, because no other node gets its name. Nothing here depends on the
-//! order of a hash table.
+//! A block's keys and values depend on its tokens and on all tokens before them, so a node is found by its parent node
+//! and its own tokens. Running sequences refer to the nodes of their path that they still read: all of them, or with a
+//! window the last ones. Only nodes without references can be evicted: first leaves, the least recently used first,
+//! then nodes with children, the most recently used first, because it is the farthest from the root. Nodes after an
+//! evicted node are not found any more, because no other node gets its name. The order of the hash table has no effect.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -14,19 +13,19 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::PrefixScope;
 
-/// A page of the KV cache. Its bytes are with the shards.
+/// A page of the KV cache. The shards hold its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockId(pub(crate) u32);
 
-/// A place in the tree. In order, a parent is before its children.
+/// A node of the tree. A parent sorts before its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId {
-    /// Counts insertions: no two nodes have the same, one that was evicted included.
+    /// The count of insertions before this one, so that no two nodes have the same name, evicted ones included.
     name: u64,
     index: u32,
 }
 
-/// Where a block comes: behind another one, or first in a scope.
+/// The parent of a block: another node, or the root of a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Parent {
     Root(PrefixScope),
@@ -37,36 +36,36 @@ pub(crate) enum Parent {
 #[derive(Debug)]
 pub(crate) struct PrefixTree {
     block_size: usize,
-    /// By index; there are as many as blocks.
+    /// By index. There are as many nodes as blocks.
     nodes: Vec<Node>,
     /// The tokens of every node, `[num_blocks, block_size]`.
     tokens: Vec<u32>,
-    /// Indices of nodes.
+    /// The indices of unused nodes.
     unused: Vec<u32>,
     next_name: u64,
-    /// By parent and tokens. The hash has a random key, so that nobody can choose tokens that collide.
+    /// Nodes by parent and tokens. The hash has a random key, so that nobody can choose tokens that collide.
     children: HashTable<NodeId>,
     hash_builder: DefaultHashBuilder,
-    /// Leaves that nobody refers to, by when they were last used.
+    /// Leaves without references, by the step of their last use.
     idle_leaves: BTreeSet<(u64, NodeId)>,
-    /// Other nodes that nobody refers to, in the same order.
+    /// Other nodes without references, in the same order.
     idle_inner: BTreeSet<(u64, NodeId)>,
 }
 
 /// The data of a node in use.
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    /// `None` where there is no node.
+    /// `None` if the node is unused.
     name: Option<u64>,
     block: BlockId,
     parent: Parent,
     num_references: u32,
     num_children: u32,
-    /// The step in which its tokens are computed.
+    /// The step that computes its keys and values.
     computed_in: u64,
-    /// The step in which the last reference went.
+    /// The step that took back the last reference. 0 for forgotten nodes.
     last_used: u64,
-    /// Nobody finds it any more, nor what is behind it. When its last reference goes, it is the first to be evicted.
+    /// True if no lookup finds the node, nor the nodes after it. When its last reference goes, it is evicted first.
     is_forgotten: bool,
 }
 
@@ -87,7 +86,7 @@ impl PrefixTree {
         }
     }
 
-    /// The node that holds `tokens`, a block's worth, behind `parent`.
+    /// The child of `parent` that holds `tokens`, one block of them.
     pub(crate) fn child(&self, parent: Parent, tokens: &[u32]) -> Option<NodeId> {
         let hash = self.hash(parent, tokens);
         let is_it = |node: &NodeId| self.nodes[index(*node)].parent == parent && self.tokens_of(*node) == tokens;
@@ -99,25 +98,25 @@ impl PrefixTree {
         self.nodes[index(node)].block
     }
 
-    /// Gives a node a block whose keys and values are computed by the end of `step`, and answers the one that it had,
-    /// which nobody may use.
+    /// Replaces the block of a node by one whose keys and values are computed by the end of `step`. Returns the old
+    /// block, which must have no other user.
     pub(crate) fn replace_block(&mut self, node: NodeId, block: BlockId, step: u64) -> BlockId {
         let node = &mut self.nodes[index(node)];
         node.computed_in = step;
         std::mem::replace(&mut node.block, block)
     }
 
-    /// The step in which the tokens of a node are computed.
+    /// The step that computes the keys and values of a node.
     pub(crate) fn computed_in(&self, node: NodeId) -> u64 {
         self.nodes[index(node)].computed_in
     }
 
-    /// How many sequences refer to a node.
+    /// The number of sequences that refer to a node.
     pub(crate) fn num_references(&self, node: NodeId) -> u32 {
         self.nodes[index(node)].num_references
     }
 
-    /// Nodes that nobody refers to.
+    /// The number of nodes without references.
     pub(crate) fn num_idle(&self) -> u32 {
         // There are fewer than 2^32 nodes.
         (self.idle_leaves.len() + self.idle_inner.len()) as u32
@@ -128,8 +127,8 @@ impl PrefixTree {
         self.nodes[index(id)].name == Some(id.name)
     }
 
-    /// Puts a block into the cache, with one reference. Its tokens are computed in `step`. No other may be in its
-    /// place.
+    /// Puts a block into the cache, with one reference. `step` computes its keys and values. The parent must have no
+    /// child with the same tokens.
     pub(crate) fn insert(&mut self, parent: Parent, block: BlockId, tokens: &[u32], step: u64) -> NodeId {
         let unused = self.unused.pop().expect("there are as many nodes as blocks");
         let id = NodeId { name: self.next_name, index: unused };
@@ -155,7 +154,7 @@ impl PrefixTree {
         id
     }
 
-    /// Refers to a node once more.
+    /// Adds a reference to a node.
     pub(crate) fn refer(&mut self, id: NodeId) {
         self.set_idle(id, false);
         self.nodes[index(id)].num_references += 1;
@@ -171,8 +170,7 @@ impl PrefixTree {
         self.set_idle(id, true);
     }
 
-    /// Lets nobody find a node from here on, if it was not evicted. Another one with the same tokens may come into its
-    /// place.
+    /// Hides a node from lookups, if it was not evicted. Another node with the same parent and tokens may be inserted.
     pub(crate) fn forget(&mut self, id: NodeId) {
         if self.has(id) {
             self.nodes[index(id)].is_forgotten = true;
@@ -185,7 +183,7 @@ impl PrefixTree {
         self.has(id) && self.nodes[index(id)].is_forgotten
     }
 
-    /// Takes a block that nobody refers to out of the cache: that of the least recently used leaf where there is one.
+    /// Evicts a node without references and returns its block: the least recently used leaf if there is one.
     pub(crate) fn evict(&mut self) -> Option<BlockId> {
         let (_, id) = self.idle_leaves.pop_first().or_else(|| self.idle_inner.pop_last())?;
         let Node { block, parent, .. } = self.nodes[index(id)];
@@ -196,7 +194,7 @@ impl PrefixTree {
         Some(block)
     }
 
-    /// Adds to the number of a node's children, if it was not evicted.
+    /// Adds `change` to the number of a parent's children, if the parent was not evicted.
     fn count_child(&mut self, parent: Parent, change: i32) {
         let Parent::Node(parent) = parent else { return };
         if self.has(parent) {
@@ -207,7 +205,7 @@ impl PrefixTree {
         }
     }
 
-    /// Puts a node that nobody refers to among those that can be evicted, or takes it out.
+    /// Adds a node without references to the sets of nodes that can be evicted, or removes it.
     fn set_idle(&mut self, id: NodeId, is_idle: bool) {
         let Node { num_references, num_children, last_used, .. } = self.nodes[index(id)];
         if num_references > 0 {
@@ -221,7 +219,7 @@ impl PrefixTree {
         }
     }
 
-    /// Does nothing for a node that was forgotten before.
+    /// A no-op for a node that was forgotten before.
     fn remove_from_children(&mut self, id: NodeId) {
         let hash = self.hash(self.nodes[index(id)].parent, self.tokens_of(id));
         if let Ok(entry) = self.children.find_entry(hash, |other| *other == id) {

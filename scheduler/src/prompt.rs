@@ -1,24 +1,25 @@
-//! A prompt is more than its tokens: keys and values of equal token ids may differ, or be nobody else's business.
+//! Prompts: token ids, and the scope in which their keys and values may be shared. Keys and values of equal token ids
+//! may differ, or may be private.
 //!
-//! Doors: [`Prompt`], and [`PrefixScope::new`], to which everything that keeps equal token ids apart comes by name. The
-//! prefix tree is keyed by the scope.
+//! Doors: [`Prompt`], and [`PrefixScope::new`], which takes everything that keeps equal token ids apart as named
+//! fields. The scope is a part of the key of the prefix tree.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use crate::Tenant;
 
-/// Token ids, and who may share their keys and values. Cloning is cheap.
+/// Token ids, and the scope that shares their keys and values. Cloning is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// At least one.
+    /// The token ids, at least one.
     pub token_ids: Arc<[u32]>,
     /// The part of the prefix cache that the prompt is looked up in.
     pub scope: PrefixScope,
 }
 
-/// A part of the prefix cache. Prompts of one scope share the blocks of what they have in common; others do not find
-/// them.
+/// A part of the prefix cache. Prompts of one scope share the blocks of their common prefix. Prompts of other scopes do
+/// not find these blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrefixScope(u64);
 
@@ -26,17 +27,17 @@ pub struct PrefixScope(u64);
 /// are equal ids, will be fields here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ScopeParts<'a> {
-    /// The tenant, where tenants share nothing.
+    /// The tenant, if tenants share nothing.
     pub tenant: Option<Tenant>,
-    /// A word of the client, who shares with those that know it.
+    /// A secret of the client. Prompts with the same salt share blocks.
     pub salt: Option<&'a str>,
 }
 
 impl PrefixScope {
-    /// The scope of all that have nothing to keep them apart.
+    /// The scope of prompts that nothing keeps apart.
     pub const SHARED: Self = Self(0);
 
-    /// The scope of these parts. A `hasher` with random keys lets nobody choose parts that collide with those of
+    /// The scope of these parts. If `hasher` has random keys, nobody can choose parts that collide with those of
     /// others.
     pub fn new(parts: ScopeParts<'_>, hasher: &impl BuildHasher) -> Self {
         if parts == ScopeParts::default() { Self::SHARED } else { Self(hasher.hash_one(parts)) }

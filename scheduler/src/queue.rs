@@ -1,16 +1,17 @@
-//! Sequences that wait, in order of arrival, those of several tenants in turns; those that were preempted are in front.
+//! The waiting sequences, in order of arrival. Tenants take turns. Preempted sequences are at the front.
 //!
 //! Tenants take turns by fair queuing (Demers, Keshav and Shenker, 1989): a sequence gets the turn after its tenant's
-//! last one, but never a turn that has passed. A tenant with many sequences delays its own, not those of others.
+//! last one, but never a turn that has passed. A tenant with many sequences delays its own sequences, not those of
+//! others.
 //!
-//! How many there can be is bounded by the permits of the router. Who may leave is decided in `admission`.
+//! The permits of the router bound the length of the queue. `admission` decides which sequences leave it.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::sequence::Sequence;
 use crate::{SequenceId, Tenant};
 
-/// First come, first served, tenant by tenant.
+/// The queue: first come, first served, with turns of tenants.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: VecDeque<Sequence>,
@@ -21,7 +22,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Puts a sequence behind those whose turn is not after its own.
+    /// Inserts a sequence after those whose turn is not later than its own.
     pub(crate) fn push(&mut self, mut sequence: Sequence) {
         let last_turn = self.last_turns.entry(sequence.tenant).or_default();
         sequence.turn = self.turn.max(*last_turn) + 1;
@@ -31,7 +32,7 @@ impl Queue {
         self.waiting.insert(self.waiting.len() - num_later, sequence);
     }
 
-    /// Puts a sequence before all others.
+    /// Puts a sequence at the front of the queue.
     pub(crate) fn push_front(&mut self, sequence: Sequence) {
         self.waiting.push_front(sequence);
     }
@@ -44,32 +45,32 @@ impl Queue {
         self.waiting.get_mut(index)
     }
 
-    /// The sequence of that name.
+    /// The sequence with this id.
     pub(crate) fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
         self.waiting.iter_mut().find(|sequence| sequence.id == id)
     }
 
-    /// Takes the sequence at a place.
+    /// Takes the sequence at an index.
     pub(crate) fn take(&mut self, index: usize) -> Option<Sequence> {
         let sequence = self.waiting.remove(index)?;
         self.turn = self.turn.max(sequence.turn);
         Some(sequence)
     }
 
-    /// Takes one out of the middle. False when it does not wait.
+    /// Removes a sequence. False if it is not in the queue.
     pub(crate) fn remove(&mut self, id: SequenceId) -> bool {
         let position = self.waiting.iter().position(|waiting| waiting.id == id);
         position.and_then(|position| self.waiting.remove(position)).is_some()
     }
 
-    /// Takes those that are over.
+    /// Takes the sequences for which `is_over` is true.
     pub(crate) fn take_where(&mut self, is_over: impl Fn(&Sequence) -> bool) -> Vec<Sequence> {
         let (over, waiting) = self.waiting.drain(..).partition(is_over);
         self.waiting = waiting;
         Vec::from(over)
     }
 
-    /// Takes all, oldest first.
+    /// Takes all sequences, in the order of the queue.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> {
         self.waiting.drain(..)
     }

@@ -1,7 +1,7 @@
-//! The running sequences by slot, and in the order in which they were admitted.
+//! The running sequences, by slot and in the order of admission.
 //!
-//! A slot is a numbered place in the batch. The shards keep its block table, its token history and its sampling
-//! parameters.
+//! A slot is a numbered place in the batch. The shards keep the contents of a slot: a block table, a history of tokens,
+//! sampling parameters.
 
 use crate::SequenceId;
 use crate::running::{Admission, Running};
@@ -15,7 +15,7 @@ pub(crate) struct SlotId(pub(crate) u32);
 pub(crate) struct Rows {
     by_slot: Vec<Option<Running>>,
     free: Vec<SlotId>,
-    /// Slots of running sequences, the one admitted first in front.
+    /// The slots of the running sequences, in the order of admission.
     in_order: Vec<SlotId>,
 }
 
@@ -36,7 +36,7 @@ impl Rows {
 
     /// The number of running sequences.
     pub(crate) fn len(&self) -> u32 {
-        // As many as slots, whose number is a u32.
+        // There are at most `num_slots` of them, which is a u32.
         self.in_order.len() as u32
     }
 
@@ -45,7 +45,7 @@ impl Rows {
         self.iter().filter(|(_, running)| running.sequence.is_masked()).count()
     }
 
-    /// Puts a sequence into a free slot and returns the slot. Without a free slot, drops the sequence and returns
+    /// Puts a sequence into a free slot, and returns the slot. If no slot is free, drops the sequence and returns
     /// `None`.
     pub(crate) fn insert(&mut self, running: Running) -> Option<SlotId> {
         let slot = self.free.pop()?;
@@ -76,7 +76,7 @@ impl Rows {
         self.by_slot[slot.0 as usize].as_mut()
     }
 
-    /// The sequence that was admitted to a slot, if it has not left the slot since.
+    /// The sequence in a slot, if it is still the one of this admission.
     pub(crate) fn admitted(&mut self, slot: SlotId, admission: Admission) -> Option<&mut Running> {
         self.get_mut(slot).filter(|running| running.admission == admission)
     }

@@ -37,12 +37,12 @@ pub(crate) struct Running {
     wants: PromptWants,
     /// True if the shards know the sequence.
     is_open: bool,
-    /// Blocks of its table that the shards know.
+    /// The number of blocks of its table that the shards know.
     num_told_blocks: usize,
 }
 
 impl Running {
-    /// A sequence whose first `num_cached` tokens the blocks of `table` hold.
+    /// A sequence whose first `num_cached` tokens are in the blocks of `table`.
     pub(crate) fn new(sequence: Sequence, admission: Admission, table: BlockTable, num_cached: u32) -> Self {
         Self {
             num_to_read: sequence.num_tokens(),
@@ -57,8 +57,8 @@ impl Running {
         }
     }
 
-    /// Tokens that no step reads yet and the next one may: those that have blocks. The last one waits for the mask of
-    /// the token that follows.
+    /// The number of tokens with blocks that no step has read and the next one may. The last token waits for the mask
+    /// of the token after it.
     pub(crate) fn num_unread(&self, block_size_tokens: u32) -> u32 {
         let held_back = u32::from(!self.sequence.can_sample(self.num_scheduled_tokens));
         let num_places = self.table.blocks().len() * block_size_tokens as usize;
@@ -83,7 +83,7 @@ impl Running {
         pool.drop_first(&mut self.table, limits.num_dead_blocks(self.num_written));
     }
 
-    /// Takes the blocks that the next step may write. False where there are not enough.
+    /// Takes the blocks that the next step may write. False if there are not enough.
     pub(crate) fn grow(&mut self, pool: &mut KvPool, limits: &Limits) -> bool {
         let is_decoding = self.is_decoding();
         let reach = if is_decoding { self.num_written + 1 } else { limits.reach(self.num_written, self.num_to_read) };
@@ -96,7 +96,7 @@ impl Running {
         true
     }
 
-    /// The blocks of its table that the shards have not been told of.
+    /// Returns the blocks of its table that the shards do not know yet, and counts them as known.
     fn tell_blocks(&mut self) -> Vec<u32> {
         let blocks = self.table.blocks();
         let num_told_blocks = std::mem::replace(&mut self.num_told_blocks, blocks.len());
@@ -109,7 +109,7 @@ impl Running {
         pool.cache(&mut self.table, &self.sequence.tokens, num_known);
     }
 
-    /// Adds the row that makes its next token to a step.
+    /// Adds to a step the row that makes the next token.
     pub(crate) fn decode(&mut self, slot: SlotId, step: &mut Step) {
         let row = Row {
             slot: slot.0,
@@ -123,7 +123,7 @@ impl Running {
         step.push(row, Expected { slot, admission: self.admission, wants_token: true, report: None });
     }
 
-    /// Plans to read some more tokens in this step, and answers where they begin.
+    /// Plans to read `num_tokens` more tokens in this step, and returns the position of the first one.
     pub(crate) fn plan(&mut self, num_tokens: u32, pool: &mut KvPool) -> u32 {
         let start = self.num_written;
         self.num_written += num_tokens;

@@ -8,7 +8,7 @@ use crate::tokens::Tokens;
 use crate::wants::ExpectedReport;
 use crate::{PrefixScope, Prompt, PromptReport, PromptWants, Tenant};
 
-/// Names a sequence; larger is younger.
+/// The id of a sequence. Younger sequences have larger ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
@@ -17,7 +17,7 @@ pub struct SequenceId(pub u64);
 pub struct SequenceSpec {
     /// The token ids to read, and the scope within which their keys and values are shared.
     pub prompt: Prompt,
-    /// How tokens are chosen.
+    /// The parameters by which tokens are chosen.
     pub sampling: SamplingParams,
     /// The wanted reports on the prompt.
     pub wants: PromptWants,
@@ -44,20 +44,20 @@ pub(crate) struct Sequence {
     pub(crate) deadline: Option<Instant>,
     is_masked: bool,
     pub(crate) tenant: Tenant,
-    /// Its turn in the queue. Sequences with equal turns count as arrived together.
+    /// Its turn in the queue. Sequences with the same turn count as arrived at the same time.
     pub(crate) turn: u64,
     pub(crate) scope: PrefixScope,
     /// The mask of the next token, until that token is known.
     mask: Option<Vec<u8>>,
-    /// When it was submitted.
+    /// The time of submission.
     pub(crate) since: Instant,
-    /// The prompt, and the tokens made whose replies have come.
+    /// The prompt, and the tokens whose replies have come.
     pub(crate) tokens: Tokens,
     /// The number of prompt tokens reported so far, including the first, which has no report.
     num_reported: u32,
     /// True if it has run before.
     pub(crate) was_admitted: bool,
-    /// Younger sequences that were admitted while there was no room for this one.
+    /// The number of younger sequences that were admitted while there was no room for this one.
     pub(crate) num_overtaken: u32,
     /// The pool's count of returned blocks when there was no room for it. Until the count changes, there is none.
     pub(crate) blocked_since: Option<u64>,

@@ -1,6 +1,6 @@
 //! A step: the commands for the shards, and the check of their reply.
 //!
-//! A reply is compared with its step before anything is taken from it, so a wrong reply changes nothing.
+//! A reply is compared with its step before anything is taken from it, so a reply that does not match changes nothing.
 
 use proto::{Row, RowReply, StepReply, command};
 
@@ -16,11 +16,11 @@ pub struct Step {
     pub(crate) releases: Vec<SlotId>,
     /// First the rows that read the token they sampled, then those that read parts of prompts.
     pub rows: Vec<Row>,
-    /// Sequences that left the queue, and those whose time was over.
+    /// The events of sequences that were admitted or timed out.
     pub events: Vec<Event>,
-    /// Sequences that had to go back to the queue because there were no blocks for them.
+    /// The number of sequences that went back to the queue because there were no blocks for them.
     pub num_preempted: u32,
-    /// Sequences that had to go back to the queue because their tenant had more than its part of the slots.
+    /// The number of sequences that went back to the queue because their tenant had more than its share of the slots.
     pub num_displaced: u32,
     pub(crate) outstanding: Outstanding,
 }
@@ -30,7 +30,7 @@ pub struct Step {
 pub enum Phase {
     /// It reads prompts, and may also make tokens.
     Prefill,
-    /// It only makes tokens.
+    /// The step only makes tokens.
     Decode,
 }
 
@@ -112,7 +112,7 @@ impl Step {
 
 impl Outstanding {
     /// # Errors
-    /// When `reply` is not the answer to this step.
+    /// When `reply` does not match this step.
     pub(crate) fn check(&self, reply: &StepReply) -> Result<(), ReplyMismatch> {
         let (expected, got) = (self.rows.len(), reply.rows.len());
         if got != expected {

@@ -1,20 +1,21 @@
-//! When a sequence ends, as far as token ids can tell.
+//! The end of a sequence, as far as token ids can tell.
 //!
-//! Stop strings need text, which never comes here: the router finds them and cancels what still runs.
+//! Stop strings need text, which the scheduler never sees: the router finds them and cancels the sequence.
 
 use crate::sequence::Sequence;
 
-/// The reason why no token follows another.
+/// The reason why a token is the last one of its sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenFinish {
-    /// The sequence has as many as were asked for.
+    /// The sequence has made `max_new_tokens` tokens.
     Length,
-    /// The model ends the sequence with this one.
+    /// The token is one that ends a sequence.
     Eos,
 }
 
-/// The reason, if `token_id`, the last of the tokens counted in `sequence`, ends it. The length comes first: an
-/// end-of-sequence token exactly at the limit is reported as `Length`, as TGI does. Sequences may ignore such tokens.
+/// Returns the reason if `token_id`, the last token in `sequence`, ends it. The length comes first: an end-of-sequence
+/// token exactly at the limit is reported as `Length`, as TGI does. Sequences with `ignores_eos` go on after such
+/// tokens.
 pub(crate) fn after_token(sequence: &Sequence, token_id: u32, eos_token_ids: &[u32]) -> Option<TokenFinish> {
     if sequence.num_new_tokens() >= sequence.max_new_tokens {
         Some(TokenFinish::Length)

@@ -1,16 +1,16 @@
-//! Those who share the server.
+//! Tenants: the users who share the server.
 
-/// One of those who share the server: the place of its API key, or the first where there are no keys.
+/// A user of the server: the index of its API key, or 0 if there are no keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(u32);
 
 impl Tenant {
-    /// The one at this place.
+    /// The tenant with this index.
     pub const fn new(index: u32) -> Self {
         Self(index)
     }
 
-    /// Its place.
+    /// The index of the tenant.
     pub fn index(self) -> usize {
         self.0 as usize
     }

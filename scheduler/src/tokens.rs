@@ -1,4 +1,4 @@
-//! The tokens of a sequence: those of the prompt, which are shared, then those that it made.
+//! The tokens of a sequence: first those of the prompt, which are shared, then those that it made.
 
 use std::borrow::Cow;
 use std::ops::Range;

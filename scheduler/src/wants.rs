@@ -1,8 +1,9 @@
 //! The reports on a prompt that a sequence asks for.
 //!
-//! Doors: [`PromptWants`], with which a sequence is submitted; [`PromptWants::ask`], which adds them to a row of a
-//! step; [`ExpectedReport`], which checks the reply and converts it to a [`PromptReport`]. Each token of a prompt is
-//! reported once, in order: a preempted sequence reads its tokens again and reports only new ones.
+//! Doors: [`PromptWants`], which a sequence is submitted with; [`PromptWants::ask`], which puts them into a row of a
+//! step; [`ExpectedReport`], which checks the reply against them and makes a [`PromptReport`] of it. Each token of a
+//! prompt is reported once, in order: a sequence that was preempted reads its tokens again and reports only those that
+//! it had not reported.
 
 use std::ops::Range;
 
@@ -20,18 +21,18 @@ pub struct PromptWants {
 /// A step's report on a prompt. All steps together report the whole prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptReport {
-    /// Log-probabilities of the next tokens, the second of the prompt first.
+    /// The log-probabilities of the next tokens. The first step's report begins with the second token of the prompt.
     pub logprobs: Vec<f32>,
-    /// The best tokens in the place of each, where they are wanted.
+    /// The best tokens at each of these positions, if they are wanted.
     pub top_tokens: Vec<TopTokens>,
 }
 
 /// The report that a reply must have for a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpectedReport {
-    /// Position of the first token that is reported.
+    /// The position of the first token that is reported.
     position: u32,
-    /// Tokens that are reported.
+    /// The number of tokens that are reported.
     num_tokens: u32,
     has_top_tokens: bool,
 }
@@ -77,7 +78,7 @@ impl PromptReport {
 
 impl ExpectedReport {
     /// # Errors
-    /// When `reply` has other log-probabilities than were asked for.
+    /// When `reply` has more or fewer log-probabilities or best tokens than `expected`.
     pub(crate) fn check(expected: Option<&Self>, reply: &RowReply) -> Result<(), ReplyMismatch> {
         let slot = reply.slot;
         let (logprobs, top_tokens) =
@@ -93,7 +94,7 @@ impl ExpectedReport {
         Ok(())
     }
 
-    /// Takes the part of a reply on the tokens at positions `unreported` of the prompt.
+    /// Takes from a reply the report on the tokens at positions `unreported` of the prompt.
     pub(crate) fn take(&self, reply: &mut RowReply, unreported: Range<u32>) -> PromptReport {
         let GivenTokens { mut logprobs, mut top_tokens } = *reply.logprobs.take().unwrap_or_default();
         let [start, end] = [unreported.start, unreported.end].map(|at| at.saturating_sub(self.position) as usize);
@@ -103,7 +104,7 @@ impl ExpectedReport {
     }
 }
 
-/// Keeps the values of a range, as far as there are any.
+/// Keeps the values of a range that exist, and drops the others.
 fn keep<T>(values: &mut Vec<T>, range: Range<usize>) {
     values.truncate(range.end);
     values.drain(..range.start.min(values.len()));
