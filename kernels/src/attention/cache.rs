@@ -1,8 +1,8 @@
 //! The keys and values that a layer keeps, in one of several types.
 //!
-//! Doors: [`KvCache`], [`KvType`]. A vector, a key or a value, has a place; those of a block's head are neighbours,
-//! sixteen each in a group (`groups`). Factors of vectors lie apart in the same order: the sixteen of a group fill
-//! one line of the processor's caches.
+//! Doors: [`KvCache`], [`KvType`]. A vector is a key or a value, and its place is its index in the cache. The places of
+//! one head in one block are consecutive, and sixteen of them form a group (`groups`). The scale factors of vectors are
+//! stored separately, in the same order: the sixteen factors of a group fill one cache line.
 
 use std::io;
 
@@ -13,16 +13,16 @@ use super::element::KvElement;
 use super::groups::{GROUP_SIZE, numbers_of_key, numbers_of_value, padded_dim};
 use crate::lines::Lines;
 
-/// A type of keys and values.
+/// The number type of a cache's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvType {
     /// Single precision: nothing is rounded.
     F32,
-    /// IEEE half precision; numbers out of its range become the largest there are.
+    /// IEEE half precision. Finite numbers are clamped to its range.
     F16,
     /// The upper half of single precision.
     Bf16,
-    /// Integers from -127 to 127 with an f32 factor per token and head.
+    /// Integers from -127 to 127, with an f32 scale factor per token and head.
     Int8,
 }
 
@@ -37,13 +37,14 @@ impl std::fmt::Display for KvType {
     }
 }
 
-/// Keys `[num_blocks, num_kv_heads, block_size, head_dim]` and values `[.., value_dim]` of one layer: the keys that a
-/// head reads one after the other are neighbours in memory. (With heads inside tokens they are often 4096 bytes apart,
-/// and fall into the same few sets of the first-level cache.)
+/// The keys `[num_blocks, num_kv_heads, block_size, head_dim]` and values `[.., value_dim]` of one layer.
+///
+/// Keys that a head reads one after the other are adjacent in memory. (If each token stored all its heads together,
+/// they would often be 4096 bytes apart and map to the same few sets of the first-level cache.)
 #[derive(Debug)]
 pub struct KvCache(pub(super) TypedCache);
 
-/// A cache by its type.
+/// A cache, by its number type.
 #[derive(Debug)]
 pub(super) enum TypedCache {
     F32(KeysAndValues<f32>),
@@ -52,28 +53,28 @@ pub(super) enum TypedCache {
     Int8(KeysAndValues<i8>),
 }
 
-/// Keys and values of one type.
+/// The keys and values of a cache, of one number type.
 #[derive(Debug)]
 pub(super) struct KeysAndValues<E: KvElement> {
     /// `[num_blocks, num_kv_heads, block_size]`
     places: [usize; 3],
-    /// Numbers of a key, and of a value.
+    /// The dimensions of a key, and of a value.
     dims: [usize; 2],
     pub(super) k: Stored<E>,
     pub(super) v: Stored<E>,
 }
 
-/// Vectors by place.
+/// The keys, or the values, of a cache in the order of their places.
 #[derive(Debug)]
 pub(super) struct Stored<E: KvElement> {
-    /// `[places / 16]` groups.
+    /// The groups, `[places / 16]`.
     pub(super) numbers: Lines<E::Stored>,
-    /// `[places]`, or none where vectors have no factors.
+    /// The scale factors, `[places]`; empty for types without factors.
     pub(super) scales: Lines<f32>,
 }
 
 impl KvType {
-    /// Bytes that a key, or a value, of so many numbers takes.
+    /// Returns the bytes that a key, or a value, of `dim` numbers takes.
     pub fn bytes_per_vector(self, dim: usize) -> usize {
         match self {
             Self::F32 => bytes_per_vector::<f32>(dim),
@@ -85,12 +86,14 @@ impl KvType {
 }
 
 impl KvCache {
-    /// A cache of zeros of this type: as many places as `[num_blocks, num_kv_heads, block_size]` have, for keys and
-    /// values of `dims` numbers. The system gives its memory page by page, large ones where it can, when it is first
-    /// touched.
+    /// Allocates a cache of zeros with places `[num_blocks, num_kv_heads, block_size]`, for keys and values of `dims`
+    /// numbers. The system provides its memory page by page when it is first touched, in huge pages if it can.
     ///
     /// # Errors
     /// When the system refuses the memory.
+    ///
+    /// # Panics
+    /// When the block size is not a multiple of 16.
     pub fn zeros(kv_type: KvType, places: [usize; 3], dims: [usize; 2]) -> io::Result<Self> {
         Ok(Self(match kv_type {
             KvType::F32 => TypedCache::F32(KeysAndValues::zeros(places, dims)?),
@@ -100,10 +103,10 @@ impl KvCache {
         }))
     }
 
-    /// Fills a cache in single precision with keys and values, each of its shape.
+    /// Fills a cache in single precision with keys and values of the cache's shape.
     ///
     /// # Panics
-    /// When they are not so many, or the cache has another type.
+    /// When `k` or `v` has another length than the cache, or the cache is not in single precision.
     pub fn set_f32(&mut self, [k, v]: [&[f32]; 2]) {
         let TypedCache::F32(cache) = &mut self.0 else { panic!("the cache is not in single precision") };
         let [head_dim, value_dim] = cache.dims;
@@ -115,7 +118,7 @@ impl KvCache {
         }
     }
 
-    /// Keys and values where they are kept in single precision, each of the cache's shape.
+    /// Returns the keys and values of a cache in single precision, in the cache's shape; `None` for other types.
     pub fn to_f32(&self) -> Option<[Vec<f32>; 2]> {
         let TypedCache::F32(KeysAndValues { places: _, dims: [head_dim, value_dim], k, v }) = &self.0 else {
             return None;
@@ -133,7 +136,7 @@ impl KvCache {
         Some([keys, values])
     }
 
-    /// Memory it takes.
+    /// The memory of the cache, in bytes.
     pub fn size_bytes(&self) -> usize {
         match &self.0 {
             TypedCache::F32(cache) => cache.size_bytes(),
@@ -161,7 +164,7 @@ impl<E: KvElement> KeysAndValues<E> {
         self.k.size_bytes() + self.v.size_bytes()
     }
 
-    /// Refuses a cache that is not made of blocks of this shape.
+    /// Panics if the blocks of the cache have another shape.
     pub(super) fn check(&self, shape: &AttentionShape) {
         let ([_, num_kv_heads, block_size], [head_dim, value_dim]) = (self.places, self.dims);
         let wanted = [shape.num_kv_heads, shape.block_size, shape.head_dim, shape.value_dim];
@@ -180,7 +183,7 @@ impl<E: KvElement> Stored<E> {
         size_of_val(&self.numbers[..]) + size_of_val(&self.scales[..])
     }
 
-    /// Rounds a key to its place.
+    /// Rounds a key and stores it at its place.
     pub(super) fn write_key(&mut self, place: usize, key: &[f32]) {
         let mut to = numbers_of_key::<E>(self.group_mut(place, key.len()), place % GROUP_SIZE);
         let scale = E::round(key, to.by_ref());
@@ -188,7 +191,7 @@ impl<E: KvElement> Stored<E> {
         self.set_scale(place, scale);
     }
 
-    /// Rounds a value to its place.
+    /// Rounds a value and stores it at its place.
     pub(super) fn write_value(&mut self, place: usize, value: &[f32]) {
         let scale = E::round(value, numbers_of_value::<E>(self.group_mut(place, value.len()), place % GROUP_SIZE));
         self.set_scale(place, scale);
@@ -200,7 +203,7 @@ impl<E: KvElement> Stored<E> {
         }
     }
 
-    /// The group that a place is in.
+    /// Returns the group that contains a place.
     fn group_mut(&mut self, place: usize, dim: usize) -> &mut [E::Stored] {
         let dim = padded_dim(dim);
         &mut self.numbers[place / GROUP_SIZE * GROUP_SIZE * dim..][..GROUP_SIZE * dim]

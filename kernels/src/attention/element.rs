@@ -1,7 +1,7 @@
-//! The types of numbers that a cache can hold, and what each becomes in registers.
+//! The types of numbers in a cache, and their conversion when registers load them.
 //!
-//! Doors: [`KvElement`], [`Bf16Exact`]. Numbers are rounded to the nearest once, when they are written; whoever reads them, in the same
-//! step or in a later one, reads the rounded numbers. Widening is exact.
+//! Doors: [`KvElement`], [`Bf16Exact`]. Numbers are rounded to the nearest once, when they are written. Every reader,
+//! in the same step or a later one, sees the rounded numbers. Widening is exact.
 
 use half::{bf16, f16};
 use numbers::int8;
@@ -9,37 +9,38 @@ use numbers::int8;
 use crate::isa::Simd;
 use crate::lines::Numbers;
 
-/// The numbers of a word for sixteen columns: pairs of neighbours, then none, or sixteen and their partners.
+/// The numbers of a word for sixteen columns: sixteen pairs of neighbours and an empty slice, or sixteen numbers and
+/// their sixteen partners.
 pub(super) type WordNumbers<'a, E> = [&'a [<E as KvElement>::Stored]; 2];
 
 /// A type of numbers in a cache.
 pub(super) trait KvElement: Send + Sync {
-    /// What lies in memory; the default is the number zero, and all its bits are.
+    /// The type in memory. Its default is the number zero, and all bits of that are zero.
     type Stored: std::fmt::Debug + Default + Numbers + Send + Sync;
 
-    /// Whether each vector has a factor of its own.
+    /// True if each vector has a scale factor of its own.
     const HAS_SCALES: bool;
-    /// Numbers that a product sums in one lane and that lie side by side, one or two.
+    /// How many of the two numbers that a product sums in one lane are adjacent in memory: one or two.
     const NEIGHBOURS: usize = 1;
 
-    /// Rounds the numbers of a vector, and answers its factor: 1 where it has none.
+    /// Rounds the numbers of a vector and returns its scale factor, 1 for types without factors.
     fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut Self::Stored>) -> f32
     where
         Self::Stored: 'a;
 
-    /// Sixteen pairs of numbers, without their vectors' factors.
+    /// Widens sixteen pairs of numbers to f32. The scale factors of their vectors are not applied.
     fn widen<S: Simd>(simd: S, numbers: WordNumbers<'_, Self>) -> [S::Vector; 2];
 
-    /// Whether it is a number. Integers are, their factors may not be.
+    /// True if the number is finite. Integers always are, although their scale factors may not be.
     fn is_finite(stored: Self::Stored) -> bool;
 }
 
 /// A type of numbers that are exact in bf16.
 pub(super) trait Bf16Exact: KvElement {
-    /// Whether they have to be converted.
+    /// True if the stored numbers are not bf16 and have to be converted.
     const IS_CONVERTED: bool;
 
-    /// Sixteen pairs, as [`KvElement::widen`] has them, in bf16.
+    /// Converts sixteen pairs, ordered as in [`KvElement::widen`], to bf16.
     fn words<S: Simd>(simd: S, numbers: WordNumbers<'_, Self>) -> S::Integers;
 }
 
@@ -68,7 +69,7 @@ impl KvElement for f16 {
 
     const HAS_SCALES: bool = false;
 
-    /// Numbers out of range become the largest there are: activations of 32 bits may be larger than those of the model's type.
+    /// Clamps finite numbers to the range of f16: f32 activations may exceed the range of the model's type.
     fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut u16>) -> f32 {
         let largest = Self::MAX.to_f32();
         for (number, to) in numbers.iter().zip(to) {
@@ -123,7 +124,7 @@ impl KvElement for i8 {
 
     const HAS_SCALES: bool = true;
 
-    /// The factor is infinite or not a number where one of the numbers is.
+    /// If one of the numbers is infinite or NaN, the factor is not finite.
     fn round<'a>(numbers: &[f32], to: impl Iterator<Item = &'a mut i8>) -> f32 {
         let (scale, inverse) = int8::scale(numbers);
         numbers.iter().zip(to).for_each(|(number, to)| *to = int8::round(*number, inverse).cast_signed());
@@ -149,7 +150,7 @@ impl Bf16Exact for i8 {
     }
 }
 
-/// As many of the first numbers as a vector has.
+/// Returns the first `LEN` numbers as an array.
 #[inline(always)]
 fn lanes<T, const LEN: usize>(numbers: &[T]) -> &[T; LEN] {
     numbers.first_chunk().expect("a word has so many numbers")

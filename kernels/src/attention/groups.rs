@@ -1,21 +1,22 @@
-//! Sixteen keys, or values, of a head side by side, as products want them.
+//! Groups of sixteen keys, or values, of a head, interleaved in the order in which products read them.
 //!
-//! They are put there when they are written, once, and not each time they are read: a row that makes tokens reads all of them for each.
-//! A line of keys has a dimension of each, a line of values sixteen dimensions of one; of types with two neighbours it has two such, number
-//! by number: keys `[dimensions / N][16 keys][N]`, values `[16 / N][dimensions][N]`. Dimensions are padded to an even number.
+//! They are interleaved once, when they are written, because a decoding row reads all of them for every token. The
+//! layout is `[dimensions / N][16 keys][N]` for keys and `[16 / N][dimensions][N]` for values; N is
+//! [`KvElement::NEIGHBOURS`]. So sixteen numbers in sequence are one dimension of all keys, or sixteen dimensions of
+//! one value; with N = 2, two such runs are interleaved number by number. Dimensions are padded to an even number.
 
 use super::element::KvElement;
 use crate::isa::LANES;
 
-/// Keys, or values, of a group.
+/// The number of keys, or values, of a group.
 pub(super) const GROUP_SIZE: usize = LANES;
 
-/// Dimensions of a vector in memory.
+/// Returns the number of dimensions of a vector in memory.
 pub(super) const fn padded_dim(head_dim: usize) -> usize {
     head_dim.next_multiple_of(2)
 }
 
-/// Where the numbers of a key belong in its group.
+/// Returns the numbers of a key in its group, in the order of dimensions.
 pub(super) fn numbers_of_key<E: KvElement>(
     group: &mut [E::Stored],
     key: usize,
@@ -24,7 +25,7 @@ pub(super) fn numbers_of_key<E: KvElement>(
     group.chunks_exact_mut(GROUP_SIZE * E::NEIGHBOURS).flat_map(move |line| &mut line[first..first + E::NEIGHBOURS])
 }
 
-/// Where the numbers of a value belong in its group.
+/// Returns the numbers of a value in its group, in the order of dimensions.
 pub(super) fn numbers_of_value<E: KvElement>(
     group: &mut [E::Stored],
     value: usize,
@@ -34,14 +35,14 @@ pub(super) fn numbers_of_value<E: KvElement>(
     row.iter_mut().skip(value % E::NEIGHBOURS).step_by(E::NEIGHBOURS)
 }
 
-/// Copies keys into a group of more dimensions: what is not copied is zero.
+/// Copies keys into a group with at least as many dimensions. The other dimensions become zero.
 pub(super) fn copy_keys<E: KvElement>(group: &[E::Stored], to: &mut [E::Stored]) {
     let (to, rest) = to.split_at_mut(group.len());
     to.copy_from_slice(group);
     rest.fill(E::Stored::default());
 }
 
-/// Copies values into a group of as many dimensions or more.
+/// Copies values into a group with at least as many dimensions. The other dimensions become zero.
 pub(super) fn copy_values<E: KvElement>(group: &[E::Stored], to: &mut [E::Stored]) {
     let num_rows = GROUP_SIZE / E::NEIGHBOURS;
     let to_len = to.len() / num_rows;

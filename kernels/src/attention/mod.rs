@@ -1,11 +1,12 @@
 //! Paged attention: causal, grouped-query, over K and V caches kept in blocks.
 //!
-//! Doors: [`write_kv`] puts this step's keys and values into a [`KvCache`], then [`paged_attention`] attends. `rows` says where
-//! a row's tokens and keys lie, `cache` keeps them in one of several types (`element`), `attend` is the arithmetic of one piece
-//! of work, and this file cuts the work.
+//! Doors: [`write_kv`] writes a step's keys and values to a [`KvCache`], then [`paged_attention`] attends. `rows`
+//! computes the places of a row's keys, `cache` stores keys and values in one of several types (`element`), `attend`
+//! computes one task, and this file splits a step into tasks.
 //!
-//! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and sum.
-//! Neither the other rows, nor the cut of the prompt, nor the threads change a bit of its output.
+//! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and
+//! sum. With a window it attends only the last of them. Its output does not depend on the other rows, on how the prompt
+//! is split over steps, or on the number of threads: not one bit changes.
 
 mod attend;
 mod cache;
@@ -30,18 +31,20 @@ use cache::{KeysAndValues, TypedCache};
 use element::{Bf16Exact, KvElement};
 use products::{Floats, Pairs};
 
-/// Queries (tokens × heads that share a key head) of a task, which share one pass over the keys.
+/// The queries (tokens × heads that share a key head) of a task. They share one pass over the keys.
 const TASK_QUERIES: usize = 256;
-/// Queries for which keys and values are converted as they are read.
+/// The maximum number of queries of a task for which keys and values are converted to bf16 each time they are read. For
+/// more, they are converted once per chunk.
 const MAX_CONVERTING_QUERIES: usize = 12;
-/// Multiply-adds below which waking other threads costs more than it gives.
+/// The number of multiply-adds below which waking other threads costs more than it saves.
 const MIN_PARALLEL_MULTIPLY_ADDS: usize = 1 << 18;
 
-/// Writes this step's keys `[tokens, num_kv_heads, head_dim]` and values `[tokens, num_kv_heads, value_dim]` to where
-/// each token belongs in `cache`, rounded to its type.
+/// Writes this step's keys `[tokens, num_kv_heads, head_dim]` and values `[tokens, num_kv_heads, value_dim]` to the
+/// places of their tokens in `cache`, rounded to the type of `cache`.
 ///
 /// # Panics
-/// When the lengths do not fit, a block table is too short or names a block that `cache` lacks.
+/// When `shape` is invalid or not that of `cache`, `kv` is shorter than the tokens of `rows`, or a block table is too
+/// short or names a block that `cache` lacks.
 pub fn write_kv(shape: &AttentionShape, rows: &[AttentionRow<'_>], kv: [&[f32]; 2], cache: &mut KvCache) {
     shape.check();
     match &mut cache.0 {
@@ -63,7 +66,7 @@ fn write_all<E: KvElement>(
     write(shape, rows, (v, shape.value_dim), |place, value| cache.v.write_value(place, value));
 }
 
-/// Writes the vectors `[tokens, num_kv_heads, dim]` of a step, each where it belongs.
+/// Calls `write` with the place and the numbers of each vector of a step's `tokens` `[tokens, num_kv_heads, dim]`.
 fn write(
     shape: &AttentionShape,
     rows: &[AttentionRow<'_>],
@@ -85,18 +88,20 @@ fn write(
     }
 }
 
-/// Attention of every token of `rows`: q is `[tokens, num_heads, head_dim]`, `out` `[tokens, num_heads, value_dim]`.
+/// Computes the attention of every token of `rows`: `q` is `[tokens, num_heads, head_dim]`, `out` is
+/// `[tokens, num_heads, value_dim]`.
 ///
-/// The keys and values of this step must be in `cache` already. Rows lie one after the other and cover all tokens.
+/// The keys and values of this step must already be in `cache`. The rows must be in token order and cover all tokens.
 ///
 /// # Panics
-/// When the lengths do not fit, a block table is too short or names a block that `cache` lacks.
+/// When `shape` is invalid or not that of `cache`, `rows` leave out a token, `q` or `out` has another length, or a
+/// block table is too short or names a block that `cache` lacks.
 pub fn paged_attention(shape: &AttentionShape, rows: &[AttentionRow<'_>], q: &[f32], cache: &KvCache, out: &mut [f32]) {
     let attention = Attention { isa: isa::active(), shape, rows, q, cache };
     attention.compute(out);
 }
 
-/// What [`paged_attention`] is given, and the instruction set to use.
+/// The arguments of [`paged_attention`], and the instruction set to use.
 pub(crate) struct Attention<'a> {
     pub(crate) isa: Isa,
     pub(crate) shape: &'a AttentionShape,
@@ -105,13 +110,13 @@ pub(crate) struct Attention<'a> {
     pub(crate) cache: &'a KvCache,
 }
 
-/// Some consecutive tokens of a row and the query heads that share a key head.
+/// A unit of work: consecutive tokens of a row, and the query heads that share a key head.
 struct Task<'a, 'y> {
     row: &'a AttentionRow<'a>,
     kv_head: usize,
-    /// Within the row.
+    /// The index of the first token among the row's tokens of this step.
     first_token: usize,
-    /// `[tokens][heads of the group, value_dim]`
+    /// The output, `[tokens][heads of the group, value_dim]`.
     out: Vec<&'y mut [f32]>,
 }
 
@@ -216,7 +221,7 @@ impl Attention<'_> {
         task.out.len() * self.shape.group_size()
     }
 
-    /// Rows of as few blocks as there can be, of one size.
+    /// The rows per block, when the queries of a task are spread evenly over as few blocks as possible.
     fn block_rows(&self, task: &Task<'_, '_>) -> usize {
         let num_queries = self.num_queries(task);
         num_queries.div_ceil(num_queries.div_ceil(BLOCK_ROWS))
