@@ -1,12 +1,12 @@
-//! What a graph multiplies.
+//! Counts the multiply-adds of a graph.
 //!
 //! Door: [`Graph::multiply_adds`].
 
 use super::{Graph, Op, Value};
 
 impl Graph {
-    /// Multiply-adds of linear layers and of the experts that are chosen, of one rank, for each token or row that the graph is run for.
-    /// Attention, whose work depends on the context, is not among them.
+    /// Returns the multiply-adds of the linear layers and the chosen experts of one rank, for each token or row that
+    /// the graph is run for. Attention is not counted, as its work depends on the context.
     pub fn multiply_adds(&self) -> u64 {
         let shape_of = |value: &Value| match &self.node(*value).op {
             Op::Weight(spec) => spec.local_shape(),

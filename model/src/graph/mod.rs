@@ -1,9 +1,10 @@
-//! A model, or a sampler, as data: a list of operations whose shapes and types are checked when they are added.
+//! A model or a sampler as data: a list of operations. The shape and type of each operation are checked when it is
+//! added.
 //!
 //! Doors: [`Graph`] and its builders (`model_ops` for models, `sampling_ops` for samplers), [`Value`], the handle of a
-//! node's result, and [`Op`]. Layers and models build graphs, backends execute them; a graph knows neither. To add an
-//! operation, write its variant in `op` and its builder; the compiler names each backend that must learn it. [`quantized`] says which
-//! weights of finished graphs are rounded.
+//! node's result, and [`Op`]. Layers and models build graphs, and backends execute them; a graph knows neither. To add
+//! an operation, write its variant in `op` and its builder; the compiler then names each backend that must support it.
+//! [`quantized`] decides which weights of finished graphs are rounded.
 
 mod arithmetic;
 mod model_ops;
@@ -32,7 +33,7 @@ pub use weight::{Partition, Quantization, Section, Source, WeightPart, WeightSpe
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Value(usize);
 
-/// One operation, what it is applied to, and what its result looks like.
+/// One operation, its operands, and the shape and type of its result.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub op: Op,
@@ -41,7 +42,7 @@ pub struct Node {
     pub(crate) dtype: DType,
 }
 
-/// Operations in the order in which they can be executed.
+/// A list of operations, in an order in which they can be executed.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
@@ -51,49 +52,50 @@ pub struct Graph {
 }
 
 impl Value {
-    /// Position of the node in [`Graph::nodes`].
+    /// Returns the index of the node in [`Graph::nodes`].
     pub fn index(self) -> usize {
         self.0
     }
 }
 
 impl Graph {
-    /// All nodes; operands come before the nodes that use them.
+    /// All nodes. Operands come before the nodes that use them.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The node that makes `value`.
+    /// Returns the node whose result is `value`.
     pub fn node(&self, value: Value) -> &Node {
         &self.nodes[value.0]
     }
 
-    /// What the graph computes.
+    /// The results of the graph.
     pub fn outputs(&self) -> &[Value] {
         &self.outputs
     }
 
-    /// For each node, the values that no later node needs and that are no outputs: an executor may drop them after it.
+    /// For each node, the values that no later node needs and that are not outputs. An executor may drop them after the
+    /// node.
     pub fn last_uses(&self) -> &[Vec<Value>] {
         &self.last_uses
     }
 
-    /// Every weight once.
+    /// All weights, each once.
     pub fn weights(&self) -> impl Iterator<Item = &WeightSpec> {
         self.nodes.iter().filter_map(|node| if let Op::Weight(spec) = &node.op { Some(spec) } else { None })
     }
 
-    /// The states that its operations read and write.
+    /// The states that the operations read and write.
     pub fn states(&self) -> &[StateSpec] {
         &self.states
     }
 
-    /// One of the states.
+    /// Returns the state with this id.
     pub fn state_spec(&self, id: StateId) -> &StateSpec {
         &self.states[id.0]
     }
 
-    /// The graph that computes `outputs`. Nothing can be added to it.
+    /// Returns the graph that computes `outputs`. Nothing more can be added to it.
     pub fn finish(mut self, outputs: &[Value]) -> Arc<Self> {
         self.outputs = outputs.to_vec();
         self.last_uses = vec![Vec::new(); self.nodes.len()];
@@ -109,23 +111,23 @@ impl Graph {
         Arc::new(self)
     }
 
-    /// Data of the step.
+    /// Adds an input: data of the step.
     pub fn input(&mut self, input: Input) -> Value {
         let (shape, dtype) = input.signature();
         self.push_once(Op::Input(input), shape, dtype)
     }
 
-    /// A value made by another graph.
+    /// Adds an argument: a value that another graph computes.
     pub fn argument(&mut self, index: usize, shape: Shape, dtype: DType) -> Value {
         self.push_once(Op::Argument(index), shape, dtype)
     }
 
-    /// This rank's part of a tensor of the checkpoint; the same one when it was asked for before.
+    /// Adds this rank's part of a weight. Returns the existing node if the same weight was added before.
     pub fn weight(&mut self, spec: &WeightSpec) -> Value {
         self.push_once(Op::Weight(spec.clone()), Shape::fixed(&spec.local_shape()), DType::Float(spec.dtype))
     }
 
-    /// Declares a state; returns the known one when it was declared before.
+    /// Declares a state. Returns the existing id if the same state was declared before.
     pub fn state(&mut self, spec: &StateSpec) -> StateId {
         let known = self.states.iter().position(|known| known == spec);
         StateId(known.unwrap_or_else(|| {
@@ -134,7 +136,7 @@ impl Graph {
         }))
     }
 
-    /// A number.
+    /// Adds a constant, a scalar.
     pub fn constant(&mut self, value: f32) -> Value {
         self.push_once(Op::Constant(value), Shape::new([]), DType::F32)
     }
@@ -149,7 +151,7 @@ impl Graph {
         Value(self.nodes.len() - 1)
     }
 
-    /// Ok when `condition` holds; otherwise the error that names the operation, what it was given and what it takes.
+    /// Returns an error if `condition` is false. The error names the operation, its operands and what it expects.
     fn require(&self, condition: bool, op: &Op, operands: &[Value], expected: &str) -> Result<(), GraphError> {
         if condition {
             return Ok(());

@@ -1,7 +1,7 @@
-//! Builders of the operations that models are made of.
+//! Builders of the operations of models.
 //!
-//! Each checks shapes and types and answers the handle of the result, or a [`GraphError`] that says what it was given
-//! and what it takes.
+//! Each builder checks shapes and types. It returns the handle of the result, or a [`GraphError`] that names the
+//! operands and what the operation expects.
 
 use std::sync::Arc;
 
@@ -10,23 +10,24 @@ use super::{
     StateId, StateSpec, Value,
 };
 
-/// What an attention layer needs to know besides its operands.
+/// The parameters of an attention layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionSpec {
-    /// The keys that it writes and attends to, `[kv_heads, head_dim]` for each token.
+    /// The state of the keys that the layer writes and attends to, `[kv_heads, head_dim]` for each token.
     pub keys: StateId,
-    /// The values, `[kv_heads, value_dim]` for each token. They stand beside these keys in every operation.
+    /// The state of the values, `[kv_heads, value_dim]` for each token. All operations that use these keys use these
+    /// values.
     pub values: StateId,
-    /// Factor of the scores.
+    /// The factor of the scores.
     pub scale: f32,
-    /// Keys that a query attends at most, its own included.
+    /// The most keys that a query attends to, its own included.
     pub window: Option<usize>,
-    /// Scores become `cap · tanh(score / cap)`.
+    /// If set, scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
 }
 
 impl Graph {
-    /// [`Op::CurrentTokens`] of the ids `[tokens]`.
+    /// [`Op::CurrentTokens`] of ids `[tokens]`.
     pub fn current_tokens(&mut self, token_ids: Value) -> Result<Value, GraphError> {
         let op = Op::CurrentTokens;
         let is_valid = self.dims(token_ids) == [Dim::Tokens] && self.dtype(token_ids) == DType::I32;
@@ -35,7 +36,7 @@ impl Graph {
         Ok(self.push(op, vec![token_ids], Shape::new([Dim::Tokens]), DType::I32)) // [tokens]
     }
 
-    /// [`Op::Embedding`]: the rows of `table` `[vocab, hidden]` that `tokens` `[tokens]`, ids or positions, name.
+    /// [`Op::Embedding`]: the rows of `table` `[vocab, hidden]` at `tokens` `[tokens]`, which are ids or positions.
     pub fn embedding(&mut self, table: Value, tokens: Value) -> Result<Value, GraphError> {
         let op = Op::Embedding;
         let operands = [table, tokens];
@@ -69,7 +70,7 @@ impl Graph {
         Ok(self.push_like(op, vec![x, weight], x)) // as x
     }
 
-    /// [`Op::LayerNorm`] over the last dimension of x; `parameters` are the weight and maybe the bias.
+    /// [`Op::LayerNorm`] over the last dimension of x. `parameters` are the weight and, if there is one, the bias.
     pub fn layer_norm(&mut self, x: Value, parameters: &[Value], eps: f32, offset: f32) -> Result<Value, GraphError> {
         let op = Op::LayerNorm { eps, offset };
         let operands = [&[x], parameters].concat();
@@ -82,7 +83,7 @@ impl Graph {
         Ok(self.push_like(op, operands, x)) // as x
     }
 
-    /// [`Op::Rotary`]: turns the heads of x `[tokens, heads, head_dim]` by their positions `[tokens]`.
+    /// [`Op::Rotary`]: rotates the heads of x `[tokens, heads, head_dim]` by their positions `[tokens]`.
     pub fn rotary(&mut self, x: Value, positions: Value, spec: &Arc<RotarySpec>) -> Result<Value, GraphError> {
         let op = Op::Rotary(Arc::clone(spec));
         let is_valid = self.dims(x).len() == 3
@@ -141,12 +142,12 @@ impl Graph {
         Ok(self.push_like(op, vec![x], x)) // [tokens, n]
     }
 
-    /// a + b of one shape.
+    /// a + b. A scalar, or `[rows]` beside `[rows, n]`, is repeated.
     pub(crate) fn add(&mut self, a: Value, b: Value) -> Result<Value, GraphError> {
         self.binary(Binary::Add, a, b) // as a
     }
 
-    /// x times a number; x itself where that is 1.
+    /// x times `factor`; x itself if `factor` is 1.
     pub(crate) fn scale(&mut self, x: Value, factor: f32) -> Result<Value, GraphError> {
         if factor == 1.0 {
             return Ok(x);
@@ -187,7 +188,7 @@ impl Graph {
         Ok(self.push_like(op, vec![scores], scores)) // [tokens, experts]
     }
 
-    /// [`Op::Experts`] of x `[tokens, hidden]` and weights `[tokens, experts]`, with the matrices gate, up and down.
+    /// [`Op::Experts`] of x `[tokens, hidden]` and `mixture` `[tokens, experts]`, with the matrices gate, up and down.
     pub fn experts(
         &mut self,
         [x, mixture]: [Value; 2],
@@ -209,7 +210,7 @@ impl Graph {
         Ok(self.push_like(op, operands.to_vec(), x)) // [tokens, hidden]
     }
 
-    /// [`Op::Reshape`]: keeps the first dimension of x, gives the others `sizes`.
+    /// [`Op::Reshape`]: keeps the first dimension of x and replaces the others by `sizes`.
     pub fn reshape(&mut self, x: Value, sizes: &[usize]) -> Result<Value, GraphError> {
         let op = Op::Reshape;
         let is_valid = !self.dims(x).is_empty() && self.node(x).shape.fixed_len() == sizes.iter().product::<usize>();
@@ -219,7 +220,7 @@ impl Graph {
         Ok(self.push(op, vec![x], Shape::new(dims), dtype)) // [first, sizes..]
     }
 
-    /// [`Op::AllReduce`] of what each rank has of x.
+    /// [`Op::AllReduce`]: the sum of x over all ranks.
     pub fn all_reduce(&mut self, x: Value) -> Result<Value, GraphError> {
         let op = Op::AllReduce;
         self.require(self.dtype(x) == DType::F32, &op, &[x], "float32")?;

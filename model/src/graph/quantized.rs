@@ -1,8 +1,8 @@
-//! Which weights are rounded.
+//! Decides which weights of a model's graphs are rounded.
 //!
-//! Door: [`quantized`]. Those of linear layers and of experts do, also where an embedding shares them. Those whose outputs choose
-//! experts do not: they are small, and their errors send a token to another expert. The head's are never shorter than 8 bits, as
-//! its errors choose the token.
+//! Door: [`quantized`]. The matrices of linear layers and of experts are rounded, also if an embedding shares them. A
+//! matrix whose outputs choose experts is not: it is small, and its errors would send a token to another expert. The
+//! head's matrix keeps at least 8 bits, as its errors choose the token.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use numbers::Rounding;
 
 use super::{Graph, Node, Op, Partition, WeightSpec};
 
-/// The same graphs, whose matrices are rounded.
+/// Returns the same graphs with rounded matrices.
 pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Arc<Graph>; N] {
     let mut by_name: HashMap<String, Option<Rounding>> = HashMap::new();
     for graph in graphs {
@@ -32,7 +32,8 @@ pub fn quantized<const N: usize>(graphs: [&Graph; N], rounding: Rounding) -> [Ar
     })
 }
 
-/// The weights that x is multiplied with, and what they become; the same one as often as it is used.
+/// Returns the weights that are matrices, each with its rounding. A weight that is used several times is listed several
+/// times.
 fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Rounding>)> {
     let mut matrices = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -49,7 +50,7 @@ fn matrices(graph: &Graph, rounding: Rounding) -> Vec<(&WeightSpec, Option<Round
     matrices
 }
 
-/// What the head becomes where other matrices are rounded so.
+/// Returns the rounding of the head if other matrices have `rounding`.
 fn of_head(rounding: Rounding) -> Rounding {
     match rounding {
         Rounding::Int8 | Rounding::Int4 => Rounding::Int8,
@@ -57,7 +58,7 @@ fn of_head(rounding: Rounding) -> Rounding {
     }
 }
 
-/// Whether the node's value chooses experts.
+/// True if the node's value chooses experts.
 fn chooses(graph: &Graph, node: usize) -> bool {
     let reads = |other: &Node| other.operands.iter().any(|operand| operand.index() == node);
     graph.nodes().iter().any(|other| matches!(other.op, Op::Route(_)) && reads(other))
@@ -76,7 +77,7 @@ mod tests {
         graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
     }
 
-    /// A decoder whose table is the head, with experts.
+    /// A decoder with experts, and a head that shares the decoder's table.
     fn model() -> [Graph; 2] {
         let mut decoder = Graph::default();
         let ids = decoder.input(Input::TokenIds);

@@ -1,50 +1,50 @@
-//! Shapes and element types of a graph's values, known when the graph is built.
+//! Shapes and element types of a graph's values, which are known when the graph is built.
 //!
-//! A dimension that changes from step to step is a name, not a number: a backend takes it as it comes, or puts the size
-//! of a bucket in its place. [`GraphError`] is what a builder answers when shapes do not fit each other.
+//! A dimension that changes from step to step has a name instead of a number: a backend uses its actual size, or pads
+//! it to the size of a bucket. Builders return a [`GraphError`] if shapes do not fit each other.
 
 use std::fmt;
 
 use numbers::{FloatType, Rounding};
 
-/// Size of one dimension.
+/// The size of one dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Fixed by the model.
+    /// A size that the model fixes.
     Fixed(usize),
-    /// Tokens of a step: those of all rows, one row after the other.
+    /// The tokens of a step: those of all rows, one row after the other.
     Tokens,
-    /// Rows of logits: the rows of a step that sample, or the tokens whose logprobs are asked for.
+    /// The rows of logits: the rows of a step that sample, or the tokens whose logprobs are requested.
     Rows,
-    /// Tokens reported by [`Op::TopTokens`](super::Op::TopTokens): as many as the row wants, ties included.
+    /// The tokens reported by [`Op::TopTokens`](super::Op::TopTokens): as many as the row wants, ties included.
     TopTokens,
 }
 
-/// Element type of a value.
+/// The element type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
     /// Floats.
     Float(FloatType),
-    /// The numbers that floats were rounded to.
+    /// Floats rounded to fewer bits.
     Rounded(Rounding),
     I32,
     U32,
     Bool,
 }
 
-/// Dimensions, the slowest first. A scalar has none.
+/// The dimensions, the slowest first. A scalar has none.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Vec<Dim>);
 
-/// Values that an operation cannot take.
+/// The error of an operation whose operands have the wrong shape or type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op} of {operands}: {expected}")]
 pub struct GraphError {
-    /// Name of the operation.
+    /// The name of the operation.
     pub(crate) op: &'static str,
-    /// Shapes and types it was given.
+    /// The shapes and types of the operands.
     pub(crate) operands: String,
-    /// What it takes.
+    /// The operands that the operation expects.
     pub(crate) expected: String,
 }
 
@@ -54,7 +54,7 @@ impl Shape {
         Self(dims.into())
     }
 
-    /// A shape the model fixes.
+    /// A shape whose dimensions the model fixes.
     pub fn fixed(sizes: &[usize]) -> Self {
         Self(sizes.iter().copied().map(Dim::Fixed).collect())
     }
@@ -72,7 +72,7 @@ impl Shape {
         }
     }
 
-    /// This shape with another last dimension.
+    /// Returns this shape with another last dimension.
     pub(crate) fn with_last(&self, dim: Dim) -> Self {
         let mut dims = self.0.clone();
         dims.pop();
@@ -80,7 +80,7 @@ impl Shape {
         Self(dims)
     }
 
-    /// Product of the fixed dimensions: elements per token or row.
+    /// The product of the fixed dimensions: elements per token or row.
     pub fn fixed_len(&self) -> usize {
         let size = |dim: &Dim| match dim {
             Dim::Fixed(size) => *size,
@@ -91,21 +91,21 @@ impl Shape {
 }
 
 impl DType {
-    /// Single precision.
+    /// Single-precision floats.
     pub const F32: Self = Self::Float(FloatType::F32);
-    /// Integers of a byte.
+    /// Integers of 8 bits.
     pub const I8: Self = Self::Rounded(Rounding::Int8);
-    /// Integers of four bits.
+    /// Integers of 4 bits.
     pub const I4: Self = Self::Rounded(Rounding::Int4);
-    /// Floats of a byte: E4M3 without infinities.
+    /// Floats of 8 bits: E4M3 without infinities.
     pub const F8: Self = Self::Rounded(Rounding::Fp8);
 
-    /// Returns whether weights can have this type.
+    /// True if this is a float type, which weights can have.
     pub(crate) fn is_float(self) -> bool {
         matches!(self, Self::Float(_))
     }
 
-    /// Bytes of one element on the host; devices hold two of [`I4`](Self::I4) in one.
+    /// Bytes of one element on the host. Devices store two elements of [`I4`](Self::I4) in a byte.
     pub fn size_bytes(self) -> u64 {
         match self {
             Self::Float(float) => float.size_bytes() as u64,
@@ -114,7 +114,7 @@ impl DType {
         }
     }
 
-    /// The name Hugging Face gives it.
+    /// The name of the type in Hugging Face's libraries.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float(float) => float.name(),

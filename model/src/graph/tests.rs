@@ -1,6 +1,6 @@
-//! Shapes and types are checked when an operation is added.
+//! Tests that shapes and types are checked when an operation is added.
 //!
-//! The error says what was given and what is taken.
+//! The error names the operands and what the operation expects.
 
 use numbers::FloatType;
 

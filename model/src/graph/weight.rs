@@ -1,62 +1,65 @@
-//! Tensors of the checkpoint, and which part of each a rank has.
+//! Weights, and the part of each weight that a rank has.
 //!
-//! Doors: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same for all ranks: a spec says how large a part is, and where it lies only when it
-//! is asked for a rank. Sizes that the ranks do not divide are rounded up, and the last parts end in zeros.
+//! Doors: [`WeightSpec`], and [`Source`] for weights that are not stored as they are used. A graph is the same for all
+//! ranks: a spec gives the size of a part, and its offset only for a given rank. Sizes that the ranks do not divide are
+//! rounded up, and the last parts are padded with zeros.
 
 use numbers::{FloatType, Rounding};
 
 /// A weight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WeightSpec {
-    /// Its name: no other weight of the model has it.
+    /// The name, unique in the model.
     pub name: String,
-    /// Its whole shape.
+    /// The shape of the whole weight.
     pub shape: Vec<usize>,
-    /// Type it is converted to while loading.
+    /// The type to which the weight is converted while loading.
     pub dtype: FloatType,
-    /// How ranks share it.
+    /// The way in which ranks share the weight.
     pub partition: Partition,
-    /// How many ranks share it.
+    /// The number of ranks that share the weight.
     pub world_size: usize,
-    /// How many ranks, one after the other, have the same part; divides `world_size`.
+    /// The number of consecutive ranks that have the same part. It divides `world_size`.
     pub num_copies: usize,
-    /// What it is in the checkpoint.
+    /// The tensors of the checkpoint from which the weight is read.
     pub source: Source,
-    /// What stands for its floats where it is used; they themselves where there is nothing.
+    /// The rounding of the weight's floats; `None` if they are used as they are.
     pub rounding: Option<Rounding>,
 }
 
-/// What a weight is in the checkpoint.
+/// The form in which the checkpoint stores a weight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The tensor of its name.
+    /// The tensor with the weight's name.
     Whole,
     /// Some rows of a tensor.
     Section { tensor: String, section: Section },
-    /// A tensor whose two dimensions stand the other way round, or some of its columns.
+    /// A matrix whose two dimensions are swapped, or some of its columns.
     Transposed { tensor: String, section: Option<Section> },
-    /// Tensors of one shape, one behind the other along a new first dimension.
+    /// Tensors of one shape, stacked along a new first dimension.
     Stack(Vec<String>),
 }
 
-/// How config.json says that matrices are stored in the checkpoint. A tensor of floats is read as such under any of them.
+/// The storage of matrices in the checkpoint, according to config.json. A tensor of floats is read as floats in any
+/// case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quantization {
     /// As floats.
     #[default]
     None,
-    /// Numbers of a byte with a scale for each block of so many rows and columns; for each row or matrix where none is given.
+    /// Numbers of one byte with a scale for each block of `[rows, columns]`. Without `block`, there is a scale for each
+    /// row or for the whole matrix.
     Scaled { block: Option<[usize; 2]> },
-    /// Integers, as GPTQ stores them; zeros are stored smaller by `zero_offset`.
+    /// Integers, as GPTQ stores them. Each stored zero is `zero_offset` less than the zero it stands for.
     Gptq { num_bits: usize, zero_offset: u32 },
-    /// Integers of four bits, as AWQ stores them.
+    /// Integers of 4 bits, as AWQ stores them.
     Awq,
-    /// Integers around zero, as compressed-tensors packs them.
+    /// Signed integers, as compressed-tensors packs them.
     Packed { num_bits: usize },
 }
 
-/// Rows of a tensor that is made of groups of `group_rows` rows: in each group the same, `first` the first of them. How many
-/// follows from the shape of the weight that they are.
+/// Some rows of a tensor that consists of `num_groups` groups of `group_rows` rows. The section has the same rows of
+/// each group, beginning with row `first`; their number follows from the shape of the weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Section {
     pub(crate) num_groups: usize,
@@ -64,41 +67,41 @@ pub struct Section {
     pub(crate) first: usize,
 }
 
-/// How the ranks of a model share a weight.
+/// The way in which the ranks of a model share a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Partition {
-    /// Each rank has all of it.
+    /// Each rank has the whole weight.
     Replicated,
     /// Each rank has some outputs of a linear layer.
     Column,
-    /// Each rank has some inputs of a linear layer; the ranks' results are summed.
+    /// Each rank has some inputs of a linear layer, and the ranks' results are summed.
     Row,
     /// Each rank has some tokens of the vocabulary.
     Vocab,
 }
 
-/// What one rank has of a stored tensor: `len` of the indices of one dimension, all of the others.
+/// The part of a weight that one rank has: `len` indices of one dimension, and all indices of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightPart {
-    /// The dimension that is cut.
+    /// The dimension that ranks split.
     pub dim: usize,
-    /// First index in the stored tensor.
+    /// The first index in the weight.
     pub start: usize,
-    /// Indices that come from the stored tensor.
+    /// The number of indices that are read from the checkpoint.
     pub len: usize,
-    /// Indices behind them, which are zero.
+    /// The number of indices after them, which are zero.
     pub padding: usize,
 }
 
 impl Section {
-    /// Where the row number `row` is in the tensor, with `len` rows in each group.
+    /// Returns the row of the tensor that is row `row` of the section, which has `len` rows of each group.
     pub(crate) fn row(&self, row: usize, len: usize) -> usize {
         row / len * self.group_rows + self.first + row % len
     }
 }
 
 impl WeightSpec {
-    /// The dimension that ranks split, if they do.
+    /// The dimension that ranks split, if any.
     fn split_dim(&self) -> Option<usize> {
         match self.partition {
             Partition::Replicated => None,
@@ -107,7 +110,7 @@ impl WeightSpec {
         }
     }
 
-    /// What `rank` has.
+    /// Returns the part that `rank` has.
     pub fn part(&self, rank: usize) -> WeightPart {
         let Some(dim) = self.split_dim() else {
             return WeightPart { dim: 0, start: 0, len: self.shape.first().copied().unwrap_or(1), padding: 0 };
@@ -118,7 +121,7 @@ impl WeightSpec {
         WeightPart { dim, start, len, padding: local - len }
     }
 
-    /// The tensors of the checkpoint that it is read from.
+    /// The tensors of the checkpoint from which the weight is read.
     pub(crate) fn tensors(&self) -> &[String] {
         match &self.source {
             Source::Whole => std::slice::from_ref(&self.name),
@@ -127,7 +130,7 @@ impl WeightSpec {
         }
     }
 
-    /// Shape of each of these.
+    /// The shape of each of these tensors.
     pub(crate) fn stored_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         match &self.source {
@@ -142,7 +145,7 @@ impl WeightSpec {
         shape
     }
 
-    /// Bytes of the part that one rank has, scales included.
+    /// The bytes of the part that one rank has, scales included.
     pub fn local_bytes(&self) -> u64 {
         let shape = self.local_shape();
         let (row_len, rows) = shape.split_last().map_or((1, 1), |(len, rows)| (*len, rows.iter().product::<usize>()));
@@ -153,7 +156,7 @@ impl WeightSpec {
         (rows * row_bytes) as u64
     }
 
-    /// Shape of the part that one rank has, padding included: the same for all ranks.
+    /// The shape of the part that one rank has, padding included. It is the same for all ranks.
     pub fn local_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let Some(dim) = self.split_dim() {

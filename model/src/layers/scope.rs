@@ -1,7 +1,8 @@
-//! Names of weights: a place in the checkpoint's tree of names.
+//! Names of weights: a scope is a node in the checkpoint's tree of names.
 //!
-//! Door: [`WeightScope`]. It also carries what is one for the whole model: the type that weights are loaded in, and the number
-//! of ranks that share them; and how the weights of a layer are stored where that is not as they are used.
+//! Door: [`WeightScope`]. A scope also has two properties of the whole model, the type in which weights are loaded and
+//! the number of ranks that share them. For layers whose weights are not stored as they are used, it has the form of
+//! storage.
 
 use numbers::FloatType;
 
@@ -23,22 +24,22 @@ impl WeightScope {
         Self { prefix: String::new(), dtype, world_size, section: None, is_transposed: false }
     }
 
-    /// The scope `name` inside of this one.
+    /// The scope `name` inside this one.
     pub(crate) fn child(&self, name: impl std::fmt::Display) -> Self {
         Self { prefix: format!("{}{name}.", self.prefix), ..*self }
     }
 
-    /// This scope, of whose tensors weights are only a section.
+    /// This scope, with each weight being only a section of its tensor.
     pub(crate) fn section(&self, section: Section) -> Self {
         Self { section: Some(section), ..self.clone() }
     }
 
-    /// This scope, whose matrices are stored `[in, out]`.
+    /// This scope, with matrices stored as `[in, out]`.
     pub(crate) fn transposed(&self) -> Self {
         Self { is_transposed: true, ..self.clone() }
     }
 
-    /// Ranks that share the weights.
+    /// The number of ranks that share the weights.
     pub(crate) fn world_size(&self) -> usize {
         self.world_size
     }
@@ -57,7 +58,7 @@ impl WeightScope {
         WeightSpec { name: weight, shape, dtype, partition, world_size, num_copies: 1, source, rounding: None }
     }
 
-    /// The weights `name` of the scopes `0`, `1` … of this one, one behind the other: `[num, shape..]`.
+    /// The weights `name` of the child scopes `0`, `1` … `num - 1`, stacked: `[num, shape..]`.
     pub(crate) fn stack(&self, name: &str, num: usize, shape: &[usize], partition: Partition) -> WeightSpec {
         let Self { prefix, dtype, world_size, .. } = self;
         let tensors = (0..num).map(|index| format!("{prefix}{index}.{name}")).collect();

@@ -1,9 +1,10 @@
 //! Command R and R+ (Cohere), and Command R7B and A (Cohere 2).
 //!
-//! Described on docs.cohere.com. Follows `transformers/models/cohere/modeling_cohere.py` and `cohere2/modeling_cohere2.py`. What
-//! differs from Llama: attention and feed-forward network read the same normed state, by mean and variance and without bias;
-//! neighbours of a head are turned together; logits have a factor; embeddings are tied; R+ normalises each head of queries and
-//! keys with weights of its own. Cohere 2 has windows in three layers of four, and positions in those only.
+//! Described on docs.cohere.com. Follows `transformers/models/cohere/modeling_cohere.py` and
+//! `cohere2/modeling_cohere2.py`. Differences from Llama: attention and feed-forward network read the same normed
+//! state, of a norm by mean and variance without bias; rotary embeddings rotate adjacent values of a head; logits have
+//! a factor; embeddings are tied. R+ normalises each head of queries and keys with its own weights. In Cohere 2, three
+//! layers of four have a window, and only these have positions.
 
 use std::sync::Arc;
 

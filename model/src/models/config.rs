@@ -1,7 +1,8 @@
-//! `config.json` and `generation_config.json`: typed reading, and errors that name the key, the value and what is allowed.
+//! Typed reading of `config.json` and `generation_config.json`, with errors that name the key, its value and the
+//! allowed values.
 //!
-//! Door: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. It gives no key a meaning of its own
-//! beyond the few that every model has.
+//! Door: [`Config`]. A key that is null counts as absent, as in Hugging Face's code. This file interprets only the few
+//! keys that every model has.
 
 use std::fmt;
 
@@ -13,7 +14,7 @@ use crate::graph::GraphError;
 use crate::layers::HeadsError;
 
 const CONFIG: &str = "config.json";
-/// What old families call otherwise.
+/// Keys, each with the name that old families use for it.
 const OTHER_NAMES: [(&str, &str); 6] = [
     ("hidden_size", "n_embd"),
     ("max_position_embeddings", "n_positions"),
@@ -23,8 +24,8 @@ const OTHER_NAMES: [(&str, &str); 6] = [
     ("rope_theta", "rotary_emb_base"),
 ];
 
-/// The largest sizes that are taken for a model's, several times those of the largest models there are. Products of three of them
-/// can be counted, and so many layers are a graph of a few megabytes.
+/// The largest accepted sizes, several times those of the largest existing models. A product of three of them does not
+/// overflow, and the graph of a model with the most layers takes a few megabytes.
 const MAX_SIZES: [(&str, usize); 13] = [
     ("ffn_hidden_size", 1 << 26),
     ("head_dim", 1 << 16),
@@ -40,12 +41,12 @@ const MAX_SIZES: [(&str, usize); 13] = [
     ("shared_expert_intermediate_size", 1 << 26),
     ("vocab_size", proto::MAX_VOCAB_SIZE),
 ];
-/// The largest of all others.
+/// The largest accepted size of all other keys.
 const MAX_SIZE: usize = i32::MAX as usize;
 
 const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// Why a model cannot be built from its configuration.
+/// The error of a configuration from which no model can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error("parse {file}: {source}")]
@@ -71,13 +72,13 @@ pub enum ModelError {
 /// A configuration file, or an object in it.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Path of the object's keys, such as `rope_scaling.`.
+    /// The prefix of the object's keys, such as `rope_scaling.`.
     prefix: String,
     keys: Map<String, Value>,
 }
 
 impl ModelError {
-    /// The error for a key that has the wrong value.
+    /// The error of a key that has the wrong value.
     pub(super) fn value(key: &str, value: impl fmt::Display, expected: &str) -> Self {
         Self::Value { file: CONFIG, key: key.to_owned(), value: value.to_string(), expected: expected.to_owned() }
     }
@@ -97,24 +98,24 @@ impl Config {
         Self { prefix: format!("{key}."), keys }
     }
 
-    /// The first of `architectures`.
+    /// Returns the first entry of `architectures`.
     pub fn architecture(&self) -> Result<&str, ModelError> {
         let architectures = self.value("architectures").ok_or_else(|| self.missing("architectures"))?;
         let first = architectures.as_array().and_then(|names| names.first()).and_then(Value::as_str);
         first.ok_or_else(|| self.wrong("architectures", architectures, "a list with the name of a class"))
     }
 
-    /// Number of tokens, `vocab_size`.
+    /// The number of tokens in the vocabulary, `vocab_size`.
     pub fn vocab_size(&self) -> Result<usize, ModelError> {
         self.size("vocab_size")
     }
 
-    /// Longest sequence the model was made for.
+    /// The longest sequence that the model supports, in tokens.
     pub fn max_position_embeddings(&self) -> Result<usize, ModelError> {
         rope_config::longest(self, self.size("max_position_embeddings")?)
     }
 
-    /// Type of the weights, `dtype` or its older name `torch_dtype`; `None` when the file does not say.
+    /// The type of the weights, `dtype` or its older name `torch_dtype`; `None` if the file has neither.
     pub fn dtype(&self) -> Result<Option<FloatType>, ModelError> {
         let key = if self.value("dtype").is_some() { "dtype" } else { "torch_dtype" };
         let Some(name) = self.text(key)? else { return Ok(None) };
@@ -126,10 +127,12 @@ impl Config {
         }
     }
 
-    /// Tokens that end a sequence: `eos_token_id` of `generation_config.json`, else of this file. A number or a list.
+    /// The tokens that end a sequence: `eos_token_id` of `generation_config.json`, or else of this file. The value is a
+    /// number or a list.
     ///
     /// # Errors
-    /// When either file is malformed there, or names a token outside of the vocabulary.
+    /// When the value is malformed or names a token outside the vocabulary, or `generation_config` is not a JSON
+    /// object.
     pub fn eos_token_ids(&self, generation_config: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
         let generation = match generation_config {
             Some(bytes) => parse_object(GENERATION_CONFIG, bytes)?,
@@ -154,74 +157,74 @@ impl Config {
         ids.iter().map(id).collect()
     }
 
-    /// A positive integer that must be there.
+    /// Returns a positive integer, which is required.
     pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
         self.optional_size(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A positive integer with a default.
+    /// Returns a positive integer, or `default` if it is absent.
     pub(super) fn size_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
         Ok(self.optional_size(key)?.unwrap_or(default))
     }
 
-    /// A number.
+    /// Returns a number, if there is one.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         self.read(key, "a number", Value::as_f64)
     }
 
-    /// A number that must be there.
+    /// Returns a number, which is required.
     pub(super) fn required_number(&self, key: &str) -> Result<f64, ModelError> {
         self.number(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A number with a default.
+    /// Returns a number, or `default` if it is absent.
     pub(super) fn number_or(&self, key: &str, default: f64) -> Result<f64, ModelError> {
         Ok(self.number(key)?.unwrap_or(default))
     }
 
-    /// A truth value with a default.
+    /// Returns a boolean, or `default` if it is absent.
     pub(super) fn flag_or(&self, key: &str, default: bool) -> Result<bool, ModelError> {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
-    /// A string.
+    /// Returns a string, if there is one.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
         self.read(key, "a string", Value::as_str)
     }
 
-    /// An object.
+    /// Returns an object, if there is one.
     pub(super) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, ModelError> {
         self.read(key, "an object", Value::as_object)
     }
 
-    /// Whether there is a value.
+    /// True if the key has a value other than null.
     pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
-    /// A list of numbers that must be there.
+    /// Returns a list of numbers, which is required.
     pub(super) fn numbers(&self, key: &str) -> Result<Vec<f64>, ModelError> {
         let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>();
         self.read(key, "a list of numbers", numbers)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A list of strings.
+    /// Returns a list of strings, if there is one.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ModelError> {
         self.read(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
-    /// Refuses every key that is neither known nor null.
+    /// Refuses every key that is not in `known` and has a value other than null.
     pub(super) fn require_known(&self, known: &[&str]) -> Result<(), ModelError> {
         let other = self.keys.iter().find(|(key, value)| !value.is_null() && !known.contains(&key.as_str()));
         other.map_or(Ok(()), |(key, value)| Err(self.unsupported(key, value, "null")))
     }
 
-    /// Path of a key of this object.
+    /// The path of a key of this object, for messages.
     pub(super) fn path(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// Refuses every key of `fixed` whose value is neither absent nor the JSON text beside it.
+    /// Refuses every key of `fixed` that has a value other than null and the JSON text next to it.
     pub(super) fn require_fixed(&self, fixed: &[(&str, &str)]) -> Result<(), ModelError> {
         for (key, supported) in fixed {
             let Some(value) = self.value(key) else { continue };

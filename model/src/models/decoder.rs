@@ -1,7 +1,8 @@
-//! A decoder as a description: what families of models have in common, with a field for each thing in which they differ.
+//! A description of a decoder: the common structure of all model families, with a field for each property in which they
+//! differ.
 //!
-//! Doors: [`Decoder::llama`] reads config.json as a Llama's; a family's file changes the fields that are otherwise in its models;
-//! [`Decoder::build`] makes the graph. It has no default that no key of config.json stands for.
+//! Doors: [`Decoder::llama`] reads config.json as that of a Llama; a family's file then changes the fields in which its
+//! models differ; [`Decoder::build`] makes the graph.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ use crate::layers::{
 pub(super) struct Decoder {
     pub(super) root: WeightScope,
     pub(super) names: Names,
-    /// Whether layers' matrices are stored `[in, out]`.
+    /// True if the layers' matrices are stored `[in, out]`.
     pub(super) has_transposed_matrices: bool,
     pub(super) vocab_size: usize,
-    /// Positions that have a learned vector each, which is added to the token's.
+    /// The number of positions, if each has a learned vector that is added to the token's embedding.
     pub(super) learned_positions: Option<usize>,
-    /// Factor of the embeddings.
+    /// The factor of the embeddings.
     pub(super) embedding_multiplier: f32,
     pub(super) block: Block,
     pub(super) norm: NormForm,
@@ -32,23 +33,23 @@ pub(super) struct Decoder {
     pub(super) projections: Projections,
     pub(super) mlp: MlpSize,
     pub(super) mlp_form: MlpForm,
-    /// What the layers that have experts have instead.
+    /// The network of layers that have experts, in place of `mlp`.
     pub(super) experts: Option<ExpertsForm>,
-    /// One for each.
+    /// The properties of each layer.
     pub(super) layers: Vec<LayerForm>,
-    /// Factor of what attention and feed-forward network add to the hidden state.
+    /// The factor of the outputs of attention and feed-forward network, before they are added to the hidden state.
     pub(super) residual_multiplier: f32,
-    /// Whether the table of embeddings is the head's matrix.
+    /// True if the embedding table is also the head's matrix.
     pub(super) is_tied: bool,
-    /// Factor of the logits.
+    /// The factor of the logits.
     pub(super) logits_multiplier: f32,
     pub(super) logits_soft_cap: Option<f32>,
 }
 
-/// What weights are called.
+/// The names of weights in the checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
-    /// What everything but the head begins with.
+    /// The prefix of all names except the head's.
     pub(super) base: &'static str,
     pub(super) embedding: &'static str,
     pub(super) positions: &'static str,
@@ -59,7 +60,7 @@ pub(super) struct Names {
     pub(super) head: &'static str,
 }
 
-/// What is joined with what. A norm that has no name is not there.
+/// The structure of a layer, with the names of its norms. `None` stands for no norm.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Block {
     /// x + after(attention(before(x))), then x + after(mlp(before(x))).
@@ -69,22 +70,22 @@ pub(super) enum Block {
         before_mlp: Option<&'static str>,
         after_mlp: Option<&'static str>,
     },
-    /// x + attention(before(x)) + mlp(before(x)); the two norms may be one.
+    /// x + attention(before(x)) + mlp(before(x)); the two norms may be the same.
     Parallel { before_attention: &'static str, before_mlp: &'static str },
 }
 
-/// How the weights of queries, keys and values are stored.
+/// The way in which the weights of queries, keys and values are stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Projections {
     /// `q_proj`, `k_proj`, `v_proj` and `o_proj`.
     Separate,
-    /// All queries, then all keys, then all values in one tensor.
+    /// One tensor, which contains all queries, then all keys, then all values.
     Fused { qkv: &'static str, output: &'static str },
-    /// For each KV head its queries, its key and its value in one tensor.
+    /// One tensor, which contains for each KV head its queries, its key and its value.
     FusedByHead { qkv: &'static str, output: &'static str },
 }
 
-/// The feed-forward network, with its names.
+/// The form of the feed-forward network, with the names of its weights.
 #[derive(Debug, Clone)]
 pub(super) enum MlpForm {
     Gated {
@@ -92,7 +93,7 @@ pub(super) enum MlpForm {
         up: &'static str,
         down: &'static str,
     },
-    /// The gate in the first half of a tensor.
+    /// Gate and up are one tensor, with the gate in its first half.
     GatedFused {
         gate_up: &'static str,
         down: &'static str,
@@ -103,35 +104,35 @@ pub(super) enum MlpForm {
     },
 }
 
-/// What differs from layer to layer.
+/// The properties that differ from layer to layer.
 #[derive(Debug, Clone)]
 pub(super) struct LayerForm {
     pub(super) rotary: Option<Arc<RotarySpec>>,
-    /// Keys that a query attends at most, its own included.
+    /// The most keys that a query attends to, its own included.
     pub(super) window: Option<usize>,
     pub(super) has_experts: bool,
 }
 
-/// A mixture of experts, with its names.
+/// A mixture of experts, with the names of its weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExpertsForm {
     pub(super) scope: &'static str,
-    /// Of gate, up and down.
+    /// The names of gate, up and down.
     pub(super) names: [&'static str; 3],
     pub(super) intermediate_size: usize,
     pub(super) num_experts: usize,
     pub(super) num_chosen: usize,
-    /// Whether the weights of the chosen add up to 1.
+    /// True if the weights of the chosen experts are divided by their sum.
     pub(super) is_normalised: bool,
-    /// Width of the expert that sees every token.
+    /// The intermediate size of the shared expert, which sees every token, if there is one.
     pub(super) shared: Option<usize>,
 }
 
 impl Block {
-    /// Llama's.
+    /// Llama's structure.
     pub(super) const PRE_NORM: Self = Self::pre_norm("input_layernorm", "post_attention_layernorm");
 
-    /// Norms before attention and feed-forward network.
+    /// A sequential structure with norms before attention and feed-forward network.
     pub(super) const fn pre_norm(before_attention: &'static str, before_mlp: &'static str) -> Self {
         Self::Sequential {
             before_attention: Some(before_attention),
@@ -156,19 +157,19 @@ impl Names {
 }
 
 impl Decoder {
-    /// What config.json describes if its model is a Llama.
+    /// Reads config.json as that of a Llama.
     ///
     /// # Errors
-    /// Names the key that is missing or malformed.
+    /// When a key is missing or malformed. The message names the key.
     pub(super) fn llama(config: &Config, dtype: FloatType, world_size: usize) -> Result<Self, ModelError> {
         let norm = NormForm::rms(config.number_or("rms_norm_eps", 1e-6)?);
         Self::new(config, WeightScope::root(dtype, world_size), norm, config.size("intermediate_size")?)
     }
 
-    /// A Llama with another norm, and with a feed-forward network as wide as it says.
+    /// As [`Decoder::llama`], with another norm, and with a feed-forward network of width `intermediate_size`.
     ///
     /// # Errors
-    /// Names the key that is missing or malformed.
+    /// When a key is missing or malformed. The message names the key.
     pub(super) fn new(
         config: &Config,
         root: WeightScope,
@@ -223,11 +224,12 @@ impl Decoder {
         })
     }
 
-    /// The sliding window of each layer: config.json's `layer_types` says which have it, or `is_sliding` where there is no such
-    /// key. Answers which have it.
+    /// Sets the sliding window of each layer. config.json's `layer_types` determines which layers have one; without
+    /// that key, `is_sliding` does. Returns true for each layer that has a window.
     ///
     /// # Errors
-    /// When a type is not known, or there is not one for each layer.
+    /// When a layer type is unknown, the number of types differs from the number of layers, or a layer has a window and
+    /// `sliding_window` is missing or malformed.
     pub(super) fn set_windows(
         &mut self,
         config: &Config,
@@ -256,10 +258,10 @@ impl Decoder {
         Ok(sliding)
     }
 
-    /// The graph.
+    /// Builds the model's graph.
     ///
     /// # Errors
-    /// When sizes do not fit each other, or so many ranks cannot share the heads.
+    /// When sizes do not fit each other, or the ranks cannot share the heads.
     pub(super) fn build(&self) -> Result<Model, ModelError> {
         let hidden_size = self.attention.hidden_size;
         let base = self.root.child(self.names.base);
@@ -406,10 +408,11 @@ impl Decoder {
     }
 }
 
-/// The function that `hidden_act`, or one of its other names, names.
+/// Returns the activation function that `hidden_act`, or one of the key's other names, specifies; SiLU if there is
+/// none.
 ///
 /// # Errors
-/// When it is not known.
+/// When the function is unknown.
 pub(super) fn activation(config: &Config) -> Result<Activation, ModelError> {
     const KEYS: [&str; 4] = ["hidden_activation", "hidden_act", "activation_function", "activation"];
     for key in KEYS {

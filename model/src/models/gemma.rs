@@ -1,8 +1,9 @@
 //! Gemma 1.
 //!
-//! Paper: Gemma team, 2024 (arXiv 2403.08295). Follows `transformers/models/gemma/modeling_gemma.py`. What differs from Llama:
-//! norms multiply by 1 + weight, embeddings are multiplied by the root of the hidden size, rounded to the type of the weights,
-//! the gate's function is GELU by its hyperbolic tangent, `head_dim` is independent, and embeddings are tied.
+//! Paper: Gemma team, 2024 (arXiv 2403.08295). Follows `transformers/models/gemma/modeling_gemma.py`. Differences from
+//! Llama: norms multiply by 1 + weight; embeddings are multiplied by the square root of the hidden size, rounded to the
+//! type of the weights; the gate's activation is the tanh approximation of GELU; `head_dim` is independent of the
+//! hidden size; embeddings are tied.
 
 use numbers::FloatType;
 
@@ -16,15 +17,15 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
     decoder(config, dtype, world_size)?.build()
 }
 
-/// What all of Gemma's models have in common.
+/// Returns the decoder with the properties that all Gemma models share.
 ///
 /// # Errors
-/// Names the key that is missing or malformed.
+/// When a key is missing or malformed. The message names the key.
 pub(super) fn decoder(config: &Config, dtype: FloatType, world_size: usize) -> Result<Decoder, ModelError> {
     let mut decoder = Decoder::llama(config, dtype, world_size)?;
     decoder.norm.offset = 1.0;
     decoder.embedding_multiplier = dtype.round((decoder.attention.hidden_size as f32).sqrt());
-    // Early configurations say `gelu` and mean the approximation.
+    // Early configurations say `gelu` but mean the approximation.
     decoder.mlp.activation = match decoder::activation(config)? {
         Activation::Gelu => Activation::GeluTanh,
         other => other,

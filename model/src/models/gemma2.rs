@@ -1,8 +1,9 @@
 //! Gemma 2.
 //!
-//! Paper: Gemma team, 2024 (arXiv 2408.00118). Follows `transformers/models/gemma2/modeling_gemma2.py`. What differs from Gemma 1:
-//! every second layer has a window, beginning with the first; scores and logits are bounded by soft caps; the factor of the scores
-//! comes from `query_pre_attn_scalar`; attention and feed-forward network have a norm before and one behind.
+//! Paper: Gemma team, 2024 (arXiv 2408.00118). Follows `transformers/models/gemma2/modeling_gemma2.py`. Differences
+//! from Gemma 1: every second layer has a window, beginning with the first; soft caps bound scores and logits; the
+//! factor of the scores comes from `query_pre_attn_scalar`; attention and feed-forward network each have a norm before
+//! and a norm after.
 
 use numbers::FloatType;
 
@@ -27,10 +28,10 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
     decoder.build()
 }
 
-/// The norms, the scale of the scores and the bound of the logits, which Gemma 3 has too.
+/// Sets the norms, the scale of the scores and the bound of the logits, which Gemma 3 shares.
 ///
 /// # Errors
-/// Names the key that is missing or malformed.
+/// When a key is missing or malformed. The message names the key.
 pub(super) fn set_block(decoder: &mut Decoder, config: &Config) -> Result<(), ModelError> {
     decoder.block = Block::Sequential {
         before_attention: Some("input_layernorm"),

@@ -1,8 +1,8 @@
 //! Gemma 3, text.
 //!
-//! Paper: Gemma team, 2025 (arXiv 2503.19786). Follows `transformers/models/gemma3/modeling_gemma3.py`. What differs from Gemma 2:
-//! heads of queries and keys are normalised; five layers with a window are followed by one without; the two kinds have rotary
-//! parameters of their own (`rope_local_base_freq` in old files).
+//! Paper: Gemma team, 2025 (arXiv 2503.19786). Follows `transformers/models/gemma3/modeling_gemma3.py`. Differences
+//! from Gemma 2: heads of queries and keys are normalised; scores have no soft cap; five layers with a window are
+//! followed by one without; the two kinds have separate rotary parameters (`rope_local_base_freq` in old files).
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
     decoder.build()
 }
 
-/// The embedding of layers with a window.
+/// Returns the rotary embedding of layers with a window.
 fn local_rotary(config: &Config, head_dim: usize) -> Result<RotarySpec, ModelError> {
     if let Some(local) = rope_config::read_kind(config, head_dim, "sliding_attention")? {
         return Ok(local);

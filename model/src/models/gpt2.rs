@@ -1,8 +1,9 @@
 //! GPT-2.
 //!
-//! Paper: Radford et al., 2019. Follows `transformers/models/gpt2/modeling_gpt2.py`. What differs from Llama: positions are learned
-//! vectors instead of turns; norms by mean and variance, with bias; a feed-forward network without gate; biases everywhere;
-//! queries, keys and values are one tensor; matrices are stored `[in, out]`; embeddings are tied.
+//! Paper: Radford et al., 2019. Follows `transformers/models/gpt2/modeling_gpt2.py`. Differences from Llama: positions
+//! are learned vectors instead of rotations; norms are by mean and variance, with bias; the feed-forward network has no
+//! gate; all layers have biases; queries, keys and values are one tensor; matrices are stored `[in, out]`; embeddings
+//! are tied.
 
 use numbers::FloatType;
 

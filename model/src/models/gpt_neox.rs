@@ -1,9 +1,10 @@
 //! GPT-NeoX and Pythia.
 //!
 //! Papers: Black et al., 2022 (arXiv 2204.06745); Biderman et al., 2023 (arXiv 2304.01373). Follows
-//! `transformers/models/gpt_neox/modeling_gpt_neox.py`. What differs from Llama: attention and feed-forward network stand beside each
-//! other, each with its norm by mean and variance (unless `use_parallel_residual` is false); part of each head is turned; biases
-//! everywhere; a feed-forward network without gate; queries, keys and values of each head follow each other in one tensor.
+//! `transformers/models/gpt_neox/modeling_gpt_neox.py`. Differences from Llama: attention and feed-forward network run
+//! in parallel, each after its own norm by mean and variance (unless `use_parallel_residual` is false); only part of
+//! each head is rotated; layers have biases; the feed-forward network has no gate; the query, key and value of each
+//! head are consecutive rows of one tensor.
 
 use numbers::FloatType;
 

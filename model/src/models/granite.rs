@@ -1,7 +1,8 @@
 //! Granite 3.
 //!
-//! Described in IBM's Granite 3.0 report, 2024. Follows `transformers/models/granite/modeling_granite.py`. What differs from Llama:
-//! factors of the embeddings, of what a layer adds, and of the scores; logits are divided by `logits_scaling`.
+//! Described in IBM's Granite 3.0 report, 2024. Follows `transformers/models/granite/modeling_granite.py`. Differences
+//! from Llama: the embeddings, the scores and the output of attention and feed-forward network have factors; logits are
+//! divided by `logits_scaling`.
 
 use numbers::FloatType;
 

@@ -1,8 +1,9 @@
 //! Mistral and Ministral.
 //!
 //! Paper: Jiang et al., 2023 (arXiv 2310.06825). Follows `transformers/models/mistral/modeling_mistral.py` and
-//! `ministral/modeling_ministral.py`. What differs from Llama: queries see the last `sliding_window` keys only, in all layers of
-//! Mistral where the key has a number, and in those that `layer_types` names in Ministral; there are no biases.
+//! `ministral/modeling_ministral.py`. Differences from Llama: queries attend only to the last `sliding_window` keys, in
+//! the layers that `layer_types` names (Ministral), or in all layers without that key (Mistral); there are no biases.
+//! In Mistral, no layer has a window if `sliding_window` is null.
 
 use numbers::FloatType;
 

@@ -1,7 +1,7 @@
 //! Mixtral.
 //!
-//! Paper: Jiang et al., 2024 (arXiv 2401.04088). Follows `transformers/models/mixtral/modeling_mixtral.py`. What differs from
-//! Mistral: the feed-forward network is a mixture of experts, whose weights add up to 1.
+//! Paper: Jiang et al., 2024 (arXiv 2401.04088). Follows `transformers/models/mixtral/modeling_mixtral.py`. Difference
+//! from Mistral: the feed-forward network is a mixture of experts, and the weights of the chosen experts add up to 1.
 
 use numbers::FloatType;
 

@@ -1,11 +1,14 @@
 //! To add a model architecture:
-//! 1. Copy the nearest file of this folder. Its header names the paper, the Hugging Face source it follows, and what
-//!    differs from Llama: that is also all that it says to `decoder`. Keys that it reads must be neutral for the others.
+//! 1. Copy the nearest file of this folder. Its header names the paper, the Hugging Face source that it follows, and
+//!    the differences from Llama; its code changes only these fields of `decoder`'s description. Add each new key that
+//!    changes the computation to `neutral`, so that the other families refuse it.
 //! 2. Add a row to [`ARCHITECTURES`].
-//! 3. A missing piece goes to `layers/`; a truly new operation to `graph/`, and the compiler names each backend.
-//! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to `engine/tests/families.rs`.
+//! 3. A missing layer goes to `layers/`, a truly new operation to `graph/`; the compiler then names each backend.
+//! 4. Add two tiny configurations to `integration-tests/fixtures/make_families.py` and their names to
+//!    `engine/tests/families.rs`.
 //!
-//! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and answers a [`Model`].
+//! A model file names no device and has no sharding code. It reads `config.json` through [`Config`] and returns a
+//! [`Model`].
 
 mod cohere;
 mod config;
@@ -45,10 +48,10 @@ pub use generation_config::read as sampling_defaults;
 pub use gguf::config as gguf_config;
 pub use quantization::read as quantization;
 
-/// Builds the model that a config describes, with weights of one type, for one of so many ranks.
+/// Builds the model that a config describes, with weights of the given type, for one of the given number of ranks.
 type Build = fn(&Config, FloatType, usize) -> Result<Model, ModelError>;
 
-/// Hugging Face architecture → builder.
+/// Pairs of a Hugging Face architecture and its builder.
 const ARCHITECTURES: [(&str, Build); 24] = [
     ("ArceeForCausalLM", nemotron::build_arcee),
     ("Cohere2ForCausalLM", cohere::build_cohere2),
@@ -81,19 +84,20 @@ const ARCHITECTURES: [(&str, Build); 24] = [
 pub struct Model {
     /// Token ids `[tokens]` → hidden states `[tokens, hidden]` after the last norm. Writes the KV cache.
     pub decoder: Arc<Graph>,
-    /// Hidden state → logits.
+    /// Hidden states → logits.
     pub head: Head,
 }
 
-/// The architectures there are, by name.
+/// The names of the supported architectures.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     ARCHITECTURES.iter().map(|(name, _)| *name)
 }
 
-/// Builds one rank's part of the model of `config`, for the architecture it names.
+/// Builds one rank's part of the model that `config` describes, by the architecture that it names.
 ///
 /// # Errors
-/// [`ModelError::UnknownArchitecture`] says where those there are stand; the others name the key of config.json and its value.
+/// [`ModelError::UnknownArchitecture`] points to the list of supported architectures. The other errors name the key of
+/// config.json and its value.
 pub fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
     let architecture = config.architecture()?;
     let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);

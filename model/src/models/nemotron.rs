@@ -1,9 +1,9 @@
-//! Nemotron 3 and 4, Minitron; and Arcee's AFM.
+//! Nemotron 3 and 4, Minitron, and Arcee's AFM.
 //!
 //! Papers: Parmar et al., 2024 (arXiv 2402.16819); Muralidharan et al., 2024 (arXiv 2407.14679). Follows
-//! `transformers/models/nemotron/modeling_nemotron.py` and `arcee/modeling_arcee.py`. What differs from Llama: a feed-forward network
-//! without gate, whose function is the squared ReLU. In Nemotron norms are by mean and variance and multiply by 1 + weight, and
-//! half of each head is turned.
+//! `transformers/models/nemotron/modeling_nemotron.py` and `arcee/modeling_arcee.py`. Differences from Llama: the
+//! feed-forward network has no gate, and its activation is the squared ReLU. In Nemotron, norms are by mean and
+//! variance and multiply by 1 + weight, and half of each head is rotated.
 
 use numbers::FloatType;
 

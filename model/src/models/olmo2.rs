@@ -1,9 +1,9 @@
 //! OLMo 2 and 3.
 //!
-//! Papers: OLMo team, 2025 (arXiv 2501.00656), and allenai.org/olmo3. Follows `transformers/models/olmo2/modeling_olmo2.py` and
-//! `olmo3/modeling_olmo3.py`. What differs from Llama: norms stand behind attention and feed-forward network instead of before;
-//! queries and keys are normalised over all heads together. OLMo 3 has a window in three layers of four, and in those no
-//! scaling of the rotary embedding.
+//! Papers: OLMo team, 2025 (arXiv 2501.00656), and allenai.org/olmo3. Follows
+//! `transformers/models/olmo2/modeling_olmo2.py` and `olmo3/modeling_olmo3.py`. Differences from Llama: norms come
+//! after attention and feed-forward network instead of before; queries and keys are normalised over all heads together.
+//! In OLMo 3, three layers of four have a window, and the rotary embedding of these layers is not scaled.
 
 use std::sync::Arc;
 

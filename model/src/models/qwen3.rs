@@ -1,8 +1,8 @@
 //! Qwen 3.
 //!
-//! Paper: Yang et al., 2025 (arXiv 2505.09388). Follows `transformers/models/qwen3/modeling_qwen3.py`. What differs from Llama:
-//! each head of the queries and keys is normalised before it is turned, `head_dim` is independent of the hidden size, and windows
-//! are as in Qwen 2.
+//! Paper: Yang et al., 2025 (arXiv 2505.09388). Follows `transformers/models/qwen3/modeling_qwen3.py`. Differences from
+//! Llama: each head of the queries and keys is normalised before it is rotated; `head_dim` is independent of the hidden
+//! size; windows are as in Qwen 2.
 
 use numbers::FloatType;
 

@@ -1,8 +1,8 @@
 //! SmolLM 3.
 //!
-//! Described in huggingface.co/blog/smollm3; layers without positions are from Yang et al., 2025 (arXiv 2501.18795). Follows
-//! `transformers/models/smollm3/modeling_smollm3.py`. What differs from Llama: every fourth layer has no positions
-//! (`no_rope_layers` has a 0 there), and layers may have a window.
+//! Described in huggingface.co/blog/smollm3; layers without positions are from Yang et al., 2025 (arXiv 2501.18795).
+//! Follows `transformers/models/smollm3/modeling_smollm3.py`. Differences from Llama: every fourth layer has no
+//! positions (`no_rope_layers` has a 0 for it), layers may have a window, and embeddings are tied.
 
 use numbers::FloatType;
 
@@ -33,7 +33,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
     decoder.build()
 }
 
-/// Which layers have positions.
+/// Returns, for each layer, true if it has positions.
 fn layers_with_rotary(config: &Config, num_layers: usize) -> Result<Vec<bool>, ModelError> {
     let interval = config.size_or("no_rope_layer_interval", 4)?;
     if !config.has("no_rope_layers") {

@@ -1,4 +1,4 @@
-//! Why a checkpoint cannot be read.
+//! The errors of reading a checkpoint.
 
 use model_files::ModelFilesError;
 use numbers::FloatType;
@@ -6,7 +6,7 @@ use safetensors::SafeTensorError;
 
 use super::{INDEX_FILE, SINGLE_FILE, StoredType};
 
-/// Why a checkpoint cannot be read; each names the file, and the tensor if one is at fault.
+/// The error of a checkpoint that cannot be read. The message names the file, and the tensor if one is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     #[error("{location} has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors checkpoints are supported")]

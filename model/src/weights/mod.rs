@@ -1,9 +1,9 @@
 //! The tensors of a checkpoint: safetensors files on disk, mapped into memory, or bytes of the executable.
 //!
-//! Doors: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. A file that is cut
-//! short, a tensor that is missing, stands in two files, has another shape or type than the model asks for, or holds what is no
-//! finite number is an error that names the file and the tensor. It copies only what does not lie in one piece, and converts
-//! only what is not stored as floats; the rest is the backend's affair.
+//! Doors: [`Checkpoint::open`], then [`Checkpoint::read`] for each [`WeightSpec`] of a graph and each rank. An error
+//! names the file and the tensor. The errors are: a file is cut short; a tensor is missing, is in two files, has
+//! another shape or type than the model expects, or contains an infinity or a NaN. Only parts that are not contiguous
+//! are copied, and only tensors that are not stored as floats are converted; the backend does the rest.
 
 mod encoding;
 mod error;
@@ -34,12 +34,12 @@ use tensor::StoredTensor;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
-/// What stands in a repository for a large file that was not fetched.
+/// The first bytes of a Git LFS pointer, which stands for a large file that was not fetched.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
-/// What is never read.
+/// Checkpoint files of other formats, which are never read.
 const PICKLES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
 
-/// The safetensors files of one model, open.
+/// The open weight files of one model, safetensors or GGUF.
 #[derive(Debug)]
 pub struct Checkpoint {
     files: Vec<WeightsFile>,
@@ -53,12 +53,12 @@ struct WeightsFile {
     bytes: FileBytes,
 }
 
-/// What a tensor is stored as.
+/// The type in which a tensor is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum StoredType {
-    /// Numbers, one after the other.
+    /// Numbers, one after another.
     Plain(Dtype),
-    /// Blocks of a GGUF file, maybe of one number each, with something to be added to each.
+    /// Blocks of a GGUF file, which may contain one number each; `added` is added to each element.
     Blocks { kind: GgmlDType, added: f32 },
 }
 
@@ -71,10 +71,12 @@ struct TensorPlace {
 }
 
 impl Checkpoint {
-    /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists, and reads their headers.
+    /// Opens the GGUF file if the model has one, else `model.safetensors`, else the files that
+    /// `model.safetensors.index.json` lists, and reads the headers.
     ///
     /// # Errors
-    /// When there is neither, a listed file is missing, a file is malformed or cut short, or two files have the same tensor.
+    /// When there is none of these, a listed file is missing, a file is malformed or cut short, or two files have the
+    /// same tensor.
     pub fn open(model_files: &ModelFiles, quantization: Quantization) -> Result<Self, WeightsError> {
         if let Some(gguf) = model_files.gguf()? {
             return Self::of_gguf(&gguf);
@@ -97,7 +99,7 @@ impl Checkpoint {
     /// Opens a GGUF file.
     ///
     /// # Errors
-    /// When it cannot be mapped, is cut short, or has a tensor of a type that is not known.
+    /// When the file cannot be mapped, is cut short, or has a tensor of an unknown type.
     pub fn of_gguf(gguf: &Gguf) -> Result<Self, WeightsError> {
         let name = gguf.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = WeightsFile::open(name, FileLocation::Path(gguf.path.clone()))?;
@@ -105,11 +107,11 @@ impl Checkpoint {
         Ok(Self { files: vec![file], tensors, quantization: Quantization::None })
     }
 
-    /// Gives `take` what `rank` has of the weight that `spec` describes.
+    /// Calls `take` with the part that `rank` has of the weight `spec`.
     ///
     /// # Errors
-    /// When a tensor of it is missing, has another shape, or is stored in a way that is not understood; after `take`, when
-    /// something that was read is no finite number; and what `take` answers.
+    /// When a tensor of the weight is missing, has another shape, or is stored in an unknown way; when `take` fails;
+    /// and, checked after `take`, when a number that it read is infinite or NaN.
     pub fn read<T, E: From<WeightsError>>(
         &self,
         spec: &WeightSpec,
@@ -122,7 +124,7 @@ impl Checkpoint {
             None => Ok(taken),
             Some(index) => {
                 let tensor = spec.tensors()[index].clone();
-                // What is stored in integers has no tensor of that name.
+                // A weight stored as integers has no tensor of that name.
                 let file = self.find(&tensor).map_or_else(|| self.file_names(), |place| self.file_name(place));
                 Err(WeightsError::NotFinite { tensor, file }.into())
             }
@@ -145,7 +147,7 @@ impl Checkpoint {
         Ok(TensorPart::new(tensors, spec, rank))
     }
 
-    /// A tensor of this shape.
+    /// Returns the tensor `name`, which must have this shape.
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<StoredTensor<'_>, WeightsError> {
         if let Some(matrix) = quantized::find(self, name, shape)? {
             return Ok(StoredTensor::Encoded(matrix));
@@ -167,7 +169,7 @@ impl Checkpoint {
         Ok(StoredTensor::Floats { dtype, pages: self.pages(place) })
     }
 
-    /// Type of the first tensor of floats by name: what the checkpoint is in when config.json does not say.
+    /// The type of the tensor of floats whose name sorts first: the checkpoint's type if config.json has none.
     pub fn dtype(&self) -> FloatType {
         let floats = self.tensors.iter().filter_map(|(name, place)| Some((name, place.stored.float()?)));
         floats.min_by_key(|(name, _)| name.as_str()).map_or(FloatType::F32, |(_, dtype)| dtype)
@@ -199,8 +201,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// A tensor; also without the name of the model that is inside of the one with a head, as checkpoints of the former have
-    /// it.
+    /// Finds a tensor. Also tries the name without its first part, such as `model.`, which checkpoints of models
+    /// without a head lack.
     fn find(&self, tensor: &str) -> Option<&TensorPlace> {
         let bare = || tensor.split_once('.').and_then(|(_, bare)| self.tensors.get(bare));
         self.tensors.get(tensor).or_else(bare)
@@ -216,7 +218,7 @@ impl Checkpoint {
         files.join(", ")
     }
 
-    /// All elements of a tensor of floats.
+    /// Returns all elements of a tensor of floats.
     fn all_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
         let place = self.place(name)?;
         let stored = self.float_type(name, place)?;
@@ -273,7 +275,7 @@ fn none_found(model_files: &ModelFiles) -> WeightsError {
 }
 
 impl StoredType {
-    /// The type, if it is one of floats that are used as they are.
+    /// Returns the type if it is a float type whose elements are used as they are.
     fn float(self) -> Option<FloatType> {
         match self {
             Self::Plain(Dtype::F32) => Some(FloatType::F32),

@@ -1,7 +1,7 @@
-//! A rank's part of a weight, read by rows: borrowed from the file where they lie there in one piece, else gathered.
+//! A rank's part of a weight, read by rows: borrowed from the file if they are contiguous there, else gathered.
 //!
-//! Doors: [`TensorPart::rows`], [`TensorPart::all`]. Only the part's own bytes are read. It remembers whether there was something
-//! among them that is no finite number.
+//! Doors: [`TensorPart::rows`], [`TensorPart::all`]. The part records the first tensor in which it reads an infinity or
+//! a NaN.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,39 +13,40 @@ use super::pages::Pages;
 use super::tensor::{Reader, StoredTensor};
 use crate::graph::{Section, Source, WeightPart, WeightSpec};
 
-/// What a rank has of a weight. Nothing of it is read yet.
+/// The part of a weight that a rank has. Nothing is read until its rows are requested.
 #[derive(Debug)]
 pub struct TensorPart<'a> {
-    /// Type of the elements.
+    /// The type of the elements.
     pub dtype: FloatType,
-    /// The whole tensors in their files: what was mapped around the pieces that were read goes back with them.
+    /// The whole tensors in their files. Dropping them gives back all their pages, also those mapped around the parts
+    /// read.
     tensors: Vec<StoredTensor<'a>>,
     layout: Layout,
     part: WeightPart,
-    /// Size of the part's first dimension.
+    /// The size of the part's first dimension.
     num_rows: usize,
-    /// Elements of a row of the weight.
+    /// The number of elements of a row of the weight.
     row_len: usize,
-    /// Elements of an index of the dimension that is cut.
+    /// The number of elements of one index of the dimension that ranks split.
     index_len: usize,
-    /// The first tensor in which something was found that is no finite number.
+    /// The index of the first tensor in which an infinity or a NaN was read.
     not_finite: OnceLock<usize>,
 }
 
-/// Where the rows of a weight are.
+/// The location of the rows of a weight.
 #[derive(Debug, Clone, Copy)]
 enum Layout {
-    /// One after the other.
+    /// One after another in a tensor.
     Rows,
-    /// Among those of a tensor: so many in each group.
+    /// Among the rows of a tensor, `len` in each group.
     Section { section: Section, len: usize },
-    /// The columns of a tensor with so many.
+    /// The columns of a transposed tensor, `len` of each group.
     Columns { section: Section, len: usize },
-    /// A tensor each.
+    /// Each row is a tensor of its own.
     Stack,
 }
 
-/// Some rows of a part: indices of its first dimension.
+/// Some rows of a part, that is, some indices of its first dimension.
 #[derive(Debug)]
 pub struct TensorRows<'a> {
     /// Little-endian elements, the last dimension fastest; not aligned.
@@ -54,7 +55,7 @@ pub struct TensorRows<'a> {
 }
 
 impl<'a> TensorPart<'a> {
-    /// What `rank` has of the weight that `spec` describes, which is made of these tensors of one type.
+    /// The part that `rank` has of the weight `spec`, which consists of `tensors`, all of one type.
     pub(super) fn new(tensors: Vec<StoredTensor<'a>>, spec: &WeightSpec, rank: usize) -> Self {
         let part = spec.part(rank);
         let len_below = |dim: usize| spec.shape.iter().skip(dim + 1).product::<usize>();
@@ -96,12 +97,12 @@ impl<'a> TensorPart<'a> {
         TensorRows { bytes, _pages: Some(pages) }
     }
 
-    /// The number of the tensor, if any, in which what was read is not finite throughout.
+    /// Returns the index of a tensor in which an infinity or a NaN was read, if there is one.
     pub(super) fn not_finite(&self) -> Option<usize> {
         self.not_finite.get().copied()
     }
 
-    /// Rows that do not lie one after the other, or of which each has a piece, or that are encoded.
+    /// Reads rows that are not contiguous, of which each rank has only some columns, or that are encoded.
     fn gather(&self, rows: Range<usize>) -> TensorRows<'a> {
         let WeightPart { dim, start, len, padding } = self.part;
         let (own, own_rows, padding) = if dim == 0 {
@@ -128,7 +129,8 @@ impl<'a> TensorPart<'a> {
         TensorRows { bytes: Cow::Owned(gathered), _pages: reader.rest() }
     }
 
-    /// Rows that are columns of a tensor. What was mapped stays until the whole part is dropped: every row passes all of it.
+    /// Reads rows that are columns of a tensor. Pages stay mapped until the whole part is dropped, as every row reads
+    /// from all of the tensor.
     fn gather_columns(&self, rows: Range<usize>, section: Section, group_len: usize) -> TensorRows<'a> {
         let WeightPart { dim, start, len, padding } = self.part;
         let size = self.element_bytes();
@@ -157,7 +159,7 @@ impl<'a> TensorPart<'a> {
         TensorRows { bytes: Cow::Owned(gathered), _pages: None }
     }
 
-    /// The tensor that has a row of the weight, and its first element there.
+    /// Returns the index of the tensor that contains a row of the weight, and the row's first element in it.
     fn place(&self, row: usize) -> (usize, usize) {
         let (tensor, row) = match self.layout {
             Layout::Rows | Layout::Columns { .. } => (0, row),

@@ -1,6 +1,6 @@
-//! Finds what an encoded matrix is made of: the tensors beside the one that a model asks for.
+//! Finds the tensors of an encoded matrix, which have other names than the tensor that the model requests.
 //!
-//! Door: [`find`]. Which names there are follows from the checkpoint's [`Quantization`]; the sizes of groups from shapes.
+//! Door: [`find`]. The names follow from the checkpoint's [`Quantization`], the sizes of groups from shapes.
 
 use safetensors::Dtype;
 
@@ -8,10 +8,10 @@ use super::encoding::{Encoded, Integers, Packing, Scaled, ScaledType, Words, zer
 use super::{Checkpoint, StoredType, TensorPlace, WeightsError};
 use crate::graph::Quantization;
 
-/// Bits of AWQ's integers.
+/// The bits of AWQ's integers.
 const AWQ_BITS: usize = 4;
 
-/// The matrix that is asked for as `name`, if it is not stored as floats.
+/// Returns the matrix `name`, if it is not stored as floats.
 pub(super) fn find<'a>(
     checkpoint: &'a Checkpoint,
     name: &str,
@@ -30,18 +30,18 @@ pub(super) fn find<'a>(
     }
 }
 
-/// A matrix that is asked for.
+/// A matrix that the model requests.
 #[derive(Clone, Copy)]
 struct Matrix<'a, 'n> {
     checkpoint: &'a Checkpoint,
-    /// Its name without `.weight`.
+    /// The name without `.weight`.
     base: &'n str,
     num_rows: usize,
     num_columns: usize,
 }
 
 impl<'a> Matrix<'a, '_> {
-    /// `weight` of bytes, and `weight_scale_inv` or `weight_scale`.
+    /// Reads `weight`, of bytes, and `weight_scale_inv` or `weight_scale`.
     fn scaled(self, block: Option<[usize; 2]>) -> Result<Option<Encoded<'a>>, WeightsError> {
         let (num_rows, num_columns) = (self.num_rows, self.num_columns);
         let Some((name, weight)) = self.find("weight") else { return Ok(None) };
@@ -70,7 +70,7 @@ impl<'a> Matrix<'a, '_> {
         Ok(Some(Encoded::Scaled(Scaled { num_columns, bytes, stored, block, scales })))
     }
 
-    /// `qweight`, `qzeros`, `scales` and maybe `g_idx`.
+    /// Reads `qweight`, `qzeros`, `scales` and, if there is one, `g_idx`.
     fn grouped(self, packing: Packing, num_bits: usize, zero_offset: u32) -> Result<Option<Encoded<'a>>, WeightsError> {
         let Some((name, words)) = self.find("qweight") else { return Ok(None) };
         let per_word = u32::BITS as usize / num_bits;
@@ -93,7 +93,7 @@ impl<'a> Matrix<'a, '_> {
         Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))
     }
 
-    /// `weight_packed`, `weight_scale` and maybe `weight_g_idx`.
+    /// Reads `weight_packed`, `weight_scale` and, if there is one, `weight_g_idx`.
     fn packed(self, num_bits: usize) -> Result<Option<Encoded<'a>>, WeightsError> {
         let Some((name, words)) = self.find("weight_packed") else { return Ok(None) };
         let (num_rows, num_columns) = (self.num_rows, self.num_columns);
@@ -110,7 +110,8 @@ impl<'a> Matrix<'a, '_> {
         Ok(Some(Encoded::Integers(Integers { num_rows, num_columns, packing, num_bits, words, groups, scales, zeros })))
     }
 
-    /// The group of each column: what the tensor of this name says, else so many of one length.
+    /// Returns the group of each column, from the tensor `name`. Without that tensor, groups are consecutive columns,
+    /// equally many in each.
     fn groups(self, name: &str, num_groups: usize) -> Result<Vec<u32>, WeightsError> {
         let group_len = self.num_columns.div_ceil(num_groups);
         let Some((name, place)) = self.find(name) else {

@@ -1,6 +1,6 @@
-//! One tensor of a checkpoint: floats as they lie in a file, or something that floats are made of.
+//! One tensor of a checkpoint: floats as stored in a file, or an encoded matrix from which floats are computed.
 //!
-//! Door: [`StoredTensor`]. Elements are numbered in the order in which a file of floats has them.
+//! Door: [`StoredTensor`]. Elements are numbered in the order in which a file of floats stores them.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) enum StoredTensor<'a> {
     Encoded(Encoded<'a>),
 }
 
-/// Reads a tensor from the front to the back, and gives back what it has passed.
+/// Reads a tensor from front to back, and gives back the pages that it has passed.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     passed: Option<Pages<'a>>,
@@ -24,7 +24,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> StoredTensor<'a> {
-    /// Type of the elements that are read.
+    /// The type of the elements as read.
     pub(super) fn dtype(&self) -> FloatType {
         match self {
             Self::Floats { dtype, .. } => *dtype,
@@ -32,7 +32,7 @@ impl<'a> StoredTensor<'a> {
         }
     }
 
-    /// Where the elements lie as they are, if they do.
+    /// Returns the pages of the elements, if the tensor is stored as floats.
     pub(super) fn floats(&self) -> Option<&Pages<'a>> {
         match self {
             Self::Floats { pages, .. } => Some(pages),
@@ -46,7 +46,8 @@ impl<'a> Reader<'a> {
         Self { passed: None, floats: Vec::new() }
     }
 
-    /// Appends `kept` of the bytes that the elements `elements` are; for an encoded matrix the elements are whole rows.
+    /// Appends the bytes `kept` of the elements `elements`, where `kept` counts from the first of them. The elements of
+    /// an encoded matrix must be whole rows.
     pub(super) fn append(
         &mut self,
         tensor: &StoredTensor<'a>,
@@ -76,7 +77,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What was read last and is not given back yet.
+    /// Returns the pages that were read last and are not given back yet.
     pub(super) fn rest(self) -> Option<Pages<'a>> {
         self.passed
     }

@@ -1,4 +1,4 @@
-//! Checkpoints written on the spot: one file, several files, and everything that can be wrong with them.
+//! Tests with checkpoints written on the spot: one file, several files, and malformed ones.
 //!
 //! Every error must name the file, and the tensor if one is at fault.
 
@@ -28,7 +28,7 @@ fn spec(name: &str, shape: &[usize]) -> WeightSpec {
     WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }
 }
 
-/// What each rank has, the same whatever rows are read together.
+/// Returns the part of each rank, and checks that it does not depend on the rows that are read together.
 fn parts(checkpoint: &Checkpoint, spec: &WeightSpec) -> Vec<Vec<u8>> {
     let part = |rank| {
         let part = checkpoint.part(spec, rank).unwrap();
@@ -84,7 +84,7 @@ fn sections_are_rows_of_every_group() {
     let directory = tempfile::tempdir().unwrap();
     write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![8, 2])]);
     let checkpoint = open(directory.path()).unwrap();
-    // Two groups of four rows; of each the second and the third. A row has four bytes.
+    // Two groups of four rows; the section is the second and third row of each. A row has four bytes.
     let section = Section { num_groups: 2, group_rows: 4, first: 1 };
     let source = Source::Section { tensor: "a".to_owned(), section };
     let section = |partition, world_size| {

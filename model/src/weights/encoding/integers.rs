@@ -1,29 +1,30 @@
-//! Integers of four or eight bits in words of 32, with a scale and maybe a zero for each row and group of columns: GPTQ, AWQ and
-//! the packed form of compressed-tensors.
+//! Integers of 4 or 8 bits in words of 32, with a scale and maybe a zero for each row and group of columns.
 //!
-//! Door: [`Integers`]. An element is (q - z) · s. Rows are the outputs of a linear layer, columns its inputs.
+//! Door: [`Integers`]. An element is (q - z) · s. Rows are the outputs of a linear layer, columns its inputs. n
+//! integers fit into a word. Three forms are read: GPTQ (Frantar et al., 2022; AutoGPTQ), AWQ (Lin et al., 2023;
+//! AutoAWQ's GEMM) and the packed form of compressed-tensors, whose z is half of the range.
 //!
-//! | form | tensors | words |
+//! | form | tensors | a word, lowest bits first |
 //! |---|---|---|
-//! | GPTQ (Frantar et al., 2022; AutoGPTQ) | `qweight [in / n, out]`, `qzeros [groups, out / n]`, `scales [groups, out]`, `g_idx [in]` | n inputs, the first lowest |
-//! | AWQ (Lin et al., 2023; AutoAWQ's GEMM) | `qweight [in, out / 8]`, `qzeros [groups, out / 8]`, `scales [groups, out]` | 8 outputs: 0, 2, 4, 6, 1, 3, 5, 7 |
-//! | compressed-tensors | `weight_packed [out, in / n]`, `weight_scale [out, groups]`, `weight_g_idx [in]` | n inputs, the first lowest; z is half of the range |
+//! | GPTQ | `qweight [in / n, out]`, `qzeros [groups, out / n]`, `scales [groups, out]`, `g_idx [in]` | n inputs |
+//! | AWQ | `qweight [in, out / 8]`, `qzeros [groups, out / 8]`, `scales [groups, out]` | outputs 0 2 4 6 1 3 5 7 |
+//! | packed | `weight_packed [out, in / n]`, `weight_scale [out, groups]`, `weight_g_idx [in]` | n inputs |
 
 use std::ops::Range;
 
 use crate::weights::pages::Pages;
 
-/// Where AWQ has output n of eight in a word.
+/// The position in a word of each of AWQ's eight outputs.
 const AWQ_PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// How the integers lie in words.
+/// The order of the integers in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::weights) enum Packing {
-    /// Words of inputs, a column of them for each output.
+    /// A word contains inputs; an output is a column of words.
     Gptq,
-    /// Words of outputs.
+    /// A word contains outputs.
     Awq,
-    /// Words of inputs, a row of them for each output.
+    /// A word contains inputs; an output is a row of words.
     Rows,
 }
 
@@ -36,11 +37,11 @@ pub(in crate::weights) struct Integers<'a> {
     /// Bits of an integer, 4 or 8.
     pub(in crate::weights) num_bits: usize,
     pub(in crate::weights) words: Pages<'a>,
-    /// The group that each column is in.
+    /// The group of each column.
     pub(in crate::weights) groups: Vec<u32>,
-    /// Of each group and row, `[groups, rows]`.
+    /// The scale of each group and row, `[groups, rows]`.
     pub(in crate::weights) scales: Vec<f32>,
-    /// As the scales.
+    /// The zero of each group and row, `[groups, rows]`.
     pub(in crate::weights) zeros: Vec<f32>,
 }
 
@@ -75,8 +76,8 @@ impl Integers<'_> {
     }
 }
 
-/// Zeros `[groups, rows]` of a tensor `[groups, words]` of GPTQ or AWQ, each `offset` larger than stored: the older of
-/// GPTQ's two formats stores one less.
+/// Returns the zeros `[groups, rows]` of a tensor `[groups, words]` of GPTQ or AWQ. Each is `offset` larger than
+/// stored, as the older of GPTQ's two formats stores one less.
 pub(in crate::weights) fn zeros(
     words: Words<'_>,
     packing: Packing,
@@ -111,7 +112,7 @@ impl Words<'_> {
         (1 << self.num_bits) - 1
     }
 
-    /// The integer at a place of a word, the lowest first.
+    /// Returns the integer at position `place` of a word, counted from the lowest bits.
     fn integer(self, word: usize, place: usize) -> u32 {
         let bytes = &self.bytes[word * size_of::<u32>()..][..size_of::<u32>()];
         let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);

@@ -1,8 +1,8 @@
-//! Matrices that are not stored as floats: numbers of a byte or less, and scales beside them.
+//! Matrices that are not stored as floats, but as numbers of at most one byte, with scales beside them.
 //!
-//! Door: [`Encoded`], whose rows come out as f32. Which form a matrix is in follows from `quantization_config` of config.json
-//! and from the tensors that are there; each form has a file that says what those are called. What its activations would be
-//! rounded to is not of interest here: only weights are read.
+//! Door: [`Encoded`], whose rows are read as f32. The form of a matrix follows from `quantization_config` of
+//! config.json and the names of its tensors; each form has a file that describes these. Only weights are read: settings
+//! for the quantization of activations are ignored.
 
 mod blocks;
 mod integers;
@@ -23,7 +23,7 @@ pub(super) enum Encoded<'a> {
 }
 
 impl Encoded<'_> {
-    /// Length of a row.
+    /// The length of a row, in elements.
     pub(super) fn num_columns(&self) -> usize {
         match self {
             Self::Scaled(matrix) => matrix.num_columns,

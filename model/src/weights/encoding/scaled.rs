@@ -1,8 +1,9 @@
-//! Numbers of a byte with a scale for each block: fp8 of DeepSeek and Qwen (`weight` and `weight_scale_inv` of blocks), of
-//! FBGEMM and compressed-tensors (`weight_scale` of rows, or of the whole matrix), and int8 of compressed-tensors.
+//! Numbers of one byte with a scale for each block.
 //!
-//! Door: [`Scaled`]. An element is its number times its block's scale, whatever the scale's tensor is called.
-//! The eight-bit floats are those of OCP's *8-bit Floating Point Specification*, E4M3 and E5M2.
+//! Door: [`Scaled`]. An element is its number times its block's scale, whatever the name of the scale's tensor. The
+//! forms are fp8 of DeepSeek and Qwen (`weight` and `weight_scale_inv` of blocks), fp8 of FBGEMM and compressed-tensors
+//! (`weight_scale` of rows, or of the whole matrix), and int8 of compressed-tensors. The 8-bit floats are E4M3 and E5M2
+//! of OCP's *8-bit Floating Point Specification*.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use numbers::fp8;
 
 use crate::weights::pages::Pages;
 
-/// What the bytes are.
+/// The type of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::weights) enum ScaledType {
     Int8,
@@ -31,7 +32,7 @@ pub(in crate::weights) struct Scaled<'a> {
 }
 
 impl ScaledType {
-    /// The number that a byte stands for.
+    /// Returns the number that `byte` encodes.
     fn number(self, byte: u8) -> f32 {
         match self {
             Self::Int8 => f32::from(byte.cast_signed()),
