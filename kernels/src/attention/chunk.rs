@@ -11,55 +11,58 @@ use super::products::{Dots, Keys, RUN_WORDS, Run, Runs, STEP_VALUES, Values};
 use crate::isa::{LANES, Simd};
 use crate::lines::{BLOCK_COLUMNS, Line, STEP_LINES, TILE_SIZE};
 
-/// Keys per update of the running softmax: their keys and values stay in the caches while all queries use them.
+/// The number of keys per update of the running softmax. These keys and their values stay in the processor's caches
+/// while all queries use them.
 pub(super) const CHUNK_KEYS: usize = 64;
-/// Steps of a chunk's keys.
+/// The number of steps over the keys of a chunk.
 pub(super) const CHUNK_STEPS: usize = CHUNK_KEYS / STEP_VALUES;
-/// Runs of a step.
+/// The number of runs per step.
 const STEP_RUNS: usize = TILE_SIZE / RUN_WORDS;
-/// Groups of a chunk.
+/// The number of groups per chunk.
 pub(super) const CHUNK_GROUPS: usize = CHUNK_KEYS / GROUP_SIZE;
-/// Keys whose scores are one product's columns.
+/// The number of keys per product of queries and keys: their scores are its columns.
 pub(super) const PART_KEYS: usize = BLOCK_COLUMNS;
 
-/// The scores of a query and the keys of a chunk, then their weights.
+/// The scores of one query for the keys of a chunk; the softmax replaces them with weights.
 pub(super) type ChunkWeights = [f32; CHUNK_KEYS];
 
-/// The keys, or values, of a chunk for one key head.
+/// The keys, or values, of a chunk, for one key head.
 pub(super) struct Chunk<'a, E: KvElement> {
     groups: [&'a [E::Stored]; CHUNK_GROUPS],
     num_groups: usize,
-    /// Factors of the vectors, where they have some.
+    /// The scale factors of the vectors; 1 for types without factors.
     scales: ChunkWeights,
 }
 
-/// The keys and values of the next chunk, which the caches are asked for a few lines at a time while this one is multiplied: there are
-/// few places for lines that are under way.
+/// The keys and values of the next chunk. They are prefetched a few lines at a time while the current chunk is
+/// multiplied, because the processor can wait for only a few lines at once.
 pub(super) struct ChunkAhead {
-    /// First lines of groups of keys, then of values.
+    /// The first line of each group of keys, then of each group of values.
     groups: [*const Line; 2 * CHUNK_GROUPS],
-    /// Lines that are asked for: of groups of keys and of values the fewer, the first of the larger ones.
+    /// The number of lines to prefetch per group: all lines of a key group or of a value group, whichever has fewer. Of
+    /// the larger groups, only the first lines are prefetched.
     lines_per_group: usize,
     num_groups: usize,
-    /// Of what was not asked for yet.
+    /// The group of the next line to prefetch.
     next_group: usize,
+    /// The index of that line in its group.
     next_line: usize,
 }
 
-/// Some lines of a chunk that the caches are asked for.
+/// Adjacent lines of a chunk to prefetch.
 #[derive(Clone, Copy)]
 pub(super) struct PieceAhead {
     first: *const Line,
     num_lines: usize,
 }
 
-/// Lines in memory of numbers that would fill so many in bf16.
+/// Returns the number of cache lines that numbers fill in memory, given the number of lines they would fill as bf16.
 pub(super) const fn stored_lines<E: KvElement>(num_lines: usize) -> usize {
     num_lines * size_of::<E::Stored>() / size_of::<u16>()
 }
 
 impl<'a, E: KvElement> Chunk<'a, E> {
-    /// Groups whose first vectors have these places.
+    /// Returns the chunk of the groups whose first vectors are at `places`.
     #[inline(always)]
     pub(super) fn new(stored: &'a Stored<E>, places: &[usize], dim: usize) -> Self {
         let dim = padded_dim(dim);
@@ -74,12 +77,13 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         Self { groups, num_groups: places.len(), scales }
     }
 
-    /// A copy of keys in whole lines.
+    /// Copies the keys to `to`. Zeros pad their dimensions to a multiple of 16.
     pub(super) fn copy_keys<'c>(&self, to: &'c mut Vec<E::Stored>) -> Chunk<'c, E> {
         self.copy(to, copy_keys::<E>)
     }
 
-    /// A copy of values in whole lines, with zeros in place of all but some.
+    /// Copies the values of the slots `some` of the chunk to `to`. The other values become zeros, and zeros pad the
+    /// dimensions to a multiple of 16.
     pub(super) fn copy_values<'c>(&self, some: &Range<usize>, to: &'c mut Vec<E::Stored>) -> Chunk<'c, E> {
         let (mut is_missing, mut slot) = ([true; CHUNK_KEYS], 0);
         is_missing[some.clone()].fill(false);
@@ -114,7 +118,7 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         &self.groups[..self.num_groups]
     }
 
-    /// Whether all of its numbers are. Factors are not looked at.
+    /// True if every stored number is finite. Scale factors are not checked.
     pub(super) fn is_finite(&self) -> bool {
         let mut is_finite = true;
         for group in self.groups() {
@@ -125,7 +129,7 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         is_finite
     }
 
-    /// Multiplies numbers with the factors of what they belong to.
+    /// Multiplies each number by the scale factor of its key, or value.
     #[inline(always)]
     pub(super) fn scale<S: Simd>(&self, simd: S, numbers: &mut ChunkWeights) {
         for (lanes, scales) in numbers.as_chunks_mut().0.iter_mut().zip(self.scales.as_chunks().0) {
@@ -133,7 +137,8 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         }
     }
 
-    /// Keys as columns: `[parts of keys][steps of dimensions][2 tiles][16 words][16 keys]`. Keys that are missing are any numbers.
+    /// Writes the keys to `to` as columns: `[parts of keys][steps of dimensions][2 tiles][16 words][16 keys]`. The
+    /// columns of missing keys are unspecified.
     #[inline(always)]
     pub(super) fn lay_out_keys<S: Simd, D: Dots<E>>(&self, simd: S, dots: D, ahead: &mut ChunkAhead, to: &mut [Line]) {
         let keys = Keys::<E>(self.groups());
@@ -155,7 +160,8 @@ impl<'a, E: KvElement> Chunk<'a, E> {
         }
     }
 
-    /// Values as rows: `[steps of dimensions][steps of keys][2 tiles][16 words][16 dimensions]`, zeros in place of those that are missing.
+    /// Writes the values to `to` as rows: `[steps of dimensions][steps of keys][2 tiles][16 words][16 dimensions]`.
+    /// Groups and dimensions that the chunk lacks become zeros.
     #[inline(always)]
     pub(super) fn lay_out_values<S: Simd, D: Dots<E>>(
         &self,
@@ -184,7 +190,7 @@ impl<'a, E: KvElement> Chunk<'a, E> {
     }
 }
 
-/// Lays out the words of a run for tiles.
+/// Writes the words of a run to `to`, one line per word.
 #[inline(always)]
 fn lay_out_run<S: Simd, E: KvElement, D: Dots<E>>(simd: S, _: D, run: &Run<'_, E, 1>, to: &mut [Line]) {
     for (word, to) in to.iter_mut().enumerate() {
@@ -193,7 +199,8 @@ fn lay_out_run<S: Simd, E: KvElement, D: Dots<E>>(simd: S, _: D, run: &Run<'_, E
 }
 
 impl ChunkAhead {
-    /// Groups whose first keys have these places.
+    /// Returns the groups whose first keys, and values, are at `places`. `dims` are the dimensions of a key and of a
+    /// value.
     #[inline(always)]
     pub(super) fn new<E: KvElement>(cache: &KeysAndValues<E>, places: &[usize], dims: [usize; 2]) -> Self {
         let dims = dims.map(padded_dim);
@@ -208,7 +215,7 @@ impl ChunkAhead {
         Self { groups, lines_per_group, num_groups: 2 * places.len(), next_group: 0, next_line: 0 }
     }
 
-    /// The next lines of a group, at most so many.
+    /// Takes the next lines to prefetch: at most `num_lines`, all of one group.
     #[inline(always)]
     pub(super) fn take(&mut self, num_lines: usize) -> PieceAhead {
         if self.next_group == self.num_groups {
@@ -223,7 +230,7 @@ impl ChunkAhead {
         PieceAhead { first, num_lines }
     }
 
-    /// Asks for the next lines of a group, at most so many.
+    /// Prefetches the next lines: at most `num_lines`, all of one group.
     #[inline(always)]
     pub(super) fn ask<S: Simd>(&mut self, simd: S, num_lines: usize) {
         let PieceAhead { first, num_lines } = self.take(num_lines);
@@ -232,7 +239,7 @@ impl ChunkAhead {
         }
     }
 
-    /// Asks for all that was not asked for.
+    /// Prefetches all remaining lines.
     #[inline(always)]
     pub(super) fn ask_for_rest<S: Simd>(&mut self, simd: S) {
         while self.next_group < self.num_groups {
@@ -242,7 +249,8 @@ impl ChunkAhead {
 }
 
 impl PieceAhead {
-    /// Asks for `LINES` lines from one on, if that is among them.
+    /// Prefetches `LINES` lines from index `first` on, or none if `first` is past the end. The last of them may be past
+    /// it.
     #[inline(always)]
     pub(super) fn ask<S: Simd, const LINES: usize>(self, simd: S, first: usize) {
         if first < self.num_lines {

@@ -1,4 +1,4 @@
-//! One query and the state of its softmax, which keeps a running maximum and sum.
+//! One query, with the running maximum and sum of its softmax.
 //!
 //! Door: [`Query`].
 
@@ -8,17 +8,18 @@ use super::chunk::{CHUNK_KEYS, ChunkWeights};
 use crate::activation::{Function, Tanh};
 use crate::isa::{LANES, Simd};
 
-/// Queries whose weights are computed side by side.
+/// The maximum number of queries whose weights are computed side by side.
 pub(super) const QUERIES_TOGETHER: usize = 4;
 
-/// One token's query of one head, and the state of its softmax.
+/// The query of one token and one head: the keys it attends, and the state of its softmax.
 pub(super) struct Query {
-    /// Keys it attends.
+    /// The first key that it attends.
     pub(super) first_key: usize,
+    /// The end of the keys that it attends, exclusive.
     pub(super) end_key: usize,
-    /// Largest score so far.
+    /// The largest score so far.
     max: f32,
-    /// Sum of e^(score - max) so far.
+    /// The sum of e^(score - max) so far.
     pub(super) sum: f32,
 }
 
@@ -27,25 +28,26 @@ impl Query {
         Self { first_key: keys.start, end_key: keys.end, max: f32::NEG_INFINITY, sum: 0.0 }
     }
 
-    /// The keys it attends of the chunk at `first_key`, counted from there.
+    /// Returns the keys that it attends in the chunk at `first_key`, counted from `first_key`.
     #[inline(always)]
     pub(super) fn keys_of_chunk(&self, first_key: usize) -> Range<usize> {
         let in_chunk = |key: usize| key.saturating_sub(first_key).min(CHUNK_KEYS);
         in_chunk(self.first_key)..in_chunk(self.end_key)
     }
 
-    /// Replaces the scores of some queries by e^(score - max), and answers by which factors what was gathered before shrinks. A query
-    /// that attends none of the keys has scores of minus infinity, and weights of zero.
+    /// Replaces the scores of `queries` in `weights` with e^(score - max). Returns the factors, one per query, that
+    /// rescale the weighted values added up so far. A query that attends none of the keys has scores of minus infinity
+    /// and gets weights of zero.
     ///
     /// # Panics
-    /// When they are more than [`QUERIES_TOGETHER`].
+    /// When there are more than [`QUERIES_TOGETHER`] queries.
     #[inline(always)]
     pub(super) fn exponentiate<S: Simd>(
         simd: S,
         queries: &mut [Self],
         weights: &mut [ChunkWeights],
     ) -> [f32; QUERIES_TOGETHER] {
-        // In steps that the queries take side by side, because a query alone waits for its own sums and exponentials.
+        // Each loop handles all queries: one query alone would wait for the latency of its own chain of operations.
         let mut maxima = [f32::NEG_INFINITY; QUERIES_TOGETHER];
         for (max, (query, weights)) in maxima.iter_mut().zip(queries.iter().zip(weights.iter())) {
             let mut largest = simd.splat(f32::NEG_INFINITY);
@@ -65,7 +67,7 @@ impl Query {
         }
         let mut rescales = [0.0; LANES];
         for (rescale, (query, max)) in rescales.iter_mut().zip(queries.iter().zip(maxima)) {
-            // Minus infinity less itself is no number.
+            // Minus infinity minus itself would be NaN.
             *rescale = if query.max == max { 0.0 } else { query.max - max };
         }
         simd.store(simd.exp(simd.load(&rescales)), &mut rescales);
@@ -79,14 +81,16 @@ impl Query {
     }
 }
 
-/// Bounds scores; those of keys that are not attended stay minus infinity.
+/// Replaces each score with `soft_cap · tanh(score / soft_cap)`. The scores of keys that are not attended stay minus
+/// infinity.
 #[inline(always)]
 pub(super) fn cap<S: Simd>(simd: S, soft_cap: f32, weights: &mut ChunkWeights) {
     let (weights, _) = weights.as_chunks_mut::<LANES>();
     for lanes in weights {
         let scores = simd.load(lanes);
         let capped = simd.mul(Tanh.of(simd, simd.mul(scores, simd.splat(1.0 / soft_cap))), simd.splat(soft_cap));
-        // Added to minus infinity, a number larger than any score leaves it what it is.
+        // Minus infinity plus `f32::MAX` is minus infinity. For a finite score, the sum is never below the capped
+        // score.
         simd.store(simd.min(simd.add(scores, simd.splat(f32::MAX)), capped), lanes);
     }
 }

@@ -1,69 +1,69 @@
-//! Where things lie: the dimensions of attention, and a row's tokens, positions and blocks.
+//! The dimensions of attention, and the place of each key of a row in the cache.
 //!
-//! Doors: [`AttentionShape`], [`AttentionRow`]. They are what the caller says about a step; nothing is computed here
-//! but places.
+//! Doors: [`AttentionShape`], [`AttentionRow`]: the caller's description of a step. This file does not read any keys or
+//! values.
 
 /// The dimensions of a layer's attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
-    /// Query heads; a multiple of `num_kv_heads`. Consecutive query heads share a key head.
+    /// The number of query heads, a multiple of `num_kv_heads`. Consecutive query heads share a key head.
     pub num_heads: usize,
-    /// Key and value heads.
+    /// The number of key heads, and of value heads.
     pub num_kv_heads: usize,
-    /// Numbers of a query, and of a key.
+    /// The dimensions of a query, and of a key.
     pub head_dim: usize,
-    /// Numbers of a value, and of what a head gives.
+    /// The dimensions of a value, and of a head's output.
     pub value_dim: usize,
-    /// Tokens per block of the cache, a multiple of 16.
+    /// The number of tokens per block of the cache, a multiple of 16.
     pub block_size: usize,
-    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    /// The factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Keys that a query attends at most, its own included: those before are not seen.
+    /// The maximum number of keys that a query attends: the last ones, its own included. `None` means all.
     pub window: Option<usize>,
-    /// Scores become `cap · tanh(score / cap)`.
+    /// The cap of the scaled scores: they become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
 }
 
-/// One row of a step.
+/// The tokens of one row in a step, and the blocks of its context.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionRow<'a> {
-    /// Index of its first token among the step's tokens.
+    /// The index of its first token among the step's tokens.
     pub first_token: usize,
-    /// Its tokens in this step; they are the last of its context.
+    /// The number of its tokens in this step. They are the last tokens of its context.
     pub num_tokens: usize,
-    /// Its tokens in the cache, those of this step included.
+    /// The number of its tokens in the cache, those of this step included.
     pub context_len: usize,
-    /// The blocks that hold its context, in order of position; may be longer than needed.
+    /// The blocks that contain its context, in order of position. There may be more blocks than the context needs.
     pub block_table: &'a [u32],
 }
 
 impl AttentionShape {
-    /// Numbers of one token's queries.
+    /// Returns the number of values in the queries of one token.
     pub fn q_width(&self) -> usize {
         self.num_heads * self.head_dim
     }
 
-    /// Numbers of one token's keys.
+    /// Returns the number of values in the keys of one token.
     pub fn key_width(&self) -> usize {
         self.num_kv_heads * self.head_dim
     }
 
-    /// Numbers of one token's values.
+    /// Returns the number of values in the value heads of one token.
     pub fn value_width(&self) -> usize {
         self.num_kv_heads * self.value_dim
     }
 
-    /// Numbers of what one token gets.
+    /// Returns the number of values in the output of one token.
     pub fn out_width(&self) -> usize {
         self.num_heads * self.value_dim
     }
 
-    /// Query heads per key head.
+    /// Returns the number of query heads per key head.
     pub(super) fn group_size(&self) -> usize {
         self.num_heads / self.num_kv_heads
     }
 
-    /// The first key that a query with `num_keys` keys up to its own attends.
+    /// Returns the first key that a query attends; `num_keys` counts the keys up to and including its own.
     pub(super) fn first_key(&self, num_keys: usize) -> usize {
         self.window.map_or(0, |window| num_keys.saturating_sub(window))
     }
@@ -79,18 +79,18 @@ impl AttentionShape {
 }
 
 impl AttentionRow<'_> {
-    /// Position of its first token of this step.
+    /// Returns the position of its first token of this step.
     pub(super) fn first_position(&self) -> usize {
         self.context_len - self.num_tokens
     }
 
-    /// The place in the cache of one key.
+    /// Returns the place in the cache of the key, and of the value, at `position`.
     pub(super) fn kv_place(&self, shape: &AttentionShape, kv_head: usize, position: usize) -> usize {
         let head_idx = self.block_table[position / shape.block_size] as usize * shape.num_kv_heads + kv_head;
         head_idx * shape.block_size + position % shape.block_size
     }
 
-    /// The places in the cache of the keys of consecutive positions, for one key head.
+    /// Fills `places` with the places in the cache of the keys at consecutive positions, for one key head.
     pub(super) fn kv_places(
         &self,
         shape: &AttentionShape,
