@@ -1,7 +1,7 @@
 //! One step as data: the rows that it reads, their tokens one after the other, and the rows that sample.
 //!
-//! Doors: [`Batch`] and its `push_` methods, and [`StepOutput`], the result of a backend. A batch is the same for every
-//! backend and knows no graphs except the samplers that it passes on. It checks nothing: `kv_cache` has done that.
+//! Doors: [`Batch`] with its `push_` methods; [`StepOutput`], the result of a backend. All backends take the same
+//! batch. The only graphs in it are the samplers of its rows. It does not check its rows; the shard's `kv_cache` does.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! A backend without a model: the next token is computed from all tokens of its row by arithmetic that can be checked
 //! by hand.
 //!
-//! The mock reads a row's earlier tokens through the block table and its input token from the token history, exactly as
-//! a real backend does; so a wrong slot, block or position anywhere changes the result. It ignores seeds and every
-//! other sampling parameter except `top_n_tokens` and masks. It samples a token that ends a sequence only if a mask
-//! allows no candidate: length decides.
+//! The mock reads earlier tokens through the block table, and the input token from the token history, as real backends
+//! do. A wrong slot, block or position therefore changes the result. The mock uses only two sampling parameters: masks
+//! and `top_n_tokens`. It samples an end-of-sequence token only if a mask leaves no other candidate, so sequences end
+//! by length.
 
 use std::time::{Duration, Instant};
 

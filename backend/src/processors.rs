@@ -1,8 +1,8 @@
 //! The processors that this process may use: which of them share a core, and which memory (NUMA node) is nearest.
 //!
-//! Door: [`Processors`]. The processors of one core (SMT) share its arithmetic units and its path to memory: one thread
-//! keeps a core busy, and a second one would slow it down. If a machine has several memories and several ranks, a rank
-//! stays on processors next to one memory.
+//! Door: [`Processors`]. One thread runs per core: the hardware threads of a core (SMT) share its arithmetic units and
+//! its path to memory, so a second one would slow the first down. On a machine with several memories and several ranks,
+//! a rank stays on the processors nearest to one memory.
 
 use std::collections::BTreeMap;
 use std::fs;

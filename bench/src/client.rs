@@ -36,7 +36,7 @@ pub(crate) struct Client {
     timeouts: Timeouts,
 }
 
-/// A stream that was complete. Times start with the request and include the time to connect if a connection was opened.
+/// A complete stream. Its times count from the start of the request, so they include opening a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
     /// The arrival time of each event with a token.

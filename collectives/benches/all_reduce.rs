@@ -1,8 +1,8 @@
 //! `cargo bench -p collectives --bench all_reduce`: measures an all-reduce between two and four processes.
 //!
-//! The benchmark starts itself once per rank. All ranks meet before each call, so that its time contains no earlier
-//! work. The time of a call is that of the slowest rank. Other work on the machine shows in the load average, and first
-//! in p99.
+//! The benchmark starts one process of itself per rank. All ranks meet before each call, so that no earlier work is
+//! part of the measured time, which is the slowest rank's. It prints the load average: on a busy machine, p99 rises
+//! first.
 
 use std::fs;
 use std::io::{self, Write};

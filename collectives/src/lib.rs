@@ -20,8 +20,8 @@
 //!                           ▲ a meeting: no rank passes before all have come
 //! ```
 //!
-//! 1. A rank announces its operation, copies a chunk of its values into its staging buffer, and arrives: it adds one to
-//!    the count of arrivals (release).
+//! 1. Each rank announces its operation and copies a chunk of its values into its staging buffer. Then it arrives: it
+//!    adds one to the count of arrivals (release).
 //! 2. When all ranks have arrived (acquire), each compares the operations of the others with its own. A difference is
 //!    [`CollectiveError::OutOfStep`]: never a hang, never a wrong number.
 //! 3. Every rank adds up the staged values, from rank 0 to rank N−1, separately for each element. So the bits depend

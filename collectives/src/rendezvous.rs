@@ -1,8 +1,8 @@
 //! Meetings of all ranks: arriving, waiting for the others, and aborting the group.
 //!
-//! One word counts the arrivals of all ranks. So a waiting rank watches one cache line, and the last rank knows that it
-//! is the last. The word's lowest bit is set when the group is aborted. Sleepers sleep on this word, so an abort cannot
-//! go unnoticed between their last check and their sleep.
+//! A single word counts the arrivals of all ranks. A waiting rank therefore watches only one cache line, and the rank
+//! that arrives last knows it. An abort sets the word's lowest bit. Ranks sleep on this word, so none misses an abort
+//! between its last check and its sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::delivery::{EventSender, TooSlow};
 use crate::grammar::GrammarMatcher;
 
-/// The readers of all waiting and running sequences.
+/// The readers of all waiting and running sequences. Ids are numbers of our own, so a fast hash is safe.
 #[derive(Debug, Default)]
 pub(super) struct Readers(HashMap<SequenceId, Reader>);
 
