@@ -89,6 +89,16 @@ fn connect(path: &Path) -> Option<UnixStream> {
     None
 }
 
+/// Waits until the shard accepts connections, after which it never looks at its socket file again. A shard closes the
+/// connection of a client that leaves without a command.
+fn wait_for_acceptor(path: &Path) -> io::Result<()> {
+    let mut shard = connect(path).ok_or(io::ErrorKind::ConnectionRefused)?;
+    shard.shutdown(Shutdown::Write)?;
+    let read = shard.read(&mut [0])?;
+    assert_eq!(read, 0, "a shard speaks only when asked");
+    Ok(())
+}
+
 impl Interposer {
     /// Starts a thread that waits for the socket of `rank`.
     ///
@@ -105,8 +115,7 @@ impl Interposer {
             while !is_ready(&path) {
                 std::thread::park_timeout(LOOK_INTERVAL);
             }
-            // The shard checks its own socket file once more.
-            std::thread::park_timeout(5 * LOOK_INTERVAL);
+            wait_for_acceptor(&path).expect("the shard accepts connections");
             let moved = path.with_extension("moved");
             std::fs::rename(&path, &moved).expect("the socket can be moved");
             let listener = UnixListener::bind(&path).expect("the socket can be replaced");
