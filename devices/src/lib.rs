@@ -13,6 +13,7 @@
 //! plugin that this machine lacks; [`Device::check_ranks`] and [`Device::check_quantize`] refuse unsupported requests;
 //! [`plugins::find`] finds plugins; [`tpu::find`] finds chips. All of them only look at files; none opens a plugin.
 
+mod check;
 mod choice;
 mod cpu;
 mod cuda;
@@ -27,13 +28,14 @@ mod spec;
 pub mod tpu;
 pub mod xla_cpu;
 
+pub use check::{NoQuantizeError, RanksError};
 pub use choice::{Choice, choose, missing};
 pub use device::{Asked, Device, listed};
 pub use help::{device_help, quantize_help};
-pub use platform::{ClientOption, CompilerFlag, HeadForm, KvCacheForm, PlatformSpec};
-pub use quantize::{NoQuantizeError, Quantize};
-pub use ranks::{Ranks, RanksError};
-pub use spec::{BackendKind, ChildVariable, DeviceSpec, Hardware, Presence};
+pub use platform::{ChildVariable, ClientOption, CompilerFlag, HeadForm, KvCacheForm, PlatformSpec};
+pub use quantize::Quantize;
+pub use ranks::Ranks;
+pub use spec::{BackendKind, DeviceSpec, Hardware, Presence};
 
 /// Every device, in the order in which help lists them. `--device auto` takes the first one whose [`Hardware`] is here.
 pub const TABLE: &[Device] = &[Device::CPU, Device::XLA_CPU, Device::TPU, Device::CUDA, Device::MOCK];

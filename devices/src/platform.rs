@@ -1,6 +1,5 @@
 //! The differences between the devices that plugins drive, as data. In all other respects their programs are the same.
 
-use crate::ChildVariable;
 use crate::plugins::Plugin;
 
 /// The default of [`PlatformSpec::chunk_bytes`]: small enough for the fast memory (128 MiB) of a TPU v5e or v6e, beside
@@ -66,4 +65,15 @@ pub enum KvCacheForm {
     OfWeights,
     /// IEEE single precision.
     F32,
+}
+
+/// An environment variable that a process needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChildVariable {
+    /// The name.
+    pub name: &'static str,
+    /// The value, unless the user sets one.
+    pub value: &'static str,
+    /// The reason why it is needed.
+    pub reason: &'static str,
 }

@@ -1,7 +1,5 @@
 //! The numbers of processes, and of devices in each, that may share a model.
 
-use crate::Device;
-
 /// The numbers of processes and devices that a device supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
@@ -13,65 +11,4 @@ pub enum Ranks {
     Slice,
     /// Any number of processes with any number of devices.
     Any,
-}
-
-/// The error for numbers that a device does not support.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum RanksError {
-    /// Several devices per process, on a device that supports one.
-    #[error(
-        "`devices_per_shard` is {devices_per_shard}, but a shard on --device {device} is one device; use --num-shard"
-    )]
-    DevicesPerShard {
-        /// The device.
-        device: Device,
-        /// The number of devices per process.
-        devices_per_shard: u32,
-    },
-    /// Several processes, on a device that supports one.
-    #[error(
-        "`num_shard` is {num_shard}, but --device {device} shares a model inside one process; use --devices-per-shard"
-    )]
-    NumShard {
-        /// The device.
-        device: Device,
-        /// The number of processes.
-        num_shard: u32,
-    },
-}
-
-impl Device {
-    /// Refuses numbers of shards, and of devices in each, with which the device cannot share a model.
-    ///
-    /// # Errors
-    /// When a number is not supported. The error names it and the flag to use instead.
-    pub fn check_ranks(self, num_shard: u32, devices_per_shard: u32) -> Result<(), RanksError> {
-        match self.ranks {
-            Ranks::OnePerProcess if devices_per_shard > 1 => {
-                Err(RanksError::DevicesPerShard { device: self, devices_per_shard })
-            }
-            Ranks::OneProcess if num_shard > 1 => Err(RanksError::NumShard { device: self, num_shard }),
-            Ranks::OnePerProcess | Ranks::OneProcess | Ranks::Slice | Ranks::Any => Ok(()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_other_flag_is_named() {
-        let refused = |device: Device| [(2, 1), (1, 2)].map(|(shards, each)| device.check_ranks(shards, each).err());
-        let [none, one_device] = refused(Device::CPU).map(|error| error.map(|error| error.to_string()));
-        let expected = "`devices_per_shard` is 2, but a shard on --device cpu is one device; use --num-shard";
-        assert_eq!((none, one_device.as_deref()), (None, Some(expected)));
-        let [one_process, none] = refused(Device::XLA_CPU).map(|error| error.map(|error| error.to_string()));
-        let expected =
-            "`num_shard` is 2, but --device xla-cpu shares a model inside one process; use --devices-per-shard";
-        assert_eq!((one_process.as_deref(), none), (Some(expected), None));
-        for device in [Device::TPU, Device::MOCK] {
-            assert_eq!(refused(device), [None, None]);
-        }
-    }
 }

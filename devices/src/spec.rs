@@ -63,14 +63,3 @@ pub enum Presence {
     /// The machine has no such hardware.
     Absent,
 }
-
-/// An environment variable that a process needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChildVariable {
-    /// The name.
-    pub name: &'static str,
-    /// The value, unless the user sets one.
-    pub value: &'static str,
-    /// The reason why it is needed.
-    pub reason: &'static str,
-}

@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use crate::frame_room::FrameRoom;
 use crate::kv_pool::Prefix;
-use crate::rows::SlotId;
-use crate::running::{Admission, Running};
+use crate::running::Running;
 use crate::sequence::Sequence;
+use crate::slot::{Admission, SlotId};
 use crate::{Event, Limits, Scheduler, SequenceEvent, SequenceSpec, Step};
 
 /// The number of younger sequences that may be admitted before one for which there is no room.

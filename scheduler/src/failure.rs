@@ -7,8 +7,8 @@
 
 use proto::RowFailure;
 
-use crate::rows::SlotId;
 use crate::running::Running;
+use crate::slot::SlotId;
 use crate::step::Expected;
 use crate::{Event, Scheduler, SequenceEvent};
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::rows::SlotId;
 use crate::sequence::Sequence;
+use crate::slot::SlotId;
 use crate::step::Step;
 use crate::{Scheduler, Tenant};
 

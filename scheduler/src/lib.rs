@@ -21,13 +21,16 @@ mod failure;
 mod fairness;
 mod frame_room;
 mod kv_pool;
+mod limits;
 mod prefill;
 mod prefix_tree;
 mod prompt;
 mod queue;
+mod reply_mismatch;
 mod rows;
 mod running;
 mod sequence;
+mod slot;
 mod step;
 mod stopping;
 mod tenant;
@@ -43,43 +46,22 @@ use std::time::Instant;
 use proto::{RowReply, StepReply};
 
 pub use event::{Event, SequenceEvent};
+pub use limits::Limits;
 pub use prompt::{PrefixScope, Prompt, ScopeParts};
+pub use reply_mismatch::ReplyMismatch;
 pub use sequence::{SequenceId, SequenceSpec};
-pub use step::{Phase, ReplyMismatch, Step};
+pub use step::{Phase, Step};
 pub use stopping::TokenFinish;
 pub use tenant::Tenant;
 pub use wants::{PromptReport, PromptWants};
 
 use kv_pool::KvPool;
 use queue::Queue;
-use rows::{Rows, SlotId};
+use rows::Rows;
 use running::Running;
 use sequence::Sequence;
+use slot::SlotId;
 use step::{Expected, Outstanding};
-
-/// The limits that the shards and the user set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// The most sequences that run at once, at most the number of slots of the shards.
-    pub max_batch_size: u32,
-    /// The most prompt tokens of one step. Longer prompts are read in chunks.
-    pub max_batch_prefill_tokens: u32,
-    /// The number of KV blocks of the shards.
-    pub num_blocks: u32,
-    /// Tokens per KV block.
-    pub block_size_tokens: u32,
-    /// Tokens that end a sequence.
-    pub eos_token_ids: Vec<u32>,
-    /// The number of tokens that each token reads in every layer, its own included: a token at position p reads
-    /// positions p − window + 1 to p, and blocks wholly before them are given back. `None` if some layer reads all
-    /// tokens.
-    pub window: Option<u32>,
-    /// True if prompts share the blocks of their common prefix. False for models that keep more state of a sequence
-    /// than its blocks: every sequence is then read from its first token on.
-    pub caches_prefixes: bool,
-    /// The most bytes of a step's command, unless a single sequence takes more.
-    pub max_step_bytes: usize,
-}
 
 /// The error for a sequence that could never run under these limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

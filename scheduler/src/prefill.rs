@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use crate::frame_room::FrameRoom;
-use crate::rows::SlotId;
+use crate::slot::SlotId;
 use crate::{Scheduler, Step};
 
 /// The part of a prompt that a step reads.

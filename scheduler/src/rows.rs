@@ -1,14 +1,10 @@
 //! The running sequences, by slot and in the order of admission.
 //!
-//! A slot is a numbered place in the batch. The shards keep the contents of a slot: a block table, a history of tokens,
-//! sampling parameters.
+//! The shards keep the contents of a slot: a block table, a history of tokens, sampling parameters.
 
 use crate::SequenceId;
-use crate::running::{Admission, Running};
-
-/// A place in the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SlotId(pub(crate) u32);
+use crate::running::Running;
+use crate::slot::{Admission, SlotId};
 
 /// All slots.
 #[derive(Debug)]

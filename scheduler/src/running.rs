@@ -14,14 +14,10 @@ use proto::{Opening, Row, Sample};
 
 use crate::Limits;
 use crate::kv_pool::{BlockTable, KvPool};
-use crate::rows::SlotId;
 use crate::sequence::Sequence;
+use crate::slot::{Admission, SlotId};
 use crate::step::{Expected, Step};
 use crate::wants::PromptWants;
-
-/// The number of an admission. Tokens under way for a preempted sequence do not count after it is admitted again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Admission(pub(super) u64);
 
 /// A sequence that owns a slot and blocks.
 #[derive(Debug)]

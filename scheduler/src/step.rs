@@ -5,8 +5,8 @@
 use proto::{Row, RowReply, StepReply, command};
 
 use crate::Event;
-use crate::rows::SlotId;
-use crate::running::Admission;
+use crate::reply_mismatch::ReplyMismatch;
+use crate::slot::{Admission, SlotId};
 use crate::wants::ExpectedReport;
 
 /// One step.
@@ -32,26 +32,6 @@ pub enum Phase {
     Prefill,
     /// The step only makes tokens.
     Decode,
-}
-
-/// The difference between a step and a reply that does not belong to it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant means")]
-pub enum ReplyMismatch {
-    #[error("a step reply came without a step")]
-    NoStep,
-    #[error("a step reply has {got} rows, {expected} were asked for")]
-    NumRows { expected: usize, got: usize },
-    #[error("a step reply names slot {got} where slot {expected} was asked")]
-    Slot { expected: u32, got: u32 },
-    #[error("a step reply has no token for slot {slot}")]
-    NoToken { slot: u32 },
-    #[error("a step reply has a token for slot {slot}, which asked for none")]
-    UnwantedToken { slot: u32 },
-    #[error("a step reply has {got} logprobs for slot {slot}, {expected} were asked for")]
-    NumLogprobs { slot: u32, expected: u32, got: usize },
-    #[error("a step reply has top tokens for {got} tokens of slot {slot}, {expected} were asked for")]
-    NumTopTokens { slot: u32, expected: u32, got: usize },
 }
 
 /// A row from which the reply must have something.

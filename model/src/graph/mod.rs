@@ -20,9 +20,9 @@ mod weight;
 
 use std::sync::Arc;
 
-pub use model_ops::AttentionSpec;
 pub use op::{
-    Activation, Binary, CONTEXT_SEED_FACTOR, ExpertsSpec, Input, Op, Pairing, RotarySpec, RouterSpec, TokenScope, Unary,
+    Activation, AttentionSpec, Binary, CONTEXT_SEED_FACTOR, ExpertsSpec, Input, Op, Pairing, RotarySpec, RouterSpec,
+    TokenScope, Unary,
 };
 pub use quantized::quantized;
 pub use shape::{DType, Dim, GraphError, Shape};

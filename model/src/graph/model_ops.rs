@@ -6,25 +6,9 @@
 use std::sync::Arc;
 
 use super::{
-    Activation, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Numbers, Op, RotarySpec, RouterSpec, Shape,
-    StateId, StateSpec, Value,
+    Activation, AttentionSpec, Binary, DType, Dim, ExpertsSpec, Extent, Graph, GraphError, Numbers, Op, RotarySpec,
+    RouterSpec, Shape, StateId, StateSpec, Value,
 };
-
-/// The parameters of an attention layer.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionSpec {
-    /// The state of the keys that the layer writes and attends to, `[kv_heads, head_dim]` for each token.
-    pub keys: StateId,
-    /// The state of the values, `[kv_heads, value_dim]` for each token. All operations that use these keys use these
-    /// values.
-    pub values: StateId,
-    /// The factor of the scores.
-    pub scale: f32,
-    /// The most keys that a query attends to, its own included.
-    pub window: Option<usize>,
-    /// If set, scores become `cap · tanh(score / cap)`.
-    pub soft_cap: Option<f32>,
-}
 
 impl Graph {
     /// [`Op::CurrentTokens`] of ids `[tokens]`.

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{AttentionSpec, DType, Shape, StateId, WeightSpec};
+use super::{DType, Shape, StateId, WeightSpec};
 
 /// Factor of the token that seeds [`Op::ContextUniform`]: TGI's hash key. The factor is odd, so no two tokens have the
 /// same seed.
@@ -117,6 +117,22 @@ pub enum Op {
     /// Token `[rows]` → the same. Writes the token to the token history after the row's context; writes nothing beyond
     /// the end of the history.
     AppendToken,
+}
+
+/// The parameters of an attention layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionSpec {
+    /// The state of the keys that the layer writes and attends to, `[kv_heads, head_dim]` for each token.
+    pub keys: StateId,
+    /// The state of the values, `[kv_heads, value_dim]` for each token. All operations that use these keys use these
+    /// values.
+    pub values: StateId,
+    /// The factor of the scores.
+    pub scale: f32,
+    /// The most keys that a query attends to, its own included.
+    pub window: Option<usize>,
+    /// If set, scores become `cap · tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
 }
 
 /// Data of a step.

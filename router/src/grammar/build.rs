@@ -2,16 +2,17 @@
 //!
 //! Door: [`GrammarBuilder`].
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use llguidance::ParserFactory;
 use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
-use super::compiler::{Compiled, CompiledGrammar};
+use super::compiled::{Compiled, CompiledGrammar};
+use super::error::one_line;
 use super::held::MatcherBytes;
-use super::matcher::{GrammarMatcher, MaskStop};
+use super::matcher::GrammarMatcher;
+use super::stop::BuildStop;
 use super::{Grammar, GrammarError, effort};
 use crate::text::{TokenBytes, Tokenizer};
 
@@ -32,43 +33,6 @@ pub(super) struct GrammarBuilder {
     /// Created with the first grammar, because it takes a moment with a large vocabulary.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
     bytes: MatcherBytes,
-}
-
-/// Stops a build: at once while the first mask is computed, otherwise before its next step.
-#[derive(Debug, Default)]
-pub(super) struct BuildStop {
-    is_stopped: AtomicBool,
-    mask: Mutex<Option<MaskStop>>,
-}
-
-impl BuildStop {
-    pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
-        if let Some(mask) = &*self.mask.lock().unwrap_or_else(PoisonError::into_inner) {
-            mask.stop();
-        }
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::SeqCst)
-    }
-
-    /// Checks if the build should go on.
-    ///
-    /// # Errors
-    /// When the build is stopped; nobody reads the error.
-    fn check(&self) -> Result<(), GrammarError> {
-        if self.is_stopped() { Err(GrammarError::Busy) } else { Ok(()) }
-    }
-
-    /// Sets the stop of the mask that is computed now.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
-    pub(super) fn set_mask(&self, mask: Option<MaskStop>) -> Result<(), GrammarError> {
-        *self.mask.lock().unwrap_or_else(PoisonError::into_inner) = mask;
-        self.check()
-    }
 }
 
 impl GrammarBuilder {
@@ -163,14 +127,6 @@ fn message(error: &dyn std::fmt::Display) -> String {
         return "it is beyond what this server can compile".to_owned();
     }
     one_line(&text)
-}
-
-/// Returns a text as one line of at most 400 characters, without the notes that `llguidance` adds for its own
-/// developers.
-pub(super) fn one_line(text: &str) -> String {
-    let notes = ["<backtrace>", "<non-verbose/>", "<state>"].into_iter().filter_map(|note| text.find(note));
-    let text = &text[..notes.min().unwrap_or(text.len())];
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(400).collect()
 }
 
 pub(super) fn defect() -> GrammarError {

@@ -13,3 +13,11 @@ pub(crate) enum GrammarError {
     #[error("the model has no end-of-sequence token, which would end a text that follows a grammar")]
     NoEos,
 }
+
+/// Returns a text as one line of at most 400 characters, without the notes that `llguidance` adds for its own
+/// developers.
+pub(super) fn one_line(text: &str) -> String {
+    let notes = ["<backtrace>", "<non-verbose/>", "<state>"].into_iter().filter_map(|note| text.find(note));
+    let text = &text[..notes.min().unwrap_or(text.len())];
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(400).collect()
+}

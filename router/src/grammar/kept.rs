@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::GrammarError;
-use super::compiler::{Compiled, CompiledGrammar};
+use super::compiled::{Compiled, CompiledGrammar};
 use super::key::GrammarKey;
 
 /// The most compiled grammars that are kept.

@@ -160,7 +160,7 @@ impl GrammarMatcher {
         self.held.set(num_bytes(&self.parser))?;
         result.map_err(|error| match error.to_string() {
             message if message.contains(NOTHING_FOLLOWS) => MaskError::DeadEnd,
-            message => MaskError::Failed(super::build::one_line(&message)),
+            message => MaskError::Failed(super::error::one_line(&message)),
         })
     }
 }

@@ -9,6 +9,7 @@
 mod build;
 mod calls;
 mod closed;
+mod compiled;
 mod compiler;
 mod constraint;
 mod effort;
@@ -19,12 +20,14 @@ mod key;
 mod limits;
 mod matcher;
 mod schema;
+mod stop;
 mod terminals;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use calls::{after_thought, calls, calls_or};
-pub(crate) use compiler::{CompiledGrammar, GrammarCompiler};
+pub(crate) use compiled::CompiledGrammar;
+pub(crate) use compiler::GrammarCompiler;
 pub(crate) use constraint::Grammar;
 pub(crate) use error::GrammarError;
 pub(crate) use matcher::{GrammarMatcher, MaskError, MaskStop};

@@ -14,7 +14,7 @@ use model::graph::{AttentionSpec, DType};
 
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::history::context_lens;
-use super::lower::{RowInputs, Sizes};
+use super::inputs::{RowInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
 /// Blocks of each row in a chunk, at most: while rows decode, and while they read prompts.

@@ -7,7 +7,7 @@
 use model::graph::{DType, TokenScope};
 
 use super::emitter::Emitter;
-use super::lower::{RowInputs, SampledInputs, Sizes};
+use super::inputs::{RowInputs, SampledInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
 /// Returns the token ids `[tokens]` with the sampled ones filled in, and the history with all of them written.

@@ -1,75 +1,20 @@
-//! From a graph to StableHLO: what each operation becomes, for one program's sizes.
+//! Lowering: the StableHLO of each operation of a graph, for one program's sizes.
 //!
-//! Door: [`Lowering`], which holds what operations read besides their operands: the step's rows and the states. The match over operations has no arm for "anything else". Tokens of a step are `[rows, tokens_per_row]`, flattened.
+//! Door: [`Lowering`], which holds the values that operations read besides their operands: the step's rows and the
+//! states. The match over operations has no arm for "anything else".
 
 use std::collections::HashMap;
 
-use devices::HeadForm;
 use model::graph::{Binary, DType, Dim, Extent, Graph, Input, Node, Op, Shape, TOKEN_HISTORY, Unary};
 use model::sampling;
 use proto::MAX_HELD_BACK_TOKENS;
 
 use super::emitter::{Emitter, Reduction};
+use super::inputs::{RowInputs, SampledInputs, Sizes};
 use super::tensor::{Tensor, Type};
 use super::{activation, attention, experts, history, model_ops, selection, state, threefry, token_inputs};
-use crate::step_input::{SampledColumn, StepShape, sampled_columns};
+use crate::step_input::SampledColumn;
 use crate::token_input::TokenInput;
-
-/// Sizes that a program is compiled for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sizes {
-    pub(crate) rows: usize,
-    pub(crate) tokens_per_row: usize,
-    pub(crate) blocks_per_row: usize,
-    pub(crate) num_slots: usize,
-    pub(crate) max_total_tokens: usize,
-    /// Tokens that a row can report.
-    pub(crate) top_tokens: usize,
-    /// Devices that run the program together.
-    pub(crate) num_devices: usize,
-    /// How decoding queries meet the keys of several KV heads.
-    pub(crate) decode_heads: HeadForm,
-    /// Most bytes of keys, or values, that the attention loop gathers at a time.
-    pub(crate) chunk_bytes: usize,
-}
-
-/// The rows of a step as the decoder reads them.
-#[derive(Debug, Clone)]
-pub(crate) struct RowInputs {
-    /// `[]` i32
-    pub(super) rank: Tensor,
-    /// `[tokens]` i32
-    pub(super) token_ids: Tensor,
-    /// `[tokens]` i32
-    pub(super) positions: Tensor,
-    /// `[tokens]`: false for padding.
-    pub(super) is_token: Tensor,
-    /// `[rows]` i32
-    pub(super) first_positions: Tensor,
-    /// `[rows]` i32
-    pub(super) num_tokens: Tensor,
-    /// `[rows]` i32
-    pub(super) slots: Tensor,
-    /// `[rows, blocks_per_row]` i32
-    pub(super) block_tables: Tensor,
-}
-
-/// The rows of a step as the sampler reads them.
-#[derive(Debug, Clone)]
-pub(crate) struct SampledInputs {
-    /// `[sampled_columns, rows]` i32
-    columns: Tensor,
-    /// `[rows]` i32
-    pub(super) slots: Tensor,
-    /// `[rows]` i32
-    pub(super) context_lens: Tensor,
-    /// `[rows]` i32
-    pub(super) prompt_lens: Tensor,
-    /// `[rows]`
-    pub(super) is_sampled: Tensor,
-    /// In the order of [`TokenInput::ALL`]; none for samplers that do not read them.
-    token_inputs: Vec<Tensor>,
-}
 
 /// A graph on its way to text.
 pub(crate) struct Lowering {
@@ -82,66 +27,6 @@ pub(crate) struct Lowering {
     /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, those of
     /// slots are the parts of the rows, `[rows, ..]`.
     pub(crate) states: HashMap<String, Tensor>,
-}
-
-impl RowInputs {
-    /// Takes the packed array `[StepShape::len]` apart; the rest of it is the sampler's, `[sampled_columns, rows]`.
-    pub(crate) fn unpack(emitter: &mut Emitter, packed: &Tensor, shape: StepShape) -> (Self, Tensor) {
-        let StepShape { rows, tokens_per_row, blocks_per_row } = shape;
-        let ranges = shape.ranges();
-        let rank = emitter.slice(packed, 0, ranges.rank); // [1]
-        let rank = emitter.reshape(&rank, &[]); // []
-        let token_ids = emitter.slice(packed, 0, ranges.token_ids); // [tokens]
-        let first_positions = emitter.slice(packed, 0, ranges.first_positions); // [rows]
-        let num_tokens = emitter.slice(packed, 0, ranges.num_tokens); // [rows]
-        let slots = emitter.slice(packed, 0, ranges.slots); // [rows]
-        let block_tables = emitter.slice(packed, 0, ranges.block_tables);
-        let block_tables = emitter.reshape(&block_tables, &[rows, blocks_per_row]); // [rows, blocks_per_row]
-        let sampled = emitter.slice(packed, 0, ranges.sampled);
-        let sampled = emitter.reshape(&sampled, &[sampled_columns().count(), rows]); // [columns, rows]
-        let offsets = emitter.iota(1, Type::new([rows, tokens_per_row], DType::I32)); // [rows, tokens_per_row]
-        let starts = emitter.broadcast(&first_positions, &[0], offsets.dims()); // [rows, tokens_per_row]
-        let positions = emitter.elementwise("add", &[&starts, &offsets]); // [rows, tokens_per_row]
-        let positions = emitter.reshape(&positions, &[shape.num_tokens()]); // [tokens]
-        let ends = emitter.broadcast(&num_tokens, &[0], offsets.dims()); // [rows, tokens_per_row]
-        let is_token = emitter.compare("LT", &offsets, &ends); // [rows, tokens_per_row]
-        let is_token = emitter.reshape(&is_token, &[shape.num_tokens()]); // [tokens]
-        (Self { rank, token_ids, positions, is_token, first_positions, num_tokens, slots, block_tables }, sampled)
-    }
-
-    /// The rows of x `[tokens, n]` at each row's last token, `[rows, n]`; anything for rows without tokens.
-    pub(crate) fn last_tokens(&self, emitter: &mut Emitter, x: &Tensor, sizes: &Sizes) -> Tensor {
-        if sizes.tokens_per_row == 1 {
-            return x.clone();
-        }
-        let row = emitter.iota(0, self.num_tokens.ty.clone()); // [rows]
-        let stride = emitter.splat(sizes.tokens_per_row as f64, row.ty.clone()); // [rows]
-        let start = emitter.elementwise("multiply", &[&row, &stride]); // [rows]
-        let end = emitter.elementwise("add", &[&start, &self.num_tokens]); // [rows]
-        let one = emitter.splat(1.0, row.ty.clone()); // [rows]
-        let last = emitter.elementwise("subtract", &[&end, &one]); // [rows]
-        emitter.gather_rows(x, &last) // [rows, n]
-    }
-}
-
-impl SampledInputs {
-    /// Takes `[sampled_columns, rows]` apart; `token_inputs` stay as they are.
-    pub(crate) fn unpack(emitter: &mut Emitter, columns: &Tensor, token_inputs: Vec<Tensor>) -> Self {
-        let slots = column(emitter, columns, SampledColumn::Slot);
-        let context_lens = column(emitter, columns, SampledColumn::ContextLen);
-        let prompt_lens = column(emitter, columns, SampledColumn::PromptLen);
-        let is_sampled = column(emitter, columns, SampledColumn::IsSampled);
-        let zero = emitter.splat(0.0, is_sampled.ty.clone()); // [rows]
-        let is_sampled = emitter.compare("GT", &is_sampled, &zero); // [rows]
-        Self { columns: columns.clone(), slots, context_lens, prompt_lens, is_sampled, token_inputs }
-    }
-}
-
-impl SampledInputs {
-    fn token_input(&self, input: TokenInput) -> &Tensor {
-        let index = TokenInput::ALL.iter().position(|known| *known == input);
-        index.and_then(|index| self.token_inputs.get(index)).expect("samplers with everything have all arrays")
-    }
 }
 
 impl Lowering {
@@ -314,10 +199,10 @@ impl Lowering {
                 self.emitter.bitcast(positions, DType::U32)
             }
             Input::Sampling { name, dtype } => {
-                let place = sampling::columns().position(|column| column.name == name);
-                let parameter = SampledColumn::Parameter(place.expect("a graph reads columns of its samplers"));
-                let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
-                let column = column(&mut self.emitter, columns, parameter);
+                let index = sampling::columns().position(|column| column.name == name);
+                let parameter = SampledColumn::Parameter(index.expect("a graph reads columns of its samplers"));
+                let rows = self.sampled.as_ref().expect("samplers have rows");
+                let column = rows.column(&mut self.emitter, parameter);
                 self.emitter.bitcast(&column, dtype)
             }
         }
@@ -325,11 +210,11 @@ impl Lowering {
 
     /// Whether a token is one of those in the row's columns, `[rows, vocab]`.
     fn held_back(&mut self, vocab_size: usize) -> Tensor {
-        let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
+        let rows = self.sampled.as_ref().expect("samplers have rows");
         let emitter = &mut self.emitter;
         let ids = emitter.iota(1, Type::new([self.sizes.rows, vocab_size], DType::I32)); // [rows, vocab]
         let is_one_of = (0..MAX_HELD_BACK_TOKENS).map(|index| {
-            let token = column(emitter, columns, SampledColumn::HeldBack(index)); // [rows]
+            let token = rows.column(emitter, SampledColumn::HeldBack(index)); // [rows]
             let token = emitter.broadcast(&token, &[0], ids.dims()); // [rows, vocab]
             emitter.compare("EQ", &ids, &token) // [rows, vocab]
         });
@@ -354,10 +239,4 @@ impl Lowering {
         };
         shape.dims().iter().map(size).collect()
     }
-}
-
-/// One column of `[sampled_columns, rows]`, `[rows]` i32.
-fn column(emitter: &mut Emitter, columns: &Tensor, column: SampledColumn) -> Tensor {
-    let index = sampled_columns().position(|known| known == column).expect("every column is in the list");
-    emitter.row(columns, index) // [rows]
 }

@@ -10,6 +10,7 @@ mod attention;
 mod emitter;
 mod experts;
 mod history;
+mod inputs;
 mod lower;
 mod model_ops;
 mod selection;
@@ -24,7 +25,8 @@ use model::graph::DType;
 
 pub(super) use attention::{MAX_CHUNK_BLOCKS, QUERY_TILE, decode_chunk_tokens};
 pub(super) use emitter::Emitter;
-pub(super) use lower::{Lowering, RowInputs, SampledInputs, Sizes};
+pub(super) use inputs::{RowInputs, SampledInputs, Sizes};
+pub(super) use lower::Lowering;
 pub(super) use state::state_type;
 pub(super) use tensor::{Tensor, Type};
 

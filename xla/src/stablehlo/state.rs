@@ -9,7 +9,7 @@ use model::graph::{DType, Extent, Numbers, StateSpec};
 
 use super::emitter::Emitter;
 use super::history::or_nowhere;
-use super::lower::RowInputs;
+use super::inputs::RowInputs;
 use super::tensor::{Tensor, Type};
 
 /// Returns the type of a state's array: `[num_blocks, block_size, n]` if it has n elements for each token,

@@ -1,0 +1,44 @@
+//! Stopping a build of a grammar when nobody waits for it any more.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::GrammarError;
+use super::matcher::MaskStop;
+
+/// Stops a build: at once while the first mask is computed, otherwise before its next step.
+#[derive(Debug, Default)]
+pub(super) struct BuildStop {
+    is_stopped: AtomicBool,
+    mask: Mutex<Option<MaskStop>>,
+}
+
+impl BuildStop {
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+        if let Some(mask) = &*self.mask.lock().unwrap_or_else(PoisonError::into_inner) {
+            mask.stop();
+        }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
+    }
+
+    /// Checks if the build should go on.
+    ///
+    /// # Errors
+    /// When the build is stopped; nobody reads the error.
+    pub(super) fn check(&self) -> Result<(), GrammarError> {
+        if self.is_stopped() { Err(GrammarError::Busy) } else { Ok(()) }
+    }
+
+    /// Sets the stop of the mask that is computed now.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(super) fn set_mask(&self, mask: Option<MaskStop>) -> Result<(), GrammarError> {
+        *self.mask.lock().unwrap_or_else(PoisonError::into_inner) = mask;
+        self.check()
+    }
+}
