@@ -161,7 +161,7 @@ async function show() {
     element("types").append(make("h2", "", "Types"), ...Object.entries(components.schemas).map(([name, schema]) => typeElement(name, schema)));
     openType();
   } catch (error) {
-    element("about").textContent = `the document cannot be read: ${error.message}`;
+    element("about").textContent = `The OpenAPI document cannot be read: ${error.message}`;
   }
 }
 
