@@ -19,7 +19,7 @@ use route::{BEARER, Dialect, JSON, X_API_KEY};
 const TITLE: &str = "Hilo";
 const OPENAI_KEY: &str = "The header `Authorization: Bearer KEY`, which OpenAI's clients send";
 const ANTHROPIC_KEY: &str = "The header `x-api-key: KEY`, which Anthropic's clients send";
-const DESCRIPTION: &str = "Text generation inference on XLA, with the APIs of text-generation-inference, OpenAI and Anthropic. \
+const DESCRIPTION: &str = "A large language model over HTTP, with the APIs of text-generation-inference, OpenAI and Anthropic. \
                            Unknown fields of a request are ignored. A known field that would change the answer, but is \
                            not supported, is an error that names the field.";
 
