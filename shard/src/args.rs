@@ -95,7 +95,7 @@ pub struct ModelArgs {
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
 
-    /// Least microseconds of a step on the device `mock`
+    /// Min duration of a step on the device `mock`, in microseconds
     #[arg(long, env = "HILO_MOCK_STEP_US", hide = true)]
     pub mock_step_us: Option<u64>,
 }

@@ -133,7 +133,7 @@ function routeElement(path, method, operation) {
   const parameters = (operation.parameters ?? []).map(({ name, schema, description, required }) => fieldRow({ name, field: { ...schema, description }, isRequired: required }));
   const inside = make("div", "inside", make("p", "note", ...prose(operation.description)));
   if (parameters.length > 0) inside.append(make("h3", "", "Parameters"), make("table", "", ...parameters));
-  if (content) inside.append(make("h3", "", "Body"), make("table", "", ...contents(content).map((cells) => make("tr", "", ...cells))));
+  if (content) inside.append(make("h3", "", "Request body"), make("table", "", ...contents(content).map((cells) => make("tr", "", ...cells))));
   inside.append(make("h3", "", "Responses"), make("table", "", ...answers));
   inside.append(tryElement(verb, path, content?.["application/json"]?.example));
   return make("details", "", make("summary", "", make("span", "method", verb), make("span", "path", path), make("span", "summary", ...prose(operation.summary))), inside);
