@@ -19,79 +19,83 @@ const DEFAULT_NUM_REQUESTS: u64 = 100;
 #[derive(Debug, Clone, Parser, Serialize)]
 #[command(version, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Where the server listens; the path of the API is appended
+    /// URL of the server, without the path of the API
     #[arg(long, default_value = "http://127.0.0.1:3000", value_parser = parse_url)]
     url: String,
 
-    /// `generate-stream` is TGI's own API, `completions` is OpenAI's, which vLLM, llama.cpp and others serve
+    /// API to call: `generate-stream` is TGI's own, `completions` is OpenAI's, which vLLM, llama.cpp and others have
+    /// too
     #[arg(long, value_enum, default_value_t = Api::GenerateStream)]
     api: Api,
 
-    /// Model to name in requests
+    /// Name of the model in requests; required by --api completions
     #[arg(long, required_if_eq("api", "completions"))]
     model: Option<String>,
 
-    /// Closed loop: this many clients, each of which sends its next request when the last one is answered
+    /// Closed loop: number of clients, each of which sends its next request after the response to the last one
     #[arg(long, default_value = "1", conflicts_with = "rate")]
     concurrency: NonZeroU32,
 
-    /// Open loop: this many requests begin per second on average, at random times, however busy the server is
+    /// Open loop: requests per second on average, sent at random times, however busy the server is
     #[arg(long, value_parser = parse_positive)]
     rate: Option<f64>,
 
-    /// Requests to send [default: 100, or as many as begin within --duration]
+    /// Number of requests to send [default: 100; no limit with --duration]
     #[arg(long)]
     num_requests: Option<NonZeroU64>,
 
-    /// Seconds in which requests begin; those that are running then are waited for
+    /// Seconds during which requests are sent; requests that are still running then may finish
     #[arg(long, value_parser = parse_positive)]
     duration: Option<f64>,
 
-    /// Words per prompt, about one token each: a number, or `uniform:50..200`, both ends included
+    /// Length of each prompt in words, about one token each: a number, or a range such as `uniform:50..200`, both ends
+    /// included
     #[arg(long, default_value = "100")]
     prompt_tokens: Distribution,
 
-    /// Most tokens of a completion, in the same notation
+    /// Max number of tokens to generate per request, in the same notation as --prompt-tokens
     #[arg(long, default_value = "100")]
     output_tokens: Distribution,
 
-    /// File with a JSON string per line: prompts to send in this order, over and over
+    /// File with the prompts to send, one JSON string per line; they are sent in this order, over and over
     #[arg(long, conflicts_with = "prompt_tokens")]
     prompts: Option<PathBuf>,
 
-    /// Words that all conversations begin with, before the prompt
+    /// Number of words before the first prompt that are the same in all conversations
     #[arg(long, default_value_t = 0, value_name = "WORDS")]
     shared_prefix: u32,
 
-    /// Requests of a conversation: each prompt is the conversation so far and some more. `--rate` counts conversations
+    /// Number of requests per conversation; each prompt continues the conversation so far. `--rate` counts
+    /// conversations
     #[arg(long, default_value = "1")]
     turns: NonZeroU32,
 
-    /// Seed of prompts, lengths and times
+    /// Seed of the random prompts, lengths and start times
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// Generate all tokens asked for, where the server knows `ignore_eos` (vLLM, llama.cpp)
+    /// Generate all --output-tokens, even after an end-of-sequence token; the server must support `ignore_eos`, as vLLM
+    /// and llama.cpp do
     #[arg(long)]
     ignore_eos: bool,
 
-    /// Most milliseconds to the first token of a good request
+    /// Objective for goodput: max milliseconds to the first token of a request
     #[arg(long, value_parser = parse_positive)]
     pub(crate) slo_ttft_ms: Option<f64>,
 
-    /// Most milliseconds for each further token of a good request, on average
+    /// Objective for goodput: max milliseconds per further token of a request, on average
     #[arg(long, value_parser = parse_positive)]
     pub(crate) slo_itl_ms: Option<f64>,
 
-    /// Seconds to wait for a connection
+    /// Max seconds to wait for a connection
     #[arg(long, default_value_t = 10.0, value_parser = parse_positive)]
     connect_timeout: f64,
 
-    /// Seconds to wait for the first and for each further event of a stream
+    /// Max seconds to wait for the first and for each further event of a stream
     #[arg(long, default_value_t = 120.0, value_parser = parse_positive)]
     read_timeout: f64,
 
-    /// Seconds that a request may take
+    /// Max seconds of a request
     #[arg(long, default_value_t = 600.0, value_parser = parse_positive)]
     request_timeout: f64,
 

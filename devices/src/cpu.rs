@@ -7,7 +7,7 @@ impl Device {
     pub const CPU: Self = Self::new(&DeviceSpec {
         name: "cpu",
         aliases: &[],
-        help: "This machine's processor, by kernels of our own",
+        help: "This machine's CPU, with the server's own kernels",
         is_hidden: false,
         backend: BackendKind::Cpu,
         hardware: None,

@@ -107,7 +107,7 @@ impl ValueEnum for Asked {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(match self {
-            Self::Auto => PossibleValue::new("auto").help("The best one of this machine"),
+            Self::Auto => PossibleValue::new("auto").help("The best device of this machine"),
             Self::Device(device) => {
                 let DeviceSpec { name, aliases, help, is_hidden, .. } = *device.0;
                 PossibleValue::new(name).aliases(aliases.iter().copied()).help(help).hide(is_hidden)

@@ -7,7 +7,10 @@ use crate::{Hardware, Quantize, listed};
 pub fn device_help() -> String {
     let names: Vec<String> =
         hardware().map(|(_, Hardware { article, name, .. })| format!("{article} {name}")).collect();
-    format!("Device that computes; `auto` takes {} if it is here with its plugin, else the CPU", names.join(" or "))
+    format!(
+        "Device that runs the model; `auto` takes {} if it and its plugin are present, else the CPU",
+        names.join(" or ")
+    )
 }
 
 /// The help of `--quantize`.
@@ -16,8 +19,8 @@ pub fn quantize_help() -> String {
     let with_fp8 = listed(|device| device.quantizations.contains(&Quantize::Fp8));
     format!(
         "Quantize linear layers while loading: int8 (8-bit integers, one scale per output); int4 (4-bit integers, also one \
-         factor per 32 inputs; the head stays int8; not on {without_int4}); fp8 (8-bit floats, one scale per output; only on \
-         {with_fp8}) [default: none]"
+         factor per 32 inputs; the output head stays int8; not on {without_int4}); fp8 (8-bit floats, one scale per \
+         output; only on {with_fp8}) [default: none]"
     )
 }
 
@@ -27,8 +30,8 @@ mod tests {
 
     #[test]
     fn help_names_what_auto_takes() {
-        let expected = "`auto` takes a TPU or an NVIDIA GPU if it is here with its plugin, else the CPU";
-        assert_eq!(device_help(), format!("Device that computes; {expected}"));
+        let expected = "`auto` takes a TPU or an NVIDIA GPU if it and its plugin are present, else the CPU";
+        assert_eq!(device_help(), format!("Device that runs the model; {expected}"));
     }
 
     #[test]

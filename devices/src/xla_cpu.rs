@@ -10,7 +10,7 @@ impl Device {
     pub const XLA_CPU: Self = Self::new(&DeviceSpec {
         name: "xla-cpu",
         aliases: &[],
-        help: "This machine's processor, through XLA",
+        help: "This machine's CPU, through XLA",
         is_hidden: false,
         backend: BackendKind::Plugin(&PLATFORM),
         hardware: None,
@@ -25,7 +25,7 @@ impl Device {
 pub const PLATFORM: PlatformSpec = PlatformSpec {
     plugin: Plugin {
         name: "cpu",
-        help: "This machine's processor, through XLA",
+        help: "This machine's CPU, through XLA",
         file_name: "xla_cpu_pjrt.so",
         package: "xla-cpu-pjrt",
         version: "0.0.1",

@@ -29,9 +29,9 @@ def check(page, shot) -> None:
     body = chat.locator("table").first
     assert body.locator("td").first.inner_text() == "application/json", body.inner_text()
     # The title is not repeated, and no backtick is shown.
-    assert chat.inner_text().count("the next message of a conversation") == 1, chat.inner_text()
+    assert chat.inner_text().count("The next message of a conversation") == 1, chat.inner_text()
     assert "`" not in page.inner_text("body")
-    expect(chat).to_contain_text("events with JSON of ChatCompletionChunk")
+    expect(chat).to_contain_text("events, whose data is ChatCompletionChunk as JSON")
     chat.get_by_role("button", name="Send").click()
     answer = chat.locator("pre")
     expect(answer).to_contain_text("200 OK")

@@ -61,7 +61,7 @@ def check_long_conversation(page, shot) -> None:
     """Checks that the newest answer and the composer are in view, that the page does not scroll for a reader who
     scrolled up, and that a full conversation continues."""
     page.get_by_role("button", name="Clear").click()
-    page.get_by_label("Most new tokens").fill("60")
+    page.get_by_label("Max new tokens").fill("60")
     paper = page.locator("#paper")
     for number in range(6):
         ask(page, f"What is {number} + 3?")
@@ -81,10 +81,10 @@ def check_long_conversation(page, shot) -> None:
     page.evaluate("follow()")
     assert paper.evaluate("element => element.scrollTop") == 0
 
-    # If the most new tokens are more than the context has room for, the answer uses the room that is left.
-    page.get_by_label("Most new tokens").fill("1000")
+    # If the context has no room for the max new tokens, the answer uses the room that is left.
+    page.get_by_label("Max new tokens").fill("1000")
     ask(page, "What is 3 + 4?")
-    expect(page.locator("#stats")).to_contain_text("for lack of room")
+    expect(page.locator("#stats")).to_contain_text("reduced to fit the context")
     expect(page.get_by_role("alert")).to_be_hidden()
     # Now the conversation itself does not fit.
     page.get_by_label("Message", exact=True).fill("red " * 1000)
@@ -97,7 +97,7 @@ def check_long_conversation(page, shot) -> None:
     expect(page.get_by_role("alert")).to_be_hidden()
     expect(page.locator("#messages .text").last).to_have_text(ANSWER)
     assert page.locator("#messages li").count() < before
-    page.get_by_label("Most new tokens").fill("256")
+    page.get_by_label("Max new tokens").fill("256")
 
 
 def check_speed(page) -> None:
@@ -138,7 +138,7 @@ def check_a_server_that_is_gone(page) -> None:
 
 
 def check_parameters(page) -> None:
-    page.get_by_label("Most new tokens").fill("2")
+    page.get_by_label("Max new tokens").fill("2")
     page.get_by_role("button", name="Clear").click()
     page.get_by_label("Message", exact=True).fill("What is 3 + 4?")
     page.get_by_role("button", name="Send").click()
@@ -164,13 +164,13 @@ TOOLS = '[{"type": "function", "function": {"name": "add", "parameters": ' + SCH
 
 def check_schema(page, shot) -> None:
     page.get_by_role("button", name="Clear").click()
-    page.get_by_label("Most new tokens").fill("60")
-    page.get_by_label("JSON schema of the answer").fill('{"type": ')
+    page.get_by_label("Max new tokens").fill("60")
+    page.get_by_label("JSON schema for the response").fill('{"type": ')
     page.get_by_label("Message", exact=True).fill("What is 3 + 4?")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("alert")).to_contain_text("JSON schema of the answer: ")
+    expect(page.get_by_role("alert")).to_contain_text("JSON schema for the response: ")
     expect(page.locator("#messages li")).to_have_count(0)
-    page.get_by_label("JSON schema of the answer").fill(SCHEMA)
+    page.get_by_label("JSON schema for the response").fill(SCHEMA)
     page.get_by_role("button", name="Send").click()
     expect(page.locator("#stats")).to_contain_text("stop")
     answer = json.loads(page.locator("#messages .text").last.inner_text())
@@ -180,15 +180,15 @@ def check_schema(page, shot) -> None:
     assert '"additionalProperties": False' in copied, copied
     compile(copied, "copied", "exec")
     shot("playground-schema")
-    page.get_by_label("JSON schema of the answer").fill("")
+    page.get_by_label("JSON schema for the response").fill("")
 
 
 def check_tools(page, shot) -> None:
     page.get_by_role("button", name="Clear").click()
     # The model may make several calls.
-    page.get_by_label("Most new tokens").fill("300")
-    page.get_by_label("Tools, as OpenAI lists them").fill(TOOLS)
-    page.get_by_label("Choice of tools").select_option("required")
+    page.get_by_label("Max new tokens").fill("300")
+    page.get_by_label("Tools, a JSON list as in OpenAI's API").fill(TOOLS)
+    page.get_by_label("Tool choice").select_option("required")
     page.get_by_label("Message", exact=True).fill("What is 3 + 4?")
     page.get_by_role("button", name="Send").click()
     expect(page.locator("#stats")).to_contain_text("tool_calls")
@@ -197,7 +197,7 @@ def check_tools(page, shot) -> None:
     for field in result.all():
         field.fill("7")
     shot("playground-tools")
-    page.get_by_label("Choice of tools").select_option("none")
+    page.get_by_label("Tool choice").select_option("none")
     with page.expect_request("**/v1/chat/completions") as sent:
         result.last.press("Enter")
     roles = [message["role"] for message in sent.value.post_data_json["messages"]]
@@ -205,11 +205,11 @@ def check_tools(page, shot) -> None:
     expect(page.locator("#messages li")).to_have_count(3)
     expect(page.locator("#stats")).to_contain_text(re.compile("stop|length"))
     expect(result.first).to_be_disabled()
-    page.get_by_label("Tools, as OpenAI lists them").fill("")
+    page.get_by_label("Tools, a JSON list as in OpenAI's API").fill("")
 
 
 def check_completion(page, shot) -> None:
-    page.get_by_label("Most new tokens").fill("60")
+    page.get_by_label("Max new tokens").fill("60")
     page.get_by_label("Completion").check()
     page.get_by_label("Prompt").press("Control+Enter")
     expect(page.locator("#stats")).to_contain_text(re.compile(r"^60 tokens in \d+ ms · first after \d+ ms.* · length$"))

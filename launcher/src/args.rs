@@ -17,7 +17,8 @@ Exit status: 0 after a clean stop; 1 when something failed while running; 2 for 
 /// The help's heading of flags about processes.
 const PROCESSES: &str = "Processes";
 
-/// Text generation inference on XLA, with the API of Hugging Face's text-generation-inference.
+/// Serves a large language model over HTTP, with the APIs of Hugging Face's text-generation-inference, OpenAI and
+/// Anthropic.
 #[derive(Debug, Parser)]
 #[command(name = "text-generation-launcher", version, args_conflicts_with_subcommands = true, after_help = SHORT_END, after_long_help = LONG_END)]
 pub(crate) struct Args {
@@ -33,12 +34,12 @@ pub(crate) enum Part {
     /// Serves HTTP and schedules steps.
     #[command(hide = true)]
     Router(Box<ChildArgs<router::RouterArgs>>),
-    /// Computes steps on one device.
+    /// Runs a model, or a part of it, for the router.
     #[command(hide = true)]
     Shard(Box<ChildArgs<shard::ShardArgs>>),
-    /// Compiles every program of a model for a TPU slice, on a machine without one
+    /// Compiles all programs of a model for a TPU slice; no TPU is needed
     Compile(shard::compile::CompileArgs),
-    /// Computes from config.json whether a model fits on a TPU slice, and what uses its memory
+    /// Checks from config.json if a model fits on a TPU slice, and shows what uses the memory
     Fit(shard::compile::PlanArgs),
     /// `fit` with the environment that libtpu needs.
     #[command(hide = true)]
@@ -46,17 +47,17 @@ pub(crate) enum Part {
     /// `compile` with the environment that libtpu needs.
     #[command(hide = true)]
     CompilePrograms(shard::compile::CompileArgs),
-    /// Prints the processes that the same flags without `plan` would start here, without starting them
+    /// Prints the processes that the launcher would start with these flags, but starts none
     Plan(Box<PlanArgs>),
     /// Downloads a model from the Hugging Face Hub into the cache and prints its path
     DownloadWeights(DownloadArgs),
-    /// Measures how fast a model runs on this machine's CPU, as a share of what its memory bandwidth allows
+    /// Measures the speed of a model on this machine's CPU, and compares it with the limits of the hardware
     Bench(Box<shard::speed::SpeedArgs>),
     /// Checks a server on this machine: exit status 0 if it is healthy, 1 if not
     Health(Box<crate::health::HealthArgs>),
     /// Prints the OpenAPI document of the HTTP API
     PrintSchema,
-    /// Lists and fetches the PJRT plugins for TPUs, GPUs and XLA's CPU
+    /// Lists and downloads the PJRT plugins that run models on TPUs, GPUs, and the CPU through XLA
     Plugin(crate::plugin::PluginArgs),
 }
 
@@ -99,7 +100,7 @@ impl Ahead {
     }
 }
 
-/// Everything the launcher itself takes.
+/// The arguments of a launch.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LaunchArgs {
     #[command(flatten)]
@@ -108,7 +109,7 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) hub: HubArgs,
 
-    /// Run more than one shard: true or false [default: follows --num-shard]
+    /// Run more than one shard: true or false [default: true if --num-shard is above 1]
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) sharded: Option<bool>,
 
@@ -116,7 +117,8 @@ pub(crate) struct LaunchArgs {
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) num_shard: Option<u32>,
 
-    /// Devices that each shard process drives; the model is split over --num-shard times as many
+    /// Number of devices that each shard process uses; the model is split over --num-shard × --devices-per-shard
+    /// devices
     #[arg(long, env, help_heading = PROCESSES, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) devices_per_shard: u32,
 

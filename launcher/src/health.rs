@@ -28,7 +28,7 @@ const HEALTHY: u16 = 200;
 /// The arguments of `health`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct HealthArgs {
-    /// Process id of the launcher to ask for, whose flags then take the place of these; in a container it is 1
+    /// Process id of a running launcher, whose flags are used instead of these; in a container it is 1
     #[arg(long)]
     pid: Option<u32>,
 

@@ -13,10 +13,10 @@ use clap::{Args, ValueEnum};
 use crate::api_keys::ApiKey;
 use crate::memory_size::MemorySize;
 
-/// Everything the router takes.
+/// The arguments of the router.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct RouterArgs {
-    /// `demo` for the embedded demo model, or the path of a model directory
+    /// Model to serve: `demo`, the built-in demo model, or the path of a model directory
     #[arg(long, env, default_value = model_files::DEMO_MODEL_ID)]
     pub model_id: String,
 
@@ -24,7 +24,7 @@ pub struct RouterArgs {
     #[arg(long, hide = true)]
     pub model_path: Option<PathBuf>,
 
-    /// Revision of the model
+    /// Revision of the model, which `/info` shows as `model_sha`
     #[arg(long, env)]
     pub revision: Option<String>,
 
@@ -33,7 +33,7 @@ pub struct RouterArgs {
     #[arg(long, env, default_value = "/tmp/text-generation-server")]
     pub shard_uds_path: String,
 
-    /// Number of shards
+    /// Number of shards that serve the model together
     #[arg(long, env, default_value_t = 1)]
     pub world_size: u32,
 
@@ -90,7 +90,7 @@ pub struct HttpArgs {
     #[arg(long, env, visible_alias = "ssl-keyfile")]
     pub tls_keyfile: Option<PathBuf>,
 
-    /// Largest request body in bytes
+    /// Max size of a request body in bytes; larger bodies get status 413
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,
 
@@ -108,7 +108,7 @@ pub struct HttpArgs {
     #[arg(long, env)]
     pub api_key_file: Option<PathBuf>,
 
-    /// Origin from which browsers may call; repeat the flag for several [default: any]
+    /// Origin of web pages that may call the server (CORS); repeat the flag for several [default: any]
     #[arg(long, env, value_delimiter = ',')]
     pub cors_allow_origin: Vec<String>,
 
@@ -130,7 +130,7 @@ pub struct ChatArgs {
     #[arg(long, env)]
     pub chat_template: Option<String>,
 
-    /// Source of the sampling parameters that a request leaves out
+    /// Source of the values for sampling parameters that a request does not set
     #[arg(long, env, value_enum, default_value_t)]
     pub generation_config: GenerationConfig,
 }
@@ -138,7 +138,7 @@ pub struct ChatArgs {
 /// Where defaults come from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum GenerationConfig {
-    /// The neutral value of every parameter, as TGI does
+    /// Values that leave the model's probabilities as they are, as in TGI
     #[default]
     Neutral,
     /// The model's generation_config.json
@@ -158,35 +158,36 @@ impl GenerationConfig {
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Limits of a request")]
 pub struct LimitArgs {
-    /// Most requests at a time; further ones get status 429
+    /// Max number of requests at a time, running and waiting; a request with `n` or `best_of` counts as that many;
+    /// further requests get status 429
     #[arg(long, env, default_value_t = 128)]
     pub max_concurrent_requests: u32,
 
-    /// Largest `best_of`
+    /// Max `best_of` of a request: the number of sequences from which it gets the best
     #[arg(long, env, default_value_t = 2)]
     pub max_best_of: u32,
 
-    /// Most stop sequences of a request
+    /// Max number of stop sequences of a request
     #[arg(long, env, default_value_t = 4)]
     pub max_stop_sequences: u32,
 
-    /// Refuse requests that constrain the output by a grammar, such as a JSON schema
+    /// Refuse requests that constrain the output with a grammar, such as a JSON schema
     #[arg(long, env)]
     pub disable_grammar_support: bool,
 
-    /// Largest `top_n_tokens`
+    /// Max `top_n_tokens` (`top_logprobs`) of a request: the number of most likely tokens returned at each position
     #[arg(long, env, default_value_t = 5)]
     pub max_top_n_tokens: u32,
 
-    /// Share of the vocabulary that `watermark` favours after each token
+    /// Share of the vocabulary, from 0 to 1, that `watermark` favours at each token
     #[arg(long, env, default_value_t = 0.5)]
     pub watermark_gamma: f32,
 
-    /// Number that `watermark` adds to the scores of the favoured tokens
+    /// Number that `watermark` adds to the scores (logits) of the favoured tokens
     #[arg(long, env, default_value_t = 2.0, allow_negative_numbers = true)]
     pub watermark_delta: f32,
 
-    /// Longest prompt in tokens [default: --max-total-tokens minus 1]
+    /// Max length of a prompt in tokens [default: --max-total-tokens minus 1]
     #[arg(long, env)]
     pub max_input_tokens: Option<u32>,
 
@@ -194,23 +195,25 @@ pub struct LimitArgs {
     #[arg(long, env, hide = true)]
     pub max_input_length: Option<u32>,
 
-    /// Most tokens of a prompt and its completion together [default: as many as model and memory allow]
+    /// Max length of a prompt and its completion together, in tokens [default: 4096, or the model's context length if
+    /// that is less]
     #[arg(long, env)]
     pub max_total_tokens: Option<u32>,
 
-    /// Most prompt tokens of all waiting requests together; further requests get status 429 [default: no limit]
+    /// Max prompt tokens of all waiting requests together; further requests get status 429 [default: no limit]
     #[arg(long, env)]
     pub max_queued_tokens: Option<u32>,
 
-    /// Most seconds of a request, including its time in the queue; then it ends with status 504 [default: no limit]
+    /// Max seconds of a request, including its time in the queue; a slower request ends with status 504 [default: no
+    /// limit]
     #[arg(long, env)]
     pub request_timeout: Option<u64>,
 
-    /// Threads that tokenize prompts
+    /// Number of threads that tokenize prompts
     #[arg(long, env, default_value_t = 2)]
     pub validation_workers: u32,
 
-    /// Most prompts of one request
+    /// Max number of prompts in one request
     #[arg(long, env, default_value_t = 4)]
     pub max_client_batch_size: u32,
 }
@@ -219,28 +222,31 @@ pub struct LimitArgs {
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Batching and memory")]
 pub struct BatchingArgs {
-    /// Accepted for compatibility; has no effect, because a step reads prompts and makes tokens at the same time
+    /// Accepted for compatibility; has no effect, because one step can both read prompts and generate tokens
     #[arg(long, env, default_value_t = 0.3)]
     pub waiting_served_ratio: f32,
 
-    /// Most prompt tokens of one step; longer prompts are read in chunks [default: the shard chooses]
+    /// Max prompt tokens of one step of the model; longer prompts are read in chunks [default: 4096, or
+    /// --max-total-tokens if that is more]
     #[arg(long, env)]
     pub max_batch_prefill_tokens: Option<u32>,
 
-    /// Tokens of all running sequences that the KV cache can hold [default: as many as the memory allows]
+    /// Size of the KV cache in tokens, which all running sequences share [default: see --kv-cache-memory]
     #[arg(long, env)]
     pub max_batch_total_tokens: Option<u32>,
 
     /// KV cache memory on each device, such as `8GiB`, or a share of the free memory, such as `60%` [default: as much
-    /// as all running sequences can use, at most a device's free memory, or half of the host's on the CPU]
+    /// as --max-batch-size sequences can use, at most the device's free memory, or half of the free memory on the CPU]
     #[arg(long, env, conflicts_with = "max_batch_total_tokens")]
     pub kv_cache_memory: Option<MemorySize>,
 
-    /// Reuse the KV cache of prompts that begin alike, such as the turns of a conversation: true or false
+    /// Reuse the KV cache of earlier prompts that begin with the same tokens, such as the turns of a conversation: true
+    /// or false
     #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching: bool,
 
-    /// Only requests with the same API key share cached prompts: true or false [default: true with several keys]
+    /// Share cached prompts only between requests with the same API key: true or false [default: true if there are
+    /// several keys]
     #[arg(long, env, action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     pub prefix_caching_by_key: Option<bool>,
 
@@ -248,11 +254,12 @@ pub struct BatchingArgs {
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
 
-    /// Most sequences that run at once [default: the shard chooses]
+    /// Max number of sequences that run at the same time [default: 64]
     #[arg(long, env)]
     pub max_batch_size: Option<u32>,
 
-    /// Steps in flight at a time: 2 overlaps the router's work with the device's, 1 is easier to follow in a log
+    /// Steps sent to the shards at a time, 1 or 2: 2 overlaps the router's work with the device's, 1 makes logs easier
+    /// to follow
     #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub step_window: u32,
 }

@@ -192,14 +192,14 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// An error as TGI writes it.
+/// An error in TGI's format.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorBody {
     error: String,
     error_type: &'static str,
 }
 
-/// An error as OpenAI writes it.
+/// An error in OpenAI's format.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OpenAiErrorBody {
     error: OpenAiErrorObject,
@@ -214,7 +214,7 @@ struct OpenAiErrorObject {
     code: &'static str,
 }
 
-/// An error as Anthropic writes it.
+/// An error in Anthropic's format.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AnthropicErrorBody {
     #[serde(rename = "type")]

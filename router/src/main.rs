@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Serves text generation over HTTP for shards that run already.
+/// Serves text generation over HTTP, with shards that are already running.
 #[derive(Debug, Parser)]
 #[command(name = "text-generation-router", version, args_conflicts_with_subcommands = true)]
 struct Args {
@@ -21,7 +21,7 @@ struct Args {
 /// A task besides serving.
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Prints the OpenAPI document of the routes
+    /// Prints the OpenAPI document of the HTTP API
     PrintSchema,
 }
 

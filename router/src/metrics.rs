@@ -75,7 +75,7 @@ pub(crate) struct StepMetrics {
     pub(crate) count: Counter,
     pub(crate) success: Counter,
     pub(crate) failure: Counter,
-    /// The time from sending the command to reading the reply.
+    /// The time from sending the command, or from the end of the step before it, to reading the reply.
     pub(crate) inference_duration: Histogram,
     /// The shard's own part of the time.
     pub(crate) forward_duration: Histogram,
@@ -115,51 +115,73 @@ impl Metrics {
         let t = Table(&recorder);
         // Prometheus' own clients have this metric too: a change of its value means a restart.
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        t.gauge("process_start_time_seconds", "Start of the router in seconds since 1970")
+        t.gauge("process_start_time_seconds", "Start time of the router process, in seconds since 1970")
             .set(since_1970.as_secs_f64());
         let metrics = Self {
             request_count: t.counter("tgi_request_count", "Requests received"),
-            request_success: t.counter("tgi_request_success", "Requests answered in full"),
-            request_failure: t.failures("tgi_request_failure", "Requests not answered in full, by reason"),
-            request_duration: t.duration("tgi_request_duration", "Request received to last token"),
-            request_validation_duration: t.duration("tgi_request_validation_duration", "Request received to queued"),
-            request_queue_duration: t.duration("tgi_request_queue_duration", "Queued to admitted"),
-            request_inference_duration: t.duration("tgi_request_inference_duration", "Admitted to last token"),
-            request_mean_time_per_token_duration: t
-                .duration("tgi_request_mean_time_per_token_duration", "Inference time per token of a request"),
-            request_time_to_first_token_duration: t
-                .duration("hilo_request_time_to_first_token_duration", "Request received to first token"),
-            request_input_length: t.tokens("tgi_request_input_length", "Prompt tokens of a request"),
-            request_max_new_tokens: t.tokens("tgi_request_max_new_tokens", "Tokens a request may make"),
-            request_generated_tokens: t.tokens("tgi_request_generated_tokens", "Tokens a request made"),
+            request_success: t.counter("tgi_request_success", "Requests with a complete response"),
+            request_failure: t.failures("tgi_request_failure", "Requests without a complete response, by reason"),
+            request_duration: t.duration("tgi_request_duration", "Seconds from receiving a request to its last token"),
+            request_validation_duration: t.duration(
+                "tgi_request_validation_duration",
+                "Seconds from receiving a request to the end of its validation",
+            ),
+            request_queue_duration: t
+                .duration("tgi_request_queue_duration", "Seconds that a request waited in the queue"),
+            request_inference_duration: t.duration(
+                "tgi_request_inference_duration",
+                "Seconds from leaving the queue to the last token of a request",
+            ),
+            request_mean_time_per_token_duration: t.duration(
+                "tgi_request_mean_time_per_token_duration",
+                "Inference seconds of a request, divided by its generated tokens",
+            ),
+            request_time_to_first_token_duration: t.duration(
+                "hilo_request_time_to_first_token_duration",
+                "Seconds from receiving a request to its first token",
+            ),
+            request_input_length: t.tokens("tgi_request_input_length", "Prompt tokens per request"),
+            request_max_new_tokens: t.tokens("tgi_request_max_new_tokens", "Max new tokens per request"),
+            request_generated_tokens: t.tokens("tgi_request_generated_tokens", "Generated tokens per request"),
             prefill: t.steps("prefill"),
             decode: t.steps("decode"),
-            device_idle_duration: t
-                .duration(DEVICE_IDLE_DURATION, "Time that the device had nothing to do before a step of decode rows"),
-            batch_concat: t.batch_concat("tgi_batch_concat", "Steps in which prompts joined running sequences"),
-            batch_next_size: t.rows("tgi_batch_next_size", "Sequences admitted at once"),
+            device_idle_duration: t.duration(
+                DEVICE_IDLE_DURATION,
+                "Seconds that the device was idle before a decode step, although sequences were ready",
+            ),
+            batch_concat: t.batch_concat("tgi_batch_concat", "Steps in which new sequences joined running ones"),
+            batch_next_size: t.rows("tgi_batch_next_size", "Sequences that joined the batch in one step"),
             batch_current_size: t.gauge("tgi_batch_current_size", "Running sequences"),
             batch_current_max_tokens: t
-                .gauge("tgi_batch_current_max_tokens", "Tokens of KV cache that running sequences hold"),
-            batch_max_total_tokens: t.gauge("tgi_batch_max_total_tokens", "Tokens of KV cache there are"),
-            queue_size: t.gauge("tgi_queue_size", "Waiting sequences"),
-            num_requests_running: t.gauge("vllm:num_requests_running", "Running sequences, under vLLM's name"),
-            num_requests_waiting: t.gauge("vllm:num_requests_waiting", "Waiting sequences, under vLLM's name"),
-            kv_cache_usage: t.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1"),
-            kv_blocks_used: t.gauge("hilo_kv_blocks_used", "Blocks of KV cache that running sequences own"),
-            kv_blocks_free: t.gauge("hilo_kv_blocks_free", "Blocks of KV cache that no running sequence owns"),
+                .gauge("tgi_batch_current_max_tokens", "KV cache that running sequences use, in tokens"),
+            batch_max_total_tokens: t.gauge("tgi_batch_max_total_tokens", "Size of the KV cache, in tokens"),
+            queue_size: t.gauge("tgi_queue_size", "Sequences that wait in the queue"),
+            num_requests_running: t
+                .gauge("vllm:num_requests_running", "Running sequences; the same value as tgi_batch_current_size"),
+            num_requests_waiting: t.gauge(
+                "vllm:num_requests_waiting",
+                "Sequences that wait in the queue; the same value as tgi_queue_size",
+            ),
+            kv_cache_usage: t
+                .gauge("vllm:kv_cache_usage_perc", "Share of the KV cache that running sequences use, from 0 to 1"),
+            kv_blocks_used: t.gauge("hilo_kv_blocks_used", "KV cache blocks that running sequences use"),
+            kv_blocks_free: t.gauge("hilo_kv_blocks_free", "KV cache blocks that no running sequence uses"),
             kv_blocks_cached: t.gauge(
                 "hilo_kv_blocks_cached",
-                "Blocks of KV cache that only the prefix cache holds; part of the free ones",
+                "KV cache blocks that only the prefix cache uses; hilo_kv_blocks_free includes them",
             ),
             prefix_cache: PrefixCacheCounters {
                 queried: t.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache"),
-                hit: t.counter("vllm:prefix_cache_hits_total", "Prompt tokens that the prefix cache had"),
+                hit: t.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache"),
             },
-            preemptions: t.counter("vllm:num_preemptions_total", "Running sequences sent back to the queue"),
-            row_failures: t.counter("hilo_row_failures_total", "Running sequences that failed while others went on"),
+            preemptions: t.counter(
+                "vllm:num_preemptions_total",
+                "Preemptions: running sequences that were sent back to the queue",
+            ),
+            row_failures: t
+                .counter("hilo_row_failures_total", "Sequences that failed while the others of their batch continued"),
             programs_compiled: t.programs_compiled(),
-            slots_used: t.gauge("hilo_slots_used", "Slots that running sequences own"),
+            slots_used: t.gauge("hilo_slots_used", "Batch slots that running sequences use"),
             exporter: recorder.handle(),
         };
         Ok(metrics)
@@ -257,7 +279,7 @@ impl Table<'_> {
 
     fn programs_compiled(&self) -> ProgramCounters {
         let counter = |phase: &'static str| {
-            let help = "Programs that the compiler had to make; while serving, a defect";
+            let help = "Programs compiled because the program cache lacked them; a bug if it happens while serving";
             self.labelled_counter("hilo_programs_compiled_total", help, Some(Label::new("phase", phase)))
         };
         ProgramCounters { warmup: counter("warmup"), serving: counter("serving") }
@@ -267,12 +289,18 @@ impl Table<'_> {
         let label = || Some(Label::new("method", method));
         let duration = |name, help| self.histogram(name, help, Unit::Seconds, label());
         StepMetrics {
-            count: self.labelled_counter("tgi_batch_inference_count", "Steps begun", label()),
-            success: self.labelled_counter("tgi_batch_inference_success", "Steps done", label()),
-            failure: self.labelled_counter("tgi_batch_inference_failure", "Steps failed", label()),
-            inference_duration: duration("tgi_batch_inference_duration", "Command sent to reply read"),
-            forward_duration: duration("tgi_batch_forward_duration", "The shard's part of a step"),
-            decode_duration: duration("tgi_batch_decode_duration", "What the router does with a reply"),
+            count: self.labelled_counter("tgi_batch_inference_count", "Model steps started", label()),
+            success: self.labelled_counter("tgi_batch_inference_success", "Model steps completed", label()),
+            failure: self.labelled_counter("tgi_batch_inference_failure", "Model steps failed", label()),
+            inference_duration: duration(
+                "tgi_batch_inference_duration",
+                "Seconds of a step, from sending it or from the end of the step before it, to its reply",
+            ),
+            forward_duration: duration("tgi_batch_forward_duration", "Seconds of a step that the shard took"),
+            decode_duration: duration(
+                "tgi_batch_decode_duration",
+                "Seconds that the router took to process the reply of a step",
+            ),
         }
     }
 }

@@ -1,9 +1,9 @@
-// What the pages of this server share: what is typed survives a reload, and a server that does not answer has a name.
+// Shared by the pages of this server: typed values survive a reload, and an unreachable server gets a clear error.
 "use strict";
 
 const element = (id) => document.getElementById(id);
 
-/** Keeps what is typed into fields for as long as the storage does: `localStorage` for good, `sessionStorage` until the tab is closed. */
+/** Keeps the values of fields in a storage: `localStorage` for good, `sessionStorage` until the tab is closed. */
 function keep(storage, fields) {
   for (const [name, field] of Object.entries(fields)) {
     const isCheck = field.type === "checkbox" || field.type === "radio";
@@ -11,14 +11,14 @@ function keep(storage, fields) {
       const kept = storage.getItem(`hilo.${name}`);
       if (kept !== null) isCheck ? (field.checked = kept === "true") : (field.value = kept);
     } catch {
-      // A browser that keeps nothing for anybody.
+      // The browser forbids storage.
       return;
     }
     field.addEventListener("change", () => storage.setItem(`hilo.${name}`, isCheck ? field.checked : field.value));
   }
 }
 
-/** Asks this server. Fails with a sentence where there is no answer. */
+/** Sends a request to this server. If no response comes, the error is a sentence for the user. */
 async function ask(path, options) {
   try {
     return await fetch(path, options);
@@ -27,7 +27,7 @@ async function ask(path, options) {
   }
 }
 
-/** The pieces of an answer's text as they come. Fails with a sentence where the connection breaks. */
+/** The pieces of a response's text as they arrive. If the connection breaks, the error is a sentence for the user. */
 async function* pieces(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (;;) {
@@ -35,7 +35,7 @@ async function* pieces(response) {
     try {
       piece = await reader.read();
     } catch (error) {
-      throw error.name === "AbortError" ? error : new Error("The connection to the server broke off.");
+      throw error.name === "AbortError" ? error : new Error("The connection to the server was lost.");
     }
     if (piece.done) return;
     yield piece.value;

@@ -11,19 +11,19 @@ use clap::{Parser, ValueEnum};
 use devices::{Asked, Quantize};
 use endpoint::Endpoint;
 
-/// Computes the steps of one model on one device.
+/// Runs a model, or a part of it, for the router.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "text-generation-shard", version)]
 pub struct ShardArgs {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// Path of the Unix socket to listen on, or tcp://host:port with a loopback address, to which any user of this
-    /// machine can connect
+    /// Path of the Unix socket to listen on, or tcp://host:port with a loopback address; any user of this machine can
+    /// connect to the latter
     #[arg(long, default_value = "/tmp/text-generation-server-0")]
     pub uds_path: Endpoint,
 
-    /// Number of this shard, from 0
+    /// Rank of this shard: its number, from 0
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
 
@@ -31,7 +31,7 @@ pub struct ShardArgs {
     #[arg(long, default_value_t = 1)]
     pub world_size: u32,
 
-    /// Devices that this process drives; the model is split over shards × devices
+    /// Number of devices that this shard uses; the model is split over --world-size × --devices-per-shard devices
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub devices_per_shard: u32,
 
@@ -85,7 +85,8 @@ pub struct ModelArgs {
     #[arg(long, env = "HILO_PROGRAM_CACHE")]
     pub program_cache: Option<PathBuf>,
 
-    /// CPU threads of all shards together, at most as many as the process may use [default: one per core]
+    /// Number of CPU threads of all shards together, at most the number of CPUs that this process may use [default: one
+    /// per core]
     #[arg(long, env = "HILO_THREADS", value_parser = parse_threads)]
     pub threads: Option<NonZero<usize>>,
 
@@ -94,7 +95,7 @@ pub struct ModelArgs {
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
 
-    /// Least microseconds of a step on the device `mock`
+    /// Min duration of a step on the device `mock`, in microseconds
     #[arg(long, env = "HILO_MOCK_STEP_US", hide = true)]
     pub mock_step_us: Option<u64>,
 }
@@ -107,7 +108,7 @@ pub enum Dtype {
     Float32,
     /// IEEE half precision.
     Float16,
-    /// The upper half of single precision.
+    /// The upper 16 bits of single precision.
     Bfloat16,
 }
 
@@ -122,7 +123,7 @@ pub enum KvCacheDtype {
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of single precision.
+    /// The upper 16 bits of single precision.
     Bf16,
     /// Integers from -127 to 127 with a scale per token and head.
     Int8,

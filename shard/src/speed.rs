@@ -28,15 +28,15 @@ pub struct SpeedArgs {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// Tokens of the prompts
+    /// Length of each prompt, in tokens
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt_tokens: u32,
 
-    /// Numbers of rows that make tokens together
+    /// Batch sizes to measure: numbers of sequences that generate tokens together
     #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = clap::value_parser!(u32).range(1..))]
     pub rows: Vec<u32>,
 
-    /// Prompts that are read, and tokens that each row makes
+    /// Number of prompts to read, and of tokens to generate per sequence
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..))]
     pub steps: u32,
 }

@@ -33,15 +33,15 @@ pub(crate) struct PluginArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Shows which plugins there are, and where they were found
+    /// Lists all plugins, and where each was found
     List,
     /// Downloads a plugin with pip, checks it and puts it into the cache
     Fetch {
-        /// Device
+        /// Plugin to download
         #[arg(value_enum, value_name = "KIND")]
         plugin: &'static Plugin,
 
-        /// Wheel that was downloaded elsewhere, in place of pip; must be the pinned one
+        /// Wheel file to use instead of a download with pip; it must be the pinned version
         #[arg(long)]
         wheel: Option<PathBuf>,
     },

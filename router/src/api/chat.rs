@@ -12,7 +12,7 @@ use super::schemas;
 use crate::error::ApiError;
 use crate::text::{ChatEnding, ChatInputs};
 
-/// The fields of a body that describe its conversation.
+/// A conversation, with its tools and the variables of the chat template.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct ChatRequest {
     #[serde(deserialize_with = "bounded::messages")]

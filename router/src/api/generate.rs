@@ -11,14 +11,14 @@ use super::{GenerateParameters, RequestContext};
 use crate::generation::{Completion, Finish, FinishReason, GenerationRequest, Piece, PromptToken, Token};
 use crate::validation::PromptInput;
 
-/// Body of `POST /generate` and `POST /generate_stream`.
+/// The body of `POST /generate` and `POST /generate_stream`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct GenerateRequest {
     pub(crate) inputs: String,
     pub(crate) parameters: Option<GenerateParameters>,
 }
 
-/// Body of `POST /`.
+/// The body of `POST /`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct CompatRequest {
     pub(crate) inputs: String,
@@ -26,7 +26,7 @@ pub(crate) struct CompatRequest {
     pub(crate) stream: Option<bool>,
 }
 
-/// Answer of `POST /generate`.
+/// The response of `POST /generate`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GenerateResponse {
     generated_text: String,

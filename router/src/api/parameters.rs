@@ -99,19 +99,20 @@ pub(crate) struct GenerateParameters {
     pub(crate) top_k: Option<i32>,
     pub(crate) top_p: Option<f32>,
     pub(crate) typical_p: Option<f32>,
-    /// An extension, as vLLM and transformers name it.
+    /// Not in TGI; named as in vLLM and transformers.
     pub(crate) min_p: Option<f32>,
-    /// An extension, as OpenAI names it.
+    /// Not in TGI; named as in OpenAI's API.
     pub(crate) presence_penalty: Option<f32>,
-    /// An extension, as transformers names it.
+    /// Not in TGI; named as in transformers.
     pub(crate) min_new_tokens: Option<u32>,
-    /// An extension, as OpenAI names it.
+    /// Not in TGI; named as in OpenAI's API.
     #[serde(default, deserialize_with = "logit_bias::by_token_id")]
     #[schema(schema_with = schemas::logit_bias)]
     pub(crate) logit_bias: Vec<LogitBias>,
     pub(crate) do_sample: Option<bool>,
     pub(crate) max_new_tokens: Option<u32>,
-    /// An extension: TGI has it in its own benchmarks only, vLLM calls it `ignore_eos`.
+    /// Continues after an end-of-sequence token. TGI has this field only in its benchmarks; vLLM's name `ignore_eos`
+    /// works too.
     #[serde(default, alias = "ignore_eos", deserialize_with = "null_as_false")]
     pub(crate) ignore_eos_token: bool,
     pub(crate) return_full_text: Option<bool>,
@@ -130,7 +131,7 @@ pub(crate) struct GenerateParameters {
     #[serde(default, deserialize_with = "grammar::tagged")]
     #[schema(schema_with = schemas::grammar)]
     pub(crate) grammar: Option<Grammar>,
-    /// An extension, as vLLM names it.
+    /// Only requests with the same salt share cached prompts. Not in TGI; named as in vLLM.
     pub(crate) cache_salt: Option<String>,
     pub(crate) adapter_id: Option<String>,
 }

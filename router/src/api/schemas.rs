@@ -6,14 +6,14 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 /// The schema of `stop`; the parser is in `stop`.
 pub(super) fn stop() -> RefOr<Schema> {
     let many = ArrayBuilder::new().items(string());
-    let description = "texts that end the answer: one, or a list";
+    let description = "The text that ends the answer when it is generated, or a list of such texts.";
     AnyOfBuilder::new().item(string()).item(many).item(null()).description(Some(description)).into()
 }
 
 /// The schema of `logit_bias`; the parser is in `logit_bias`.
 pub(super) fn logit_bias() -> RefOr<Schema> {
     let number = ObjectBuilder::new().schema_type(Type::Number);
-    let description = "numbers from -100 to 100 by token id, added to the scores of those tokens";
+    let description = "Token ids, each with a number from -100 to 100 that is added to the score of the token.";
     object_or_null().additional_properties(Some(number)).description(Some(description)).into()
 }
 
@@ -21,8 +21,9 @@ pub(super) fn logit_bias() -> RefOr<Schema> {
 pub(super) fn grammar() -> RefOr<Schema> {
     let kinds = ["text", "json_object", "json_schema", "json", "regex", "choice", "lark"];
     let kind = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(kinds));
-    let description = "what the answer must look like: `value` is a JSON schema, a regular expression, a list of texts or a Lark \
-                       grammar, by the type; `json_schema` is OpenAI's object with a `schema`";
+    let description = "The form of the answer. By the type, `value` is a JSON schema, a regular expression, a list of \
+                       allowed texts or a Lark grammar. `json_schema` is OpenAI's object, whose `schema` is a JSON \
+                       schema.";
     object_or_null()
         .property("type", kind)
         .property("value", anything())
@@ -36,10 +37,10 @@ pub(super) fn grammar() -> RefOr<Schema> {
 /// The schema of a conversation's messages; the checks are in `chat`.
 pub(super) fn messages() -> RefOr<Schema> {
     let message = ObjectBuilder::new()
-        .property("role", string().description(Some("system, developer, user, assistant or tool")))
+        .property("role", string().description(Some("`system`, `developer`, `user`, `assistant` or `tool`.")))
         .property("content", text_or_parts())
         .required("role")
-        .description(Some("a message; what else it may have is the chat template's affair"));
+        .description(Some("A message. The chat template decides which other fields are used."));
     ArrayBuilder::new().items(message).min_items(Some(1)).into()
 }
 
@@ -55,7 +56,7 @@ pub(super) fn prompt() -> RefOr<Schema> {
     let token_id = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
     let lists = ArrayBuilder::new().items(list(token_id()));
     let prompts = AnyOfBuilder::new().item(string()).item(list(token_id())).item(list(string())).item(lists);
-    prompts.description(Some("a text, token ids, or a list of either")).into()
+    prompts.description(Some("A text, a list of token ids, or a list of either.")).into()
 }
 
 fn string() -> ObjectBuilder {

@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// The time that a response waits for memory of others.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A token with its place.
+/// A token, and its start and stop in the text, in bytes.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SimpleToken<'a> {
     id: u32,
@@ -31,7 +31,7 @@ pub(crate) struct SimpleToken<'a> {
     stop: usize,
 }
 
-/// Answer of `POST /chat_tokenize`.
+/// The response of `POST /chat_tokenize`.
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "describes for the OpenAPI document what is written piece by piece")]
 pub(crate) struct ChatTokenizeResponse<'a> {

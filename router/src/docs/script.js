@@ -1,4 +1,4 @@
-// Shows the OpenAPI document of this server: routes with what they read, answer and refuse, then the types that they name.
+// Shows the OpenAPI document of this server: the routes with their bodies, responses and errors, then the types.
 "use strict";
 
 /** An element with a class and children; text stays text. */
@@ -9,7 +9,7 @@ function make(tag, className, ...children) {
   return made;
 }
 
-/** Text in which what stands between backticks is code. */
+/** Text, with the parts between backticks as code. */
 function prose(text) {
   return (text ?? "").split("`").map((part, index) => (index % 2 === 0 ? part : make("code", "", part)));
 }
@@ -23,8 +23,8 @@ function words(schema) {
     link.href = `#type-${name}`;
     return [link];
   }
-  if (schema["x-json"]) return ["JSON of ", ...words(schema["x-json"])];
-  if (schema.properties?.data?.["x-json"]) return ["events with ", ...words(schema.properties.data)];
+  if (schema["x-json"]) return [...words(schema["x-json"]), " as JSON"];
+  if (schema.properties?.data?.["x-json"]) return ["events, whose data is ", ...words(schema.properties.data)];
   const several = schema.oneOf ?? schema.anyOf ?? schema.allOf;
   if (several) {
     const between = schema.allOf ? " and " : " or ";
@@ -62,14 +62,14 @@ function typeElement(name, schema) {
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** How to ask from a shell. */
+/** The request as a curl command. */
 function curl(method, path, body) {
   const key = element("key").value.trim() ? ` -H "Authorization: Bearer $API_KEY"` : "";
   if (method === "GET") return `curl${key} ${location.origin}${path}`;
   return `curl${key} ${location.origin}${path} -H 'Content-Type: application/json' \\\n  -d ${quoted(body)}`;
 }
 
-/** Fills an element with an answer while it comes. */
+/** Sends a request, and shows the response in an element while it arrives. */
 async function send(method, path, body, into) {
   const key = element("key").value.trim();
   const headers = { ...(body ? { "Content-Type": "application/json" } : {}), ...(key ? { Authorization: `Bearer ${key}` } : {}) };
@@ -114,12 +114,12 @@ function tryElement(method, route, example) {
   return box;
 }
 
-/** What a route reads or answers: cells of media type and schema, for each of them. */
+/** The cells for each media type of a body or a response: the type and the schema. */
 function contents(content) {
   return Object.entries(content ?? {}).map(([type, { schema }]) => [make("td", "", type), make("td", "", ...words(schema))]);
 }
 
-/** The rows of an answer: its status, what it has, and when it comes, where the title of the route does not say that. */
+/** The rows of a response: its status and contents, and its description if that differs from the route's summary. */
 function answerRows(status, { description, content }, summary) {
   const rows = contents(content);
   if (rows.length === 0 || description !== summary) rows.push([make("td"), make("td", "note", ...prose(description))]);
@@ -133,8 +133,8 @@ function routeElement(path, method, operation) {
   const parameters = (operation.parameters ?? []).map(({ name, schema, description, required }) => fieldRow({ name, field: { ...schema, description }, isRequired: required }));
   const inside = make("div", "inside", make("p", "note", ...prose(operation.description)));
   if (parameters.length > 0) inside.append(make("h3", "", "Parameters"), make("table", "", ...parameters));
-  if (content) inside.append(make("h3", "", "Body"), make("table", "", ...contents(content).map((cells) => make("tr", "", ...cells))));
-  inside.append(make("h3", "", "Answers"), make("table", "", ...answers));
+  if (content) inside.append(make("h3", "", "Request body"), make("table", "", ...contents(content).map((cells) => make("tr", "", ...cells))));
+  inside.append(make("h3", "", "Responses"), make("table", "", ...answers));
   inside.append(tryElement(verb, path, content?.["application/json"]?.example));
   return make("details", "", make("summary", "", make("span", "method", verb), make("span", "path", path), make("span", "summary", ...prose(operation.summary))), inside);
 }
@@ -161,7 +161,7 @@ async function show() {
     element("types").append(make("h2", "", "Types"), ...Object.entries(components.schemas).map(([name, schema]) => typeElement(name, schema)));
     openType();
   } catch (error) {
-    element("about").textContent = `the document cannot be read: ${error.message}`;
+    element("about").textContent = `The OpenAPI document cannot be read: ${error.message}`;
   }
 }
 

@@ -1,24 +1,24 @@
-// The playground: sends what is typed to OpenAI's routes of this server, and shows tokens as they come.
+// The playground: sends requests to this server's OpenAI routes and shows the tokens as they arrive.
 "use strict";
 
 const CANDIDATES = 5;
-// Below this probability a token is underlined.
+// A token with a lower probability is underlined.
 const UNLIKELY = 0.3;
-// Tokens that came in less time than this tell nothing about the speed: they were waiting in the connection.
+// Tokens that arrive in less time than this say nothing about the speed: they were already in the connection's buffer.
 const MEASURABLE_MS = 50;
-// Who is so close to the end of the conversation reads along.
+// A reader within this many pixels of the end of the conversation follows new text.
 const NEAR_THE_END = 48;
-// How the server says that a conversation, or what may follow it, is longer than the model's context.
+// The server's errors when the conversation, with or without the max new tokens, is longer than the context.
 const TOO_LONG = /must be <= \d+\. Given: \d+ `inputs`|must have less than \d+ tokens/;
 
 const form = element("parameters");
-// What was said so far, as messages of OpenAI's chat.
+// The conversation so far, as messages of OpenAI's chat API.
 let conversation = [];
 let running = null;
 
 const mode = () => document.querySelector("input[name=mode]:checked").value;
 
-/** The parameters that are not left empty, with their types. */
+/** The parameters that are not empty, as JSON values. */
 function parameters() {
   const chosen = {};
   for (const input of form.querySelectorAll("input[type=number]")) {
@@ -26,14 +26,14 @@ function parameters() {
   }
   const stop = form.stop.value.split("\n").filter((line) => line !== "");
   if (stop.length > 0) chosen.stop = stop;
-  const schema = typedJson("schema", "JSON schema of the answer");
+  const schema = typedJson("schema", "JSON schema for the response");
   if (schema !== undefined) chosen.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
   const tools = mode() === "chat" ? typedJson("tools", "Tools") : undefined;
   if (tools !== undefined) Object.assign(chosen, { tools, tool_choice: form.tool_choice.value });
   return chosen;
 }
 
-/** What a field of JSON says, if it is not left empty. */
+/** The value of a field that contains JSON; `undefined` if the field is empty. */
 function typedJson(name, label) {
   const text = form[name].value.trim();
   if (text === "") return undefined;
@@ -44,7 +44,7 @@ function typedJson(name, label) {
   }
 }
 
-/** The messages that are not sent yet: what the called tools gave, and the question. */
+/** The messages that are not sent yet: the results of the tool calls, and the question. */
 function news() {
   const results = [...document.querySelectorAll("#messages input:enabled")];
   const messages = results.map((input) => ({ role: "tool", tool_call_id: input.dataset.call, content: input.value }));
@@ -52,7 +52,7 @@ function news() {
   return question ? [...messages, { role: "user", content: question }] : messages;
 }
 
-/** The body of a request, without what is only for streaming and display. */
+/** The body of a request, without the fields for streaming and probabilities. */
 function body() {
   if (mode() === "completion") return { prompt: element("prompt").value, ...parameters() };
   const system = element("system").value.trim();
@@ -72,10 +72,10 @@ function showError(message, canShorten = false) {
   element("shorten").hidden = !canShorten;
 }
 
-/** Where questions begin in the conversation. */
+/** The indices of the user's messages in the conversation. */
 const turns = () => conversation.flatMap(({ role }, index) => (role === "user" ? [index] : []));
 
-/** Forgets the older half of the questions with their answers, and asks again. */
+/** Removes the older half of the questions with their answers, and sends the request again. */
 function shorten() {
   const starts = turns();
   const kept = starts[Math.ceil(starts.length / 2)] ?? conversation.length;
@@ -94,14 +94,14 @@ function follow(anyway = false) {
   element("newest").hidden = reads;
 }
 
-/** Looks whether the reader is at the end. */
+/** Notes if the reader is at the end. */
 function noticeReader() {
   const { scrollHeight, scrollTop, clientHeight } = element("paper");
   reads = scrollHeight - scrollTop - clientHeight < NEAR_THE_END;
   element("newest").hidden = reads;
 }
 
-/** What an answer that is no success says, as an error. */
+/** The error that a failed response describes. */
 async function refusal(response) {
   const text = await response.text();
   try {
@@ -167,7 +167,7 @@ function div(kind) {
   return made;
 }
 
-/** A message of the conversation on the page: where its thoughts, its text and its calls go. */
+/** Adds a message to the page; returns the elements for its reasoning, its text and its tool calls. */
 function addMessage(role, content) {
   const item = document.createElement("li");
   item.className = role;
@@ -180,7 +180,7 @@ function addMessage(role, content) {
   return parts;
 }
 
-/** Adds pieces of calls to those that came before. */
+/** Adds the pieces of tool calls to the earlier pieces of the same calls. */
 function addCalls(calls, pieces, into) {
   for (const { index, id, function: piece } of pieces) {
     calls[index] ??= { id, type: "function", function: { name: "", arguments: "" } };
@@ -190,20 +190,20 @@ function addCalls(calls, pieces, into) {
   into.textContent = calls.map((call) => `${call.function.name}(${call.function.arguments})`).join("\n");
 }
 
-/** Asks for what each called tool gave. */
+/** Shows a field for the result of each tool call. */
 function askForResults(calls, into) {
   into.replaceChildren();
   for (const call of calls) {
     const label = document.createElement("label");
     const input = document.createElement("input");
     input.dataset.call = call.id;
-    input.placeholder = "what it gave, then Send";
+    input.placeholder = "result of the call, then Send";
     label.append(`${call.function.name}(${call.function.arguments})`, input);
     into.append(label);
   }
 }
 
-/** When tokens came, and what that says about the speed. */
+/** The times at which tokens arrived, and the speed that follows from them. */
 class Pace {
   began = performance.now();
   count = 0;
@@ -211,7 +211,7 @@ class Pace {
   last = null;
   countOfFirst = 0;
 
-  /** Counts tokens that were read at this time. */
+  /** Counts tokens that were read at the time `at`. */
   add(tokens, at) {
     this.first ??= at;
     this.last = at;
@@ -229,14 +229,17 @@ class Pace {
   }
 }
 
-/** Streams an answer into its place on the page; the answer as a message. */
+/** Streams a response into its elements on the page; returns the response as a message. */
 async function stream(request, into, signal) {
   const pace = new Pace();
   let reason = "stopped";
   let isFull = false;
   const answer = { role: "assistant", content: "" };
   const calls = [];
-  const showStats = () => { element("stats").textContent = `${pace}${isFull ? " · fewer new tokens, for lack of room" : ""}${reason ? ` · ${reason}` : ""}`; };
+  const showStats = () => {
+    const limit = isFull ? " · max new tokens reduced to fit the context" : "";
+    element("stats").textContent = `${pace}${limit}${reason ? ` · ${reason}` : ""}`;
+  };
   try {
     const sent = await post(request, signal);
     isFull = sent.isFull;
@@ -249,7 +252,7 @@ async function stream(request, into, signal) {
         answer.content += added;
         const made = tokens(choice);
         if (made.length > 0 || delta?.reasoning_content || delta?.tool_calls) pace.add(made.length, at);
-        // The text decides: a token may be markup, or the beginning of a stop string.
+        // Only text is shown: a token may be markup, or the start of a stop sequence.
         if (added) into.text.append(tokenElement({ ...made.at(-1), text: added }));
         if (delta?.reasoning_content) into.thoughts.append(delta.reasoning_content);
         if (delta?.tool_calls) addCalls(calls, delta.tool_calls, into.calls);
@@ -274,7 +277,7 @@ async function stream(request, into, signal) {
   return answer;
 }
 
-/** Sends a request. Where the model has less room than the most new tokens take, there may be as many as there is room for. */
+/** Sends a request. If the context has no room for the max new tokens, sends the request again without that limit. */
 async function post(request, signal) {
   const attempt = (body) => ask(path(), { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
   let response = await attempt(request);
@@ -296,7 +299,7 @@ async function send() {
   const question = element("question").value;
   const answered = [...document.querySelectorAll("#messages input:enabled")];
   const shown = [];
-  // Whoever clears the page meanwhile begins another.
+  // "Clear" replaces `conversation` even while a response arrives.
   const talk = conversation;
   running = new AbortController();
   element("send").disabled = true;
@@ -382,7 +385,7 @@ async function copy(write, button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Without a secure context there is no clipboard but the selection's.
+    // Over plain HTTP a browser has no clipboard API, but it can copy a selection.
     const area = document.createElement("textarea");
     area.value = text;
     document.body.append(area);
@@ -395,7 +398,7 @@ async function copy(write, button) {
   setTimeout(() => { button.textContent = label; }, 1200);
 }
 
-/** Asks which model it is. */
+/** Loads the model's name and the length of its context. */
 async function findModel() {
   const line = element("model");
   try {
@@ -409,11 +412,11 @@ async function findModel() {
   }
 }
 
-/** Shows the model, and how much of its context the conversation has. */
+/** Shows the model, and how many tokens of its context the conversation uses. */
 function showModel(taken = 0) {
   const line = element("model");
   const { id, room } = line.dataset;
-  if (id) line.textContent = taken > 0 ? `${id} · ${taken} of ${room} tokens` : `${id} · up to ${room} tokens`;
+  if (id) line.textContent = taken > 0 ? `${id} · ${taken} of ${room} tokens used` : `${id} · context of ${room} tokens`;
 }
 
 function showMode() {
@@ -460,9 +463,9 @@ element("newest").addEventListener("click", () => follow(true));
 element("shorten").addEventListener("click", shorten);
 const fields = [...form.elements, ...document.querySelectorAll("#system, #prompt")].filter((field) => field.name !== "key");
 keep(localStorage, Object.fromEntries(fields.map((field) => [field.name || field.id, field])));
-// A key is forgotten with the tab.
+// The key is kept only until the tab is closed.
 keep(sessionStorage, { key: form.key });
-// Little room: one reads first.
+// A narrow window: the parameters are closed at first, so that the text is in view.
 if (matchMedia("(max-width: 48rem)").matches) element("settings").open = false;
 showMode();
 findModel();

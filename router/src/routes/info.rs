@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::state::AppState;
 
-/// The answer.
+/// The response of `GET /info`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Info {
     model_id: String,

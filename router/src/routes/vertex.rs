@@ -18,15 +18,15 @@ use crate::generation::GenerationRequest;
 use crate::state::AppState;
 use crate::validation::Delivery;
 
-/// The body.
+/// The body of `POST /vertex`.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct VertexRequest {
-    /// Each a body of `/generate` or of `/v1/chat/completions`.
+    /// The requests; each is a body of `/generate` or of `/v1/chat/completions`.
     #[schema(value_type = Vec<Object>)]
     instances: Vec<Value>,
 }
 
-/// The answer: a text for each instance.
+/// The response of `POST /vertex`: a generated text for each instance.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct VertexResponse {
     predictions: Vec<String>,

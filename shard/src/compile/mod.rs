@@ -31,7 +31,7 @@ pub struct CompileArgs {
     #[command(flatten)]
     pub plan: PlanArgs,
 
-    /// Folder that the compiled programs go to; pass it to the server as --program-cache
+    /// Folder for the compiled programs; pass it to the server as --program-cache
     #[arg(long)]
     pub output: PathBuf,
 
@@ -47,43 +47,46 @@ pub struct PlanArgs {
     #[arg(long, env)]
     pub model_id: String,
 
-    /// Type that the weights are loaded in [default: that of config.json]
+    /// Number type of the weights in memory [default: the type in config.json]
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
 
-    /// int8, int4 or fp8: weights of linear layers become integers of 8 or 4 bits, or floats of 8, as a server's flag does it [default: none]
+    /// Quantize the linear layers to int8, int4 or fp8, as --quantize of a server does [default: none]
     #[arg(long, env, value_parser = crate::args::parse_quantize)]
     pub quantize: Option<Quantize>,
 
-    /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1; or xla-cpu, this machine's processor through XLA
+    /// TPU slice, such as v5e:2x4, v6e:1x1 or v5p:2x2x1; or xla-cpu, this machine's CPU through XLA
     #[arg(long)]
     pub topology: String,
 
-    /// Number of shards; all devices of the slice share the model, so it can only be their number [default: that]
+    /// Number of shards; --num-shard × --devices-per-shard must be all devices of the slice [default: the number that
+    /// fits]
     #[arg(long, env)]
     pub num_shard: Option<u32>,
 
-    /// Devices that a shard drives
+    /// Number of devices that each shard uses
     #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub devices_per_shard: u32,
 
-    /// Shared library of the TPU's plugin, or a folder that holds it [default: searched for]
+    /// PJRT plugin of the TPU: its shared library, or a folder that contains it [default: searched for, see `plugin
+    /// list`]
     #[arg(long, env = "HILO_PLUGIN_PATH")]
     pub plugin_path: Option<PathBuf>,
 
-    /// Longest prompt and completion together in tokens
+    /// Max length of a prompt and its completion together, in tokens [default: 4096, or the model's context length if
+    /// that is less]
     #[arg(long, env)]
     pub max_total_tokens: Option<u32>,
 
-    /// Most prompt tokens of one step
+    /// Max prompt tokens of one step of the model [default: 4096, or --max-total-tokens if that is more]
     #[arg(long, env)]
     pub max_batch_prefill_tokens: Option<u32>,
 
-    /// Tokens that the KV cache holds [default: what the memory allows]
+    /// Size of the KV cache in tokens [default: as much as --max-batch-size sequences can use, or as the memory allows]
     #[arg(long, env)]
     pub max_batch_total_tokens: Option<u32>,
 
-    /// Most sequences that run at once
+    /// Max number of sequences that run at the same time [default: 64]
     #[arg(long, env)]
     pub max_batch_size: Option<u32>,
 }

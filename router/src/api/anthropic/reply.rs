@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::generation::{Finish, FinishReason};
 use crate::text::ToolCall;
 
-/// The answer.
+/// The response of `POST /v1/messages`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Message {
     id: String,

@@ -16,7 +16,7 @@ use crate::grammar::Grammar;
 /// The template variables that ask for thoughts.
 const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// Body of `POST /v1/messages`; of `count_tokens` too, where only the conversation counts.
+/// The body of `POST /v1/messages`, and of `POST /v1/messages/count_tokens`, which uses only the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct MessagesRequest {
     #[serde(deserialize_with = "bounded::messages")]
@@ -25,7 +25,7 @@ pub(crate) struct MessagesRequest {
     /// A text, or a list of blocks with texts.
     #[schema(schema_with = schemas::text_or_parts)]
     system: Option<Value>,
-    /// Needed, but where tokens are only counted.
+    /// The max number of tokens to generate. Required, except by `count_tokens`.
     max_tokens: Option<u32>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -39,11 +39,11 @@ pub(crate) struct MessagesRequest {
     tools: Option<Vec<Value>>,
     #[schema(value_type = Option<Object>)]
     tool_choice: Option<Value>,
-    /// The chat template decides whether the model thinks; the budget is not enforced.
+    /// Asks the chat template to turn thinking on or off. The budget is not enforced.
     #[schema(value_type = Option<Object>)]
     thinking: Option<Value>,
-    /// The form of the answer: `format`, `{"type": "json_schema", "schema": …}`; and `effort`, which templates know as
-    /// `reasoning_effort`.
+    /// `format` is the form of the answer: `{"type": "json_schema", "schema": …}`. `effort` is given to the chat
+    /// template as `reasoning_effort`.
     #[schema(value_type = Option<Object>)]
     output_config: Option<Value>,
     /// The older name of `output_config.format`.
@@ -80,7 +80,7 @@ pub(crate) struct MessagesPlan {
     pub(crate) tools: ToolUse,
 }
 
-/// Answer of `POST /v1/messages/count_tokens`.
+/// The response of `POST /v1/messages/count_tokens`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokenCount {
     pub(crate) input_tokens: usize,

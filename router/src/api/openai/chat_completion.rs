@@ -54,7 +54,7 @@ pub(crate) struct ChatCompletionRequest {
     stream_options: Option<StreamOptions>,
 }
 
-/// The answer in one piece.
+/// The whole response, if `stream` is false.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatCompletion {
     #[serde(flatten)]
@@ -76,7 +76,7 @@ struct Choice {
 #[schema(as = ChatAnswer)]
 struct Message {
     role: &'static str,
-    /// Absent text is `null` where there are calls.
+    /// The text; `null` if the message has tool calls and no text.
     content: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     reasoning_content: String,

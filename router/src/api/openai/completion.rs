@@ -26,7 +26,7 @@ pub(crate) struct CompletionRequest {
     #[schema(schema_with = schemas::prompt)]
     prompt: Prompts,
     n: Option<u32>,
-    /// Candidates for each token.
+    /// The number of likely tokens to return for each place, with their log probabilities.
     logprobs: Option<u32>,
     #[serde(default, deserialize_with = "null_as_false")]
     #[schema(value_type = Option<bool>)]
@@ -56,7 +56,7 @@ enum Prompts {
     ListsOfTokenIds(Vec<Vec<u32>>),
 }
 
-/// The answer in one piece.
+/// The whole response, if `stream` is false.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TextCompletion {
     #[serde(flatten)]

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::generation::{PromptToken, Token};
 
-/// `logprobs` of a choice of a chat.
+/// The log probabilities of a choice of a chat completion.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChatLogprobs {
     content: Vec<ChatToken>,
@@ -26,7 +26,7 @@ struct TopToken {
     bytes: Vec<u8>,
 }
 
-/// `logprobs` of a choice of a completion.
+/// The log probabilities of a choice of a completion.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct CompletionLogprobs {
     tokens: Vec<String>,
@@ -34,7 +34,7 @@ pub(super) struct CompletionLogprobs {
     token_logprobs: Vec<Option<f32>>,
     #[schema(value_type = Vec<Option<Object>>)]
     top_logprobs: Vec<Option<TopLogprobs>>,
-    /// Characters before each token.
+    /// The offset of each token in the text, in characters.
     text_offset: Vec<usize>,
 }
 

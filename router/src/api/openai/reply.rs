@@ -7,18 +7,18 @@ use utoipa::ToSchema;
 
 use crate::generation::{Finish, FinishReason};
 
-/// Says which answer it is.
+/// The fields that identify a response.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Identity {
     pub(super) id: String,
     pub(super) object: &'static str,
-    /// Seconds since 1970.
+    /// The time of the response, in seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) system_fingerprint: &'static str,
 }
 
-/// Tokens read and made.
+/// The numbers of prompt tokens and of generated tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Usage {
     prompt_tokens: u32,
@@ -39,7 +39,7 @@ struct CompletionTokensDetails {
     reasoning_tokens: u32,
 }
 
-/// Answer of `GET /v1/models`: OpenAI's list, and the pages of Anthropic's.
+/// The response of `GET /v1/models`: OpenAI's list, with the fields of Anthropic's pages.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Models {
     object: &'static str,
@@ -50,7 +50,7 @@ pub(crate) struct Models {
     last_id: String,
 }
 
-/// Answer of `GET /v1/models/{id}`, and an entry of [`Models`].
+/// The response of `GET /v1/models/{id}`, and an entry of the response of `GET /v1/models`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Model {
     id: String,
@@ -58,7 +58,7 @@ pub(crate) struct Model {
     created: u64,
     owned_by: String,
     max_model_len: u32,
-    /// From here on Anthropic's words for the same.
+    /// Like `display_name` and `created_at`, this field is from Anthropic's API.
     #[serde(rename = "type")]
     kind: &'static str,
     display_name: String,

@@ -12,7 +12,7 @@ use crate::api::{logit_bias, schemas, stop};
 use crate::grammar::Grammar;
 use crate::validation::GenerationOptions;
 
-/// Fields of a body.
+/// The sampling parameters of every route of OpenAI's API.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 pub(crate) struct OpenAiSampling {
     pub(in crate::api) temperature: Option<f32>,
@@ -22,18 +22,18 @@ pub(crate) struct OpenAiSampling {
     #[serde(default, deserialize_with = "logit_bias::by_token_id")]
     #[schema(schema_with = schemas::logit_bias)]
     pub(in crate::api) logit_bias: Vec<LogitBias>,
-    /// -1 is a random one, as for llama.cpp.
+    /// The seed of random choices; -1 is a random seed, as in llama.cpp.
     #[serde(default, deserialize_with = "minus_one_as_none")]
     #[schema(value_type = Option<i64>, minimum = -1)]
     pub(in crate::api) seed: Option<u64>,
     #[serde(default, deserialize_with = "stop::one_or_many")]
     #[schema(schema_with = schemas::stop)]
     pub(in crate::api) stop: Vec<String>,
-    /// -1 is as many as there is room for, as for llama.cpp.
+    /// The max number of tokens to generate; -1 is as many as the context has room for, as in llama.cpp.
     #[serde(default, deserialize_with = "minus_one_as_none")]
     #[schema(value_type = Option<i64>, minimum = -1, maximum = 4294967295i64)]
     pub(in crate::api) max_tokens: Option<u32>,
-    /// The newer name, which wins.
+    /// The newer name of `max_tokens`, which takes precedence.
     #[serde(default, deserialize_with = "minus_one_as_none")]
     #[schema(value_type = Option<i64>, minimum = -1, maximum = 4294967295i64)]
     pub(in crate::api) max_completion_tokens: Option<u32>,
@@ -44,12 +44,12 @@ pub(crate) struct OpenAiSampling {
     #[serde(default, deserialize_with = "null_as_false")]
     #[schema(value_type = Option<bool>)]
     pub(in crate::api) ignore_eos: bool,
-    /// Only requests with the same salt share cached prompts, as with vLLM.
+    /// Only requests with the same salt share cached prompts, as in vLLM.
     pub(in crate::api) cache_salt: Option<String>,
-    /// More tokens than there is room for are as many as there is.
+    /// True if the max number of tokens is reduced to the room in the context, instead of being refused.
     #[serde(skip)]
     pub(in crate::api) cuts_max_new_tokens: bool,
-    /// Said by other fields, which `structured_output` reads.
+    /// The constraint from other fields, which `structured_output` reads.
     #[serde(skip)]
     pub(in crate::api) grammar: Option<Grammar>,
     /// The model's defaults, for fields that are absent.

@@ -10,28 +10,28 @@ use crate::api::schemas;
 use crate::error::ApiError;
 use crate::grammar::Grammar;
 
-/// The fields.
+/// The fields that constrain the answer. A request may use only one of them.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct StructuredOutput {
-    /// OpenAI's, with the forms of others.
+    /// OpenAI's field, which also takes the forms of other servers.
     #[serde(default, deserialize_with = "tagged")]
     #[schema(schema_with = schemas::grammar)]
     response_format: Option<Grammar>,
-    /// vLLM's.
+    /// vLLM's constraint on the answer.
     structured_outputs: Option<Constraint>,
     guided_json: Option<Value>,
     guided_regex: Option<String>,
     guided_choice: Option<Value>,
     guided_grammar: Option<String>,
-    /// llama.cpp's.
+    /// llama.cpp's name for a JSON schema of the answer.
     json_schema: Option<Value>,
-    /// TGI's object.
+    /// TGI's field.
     #[serde(default, deserialize_with = "tagged")]
     #[schema(schema_with = schemas::grammar)]
     grammar: Option<Grammar>,
 }
 
-/// vLLM's object.
+/// vLLM's form of a constraint on the answer.
 #[derive(Debug, Deserialize, ToSchema)]
 struct Constraint {
     json: Option<Value>,

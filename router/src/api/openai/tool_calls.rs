@@ -7,7 +7,7 @@ use crate::text::ToolCall;
 
 const FUNCTION: &str = "function";
 
-/// A call of a message.
+/// A tool call of a message.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MessageCall {
     id: String,
@@ -15,10 +15,10 @@ pub(super) struct MessageCall {
     function: Function,
 }
 
-/// A piece of a call.
+/// A part of a tool call, in a stream.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CallDelta {
-    /// The index of the call in its message, from zero.
+    /// The index of the tool call in its message, from 0.
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,

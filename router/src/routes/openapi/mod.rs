@@ -17,9 +17,11 @@ use utoipa::openapi::{ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, O
 use route::{BEARER, Dialect, JSON, X_API_KEY};
 
 const TITLE: &str = "Hilo";
-const DESCRIPTION: &str = "Text generation inference on XLA, with the APIs of text-generation-inference, OpenAI and Anthropic. \
-                           Fields that a route does not know are ignored; what would change the answer and is not done here \
-                           is an error that names it.";
+const OPENAI_KEY: &str = "The header `Authorization: Bearer KEY`, which OpenAI's clients send";
+const ANTHROPIC_KEY: &str = "The header `x-api-key: KEY`, which Anthropic's clients send";
+const DESCRIPTION: &str = "A large language model over HTTP, with the APIs of text-generation-inference, OpenAI and Anthropic. \
+                           Unknown fields of a request are ignored. A known field that would change the answer, but is \
+                           not supported, is an error that names the field.";
 
 /// The handler of the route.
 pub(super) async fn openapi() -> impl IntoResponse {
@@ -40,8 +42,8 @@ fn document() -> OpenApi {
         paths.add_path_operation(path, vec![method], operation);
         components = components.schemas_from_iter(schemas);
     }
-    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("as OpenAI's clients send a key"));
-    let header = ApiKeyValue::with_description(X_API_KEY, "as Anthropic's clients send a key");
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(OPENAI_KEY));
+    let header = ApiKeyValue::with_description(X_API_KEY, ANTHROPIC_KEY);
     let components = components
         .security_scheme(BEARER, SecurityScheme::Http(bearer.build()))
         .security_scheme(X_API_KEY, SecurityScheme::ApiKey(ApiKey::Header(header)));

@@ -30,24 +30,24 @@ pub(super) type Refusal = (u16, &'static str);
 const READING: [Refusal; 7] = [
     (
         400,
-        "the body is not JSON or did not arrive whole, the chat template refuses the conversation, or below /v1 it is longer than the context",
+        "The body is not valid JSON or is incomplete; the chat template is missing or rejects the conversation; or, below `/v1`, prompt and max new tokens exceed the context",
     ),
-    (408, "the body came too slowly"),
-    (413, "the body is larger than --payload-limit, or takes more than --memory-budget has for bodies"),
-    (415, "the body is compressed, or a page in a browser sent it without calling it JSON"),
-    (422, "a field is missing, of the wrong type, out of range, or asks for what this server does not do"),
+    (408, "The body arrived too slowly"),
+    (413, "The body is larger than `--payload-limit`, or needs more memory than `--memory-budget` has for bodies"),
+    (415, "The body is compressed, or a web page sent it without `Content-Type: application/json`"),
+    (422, "A field is missing, has the wrong type, is out of range, or asks for something that is not supported"),
     (
         429,
-        "too many requests, too many waiting tokens, or no memory left; the header Retry-After says when to come back",
+        "Too many requests, too many waiting tokens, or not enough memory; the header `Retry-After` says when to retry",
     ),
-    (500, "a defect of this server"),
+    (500, "Internal error: a bug in this server"),
 ];
 /// The errors of every route that generates.
 const GENERATING: [Refusal; 2] = [
-    (424, "the device that computes failed; another server may do it"),
-    (504, "it took longer than --request-timeout allows"),
+    (424, "The device that runs the model failed; retry on another server"),
+    (504, "The request took longer than `--request-timeout`"),
 ];
-const NO_KEY: Refusal = (401, "this server has keys, and none of them came");
+const NO_KEY: Refusal = (401, "The server requires an API key, and the request has none that is valid");
 
 /// The API to which a route belongs.
 #[derive(Debug, Clone, Copy)]
@@ -87,10 +87,10 @@ impl Dialect {
 
     pub(super) fn description(self) -> &'static str {
         match self {
-            Self::Tgi => "the API of text-generation-inference, and what clouds made of it",
-            Self::OpenAi => "the API of OpenAI; its clients take `/v1` as their base URL",
-            Self::Anthropic => "the API of Anthropic",
-            Self::Server => "what this server is and how it does",
+            Self::Tgi => "The API of text-generation-inference, and the routes that SageMaker and Vertex AI call",
+            Self::OpenAi => "OpenAI's API; its clients need `/v1` of this server as their base URL",
+            Self::Anthropic => "Anthropic's API",
+            Self::Server => "Health, metrics, facts about the server, and its web pages",
         }
     }
 }
@@ -158,7 +158,7 @@ impl Route {
         let text = || ObjectBuilder::new().schema_type(Type::String);
         let event =
             ObjectBuilder::new().property("event", text()).property("data", text().extensions(Some(extensions)));
-        self.has_content(EVENTS, event.description(Some("one event")))
+        self.has_content(EVENTS, event.description(Some("One server-sent event")))
     }
 
     /// Adds a response that is a list of this type.
