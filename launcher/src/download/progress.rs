@@ -95,7 +95,10 @@ impl Display {
             let size = DecimalBytes(size_bytes);
             match done_bytes {
                 0 => tracing::info!("downloading {name}, {size}"),
-                _ => tracing::info!("downloading {name}, {size}, of which {} are there", DecimalBytes(done_bytes)),
+                _ => tracing::info!(
+                    "downloading {name}, {size}, of which {} are there already",
+                    DecimalBytes(done_bytes)
+                ),
             }
         }
         let now = Instant::now();
