@@ -96,8 +96,8 @@ pub enum CompileError {
     Topology(String),
     /// Part of a slice.
     #[error(
-        "--num-shard is {num_shard} with {devices_per_shard} device(s) each, but all {num_devices} devices of {topology} \
-         share the model: leave it out or pass {}",
+        "--num-shard is {num_shard} with {devices_per_shard} device(s) each, but all {num_devices} devices of \
+         {topology} share the model: leave it out or pass {}",
         num_devices / *devices_per_shard as usize
     )]
     NumShard {
