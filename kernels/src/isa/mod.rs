@@ -308,8 +308,8 @@ mod tests {
         let error = "sse9".parse::<Isa>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cpu instruction set \"sse9\" is unknown; known are portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 \
-         and amx"
+            "cpu instruction set \"sse9\" is unknown; known are portable, avx2, avx-vnni, avx512, avx512-vnni, \
+             avx512-bf16 and amx"
         );
     }
 

@@ -81,7 +81,7 @@ impl Display {
 
     fn start(&mut self, name: String, size_bytes: u64, done_bytes: u64) {
         let bar = self.bars.as_ref().map(|bars| {
-            let style = ProgressStyle::with_template(BAR).expect("the template is one").progress_chars("█░░");
+            let style = ProgressStyle::with_template(BAR).expect("the template is valid").progress_chars("█░░");
             // It must not be drawn before it belongs to the group of bars.
             let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden())
                 .with_style(style)

@@ -386,12 +386,12 @@ fn impossible_numbers_of_ranks_are_errors() {
     assert!(heads.starts_with("config.json: num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"), "{heads}");
     assert_eq!(
         message(ShardArgs { world_size: 2, ..tiny() }),
-        "`num_shard` is 2, but --device xla-cpu shares a model inside one process; use --devices-per-shard"
+        "`num_shard` is 2, but --device xla-cpu runs a model in one process; use --devices-per-shard instead"
     );
     let cpu = args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::CPU);
     assert_eq!(
         message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
-        "`devices_per_shard` is 2, but a shard on --device cpu is one device; use --num-shard"
+        "`devices_per_shard` is 2, but a shard on --device cpu has one device; use --num-shard instead"
     );
     assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu.clone() }), "rank 2 is not below the world size 2");
     assert_eq!(
