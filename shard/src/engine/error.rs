@@ -79,7 +79,7 @@ pub(crate) enum EngineError {
     )]
     TooManyPlaces { num_slots: usize, max_total_tokens: usize },
     #[error(
-        "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens, but this one has \
+        "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has \
          {num_eos_tokens}"
     )]
     EosTokens { num_eos_tokens: usize },
