@@ -17,9 +17,9 @@ pub(crate) enum XlaError {
     Topology { name: String, source: pjrt::Error },
     #[error("{device}: the plugin finds {found} device(s) on this machine, but this process needs {wanted}")]
     NoDevice { device: Device, wanted: usize, found: usize },
-    #[error("the plugin assigns {found} device(s) to {num_ranks} ranks")]
+    #[error("the router assigns {found} device(s) to {num_ranks} ranks")]
     AssignmentLength { found: usize, num_ranks: usize },
-    #[error("the plugin assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
+    #[error("the router assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
     Assignment { rank: usize, assigned: i64, device: i64 },
     #[error("a compiler thread cannot be started: {source}")]
     CompileThread { source: std::io::Error },
