@@ -13,15 +13,15 @@ use model::weights::WeightsError;
 pub enum BackendError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    #[error("read {path}: {source}")]
+    #[error("{path} cannot be read: {source}")]
     Memory { path: &'static str, source: std::io::Error },
-    #[error("allocate {bytes} bytes: {source}")]
+    #[error("{bytes} bytes of memory cannot be allocated: {source}")]
     Allocate { bytes: u64, source: std::io::Error },
     #[error("--collective-path is missing: {num_ranks} shards of one host need a file that they share")]
     NoCollectivePath { num_ranks: usize },
     #[error("rank {rank}: {source}{}", cause(.source))]
     Collective { rank: usize, source: CollectiveError },
-    #[error("step before the KV cache was allocated")]
+    #[error("a step came before the KV cache was allocated")]
     NotAllocated,
     #[error("{source}")]
     Device { fault: Fault, source: Box<dyn Error + Send + Sync> },

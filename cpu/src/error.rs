@@ -7,11 +7,11 @@ use model::weights::WeightsError;
 /// An error of the CPU backend.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CpuError {
-    #[error("start {num_threads} compute threads: {source}")]
+    #[error("{num_threads} compute threads cannot be started: {source}; lower --threads")]
     Threads { num_threads: usize, source: rayon::ThreadPoolBuildError },
-    #[error("compute: {}", first_line(.0))]
+    #[error("the computation failed: {}", first_line(.0))]
     Compute(#[from] candle_core::Error),
-    #[error("build the graph of a report: {0}")]
+    #[error("the graph of a report cannot be built: {0}")]
     Graph(#[from] GraphError),
     #[error(transparent)]
     Backend(#[from] BackendError),

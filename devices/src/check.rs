@@ -7,7 +7,7 @@ use crate::{Device, Quantize, Ranks, listed};
 pub enum RanksError {
     /// Several devices per process, on a device that supports one.
     #[error(
-        "`devices_per_shard` is {devices_per_shard}, but a shard on --device {device} is one device; use --num-shard"
+        "`devices_per_shard` is {devices_per_shard}, but a shard on --device {device} has one device; use --num-shard instead"
     )]
     DevicesPerShard {
         /// The device.
@@ -17,7 +17,7 @@ pub enum RanksError {
     },
     /// Several processes, on a device that supports one.
     #[error(
-        "`num_shard` is {num_shard}, but --device {device} shares a model inside one process; use --devices-per-shard"
+        "`num_shard` is {num_shard}, but --device {device} runs a model in one process; use --devices-per-shard instead"
     )]
     NumShard {
         /// The device.
@@ -75,11 +75,11 @@ mod tests {
     fn the_other_flag_is_named() {
         let refused = |device: Device| [(2, 1), (1, 2)].map(|(shards, each)| device.check_ranks(shards, each).err());
         let [none, one_device] = refused(Device::CPU).map(|error| error.map(|error| error.to_string()));
-        let expected = "`devices_per_shard` is 2, but a shard on --device cpu is one device; use --num-shard";
+        let expected = "`devices_per_shard` is 2, but a shard on --device cpu has one device; use --num-shard instead";
         assert_eq!((none, one_device.as_deref()), (None, Some(expected)));
         let [one_process, none] = refused(Device::XLA_CPU).map(|error| error.map(|error| error.to_string()));
         let expected =
-            "`num_shard` is 2, but --device xla-cpu shares a model inside one process; use --devices-per-shard";
+            "`num_shard` is 2, but --device xla-cpu runs a model in one process; use --devices-per-shard instead";
         assert_eq!((one_process.as_deref(), none), (Some(expected), None));
         for device in [Device::TPU, Device::MOCK] {
             assert_eq!(refused(device), [None, None]);

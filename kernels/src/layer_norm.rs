@@ -33,7 +33,7 @@ pub(crate) fn layer_norm_on(isa: Isa, norm: LayerNorm<'_>) {
     let is_whole = size > 0 && !weight.is_empty() && weight.len().is_multiple_of(size);
     assert!(is_whole, "a weight of {} values is not whole rows of {size}", weight.len());
     assert_eq!(weight.len(), bias.len(), "weight holds {} values but bias {}", weight.len(), bias.len());
-    assert!(x.len().is_multiple_of(weight.len()), "x holds {} values, not turns of {}", x.len(), weight.len());
+    assert!(x.len().is_multiple_of(weight.len()), "x holds {} values, not a multiple of {}", x.len(), weight.len());
     assert_eq!(x.len(), y.len(), "x holds {} values but y {}", x.len(), y.len());
     let task_len = rows_per_task(x.len() / weight.len(), weight.len()) * weight.len();
     y.par_chunks_mut(task_len)

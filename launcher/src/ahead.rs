@@ -29,7 +29,10 @@ pub(crate) fn run_as_process(ahead: &Ahead) -> ExitCode {
     match child {
         Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
         Err(error) => {
-            let _ = writeln!(std::io::stderr().lock(), "error: start this executable again: {error}");
+            let _ = writeln!(
+                std::io::stderr().lock(),
+                "error: a second process of this executable cannot be started: {error}"
+            );
             ExitCode::FAILURE
         }
     }

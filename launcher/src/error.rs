@@ -25,17 +25,19 @@ pub(crate) enum LauncherError {
     Shard(#[from] shard::CheckError),
     #[error(transparent)]
     Listen(#[from] router::ListenError),
-    #[error("no directory for the shard sockets can be written (tried {tried}); pass --shard-uds-path")]
+    #[error(
+        "no directory for the sockets of the shards is writable (tried {tried}); pass a path with --shard-uds-path"
+    )]
     NoRuntimeDirectory { tried: String },
-    #[error("make memory that the shards share: {0}")]
+    #[error("the memory that the shards share cannot be made: {0}")]
     SharedMemory(std::io::Error),
-    #[error("start {name}: {source}")]
+    #[error("{name} cannot be started: {source}")]
     Spawn { name: String, source: std::io::Error },
-    #[error("watch for signals: {0}")]
+    #[error("the handlers of SIGINT, SIGTERM and SIGHUP cannot be installed: {0}")]
     Signals(std::io::Error),
-    #[error("{id} {exit}; last words: {last_words}")]
+    #[error("{id} {exit}; its last log lines: {last_words}")]
     ChildExited { id: ChildId, exit: Exit, last_words: String },
-    #[error("{id} did not get ready: {reason}")]
+    #[error("{id} did not become ready: {reason}")]
     NotReady { id: ChildId, reason: String },
     #[error("{error}; {stopped} is stopped by a signal such as SIGSTOP")]
     Stopped { error: Box<Self>, stopped: String },
@@ -85,7 +87,7 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let told = LauncherError::Spawn { name: "shard-0".into(), source: std::io::Error::other("no room") };
-        assert_eq!(text(&told), "start shard-0: no room");
+        assert_eq!(text(&told), "shard-0 cannot be started: no room");
         let path = "/nowhere".into();
         let apart =
             LauncherError::Model(model_files::ModelFilesError::Read { path, source: std::io::Error::other("x") });

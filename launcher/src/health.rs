@@ -45,17 +45,17 @@ enum Place {
 
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
-    #[error("read the arguments of process {pid}: {source}")]
+    #[error("the command line of process {pid} cannot be read: {source}")]
     Process { pid: u32, source: io::Error },
-    #[error("process {0} is no {EXECUTABLE} that serves")]
+    #[error("process {0} is not a {EXECUTABLE} that serves a model; pass the process id of one with --pid")]
     NotServing(u32),
     #[error("`hostname` {0:?} is not an IP address, such as 0.0.0.0, 127.0.0.1 or ::")]
     Hostname(String),
-    #[error("`port` is 0, which lets the server choose one; ask with the one that it chose")]
+    #[error("`port` is 0, with which the server chooses a free port; pass the port that it chose, which its log names")]
     Port,
-    #[error("ask {place}: {reason}")]
+    #[error("no HTTP response from {place}: {reason}")]
     NoAnswer { place: Place, reason: String },
-    #[error("{place} answers status {status}")]
+    #[error("{place} responds with status {status}, not {HEALTHY}")]
     Unhealthy { place: Place, status: u16 },
 }
 
@@ -122,7 +122,7 @@ fn ask_socket(endpoint: &Endpoint) -> io::Result<u16> {
     let mut line = String::new();
     BufReader::new(stream.take(1 << 10)).read_line(&mut line)?;
     let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("it does not speak HTTP: {line:?}")))
+    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("it sent {line:?} instead")))
 }
 
 impl Place {
@@ -219,14 +219,17 @@ mod tests {
         for place in [&address, &socket] {
             assert_eq!(ask(place), Ok(()), "{place}");
         }
-        for sentence in ["answers status 503", "ask "] {
+        for sentence in ["responds with status 503", "no HTTP response from "] {
             for place in [&address, &socket] {
                 let error = ask(place).unwrap_err();
                 assert!(error.contains(sentence), "{place}: {error}");
             }
         }
         server.join().unwrap();
-        assert!(ask(&address).unwrap_err().starts_with("ask http://127.0.0.1:"), "nobody listens any more");
-        assert!(ask(&socket).unwrap_err().starts_with("ask /"), "nobody listens any more");
+        assert!(
+            ask(&address).unwrap_err().starts_with("no HTTP response from http://127.0.0.1:"),
+            "nobody listens any more"
+        );
+        assert!(ask(&socket).unwrap_err().starts_with("no HTTP response from /"), "nobody listens any more");
     }
 }

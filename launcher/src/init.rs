@@ -29,7 +29,7 @@ pub(crate) fn run() -> ExitCode {
     match start_and_wait() {
         Ok(status) => status,
         Err(error) => {
-            let _ = writeln!(io::stderr().lock(), "error: start the first process of a container: {error}");
+            let _ = writeln!(io::stderr().lock(), "error: the launcher cannot be started in this container: {error}");
             ExitCode::FAILURE
         }
     }

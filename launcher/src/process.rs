@@ -84,7 +84,7 @@ impl Process {
     /// Sends a signal. A child that has ended ignores it.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Err(error) = rustix::process::kill_process(self.pid, signal) {
-            tracing::debug!("signal {signal:?} to process {}: {error}", self.pid.as_raw_nonzero());
+            tracing::debug!("signal {signal:?} cannot be sent to process {}: {error}", self.pid.as_raw_nonzero());
         }
     }
 
@@ -98,7 +98,7 @@ impl Process {
     /// Frees the process id of a child whose end was reported.
     pub(crate) fn reap(mut self) {
         if let Err(error) = self.child.wait() {
-            tracing::debug!("reap process {}: {error}", self.pid.as_raw_nonzero());
+            tracing::debug!("the exit status of process {} cannot be read: {error}", self.pid.as_raw_nonzero());
         }
     }
 }

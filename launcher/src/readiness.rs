@@ -35,17 +35,17 @@ pub(crate) struct Watch {
 
 #[derive(Debug, thiserror::Error)]
 enum ReadinessError {
-    #[error("no answer on {endpoint} within {seconds} s: {source}", seconds = CONNECT_DEADLINE.as_secs())]
+    #[error("it did not listen on {endpoint} within {seconds} s: {source}", seconds = CONNECT_DEADLINE.as_secs())]
     Connect { endpoint: Endpoint, source: io::Error },
-    #[error("its socket fell silent: {0}")]
+    #[error("it closed its socket or sent nothing for {seconds} s: {0}", seconds = SILENCE_DEADLINE.as_secs())]
     Socket(#[from] io::Error),
-    #[error("it sent a bad frame: {0}")]
+    #[error("it sent an invalid message: {0}")]
     Frame(#[from] proto::FrameError),
-    #[error("it answered command {0} while {HELLO_NUMBER} was asked")]
+    #[error("it answered command {0}, but only command {HELLO_NUMBER} was sent")]
     SequenceNumber(u64),
     #[error("{0}")]
     Shard(proto::ShardError),
-    #[error("it answered Hello with something else")]
+    #[error("its reply to Hello is of another kind")]
     UnexpectedReply,
 }
 

@@ -98,7 +98,7 @@ fn remove_abandoned(parent: &Path) {
         match remove_if_abandoned(&path) {
             Ok(true) => tracing::info!("removed {}, which a launcher that was killed left behind", path.display()),
             Ok(false) => {}
-            Err(error) => tracing::debug!("{} stays: {error}", path.display()),
+            Err(error) => tracing::debug!("{} cannot be removed: {error}", path.display()),
         }
     }
 }

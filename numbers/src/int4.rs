@@ -21,7 +21,12 @@ const LANES: usize = 16;
 /// When there are not as many groups of `integers`, or of `factors`, as of the row.
 pub fn round_row(row: &[f32], integers: &mut [[i8; GROUP_INPUTS]], factors: &mut [i8]) -> f32 {
     let num_groups = row.len().div_ceil(GROUP_INPUTS);
-    assert_eq!([integers.len(), factors.len()], [num_groups; 2], "a row of {} weights", row.len());
+    assert_eq!(
+        [integers.len(), factors.len()],
+        [num_groups; 2],
+        "groups of integers, and factors, of a row of {} weights",
+        row.len()
+    );
     let scale = scale(row);
     for ((weights, integers), to) in row.chunks(GROUP_INPUTS).zip(integers).zip(factors) {
         let (factor, nibbles) = round_group(weights, scale);

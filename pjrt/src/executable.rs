@@ -124,7 +124,7 @@ impl Executable {
         // SAFETY: as above; the length is the sum of the ranks.
         let mut dims = unsafe { array(out.dims, ranks.iter().sum()) };
         if ranks.len() != types.len() {
-            let what = "as many dimension lists as not element types";
+            let what = "another number of dimension lists than of element types";
             return Err(Error::Contract { function: ExecutableOutputDimensions::NAME, what });
         }
         let shape = |(number, rank): (&i32, &usize)| {

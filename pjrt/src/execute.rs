@@ -103,7 +103,11 @@ impl LoadedExecutable {
             return refuse("a portable executable needs the device to execute on".to_owned());
         }
         if arguments.len() != devices.len() {
-            return refuse(format!("{} argument lists for {} devices", arguments.len(), devices.len()));
+            return refuse(format!(
+                "{} argument list(s) for {} device(s), expected one for each",
+                arguments.len(),
+                devices.len()
+            ));
         }
         let num_args = arguments[0].len();
         let expected = self.num_parameters().unwrap_or(num_args);
@@ -118,7 +122,7 @@ impl LoadedExecutable {
                 let found = argument.buffer().device();
                 if found != device {
                     let (found, expected) = (found.id(), device.id());
-                    return refuse(format!("argument {index} lies on device {found}, expected {expected}"));
+                    return refuse(format!("argument {index} is on device {found}, expected {expected}"));
                 }
             }
         }

@@ -84,13 +84,13 @@ impl Plugin {
         // SAFETY: the caller promised a valid table; every table starts with its size.
         let size = unsafe { (*table.as_ptr()).struct_size };
         if size < size_of::<Table>() {
-            return Err(not_usable(path, &format!("its table says it has {size} bytes")));
+            return Err(not_usable(path, &format!("its function table has only {size} bytes")));
         }
         // SAFETY: the caller promised a valid table, and its head is complete.
         let api = unsafe { Api::new(table) };
         let (major, minor) = api.version();
         if major != MAJOR {
-            return Err(not_usable(path, &format!("its PJRT API is {major}.{minor}, this needs {MAJOR}.x")));
+            return Err(not_usable(path, &format!("its PJRT API is {major}.{minor}, but only {MAJOR}.x is supported")));
         }
         // SAFETY: the function has no inputs, and this is the first call.
         match unsafe { api.call(PluginInitialize {}) } {

@@ -131,29 +131,29 @@ pub enum KvCacheDtype {
 
 /// An unknown type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("keys and values are kept as f32, f16, bf16 or int8, which takes the memory of fp8, or as auto chooses")]
+#[error("allowed are auto, f32, f16, bf16 and int8, which takes as little memory as fp8")]
 pub struct KvCacheDtypeError;
 
 /// An unsupported type of weights in `--quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantizeError {
     /// A format of checkpoint files, which is recognised without the flag.
-    #[error("a checkpoint in this format says so itself; leave it out")]
+    #[error("this format of a checkpoint is recognised without the flag; leave it out")]
     OfCheckpoint,
     /// A quantization of another program; the value names ours of the same size.
-    #[error("that is not done here; say {0}, which makes the weights of any checkpoint as small while they are loaded")]
+    #[error("this quantization is not supported; use {0}, which makes the weights of any checkpoint as small")]
     Instead(Quantize),
     /// A format of files that is not supported.
-    #[error("checkpoints in this format are not read; take one in the format gptq, awq or GGUF and leave this out")]
+    #[error("checkpoints in this format are not read; use one in the format gptq, awq or GGUF and leave the flag out")]
     Exl2,
     /// An unknown name.
-    #[error("weights become int8, int4 or fp8, or stay as they are where this is left out")]
+    #[error("allowed are int8, int4 and fp8; without the flag the weights stay as they are")]
     Unknown,
 }
 
 /// An invalid number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("threads are counted from 1; leave it out for one on each core")]
+#[error("the number of threads must be at least 1; without the flag each core has one")]
 pub struct ThreadsError;
 
 impl ShardArgs {
@@ -289,15 +289,15 @@ mod tests {
     #[test]
     fn quantizations_of_others_are_refused_in_words() {
         for (value, sentence) in [
-            ("gptq", "a checkpoint in this format says so itself; leave it out"),
+            ("gptq", "this format of a checkpoint is recognised without the flag; leave it out"),
             ("awq", "leave it out"),
             ("marlin", "leave it out"),
             ("compressed-tensors", "leave it out"),
-            ("bitsandbytes", "say int8"),
-            ("bitsandbytes-nf4", "say int4"),
-            ("eetq", "say int8"),
+            ("bitsandbytes", "use int8"),
+            ("bitsandbytes-nf4", "use int4"),
+            ("eetq", "use int8"),
             ("exl2", "gptq, awq or GGUF"),
-            ("q4_k_m", "int8, int4 or fp8"),
+            ("q4_k_m", "int8, int4 and fp8"),
         ] {
             let error = ShardArgs::try_parse_from(["shard", "--quantize", value]).unwrap_err().to_string();
             assert!(error.contains(sentence) && error.contains("'--quantize"), "{value}: {error}");
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!((device("gpu"), device("cuda")), (Asked::Device(Device::CUDA), Asked::Device(Device::CUDA)));
         for value in ["0", "many", "-2"] {
             let error = ShardArgs::try_parse_from(["shard", &format!("--threads={value}")]).unwrap_err().to_string();
-            assert!(error.contains("threads are counted from 1"), "{error}");
+            assert!(error.contains("the number of threads must be at least 1"), "{error}");
         }
     }
 
@@ -322,7 +322,10 @@ mod tests {
         }
         for value in ["fp8_e4m3fn", "fp8_e5m2", "BF16", ""] {
             let error = ShardArgs::try_parse_from(["shard", "--kv-cache-dtype", value]).unwrap_err().to_string();
-            assert!(error.contains("f32, f16, bf16 or int8, which takes the memory of fp8, or as auto"), "{error}");
+            assert!(
+                error.contains("allowed are auto, f32, f16, bf16 and int8, which takes as little memory as fp8"),
+                "{error}"
+            );
         }
     }
 }

@@ -59,7 +59,7 @@ pub fn run_as_process(args: &ShardArgs, parent_pid: Option<i32>) -> ExitCode {
     }
     // A shard that outlived a killed launcher would keep its device forever.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        tracing::warn!(%error, "ask to die with the parent process");
+        tracing::warn!(%error, "this shard will not end if its parent process is killed");
     }
     // If the parent died before the call above, there is no signal.
     if parent_pid.is_some_and(|pid| getppid().map(Pid::as_raw_pid) != Some(pid)) {

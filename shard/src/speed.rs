@@ -54,7 +54,8 @@ enum Reason {
     )]
     Device(Device),
     #[error(
-        "--prompt-tokens and --steps make sequences of {num_tokens} tokens, the model takes at most {most}; lower --prompt-tokens"
+        "--prompt-tokens and --steps make sequences of {num_tokens} tokens, but the model takes at most {most}; lower \
+         --prompt-tokens"
     )]
     TooLong { num_tokens: usize, most: usize },
     #[error("{0}; here that is --rows times --prompt-tokens: lower one of them")]

@@ -218,7 +218,7 @@ fn a_command_with_another_number_is_not_carried_out() {
     client.warmup();
     client.sequence_number += 1;
     let error = client.step(prompt(0, &[1])).unwrap_err();
-    assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "the command has number 4, expected 3"));
+    assert_eq!((error.kind(), error.message.as_str()), (Kind::Protocol, "the command has number 4, but 3 is expected"));
     assert!(client.step(prompt(0, &[1])).is_ok(), "slot 0 is still free, and the numbers go on from here");
     client.leave();
     assert_eq!(shard.end(), Ok(()));
@@ -232,7 +232,7 @@ fn the_first_command_must_be_hello_in_the_same_version() {
     let mut client = Client::connect(&shard.endpoint);
     let error = client.call(command::Kind::Hello(Hello { protocol_version: 99 })).unwrap_err();
     assert_eq!(error.kind(), Kind::Version);
-    assert_eq!(error.message, format!("protocol version is 99, this shard speaks {PROTOCOL_VERSION}"));
+    assert_eq!(error.message, format!("protocol version is 99, but this shard speaks {PROTOCOL_VERSION}"));
     assert!(client.receive().is_none());
     let mut noise = Client::connect(&shard.endpoint);
     noise.stream.write_all(&[0xff; 64]).unwrap();
@@ -268,7 +268,7 @@ fn a_model_that_cannot_be_loaded_ends_the_shard() {
     std::fs::write(directory.path().join("model.safetensors"), b"").unwrap();
     let shard = Shard::start(directory.path().to_str().unwrap(), Device::CPU);
     let message = shard.end().unwrap_err();
-    assert!(message.starts_with("load the model: "), "{message}");
+    assert!(message.starts_with("the model cannot be loaded: "), "{message}");
     assert!(message.contains("model.safetensors is not a complete safetensors file"), "{message}");
 }
 

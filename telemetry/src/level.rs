@@ -62,7 +62,7 @@ fn advice(word: &str, target: Option<&str>) -> String {
     match (likely_level(word), target) {
         (Some(level), Some(target)) => format!("did you mean \"{target}={level}\"?"),
         (Some(level), None) => format!("did you mean {level:?}?"),
-        (None, Some(_)) => format!("{word:?} is no level"),
+        (None, Some(_)) => format!("{word:?} is not a level"),
         (None, None) => format!("if {word:?} is a module, write \"info,{word}=debug\""),
     }
 }
@@ -113,7 +113,7 @@ mod tests {
             ("erorr", "did you mean \"error\"?"),
             ("information", "did you mean \"info\"?"),
             ("CRITICAL", "did you mean \"error\"?"),
-            ("info,foo=bar", "\"bar\" is no level"),
+            ("info,foo=bar", "\"bar\" is not a level"),
             ("info,router=debgu", "did you mean \"router=debug\"?"),
             ("info,router", "if \"router\" is a module, write \"info,router=debug\""),
         ] {

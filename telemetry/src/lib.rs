@@ -47,7 +47,7 @@ pub enum InitError {
     #[error(transparent)]
     Level(#[from] LogLevelError),
     /// The thread that writes cannot be started.
-    #[error("start the thread that writes the log: {0}")]
+    #[error("the thread that writes the log cannot be started: {0}")]
     Thread(io::Error),
 }
 

@@ -149,7 +149,7 @@ fn num_lines(text: &str) -> u64 {
 }
 
 fn notice(num_dropped: u64) -> LogLine {
-    let message = format!("{num_dropped} log lines were dropped: nobody read the log");
+    let message = format!("{num_dropped} log lines were dropped: the log was not read fast enough");
     let mut line = LogLine::now(Level::WARN, "telemetry", message);
     line.fields.insert("num_dropped".into(), num_dropped.into());
     line

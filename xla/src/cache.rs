@@ -128,7 +128,7 @@ impl Entry {
             Ok(loaded) => return Cached::Found(loaded),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cached program is unusable, compiling it anew");
+                tracing::warn!(path = %path.display(), %error, "cached program is unusable, compiling it again");
             }
         }
         Cached::Missing(EntryGuard { path: Some(path), _lock: Some(lock) })
@@ -167,8 +167,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it is of another format"))?;
-    let (checksum, content) = rest.split_at_checked(32).ok_or_else(|| invalid("it is cut short"))?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it has another format"))?;
+    let (checksum, content) = rest.split_at_checked(32).ok_or_else(|| invalid("it is incomplete"))?;
     if checksum != checksum_of(path, content) {
         return Err(invalid("its checksum is wrong"));
     }

@@ -15,15 +15,15 @@ pub(crate) enum XlaError {
     Device { device: Device, source: pjrt::Error },
     #[error("topology {name}: {source}")]
     Topology { name: String, source: pjrt::Error },
-    #[error("{device}: the plugin has {found} device(s) on this machine, not {wanted}")]
+    #[error("{device}: the plugin finds {found} device(s) on this machine, but this process needs {wanted}")]
     NoDevice { device: Device, wanted: usize, found: usize },
-    #[error("the assignment has {found} devices for {num_ranks} ranks")]
+    #[error("the router assigns {found} device(s) to {num_ranks} ranks")]
     AssignmentLength { found: usize, num_ranks: usize },
-    #[error("the assignment gives rank {rank} device {assigned}, but its weights are on device {device}")]
+    #[error("the router assigns device {assigned} to rank {rank}, whose weights are on device {device}")]
     Assignment { rank: usize, assigned: i64, device: i64 },
-    #[error("start a compiler thread: {source}")]
+    #[error("a compiler thread cannot be started: {source}")]
     CompileThread { source: std::io::Error },
-    #[error("print a program: {0}")]
+    #[error("a program cannot be written as StableHLO: {0}")]
     Graph(#[from] GraphError),
     #[error("program {program}: {source}")]
     Program { program: String, source: pjrt::Error },

@@ -77,7 +77,7 @@ impl Platform {
     pub(super) fn open_plugin(&self, plugin_path: Option<&Path>) -> Result<Arc<Plugin>, XlaError> {
         let found = plugins::find(&self.spec.plugin, plugin_path, &Surroundings::of_process())?;
         // Logged first, because libtpu may look for its chips for minutes.
-        tracing::info!(device = %self.device, plugin = %found.path.display(), found = %found.source, "open plugin");
+        tracing::info!(device = %self.device, plugin = %found.path.display(), found = %found.source, "opening plugin");
         Plugin::open(&found.path).map_err(|source| self.failed(source))
     }
 

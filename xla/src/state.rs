@@ -169,7 +169,7 @@ impl State {
         host: Host<'a>,
     ) -> Result<Vec<Vec<Buffer>>, XlaError> {
         if !self.model.executables.contains_key(&key) {
-            tracing::warn!(program = %key, "a program is compiled after warm-up");
+            tracing::warn!(program = %key, "compiling a program after warm-up");
             let executable = self.model.compiler.compile_one(host.client, &self.model.programs.print(key)?)?;
             self.model.executables.insert(key, executable);
         }

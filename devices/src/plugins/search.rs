@@ -40,7 +40,7 @@ pub enum Source {
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     /// The user named a file or folder that does not exist or does not hold the plugin.
-    #[error("{} is {path:?}, which is neither a file nor a folder that holds {file_name}", name(*.source_of_path))]
+    #[error("{} is {path:?}, which is neither a file nor a folder that contains {file_name}", name(*.source_of_path))]
     Named {
         /// The flag or variable.
         source_of_path: Source,

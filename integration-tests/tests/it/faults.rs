@@ -126,7 +126,7 @@ impl Case {
         assert!(names.iter().any(|name| error.contains(name.as_str())), "{self:?}: {error}");
         // While a rank loads, either the launcher or the router notices the fault.
         if (self.fault, self.moment) == (Fault::Close, Moment::Load) {
-            let heard = ["fell silent", "closed the connection"].iter().any(|heard| error.contains(heard));
+            let heard = ["closed its socket", "closed the connection"].iter().any(|heard| error.contains(heard));
             assert!(heard, "{self:?}: {error}");
             return;
         }

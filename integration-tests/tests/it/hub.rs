@@ -191,8 +191,7 @@ fn offline_means_not_a_single_call() {
     let offline = [("HF_HUB_OFFLINE", "1")];
     let (error, status) = user.failure(&offline);
     assert_eq!(status, 2, "{error}");
-    for part in ["HF_HUB_OFFLINE is set", "config.json, tokenizer.json, model.safetensors missing", "download-weights"]
-    {
+    for part in ["HF_HUB_OFFLINE is set", "config.json, tokenizer.json, model.safetensors; ", "download-weights"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }
     assert_eq!(hub.requests(), []);
@@ -202,7 +201,7 @@ fn offline_means_not_a_single_call() {
     assert_eq!(hub.requests(), []);
     std::fs::remove_file(user.cached("snapshots").join(COMMIT).join("model.safetensors")).unwrap();
     let (error, _) = user.failure(&offline);
-    assert!(error.contains(": model.safetensors missing"), "{error}");
+    assert!(error.contains(": model.safetensors; "), "{error}");
     // The blobs are still in the cache and are not downloaded again.
     user.download(&[]);
     assert!(hub.requests().iter().all(|request| !request.is_elsewhere));
@@ -220,7 +219,7 @@ fn a_hub_that_does_not_answer_leaves_what_is_in_the_cache() {
     let log = user.download(&[("HF_ENDPOINT", &endpoint)]);
     assert!(log.contains("WARN") && log.contains("the model is taken from the cache"), "{log}");
     hub.fault("GET", "/api/", 1, HubFault::Status(503, Vec::new()));
-    assert!(user.download(&[]).contains("answers status 503; the model is taken from the cache"));
+    assert!(user.download(&[]).contains("responds with status 503; the model is taken from the cache"));
     let (error, status) = User::new(&hub).failure(&[("HF_ENDPOINT", &endpoint)]);
     assert_eq!(status, 1, "{error}");
     assert!(error.contains(&format!("{endpoint} cannot be reached")) && error.contains("HF_HUB_OFFLINE=1"), "{error}");

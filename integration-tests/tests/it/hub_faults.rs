@@ -121,7 +121,12 @@ fn a_refusal_says_what_to_do() {
     check_failure(("GET", "/api/", bad_token), &token, 2, &["does not know the token from HF_TOKEN"]);
     let busy = HubFault::Status(429, vec![("Retry-After", "300".to_owned())]);
     check_failure(("GET", "/api/", busy), &[], 1, &["too many requests without a token", "some minutes"]);
-    check_failure(("GET", "/api/", code(418, "")), &[], 2, &["/api/models/org/tiny/revision/main answers status 418"]);
+    check_failure(
+        ("GET", "/api/", code(418, "")),
+        &[],
+        2,
+        &["/api/models/org/tiny/revision/main responds with status 418"],
+    );
     check_failure(("HEAD", "tokenizer.json", code(404, "EntryNotFound")), &[], 2, &["has no file tokenizer.json"]);
 }
 
@@ -152,7 +157,10 @@ fn models_in_other_forms_are_named() {
     check(&["config.json", "pytorch_model.bin", "tokenizer.json"], &["pickles (pytorch_model.bin)", "save_pretrained"]);
     check(&["tiny.Q4_0.gguf", "README.md"], &["only as GGUF (tiny.Q4_0.gguf)"]);
     check(&["config.json", "model.safetensors"], &["no tokenizer.json"]);
-    check(&["config.json", "tokenizer.json", "model.safetensors.index.json"], &["index.json: has no weight_map"]);
+    check(
+        &["config.json", "tokenizer.json", "model.safetensors.index.json"],
+        &["index.json is invalid: it has no weight_map"],
+    );
 }
 
 #[test]

@@ -47,8 +47,7 @@ fn what_is_not_there_is_refused_in_words() {
     let output = Command::new(executable()).args(["--kv-cache-dtype", "fp8_e4m3fn"]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = String::from_utf8(output.stderr).expect("errors are text");
-    let sentence =
-        "keys and values are kept as f32, f16, bf16 or int8, which takes the memory of fp8, or as auto chooses";
+    let sentence = "allowed are auto, f32, f16, bf16 and int8, which takes as little memory as fp8";
     assert!(text.contains("fp8_e4m3fn") && text.contains(sentence), "{text}");
 }
 
@@ -56,6 +55,6 @@ fn what_is_not_there_is_refused_in_words() {
 fn other_devices_refuse_it() {
     let finished = Server::mock().flag("--kv-cache-dtype", "int8").spawn().wait();
     assert_eq!(finished.status.code(), Some(2), "{finished:?}");
-    let sentence = "--kv-cache-dtype is int8, which is for --device cpu; on mock it is auto";
+    let sentence = "--kv-cache-dtype is int8, which is for --device cpu; on mock only auto is allowed";
     assert!(finished.log.join("\n").contains(sentence), "{:?}", finished.log);
 }

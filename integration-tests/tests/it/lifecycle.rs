@@ -98,7 +98,7 @@ fn bad_arguments_exit_with_2_and_say_why() {
         ("--shard-uds-path", long.as_str(), "a Unix socket allows 107"),
         ("--model-id", "gpt2", "organisation/name of a model on the Hugging Face Hub"),
         ("--model-id", "/no/such/model", "/no/such/model"),
-        ("--num-shard", "0", "`num_shard` cannot be < 1"),
+        ("--num-shard", "0", "`num_shard` is 0, but must be at least 1"),
     ] {
         let server = if flag == "--model-id" { Server::model(value) } else { Server::mock().flag(flag, value) };
         let finished = server.spawn().wait();

@@ -93,7 +93,8 @@ fn chips_in_use_are_shown_in_the_plan() {
     std::fs::write(root.path().join("proc/4711/cmdline"), "python3\0train.py\0").unwrap();
     symlink("/dev/vfio/2", root.path().join("proc/4711/fd/5")).unwrap();
     let text = stdout(plan(root.path(), &["--device", "tpu", "--num-shard", "4"], &[]));
-    assert!(text.contains("error: /dev/vfio/2 is in use by process 4711 (python3 train.py)\n"), "{text}");
+    let error = "error: /dev/vfio/2 is in use by process 4711 (python3 train.py): end that process first\n";
+    assert!(text.contains(error), "{text}");
 }
 
 #[test]
@@ -137,9 +138,9 @@ fn said(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
 #[test]
 fn what_tgi_has_and_is_not_served_is_named() {
     for (name, value, sentence) in [
-        ("lora-adapters", "a,b", "cannot be served: adapters are not loaded; merge one into its model"),
-        ("rope-scaling", "dynamic", "cannot be served: positions are scaled as the model says"),
-        ("cuda-memory-fraction", "0.8", "bound its largest part with --kv-cache-memory"),
+        ("lora-adapters", "a,b", "is not supported: adapters are not loaded; merge one into its model"),
+        ("rope-scaling", "dynamic", "is not supported: positions are scaled as the model says"),
+        ("cuda-memory-fraction", "0.8", "limit its largest part with --kv-cache-memory"),
     ] {
         let (flag, variable) = (format!("--{name}"), name.to_uppercase().replace('-', "_"));
         for serving in [&["plan", "--device", "cpu"][..], &["--device", "cpu", "--port", "0"]] {

@@ -54,10 +54,10 @@ fn files_that_flags_name_are_read_before_anything_starts() {
 #[test]
 fn limits_that_cannot_be_met_are_found_before_weights_are_read() {
     for (flag, value, sentence) in [
-        ("--max-total-tokens", "100000", "max_total_tokens is 100000, the model takes at most 1024"),
+        ("--max-total-tokens", "100000", "max_total_tokens is 100000, but the model takes at most 1024"),
         ("--kv-cache-memory", "999TiB", "--kv-cache-memory is 1098.41 TB, but "),
         ("--max-batch-total-tokens", "4000000000", "lower --max-batch-total-tokens"),
-        ("--threads", "100000", "--threads is 100000, this process may use "),
+        ("--threads", "100000", "--threads is 100000, but this process may use at most "),
         ("--quantize", "fp8", "--quantize is fp8, which is for --device xla-cpu and tpu"),
     ] {
         let error = refusal(demo().flag(flag, value));

@@ -23,5 +23,5 @@ fn more_than_there_are_is_refused_in_words() {
     let finished = Server::builder("demo", "cpu").flag("--threads", "4096").spawn().wait();
     assert_eq!(finished.status.code(), Some(2), "{finished:?}");
     let log = finished.log.join("\n");
-    assert!(log.contains("--threads is 4096, this process may use"), "{log}");
+    assert!(log.contains("--threads is 4096, but this process may use at most"), "{log}");
 }

@@ -74,7 +74,7 @@ impl AttentionShape {
         assert!(is_grouped, "{num_heads} query heads cannot share {num_kv_heads} key heads");
         let has_sizes = head_dim > 0 && value_dim > 0 && block_size > 0;
         assert!(has_sizes, "head_dim {head_dim}, value_dim {value_dim} and block_size {block_size} must be positive");
-        assert!(window != Some(0), "a window of no keys");
+        assert!(window != Some(0), "the window is 0 keys, but must be at least 1");
     }
 }
 
@@ -112,8 +112,12 @@ impl AttentionRow<'_> {
 
     pub(super) fn check(&self, shape: &AttentionShape) {
         let Self { first_token: _, num_tokens, context_len, block_table } = *self;
-        assert!(num_tokens <= context_len, "a row with {num_tokens} tokens has a context of {context_len}");
+        assert!(num_tokens <= context_len, "a row with {num_tokens} tokens has a context of only {context_len}");
         let num_blocks = context_len.div_ceil(shape.block_size);
-        assert!(num_blocks <= block_table.len(), "a context of {context_len} tokens in {} blocks", block_table.len());
+        assert!(
+            num_blocks <= block_table.len(),
+            "a context of {context_len} tokens has only {} blocks",
+            block_table.len()
+        );
     }
 }

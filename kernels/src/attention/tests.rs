@@ -412,7 +412,7 @@ fn a_cache_takes_what_its_vectors_take() {
 }
 
 #[test]
-#[should_panic(expected = "a context of 17 tokens in 1 blocks")]
+#[should_panic(expected = "a context of 17 tokens has only 1 blocks")]
 fn a_short_block_table_panics() {
     let row = AttentionRow { first_token: 0, num_tokens: 1, context_len: 17, block_table: &[0] };
     let mut cache = KvCache::zeros(KvType::F32, [1, 1, 16], [4, 4]).unwrap();

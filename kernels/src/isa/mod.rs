@@ -65,14 +65,15 @@ const NAMES: [&str; 7] = ["portable", "avx2", "avx-vnni", "avx512", "avx512-vnni
 pub enum IsaError {
     /// The name is unknown.
     #[error(
-        "cpu instruction set {name:?} is unknown: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx"
+        "cpu instruction set {name:?} is unknown; known are portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 \
+         and amx"
     )]
     Unknown {
         /// The requested name.
         name: String,
     },
     /// This machine or this build lacks the instruction set.
-    #[error("cpu instruction set {name} is not available on this machine, best is {best}")]
+    #[error("cpu instruction set {name} is not available on this machine; the best that is available is {best}")]
     Unavailable {
         /// The requested name.
         name: String,
@@ -80,7 +81,7 @@ pub enum IsaError {
         best: Isa,
     },
     /// This process already uses another instruction set.
-    #[error("cpu instruction set {name} asked for, but this process already uses {active}")]
+    #[error("cpu instruction set {name} cannot be used: this process already uses {active}")]
     AlreadySelected {
         /// The requested name.
         name: String,
@@ -307,7 +308,8 @@ mod tests {
         let error = "sse9".parse::<Isa>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cpu instruction set \"sse9\" is unknown: portable, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16 or amx"
+            "cpu instruction set \"sse9\" is unknown; known are portable, avx2, avx-vnni, avx512, avx512-vnni, \
+             avx512-bf16 and amx"
         );
     }
 

@@ -113,7 +113,12 @@ impl<'a> Layer<'a> {
         let Self { weight, bias, y } = self;
         let outputs = weight.num_outputs();
         let rows = y.len() / outputs;
-        assert_eq!(weight.num_inputs(), inputs, "a layer of {} inputs beside one of {inputs}", weight.num_inputs());
+        assert_eq!(
+            weight.num_inputs(),
+            inputs,
+            "a layer has {} inputs, but the first has {inputs}",
+            weight.num_inputs()
+        );
         assert_eq!(y.len(), rows * outputs, "y holds {} values, not rows of {outputs} outputs", y.len());
         assert_eq!(x_len, rows * inputs, "x holds {x_len} values, not {rows} rows of {inputs} inputs");
         if let Some(bias) = bias {

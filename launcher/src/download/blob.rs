@@ -33,7 +33,7 @@ impl<'a> Incomplete<'a> {
     pub(crate) fn open(path: PathBuf, remote: &'a RemoteFile) -> Result<Self, HubError> {
         let options = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let file = options.map_err(failed("open", &path))?;
-        let len_bytes = file.metadata().map_err(failed("look at", &path))?.len();
+        let len_bytes = file.metadata().map_err(failed("read the size of", &path))?.len();
         let checksum = Checksum::new(remote);
         let mut incomplete = Self { remote, file, path, len_bytes: 0, checksum, is_resumed: false };
         if incomplete.checksum.is_some() && len_bytes <= remote.size_bytes {
@@ -94,7 +94,7 @@ impl<'a> Incomplete<'a> {
     /// [`HubError::Disk`] when writing or moving fails.
     pub(crate) fn place(self, blob: &Path) -> Result<(), HubError> {
         self.file.sync_all().map_err(failed("write", &self.path))?;
-        std::fs::rename(&self.path, blob).map_err(failed("move into place", blob))?;
+        std::fs::rename(&self.path, blob).map_err(failed("move a file to", blob))?;
         sync_folder(blob.parent().unwrap_or(Path::new("/")))
     }
 

@@ -158,7 +158,7 @@ impl ModelCache {
             file.sync_all()
         };
         write().map_err(failed("write", &new))?;
-        std::fs::rename(&new, &path).map_err(failed("move into place", &path))
+        std::fs::rename(&new, &path).map_err(failed("move a file to", &path))
     }
 
     /// The revision's commit when it was last looked up.
@@ -188,7 +188,7 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<(), HubError> {
 /// # Errors
 /// [`HubError::Disk`] when the system does not report them.
 pub(crate) fn free_bytes(folder: &Path) -> Result<u64, HubError> {
-    let status = rustix::fs::statvfs(folder).map_err(|error| failed("look at", folder)(error.into()))?;
+    let status = rustix::fs::statvfs(folder).map_err(|error| failed("read the free space of", folder)(error.into()))?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 

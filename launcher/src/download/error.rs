@@ -14,13 +14,13 @@ pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Every error on the way from a model id to a folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HubError {
-    #[error("no folder for models: set HF_HOME, or HOME")]
+    #[error("there is no folder for models; set HF_HOME or HOME")]
     NoCache,
-    #[error("read the token in {}: {source}", .path.display())]
+    #[error("the token in {} cannot be read: {source}", .path.display())]
     TokenFile { path: PathBuf, source: io::Error },
-    #[error("the token from {source_name} has characters that no token has")]
+    #[error("the token from {source_name} contains a space or another character that no token contains; copy it again")]
     TokenText { source_name: String },
-    #[error("certificates in {}: {problem}", .path.display())]
+    #[error("certificates cannot be read from {}: {problem}", .path.display())]
     Certificates { path: PathBuf, problem: String },
     #[error("HF_HUB_DOWNLOAD_TIMEOUT is {text:?}, but must be a number of seconds, at least 1")]
     Timeout { text: String },
@@ -35,30 +35,36 @@ pub(crate) enum HubError {
     Gated { model: String, endpoint: String, token: Option<String> },
     #[error("{endpoint} does not know the token from {token}; make a new one at {endpoint}/settings/tokens")]
     BadToken { endpoint: String, token: String },
-    #[error("{url} is refused (status 403{}); {}", because(.message), credentials(.token.as_deref(), .endpoint))]
+    #[error(
+        "the request for {url} is refused (status 403{}); {}",
+        because(.message), credentials(.token.as_deref(), .endpoint)
+    )]
     Forbidden { url: String, message: String, endpoint: String, token: Option<String> },
     #[error("model {model:?} has no revision {revision:?}; {endpoint}/{model}/tree/main lists its branches and tags")]
     NoRevision { model: String, revision: String, endpoint: String },
     #[error("model {model:?} has no file {name}")]
     NoFile { model: String, name: String },
-    #[error("{endpoint} answers 429: too many requests{}; try again in some minutes", quota(.token.as_deref()))]
+    #[error(
+        "{endpoint} responds with status 429: too many requests{}; try again in some minutes",
+        quota(.token.as_deref())
+    )]
     TooManyRequests { endpoint: String, token: Option<String>, retry_after: Option<Duration> },
-    #[error("{url} answers status {status}{}", because(.message))]
+    #[error("{url} responds with status {status}{}", because(.message))]
     Status { url: String, status: u16, message: String },
-    #[error("{url} answers what the Hub does not: {problem}")]
+    #[error("{url} sends a response that the Hub would not send ({problem}); check HF_ENDPOINT and proxies")]
     Answer { url: String, problem: String },
     #[error(
-        "{endpoint} cannot be reached: {reason}; {}, or set HF_HUB_OFFLINE=1 where the model is in the cache",
+        "{endpoint} cannot be reached: {reason}; {}, or set HF_HUB_OFFLINE=1 if the model is in the cache",
         network_advice(.reason)
     )]
     Unreachable { endpoint: String, reason: String, how: Unreached },
-    #[error("{name} ended after {received_bytes} of {size_bytes} bytes: {reason}")]
+    #[error("the download of {name} ended after {received_bytes} of {size_bytes} bytes: {reason}")]
     Cut { name: String, received_bytes: u64, size_bytes: u64, reason: String },
-    #[error("{endpoint} sends to {url}, which is not encrypted; nothing is read from there")]
+    #[error("{endpoint} redirects to {url}, which is not encrypted; nothing is downloaded from there")]
     Open { endpoint: String, url: String },
-    #[error("checksum of {name} is {found}, but the Hub says {expected}; what was received is removed")]
+    #[error("checksum of {name} is {found}, but the Hub says {expected}; the file is removed, so try again")]
     Checksum { name: String, found: String, expected: String },
-    #[error("{action} {}: {source}{}", .path.display(), disk_advice(.source))]
+    #[error("cannot {action} {}: {source}{}", .path.display(), disk_advice(.source))]
     Disk { action: &'static str, path: PathBuf, source: io::Error },
     #[error(
         "model {model:?} needs {} more, but {} has {} left; make room, or set HF_HOME or HF_HUB_CACHE to a larger disk",
@@ -66,7 +72,7 @@ pub(crate) enum HubError {
     )]
     NoSpace { model: String, needed_bytes: u64, free_bytes: u64, folder: PathBuf },
     #[error(
-        "HF_HUB_OFFLINE is set, and {} has not all of model {model:?} at revision {revision:?}: {} missing; download it \
+        "HF_HUB_OFFLINE is set, but {} lacks files of model {model:?} at revision {revision:?}: {}; download them \
          where there is a network with `text-generation-launcher download-weights {model}`",
         .cache.display(), .missing.join(", ")
     )]
@@ -84,17 +90,17 @@ pub(crate) enum HubError {
          with safetensors"
     )]
     OnlyGguf { model: String, found: String },
-    #[error("model {model:?} has no model.safetensors and no model.safetensors.index.json")]
+    #[error("model {model:?} has no model.safetensors and no model.safetensors.index.json; choose a model with one")]
     NoWeights { model: String },
-    #[error("model.safetensors.index.json: {problem}")]
+    #[error("model.safetensors.index.json is invalid: {problem}")]
     Index { problem: String },
-    #[error("watch for signals: {0}")]
+    #[error("the handlers of SIGINT, SIGTERM and SIGHUP cannot be installed: {0}")]
     Signals(io::Error),
-    #[error("start a thread: {0}")]
+    #[error("the thread that downloads cannot be started: {0}")]
     Thread(io::Error),
-    #[error("the download ended without a word")]
+    #[error("the thread that downloads panicked")]
     Silent,
-    #[error("the download was stopped; the next one goes on from here")]
+    #[error("the download was stopped; the next one continues from here")]
     Stopped,
 }
 
@@ -178,7 +184,7 @@ fn because(message: &str) -> String {
 
 fn network_advice(reason: &str) -> &'static str {
     match reason.contains("certificate") {
-        true => "set SSL_CERT_FILE to the certificates of a proxy that signs for others",
+        true => "if a proxy replaces certificates, set SSL_CERT_FILE to a file with its own",
         false => "check the network and HTTPS_PROXY",
     }
 }

@@ -69,10 +69,10 @@ pub(crate) fn select(model: &str, names: &[String]) -> Result<Selection, HubErro
 pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, HubError> {
     let failed = |problem: String| HubError::Index { problem };
     let index: Value = serde_json::from_slice(index).map_err(|error| failed(error.to_string()))?;
-    let map = index["weight_map"].as_object().ok_or_else(|| failed("has no weight_map".into()))?;
+    let map = index["weight_map"].as_object().ok_or_else(|| failed("it has no weight_map".into()))?;
     let names: BTreeSet<&str> = map.values().map(|name| name.as_str().unwrap_or_default()).collect();
     if let Some(name) = names.iter().find(|name| !is_plain(name)) {
-        return Err(failed(format!("lists {name:?}, which is not the name of a safetensors file")));
+        return Err(failed(format!("it lists {name:?}, which is not the name of a safetensors file")));
     }
     Ok(names.into_iter().map(str::to_owned).collect())
 }

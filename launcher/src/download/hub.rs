@@ -264,7 +264,7 @@ fn tls_config(path: &Path) -> Result<TlsConfig, HubError> {
         }
     }
     if certificates.is_empty() {
-        return Err(failed("there is none".to_owned()));
+        return Err(failed("it contains none".to_owned()));
     }
     Ok(TlsConfig::builder().root_certs(RootCerts::from(certificates)).build())
 }
@@ -350,7 +350,10 @@ mod tests {
             Hub::new("org/tiny", "main", settings).unwrap().open(&file, 0).err().unwrap().to_string()
         };
         let refused = error(&settings("https://hub.example"));
-        assert!(refused.starts_with("https://hub.example sends to http://127.0.0.1:1/x, which is not"), "{refused}");
+        assert!(
+            refused.starts_with("https://hub.example redirects to http://127.0.0.1:1/x, which is not"),
+            "{refused}"
+        );
         assert!(error(&settings("http://hub.example")).contains("cannot be reached"));
     }
 
@@ -360,7 +363,7 @@ mod tests {
         let path = folder.path().join("ca.pem");
         assert!(tls_config(&path).unwrap_err().to_string().contains("ca.pem: No such file"));
         std::fs::write(&path, "nothing").unwrap();
-        assert!(tls_config(&path).unwrap_err().to_string().ends_with("ca.pem: there is none"));
+        assert!(tls_config(&path).unwrap_err().to_string().ends_with("ca.pem: it contains none"));
         let certificate = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
         std::fs::write(&path, certificate).unwrap();
         assert!(tls_config(&path).is_ok());

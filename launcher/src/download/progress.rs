@@ -81,7 +81,7 @@ impl Display {
 
     fn start(&mut self, name: String, size_bytes: u64, done_bytes: u64) {
         let bar = self.bars.as_ref().map(|bars| {
-            let style = ProgressStyle::with_template(BAR).expect("the template is one").progress_chars("█░░");
+            let style = ProgressStyle::with_template(BAR).expect("the template is valid").progress_chars("█░░");
             // It must not be drawn before it belongs to the group of bars.
             let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden())
                 .with_style(style)
@@ -95,7 +95,10 @@ impl Display {
             let size = DecimalBytes(size_bytes);
             match done_bytes {
                 0 => tracing::info!("downloading {name}, {size}"),
-                _ => tracing::info!("downloading {name}, {size}, of which {} are there", DecimalBytes(done_bytes)),
+                _ => tracing::info!(
+                    "downloading {name}, {size}, of which {} are there already",
+                    DecimalBytes(done_bytes)
+                ),
             }
         }
         let now = Instant::now();

@@ -183,7 +183,7 @@ impl<'a> Download<'a> {
             let workers: Vec<_> = items.iter().take(MAX_CONNECTIONS).map(|_| scope.spawn(worker)).collect();
             let (mut results, mut first_error) = (Vec::new(), None);
             for worker in workers {
-                match (worker.join().expect("a panic is a defect"), &first_error) {
+                match (worker.join().expect("no worker panics"), &first_error) {
                     (Ok(some), _) => results.extend(some),
                     // `Stopped` is a consequence of another worker's error.
                     (Err(error), None | Some(HubError::Stopped)) => first_error = Some(error),

@@ -134,8 +134,11 @@ fn slice(args: &LaunchArgs, device: Device, machine: &Machine) -> Result<Option<
 fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
     let mut errors = Vec::new();
     match (args.sharded, args.num_shard) {
-        (_, Some(0)) => errors.push("`num_shard` cannot be < 1".to_owned()),
-        (Some(true), None | Some(1)) => errors.push("`sharded` is true but `num_shard` is not > 1".to_owned()),
+        (_, Some(0)) => errors.push("`num_shard` is 0, but must be at least 1".to_owned()),
+        (Some(true), None | Some(1)) => errors.push(
+            "`sharded` is true, but `num_shard` is 1; pass --num-shard with 2 or more, or leave --sharded out"
+                .to_owned(),
+        ),
         _ => {}
     }
     let num_shard = args.num_shard.unwrap_or(1);
@@ -145,7 +148,7 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
     if let (Some(revision), None) = (&args.model.revision, place.snapshot) {
         let model_id = &args.model.model_id;
         errors.push(format!(
-            "`revision` is {revision:?}, but {model_id:?} does not come from the Hub and has no revisions"
+            "`revision` is {revision:?}, but {model_id:?} does not come from the Hub and has no revisions; leave it out"
         ));
     }
     errors.extend(args.limits.check(&args.batching));
@@ -159,7 +162,7 @@ fn check_endpoint(place: &Place<'_>, rank: u32) -> Result<(), String> {
     let (len, max) = (path.as_os_str().len(), proto::MAX_SOCKET_PATH_BYTES);
     if len > max {
         return Err(format!(
-            "socket path {endpoint} has {len} bytes, a Unix socket allows {max}; use a shorter --shard-uds-path"
+            "socket path {endpoint} has {len} bytes, but a Unix socket allows {max}; use a shorter --shard-uds-path"
         ));
     }
     Ok(())

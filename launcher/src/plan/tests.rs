@@ -73,7 +73,7 @@ fn an_address_that_a_rank_cannot_have_is_named() {
 fn a_long_socket_path_names_its_length() {
     let path = format!("/tmp/{}", "x".repeat(120));
     let errors = errors(&["--shard-uds-path", &path]);
-    assert!(errors[0].contains("has 127 bytes, a Unix socket allows 107"), "{errors:?}");
+    assert!(errors[0].contains("has 127 bytes, but a Unix socket allows 107"), "{errors:?}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn all_bad_arguments_are_reported_at_once() {
         "9",
     ]);
     assert_eq!(errors.len(), 3, "{errors:?}");
-    assert!(errors.contains(&"`num_shard` cannot be < 1".to_owned()), "{errors:?}");
+    assert!(errors.contains(&"`num_shard` is 0, but must be at least 1".to_owned()), "{errors:?}");
 }
 
 #[test]

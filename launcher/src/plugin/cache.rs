@@ -143,7 +143,7 @@ impl NewFile {
     pub(crate) fn place(mut self) -> Result<(), FetchError> {
         self.file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("set the mode of", &self.path))?;
         self.file.sync_all().map_err(failed("write", &self.path))?;
-        std::fs::rename(&self.path, &self.destination).map_err(failed("move into place", &self.destination))?;
+        std::fs::rename(&self.path, &self.destination).map_err(failed("move the plugin to", &self.destination))?;
         self.is_placed = true;
         let folder = self.destination.parent().unwrap_or(Path::new("/"));
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("write", folder))

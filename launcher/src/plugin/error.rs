@@ -7,15 +7,18 @@ use std::process::ExitStatus;
 /// Every error of a fetch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    #[error("this machine is {arch} {os}; the pinned wheels are for x86_64 linux")]
+    #[error(
+        "this machine is {arch} {os}, but plugins can be fetched only for x86_64 linux; start the server with \
+         --plugin-path"
+    )]
     Machine { os: String, arch: String },
     #[error("no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them")]
     NoCache,
-    #[error("{action} {}: {source}{}", .path.display(), cache_advice(.source))]
+    #[error("cannot {action} {}: {source}{}", .path.display(), cache_advice(.source))]
     Cache { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{python} cannot be run: {source}; install python3 with pip, {}", elsewhere(.wheel))]
+    #[error("{python} cannot be run: {source}; install python3 with pip, or {}", elsewhere(.wheel))]
     NoPython { python: String, source: io::Error, wheel: &'static str },
-    #[error("{python} has no pip; install pip, {}", elsewhere(.wheel))]
+    #[error("{python} has no pip; install pip, or {}", elsewhere(.wheel))]
     NoPip { python: String, wheel: &'static str },
     #[error("pip did not download {requirement} ({status}):\n{stderr}\nwithout a network, {}", elsewhere(.wheel))]
     Pip {
@@ -25,20 +28,20 @@ pub(crate) enum FetchError {
         stderr: String,
         wheel: &'static str,
     },
-    #[error("pip downloaded no {wheel}, {}", elsewhere(.wheel))]
+    #[error("pip downloaded no {wheel}; {}", elsewhere(.wheel))]
     OtherWheel { wheel: &'static str },
-    #[error("read wheel {}: {source}", .path.display())]
+    #[error("the wheel {} cannot be read: {source}", .path.display())]
     Wheel { path: PathBuf, source: io::Error },
     #[error("sha256 of {} is {found}, expected {expected} ({wheel}); this is not the pinned wheel", .path.display())]
     Sha256 { path: PathBuf, found: String, expected: &'static str, wheel: &'static str },
-    #[error("unpack {}: {source}", .path.display())]
+    #[error("the wheel {} cannot be unpacked: {source}", .path.display())]
     Zip { path: PathBuf, source: zip::result::ZipError },
-    #[error("no {member} in {}", .path.display())]
+    #[error("the wheel {} has no {member}", .path.display())]
     NoMember { path: PathBuf, member: &'static str },
 }
 
 fn elsewhere(wheel: &str) -> String {
-    format!("or download {wheel} elsewhere and pass --wheel <path>")
+    format!("download {wheel} elsewhere and pass --wheel <path>")
 }
 
 fn cache_advice(error: &io::Error) -> &'static str {

@@ -50,5 +50,5 @@ fn last_lines(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(NUM_LAST_LINES)..];
     let indented: Vec<String> = last.iter().map(|line| format!("    {line}")).collect();
-    if indented.is_empty() { "    (pip said nothing)".to_owned() } else { indented.join("\n") }
+    if indented.is_empty() { "    (pip wrote nothing)".to_owned() } else { indented.join("\n") }
 }

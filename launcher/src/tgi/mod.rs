@@ -54,7 +54,7 @@ impl Given {
         match verdict {
             Verdict::Harmless => format!("{name} changes nothing: {reason}"),
             Verdict::Missing => format!("{name} has no effect: {reason}"),
-            Verdict::Refused => format!("{name} cannot be served: {reason}"),
+            Verdict::Refused => format!("{name} is not supported: {reason}"),
         }
     }
 }
@@ -189,7 +189,7 @@ mod tests {
     fn what_would_change_answers_is_refused_and_says_what_to_do() {
         let refusals = given(&["--rope-scaling", "dynamic", "--rope-factor=2.0", "--lora-adapters", "a,b"]).refusals();
         assert_eq!(refusals.len(), 3, "{refusals:?}");
-        assert!(refusals.iter().any(|text| text.starts_with("--rope-scaling cannot be served: ")), "{refusals:?}");
+        assert!(refusals.iter().any(|text| text.starts_with("--rope-scaling is not supported: ")), "{refusals:?}");
         assert!(refusals.iter().any(|text| text.contains("merge")), "{refusals:?}");
     }
 

@@ -42,13 +42,13 @@ pub(super) const TABLE: [Row; 19] = [
     Row::new("otlp-endpoint", Verdict::Missing, "no spans are exported; log lines have `trace_id` and `parent_id`"),
     Row::new("otlp-service-name", Verdict::Missing, "no spans are exported; log lines have `trace_id` and `parent_id`"),
     Row::new("prometheus-port", Verdict::Missing, "metrics are at /metrics of --port, and no second port is opened"),
-    Row::new("speculate", Verdict::Missing, "tokens are not guessed ahead; answers are the same, leave it out"),
+    Row::new("speculate", Verdict::Missing, "tokens are not guessed ahead; responses are the same without it"),
     Row {
         neutral: Some(1.0),
         ..Row::new(
             "cuda-memory-fraction",
             Verdict::Refused,
-            "the share of a GPU cannot be bounded; bound its largest part with --kv-cache-memory, such as 60%",
+            "the share of a GPU cannot be limited; limit its largest part with --kv-cache-memory, such as 60%",
         )
     },
     Row::new(

@@ -67,7 +67,9 @@ impl Asked {
                 (None, Some(text)) => match fitting(text) {
                     Some(yours) => *bounds = yours,
                     // GKE sets the older names for one process with all chips, whatever processes a pod then starts.
-                    None => shape.notes.push(format!("{old_name} is {text:?}; this plan says {bounds} in {name}")),
+                    None => shape.notes.push(format!(
+                        "{old_name} is {text:?}, but this plan needs {bounds}, which its processes get in {name}"
+                    )),
                 },
                 (None, None) => {}
             }
@@ -115,7 +117,7 @@ impl Asked {
         for (name, planned) in [("TPU_PROCESS_PORT", port), ("CLOUD_TPU_TASK_ID", task_id)] {
             match (request.environment.get(name), planned) {
                 (Some(yours), Some(planned)) if yours != planned => {
-                    errors.push(format!("{name} is {yours:?}, but this process has {planned}: unset it"));
+                    errors.push(format!("{name} is {yours:?}, but this plan has {planned}: unset it"));
                 }
                 (Some(yours), _) if request.num_shard > 1 => errors.push(format!(
                     "{name} is {yours:?}, but each of the {} shards needs its own: unset it",

@@ -56,7 +56,7 @@ pub(crate) fn check(inspection: &Inspection<'_>) -> Diagnosis {
         let mut held = holders.iter().filter(|holder| holder.file == node).peekable();
         if held.peek().is_some() {
             diagnosis.errors.extend(held.map(|Holder { pid, command, .. }| {
-                format!("{} is in use by process {pid} ({command})", node.display())
+                format!("{} is in use by process {pid} ({command}): end that process first", node.display())
             }));
         } else if let Err(error) = rustix::fs::access(&path, Access::READ_OK | Access::WRITE_OK) {
             diagnosis.errors.push(format!(
@@ -132,7 +132,7 @@ fn lock(root: &Path, holders: &[Holder]) -> Option<String> {
     let open_by = holders.iter().find(|holder| holder.file == place);
     match (file, pid, open_by) {
         (Ok(_), Some(pid), _) => Some(format!(
-            "process {pid} ({}) holds {}: it uses TPU chips of this host",
+            "process {pid} ({}) holds {}: it uses TPU chips of this host; end it first",
             holder(&pid).unwrap_or("another user's, or in another container"),
             place.display()
         )),
@@ -160,8 +160,8 @@ fn memlock(inspection: &Inspection<'_>) -> Option<String> {
     let limit = inspection.memlock_bytes.filter(|limit| *limit < MEMLOCK_BYTES)?;
     inspection.chips.iter().any(|chip| chip.node.starts_with("/dev/vfio")).then(|| {
         format!(
-            "a process may lock {} MiB of memory; libtpu may need more (`ulimit -l unlimited`, or --ulimit memlock=-1 for a \
-             container)",
+            "a process may lock only {} MiB of memory, and libtpu may need more: run `ulimit -l unlimited` first, or \
+             pass --ulimit memlock=-1 to the container",
             limit >> 20
         )
     })
@@ -205,7 +205,7 @@ mod tests {
         process(&machine, 4711, "python3\0train.py\0", "/dev/vfio/1");
         process(&machine, 12, "other\0", "/dev/vfio/7");
         let errors = check_all(&machine, false).errors;
-        assert_eq!(errors, ["/dev/vfio/1 is in use by process 4711 (python3 train.py)"]);
+        assert_eq!(errors, ["/dev/vfio/1 is in use by process 4711 (python3 train.py): end that process first"]);
     }
 
     #[test]

@@ -140,7 +140,11 @@ fn slice_shape(local: &Local, generation: Generation, asked: &Asked) -> Result<B
     }
     let total = local.num_chips.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
     asked.topology.clone().or_else(|| Bounds::of_slice(total, is_flat(generation))).ok_or_else(|| {
-        format!("{num_hosts} hosts with {} chips each: set TPU_TOPOLOGY to the shape of the slice", local.num_chips)
+        format!(
+            "the shape of a slice of {num_hosts} hosts with {} chips each is not known: set TPU_TOPOLOGY to it, such \
+             as 2x4",
+            local.num_chips
+        )
     })
 }
 
@@ -177,21 +181,23 @@ fn notes(request: &Request<'_>, generation: Generation, local: &Local, asked: &A
     let mut notes = Vec::new();
     if local.num_chips == 8 && asked.hosts.len() == 1 && asked.topology.is_none() {
         notes.push(
-            "sources disagree about the shape of 8 chips: 2,4,1 or 4,2,1; TPU_TOPOLOGY=4x2 makes it the other".into(),
+            "8 chips are used in the shape 2,4,1, but some sources say 4,2,1: if libtpu fails, set TPU_TOPOLOGY=4x2"
+                .into(),
         );
     }
     if request.num_shard > 1 && matches!(local.form, Form::Chips(2..)) {
-        notes.push("no system is known to start several processes with several chips each on one host".into());
+        notes.push("several processes with several chips each on one host: no other system is known to do this".into());
     }
     if generation == Generation::V5p {
         notes.push(
-            "the two cores of a v5p chip are two devices, as `compile` has them: nobody has tried it here".into(),
+            "the two cores of a v5p chip are used as two devices, as `compile` does: this is not tried on a v5p yet"
+                .into(),
         );
     }
     if local.form == Form::Core {
         notes.push(
-            "one process per core: sources disagree whether TPU_VISIBLE_CHIPS then counts cores or chips; \
-             --devices-per-shard 2 has one process per chip"
+            "one process per core: sources disagree whether TPU_VISIBLE_CHIPS then counts cores or chips; if libtpu \
+             fails, pass --devices-per-shard 2 and half as many shards"
                 .into(),
         );
     }

@@ -115,7 +115,7 @@ fn several_processes_with_several_chips_each() {
     assert_eq!(host.values(2, 4, "TPU_VISIBLE_CHIPS"), ["0,1,2,3", "4,5,6,7"]);
     assert_eq!(host.values(4, 2, "TPU_PROCESS_BOUNDS"), ["2,2,1"; 4]);
     assert_eq!(host.values(4, 2, "TPU_CHIPS_PER_PROCESS_BOUNDS"), ["1,2,1"; 4]);
-    assert!(host.text(4, 2).contains("note: no system is known to start"));
+    assert!(host.text(4, 2).contains("note: several processes with several chips each"));
 }
 
 #[test]
@@ -195,7 +195,9 @@ fn what_gke_sets_for_one_process_does_not_keep_several_from_starting() {
     ];
     let pod = host(V6E, 4, &pod);
     assert_eq!(pod.values(4, 1, "TPU_PROCESS_BOUNDS"), ["2,2,1"; 4]);
-    assert!(pod.text(4, 1).contains("note: TPU_HOST_BOUNDS is \"1,1,1\"; this plan says 2,2,1 in TPU_PROCESS_BOUNDS"));
+    let note =
+        "note: TPU_HOST_BOUNDS is \"1,1,1\", but this plan needs 2,2,1, which its processes get in TPU_PROCESS_BOUNDS";
+    assert!(pod.text(4, 1).contains(note));
     assert!(!pod.text(1, 4).contains("note: TPU_HOST_BOUNDS"));
 }
 

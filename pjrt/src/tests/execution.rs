@@ -57,11 +57,14 @@ fn arguments_that_do_not_fit_are_errors() {
         other => panic!("not refused: {other:?}"),
     };
     let all = ExecuteOptions::default();
-    assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &all), "1 argument lists for 2 devices");
+    assert_eq!(
+        refused(vec![vec![Argument::Keep(&a)]], &all),
+        "1 argument list(s) for 2 device(s), expected one for each"
+    );
     let missing = vec![vec![Argument::Keep(&a)], Vec::new()];
     assert_eq!(refused(missing, &all), "0 arguments for device 1, expected 1");
     let swapped = vec![vec![Argument::Keep(&b)], vec![Argument::Keep(&a)]];
-    assert_eq!(refused(swapped, &all), "argument 0 lies on device 1, expected 0");
+    assert_eq!(refused(swapped, &all), "argument 0 is on device 1, expected 0");
     let other = client_again();
     let elsewhere = ExecuteOptions { launch_id: 0, device: Some(other.devices()[0].clone()) };
     assert_eq!(refused(vec![vec![Argument::Keep(&a)]], &elsewhere), "execution on a device of another client");

@@ -62,13 +62,16 @@ fn other_versions_and_stumps_of_tables_are_refused() {
     let mut table = Table::full();
     table.version = (1, 0);
     let error = table.open().expect_err("another major version");
-    assert_eq!(error.to_string(), "fake.so is not a usable PJRT plugin: its PJRT API is 1.0, this needs 0.x");
+    assert_eq!(
+        error.to_string(),
+        "fake.so is not a usable PJRT plugin: its PJRT API is 1.0, but only 0.x is supported"
+    );
     for size in [8, 16, 39] {
         table.struct_size = size;
         let error = table.open().expect_err("a stump");
         assert_eq!(
             error.to_string(),
-            format!("fake.so is not a usable PJRT plugin: its table says it has {size} bytes")
+            format!("fake.so is not a usable PJRT plugin: its function table has only {size} bytes")
         );
     }
     table.version = (0, 1);

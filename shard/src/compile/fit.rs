@@ -106,7 +106,7 @@ fn advice(sizes: &Sizes, max_total_tokens: usize) -> String {
     if missing <= spare_cache + sizes.scratch / 2 {
         return format!("{excess}; lower --max-batch-prefill-tokens, which the scratch grows with");
     }
-    format!("{excess}; take a slice with more chips, or lower --max-total-tokens")
+    format!("{excess}; choose a slice with more chips, or lower --max-total-tokens")
 }
 
 impl Sizes {
@@ -138,6 +138,6 @@ mod tests {
             "does not fit: 41.0 MiB too much; lower --max-batch-prefill-tokens, which the scratch grows with"
         );
         let three = advice(&Sizes { weights: 2000 << 20, ..sizes }, 1024);
-        assert!(three.ends_with("take a slice with more chips, or lower --max-total-tokens"), "{three}");
+        assert!(three.ends_with("choose a slice with more chips, or lower --max-total-tokens"), "{three}");
     }
 }

@@ -99,7 +99,8 @@ pub enum CompileError {
     Topology(String),
     /// Part of a slice.
     #[error(
-        "--num-shard is {num_shard} with {devices_per_shard} device(s) each, but all {num_devices} devices of {topology} share the model: leave it out or say {}",
+        "--num-shard is {num_shard} with {devices_per_shard} device(s) each, but all {num_devices} devices of \
+         {topology} share the model: leave it out or pass {}",
         num_devices / *devices_per_shard as usize
     )]
     NumShard {
@@ -114,8 +115,8 @@ pub enum CompileError {
     },
     /// More weights than memory.
     #[error(
-        "the weights take {} MiB on each of {num_devices} device(s), and of the {} MiB of a device of {topology} programs take 8 %; \
-         take a slice with more chips{}",
+        "the weights take {} MiB on each of {num_devices} device(s), but a device of {topology} has {} MiB, of which \
+         programs take 8 %; choose a slice with more chips{}",
         weights_bytes >> 20, memory_bytes >> 20,
         if *is_quantized { "" } else { ", or pass --quantize int8, int4 or fp8" }
     )]

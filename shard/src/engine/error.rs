@@ -25,19 +25,20 @@ pub(crate) enum EngineError {
     Weights(#[from] WeightsError),
     #[error(transparent)]
     Isa(#[from] kernels::isa::IsaError),
-    #[error("build the graphs of a step: {0}")]
+    #[error("the graphs of a step cannot be built: {0}")]
     Graph(#[from] GraphError),
     #[error(transparent)]
     Ranks(#[from] RanksError),
     #[error(transparent)]
     Quantize(#[from] NoQuantizeError),
     #[error(
-        "--kv-cache-dtype is {kv_cache_dtype}, which is for --device {}; on {device} it is auto",
+        "--kv-cache-dtype is {kv_cache_dtype}, which is for --device {}; on {device} only auto is allowed",
         devices::listed(|device| device.takes_kv_cache_dtype)
     )]
     KvCacheDtype { kv_cache_dtype: KvCacheDtype, device: Device },
     #[error(
-        "--threads is {asked}, this process may use {available} (its processors, within its control group's quota)"
+        "--threads is {asked}, but this process may use at most {available} (its processors, within its control \
+         group's quota)"
     )]
     Threads { asked: usize, available: usize },
     #[error("rank {rank} is not below the world size {world_size}")]
@@ -50,40 +51,44 @@ pub(crate) enum EngineError {
     NotWarm,
     #[error("warm-up was done already")]
     AlreadyWarm,
-    #[error("`{name}` cannot be 0")]
+    #[error("`{name}` is 0, but must be at least 1")]
     ZeroLimit { name: &'static str },
     #[error(
-        "max_total_tokens is {max_total_tokens}, the model takes at most {max_position_embeddings} (max_position_embeddings); lower --max-total-tokens"
+        "max_total_tokens is {max_total_tokens}, but the model takes at most {max_position_embeddings} \
+         (max_position_embeddings); lower --max-total-tokens"
     )]
     BeyondModel { max_total_tokens: usize, max_position_embeddings: usize },
     #[error(
-        "the KV cache would hold {max_batch_total_tokens} tokens, one sequence of {max_total_tokens} (max_total_tokens) \
-         needs {least}; raise {flag} or lower --max-total-tokens"
+        "the KV cache would hold {max_batch_total_tokens} tokens, but one sequence of {max_total_tokens} \
+         (max_total_tokens) needs {least}; raise {flag} or lower --max-total-tokens"
     )]
     CacheTooSmall { max_batch_total_tokens: usize, least: usize, max_total_tokens: usize, flag: &'static str },
     #[error(
-        "--kv-cache-memory is {}, but {} are available for each shard; lower it, or say a share such as 60%",
+        "--kv-cache-memory is {}, but {} are available for each shard; lower it, or pass a share such as 60%",
         size(*.asked_bytes), size(*.available_bytes)
     )]
     KvCacheMemory { asked_bytes: u64, available_bytes: u64 },
     #[error(
-        "room for {num_tokens} tokens takes {}, {} are available; lower {flag}",
+        "{num_tokens} tokens need {} of memory, but {} are available; lower {flag}",
         size(*.needed_bytes), size(*.available_bytes)
     )]
     OutOfMemory { num_tokens: usize, needed_bytes: u64, available_bytes: u64, flag: &'static str },
     #[error(
-        "{num_slots} sequences of {max_total_tokens} tokens have more than 2^31 places in the token history; lower --max-batch-size"
+        "{num_slots} sequences of {max_total_tokens} tokens need 2^31 places or more in the token history; lower \
+         --max-batch-size"
     )]
     TooManyPlaces { num_slots: usize, max_total_tokens: usize },
     #[error(
-        "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has {num_eos_tokens}"
+        "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has \
+         {num_eos_tokens}"
     )]
     EosTokens { num_eos_tokens: usize },
     #[error(
-        "slot {slot} would skip its first {num_tokens} tokens, of which the model keeps more than KV blocks; expected 0"
+        "slot {slot} would skip its first {num_tokens} tokens, but this model must read them: it keeps more than KV \
+         blocks"
     )]
     SkippedPrefix { slot: u32, num_tokens: usize },
-    #[error("the logits of slot {slot} are not finite")]
+    #[error("the logits of slot {slot} contain NaN or infinity")]
     NotFinite { slot: u32 },
 }
 

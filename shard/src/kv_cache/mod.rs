@@ -16,7 +16,7 @@ use proto::{Opening, Release, SamplingError, Step};
 /// A command that does not fit what the shard knows. Nothing has been changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum RowError {
-    #[error("step without rows")]
+    #[error("the step has no rows")]
     EmptyStep,
     #[error("slot {slot} is beyond the {num_slots} slots")]
     SlotRange { slot: u32, num_slots: usize },
@@ -26,27 +26,30 @@ pub(crate) enum RowError {
     NotOpen { slot: u32 },
     #[error("slot {slot} is already open")]
     AlreadyOpen { slot: u32 },
-    #[error("slot {slot} is to read the token that it sampled, and has sampled none")]
+    #[error("slot {slot} is to read the token that it sampled, but has sampled none")]
     NothingSampled { slot: u32 },
-    #[error("slot {slot} has {expected} tokens in the cache, the command says {position}")]
+    #[error("slot {slot} has {expected} tokens in the cache, but the command says {position}")]
     Position { slot: u32, position: u32, expected: usize },
-    #[error("slot {slot} has read {num_tokens} tokens, of which {num_generated} cannot be its own")]
+    #[error(
+        "slot {slot} has read {num_tokens} tokens, of which {num_generated} cannot be generated: the first is of the \
+         prompt"
+    )]
     Generated { slot: u32, num_tokens: usize, num_generated: u32 },
-    #[error("slot {slot} wants the logprobs of tokens, and is given none")]
+    #[error("slot {slot} wants the logprobs of given tokens, but no tokens are given")]
     NothingGiven { slot: u32 },
-    #[error("slot {slot} gets token {token_id}, the vocabulary has {vocab_size}")]
+    #[error("slot {slot} gets token {token_id}, but the vocabulary has {vocab_size}")]
     Token { slot: u32, token_id: u32, vocab_size: usize },
-    #[error("slot {slot} would hold {num_tokens} tokens, the limit is {max_total_tokens}")]
+    #[error("slot {slot} would hold {num_tokens} tokens, but the limit is {max_total_tokens}")]
     TooLong { slot: u32, num_tokens: usize, max_total_tokens: usize },
-    #[error("slot {slot} needs {needed} blocks for {num_tokens} tokens, its table has {num_blocks}")]
+    #[error("slot {slot} needs {needed} blocks for {num_tokens} tokens, but its table has {num_blocks}")]
     TableTooShort { slot: u32, num_tokens: usize, needed: usize, num_blocks: usize },
-    #[error("slot {slot} gets block {block}, there are {num_blocks}")]
+    #[error("slot {slot} gets block {block}, but there are {num_blocks}")]
     BlockRange { slot: u32, block: u32, num_blocks: usize },
     #[error("slot {slot} gets block {block}, which it has already")]
     BlockTwice { slot: u32, block: u32 },
-    #[error("step of {num_tokens} prompt tokens, the limit is {max_batch_prefill_tokens}")]
+    #[error("the step has {num_tokens} prompt tokens, but the limit is {max_batch_prefill_tokens}")]
     TooManyPromptTokens { num_tokens: usize, max_batch_prefill_tokens: usize },
-    #[error("slot {slot} gets a mask of {given} bytes, the vocabulary of {vocab_size} needs {needed}")]
+    #[error("slot {slot} gets a mask of {given} bytes, but the vocabulary of {vocab_size} needs {needed}")]
     MaskLen { slot: u32, given: usize, vocab_size: usize, needed: usize },
     #[error("slot {slot}: {source}")]
     Sampling { slot: u32, source: SamplingError },

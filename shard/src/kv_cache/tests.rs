@@ -95,11 +95,11 @@ fn rows_in_the_wrong_slot() {
 #[test]
 fn rows_behind_cached_tokens() {
     check(behind(16, chunk(2, 0, 3, &[3, 5])), "ok");
-    check(behind(16, chunk(2, 0, 3, &[3])), "slot 2 needs 2 blocks for 19 tokens, its table has 1");
+    check(behind(16, chunk(2, 0, 3, &[3])), "slot 2 needs 2 blocks for 19 tokens, but its table has 1");
     let elsewhere = StepRow { position: 15, ..behind(16, chunk(2, 0, 3, &[3, 5])) };
-    check(elsewhere, "slot 2 has 16 tokens in the cache, the command says 15");
+    check(elsewhere, "slot 2 has 16 tokens in the cache, but the command says 15");
     let unknown = opened(behind(1, chunk(2, 0, 1, &[3])), |opening| opening.cached_token_ids = vec![100]);
-    check(unknown, "slot 2 gets token 100, the vocabulary has 100");
+    check(unknown, "slot 2 gets token 100, but the vocabulary has 100");
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn logprobs_are_of_tokens_that_are_given() {
     check(wanting(None, first(chunk(2, 0, 3, &[3]))), "ok");
     check(wanting(Some(7), first(chunk(2, 0, 3, &[3]))), "ok");
     check(wanting(Some(7), chunk(1, 5, 3, &[])), "ok");
-    check(wanting(Some(100), first(chunk(2, 0, 3, &[3]))), "slot 2 gets token 100, the vocabulary has 100");
-    check(wanting(None, decode(0, 16, &[0])), "slot 0 wants the logprobs of tokens, and is given none");
+    check(wanting(Some(100), first(chunk(2, 0, 3, &[3]))), "slot 2 gets token 100, but the vocabulary has 100");
+    check(wanting(None, decode(0, 16, &[0])), "slot 0 wants the logprobs of given tokens, but no tokens are given");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn what_a_row_made_earlier_is_read_again_as_generated() {
         let row = last(behind(16, chunk(2, 0, 3, &[3, 5])));
         opened(row, |opening| opening.num_generated_tokens = num_generated_tokens)
     };
-    check(resumed(19), "slot 2 has read 19 tokens, of which 19 cannot be its own");
+    check(resumed(19), "slot 2 has read 19 tokens, of which 19 cannot be generated: the first is of the prompt");
     check(resumed(18), "ok");
     let mut rows = table();
     carry_out(&mut rows, &resumed(4));
@@ -132,8 +132,14 @@ fn masks_that_fit_no_vocabulary() {
     let mask = [&[0; 12], [8].as_slice()].concat();
     let masked = |bytes: &[u8], row| StepRow { token: Some(Sample { allowed_tokens: Some(bytes.to_vec()) }), ..row };
     check(masked(&mask, decode(0, 16, &[0])), "ok");
-    check(masked(&mask[1..], decode(0, 16, &[0])), "slot 0 gets a mask of 12 bytes, the vocabulary of 100 needs 13");
-    check(masked(&[255; 14], decode(0, 16, &[0])), "slot 0 gets a mask of 14 bytes, the vocabulary of 100 needs 13");
+    check(
+        masked(&mask[1..], decode(0, 16, &[0])),
+        "slot 0 gets a mask of 12 bytes, but the vocabulary of 100 needs 13",
+    );
+    check(
+        masked(&[255; 14], decode(0, 16, &[0])),
+        "slot 0 gets a mask of 14 bytes, but the vocabulary of 100 needs 13",
+    );
     // A mask that allows nothing is that row's failure, which the step answers.
     check(masked(&[0; 13], decode(0, 16, &[0])), "ok");
     check(masked(&mask, first(chunk(2, 0, 16, &[0]))), "ok");
@@ -142,21 +148,21 @@ fn masks_that_fit_no_vocabulary() {
 #[test]
 fn rows_with_the_wrong_tokens() {
     check(chunk(1, 5, 11, &[]), "ok");
-    check(chunk(1, 4, 1, &[]), "slot 1 has 5 tokens in the cache, the command says 4");
+    check(chunk(1, 4, 1, &[]), "slot 1 has 5 tokens in the cache, but the command says 4");
     check(
         StepRow { position: 3, ..first(chunk(2, 0, 1, &[0])) },
-        "slot 2 has 0 tokens in the cache, the command says 3",
+        "slot 2 has 0 tokens in the cache, but the command says 3",
     );
     let unknown = StepRow { token_ids: vec![99, 100], ..chunk(1, 5, 2, &[]) };
-    check(unknown, "slot 1 gets token 100, the vocabulary has 100");
-    check(first(chunk(2, 0, 31, &[0, 1])), "step of 31 prompt tokens, the limit is 30");
+    check(unknown, "slot 1 gets token 100, but the vocabulary has 100");
+    check(first(chunk(2, 0, 31, &[0, 1])), "the step has 31 prompt tokens, but the limit is 30");
 }
 
 #[test]
 fn rows_with_the_wrong_blocks() {
     check(chunk(1, 5, 12, &[5]), "ok");
-    check(chunk(1, 5, 12, &[]), "slot 1 needs 2 blocks for 17 tokens, its table has 1");
-    check(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, there are 10");
+    check(chunk(1, 5, 12, &[]), "slot 1 needs 2 blocks for 17 tokens, but its table has 1");
+    check(chunk(1, 5, 1, &[10]), "slot 1 gets block 10, but there are 10");
     check(chunk(1, 5, 1, &[4]), "slot 1 gets block 4, which it has already");
     check(chunk(1, 5, 1, &[6, 6]), "slot 1 gets block 6, which it has already");
 }
@@ -184,9 +190,9 @@ fn blocks_before_the_window_may_come_again() {
 #[test]
 fn rows_that_read_the_token_that_they_sampled() {
     check(decode(0, 16, &[0]), "ok");
-    check(decode(0, 17, &[0]), "slot 0 has 16 tokens in the cache, the command says 17");
-    check(decode(0, 16, &[]), "slot 0 needs 2 blocks for 17 tokens, its table has 1");
-    let nothing = "slot 1 is to read the token that it sampled, and has sampled none";
+    check(decode(0, 17, &[0]), "slot 0 has 16 tokens in the cache, but the command says 17");
+    check(decode(0, 16, &[]), "slot 0 needs 2 blocks for 17 tokens, but its table has 1");
+    let nothing = "slot 1 is to read the token that it sampled, but has sampled none";
     check(decode(1, 5, &[]), nothing);
     check(first(decode(2, 0, &[0])), &nothing.replace('1', "2"));
     check(decode(3, 0, &[]), "slot 3 is not open");
@@ -198,7 +204,7 @@ fn rows_that_read_the_token_that_they_sampled() {
     assert_eq!(rows.check(&step(decode(0, 18, &[]))), Err(RowError::NothingSampled { slot: 0 }));
     carry_out(&mut rows, &last(chunk(0, 18, 22, &[1])));
     assert_eq!(rows.open_row(0).unwrap().prompt_len, Some(16));
-    let expected = "slot 0 would hold 41 tokens, the limit is 40";
+    let expected = "slot 0 would hold 41 tokens, but the limit is 40";
     assert_eq!(message(rows.check(&step(decode(0, 40, &[])))), expected);
 }
 

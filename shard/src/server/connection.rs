@@ -18,7 +18,7 @@ pub(crate) enum ConnectionError {
     Closed,
     #[error("no first command within {0:?}")]
     Deadline(Duration),
-    #[error("socket: {0}")]
+    #[error("its socket failed: {0}")]
     Io(#[from] io::Error),
     #[error(transparent)]
     Frame(#[from] FrameError),

@@ -39,14 +39,14 @@ pub(super) fn converse(
         last_number = sequence_number;
         let result = match kind {
             _ if sequence_number != expected => {
-                let message = format!("the command has number {sequence_number}, expected {expected}");
+                let message = format!("the command has number {sequence_number}, but {expected} is expected");
                 Err(CommandError::Protocol(message))
             }
             Some(command::Kind::Leave(_)) => {
                 connection.reply(sequence_number, reply::Kind::Done(Done {}))?;
                 return Ok(());
             }
-            Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello was said already".to_owned())),
+            Some(command::Kind::Hello(_)) => Err(CommandError::Protocol("hello was sent already".to_owned())),
             None => Err(CommandError::Protocol("command of an unknown kind".to_owned())),
             Some(command::Kind::Info(_)) => Ok(reply::Kind::Info(engine.info().clone())),
             Some(command::Kind::Fit(fit)) => {
@@ -137,7 +137,7 @@ pub(super) fn refusal(command: &Command) -> Option<ShardError> {
         Some(command::Kind::Hello(Hello { protocol_version })) if *protocol_version == PROTOCOL_VERSION => None,
         Some(command::Kind::Hello(Hello { protocol_version })) => Some(ShardError::new(
             Kind::Version,
-            format!("protocol version is {protocol_version}, this shard speaks {PROTOCOL_VERSION}"),
+            format!("protocol version is {protocol_version}, but this shard speaks {PROTOCOL_VERSION}"),
         )),
         Some(
             command::Kind::Info(_)

@@ -48,7 +48,7 @@ pub(super) fn spawn_acceptor(listener: Listener, events: SyncSender<Event>) -> R
                         return;
                     }
                 }
-                Err(error) => tracing::warn!(%error, "accept a connection"),
+                Err(error) => tracing::warn!(%error, "connection not accepted"),
             }
         }
     };

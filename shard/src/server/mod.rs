@@ -34,9 +34,9 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) enum ServerError {
     #[error(transparent)]
     Listen(#[from] ListenError),
-    #[error("start a thread: {0}")]
+    #[error("a thread cannot be started: {0}")]
     Thread(std::io::Error),
-    #[error("load the model: {0}")]
+    #[error("the model cannot be loaded: {0}")]
     Load(Box<EngineError>),
     #[error("the thread that loads the model panicked")]
     LoaderPanicked,
@@ -184,7 +184,7 @@ impl Server {
             let Ok(event) = self.events.recv_timeout(events::PROGRESS_INTERVAL) else { continue };
             match self.note(event) {
                 Ok(None) => {}
-                Ok(Some(_second_client)) => tracing::debug!("a second client was turned away: one at a time"),
+                Ok(Some(_second_client)) => tracing::debug!("second client refused: one at a time"),
                 Err(error) => {
                     if let ServerError::Load(error) = &error {
                         // The error ends this process in any case; telling the client is a courtesy.

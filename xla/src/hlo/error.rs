@@ -7,7 +7,7 @@ use prost::DecodeError;
 pub(crate) enum HloError {
     #[error("optimised program is in format {format:?}; hlo and hlo_with_config can be read")]
     Format { format: String },
-    #[error("optimised program is no serialized HLO module")]
+    #[error("optimised program is not a serialized HLO module")]
     Decode { source: DecodeError },
     #[error("optimised program has no computation {id}, which {user} names")]
     NoComputation { id: i64, user: String },

@@ -61,7 +61,7 @@ fn what_cannot_be_met_shows_before_weights_are_read() {
         assert!(check(&args, &good).is_ok(), "{good:?}");
     }
     for (wishes, sentence) in [
-        (tokens(129), "max_total_tokens is 129, the model takes at most 128"),
+        (tokens(129), "max_total_tokens is 129, but the model takes at most 128"),
         (bytes(999 << 40), "--kv-cache-memory is 1098.41 TB, but "),
         (bytes(16), "raise --kv-cache-memory or lower --max-total-tokens"),
         (Warmup { max_batch_total_tokens: Some(u32::MAX), ..Warmup::default() }, "lower --max-batch-total-tokens"),
@@ -85,7 +85,7 @@ fn a_cache_need_not_hold_more_than_a_window_and_a_block() {
     };
     let message = check(&args, &wishes(28)).unwrap_err().to_string();
     let sentence =
-        "the KV cache would hold 28 tokens, one sequence of 100 (max_total_tokens) needs 29; raise --max-batch";
+        "the KV cache would hold 28 tokens, but one sequence of 100 (max_total_tokens) needs 29; raise --max-batch";
     assert!(message.starts_with(sentence), "{message}");
     assert!(check(&args, &wishes(29)).is_ok());
     let mut engine = load(&args, &mut |_, _, _| ()).unwrap();
@@ -97,7 +97,7 @@ fn a_cache_need_not_hold_more_than_a_window_and_a_block() {
 fn what_cannot_be_met_names_the_flag() {
     let (kind, message) = warmup(&Warmup { max_total_tokens: Some(129), ..Warmup::default() }).unwrap_err();
     assert_eq!(kind, Kind::Model);
-    assert!(message.contains("max_total_tokens is 129, the model takes at most 128"), "{message}");
+    assert!(message.contains("max_total_tokens is 129, but the model takes at most 128"), "{message}");
 
     let both = Warmup { max_total_tokens: Some(128), max_batch_total_tokens: Some(100), ..Warmup::default() };
     let (kind, message) = warmup(&both).unwrap_err();
@@ -113,5 +113,5 @@ fn what_cannot_be_met_names_the_flag() {
     assert!(message.contains("lower --max-batch-size"), "{message}");
 
     let (kind, message) = warmup(&Warmup { max_batch_size: Some(0), ..Warmup::default() }).unwrap_err();
-    assert_eq!((kind, message.as_str()), (Kind::Protocol, "`max_batch_size` cannot be 0"));
+    assert_eq!((kind, message.as_str()), (Kind::Protocol, "`max_batch_size` is 0, but must be at least 1"));
 }

@@ -374,8 +374,8 @@ fn devices_are_told_and_assigned() {
     let layout = StateLayout { num_slots: 1, num_blocks: 8, max_total_tokens: 32, max_batch_prefill_tokens: 32 };
     let mut message =
         |assignment: &[i64]| engine.backend.allocate(layout, assignment, &mut |_, _, _| ()).unwrap_err().to_string();
-    assert_eq!(message(&[0]), "the assignment has 1 devices for 2 ranks");
-    assert_eq!(message(&[1, 0]), "the assignment gives rank 0 device 1, but its weights are on device 0");
+    assert_eq!(message(&[0]), "the router assigns 1 device(s) to 2 ranks");
+    assert_eq!(message(&[1, 0]), "the router assigns device 1 to rank 0, whose weights are on device 0");
 }
 
 #[test]
@@ -386,12 +386,12 @@ fn impossible_numbers_of_ranks_are_errors() {
     assert!(heads.starts_with("config.json: num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"), "{heads}");
     assert_eq!(
         message(ShardArgs { world_size: 2, ..tiny() }),
-        "`num_shard` is 2, but --device xla-cpu shares a model inside one process; use --devices-per-shard"
+        "`num_shard` is 2, but --device xla-cpu runs a model in one process; use --devices-per-shard instead"
     );
     let cpu = args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::CPU);
     assert_eq!(
         message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
-        "`devices_per_shard` is 2, but a shard on --device cpu is one device; use --num-shard"
+        "`devices_per_shard` is 2, but a shard on --device cpu has one device; use --num-shard instead"
     );
     assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu.clone() }), "rank 2 is not below the world size 2");
     assert_eq!(

@@ -185,7 +185,7 @@ fn a_prefix_is_never_skipped() {
     rig.start(0, &prompt, sampling(7));
     let chunk = rig.chunk_behind((0, 1), &prompt, sampling(7), 0);
     let error = rig.engine.step(&Step { rows: vec![chunk] }).unwrap_err();
-    let expected = "slot 1 would skip its first 32 tokens, of which the model keeps more than KV blocks; expected 0";
+    let expected = "slot 1 would skip its first 32 tokens, but this model must read them: it keeps more than KV blocks";
     assert_eq!(error.to_string(), expected);
     assert_eq!(proto::ShardError::from(&error).kind(), proto::shard_error::Kind::Protocol);
 }

@@ -102,7 +102,7 @@ fn logits_that_are_not_finite_are_a_device_error() {
     let mut engine = load(&args(directory.path().to_str().unwrap(), Device::CPU), &mut |_, _, _| ()).unwrap();
     let error = engine.warmup(&proto::Warmup::default(), &mut |_, _, _| ()).unwrap_err();
     assert_eq!(kind(&error), shard_error::Kind::Device);
-    assert_eq!(error.to_string(), "the logits of slot 0 are not finite");
+    assert_eq!(error.to_string(), "the logits of slot 0 contain NaN or infinity");
     assert!(!engine.is_warm());
 }
 

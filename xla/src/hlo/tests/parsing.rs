@@ -28,7 +28,7 @@ fn what_is_wrong_is_named() {
         error("mlir", b"module {}"),
         r#"optimised program is in format "mlir"; hlo and hlo_with_config can be read"#
     );
-    assert_eq!(error("hlo", &[0xff]), "optimised program is no serialized HLO module");
+    assert_eq!(error("hlo", &[0xff]), "optimised program is not a serialized HLO module");
     assert_eq!(error("hlo", &[]), "optimised program has no computation 0, which the module's entry names");
 
     let mut module = copy_of_parameter();
