@@ -366,7 +366,7 @@ mod tests {
         check_error(
             resolve(&["--shard-uds-path=tcp://127.0.0.1:65534", "--world-size=3"]),
             &["`shard_uds_path`: \"tcp://127.0.0.1:65534\" has no port for rank 2: each rank adds its number to the \
-                 port, and 65535 is the last one"],
+                 port, and 65535 is the last one; use a lower port"],
         );
         check_error(
             resolve(&["--watermark-gamma=1.0", "--watermark-delta=inf"]),
