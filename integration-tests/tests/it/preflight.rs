@@ -85,7 +85,7 @@ fn a_model_without_what_it_needs_is_named_before_anything_starts() {
         assert!(error.contains(sentence) && error.contains(directory.path().to_str().unwrap()), "{error}");
     }
     let error = refusal(Server::builder("models/y.safetensors", "cpu").env("HF_ENDPOINT", "http://127.0.0.1:1"));
-    assert!(error.contains("is the name of a file, which is not there; pass the directory"), "{error}");
+    assert!(error.contains("is the name of a file that does not exist; pass the directory"), "{error}");
 }
 
 #[test]
