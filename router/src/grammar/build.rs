@@ -174,5 +174,5 @@ pub(super) fn one_line(text: &str) -> String {
 }
 
 pub(super) fn defect() -> GrammarError {
-    GrammarError::Invalid("compiling it met a defect of this server".to_owned())
+    GrammarError::Invalid("compiling it failed because of a defect of this server".to_owned())
 }
