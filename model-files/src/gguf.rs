@@ -389,18 +389,18 @@ mod tests {
         check(b"PK\x03\x04 and so on", "does not begin with GGUF");
         check(&[&MAGIC[..], &1_u32.to_le_bytes()].concat(), "its version is 1, supported are 2 and 3");
         let endless = u64::MAX.to_le_bytes().to_vec();
-        check(&file(&[("name", 8, endless.clone())]), "more than its bytes can");
-        check(&file(&[("list", 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "more than its bytes can");
+        check(&file(&[("name", 8, endless.clone())]), "larger than the rest of the file");
+        check(&file(&[("list", 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "larger than the rest of the file");
         let key = "tokenizer.ggml.scores";
-        check(&file(&[(key, 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "more than its bytes can");
-        check(&file(&[("other", 99, Vec::new())]), "a value has type 99");
+        check(&file(&[(key, 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "larger than the rest of the file");
+        check(&file(&[("other", 99, Vec::new())]), "a metadata value has type 99");
         let list = |kind: u32, len: u64| [&kind.to_le_bytes()[..], &len.to_le_bytes()].concat();
-        check(&file(&[("other", 9, list(99, 1))]), "a value has type 99");
-        check(&file(&[(key, 9, list(9, 1))]), "a value has type 9");
+        check(&file(&[("other", 9, list(99, 1))]), "a metadata value has type 99");
+        check(&file(&[(key, 9, list(9, 1))]), "a metadata value has type 9");
         let many = [list(0, 5 << 20), vec![0; 5 << 20]].concat();
-        check(&file(&[(key, 9, many)]), "tokenizer.ggml.scores has 5242880 items, at most 4194304 are read");
+        check(&file(&[(key, 9, many)]), "tokenizer.ggml.scores has 5242880 items, at most 4194304 are supported");
         let deep = [list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(0, 1), vec![7]].concat();
-        check(&file(&[("deep", 9, deep)]), "a value has type 9");
+        check(&file(&[("deep", 9, deep)]), "a metadata value has type 9");
         check(&file(&[("general.alignment", 4, 33_u32.to_le_bytes().to_vec())]), "general.alignment is 33");
     }
 }
