@@ -34,8 +34,8 @@ pub enum AddressError {
     )]
     Malformed(String),
     #[error(
-        "{prefix:?} has no port for rank {rank}: each rank adds its number to the port, and 65535 is the last one; use a \
-         lower port"
+        "{prefix:?} has no port for rank {rank}: each rank adds its number to the port, and 65535 is the last one; use \
+         a lower port"
     )]
     NoPort { prefix: String, rank: u32 },
 }
