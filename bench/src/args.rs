@@ -116,13 +116,13 @@ pub(crate) struct Plan {
 /// The reason why the arguments describe no run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArgsError {
-    #[error("--ignore-eos is not in the API generate-stream, only in completions")]
+    #[error("--ignore-eos is only supported with --api completions")]
     IgnoreEos,
     #[error("--prompts {path}: {source}")]
     Read { path: String, source: std::io::Error },
     #[error("--prompts {path}: line {line} is not a JSON string: {source}")]
     Prompt { path: String, line: usize, source: serde_json::Error },
-    #[error("--prompts {path}: has no prompts")]
+    #[error("--prompts {path}: the file has no prompts; each line must be a JSON string")]
     NoPrompts { path: String },
 }
 

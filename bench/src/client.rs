@@ -55,9 +55,9 @@ pub(crate) enum Failure {
     Connect(String),
     #[error("status {}: {body}", status.as_u16())]
     Status { status: StatusCode, body: String },
-    #[error("nothing came for {0:?}")]
+    #[error("the server sent nothing for {0:?}")]
     Silence(Duration),
-    #[error("not finished after {0:?}")]
+    #[error("the answer was not complete after {0:?}")]
     TooSlow(Duration),
     #[error("{0}")]
     ErrorEvent(String),
@@ -184,7 +184,7 @@ impl Reading<'_> {
             return Ok(Completion { end_to_end: self.started.elapsed(), ..self.completion });
         }
         let num_tokens = self.completion.num_output_tokens();
-        Err(Failure::BrokenOff(format!("it ended after {num_tokens} tokens, unfinished")))
+        Err(Failure::BrokenOff(format!("it ended after {num_tokens} tokens, before its last event")))
     }
 }
 
@@ -193,7 +193,7 @@ async fn error_text(body: Incoming, silence: Duration) -> String {
     match timeout(silence, Limited::new(body, MAX_ERROR_BYTES).collect()).await {
         Ok(Ok(body)) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
         Ok(Err(error)) => format!("its body cannot be read: {error}"),
-        Err(_) => "its body did not come".to_owned(),
+        Err(_) => "its body did not arrive".to_owned(),
     }
 }
 

@@ -159,10 +159,10 @@ async fn failures_are_counted_by_kind_with_the_words_of_the_first() {
         ("full", "status 429", "Model is overloaded"),
         ("error", "error in the stream", "no memory"),
         ("broken", "stream broke off", "the stream broke off: "),
-        ("short", "stream broke off", "it ended after 1 tokens, unfinished"),
+        ("short", "stream broke off", "it ended after 1 tokens, before its last event"),
         ("strange", "unknown event", "{\"id\":3}"),
-        ("mute", "timeout", "nothing came for 50ms"),
-        ("silent", "timeout", "nothing came for 50ms"),
+        ("mute", "timeout", "the server sent nothing for 50ms"),
+        ("silent", "timeout", "the server sent nothing for 50ms"),
     ] {
         let read_timeout = if kind == "timeout" { "0.05" } else { "60" };
         let flags = ["--num-requests", "3", "--concurrency", "3", "--read-timeout", read_timeout];
@@ -178,7 +178,7 @@ async fn failures_are_counted_by_kind_with_the_words_of_the_first() {
 async fn a_stream_that_goes_on_and_on_ends_at_the_limit_of_a_request() {
     let (_server, url) = Server::start().await;
     let report = report(&format!("{url}/silent"), &["--num-requests", "1", "--request-timeout", "0.05"]).await;
-    assert!(report.failures["timeout"].first.contains("not finished after 50ms"));
+    assert!(report.failures["timeout"].first.contains("not complete after 50ms"));
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@ use crate::{Device, Quantize, Ranks, listed};
 pub enum RanksError {
     /// Several devices per process, on a device that supports one.
     #[error(
-        "`devices_per_shard` is {devices_per_shard}, but a shard on --device {device} has one device; use --num-shard instead"
+        "`devices_per_shard` is {devices_per_shard}, but a shard on --device {device} has one device; use --num-shard \
+         instead"
     )]
     DevicesPerShard {
         /// The device.

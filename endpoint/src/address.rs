@@ -33,7 +33,10 @@ pub enum AddressError {
          IPv6 address in brackets"
     )]
     Malformed(String),
-    #[error("{prefix:?} has no port for rank {rank}: each rank adds its number to the port, and 65535 is the last one")]
+    #[error(
+        "{prefix:?} has no port for rank {rank}: each rank adds its number to the port, and 65535 is the last one; use \
+         a lower port"
+    )]
     NoPort { prefix: String, rank: u32 },
 }
 

@@ -136,7 +136,7 @@ enum Problem {
 impl From<std::io::Error> for Problem {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => Self::Format("it ends in its head".to_owned()),
+            std::io::ErrorKind::UnexpectedEof => Self::Format("it ends before its header does".to_owned()),
             _ => Self::Io(error),
         }
     }
@@ -183,7 +183,7 @@ impl Head {
         let (name, num_dims) = (self.text()?, self.u32()?);
         if num_dims > MAX_DIMS {
             return Err(Problem::Format(format!(
-                "tensor {name} has {num_dims} dimensions, at most {MAX_DIMS} are known"
+                "tensor {name} has {num_dims} dimensions, at most {MAX_DIMS} are supported"
             )));
         }
         let mut shape = Vec::new();
@@ -204,7 +204,7 @@ impl Head {
             return Ok(Value::List(Vec::new()));
         }
         if len > MAX_LIST_LEN {
-            return Err(Problem::Format(format!("{key} has {len} items, at most {MAX_LIST_LEN} are read")));
+            return Err(Problem::Format(format!("{key} has {len} items, at most {MAX_LIST_LEN} are supported")));
         }
         Ok(Value::List((0..len).map(|_| self.value(kind)).collect::<Result<_, _>>()?))
     }
@@ -270,7 +270,7 @@ impl Head {
         let count = self.u64()?;
         let has_room = count.checked_mul(least_bytes).is_some_and(|bytes| bytes <= self.len - self.position);
         let count = usize::try_from(count).ok().filter(|_| has_room);
-        count.ok_or_else(|| Problem::Format("it says to hold more than its bytes can".to_owned()))
+        count.ok_or_else(|| Problem::Format("a count in it is larger than the rest of the file".to_owned()))
     }
 
     fn u32(&mut self) -> Result<u32, Problem> {
@@ -295,7 +295,7 @@ impl Head {
 }
 
 fn unknown_type(kind: u32) -> Problem {
-    Problem::Format(format!("a value has type {kind}, known are 0 to 12"))
+    Problem::Format(format!("a metadata value has type {kind}, supported are 0 to 12"))
 }
 
 #[cfg(test)]
@@ -389,18 +389,18 @@ mod tests {
         check(b"PK\x03\x04 and so on", "does not begin with GGUF");
         check(&[&MAGIC[..], &1_u32.to_le_bytes()].concat(), "its version is 1, supported are 2 and 3");
         let endless = u64::MAX.to_le_bytes().to_vec();
-        check(&file(&[("name", 8, endless.clone())]), "more than its bytes can");
-        check(&file(&[("list", 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "more than its bytes can");
+        check(&file(&[("name", 8, endless.clone())]), "larger than the rest of the file");
+        check(&file(&[("list", 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "larger than the rest of the file");
         let key = "tokenizer.ggml.scores";
-        check(&file(&[(key, 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "more than its bytes can");
-        check(&file(&[("other", 99, Vec::new())]), "a value has type 99");
+        check(&file(&[(key, 9, [&0_u32.to_le_bytes()[..], &endless].concat())]), "larger than the rest of the file");
+        check(&file(&[("other", 99, Vec::new())]), "a metadata value has type 99");
         let list = |kind: u32, len: u64| [&kind.to_le_bytes()[..], &len.to_le_bytes()].concat();
-        check(&file(&[("other", 9, list(99, 1))]), "a value has type 99");
-        check(&file(&[(key, 9, list(9, 1))]), "a value has type 9");
+        check(&file(&[("other", 9, list(99, 1))]), "a metadata value has type 99");
+        check(&file(&[(key, 9, list(9, 1))]), "a metadata value has type 9");
         let many = [list(0, 5 << 20), vec![0; 5 << 20]].concat();
-        check(&file(&[(key, 9, many)]), "tokenizer.ggml.scores has 5242880 items, at most 4194304 are read");
+        check(&file(&[(key, 9, many)]), "tokenizer.ggml.scores has 5242880 items, at most 4194304 are supported");
         let deep = [list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(9, 1), list(0, 1), vec![7]].concat();
-        check(&file(&[("deep", 9, deep)]), "a value has type 9");
+        check(&file(&[("deep", 9, deep)]), "a metadata value has type 9");
         check(&file(&[("general.alignment", 4, 33_u32.to_le_bytes().to_vec())]), "general.alignment is 33");
     }
 }

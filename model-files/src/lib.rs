@@ -217,8 +217,8 @@ fn file(model_id: &str) -> Option<&'static str> {
     let path = Path::new(model_id);
     let is_name = path.extension().is_some_and(|ending| FILE_ENDINGS.iter().any(|known| ending == *known));
     match path.is_file() {
-        true => Some("a file, and no GGUF file"),
-        false => is_name.then_some("the name of a file, which is not there"),
+        true => Some("a file, but not a GGUF file"),
+        false => is_name.then_some("the name of a file that does not exist"),
     }
 }
 
@@ -253,10 +253,10 @@ mod tests {
         let path = directory.path().join("y.safetensors");
         std::fs::write(&path, "").unwrap();
         for (id, what) in [
-            (path.to_str().unwrap(), "a file, and no GGUF file"),
-            ("m/y.safetensors", "the name of a file, which is not there"),
-            ("models/x.Q4_0.gguf", "the name of a file, which is not there"),
-            ("a/pytorch_model.bin", "the name of a file, which is not there"),
+            (path.to_str().unwrap(), "a file, but not a GGUF file"),
+            ("m/y.safetensors", "the name of a file that does not exist"),
+            ("models/x.Q4_0.gguf", "the name of a file that does not exist"),
+            ("a/pytorch_model.bin", "the name of a file that does not exist"),
         ] {
             let error = ModelFiles::open(id).unwrap_err().to_string();
             assert!(error.starts_with(&format!("model id {id:?} is {what}; pass the directory")), "{error}");

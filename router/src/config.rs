@@ -205,7 +205,10 @@ impl Config {
         }
         let are_zero = [sizes.num_slots, model.block_size, max_batch_prefill_tokens, model.window.unwrap_or(1)];
         if are_zero.contains(&0) {
-            errors.push("the shard has no slot, blocks or a window of no tokens, or reads none in a step".to_owned());
+            errors.push(
+                "the shard must report at least one slot, and at least one token per block, per step and per window"
+                    .to_owned(),
+            );
         }
         errors.extend(check_input(Some(max_input_tokens), Some(max_total_tokens)));
         errors.extend(check_total(max_total_tokens, max_batch_total_tokens, model));
@@ -313,7 +316,7 @@ fn check_input(max_input_tokens: Option<u32>, max_total_tokens: Option<u32>) -> 
 /// The error of a KV cache without room for the longest sequence: for all of it, or for a window and a block.
 fn check_total(total: u32, batch: u32, model: &ModelInfo) -> Option<String> {
     let needed = model.window.map_or(total, |window| window.saturating_add(model.block_size).min(total));
-    let limit = if needed == total { "`max_total_tokens`" } else { "the model's window and a block" };
+    let limit = if needed == total { "`max_total_tokens`" } else { "the model's window plus one block" };
     (needed > batch).then(|| format!("{limit} must be <= `max_batch_total_tokens`. Given: {needed} and {batch}"))
 }
 
@@ -366,7 +369,7 @@ mod tests {
         check_error(
             resolve(&["--shard-uds-path=tcp://127.0.0.1:65534", "--world-size=3"]),
             &["`shard_uds_path`: \"tcp://127.0.0.1:65534\" has no port for rank 2: each rank adds its number to the \
-                 port, and 65535 is the last one"],
+                 port, and 65535 is the last one; use a lower port"],
         );
         check_error(
             resolve(&["--watermark-gamma=1.0", "--watermark-delta=inf"]),
@@ -413,14 +416,14 @@ mod tests {
         assert_eq!(check_total(1000, 160, &model(None)).as_deref(), Some(too_large));
         assert_eq!(check_total(1000, 1000, &model(None)), None);
         assert_eq!(check_total(1000, 160, &model(Some(144))), None);
-        let too_large = "the model's window and a block must be <= `max_batch_total_tokens`. Given: 161 and 160";
+        let too_large = "the model's window plus one block must be <= `max_batch_total_tokens`. Given: 161 and 160";
         assert_eq!(check_total(1000, 160, &model(Some(145))).as_deref(), Some(too_large));
         assert_eq!(check_total(100, 160, &model(Some(4096))), None);
         let limits = resolve(&["--max-total-tokens=1000"]).unwrap().serving_limits(&warmup(), &model(Some(144)));
         assert_eq!(limits.unwrap().scheduler.window, Some(144));
         check_error(
             resolve(&[]).unwrap().serving_limits(&warmup(), &model(Some(0))),
-            &["the shard has no slot, blocks or a window of no tokens, or reads none in a step"],
+            &["the shard must report at least one slot, and at least one token per block, per step and per window"],
         );
     }
 

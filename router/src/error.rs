@@ -54,7 +54,7 @@ pub(crate) enum ApiError {
     BodyTimeout(Duration),
     #[error("Failed to buffer the request body: less than {least} bytes of it came within {} seconds", .time.as_secs())]
     BodyStalled { least: usize, time: Duration },
-    #[error("Failed to buffer the request body: `--memory-budget` leaves less memory for bodies than this one takes")]
+    #[error("Failed to buffer the request body: it takes more memory than `--memory-budget` leaves for bodies")]
     BodyTooCostly,
     #[error("Model is overloaded: other requests take the memory that `--memory-budget` leaves for bodies")]
     NoRoomForBody,
@@ -62,7 +62,7 @@ pub(crate) enum ApiError {
     NoRoomForAnswer,
     #[error("the body has Content-Encoding {0:?}; send it without one")]
     BodyEncoding(String),
-    #[error("a request with an Origin needs Content-Type: application/json. Given: {0:?}")]
+    #[error("a request with the header Origin must have Content-Type: application/json. Given: {0:?}")]
     BodyOfPage(String),
     #[error("{}: send one of this server's keys as `Authorization: Bearer <key>`", if *.has_key { "the API key is not known" } else { "an API key is needed" })]
     Unauthorized { has_key: bool },
@@ -72,7 +72,7 @@ pub(crate) enum ApiError {
     TooManyPrompts { limit: u32 },
     #[error("the model {given:?} is not served here; {served:?} is")]
     NoSuchModel { given: String, served: String },
-    #[error("this server generates text; {0} are not among what it does")]
+    #[error("{0} are not supported; this server only generates text")]
     NotDone(&'static str),
     #[error("instances: there must be at least one, each with `inputs` or `messages`")]
     NoInstances,
@@ -92,7 +92,7 @@ pub(crate) enum ApiError {
     StreamSerialization,
     #[error("unhealthy")]
     Unhealthy,
-    #[error("the request met a defect of this server")]
+    #[error("the request failed because of a defect of this server; report it with the log of the server")]
     Panic,
 }
 
@@ -294,7 +294,7 @@ impl Overflow {
 /// Advice for a path that is not a route.
 fn hint(path: &str) -> &'static str {
     let is_ollama = path == "/api" || path.starts_with("/api/");
-    if is_ollama { ": Ollama's API is not spoken here; OpenAI's is, below /v1" } else { "" }
+    if is_ollama { ": Ollama's API is not supported; use OpenAI's API below /v1" } else { "" }
 }
 
 /// An error on OpenAI's routes, in the shape that its clients read: an object with a message.

@@ -60,8 +60,8 @@ pub(crate) struct HttpListener {
 fn advice(error: &endpoint::ListenError) -> &'static str {
     use endpoint::ListenError::{Address, Host, InUse, NotASocket, NotLoopback, Path, PathTooLong};
     let source = match error {
-        PathTooLong { .. } | InUse { .. } | NotASocket { .. } | Path { .. } => return "; --uds names the path",
-        Host { .. } | NotLoopback { .. } => return "; --hostname and --port say where",
+        PathTooLong { .. } | InUse { .. } | NotASocket { .. } | Path { .. } => return "; --uds sets the path",
+        Host { .. } | NotLoopback { .. } => return "; --hostname and --port set the address",
         Address { source, .. } => source,
     };
     match source.kind() {
@@ -69,8 +69,8 @@ fn advice(error: &endpoint::ListenError) -> &'static str {
             "; another process listens there: choose another port with --port, or 0 for one that is free"
         }
         ErrorKind::AddrNotAvailable => "; this machine has no such address: choose another with --hostname",
-        ErrorKind::PermissionDenied => "; this port needs rights: choose one from 1024 on with --port",
-        _ => "; --hostname and --port say where",
+        ErrorKind::PermissionDenied => "; this port needs special rights: choose one above 1023 with --port",
+        _ => "; --hostname and --port set the address",
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
         assert!(std::error::Error::source(&nowhere).is_none(), "{nowhere:?}");
         assert_eq!(
             nowhere.to_string(),
-            "listen on /no/dir/s: No such file or directory (os error 2); --uds names the path"
+            "listen on /no/dir/s: No such file or directory (os error 2); --uds sets the path"
         );
     }
 }

@@ -80,9 +80,9 @@ pub enum RouterError {
     Listen(#[from] ListenError),
     #[error("start a thread")]
     Thread { source: std::io::Error },
-    #[error("take over the signals SIGTERM and SIGINT")]
+    #[error("handle the signals SIGTERM and SIGINT")]
     Signals { source: std::io::Error },
-    #[error("say on {path} that the server is ready")]
+    #[error("write {path}, which says that the server is ready")]
     Ready { path: PathBuf, source: std::io::Error },
     #[error("set up the metrics")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
@@ -90,7 +90,7 @@ pub enum RouterError {
     Shard(#[from] ShardClientError),
     #[error(transparent)]
     Batcher(#[from] BatcherError),
-    #[error("the batcher panicked")]
+    #[error("the batching task panicked, which is a defect of this server")]
     BatcherPanicked,
 }
 

@@ -115,8 +115,10 @@ impl Connection {
         };
         match handshake {
             Ok(Ok(stream)) => self.serve_http(stream, answering).await,
-            Ok(Err(error)) => tracing::debug!("shake hands with a client: {error}"),
-            Err(_) => tracing::debug!("a client did not shake hands within {} s", HEADER_DEADLINE.as_secs()),
+            Ok(Err(error)) => tracing::debug!("TLS handshake with a client: {error}"),
+            Err(_) => {
+                tracing::debug!("a client did not finish the TLS handshake within {} s", HEADER_DEADLINE.as_secs())
+            }
         }
     }
 

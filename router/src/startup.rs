@@ -47,14 +47,16 @@ pub(crate) async fn start(config: Config, text: ModelText) -> Result<Started, Ro
     let model = group.info().await?;
     if tokenizer.vocab_size() > model.vocab_size as usize {
         let (known, given) = (model.vocab_size, tokenizer.vocab_size());
-        tracing::warn!("the tokenizer has {given} tokens, the model {known}; prompts with the others are refused");
+        tracing::warn!(
+            "the tokenizer has {given} tokens, the model only {known}; prompts with other tokens are refused"
+        );
     }
     let warmup = group.warmup(wanted_limits(&config.limits, &config.batching), model.block_size).await?;
     let limits = config.serving_limits(&warmup, &model)?;
     tracing::debug!(?config, ?limits, ?model, ?warmup, "configuration");
     if config.batching.prefix_caching && !model.can_skip_prefix {
         tracing::info!(
-            "the model keeps more of a sequence than its KV blocks: each prompt is read from its first token"
+            "no prefix cache: this model keeps state besides the KV cache, so each prompt is read from its first token"
         );
     }
     tracing::info!(

@@ -66,7 +66,7 @@ impl<S> TakeDeadline<S> {
             Box::pin(sleep_until(self.deadline.until().map_or(until, |deadline| deadline.min(until))))
         });
         ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client does not take its answer")))
+        Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client does not read its answer")))
     }
 }
 

@@ -46,7 +46,7 @@ impl Scheduler {
 /// The message for the client.
 fn reason(failure: RowFailure) -> &'static str {
     match failure {
-        RowFailure::NothingAllowed => "no token is allowed here",
+        RowFailure::NothingAllowed => "the grammar allows no next token",
         RowFailure::NotFinite | RowFailure::Unspecified => {
             "the model's numbers for this sequence are not finite; other sequences are not affected"
         }

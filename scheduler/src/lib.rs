@@ -65,7 +65,10 @@ use step::{Expected, Outstanding};
 
 /// The error for a sequence that could never run under these limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a sequence of {num_blocks} KV blocks does not fit in {max_blocks}, or it has no token to read or to make")]
+#[error(
+    "a sequence must have a token to read, a token to make, and at most {max_blocks} KV blocks. Given: \
+     {num_blocks} blocks"
+)]
 pub struct SubmitError {
     num_blocks: u32,
     max_blocks: u32,

@@ -8,7 +8,7 @@ pub enum ReplyMismatch {
     NoStep,
     #[error("a step reply has {got} rows, {expected} were asked for")]
     NumRows { expected: usize, got: usize },
-    #[error("a step reply names slot {got} where slot {expected} was asked")]
+    #[error("a step reply names slot {got} where slot {expected} was expected")]
     Slot { expected: u32, got: u32 },
     #[error("a step reply has no token for slot {slot}")]
     NoToken { slot: u32 },

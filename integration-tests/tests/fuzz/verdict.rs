@@ -20,8 +20,7 @@ const FAILURE: &str = "Request failed during generation: ";
 /// The starts of messages about a row that fails alone, from `scheduler/src/failure.rs` and
 /// `router/src/grammar/matcher.rs`. The message about non-finite numbers is not permitted: the demo's weights are
 /// finite, and `proto/src/sampling.rs` promises that scores stay finite with all legal parameters.
-const ROW_FAILURES: [&str; 3] =
-    ["no token is allowed here", "the grammar allows no token here", "the grammar cannot be followed: "];
+const ROW_FAILURES: [&str; 2] = ["the grammar allows no next token", "the grammar cannot be followed: "];
 /// A part of messages that report a defect of the server.
 const DEFECT: &str = "defect of this server";
 

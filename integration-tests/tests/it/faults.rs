@@ -135,7 +135,7 @@ impl Case {
             Fault::Signal(_) => "is stopped by a signal",
             Fault::Close => "closed the connection",
             Fault::Garbage if self.moment == Moment::Load => "frame of 4294967295 bytes",
-            Fault::Garbage => "sent what is no reply",
+            Fault::Garbage => "sent a message that is not a reply",
             Fault::WrongNumber => "answered command",
             Fault::WrongFingerprint if self.moment == Moment::Load => "has another model or other settings",
             Fault::WrongFingerprint => "ran something else",

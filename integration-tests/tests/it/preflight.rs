@@ -43,7 +43,7 @@ fn files_that_flags_name_are_read_before_anything_starts() {
         ("--chat-template", &nowhere, "`chat_template` /no/such/file: No such file"),
         ("--tokenizer-config-path", &nowhere, "`tokenizer_config_path` /no/such/file: No such file"),
         ("--tokenizer-config-path", &broken, "`tokenizer_config_path` "),
-        ("--uds", &nowhere, "listen on /no/such/file: No such file or directory (os error 2); --uds names the path"),
+        ("--uds", &nowhere, "listen on /no/such/file: No such file or directory (os error 2); --uds sets the path"),
     ] {
         let error = refusal(demo().flag(flag, value));
         assert!(error.contains(sentence), "{flag} {value}: {error}");
@@ -85,7 +85,7 @@ fn a_model_without_what_it_needs_is_named_before_anything_starts() {
         assert!(error.contains(sentence) && error.contains(directory.path().to_str().unwrap()), "{error}");
     }
     let error = refusal(Server::builder("models/y.safetensors", "cpu").env("HF_ENDPOINT", "http://127.0.0.1:1"));
-    assert!(error.contains("is the name of a file, which is not there; pass the directory"), "{error}");
+    assert!(error.contains("is the name of a file that does not exist; pass the directory"), "{error}");
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Graph {
             !dims.is_empty() && self.dims(x).ends_with(dims) && dims.len() < self.dims(x).len()
         };
         let is_valid = matches!(parameters.len(), 1 | 2) && parameters.iter().all(fits) && self.dtype(x).is_float();
-        self.require(is_valid, &op, &operands, "[.., hidden], once or twice the last dimensions of it, floats")?;
+        let expected = "[.., hidden], a weight and maybe a bias of its last dimensions, floats";
+        self.require(is_valid, &op, &operands, expected)?;
         Ok(self.push_like(op, operands, x)) // as x
     }
 
@@ -108,8 +109,8 @@ impl Graph {
         let is_valid = is_valid && are_pairs && spec.window != Some(0);
         let is_valid = is_valid && is_kept(k, spec.keys) && is_kept(v, spec.values);
         let expected = "[tokens, heads, head_dim], [tokens, kv_heads, head_dim] and [tokens, kv_heads, value_dim] \
-                        as the states have it, heads a multiple of kv_heads, a window within theirs, and the same \
-                        values beside these keys everywhere";
+                        with the sizes of the states, heads a multiple of kv_heads, a window of at least 1 and at \
+                        most that of the states, and the same pair of keys and values wherever one of them is used";
         self.require(is_valid, &op, &[q, k, v], expected)?;
         let shape = self.node(q).shape.with_last(self.dims(v)[2]);
         let dtype = self.dtype(q);

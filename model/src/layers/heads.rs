@@ -5,7 +5,7 @@
 
 /// The error of heads that this number of ranks cannot share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{heads}: --num-shard may be {legal}; with --devices-per-shard, the product of both")]
+#[error("{heads}: --num-shard may be {legal}; with --devices-per-shard, the product of both must be one of these")]
 pub struct HeadsError {
     /// The numbers of heads, by their names in config.json.
     heads: String,

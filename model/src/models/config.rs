@@ -49,7 +49,7 @@ const GENERATION_CONFIG: &str = "generation_config.json";
 /// The error of a configuration from which no model can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    #[error("parse {file}: {source}")]
+    #[error("{file} is not valid JSON: {source}")]
     Json { file: &'static str, source: serde_json::Error },
     #[error("{file} is not a JSON object")]
     NotAnObject { file: &'static str },

@@ -55,7 +55,7 @@ pub fn config(gguf: &Gguf, rope_factors: Option<Vec<f32>>) -> Result<Map<String,
         example: "llama",
     })?;
     if file.count("expert_count").is_some_and(|count| count > 0) {
-        return Err(file.unsupported("expert_count", "0, or the checkpoint in safetensors,"));
+        return Err(file.unsupported("expert_count", "0 (take the checkpoint in safetensors)"));
     }
     let mut config = Map::new();
     let keys = KEYS.into_iter().filter(|(key, _)| file.has_key(key));

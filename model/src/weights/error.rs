@@ -9,7 +9,10 @@ use super::{INDEX_FILE, SINGLE_FILE, StoredType};
 /// The error of a checkpoint that cannot be read. The message names the file, and the tensor if one is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    #[error("{location} has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors checkpoints are supported")]
+    #[error(
+        "{location} has neither {SINGLE_FILE} nor {INDEX_FILE}; pass a checkpoint in safetensors, or the path of a \
+         GGUF file"
+    )]
     NoCheckpoint { location: String },
     #[error(
         "{location} has only {file}, a Python pickle, which can run any code when it is read; convert it: in Python, \
@@ -20,7 +23,7 @@ pub enum WeightsError {
     Files(#[from] ModelFilesError),
     #[error("{INDEX_FILE} {problem}")]
     Index { problem: String },
-    #[error("map {file}: {source}")]
+    #[error("map {file} into memory: {source}")]
     Map { file: String, source: std::io::Error },
     #[error("{file} is not a complete safetensors file: {source}")]
     Header { file: String, source: SafeTensorError },
@@ -42,9 +45,9 @@ pub enum WeightsError {
     Block { tensor: String, file: String, kind: u32, shape: Vec<usize> },
     #[error("{file} ends before its tensor {tensor} does; it is not complete")]
     Truncated { tensor: String, file: String },
-    #[error("tensor {tensor} of {file} names group {group} of {num_groups}")]
+    #[error("tensor {tensor} of {file} names group {group}; it has {num_groups} groups, counted from 0")]
     Group { tensor: String, file: String, group: i64, num_groups: usize },
-    #[error("tensor {tensor} is {dtype}, {first}; tensors used as one must have one type")]
+    #[error("tensor {tensor} is {dtype} and {first}; tensors that form one weight must have one type")]
     MixedTypes { tensor: String, dtype: FloatType, first: String },
     #[error("tensor {tensor} is quantized, which is not supported for a model whose matrices are stored [in, out]")]
     EncodedColumns { tensor: String },

@@ -88,9 +88,9 @@ impl Checkpoint {
         };
         let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new(), quantization };
         for name in names {
-            let location = model_files
-                .locate(&name)
-                .ok_or_else(|| WeightsError::Index { problem: format!("lists {name}, which {model_files} has not") })?;
+            let missing =
+                || WeightsError::Index { problem: format!("lists {name}, which {model_files} does not have") };
+            let location = model_files.locate(&name).ok_or_else(missing)?;
             checkpoint.add_file(WeightsFile::open(name, location)?)?;
         }
         Ok(checkpoint)

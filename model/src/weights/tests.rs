@@ -139,7 +139,7 @@ fn tensors_are_stacked() {
     let halves = parts(&checkpoint, &stack(&names, Partition::Column, 2));
     assert_eq!(halves, [[0, 1, 2, 3].repeat(2), [0, 1, 2, 3, 0, 0, 0, 0].to_vec()]);
     let mixed = checkpoint.part(&stack(&["a.0", "b"], Partition::Replicated, 1), 0).unwrap_err().to_string();
-    let expected = "tensor b is float32, a.0 is bfloat16; tensors used as one must have one type";
+    let expected = "tensor b is float32 and a.0 is bfloat16; tensors that form one weight must have one type";
     assert_eq!(mixed, expected);
 }
 
@@ -210,7 +210,8 @@ fn a_directory_without_weights_is_an_error() {
     let message = open(directory.path()).unwrap_err();
     assert!(
         message.ends_with(
-            "has neither model.safetensors nor model.safetensors.index.json; only safetensors checkpoints are supported"
+            "has neither model.safetensors nor model.safetensors.index.json; pass a checkpoint in safetensors, or the \
+             path of a GGUF file"
         ),
         "{message}"
     );

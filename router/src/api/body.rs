@@ -54,7 +54,7 @@ pub(crate) async fn parse_aside<T: Send + 'static>(
         return parse(&bytes);
     }
     let parsed = state.aside().run(move || parse(&bytes)).await;
-    parsed.unwrap_or_else(|| Err(ApiError::BodyRead("there is no thread for it".to_owned())))
+    parsed.unwrap_or_else(|| Err(ApiError::BodyRead("the system has no thread to parse it".to_owned())))
 }
 
 /// Parses the JSON object in `bytes`.

@@ -61,7 +61,7 @@ impl ChatRequest {
             }
         }
         if self.chat_template.is_some_and(|template| !template.is_null()) {
-            return wrong("chat_template: templates of requests are not supported; use --chat-template".to_owned());
+            return wrong("chat_template: not supported in requests; start the server with --chat-template".to_owned());
         }
         Ok(ChatInputs {
             messages: self.messages.into_iter().map(without_developer).collect(),
@@ -138,7 +138,7 @@ fn calls_error(calls: &Value) -> Option<String> {
             return Some(format!("[{index}].function.name: must be a string"));
         }
         let is_known = function["arguments"].is_string() || function["arguments"].is_object();
-        (!is_known).then(|| format!("[{index}].function.arguments: must be a string"))
+        (!is_known).then(|| format!("[{index}].function.arguments: must be a string or an object"))
     })
 }
 
@@ -179,7 +179,7 @@ mod tests {
         for (calls, expected) in [
             (json!({}), ": must be a list"),
             (json!([{"function": {"arguments": "{}"}}]), "[0].function.name: must be a string"),
-            (json!([{"function": {"name": "f"}}]), "[0].function.arguments: must be a string"),
+            (json!([{"function": {"name": "f"}}]), "[0].function.arguments: must be a string or an object"),
         ] {
             check_error(
                 json!({"messages": [user, {"role": "assistant", "tool_calls": calls}]}),
@@ -188,7 +188,7 @@ mod tests {
         }
         check_error(
             json!({"messages": [user], "chat_template": "x"}),
-            "chat_template: templates of requests are not supported; use --chat-template",
+            "chat_template: not supported in requests; start the server with --chat-template",
         );
         check_error(
             json!({"messages": [user], "add_generation_prompt": true, "continue_final_message": true}),

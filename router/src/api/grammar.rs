@@ -70,7 +70,9 @@ impl Tagged {
 /// When the schema is neither an object nor a boolean.
 pub(super) fn schema_or_text(value: Value) -> Result<Grammar, String> {
     let schema = match value {
-        Value::String(text) => serde_json::from_str(&text).map_err(|error| format!("a JSON schema: {error}"))?,
+        Value::String(text) => {
+            serde_json::from_str(&text).map_err(|error| format!("the string is not a JSON schema: {error}"))?
+        }
         other => other,
     };
     match schema {
@@ -144,7 +146,7 @@ mod tests {
             (json!({"type": "json_schema"}), "`json_schema.schema` must be a JSON schema"),
             (json!({"type": "json"}), "`value` must be a JSON schema"),
             (json!({"type": "json", "value": 7}), "a JSON schema must be an object. Given: 7"),
-            (json!({"type": "json", "value": "{"}), "a JSON schema: EOF while parsing"),
+            (json!({"type": "json", "value": "{"}), "the string is not a JSON schema: EOF while parsing"),
             (json!({"type": "regex", "value": ["a"]}), "`value` must be a string"),
             (json!({"type": "choice", "value": "a"}), "a choice must be a list of strings"),
             (json!({}), "missing field `type`"),

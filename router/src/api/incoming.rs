@@ -57,7 +57,7 @@ impl IncomingBody {
         let mut memory = BodyMemory::new(state.memory());
         let (bytes, cost) = collect(request.into_body(), state, &mut memory).await?;
         if UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
-            return Err(ApiError::BodySyntax("it is UTF-16; JSON is sent as UTF-8".to_owned()));
+            return Err(ApiError::BodySyntax("it is UTF-16; send it as UTF-8".to_owned()));
         }
         let bytes = Bytes::from(bytes);
         let bytes = if bytes.starts_with(UTF8_MARK) { bytes.slice(UTF8_MARK.len()..) } else { bytes };

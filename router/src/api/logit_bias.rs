@@ -29,7 +29,8 @@ impl<'de> Visitor<'de> for BiasVisitor {
         let mut biases = Vec::new();
         while let Some((key, bias)) = map.next_entry::<String, f32>()? {
             let token_id = key.parse();
-            let token_id = token_id.map_err(|_| A::Error::custom(format!("`logit_bias` has no token id: {key:?}")))?;
+            let token_id = token_id
+                .map_err(|_| A::Error::custom(format!("`logit_bias` has a key that is not a token id: {key:?}")))?;
             biases.push(LogitBias { token_id, bias });
         }
         Ok(biases)

@@ -299,8 +299,8 @@ mod tests {
         let expected = [LogitBias { token_id: 50256, bias: -100.0 }, LogitBias { token_id: 7, bias: 0.5 }];
         assert_eq!(biases, expected);
         for (json, expected) in [
-            (r#"{"logit_bias":{"the":1}}"#, "`logit_bias` has no token id: \"the\""),
-            (r#"{"logit_bias":{"-1":1}}"#, "`logit_bias` has no token id: \"-1\""),
+            (r#"{"logit_bias":{"the":1}}"#, "`logit_bias` has a key that is not a token id: \"the\""),
+            (r#"{"logit_bias":{"-1":1}}"#, "`logit_bias` has a key that is not a token id: \"-1\""),
             (r#"{"logit_bias":{"1":"x"}}"#, "expected f32"),
             (r#"{"logit_bias":[1]}"#, "expected an object of token ids and numbers"),
         ] {

@@ -110,7 +110,7 @@ impl Steps {
         for Event { id, kind } in events {
             if let SequenceEvent::Failed(reason) = kind {
                 self.metrics.row_failures.increment(1);
-                tracing::warn!(sequence = id.0, %reason, "a row failed");
+                tracing::warn!(sequence = id.0, %reason, "a sequence failed, the others go on");
             }
         }
     }

@@ -130,5 +130,5 @@ fn message(error: &dyn std::fmt::Display) -> String {
 }
 
 pub(super) fn defect() -> GrammarError {
-    GrammarError::Invalid("compiling it met a defect of this server".to_owned())
+    GrammarError::Invalid("compiling it failed because of a defect of this server".to_owned())
 }

@@ -108,7 +108,7 @@ impl GrammarCompiler {
             return compiled.unwrap_or_else(|_| Err(defect()));
         }
         drop(stop);
-        let error = GrammarError::Invalid(format!("it is not compiled after {COMPILE_TIMEOUT:?}"));
+        let error = GrammarError::Invalid(format!("compiling it takes longer than {COMPILE_TIMEOUT:?}; simplify it"));
         self.shared.kept().keep_late(key, error.clone());
         Err(error)
     }

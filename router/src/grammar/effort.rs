@@ -37,12 +37,12 @@ pub(super) fn check(spec: &LexerSpec) -> Result<(), String> {
     let exprs = spec.regex_builder.exprset();
     let parts = parts(exprs);
     if parts.iter().fold(0, |sum: u64, parts| sum.saturating_add(parts.num_parts)) > MAX_PARTS {
-        return Err("its expressions can go on in too many ways at once".to_owned());
+        return Err("its regular expressions can continue in too many ways at the same time; simplify them".to_owned());
     }
     if !parts.iter().any(|parts| parts.is_intersection) || is_soon_known(spec) {
         return Ok(());
     }
-    Err("it takes too long to find out what its intersections and complements leave".to_owned())
+    Err("its intersections and complements take too long to compute; simplify them".to_owned())
 }
 
 /// Returns the parts of each expression. An expression's arguments come before it.

@@ -10,7 +10,7 @@ pub(crate) enum GrammarError {
     #[error("too many grammars are being compiled")]
     Busy,
     /// The model has no token that ends the text.
-    #[error("the model has no end-of-sequence token, which would end a text that follows a grammar")]
+    #[error("the model has no end-of-sequence token, so a text that follows a grammar could not end")]
     NoEos,
 }
 

@@ -133,8 +133,8 @@ fn check_multiples(Counted { multiples, has_all_of, .. }: &Counted) -> Result<()
         let number = if *has_all_of { least_common_multiple(together, digits) } else { digits };
         if number > MAX_MULTIPLE {
             return Err(GrammarError::Invalid(format!(
-                "its `multipleOf` {multiple} is too large, or has too many digits, alone or with others: at most \
-                 {MAX_MULTIPLE} without the decimal point"
+                "its `multipleOf` {multiple} is too large: without the decimal point it must be <= {MAX_MULTIPLE}; \
+                 with an `allOf`, so must the least common multiple of all"
             )));
         }
         together = number;

@@ -23,7 +23,7 @@ const BASE_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MaskError {
     /// The text so far cannot be continued.
-    #[error("the grammar allows no token here")]
+    #[error("the grammar allows no next token")]
     DeadEnd,
     /// The mask takes too long to compute.
     #[error("the grammar cannot be followed: it takes too long to find out which tokens may come next")]

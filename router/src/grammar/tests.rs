@@ -111,8 +111,8 @@ async fn a_wrong_grammar_is_refused_with_a_reason() {
         (Grammar::JsonSchema(json!({"type": "integer", "minimum": 3, "maximum": 1})), "minimum"),
         (Grammar::JsonSchema(json!({"enum": ["x".repeat(300 << 10)]})), "at most 262144 are allowed"),
         (Grammar::Regex("x".repeat(300 << 10)), "at most 262144 are allowed"),
-        (Grammar::JsonSchema(json!({"$ref": "#"})), "the grammar allows no token here"),
-        (Grammar::Lark("start: a\na: b\nb: a".to_owned()), "the grammar allows no token here"),
+        (Grammar::JsonSchema(json!({"$ref": "#"})), "the grammar allows no next token"),
+        (Grammar::Lark("start: a\na: b\nb: a".to_owned()), "the grammar allows no next token"),
         (Grammar::JsonSchema(properties(1001)), "it has 1001 properties of an object; at most 1000 are allowed"),
         (
             Grammar::JsonSchema(json!({"type": "integer", "multipleOf": 999_983})),

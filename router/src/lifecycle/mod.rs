@@ -103,7 +103,7 @@ pub(crate) async fn serve(
     let mut tasks = Tasks { http, batcher: tokio::spawn(batcher.run()), close_tx, stop_tx, health };
     let result = tokio::select! {
         reason = stops.next() => {
-            tracing::info!("{reason}: no new requests, those that run may finish");
+            tracing::info!("{reason}: accepting no new requests, running ones may finish");
             tasks.drain(&mut stops, shutdown_timeout).await
         }
         result = &mut tasks.batcher => tasks.fail(result).await,

@@ -36,9 +36,10 @@ pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, Shar
     // gaps.
     let gap = (0..ids.len() as i64).find(|id| !owners.contains_key(id)).filter(|_| replies.len() > 1);
     match gap.zip(owners.last_key_value()) {
-        Some((gap, (last, owner))) => {
-            problem(*owner, format!("device {last}, and no shard has device {gap}: {} were expected", ids.len()))
-        }
+        Some((gap, (last, owner))) => problem(
+            *owner,
+            format!("device {last}, and no shard has device {gap}: the ids must be 0 to {}", ids.len() - 1),
+        ),
         None => Ok(ids),
     }
 }
@@ -71,7 +72,7 @@ mod tests {
     fn duplicates_and_gaps_are_errors_that_name_the_shard() {
         let twice = "shard 1 has device 0 (process 0, coordinates [0, 0, 0]), which shard 0 has too";
         assert_eq!(table(&[&[0], &[0]]), Err(twice.to_owned()));
-        let gap = "shard 1 has device 2, and no shard has device 1: 2 were expected";
+        let gap = "shard 1 has device 2, and no shard has device 1: the ids must be 0 to 1";
         assert_eq!(table(&[&[0], &[2]]), Err(gap.to_owned()));
         assert_eq!(table(&[&[0], &[1, 2]]), Err("shard 1 has 2 device(s), shard 0 has 1".to_owned()));
     }

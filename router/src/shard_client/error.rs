@@ -10,33 +10,39 @@ use proto::{FrameError, ShardError, exit_status, reply};
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ShardClientError {
-    #[error("connect to shard {rank} at {endpoint} within {} s", .after.as_secs())]
+    #[error("no connection to shard {rank} at {endpoint} within {} s", .after.as_secs())]
     Connect { rank: u32, endpoint: Endpoint, after: Duration, source: std::io::Error },
     #[error("shard {ranks} did not answer {command} within {:.1} s", .after.as_secs_f64())]
     Timeout { ranks: String, command: &'static str, after: Duration },
     #[error("shard {rank} closed the connection")]
     Closed { rank: u32 },
-    #[error("talk to shard {rank}")]
+    #[error("exchange messages with shard {rank}")]
     Io { rank: u32, source: std::io::Error },
-    #[error("shard {rank} sent what is no reply")]
+    #[error("shard {rank} sent a message that is not a reply")]
     Frame { rank: u32, source: FrameError },
     #[error("shard {rank}: {error}")]
     Shard { rank: u32, error: ShardError },
     #[error("shard {rank} answered {command} with {got}")]
     Unexpected { rank: u32, command: &'static str, got: &'static str },
-    #[error("shard {rank} answered command {got} while {expected} was asked")]
+    #[error("shard {rank} answered command {got}, but the router sent command {expected}")]
     SequenceNumber { rank: u32, expected: u64, got: u64 },
-    #[error("shard {rank} speaks version {got} of the protocol, this router speaks {expected}")]
+    #[error(
+        "shard {rank} speaks version {got} of the protocol, this router speaks {expected}; use one release \
+         for all of them"
+    )]
     Version { rank: u32, expected: u32, got: u32 },
     #[error("the shard at socket {rank} is rank {got_rank} of {got_world_size}, expected rank {rank} of {world_size}")]
     Rank { rank: u32, world_size: u32, got_rank: u32, got_world_size: u32 },
-    #[error("shard {rank} has another model or other settings than shard 0")]
+    #[error("shard {rank} has another model or other settings than shard 0; start all shards with the same arguments")]
     ConfigHash { rank: u32 },
     #[error("shard {rank} has {problem}")]
     Devices { rank: u32, problem: String },
-    #[error("shard {rank} ran something else than shard 0: the fingerprints are {got:016x} and {expected:016x}")]
+    #[error(
+        "shard {rank} ran something else than shard 0: its fingerprint is {got:016x}, that of shard 0 is \
+         {expected:016x}"
+    )]
     Fingerprint { rank: u32, expected: u64, got: u64 },
-    #[error("shard {rank} was warmed up for other limits than it was told")]
+    #[error("shard {rank} was warmed up with other limits than the router sent")]
     Limits { rank: u32 },
 }
 

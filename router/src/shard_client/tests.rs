@@ -77,10 +77,10 @@ async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_is_not_there_is_named() {
-    check_error(&tempfile::tempdir().unwrap(), "connect to shard 0 at /shard-0 within 60 s").await;
+    check_error(&tempfile::tempdir().unwrap(), "no connection to shard 0 at /shard-0 within 60 s").await;
     let address = free_address();
     let error = ShardGroup::connect(&[address.parse().unwrap()]).await.unwrap_err().to_string();
-    assert_eq!(error, format!("connect to shard 0 at {address} within 60 s"));
+    assert_eq!(error, format!("no connection to shard 0 at {address} within 60 s"));
 }
 
 #[tokio::test]
@@ -111,7 +111,10 @@ async fn a_shard_of_another_version_or_rank_is_refused() {
     let directory = listen(FakeShard { protocol_version: 9, ..FakeShard::default() }, 0, 1);
     check_error(
         &directory,
-        &format!("shard 0 speaks version 9 of the protocol, this router speaks {}", proto::PROTOCOL_VERSION),
+        &format!(
+            "shard 0 speaks version 9 of the protocol, this router speaks {}; use one release for all of them",
+            proto::PROTOCOL_VERSION
+        ),
     )
     .await;
     let directory = listen(FakeShard::default(), 0, 2);
@@ -155,8 +158,8 @@ async fn ranks_that_do_different_things_are_named() {
     FakeShard { fingerprint: 17, ..FakeShard::default() }.listen(&path, 1, 2);
     let mut group = connect(&directory, 2).await.unwrap();
     let error = step(&mut group, vec![open(0)]).await.unwrap_err().to_string();
-    let expected =
-        "shard 1 ran something else than shard 0: the fingerprints are 0000000000000011 and 0000000000000010";
+    let expected = "shard 1 ran something else than shard 0: its fingerprint is 0000000000000011, that of shard 0 is \
+                    0000000000000010";
     assert_eq!(error, expected);
 }
 
@@ -202,7 +205,7 @@ async fn the_end_of_an_idle_shard_is_noticed() {
 #[tokio::test]
 async fn bytes_that_are_no_frame_are_an_error() {
     for (bytes, expected) in
-        [(&[255; 8][..], "shard 0 sent what is no reply"), (&[2, 0, 0], "shard 0 closed the connection")]
+        [(&[255; 8][..], "shard 0 sent a message that is not a reply"), (&[2, 0, 0], "shard 0 closed the connection")]
     {
         let directory = tempfile::tempdir().unwrap();
         let listener =

@@ -88,7 +88,7 @@ impl ChatTemplates {
         {
             match error {
                 ChatTemplateError::NotFound => {
-                    tracing::info!("{files} has no chat template; conversations are refused")
+                    tracing::info!("{files} has no chat template: conversations are refused; --chat-template sets one")
                 }
                 _ => tracing::warn!("{files}: {error}; conversations are refused"),
             }

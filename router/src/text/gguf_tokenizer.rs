@@ -167,7 +167,7 @@ impl<'a> Vocabulary<'a> {
             .into_iter()
             .map(|merge| merge.split_once(' ').map(|(left, right)| [left, right]))
             .collect::<Option<_>>()
-            .ok_or("a merge in tokenizer.ggml.merges is no pair")?;
+            .ok_or("a merge in tokenizer.ggml.merges is not a pair of tokens")?;
         let letters = |uses_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": uses_regex});
         let mut steps = Vec::new();
         if cut.has_single_digits {

@@ -23,7 +23,7 @@ pub enum TextError {
     #[error("{location}: tokenizer.json is not a tokenizer: {message}")]
     NotATokenizer { location: String, message: String },
     /// The GGUF file has no supported tokenizer.
-    #[error("{location}: no tokenizer: {message}")]
+    #[error("{location} has no usable tokenizer: {message}")]
     Gguf { location: String, message: String },
     /// The text cannot be tokenized.
     #[error("{0}")]

@@ -115,15 +115,15 @@ pub(crate) enum ValidationError {
     StopSequences { limit: u32, given: usize },
     #[error("`stop` sequences cannot be empty")]
     EmptyStopSequence,
-    #[error("`stop` sequences must have at most {MAX_STOP_BYTES} bytes. Given: one of {given}")]
+    #[error("`stop` sequences must have at most {MAX_STOP_BYTES} bytes. Given: one with {given}")]
     StopSequenceBytes { given: usize },
     #[error("`stop` sequences must have at most {MAX_STOPS_BYTES} bytes together. Given: {given}")]
     StopSequencesBytes { given: usize },
     #[error("`cache_salt` must be a non-empty string")]
     CacheSalt,
     #[error(
-        "a request must have at most {limit} sequences here, all choices of all prompts together (`--max-concurrent-requests`, \
-         shared between API keys where there are several). Given: {given}"
+        "a request must have at most {limit} sequences, counting all choices of all prompts (from \
+         `--max-concurrent-requests` and the number of API keys). Given: {given}"
     )]
     Sequences { limit: u32, given: u32 },
     #[error("`seed` must not be set when `best_of` > 1")]
@@ -151,7 +151,7 @@ pub(crate) enum ValidationError {
     TotalTokens { limit: u32, input: u32, max_new: u32 },
     #[error("`inputs` must have less than {limit} tokens. Given: {given}")]
     InputTokens { limit: u32, given: u32, total_limit: u32 },
-    #[error("`min_new_tokens` must be <= {limit}, the number of new tokens. Given: {given}")]
+    #[error("`min_new_tokens` must be <= {limit}, the most tokens that this request can generate. Given: {given}")]
     MinNewTokens { limit: u32, given: u32 },
     #[error(
         "`min_new_tokens` is not supported for models with more than {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this \
@@ -162,7 +162,7 @@ pub(crate) enum ValidationError {
     GrammarDisabled,
     #[error("grammar is not valid: {0}")]
     Grammar(#[from] GrammarError),
-    #[error("`{0}` cannot be given together with a grammar, whose end ends the text")]
+    #[error("`{0}` cannot be given together with a grammar: the text ends where the grammar ends")]
     GrammarAnd(&'static str),
 }
 

@@ -99,9 +99,9 @@ async fn a_grammar_is_checked_last_and_ends_the_text_alone() {
     let grammar = |value: &str| json!({"type": "regex", "value": value});
     let error = validate("x", json!({"grammar": grammar("a(")})).await.unwrap_err();
     assert!(error.starts_with("grammar is not valid: ") && error.contains("unclosed group"), "{error}");
-    let both = "`ignore_eos` cannot be given together with a grammar, whose end ends the text";
+    let both = "`ignore_eos` cannot be given together with a grammar: the text ends where the grammar ends";
     check_error("x", json!({"grammar": grammar("a"), "ignore_eos_token": true}), both).await;
-    let both = "`min_new_tokens` cannot be given together with a grammar, whose end ends the text";
+    let both = "`min_new_tokens` cannot be given together with a grammar: the text ends where the grammar ends";
     check_error("x", json!({"grammar": grammar("a"), "min_new_tokens": 3}), both).await;
     assert!(validate("x", json!({"grammar": grammar("a")})).await.unwrap().grammar.is_some());
     let disabled = Validator { grammars: None, ..validator() };
@@ -151,9 +151,9 @@ async fn boundaries_are_exact() {
 async fn the_least_number_of_tokens_is_within_the_largest() {
     assert!(validate(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 5})).await.is_ok());
     assert!(validate(&prompt(10), json!({"min_new_tokens": 20})).await.is_ok());
-    let error = "`min_new_tokens` must be <= 5, the number of new tokens. Given: 6";
+    let error = "`min_new_tokens` must be <= 5, the most tokens that this request can generate. Given: 6";
     check_error(&prompt(10), json!({"max_new_tokens": 5, "min_new_tokens": 6}), error).await;
-    let error = "`min_new_tokens` must be <= 20, the number of new tokens. Given: 21";
+    let error = "`min_new_tokens` must be <= 20, the most tokens that this request can generate. Given: 21";
     check_error(&prompt(10), json!({"min_new_tokens": 21}), error).await;
     let mut validator = validator();
     validator.limits.num_eos_tokens = 9;

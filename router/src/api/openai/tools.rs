@@ -54,7 +54,7 @@ impl ToolFields {
         let is_known = |name: &str| tools.iter().any(|tool| tool["function"]["name"] == *name);
         match &choice {
             ToolChoice::Function(name) if !is_known(name) => {
-                return Err(ApiError::BodyShape(format!("tool_choice: {name:?} is none of the tools")));
+                return Err(ApiError::BodyShape(format!("tool_choice: {name:?} is not the name of one of the tools")));
             }
             ToolChoice::Required if tools.is_empty() => {
                 return Err(ApiError::BodyShape("tool_choice: \"required\" needs tools".to_owned()));
@@ -203,7 +203,7 @@ mod tests {
             ),
             (
                 json!({"tools": tool(json!({"name": "f"})), "tool_choice": "g"}),
-                "tool_choice: \"g\" is none of the tools",
+                "tool_choice: \"g\" is not the name of one of the tools",
             ),
             (json!({"tool_choice": "required"}), "tool_choice: \"required\" needs tools"),
             (json!({"tool_choice": {"type": "allowed_tools"}}), "tool_choice: must be \"auto\", \"none\""),

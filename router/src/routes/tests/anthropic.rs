@@ -125,7 +125,7 @@ async fn errors_are_as_anthropics_clients_read_them() {
         (body(&json!({"tools": [{"input_schema": {}}]})), "tools[0].function.name: must be a string"),
         (
             body(&json!({"tools": [{"name": "f"}], "tool_choice": {"type": "tool", "name": "g"}})),
-            "\"g\" is none of the tools",
+            "\"g\" is not the name of one of the tools",
         ),
         (body(&json!({"messages": image})), "\"image\" is not supported"),
     ] {

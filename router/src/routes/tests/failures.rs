@@ -188,7 +188,7 @@ async fn a_row_that_fails_ends_alone_and_everybody_else_goes_on() {
             RowFailure::NotFinite,
             "the model's numbers for this sequence are not finite; other sequences are not affected",
         ),
-        (RowFailure::NothingAllowed, "no token is allowed here"),
+        (RowFailure::NothingAllowed, "the grammar allows no next token"),
     ] {
         // "x" is in the prompt, and the third generated token is the last.
         let fails = move |tokens: &[u32]| (tokens.len() == 5 && tokens[1] == 93).then_some(kind);

@@ -240,5 +240,5 @@ async fn what_is_no_text_is_said_to_be_elsewhere() {
     let answer = server.post("/v1/embeddings", &json!({"input": "x"})).await;
     assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED);
     let message = parse(&answer.text)["error"]["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, "this server generates text; embeddings are not among what it does");
+    assert_eq!(message, "embeddings are not supported; this server only generates text");
 }

@@ -120,7 +120,7 @@ async fn long_stop_strings_are_refused() {
     };
     assert_eq!(post(json!(["a".repeat(1024)])).await.status, StatusCode::OK);
     for (stop, expected) in [
-        (json!(["a".repeat(1025)]), "at most 1024 bytes. Given: one of 1025"),
+        (json!(["a".repeat(1025)]), "at most 1024 bytes. Given: one with 1025"),
         (json!(vec!["a".repeat(1000); 17]), "at most 16384 bytes together. Given: 17000"),
     ] {
         let refused = post(stop).await;

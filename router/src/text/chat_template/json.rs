@@ -70,7 +70,7 @@ impl Writer<'_> {
         mut write: impl FnMut(&mut Self, &Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if self.depth >= MAX_DEPTH {
-            return Err(no_json("too deep"));
+            return Err(no_json("nested too deeply"));
         }
         self.out.push(open);
         self.depth += 1;

@@ -73,7 +73,7 @@ fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Val
 }
 
 fn not_found() -> Error {
-    Error::new(ErrorKind::InvalidOperation, "not found")
+    Error::new(ErrorKind::InvalidOperation, "the value that is looked for is not there")
 }
 
 fn strip<'a>(text: &'a str, args: &[Value], start: bool, end: bool) -> Result<&'a str, Error> {

@@ -123,9 +123,9 @@ pub(crate) enum ChatTemplateError {
     Raised(String),
     #[error("{0}")]
     Failed(String),
-    #[error("more than {} steps", environment::MAX_STEPS)]
+    #[error("it takes more than {} steps", environment::MAX_STEPS)]
     TooManySteps,
-    #[error("the text has more than {MAX_TEXT_BYTES} bytes")]
+    #[error("it makes a text of more than {MAX_TEXT_BYTES} bytes")]
     TooLong,
     #[error("the last message has no `content` to continue")]
     NothingToContinue,
@@ -198,7 +198,11 @@ impl ChatTemplate {
         let render = || self.environment.get_template(NAME)?.render_captured_to(context, &mut text).map(drop);
         match catch_unwind(AssertUnwindSafe(render)) {
             Ok(rendered) => rendered.map_err(|error| failure(&error))?,
-            Err(_) => return Err(ChatTemplateError::Failed("the template met a defect of this server".to_owned())),
+            Err(_) => {
+                return Err(ChatTemplateError::Failed(
+                    "the template failed because of a defect of this server".to_owned(),
+                ));
+            }
         }
         String::from_utf8(text.0).map_err(|error| ChatTemplateError::Failed(error.to_string()))
     }

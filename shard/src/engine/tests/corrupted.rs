@@ -291,7 +291,7 @@ const CASES: [(&str, Damage, &str); 35] = [
                 parts.data[start..start + 4].copy_from_slice(&(-1_i32).to_le_bytes());
             })
         },
-        "tensor model.layers.0.self_attn.q_proj.g_idx of model.safetensors names group -1 of 2",
+        "q_proj.g_idx of model.safetensors names group -1; it has 2 groups, counted from 0",
     ),
     (
         "a scale of gptq that is not a number",
