@@ -113,11 +113,8 @@ impl Metrics {
     pub(crate) fn new(limits: &RequestLimits) -> Result<Self, BuildError> {
         let recorder = recorder(limits)?;
         let t = Table(&recorder);
-        // Prometheus' own clients have this metric too: a change of its value means a restart.
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        t.gauge("process_start_time_seconds", "Start time of the router process, in seconds since 1970")
-            .set(since_1970.as_secs_f64());
-        let metrics = Self {
+        t.show_start();
+        Ok(Self {
             request_count: t.counter("tgi_request_count", "Requests received"),
             request_success: t.counter("tgi_request_success", "Requests with a complete response"),
             request_failure: t.failures("tgi_request_failure", "Requests without a complete response, by reason"),
@@ -183,8 +180,7 @@ impl Metrics {
             programs_compiled: t.programs_compiled(),
             slots_used: t.gauge("hilo_slots_used", "Batch slots that running sequences use"),
             exporter: recorder.handle(),
-        };
-        Ok(metrics)
+        })
     }
 
     /// Returns the metrics of steps of this phase.
@@ -275,6 +271,13 @@ impl Table<'_> {
             timeout: counter("timeout"),
             dropped: counter("dropped"),
         }
+    }
+
+    /// Sets the start of the process, a metric that Prometheus' own clients have too: its value changes at a restart.
+    fn show_start(&self) {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.gauge("process_start_time_seconds", "Start time of the router process, in seconds since 1970")
+            .set(since_1970.as_secs_f64());
     }
 
     fn programs_compiled(&self) -> ProgramCounters {

@@ -1,5 +1,7 @@
-//! One route of the document, built from the types of its body and its responses.
+//! One route: its handler, and its part of the document, built from the types of its body and its responses.
 
+use axum::handler::Handler;
+use axum::routing::{self, MethodRouter};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::extensions::ExtensionsBuilder;
@@ -11,6 +13,7 @@ use utoipa::openapi::{
 };
 
 use crate::error::{AnthropicErrorBody, ErrorBody, OpenAiErrorBody};
+use crate::state::AppState;
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";
@@ -58,10 +61,12 @@ pub(super) enum Dialect {
     Server,
 }
 
-/// A row of the document.
+/// A row of the table.
 pub(super) struct Route {
     pub(super) method: HttpMethod,
+    /// The path as axum matches it.
     pub(super) path: &'static str,
+    pub(super) handler: MethodRouter<AppState>,
     /// Types by name; the same name may occur several times.
     schemas: Vec<(String, RefOr<Schema>)>,
     dialect: Dialect,
@@ -96,28 +101,48 @@ impl Dialect {
 }
 
 impl Route {
-    pub(super) fn get(dialect: Dialect, path: &'static str, summary: &'static str) -> Self {
-        Self::new(HttpMethod::Get, dialect, (path, summary))
+    pub(super) fn get<H: Handler<T, AppState>, T: 'static>(
+        dialect: Dialect,
+        path: &'static str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        Self::new(HttpMethod::Get, dialect, path, routing::get(handler), summary)
     }
 
-    pub(super) fn post(dialect: Dialect, path: &'static str, summary: &'static str) -> Self {
-        Self::new(HttpMethod::Post, dialect, (path, summary))
+    pub(super) fn post<H: Handler<T, AppState>, T: 'static>(
+        dialect: Dialect,
+        path: &'static str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        Self::new(HttpMethod::Post, dialect, path, routing::post(handler), summary)
     }
 
-    fn new(method: HttpMethod, dialect: Dialect, (path, summary): (&'static str, &'static str)) -> Self {
-        let operation = OperationBuilder::new().tag(dialect.name()).summary(Some(summary));
-        let (is_open, has_openai_errors) = (false, false);
+    fn new(
+        method: HttpMethod,
+        dialect: Dialect,
+        path: &'static str,
+        handler: MethodRouter<AppState>,
+        summary: &'static str,
+    ) -> Self {
         Self {
             method,
             path,
+            handler,
             schemas: Vec::new(),
             dialect,
-            operation,
+            operation: OperationBuilder::new().tag(dialect.name()).summary(Some(summary)),
             summary,
             answer: None,
-            is_open,
-            has_openai_errors,
+            is_open: false,
+            has_openai_errors: false,
         }
+    }
+
+    /// Returns the path as OpenAPI writes it, which has no wildcards.
+    pub(super) fn documented_path(&self) -> String {
+        self.path.replace("{*", "{")
     }
 
     /// Adds the type of the body, and the errors of reading it.
