@@ -35,7 +35,8 @@ struct Sizes {
 /// Plans, compiles the largest programs, and returns the report.
 ///
 /// # Errors
-/// As [`super::run`]. A model that is too large is a report, not an error.
+/// As [`super::run`], such as weights that exceed the memory of a device. If only the sum of weights, states and
+/// programs is too large, the report says so instead.
 pub fn run(args: &PlanArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<FitReport, CompileError> {
     let plan = Plan::new(args)?;
     let programs = plan.programs()?;
