@@ -1,7 +1,7 @@
-//! The command line of a shard. Flags and environment are read only here.
+//! The command line of a shard. A shard reads its flags and their environment variables only here.
 //!
-//! Doors: [`ShardArgs`], and [`ModelArgs`], the group of arguments that the launcher takes too. The launcher makes a
-//! child's arguments with [`ShardArgs::to_argv`], which parse back to the same values.
+//! Doors: [`ShardArgs`], and [`ModelArgs`], the arguments that the launcher and other commands take too. The launcher
+//! starts a shard with the arguments from [`ShardArgs::to_argv`], which parse to the same values.
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 use devices::{Asked, Quantize};
 use endpoint::Endpoint;
 
-/// Computes the steps of one model on one device.
+/// Computes the steps of one model on one or more devices.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "text-generation-shard", version)]
 pub struct ShardArgs {
@@ -31,7 +31,7 @@ pub struct ShardArgs {
     #[arg(long, default_value_t = 1)]
     pub world_size: u32,
 
-    /// Devices that this process drives; the model is split over shards × devices
+    /// Number of devices that this process drives; the model is split over shards × devices
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub devices_per_shard: u32,
 
@@ -48,7 +48,7 @@ pub struct ShardArgs {
     pub log_level: String,
 }
 
-/// Which model, and how it is computed.
+/// The model, and how it is computed.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
@@ -94,12 +94,12 @@ pub struct ModelArgs {
     #[arg(long, env = "HILO_CPU_ISA", hide = true)]
     pub cpu_isa: Option<String>,
 
-    /// Least microseconds of a step on the device `mock`
+    /// Shortest duration of a step on the device `mock`, in microseconds
     #[arg(long, env = "HILO_MOCK_STEP_US", hide = true)]
     pub mock_step_us: Option<u64>,
 }
 
-/// Type of weights.
+/// The number type of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Dtype {
@@ -111,11 +111,11 @@ pub enum Dtype {
     Bfloat16,
 }
 
-/// Type of keys and values.
+/// The number type of keys and values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum KvCacheDtype {
-    /// That of the model, or what the device needs.
+    /// The type of the weights on the CPU; other devices choose a type.
     #[default]
     Auto,
     /// IEEE single precision.
@@ -139,7 +139,7 @@ pub enum QuantizeError {
     /// A format of checkpoint files, which is recognised without the flag.
     #[error("a checkpoint in this format says so itself; leave it out")]
     OfCheckpoint,
-    /// A quantization of another program; the value names ours of the same size.
+    /// A quantization of another server; the value is our quantization of the same size.
     #[error("that is not done here; say {0}, which makes the weights of any checkpoint as small while they are loaded")]
     Instead(Quantize),
     /// A format of files that is not supported.
@@ -220,12 +220,12 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// Parses a type. The error lists ours, because TGI has other types.
+/// Parses a type of keys and values. The error lists the supported types, because those of TGI differ.
 fn parse_kv_cache_dtype(text: &str) -> Result<KvCacheDtype, KvCacheDtypeError> {
     KvCacheDtype::from_str(text, false).map_err(|_| KvCacheDtypeError)
 }
 
-/// Parses a type. The error explains TGI's names for formats that checkpoints declare themselves.
+/// Parses a quantization. The error for a value of TGI says what to do instead.
 pub(crate) fn parse_quantize(text: &str) -> Result<Quantize, QuantizeError> {
     Quantize::from_str(text, false).map_err(|_| match text {
         "gptq" | "awq" | "marlin" | "compressed-tensors" => QuantizeError::OfCheckpoint,
