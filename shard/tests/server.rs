@@ -1,6 +1,7 @@
-//! The shard over a real socket, with the mock: the handshake, the conversation, and all ways in which it can end.
+//! The shard over a real socket, mostly with the mock: the handshake, the conversation, and all ways in which it can
+//! end.
 //!
-//! Sockets are in temporary directories and ports are free ones. Every wait has a deadline.
+//! Sockets are in temporary directories, and TCP ports are free. Every wait has a deadline.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -29,7 +29,7 @@ pub(super) enum Event {
         total: u64,
     },
     Loaded(Box<Result<Engine, EngineError>>),
-    /// The loader has ended without a result.
+    /// The loader has ended, with or without a result.
     LoaderEnded,
 }
 
