@@ -94,7 +94,7 @@ impl Client {
         Self { stream, sequence_number: 0 }
     }
 
-    /// Returns a client that is connected and has said hello.
+    /// Returns a connected client that has received the reply to Hello.
     fn greeted(endpoint: &Endpoint) -> Self {
         let mut client = Self::connect(endpoint);
         let hello = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap();

@@ -1,4 +1,4 @@
-//! `fit`: tells if a model fits on a TPU slice, and if not, which flag to change.
+//! `fit`: reports if a model fits on a TPU slice, and if not, the flag to change.
 //!
 //! Door: [`run`]. The largest program of each kind is compiled to get its scratch memory; no program is kept.
 
@@ -14,7 +14,7 @@ const MIB: f64 = (1 << 20) as f64;
 /// The result of `fit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FitReport {
-    /// The report for people.
+    /// The report as a text.
     pub text: String,
     /// True if everything fits.
     pub fits: bool,
