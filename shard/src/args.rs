@@ -1,7 +1,7 @@
-//! The command line of a shard. Flags and environment are read only here.
+//! The command line of a shard. A shard reads its flags and their environment variables only here.
 //!
-//! Doors: [`ShardArgs`], and [`ModelArgs`], the group of arguments that the launcher takes too. The launcher makes a
-//! child's arguments with [`ShardArgs::to_argv`], which parse back to the same values.
+//! Doors: [`ShardArgs`], and [`ModelArgs`], the arguments that the launcher and other commands take too. The launcher
+//! starts a shard with the arguments from [`ShardArgs::to_argv`], which parse to the same values.
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 use devices::{Asked, Quantize};
 use endpoint::Endpoint;
 
-/// Runs a model, or a part of it, for the router.
+/// Computes the steps of one model on one or more devices.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "text-generation-shard", version)]
 pub struct ShardArgs {
@@ -48,7 +48,7 @@ pub struct ShardArgs {
     pub log_level: String,
 }
 
-/// Which model, and how it is computed.
+/// The model, and how it is computed.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
@@ -100,7 +100,7 @@ pub struct ModelArgs {
     pub mock_step_us: Option<u64>,
 }
 
-/// Type of weights.
+/// The number type of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Dtype {
@@ -112,11 +112,11 @@ pub enum Dtype {
     Bfloat16,
 }
 
-/// Type of keys and values.
+/// The number type of keys and values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum KvCacheDtype {
-    /// That of the model, or what the device needs.
+    /// The type of the weights on the CPU; other devices choose a type.
     #[default]
     Auto,
     /// IEEE single precision.
@@ -221,12 +221,12 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// Parses a type. The error lists ours, because TGI has other types.
+/// Parses a type of keys and values. The error lists the supported types, because those of TGI differ.
 fn parse_kv_cache_dtype(text: &str) -> Result<KvCacheDtype, KvCacheDtypeError> {
     KvCacheDtype::from_str(text, false).map_err(|_| KvCacheDtypeError)
 }
 
-/// Parses a type. The error explains TGI's names for formats that checkpoints declare themselves.
+/// Parses a quantization. The error for a value of TGI says what to do instead.
 pub(crate) fn parse_quantize(text: &str) -> Result<Quantize, QuantizeError> {
     Quantize::from_str(text, false).map_err(|_| match text {
         "gptq" | "awq" | "marlin" | "compressed-tensors" => QuantizeError::OfCheckpoint,

@@ -1,9 +1,8 @@
-//! The speed of a model on this processor, compared with the bounds of the hardware: the steps of a server without the
-//! server.
+//! The speed of a model's steps on this processor, without a server, compared with the bounds of the hardware.
 //!
-//! Doors: [`SpeedArgs`], [`measure`]. A decoding step reads every weight and all keys and values of its rows, so the
-//! memory's bandwidth bounds it; a prompt is bound by the processor's multiply-adds per second. Each row of the report
-//! shows how close it comes to its bound. Times are the median and the shortest of the steps.
+//! Doors: [`SpeedArgs`], [`measure`]. A decoding step reads every weight, and all keys and values of its rows: the
+//! memory's bandwidth bounds it. The processor's multiply-adds per second bound a prompt. Each line of the report shows
+//! a speed as a share of its bound. Times are the median and the shortest of the steps.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -19,10 +18,10 @@ use proto::{Opening, Release, Row, Sample, SamplingParams, Step, Warmup};
 use crate::args::{ModelArgs, ShardArgs};
 use crate::engine::{self, Engine, EngineError, Progress, Work, num_threads};
 
-/// The most memory read to measure the bandwidth; with smaller weights, as much as they have.
+/// The bytes read to measure the bandwidth: at most this number, and at most the size of the weights.
 const MAX_READ_BYTES: usize = 1 << 30;
 
-/// What is measured.
+/// The model and the steps to measure.
 #[derive(Debug, Clone, Args)]
 pub struct SpeedArgs {
     #[command(flatten)]
@@ -65,7 +64,7 @@ enum Reason {
 }
 
 impl From<EngineError> for Reason {
-    /// Names the flags that `bench` has.
+    /// Converts the error to one whose message names the flags of `bench`.
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::BeyondModel { max_total_tokens, max_position_embeddings } => {
@@ -83,14 +82,14 @@ impl From<EngineError> for SpeedError {
     }
 }
 
-/// Running sequences, each in the slot of its number with its own blocks.
+/// Sequences that run together, in slots from 0, each with its own blocks.
 struct Sequences {
     num_sequences: u32,
     blocks_each: u32,
     len: u32,
 }
 
-/// The processor's bounds of steps: memory bandwidth, and multiply-adds of its threads.
+/// The measurements of the processor that bound steps: memory bandwidth, and multiply-adds per second.
 struct Machine {
     pool: rayon::ThreadPool,
     read_bytes: usize,
@@ -126,7 +125,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
     for num_rows in &args.rows {
         let sequences = Sequences { num_sequences: *num_rows, ..Sequences::of(args) };
         let seconds = decodes(&mut engine, args, sequences)?;
-        // On average half of the generated tokens come before a step.
+        // On average, a step comes after half of the generated tokens.
         let num_tokens = f64::from(*num_rows) * (tokens + f64::from(args.steps) / 2.0);
         let read_gb = weights_gb + num_tokens * kv_bytes_per_token / 1e9;
         let share = 100.0 * read_gb / median(&seconds) / bandwidth.max(machine.bandwidth());
@@ -137,7 +136,7 @@ pub fn measure(args: &SpeedArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Sen
 }
 
 impl Machine {
-    /// Returns the machine with as many threads as the model has.
+    /// Returns a machine with the model's number of threads and type of weights.
     fn of(args: &SpeedArgs, engine: &Engine) -> Result<Self, SpeedError> {
         let num_threads = num_threads(args.model.threads, &Processors::of_process())?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).build();
@@ -231,7 +230,7 @@ fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
     })
 }
 
-/// Warms up, and returns the bytes of the keys and values of a token.
+/// Warms up the engine, and returns the bytes of the keys and values of a token.
 fn warm_up(engine: &mut Engine, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<f64, EngineError> {
     let reply = engine.warmup(warmup, progress)?;
     Ok(reply.kv_cache_bytes as f64 / f64::from(reply.sizes.unwrap_or_default().num_blocks * BLOCK_SIZE as u32))

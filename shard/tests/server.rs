@@ -1,6 +1,7 @@
-//! The shard over a real socket, with the mock: the handshake, the conversation, and all ways in which it can end.
+//! The shard over a real socket, mostly with the mock: the handshake, the conversation, and all ways in which it can
+//! end.
 //!
-//! Sockets are in temporary directories and ports are free ones. Every wait has a deadline.
+//! Sockets are in temporary directories, and TCP ports are free. Every wait has a deadline.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -93,7 +94,7 @@ impl Client {
         Self { stream, sequence_number: 0 }
     }
 
-    /// Returns a client that is connected and has said hello.
+    /// Returns a connected client that has received the reply to Hello.
     fn greeted(endpoint: &Endpoint) -> Self {
         let mut client = Self::connect(endpoint);
         let hello = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap();

@@ -1,4 +1,4 @@
-//! `fit`: tells if a model fits on a TPU slice, and if not, which flag to change.
+//! `fit`: reports if a model fits on a TPU slice, and if not, the flag to change.
 //!
 //! Door: [`run`]. The largest program of each kind is compiled to get its scratch memory; no program is kept.
 
@@ -14,7 +14,7 @@ const MIB: f64 = (1 << 20) as f64;
 /// The result of `fit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FitReport {
-    /// The report for people.
+    /// The report as a text.
     pub text: String,
     /// True if everything fits.
     pub fits: bool,
@@ -35,7 +35,8 @@ struct Sizes {
 /// Plans, compiles the largest programs, and returns the report.
 ///
 /// # Errors
-/// As [`super::run`]. A model that is too large is a report, not an error.
+/// As [`super::run`], such as weights that exceed the memory of a device. If only the sum of weights, states and
+/// programs is too large, the report says so instead.
 pub fn run(args: &PlanArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<FitReport, CompileError> {
     let plan = Plan::new(args)?;
     let programs = plan.programs()?;

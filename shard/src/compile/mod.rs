@@ -1,7 +1,8 @@
-//! `compile`: every program of a model for a TPU slice, on a machine without one.
+//! `compile`: compiles every program of a model for a TPU slice, on a machine without TPUs.
 //!
-//! Doors: [`CompileArgs`], [`run`], and [`fit`] with its [`PlanArgs`]. Only `config.json` is read; a server on such a slice, started with the same limits and the cache
-//! that this fills, compiles nothing. `topology` knows the names of slices, `table` prints what the compiler says.
+//! Doors: [`CompileArgs`], [`run`], and [`fit`] with its [`PlanArgs`]. No weights are read. A server on such a slice
+//! compiles nothing if it has the same limits and the program cache that `compile` has filled. `topology` parses the
+//! names of slices; `table` prints the compiler's figures.
 
 mod fit;
 mod table;
@@ -25,7 +26,7 @@ use crate::engine::{EngineError, config_json, graphs, quantized, weight_type};
 pub use fit::{FitReport, run as fit};
 use topology::Slice;
 
-/// What is compiled, and for what.
+/// The programs to compile, and the folder for them.
 #[derive(Debug, Clone, Args)]
 pub struct CompileArgs {
     #[command(flatten)]
@@ -35,7 +36,7 @@ pub struct CompileArgs {
     #[arg(long)]
     pub output: PathBuf,
 
-    /// Compile only the programs of these names, such as decode_64 [default: all]
+    /// Compile only the programs with these names, such as decode_64 [default: all]
     #[arg(long, value_delimiter = ',')]
     pub programs: Vec<String>,
 }
@@ -43,7 +44,7 @@ pub struct CompileArgs {
 /// A model on a TPU slice.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
-    /// Model to compile: `demo`, or the path of a directory with a config.json; weights are not needed
+    /// Model to compile: `demo`, or the path of a directory with a config.json; the weights are not needed
     #[arg(long, env)]
     pub model_id: String,
 
@@ -91,29 +92,29 @@ pub struct PlanArgs {
     pub max_batch_size: Option<u32>,
 }
 
-/// Why nothing can be compiled.
+/// The error of `compile` and `fit`.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
-    /// The topology has no such name.
+    /// The name of the topology is invalid.
     #[error("{0}")]
     Topology(String),
-    /// Part of a slice.
+    /// The shards do not have exactly the devices of the slice.
     #[error(
         "--num-shard is {num_shard} with {devices_per_shard} device(s) each, but all {num_devices} devices of \
          {topology} share the model: leave it out or pass {}",
         num_devices / *devices_per_shard as usize
     )]
     NumShard {
-        /// What was asked for.
+        /// The number of shards requested.
         num_shard: u32,
-        /// Devices that each of them drives.
+        /// The number of devices of each shard.
         devices_per_shard: u32,
-        /// Devices of the slice.
+        /// The number of devices of the slice.
         num_devices: usize,
-        /// Its name.
+        /// The name of the slice.
         topology: String,
     },
-    /// More weights than memory.
+    /// The weights exceed the memory of a device.
     #[error(
         "the weights take {} MiB on each of {num_devices} device(s), but a device of {topology} has {} MiB, of which \
          programs take 8 %; choose a slice with more chips{}",
@@ -121,41 +122,41 @@ pub enum CompileError {
         if *is_quantized { "" } else { ", or pass --quantize int8, int4 or fp8" }
     )]
     TooLarge {
-        /// Weights of one device.
+        /// The bytes of the weights of one device.
         weights_bytes: u64,
-        /// Memory of one device.
+        /// The bytes of the memory of one device.
         memory_bytes: u64,
-        /// Devices of the slice.
+        /// The number of devices of the slice.
         num_devices: usize,
-        /// Its name.
+        /// The name of the slice.
         topology: String,
-        /// Whether they are smaller ones already.
+        /// True if the weights are already quantized.
         is_quantized: bool,
     },
-    /// No type is known.
+    /// `config.json` names no type, and `--dtype` is not given.
     #[error("config.json of {model_id} names no dtype; pass --dtype")]
     NoDtype {
         /// The model.
         model_id: String,
     },
-    /// Everything else that a shard says too.
+    /// An error that a shard could report too.
     #[error(transparent)]
     Engine(#[from] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A model as one device of a slice has it.
+/// The graphs and limits of a model on a slice.
 pub(crate) struct Plan {
     pub(crate) ahead: AheadOfTime,
     pub(crate) graphs: ModelGraphs,
     pub(crate) layout: StateLayout,
-    /// Of the weights, and what their matrices became.
+    /// The types of the weights, such as `bfloat16 and int8` if matrices are quantized.
     pub(crate) types: String,
 }
 
-/// Compiles, and answers the table of programs.
+/// Compiles the programs and returns a table of them.
 ///
 /// # Errors
-/// When the model, the slice or the limits are not possible, there is no plugin, or the compiler refuses a program.
+/// When the model, the slice or the limits are invalid, there is no plugin, or the compiler refuses a program.
 pub fn run(args: &CompileArgs, progress: &mut (dyn FnMut(&str, u64, u64) + Send)) -> Result<String, CompileError> {
     let plan = Plan::new(&args.plan)?;
     let figures = plan.compile(Some(&args.output), &args.programs, progress)?;
@@ -198,12 +199,13 @@ impl Plan {
         Ok(Self { ahead, graphs, layout, types })
     }
 
-    /// Every program that a server has.
+    /// Returns every program that a server needs.
     pub(crate) fn programs(&self) -> Result<Vec<Program>, CompileError> {
         self.ahead.programs(&self.graphs, self.layout).map_err(engine_error)
     }
 
-    /// Compiles the programs of these names, all if there are none, into `cache` where it is given.
+    /// Compiles the programs called `names`, or all programs if `names` is empty. If `cache` is given, the programs are
+    /// written to it.
     pub(crate) fn compile(
         &self,
         cache: Option<&Path>,

@@ -1,4 +1,4 @@
-//! The compiler's figures for each program, as a table for people.
+//! The compiler's figures for each program, as a table in a text.
 //!
 //! Door: [`print`].
 

@@ -1,20 +1,20 @@
 //! Names of TPU slices, and the topology options of libtpu for each.
 //!
-//! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. With these options a program is the same as one
-//! compiled on such a slice: they are the settings that libtpu chooses on live hosts, or, where other settings are
-//! better, those that its processes are given.
+//! Door: [`Slice`]. A slice is `generation:shape`, the shape in chips. A program compiled with these options is the
+//! same as one compiled on such a slice. The options are those that libtpu chooses on live hosts. Where other options
+//! are better, processes on live hosts get them too.
 
 use pjrt::Value;
 
-/// Generations, with the configuration of their chips' cores.
+/// The generations, each with the configuration of a chip's cores.
 const GENERATIONS: [Generation; 5] = [
     Generation::new("v4", "megacore", &[[2, 2, 1]]),
     Generation::new("v5e", "default", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
-    // Two devices a chip: with one device per chip the compiler leaves the gathered keys and values in slow memory
-    // (docs/tpu-attention.md). Processes get the same by `--deepsea_chip_config_name=legacy`.
+    // Two devices per chip: with one, the compiler leaves the gathered keys and values in slow memory
+    // (docs/tpu-attention.md). Processes get the same configuration with `--deepsea_chip_config_name=legacy`.
     Generation { devices_per_memory: 2, ..Generation::new("v5p", "legacy", &[[2, 2, 1]]) },
     Generation::new("v6e", "megachip_tccontrol", &[[1, 1, 1], [2, 2, 1], [2, 4, 1]]),
-    // The fast memory is half that of the others.
+    // The fast memory is half as large as in other generations.
     Generation { chunk_bytes: 8 << 20, ..Generation::new("tpu7x", "default", &[[2, 2, 1]]) },
 ];
 

@@ -1,7 +1,8 @@
-//! What can be found wrong before a weight is read: types, the model's description, limits that it or the machine cannot meet.
+//! The checks of a launch before any weight is read: number types, the model's description, and limits that exceed the
+//! model or the machine.
 //!
-//! Door: [`check`]. What the processor could still allocate is asked before weights take their part, so whoever passes may
-//! fail later, but nobody fails here who would have been served.
+//! Door: [`check`]. Limits are compared with the host memory that is free before the weights are loaded. Hence a launch
+//! that passes may still fail later, but a launch that would succeed never fails here.
 
 use backend::{LocalRanks, MemoryPlan, Processors};
 use devices::plugins::Surroundings;
@@ -16,13 +17,13 @@ use super::load::{Description, check_device, describe, kv_type};
 use super::{EngineError, config_json, num_threads};
 use crate::args::ShardArgs;
 
-/// Memory that nothing is too large for, where only the device knows how much it has.
+/// A stand-in for the memory of a device, which is unknown here: it is large enough for any limits.
 const UNKNOWN: MemoryPlan = MemoryPlan { available_bytes: u64::MAX, cache_percent: 100 };
 
-/// Checks one of the shards of a launch, and what the router will ask of it.
+/// Checks the arguments of one shard, and the limits that the router will request from it.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error found.
 pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError> {
     let ShardArgs { model, rank, world_size, devices_per_shard, .. } = args;
     let surroundings = Surroundings::of_process();

@@ -1,6 +1,7 @@
-//! What can go wrong in the engine, and which kind of error the router is told.
+//! The errors of the engine, and the kind under which the router gets each of them.
 //!
-//! Door: [`EngineError`]. Messages name the thing, the value and what is allowed; only the kind decides what happens.
+//! Door: [`EngineError`]. Messages name the setting, its value and the allowed values. The router decides by the kind
+//! alone.
 
 use backend::{BackendError, Fault};
 use collectives::CollectiveError;
@@ -14,7 +15,7 @@ use proto::{MAX_HELD_BACK_TOKENS, ShardError, exit_status};
 use crate::args::KvCacheDtype;
 use crate::kv_cache::RowError;
 
-/// Why a command, or the loading of the model, failed.
+/// The error of a command, or of loading the model.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineError {
     #[error(transparent)]
@@ -93,19 +94,19 @@ pub(crate) enum EngineError {
 }
 
 impl EngineError {
-    /// Whether a step broke off in the middle, so that rows are in a state that neither side knows.
+    /// True if a step failed midway, which leaves its rows in a state unknown to the shard and the router.
     pub(crate) fn leaves_rows_unknown(&self) -> bool {
         matches!(self, Self::Backend(_) | Self::Graph(_))
     }
 
-    /// Exit status of a process that ends because of it.
+    /// Returns the exit status of a process that this error ends.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Backend(BackendError::Device { fault: Fault::Absent, .. }) => exit_status::NO_DEVICE,
             Self::Isa(_) => exit_status::CONFIGURATION,
             _ => match self.kind() {
                 Kind::Model | Kind::OutOfMemory => exit_status::CONFIGURATION,
-                // It is another one's fault, and that one says so.
+                // Another rank caused the error, and the process of that rank reports the cause.
                 Kind::Peer | Kind::Aborted => exit_status::FAILURE,
                 Kind::Unspecified | Kind::Protocol | Kind::Version | Kind::Device | Kind::Internal => {
                     exit_status::DEVICE
@@ -151,7 +152,7 @@ fn backend_kind(error: &BackendError) -> Kind {
     }
 }
 
-/// Bytes as people say them.
+/// Returns a size in decimal units, such as `1.50 GB`.
 fn size(bytes: u64) -> String {
     const UNITS: [(f64, &str); 4] = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match UNITS.iter().find(|(unit, _)| bytes as f64 >= *unit) {

@@ -1,7 +1,7 @@
-//! The limits of a model's steps: what the client asks for, what the model takes, what memory there is.
+//! The limits of a model's steps, from the client's wishes, the model's maximum and the available memory.
 //!
-//! Door: [`choose`], a pure function, so that programs compiled elsewhere have the sizes that a server will have. When the
-//! limits cannot be met, the error says which flag to change.
+//! Door: [`choose`], a pure function. `compile` calls it too, and gets the sizes that a server will have. If no limits
+//! are possible, the error names the flag to change.
 
 use backend::{BLOCK_SIZE, MemoryPlan, StateLayout};
 use model::graph::StateBytes;
@@ -14,22 +14,22 @@ const DEFAULT_MAX_BATCH_SIZE: usize = 64;
 const DEFAULT_MAX_TOTAL_TOKENS: usize = 4096;
 const DEFAULT_MAX_BATCH_PREFILL_TOKENS: usize = 4096;
 
-/// What limits follow from, besides wishes.
+/// The properties of the model and of the memory that bound the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) max_position_embeddings: usize,
     pub(crate) vocab_size: usize,
-    /// Of one rank.
+    /// The bytes of the states on one rank.
     pub(crate) state_bytes: StateBytes,
-    /// Tokens that a token reads back, where every layer bounds them.
+    /// The most tokens that a token attends to, itself included, if every layer has a window.
     pub(crate) window: Option<usize>,
     pub(crate) memory: MemoryPlan,
 }
 
-/// The limits that meet `warmup`.
+/// Returns the limits for the wishes in `warmup`.
 ///
 /// # Errors
-/// When there are none.
+/// When the model or the memory cannot meet the wishes.
 pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineError> {
     let Warmup {
         max_total_tokens,
@@ -67,12 +67,14 @@ pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineErr
     Ok(Limits { layout, vocab_size: facts.vocab_size, window: facts.window })
 }
 
-/// Tokens that the KV cache must hold for the longest row: all of them, or those of a window and of a block.
+/// Returns the tokens that the KV cache must hold for the longest row: all its tokens, or those of a window and a
+/// block.
 fn least_cache_tokens(max_total_tokens: usize, window: Option<usize>) -> usize {
     window.map_or(max_total_tokens, |window| max_total_tokens.min(window.saturating_add(BLOCK_SIZE)))
 }
 
-/// What the client asks of the cache's size; tokens count first.
+/// The size of the KV cache that the client requests. `tokens` takes precedence over `bytes`, and `bytes` over
+/// `percent`.
 #[derive(Debug, Clone, Copy)]
 struct CacheWish {
     tokens: Option<usize>,
@@ -80,7 +82,8 @@ struct CacheWish {
     percent: Option<u32>,
 }
 
-/// Tokens that the KV cache holds: as asked for, else what all slots could use if it fits in the cache's share of the memory.
+/// Returns the number of tokens that the KV cache holds: the size that the client requests, else as many tokens as all
+/// slots can use, within the cache's share of the memory.
 fn choose_cache_tokens(
     wish: CacheWish,
     num_slots: usize,
@@ -96,7 +99,7 @@ fn choose_cache_tokens(
     let require = |num_tokens: usize, bytes_per_token: u64, flag| {
         require_bytes(num_tokens, (num_tokens as u64).saturating_mul(bytes_per_token), flag)
     };
-    // A row's last block is its own, so each row may need a block more than its tokens fill.
+    // Rows do not share their last blocks, so the tokens of a row are rounded up to whole blocks.
     let row_tokens = max_total_tokens.next_multiple_of(BLOCK_SIZE);
     let useful = num_slots.saturating_mul(row_tokens);
     require_bytes(useful, facts.state_bytes.of_slots(num_slots, row_tokens), "--max-batch-size")?;
@@ -110,7 +113,7 @@ fn choose_cache_tokens(
     let asked_bytes = bytes.or(percent.map(|percent| available_bytes / 100 * u64::from(percent)));
     let share_bytes = asked_bytes.unwrap_or(available_bytes / 100 * cache_percent);
     let most_blocks = share_bytes / kv_bytes_per_token / BLOCK_SIZE as u64;
-    // Blocks are numbered with 32 bits.
+    // The number of tokens must fit into 32 bits.
     let share = most_blocks.min(u64::from(u32::MAX) / BLOCK_SIZE as u64) as usize * BLOCK_SIZE;
     let least = least_cache_tokens(max_total_tokens, facts.window);
     if asked_bytes.is_some() {

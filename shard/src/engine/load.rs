@@ -1,6 +1,7 @@
-//! From arguments to a loaded engine: config, graphs, weights, device.
+//! Makes a loaded engine from arguments: reads the config, builds the graphs, and loads the weights on the device.
 //!
-//! Door: [`load`]. The one place where models and backends meet; neither knows the other.
+//! Door: [`load`], which connects a model to a backend. A model file names no backend, and a backend names no model
+//! file.
 
 use std::borrow::Cow;
 use std::num::NonZero;
@@ -26,24 +27,24 @@ use xla::{Platform, XlaBackend, XlaOptions};
 use super::{Engine, EngineError, Progress, Work};
 use crate::args::{Dtype, KvCacheDtype, ModelArgs, ShardArgs};
 
-/// What a model in Hugging Face layout is described by.
+/// The file that describes a model in the Hugging Face layout.
 const CONFIG_FILE: &str = "config.json";
 const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
-/// What is known of the weights.
+/// The properties of a model's weights and graphs.
 struct Weights {
     dtype: FloatType,
     num_parameters: u64,
     can_skip_prefix: bool,
-    /// Tokens that a token reads back, where every layer bounds them.
+    /// The most tokens that a token attends to, itself included, if every layer has a window.
     window: Option<usize>,
     work: Work,
 }
 
-/// A model as its files describe it.
+/// The parts of a model that its files describe.
 pub(super) struct Description {
     pub(super) checkpoint: Checkpoint,
-    /// Of the weights.
+    /// The type of the weights before quantization.
     pub(super) dtype: FloatType,
     pub(super) graphs: ModelGraphs,
 }
@@ -64,7 +65,8 @@ impl Description {
 /// Loads the model that `args` names.
 ///
 /// # Errors
-/// When the model cannot be found, is not supported, or its files are malformed.
+/// When the arguments are invalid, the model cannot be found or is not supported, its files are malformed, or the
+/// device fails.
 pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engine, EngineError> {
     let ShardArgs { model, rank, world_size, devices_per_shard, .. } = args;
     if rank >= world_size {
@@ -126,7 +128,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     })
 }
 
-/// Reads what the files say of the weights, but no weight, and builds the graphs of a rank.
+/// Reads the headers of the files, but no weights, and builds the graphs of a rank.
 ///
 /// # Errors
 /// When the model is not supported, or its files are malformed.
@@ -146,17 +148,17 @@ pub(super) fn describe(
     Ok(Description { checkpoint, dtype, graphs: quantized(graphs, model.quantize) })
 }
 
-/// config.json, or what stands for it.
+/// Returns `config.json`, or for a GGUF file an equivalent made from its metadata.
 ///
 /// # Errors
-/// When there is none, or the metadata of a GGUF file is not understood.
+/// When there is no `config.json`, or the metadata of the GGUF file is not supported.
 pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, EngineError> {
     let Some(gguf) = files.gguf()? else { return Ok(files.read(CONFIG_FILE)?) };
     let config = models::gguf_config(&gguf, weights::rope_factors(&gguf)?)?;
     Ok(Cow::Owned(serde_json::Value::Object(config).to_string().into_bytes()))
 }
 
-/// Refuses numbers of ranks, and types, that `device` does not have.
+/// Refuses numbers of ranks and number types that `device` does not support.
 pub(super) fn check_device(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
     let ModelArgs { quantize, kv_cache_dtype, .. } = args.model;
     device.check_ranks(args.world_size, args.devices_per_shard)?;
@@ -200,13 +202,17 @@ fn load_behind_plugin(
     Ok(XlaBackend::load(platform, options, graphs, checkpoint, &mut progress)?)
 }
 
-/// This process among the shards of its host.
+/// Joins the other shards of the host.
 fn membership(args: &ShardArgs) -> Result<Membership, EngineError> {
     let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
     Ok(Membership::join(shards, args.collective_path.as_deref())?)
 }
 
-/// Threads of all ranks: as many as asked for, else one for each core, within what this process may use at once.
+/// Returns the number of threads of all ranks: as requested, else one per core, at most as many as this process may
+/// use.
+///
+/// # Errors
+/// When more threads are requested than this process may use.
 pub(crate) fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors) -> Result<usize, EngineError> {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     match asked.map_or_else(|| processors.num_threads(available), usize::from) {
@@ -215,7 +221,7 @@ pub(crate) fn num_threads(asked: Option<NonZero<usize>>, processors: &Processors
     }
 }
 
-/// The type of keys and values on the CPU: as asked for, else that of the weights.
+/// Returns the type of keys and values on the CPU: as requested, else the type of the weights.
 pub(super) fn kv_type(asked: KvCacheDtype, weights: FloatType) -> KvType {
     match (asked, weights) {
         (KvCacheDtype::F32, _) | (KvCacheDtype::Auto, FloatType::F32) => KvType::F32,
@@ -225,7 +231,7 @@ pub(super) fn kv_type(asked: KvCacheDtype, weights: FloatType) -> KvType {
     }
 }
 
-/// The graphs of a step: those of the model, and what joins them.
+/// Builds the graphs of a step: the decoder, and the logits from the hidden states of rows.
 pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
     let hidden_shape = model.decoder.node(model.decoder.outputs()[0]).shape.clone(); // [tokens, hidden]
     let hidden_shape = Shape::new([Dim::Rows, hidden_shape.dims()[1]]); // [rows, hidden]
@@ -235,7 +241,7 @@ pub(crate) fn graphs(model: &Model) -> Result<ModelGraphs, GraphError> {
     Ok(ModelGraphs { decoder: model.decoder.clone(), logits: logits.finish(&[output]) })
 }
 
-/// The graphs with matrices as asked for.
+/// Returns the graphs with matrices quantized as requested.
 pub(crate) fn quantized(graphs: ModelGraphs, quantize: Option<Quantize>) -> ModelGraphs {
     match quantize {
         None => graphs,
@@ -245,7 +251,8 @@ pub(crate) fn quantized(graphs: ModelGraphs, quantize: Option<Quantize>) -> Mode
     }
 }
 
-/// The folder of compiled programs: as asked for, else beside the plugins; none where the user wants none or has no cache.
+/// Returns the folder of compiled programs: as requested, else `programs` next to the folder of the plugins. `None` if
+/// the user turns the cache off or has no cache folder.
 fn program_cache(asked: Option<&Path>, surroundings: &Surroundings) -> Option<PathBuf> {
     match asked {
         Some(folder) if folder == Path::new("none") => None,

@@ -1,4 +1,4 @@
-//! One model on one device: executes steps and releases, and keeps track of the rows in the slots.
+//! One model on the devices of this process: executes steps and releases, and keeps track of the rows in the slots.
 //!
 //! Doors: [`load`](fn@load), [`Engine::warmup`], then [`Engine::step`], [`Engine::release`]. A command is checked as a
 //! whole before anything changes; then it becomes one batch for the backend, and `wants` makes the reply from the
@@ -86,7 +86,7 @@ impl Engine {
     /// Reads the tokens of all rows and returns the results that they request.
     ///
     /// # Errors
-    /// [`EngineError::Row`] when the command does not fit, without any change; other errors when the device failed.
+    /// When the step is invalid or precedes the warm-up, without any change; and when the device fails.
     pub(crate) fn step(&mut self, step: &Step) -> Result<StepReply, EngineError> {
         self.rows.as_ref().ok_or(EngineError::NotWarm)?.check(step)?;
         self.check_openings(step)?;
@@ -103,7 +103,7 @@ impl Engine {
     /// Ends rows.
     ///
     /// # Errors
-    /// [`EngineError::Row`] when a slot is not open, without any change.
+    /// When a slot is not open, or the command precedes the warm-up, without any change.
     pub(crate) fn release(&mut self, release: &Release) -> Result<(), EngineError> {
         let rows = self.rows.as_mut().ok_or(EngineError::NotWarm)?;
         rows.check_release(release)?;

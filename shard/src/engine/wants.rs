@@ -1,8 +1,9 @@
-//! What rows want of a step, and the answers.
+//! The results that rows request from a step, and the reply with them.
 //!
-//! Doors: [`Asked::push`] adds the wants of a row to the batch; [`Asked::reply`] makes the answers from the output of the
-//! backend. A row whose numbers are not finite, or that may choose no token, fails alone: that is no error of the step, and
-//! the other rows are valid. A log-probability that is not a number marks such a row, wherever the number comes from.
+//! Doors: [`Asked::push`] adds the requests of a row to the batch; [`Asked::reply`] makes the reply from the output of
+//! the backend. A row whose numbers are not finite, or whose mask allows no token, fails alone: the step has no error,
+//! and the results of other rows are valid. The log-probability of such a row's sampled token, or of one of its prompt
+//! tokens, is NaN.
 
 use std::sync::Arc;
 
@@ -13,31 +14,31 @@ use proto::{GivenTokens, Row, RowFailure, RowReply, StepReply, TopTokens};
 
 use crate::kv_cache;
 
-/// A step on its way to the backend, and the rows that it answers.
+/// The batch of a step, and the rows that request results.
 #[derive(Default)]
 pub(super) struct Asked {
     pub(super) batch: Batch,
-    /// In the order of the step.
+    /// The rows that request results, in the order of the step.
     rows: Vec<AskedRow>,
 }
 
-/// A row that wants something. Its answers follow those of the row before.
+/// A row that requests results. In the output, its results follow those of the previous row.
 struct AskedRow {
     slot: u32,
-    /// Index among [`Batch::sampled`].
+    /// The index in [`Batch::sampled`], if the row samples a token.
     sampled: Option<usize>,
     logprobs: Option<AskedLogprobs>,
 }
 
 struct AskedLogprobs {
     num_targets: usize,
-    /// Best tokens that each target reports.
+    /// The number of best tokens to report with each target.
     top_n: usize,
 }
 
 impl Asked {
-    /// Adds the wants of `row`, the last row of the batch. `open` is its state after the step; `mask` has the tokens that it
-    /// may choose, and the sampler that applies the mask.
+    /// Adds the requests of `row`, the last row of the batch. `open` is the state of the row after the step. `mask` has
+    /// the tokens that the row may choose, and the sampler that applies the mask.
     pub(super) fn push(&mut self, row: &Row, open: &kv_cache::Row, mask: Option<(TokenMask, Arc<Graph>)>) {
         let index = self.batch.rows.len() - 1;
         let logprobs = row.logprobs.as_ref().map(|logprobs| {
@@ -63,7 +64,7 @@ impl Asked {
         }
     }
 
-    /// Returns the answers in `output`, row by row.
+    /// Returns the reply with the results in `output`, row by row.
     pub(super) fn reply(self, output: StepOutput) -> StepReply {
         let StepOutput { tokens, prompt_tokens, fingerprint } = output;
         let (mut tokens, mut targets) = (tokens.into_iter(), prompt_tokens.into_iter());
@@ -89,7 +90,7 @@ impl Asked {
     }
 }
 
-/// The reason for which a row cannot go on, if there is one.
+/// Returns the failure of a row, if its results show one.
 fn failure(targets: Option<&[PromptToken]>, token: Option<&(&SampledRow, SampledToken)>) -> Option<RowFailure> {
     if let Some((row, token)) = token
         && token.logprob.is_nan()

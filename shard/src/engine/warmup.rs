@@ -1,7 +1,7 @@
-//! Warm-up: choose the limits, allocate the KV cache, run every kind of step once.
+//! Warm-up: chooses the limits, allocates the KV cache, and runs a few rows that sample differently.
 //!
-//! Door: [`Engine::warmup`]. Afterwards all slots are free. The limits follow from what the client asks for, what the
-//! model takes and what memory there is; when they cannot be met, the error says which flag to change.
+//! Door: [`Engine::warmup`]. All slots are free afterwards. `limits` chooses the limits; if none are possible, the
+//! error names the flag to change.
 
 use backend::{BLOCK_SIZE, StateLayout};
 use proto::{Logprobs, Opening, Release, Row, Sample, SamplingParams, Step, StepReply, StepSizes, Warmup, WarmupReply};
@@ -11,14 +11,14 @@ use super::{Engine, EngineError, Progress};
 use crate::kv_cache::{Limits, RowTable};
 
 const PHASE: &str = "warm up";
-/// Tokens of a warm-up prompt: more than a block.
+/// The length of a warm-up prompt in tokens: more than one block.
 const PROMPT_LEN: usize = BLOCK_SIZE + 1;
 
 impl Engine {
-    /// Makes the engine ready for steps. `progress` hears of each piece of work.
+    /// Makes the engine ready for steps. `progress` is called for each piece of work.
     ///
     /// # Errors
-    /// When the limits cannot be met, or a step or the row in it fails.
+    /// When the limits cannot be met, the engine is warm already, or a step or the row in it fails.
     pub(crate) fn warmup(&mut self, warmup: &Warmup, progress: &mut Progress<'_>) -> Result<WarmupReply, EngineError> {
         if self.is_warm() {
             return Err(EngineError::AlreadyWarm);
@@ -60,7 +60,7 @@ impl Engine {
         })
     }
 
-    /// What [`Engine::warmup`] would choose.
+    /// Returns the sizes that [`Engine::warmup`] would choose.
     ///
     /// # Errors
     /// When the limits cannot be met.
@@ -79,7 +79,8 @@ impl Engine {
         limits::choose(wishes, &facts)
     }
 
-    /// A prompt with a token, another token, and the end.
+    /// Runs one row: reads a prompt and samples a token, samples a second token if the row may be longer, and releases
+    /// the slot.
     fn rehearse(&mut self, Piece { sampling, logprobs }: Piece) -> Result<Rehearsal, EngineError> {
         let limits = self.rows.as_ref().ok_or(EngineError::NotWarm)?.limits();
         let prompt_len = PROMPT_LEN.min(limits.layout.max_total_tokens).min(limits.layout.max_batch_prefill_tokens);
@@ -111,13 +112,13 @@ fn sizes(layout: StateLayout) -> StepSizes {
     }
 }
 
-/// How a row of the warm-up samples, and what else it wants.
+/// The sampling parameters of a row of the warm-up, and the log-probabilities that it requests.
 struct Piece {
     sampling: SamplingParams,
     logprobs: Option<Logprobs>,
 }
 
-/// What steps of the warm-up tell.
+/// The measurements of warm-up steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rehearsal {
     slowest_token_ns: u64,
@@ -125,8 +126,10 @@ struct Rehearsal {
 }
 
 impl Rehearsal {
+    /// Returns the measurements of a step that reads `num_tokens` tokens.
+    ///
     /// # Errors
-    /// When the row failed: what makes no token of these prompts makes none of any.
+    /// When the row failed, which is a defect of the model or of the device.
     fn of(step: &StepReply, num_tokens: u64) -> Result<Self, EngineError> {
         match step.rows.iter().find(|row| row.failure.is_some()) {
             Some(row) => Err(EngineError::NotFinite { slot: row.slot }),
@@ -136,12 +139,13 @@ impl Rehearsal {
 
     fn add(&mut self, next: Self) {
         self.slowest_token_ns = self.slowest_token_ns.max(next.slowest_token_ns);
-        // Steps in another order are another warm-up.
+        // The rotation makes the fingerprint depend on the order of the steps.
         self.fingerprint = self.fingerprint.rotate_left(1) ^ next.fingerprint;
     }
 }
 
-/// One row of each kind of program: greedy; with penalties; with prompt log-probabilities and top tokens; with every processor.
+/// Returns the rows of the warm-up: greedy; with penalties; with prompt log-probabilities and top tokens; with every
+/// processor.
 fn pieces() -> [Piece; 4] {
     let everything = SamplingParams::every_processor();
     let penalised = SamplingParams { logit_bias: Vec::new(), watermark_delta: 0.0, ..everything.clone() };

@@ -1,11 +1,11 @@
-//! Who is in which slot, and where in the KV cache: the book-keeping beside the bytes that the backend holds.
+//! The rows in the slots, and their blocks in the KV cache. The backend holds the keys and values themselves.
 //!
-//! Doors: [`RowTable::check`] and [`RowTable::check_release`], which look at a whole command and change nothing; then the
-//! methods that carry it out. The router decides who runs and which blocks a row gets; this room only sees that the two sides
-//! agree.
+//! Doors: [`RowTable::check`] and [`RowTable::check_release`], which check a whole command and change nothing; then the
+//! methods that execute it. The router decides which rows run and which blocks they get. This module only checks that
+//! the router and the shard agree.
 //!
 //! ```text
-//! open ──▶ reads given tokens ──wants a token──▶ has sampled one ──reads it, wants a token──▶ … ──release──▶ free
+//! open ──▶ reads given tokens ──sample──▶ has a sampled token ──read it, sample──▶ … ──release──▶ free
 //! ```
 
 use backend::RowSampler;
@@ -13,7 +13,7 @@ use backend::{BLOCK_SIZE, StateLayout};
 use model::sampling::TokenMask;
 use proto::{Opening, Release, SamplingError, Step};
 
-/// A command that does not fit what the shard knows. Nothing has been changed.
+/// The reason why a command is refused. A refused command changes nothing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum RowError {
     #[error("the step has no rows")]
@@ -55,23 +55,23 @@ pub(crate) enum RowError {
     Sampling { slot: u32, source: SamplingError },
 }
 
-/// What commands may ask for.
+/// The bounds of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) layout: StateLayout,
     pub(crate) vocab_size: usize,
-    /// Tokens that a token reads back, its own included, where every layer bounds them.
+    /// The most tokens that a token attends to, itself included, if every layer has a window.
     pub(crate) window: Option<usize>,
 }
 
 impl Limits {
-    /// Blocks of a row that no token from `position` on reads. They may be another row's.
+    /// Returns the number of a row's first blocks that no token from `position` on reads. Another row may own them.
     fn num_dead_blocks(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window) / BLOCK_SIZE)
     }
 }
 
-/// All slots.
+/// The slots with their rows.
 #[derive(Debug)]
 pub(crate) struct RowTable {
     limits: Limits,
@@ -81,43 +81,44 @@ pub(crate) struct RowTable {
 /// The sequence in one slot.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
-    /// Tokens in the KV cache.
+    /// The number of tokens in the KV cache.
     pub(crate) num_tokens: usize,
-    /// Blocks that hold them, in order of position; with a window, those before it are no longer its own.
+    /// The blocks that hold the tokens, in order of position. The row no longer owns blocks before its window.
     pub(crate) block_table: Vec<u32>,
     pub(crate) sampler: RowSampler,
-    /// Tokens before the first that it sampled here which are its own: it made them before it was taken off its slot.
+    /// The number of tokens that the row generated before it was preempted. They are the last ones before the first
+    /// token that it samples in this slot.
     num_generated: u32,
-    /// Tokens of its prompt. `None` until it samples.
+    /// The number of tokens of the prompt. `None` until the row samples.
     pub(crate) prompt_len: Option<usize>,
-    /// The token behind those in the KV cache has been sampled.
+    /// True if the token after those in the KV cache has been sampled.
     has_sampled: bool,
 }
 
-/// Blocks that a command adds to a row, for the tokens that it adds.
+/// The tokens and blocks that a command adds to a row.
 struct Growth<'a> {
     slot: u32,
-    /// Tokens before and afterwards.
+    /// The number of tokens before and after the command.
     num_tokens: [usize; 2],
     block_table: &'a [u32],
     new_blocks: &'a [u32],
 }
 
 impl RowTable {
-    /// No rows.
+    /// Returns a table without rows.
     pub(crate) fn new(limits: Limits) -> Self {
         Self { limits, slots: vec![None; limits.layout.num_slots] }
     }
 
-    /// What commands may ask for.
+    /// Returns the bounds of commands.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Checks that a step can be carried out.
+    /// Checks that a step can be executed.
     ///
     /// # Errors
-    /// The first thing that is off.
+    /// The first error found.
     pub(crate) fn check(&self, step: &Step) -> Result<(), RowError> {
         if step.rows.is_empty() {
             return Err(RowError::EmptyStep);
@@ -131,16 +132,16 @@ impl RowTable {
         step.rows.iter().try_for_each(|row| self.check_row(row))
     }
 
-    /// Checks that all of these rows can end.
+    /// Checks that all rows of `release` can end.
     ///
     /// # Errors
-    /// The first slot that is not open or occurs twice.
+    /// The first slot that does not exist, occurs twice or is not open.
     pub(crate) fn check_release(&self, release: &Release) -> Result<(), RowError> {
         self.check_slots(release.slots.iter().copied())?;
         release.slots.iter().try_for_each(|slot| self.open_row(*slot).map(|_| ()))
     }
 
-    /// Puts a row that was checked into its slot. It has the tokens that are cached, and no blocks yet.
+    /// Puts a checked row into its slot. The row has its cached tokens, and no blocks yet.
     pub(crate) fn open(&mut self, slot: u32, opening: &Opening, sampler: RowSampler) {
         let Opening { sampling: _, cached_token_ids, num_generated_tokens } = opening;
         self.slots[slot as usize] = Some(Row {
@@ -209,7 +210,7 @@ impl RowTable {
         let next_token_id = row.logprobs.as_ref().and_then(|logprobs| logprobs.next_token_id);
         self.check_tokens(slot, row.token_ids.iter().copied().chain(next_token_id))?;
         let num_tokens = len + row.num_tokens();
-        // At least the first token of a row is prompt.
+        // At least the first token of a row belongs to its prompt.
         let num_generated = match (open, &row.opening) {
             (Some(Row { prompt_len: Some(_), .. }), _) => 0,
             (Some(open), _) => open.num_generated,
@@ -259,7 +260,8 @@ impl RowTable {
             if block as usize >= num_blocks {
                 return Err(RowError::BlockRange { slot, block, num_blocks });
             }
-            // Dead ones may be in the table already, and among the new ones of a row that opens behind a prefix.
+            // A new block may equal a dead one, which is in the table, or among the new blocks of a row that opens
+            // after a prefix.
             let mut own = block_table.iter().chain(&new_blocks[..index]).skip(num_dead);
             if own.any(|own| *own == block) {
                 return Err(RowError::BlockTwice { slot, block });

@@ -1,6 +1,6 @@
-//! Every way in which a command can be off, and that a refused one changes nothing.
+//! Commands with each kind of error.
 //!
-//! A random script shows that whatever passes the check leaves the books right.
+//! A test with random commands shows that accepted commands keep the table consistent.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn table() -> RowTable {
     rows
 }
 
-/// Does what the engine does with a row that was checked.
+/// Executes a checked row as the engine does.
 fn carry_out(rows: &mut RowTable, row: &StepRow) {
     if let Some(opening) = &row.opening {
         rows.open(row.slot, opening, sampler());
@@ -42,12 +42,12 @@ fn chunk(slot: u32, position: u32, num_tokens: usize, new_blocks: &[u32]) -> Ste
     StepRow { slot, position, token_ids: vec![7; num_tokens], new_blocks: new_blocks.to_vec(), ..StepRow::default() }
 }
 
-/// The same row, which opens its slot.
+/// Returns `row` with an opening.
 fn first(row: StepRow) -> StepRow {
     behind(0, row)
 }
 
-/// The same row, which opens its slot behind `num_cached` tokens that are in the cache.
+/// Returns `row` with an opening after `num_cached` cached tokens.
 fn behind(num_cached: u32, row: StepRow) -> StepRow {
     let opening = Opening {
         sampling: Some(SamplingParams::greedy()),
@@ -57,13 +57,13 @@ fn behind(num_cached: u32, row: StepRow) -> StepRow {
     StepRow { position: row.position + num_cached, opening: Some(Box::new(opening)), ..row }
 }
 
-/// The same row with another opening.
+/// Returns `row` with its opening changed.
 fn opened(mut row: StepRow, change: impl FnOnce(&mut Opening)) -> StepRow {
     change(row.opening.as_mut().unwrap());
     row
 }
 
-/// The same row, which samples a token.
+/// Returns `row` with a request for a sampled token.
 fn last(row: StepRow) -> StepRow {
     StepRow { token: Some(Sample::default()), ..row }
 }
@@ -140,7 +140,7 @@ fn masks_that_fit_no_vocabulary() {
         masked(&[255; 14], decode(0, 16, &[0])),
         "slot 0 gets a mask of 14 bytes, but the vocabulary of 100 needs 13",
     );
-    // A mask that allows nothing is that row's failure, which the step answers.
+    // A mask without tokens is no error of the step: the row fails alone.
     check(masked(&[0; 13], decode(0, 16, &[0])), "ok");
     check(masked(&mask, first(chunk(2, 0, 16, &[0]))), "ok");
 }
@@ -167,7 +167,7 @@ fn rows_with_the_wrong_blocks() {
     check(chunk(1, 5, 1, &[6, 6]), "slot 1 gets block 6, which it has already");
 }
 
-/// With a window of 17 tokens, the block of the first 16 is nobody's from position 32 on.
+/// With a window of 17 tokens, the row does not own the block of its first 16 tokens from position 32 on.
 #[test]
 fn blocks_before_the_window_may_come_again() {
     let limits = Limits { window: Some(17), ..LIMITS };
@@ -179,7 +179,7 @@ fn blocks_before_the_window_may_come_again() {
         assert_eq!(decode(3), if is_dead { "ok" } else { "slot 0 gets block 3, which it has already" });
         assert_eq!(decode(4), "slot 0 gets block 4, which it has already");
     }
-    // Of a prefix the first block may be gone before the row begins.
+    // A row that opens after a prefix of 32 tokens does not own the first block of the prefix.
     let rows = RowTable::new(limits);
     let open = |num_cached, blocks: &[u32]| check(&rows, behind(num_cached, chunk(2, 0, 1, blocks)));
     assert_eq!(open(32, &[3, 5, 3]), "ok");
@@ -196,7 +196,7 @@ fn rows_that_read_the_token_that_they_sampled() {
     check(decode(1, 5, &[]), nothing);
     check(first(decode(2, 0, &[0])), &nothing.replace('1', "2"));
     check(decode(3, 0, &[]), "slot 3 is not open");
-    // Other tokens may follow as well as the one that was sampled; then there is none to read until one is sampled again.
+    // Given tokens may replace the sampled token. The row then has no sampled token until it samples again.
     check(chunk(0, 16, 2, &[0]), "ok");
     let mut rows = table();
     carry_out(&mut rows, &chunk(0, 16, 2, &[0]));
@@ -239,7 +239,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever comes, a command that passes the check can be carried out, and rows never outgrow their tables.
+    /// Every command that passes the check can be executed, and no row outgrows its block table.
     #[test]
     fn accepted_commands_keep_the_books_right(script in prop::collection::vec(any_row(), 1..60)) {
         let mut rows = table();

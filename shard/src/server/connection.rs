@@ -1,4 +1,4 @@
-//! One client: frames in, frames out.
+//! The connection to one client, as frames that are read and written.
 //!
 //! Door: [`Connection`]. It handles frames and deadlines and does not interpret commands.
 

@@ -82,7 +82,7 @@ fn step_answer(
     Ok(reply::Kind::StepDone(StepDone { forward_ns, num_programs_compiled, fingerprint }))
 }
 
-/// Warms up on another thread, so that the client gets reports even while one program takes minutes.
+/// Warms up on another thread, so that the client gets reports even while the compilation of one program takes minutes.
 fn warm_up(
     connection: &mut Connection,
     engine: &mut Engine,

@@ -29,7 +29,7 @@ pub(super) enum Event {
         total: u64,
     },
     Loaded(Box<Result<Engine, EngineError>>),
-    /// The loader has ended without a result.
+    /// The loader has ended, with or without a result.
     LoaderEnded,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn spawn_loader(args: ShardArgs, events: SyncSender<Event>) -> Result
         let mut progress = |phase: &str, done: u64, total: u64| {
             if throttle.lets_pass(done == total) {
                 telemetry::progress(phase, done, total);
-                // A full queue loses an intermediate figure, nothing else.
+                // If the queue is full, only this intermediate report is lost.
                 let _ = ended.events.try_send(Event::Loading { phase: phase.to_owned(), done, total });
             }
         };

@@ -1,9 +1,9 @@
 //! The server of a shard: listens before the model is loaded, replies to commands one at a time, and ends with its
 //! client.
 //!
-//! Door: [`run`]. There are three threads: one accepts clients, one loads the model (`events`), and the main one
-//! handles their events one at a time and talks to the client (`conversation`). It accesses the model only through
-//! [`Engine`].
+//! Door: [`run`]. There are three threads, and a fourth during warm-up. One accepts clients, one loads the model
+//! (`events`), and the main thread handles their events one at a time and talks to the client (`conversation`). The
+//! main thread accesses the model only through [`Engine`].
 //!
 //! ```text
 //! bind ──▶ accept ─┐
@@ -58,11 +58,11 @@ impl ServerError {
     }
 }
 
-/// The end of the conversation with one client.
+/// The way in which the conversation with one client ended.
 enum Ended {
     /// The client sent `Leave`.
     Left,
-    /// The client went away before warm-up: another client may connect.
+    /// The first command was refused: another client may connect.
     GoneBeforeWarmup,
 }
 
@@ -111,7 +111,7 @@ struct Server {
 impl Server {
     fn serve(&mut self) -> Result<(), ServerError> {
         loop {
-            // A client may connect at any time; a loader that fails also sends an event.
+            // A client may connect at any time, and a loader that fails also sends an event.
             let event = self.events.recv().map_err(|_| ServerError::LoaderPanicked)?;
             let Some(stream) = self.note(event)? else { continue };
             match self.talk(&mut Connection::new(stream)) {

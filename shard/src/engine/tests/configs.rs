@@ -1,5 +1,5 @@
-//! config.json and heads of GGUF files with anything in them: a model or a sentence, never a panic, and no memory for sizes that are not
-//! there.
+//! `config.json` files and GGUF headers with arbitrary values: each gives a model or an error message, without a panic
+//! and without allocating the sizes that it claims.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::fixture;
 use crate::engine::graphs;
 
-/// What becomes of a description of a model.
+/// Builds the graphs of the model that a `config.json` describes.
 fn build(json: &Value, world_size: usize) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let config = Config::parse(json.to_string().as_bytes()).map_err(|error| text(&error))?;
@@ -25,7 +25,7 @@ fn build(json: &Value, world_size: usize) -> Result<(), String> {
     if counted.0 == 0 { Err("a model without weights".to_owned()) } else { Ok(()) }
 }
 
-/// One config.json of each architecture.
+/// Returns one `config.json` of each architecture.
 fn configs() -> Vec<Value> {
     let entries = std::fs::read_dir(fixture("families")).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path().join("config.json")).collect();
@@ -79,7 +79,7 @@ fn sizes_that_no_model_has_are_named() {
     }
 }
 
-/// Flips bytes of the heads of all files, a few in each of many copies.
+/// Overwrites a few bytes in the headers of many copies of each file.
 #[test]
 fn any_head_of_a_gguf_file_is_a_model_or_a_sentence() {
     let directory = tempfile::tempdir().unwrap();
@@ -92,7 +92,8 @@ fn any_head_of_a_gguf_file_is_a_model_or_a_sentence() {
         let head_len = Gguf::open(&path).unwrap().data_start as usize;
         for round in 0..150 {
             let mut bytes = whole.clone();
-            // Metadata that counts stands in front; names and shapes of tensors at the end.
+            // The metadata of the model is at the start of a header, and the names and shapes of tensors are at its
+            // end.
             let places = if round % 2 == 0 { 0..head_len.min(2000) } else { head_len.saturating_sub(3000)..head_len };
             for _ in 0..numbers.usize(1..4) {
                 bytes[numbers.usize(places.clone())] = [0, 1, 0xff, numbers.u8(..)][numbers.usize(..4)];

@@ -1,5 +1,5 @@
-//! A row that cannot continue fails alone: the reply says so, and the tokens of other rows have the same bits as
-//! without it.
+//! A row that cannot continue fails alone: the reply contains the failure, and the tokens of other rows have the same
+//! bits as without the failed row.
 //!
 //! Tested on the CPU with one rank and two, with several types of keys and values, on XLA-CPU and on the mock.
 
@@ -58,7 +58,7 @@ fn beside_a_failure(rig: &mut Rig) -> [Vec<SampledToken>; 4] {
     assert_eq!(failures(&reply), [(2, RowFailure::NotFinite)]);
     let mut together = vec![tokens_of(&reply, 1)];
     for step in 1..6 {
-        // The router learns of the failure a step late.
+        // The router learns of the failure one step late.
         let mut rows = vec![rig.row(1)];
         rows.extend((step < 2).then(|| rig.row(2)));
         let reply = rig.step(rows);

@@ -1,4 +1,4 @@
-//! GGUF files, compared with transformers on the floats that its own reader decodes.
+//! GGUF files, compared with transformers, which decodes the files with its own reader.
 //!
 //! `integration-tests/fixtures/make_gguf.py` makes the files with llama.cpp's converter, with matrices of most types.
 

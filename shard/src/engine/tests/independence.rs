@@ -1,6 +1,7 @@
-//! **Invariant**: a row's tokens and log-probabilities are the same bits whatever its neighbours and the cut of its prompt.
+//! **Invariant**: a row's tokens and log-probabilities have the same bits for all neighbours in the batch, and for all
+//! chunks of its prompt.
 //!
-//! On a real model by comparing bits, and on the mock by random scripts.
+//! The tests compare bits on a tiny Llama, and run random steps on the mock.
 
 use proptest::prelude::*;
 use proto::{SampledToken, SamplingParams};
@@ -32,12 +33,12 @@ pub(super) fn bits(tokens: &[SampledToken]) -> Vec<(u32, u32, Vec<u32>)> {
     tokens.iter().map(|token| (token.token_id, token.logprob.to_bits(), logprobs(token))).collect()
 }
 
-/// A row that runs alone, and the same row among others.
+/// Returns the tokens of a row that runs alone, and of the same row among others.
 pub(super) fn steps_among_others(rig: &mut Rig) -> [Vec<SampledToken>; 2] {
     let observed = prompt(23, 0);
     let alone = rig.generate(5, &observed, sampling(7), 12);
 
-    // Neighbours join before, with and after the observed row, and leave while it runs.
+    // Neighbours join before the observed row and with it, and one leaves while it runs.
     rig.start(0, &prompt(3, 1), SamplingParams::greedy());
     rig.start(1, &prompt(40, 2), sampling(8));
     let chunks = vec![
@@ -47,7 +48,7 @@ pub(super) fn steps_among_others(rig: &mut Rig) -> [Vec<SampledToken>; 2] {
     ];
     let rows = vec![rig.row(1), rig.row(0)];
     let reply = rig.step([chunks, rows].concat());
-    // Slot 3 has not read its prompt, and wants nothing yet.
+    // Slot 3 has not read its whole prompt, so the reply does not contain its row.
     assert_eq!(reply.rows.iter().map(|row| row.slot).collect::<Vec<_>>(), [2, 5, 1, 0]);
     let mut together = vec![tokens(&reply)[1].clone()];
     for step in 1..12 {
@@ -110,7 +111,8 @@ fn a_chunked_prompt_equals_a_whole_one() {
     }
 }
 
-/// A row whose first blocks another row has filled, and a row that was taken off its slot and reads its own tokens again.
+/// Returns the tokens of a row in three ways: alone; after blocks that another row has filled; and after a preemption,
+/// when the row reads its own tokens again.
 pub(super) fn shared_and_resumed(rig: &mut Rig, params: &SamplingParams) -> [Vec<SampledToken>; 3] {
     let prompt = prompt(45, 6);
     let alone = rig.generate(2, &prompt, params.clone(), 14);
@@ -128,7 +130,7 @@ pub(super) fn shared_and_resumed(rig: &mut Rig, params: &SamplingParams) -> [Vec
         rig.release(3);
         made
     };
-    // Behind the blocks of the row that is still there, and with nothing left of it.
+    // The preempted row first shares the blocks of slot 1, and then has no cached blocks.
     shared.extend(resumed(rig, 1).split_off(5));
     let read_again = resumed(rig, 5);
     [alone, shared, read_again]
@@ -160,8 +162,8 @@ fn a_slot_used_again_remembers_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// On the mock, whose token is a function of all tokens of its row: what random steps make of every row is what it makes
-    /// alone.
+    /// In random steps, every row generates the tokens that it generates alone. A token of the mock depends on all
+    /// tokens of its row.
     #[test]
     fn random_steps_mix_nothing_up(script in prop::collection::vec((0..6u32, 1..40usize, any::<bool>()), 1..60)) {
         let mut rig = Rig::mock();

@@ -1,6 +1,6 @@
-//! What warm-up chooses, and what it refuses.
+//! The limits that the warm-up chooses, and the wishes that it refuses.
 //!
-//! A refusal must say which flag to change.
+//! The error of a refused wish must name the flag to change.
 
 use devices::{Device, Quantize};
 use proto::{ShardError, Warmup, shard_error::Kind};

@@ -1,6 +1,8 @@
-//! Models that several ranks share: the same tokens as one rank alone, and the same answers from every rank.
+//! Models split over several ranks: they generate the tokens of one rank alone, and every rank returns the same
+//! replies.
 //!
-//! Door: [`Engines`], the engine over N ranks. Ranks are threads here, each with its own engine, or devices of one engine.
+//! Door: [`Engines`], the engines of all shards. A rank is a thread with its own engine here, or a device of one
+//! engine.
 
 use std::path::Path;
 
@@ -19,7 +21,7 @@ use crate::args::ShardArgs;
 /// The engines of all shards of a model. A command goes to all of them at once, as the router sends it.
 pub(in crate::engine) struct Engines(Vec<Engine>);
 
-/// Loads the engine of one shard.
+/// A function that loads the engine of one shard.
 pub(super) type Load = fn(&ShardArgs) -> Result<Engine, EngineError>;
 
 impl Engines {
@@ -28,7 +30,7 @@ impl Engines {
         Self::load_with(args, |args| load(args, &mut |_, _, _| ()))
     }
 
-    /// Loads one engine per shard in the way of a test.
+    /// Loads one engine per shard with `load`.
     pub(super) fn load_with(args: &[ShardArgs], load: Load) -> Result<Self, EngineError> {
         if let [args] = args {
             return Ok(Self(vec![load(args)?]));
@@ -57,7 +59,7 @@ impl Engines {
         self.tell(|engine| engine.release(release))
     }
 
-    /// The answer of the first; all must be the same.
+    /// Executes a command on all engines, and returns the result of the first. The results must be the same.
     fn tell<T: PartialEq + std::fmt::Debug + Send>(
         &mut self,
         command: impl Fn(&mut Engine) -> Result<T, EngineError> + Sync,
@@ -78,12 +80,12 @@ impl Engines {
     }
 }
 
-/// A reply without what differs from run to run.
+/// Returns a reply without durations, which differ from run to run.
 fn timeless(reply: StepReply) -> Result<StepReply, EngineError> {
     Ok(StepReply { forward_ns: 0, idle_ns: 0, ..reply })
 }
 
-/// A tiny Llama with random weights and sizes that few numbers divide.
+/// A tiny Llama with random weights. Most numbers of ranks do not divide its sizes evenly.
 #[derive(Debug, Clone, Copy)]
 struct TinyLlama {
     vocab_size: usize,
@@ -157,7 +159,7 @@ impl TinyLlama {
     }
 }
 
-/// Numbers between -0.5 and 0.5 that look random.
+/// Returns the bytes of pseudorandom numbers between -0.5 and 0.5.
 fn random(shape: &[usize], seed: u64) -> Vec<u8> {
     let number = |index: u64| {
         let hash = (index + 1).wrapping_mul(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -166,7 +168,7 @@ fn random(shape: &[usize], seed: u64) -> Vec<u8> {
     (0..shape.iter().product::<usize>() as u64).flat_map(|index| number(index).to_le_bytes()).collect()
 }
 
-/// Greedy and drawn rows, each with the log-probabilities of the best tokens.
+/// Generates the tokens of two greedy rows and a drawn one, each with the log-probabilities of the best tokens.
 fn generate(rig: &mut Rig, vocab_size: usize) -> Vec<Vec<SampledToken>> {
     let greedy = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
     let drawn = SamplingParams {
@@ -184,7 +186,7 @@ fn generate(rig: &mut Rig, vocab_size: usize) -> Vec<Vec<SampledToken>> {
         .collect()
 }
 
-/// Compares what ranks made with what one made. Logits of these models are below 10, and 1e-3 of that is asked for in f32.
+/// Compares the tokens of ranks with those of one rank. `tolerance` is the largest difference of a log-probability.
 fn check(ranks: &[Vec<SampledToken>], alone: &[Vec<SampledToken>], tolerance: f32, what: &str) {
     for (ranks, alone) in ranks.iter().zip(alone) {
         assert_eq!(ids(ranks), ids(alone), "{what}");
@@ -197,7 +199,7 @@ fn check(ranks: &[Vec<SampledToken>], alone: &[Vec<SampledToken>], tolerance: f3
     }
 }
 
-/// Models with everything that ranks must pad, copy or share.
+/// Returns models whose heads, features or vocabulary ranks must pad or copy.
 fn tiny_llamas() -> [TinyLlama; 3] {
     let odd = TinyLlama::ODD;
     [
@@ -207,19 +209,19 @@ fn tiny_llamas() -> [TinyLlama; 3] {
     ]
 }
 
-/// On so many devices of XLA-CPU; `None`, said aloud, where there is no plugin.
+/// Returns a rig on `devices_per_shard` devices of XLA-CPU. `None` if there is no plugin, which is printed.
 fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
     plugin_path(Device::XLA_CPU)?;
     let args = ShardArgs { devices_per_shard, ..args(model_id, Device::XLA_CPU) };
     Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 2))
 }
 
-/// On so many ranks of the CPU, each a thread.
+/// Returns a rig on `world_size` ranks of the CPU, each a thread.
 pub(super) fn on_cpu_ranks(model_id: &str, world_size: u32) -> Rig {
     cpu_ranks(&args(model_id, Device::CPU), world_size, |args| load(args, &mut |_, _, _| ()))
 }
 
-/// On so many ranks of the CPU, each of which a test loads in its way.
+/// As [`on_cpu_ranks`], with `load` for each rank.
 pub(super) fn cpu_ranks(args: &ShardArgs, world_size: u32, load: Load) -> Rig {
     let shared = tempfile::NamedTempFile::new().unwrap();
     let collective_path = Some(shared.path().to_path_buf());
@@ -233,7 +235,8 @@ fn cpu_ranks_make_the_tokens_of_one() {
         let expected = generate(&mut Rig::fixture(name), 250);
         for world_size in [2, 4] {
             let mut rig = on_cpu_ranks(fixture(name).to_str().unwrap(), world_size);
-            // A sum in another order may round a key or value to its other neighbour, which in bf16 is eight times as far.
+            // A sum in another order may round a key or value to the other neighbour. Neighbours in bf16 are eight
+            // times as far apart as in f16.
             let exact = if name == "tiny-llama-bf16" { 1.6e-2 } else { 1e-4 };
             let exact = if name == "tiny-llama-f16" { 2e-3 } else { exact };
             let tolerance = tolerance(name == "tiny-llama-bf16", exact, 5e-2) as f32;
@@ -294,7 +297,8 @@ fn devices_make_the_tokens_of_one() {
         let path = path.to_str().unwrap();
         // `devices_pad_and_copy` runs other models on four devices.
         let counts = if name == FIXTURES[0] { &[2, 4][..] } else { &[2] };
-        // Short floats round activations on these devices only, and now and then another sum to another neighbour.
+        // XLA-CPU rounds activations to short floats, so one device of it is the reference. Sums in another order may
+        // still round to another neighbour.
         let is_short = name.ends_with("16");
         let alone = if is_short { on_xla_devices(path, 1) } else { Some(Rig::fixture(name)) };
         let Some(mut alone) = alone else { return };
@@ -306,7 +310,8 @@ fn devices_make_the_tokens_of_one() {
     }
 }
 
-/// Where inputs are split, each rounds its own part of x and of the weights, as ranks on the CPU do.
+/// If the inputs of a linear layer are split, each device rounds its own share of the activations and weights, as CPU
+/// ranks do.
 #[test]
 fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
     if plugin_path(Device::XLA_CPU).is_none() {
@@ -323,7 +328,7 @@ fn devices_of_integers_make_the_tokens_of_cpu_ranks() {
         let mut rig = Rig::warm_for(Engines::load(&[devices]).unwrap(), 2);
         let expected =
             generate(&mut cpu_ranks(&of_integers(Device::CPU), 2, |args| load(args, &mut |_, _, _| ())), 250);
-        // A number of x between two integers may be rounded to either.
+        // An activation about halfway between two integers may be rounded to either.
         check(&generate(&mut rig, 250), &expected, 0.1, &format!("{name} of {quantize}"));
     }
 }
@@ -340,7 +345,7 @@ fn devices_pad_and_copy() {
     }
 }
 
-/// Of a step that reads `tokens`; all ranks have the same.
+/// Returns the fingerprint of a step that reads `tokens`. All ranks must have the same.
 fn fingerprint(rig: &mut Rig, tokens: &[i32]) -> u64 {
     let mut batch = Batch::default();
     batch.push_row(0, 0, tokens, &[0]);

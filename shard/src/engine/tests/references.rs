@@ -1,7 +1,8 @@
 //! Logits and greedy tokens of tiny checkpoints against those recorded from transformers.
 //!
-//! How they were made is in `integration-tests/fixtures/make_references.py`: in f32 from the weights as saved, keys and values too, so
-//! they are kept in f32 here. The greedy tokens must be the same; log-probabilities agree within a stated tolerance.
+//! `integration-tests/fixtures/make_references.py` computes the references in f32 from the weights as saved, so keys
+//! and values are in f32 here too. The greedy tokens must be the same, or near the best if the processor rounds to
+//! bf16. Log-probabilities must agree within a stated tolerance.
 
 use proto::{SampledToken, SamplingParams};
 use serde_json::Value;
@@ -10,9 +11,9 @@ use super::ranks::Engines;
 use super::{FIXTURES, Rig, fixture, ids, report, reporting, tolerance};
 use crate::args::KvCacheDtype;
 
-/// Largest difference of a log-probability, as a share of the largest absolute logit of the row.
+/// The largest difference of a log-probability, as a share of the largest absolute logit of the row.
 const TOLERANCE: f64 = 2e-5;
-/// The same where bf16 is multiplied with bf16.
+/// The same, if the processor multiplies bf16 with bf16.
 const ROUNDED_TOLERANCE: f64 = 2e-2;
 
 pub(super) struct Reference {
@@ -35,7 +36,7 @@ pub(super) fn token_ids(value: &Value) -> Vec<u32> {
     numbers(value).into_iter().map(|id| id as u32).collect()
 }
 
-/// Log-probabilities after `prompt` in the order of the vocabulary.
+/// Returns the log-probabilities after `prompt`, in the order of the vocabulary.
 fn logprobs(rig: &mut Rig, prompt: &[u32], vocab_size: usize) -> Vec<f64> {
     let params = SamplingParams { top_n_tokens: vocab_size as u32, ..SamplingParams::greedy() };
     let token = rig.start(0, prompt, params);
@@ -48,7 +49,8 @@ fn logprobs(rig: &mut Rig, prompt: &[u32], vocab_size: usize) -> Vec<f64> {
     logprobs
 }
 
-/// Compares the log-probabilities after `prompt` with those of `logits`; the tolerance is a share of the largest of these.
+/// Compares the log-probabilities after `prompt` with those of `logits`. The tolerance is a share of the largest
+/// absolute logit.
 pub(super) fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &Value, (tolerance, what): (f64, &str)) {
     let logits = numbers(logits);
     let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
@@ -59,7 +61,7 @@ pub(super) fn check_logits(rig: &mut Rig, prompt: &[u32], logits: &Value, (toler
     }
 }
 
-/// As [`check_logits`] for the best tokens that came with one.
+/// As [`check_logits`], for the best tokens reported with `token`.
 pub(super) fn check_top(token: &SampledToken, logits: &Value, tolerance: f64, what: &str) {
     let logits = numbers(logits);
     let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
@@ -102,8 +104,8 @@ fn greedy_tokens_agree_with_transformers() {
     }
 }
 
-/// Where x is rounded, tokens whose scores are almost the same may change places: each expected token is one of the best after
-/// those before it.
+/// Checks that each expected token is near the best token after the expected tokens before it. If activations are
+/// rounded, tokens with almost the same score may be swapped.
 fn check_near_best(rig: &mut Rig, prompt: &Value, (prompt_ids, expected): (&[u32], &[u32]), name: &str) {
     let logits = numbers(&prompt["last_logits"]);
     let largest = logits.iter().fold(0.0_f64, |largest, logit| largest.max(logit.abs()));
@@ -112,7 +114,7 @@ fn check_near_best(rig: &mut Rig, prompt: &Value, (prompt_ids, expected): (&[u32
         let logprobs = logprobs(rig, &before, logits.len());
         let best = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let difference = best - logprobs[expected[count] as usize];
-        // Both may be off, one up and the other down.
+        // One of the two scores may be too high and the other too low.
         assert!(difference <= 2.0 * ROUNDED_TOLERANCE * largest, "{name}, token {count}: {difference} below the best");
     }
 }

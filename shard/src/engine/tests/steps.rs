@@ -1,6 +1,7 @@
-//! Steps that do not fit are refused without any change, and broken weights are an error.
+//! Single steps: invalid steps are refused without any change, broken weights are an error, and requests of rows are
+//! met.
 //!
-//! Each test says what the router did wrong, or what the device made of it, and what the rows are like afterwards.
+//! Requests are masks, best tokens, and `min_new_tokens`.
 
 use devices::Device;
 use proto::{Release, Row, SamplingParams, ShardError, Step, shard_error};
@@ -45,7 +46,7 @@ fn one_bad_row_leaves_the_others_as_they_were() {
     assert_eq!(made, expected[..]);
 }
 
-/// A mask of `tokens` of a vocabulary.
+/// Returns a mask that allows `tokens`.
 fn mask(tokens: &[u32], vocab_size: u32) -> Option<Vec<u8>> {
     let mut bytes = vec![0; vocab_size.div_ceil(8) as usize];
     tokens.iter().for_each(|token| bytes[*token as usize / 8] |= 1 << (token % 8));
@@ -64,14 +65,14 @@ fn masked_rows_choose_what_is_allowed() {
             tokens(&rig.step(vec![super::masked(chunk, mask(allowed, vocab_size))])).remove(0)
         };
         let first = masked(&mut rig, &wanted);
-        // The best of those that are allowed: the third of all, if there is none before it.
+        // The third best token of all is the best allowed one, because the other two allowed tokens are worse.
         assert_eq!(first.token_id, wanted[1]);
         let mut reported = first.top_token_ids().to_vec();
         reported.sort_unstable();
         let mut expected = wanted.clone();
         expected.sort_unstable();
         assert_eq!(reported, expected);
-        // The mask was that step's: the row goes on as one that read these tokens, and others do not see it.
+        // The mask applies to one row in one step: other rows ignore it, and the row continues without it.
         let row = super::masked(rig.row(1), mask(&[9], vocab_size));
         let chunk = rig.chunk(2, &[5, 6, 7], Some(params.clone()), true);
         let made = tokens(&rig.step(vec![chunk, row]));
@@ -93,7 +94,7 @@ fn logits_that_are_not_finite_are_a_device_error() {
     for file in ["config.json", "generation_config.json", "model.safetensors"] {
         std::fs::copy(fixture("tiny-llama-tied").join(file), directory.path().join(file)).unwrap();
     }
-    // The last tensor of the file is the last norm: products with the largest number there is have none.
+    // The last tensor of the file is the last norm. With the largest float as its weights, the products overflow.
     let path = directory.path().join("model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let len = bytes.len();

@@ -1,4 +1,4 @@
-//! Blocks before every window of a row: whatever another row writes into them, the row's tokens are the same bits.
+//! Blocks before the window of a row: another row may overwrite them, and the row's tokens keep the same bits.
 
 use devices::Device;
 use devices::plugins::testing::plugin_path;
@@ -18,8 +18,8 @@ const ONE: [u8; 2] = [0x80, 0x3f];
 const LARGEST: [u8; 2] = [0x7f, 0x7f];
 const NUM_SLOTS: u32 = 3;
 
-/// A model with a window of 13 tokens in all layers. The first norm makes the last feature of an embedding infinite
-/// unless it is zero, as it is for all tokens but one.
+/// Returns a rig with a window of 13 tokens in all layers. The first norm makes the last feature of an embedding
+/// infinite unless the feature is zero, as for all tokens except [`BAD`].
 fn windowed(device: Device) -> Rig {
     let directory = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
@@ -39,12 +39,13 @@ fn windowed(device: Device) -> Rig {
     Rig::warm_for(Engines::load(&[args]).unwrap(), NUM_SLOTS)
 }
 
-/// A prompt in the vocabulary of this model.
+/// Returns a prompt in the vocabulary of this model.
 fn short_prompt(len: usize, salt: u32) -> Vec<u32> {
     prompt(len, salt).into_iter().map(|token| token % VOCAB_SIZE as u32).collect()
 }
 
-/// The tokens of a row that has read 48 tokens before another row writes into its first two blocks, if `is_spoiled`.
+/// Returns the tokens of a row. If `is_spoiled`, another row overwrites the first two blocks after the row has read 48
+/// tokens.
 fn generate(rig: &mut Rig, is_spoiled: bool) -> Vec<SampledToken> {
     let ids: Vec<u32> = (0..70).map(|i| 3 + i * 7 % 90).collect();
     let sampling = SamplingParams { seed: 5, temperature: 1.1, ..SamplingParams::greedy() };
@@ -88,7 +89,7 @@ fn xla_does_not_read_blocks_before_the_window() {
     }
 }
 
-/// Sequences of six and seven blocks, two of which are alike, in four and more.
+/// Runs sequences of six and seven blocks, two of them equal, in caches of 4, 7 and 64 blocks.
 #[test]
 fn sequences_longer_than_the_cache_make_the_tokens_that_they_make_in_a_large_one() {
     let mut rig = Rig::fixture("families/mistral-window");
@@ -102,7 +103,7 @@ fn sequences_longer_than_the_cache_make_the_tokens_that_they_make_in_a_large_one
     }
 }
 
-/// A row that reads all tokens in one layer keeps its blocks.
+/// If one layer reads all tokens, a row keeps all its blocks.
 #[test]
 fn a_model_that_mixes_windows_with_full_layers_has_none() {
     let rig = Rig::fixture("families/gemma3");

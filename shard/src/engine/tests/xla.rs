@@ -1,7 +1,8 @@
-//! The same model on XLA-CPU and on the CPU backend: the same tokens, and numbers within a stated tolerance.
+//! The same model on XLA-CPU and on the CPU backend: the tokens must be the same, and log-probabilities must agree
+//! within a stated tolerance.
 //!
-//! XLA-CPU keeps keys and values in f32, and so does the CPU backend here.
-//! Every program is compiled by the plugin as it would be for a TPU; only the size of the model differs.
+//! XLA-CPU keeps keys and values in f32, and so does the CPU backend here. The plugin compiles the same kinds of
+//! programs as for a TPU, but for a smaller model.
 
 use devices::plugins::testing::plugin_path;
 use devices::{Device, Quantize};
@@ -12,8 +13,8 @@ use super::ranks::Engines;
 use super::{FIXTURES, Rig, args, fixture, ids, masked, report, reporting, tokens};
 use crate::args::KvCacheDtype;
 
-/// Largest difference of a log-probability, by fixture: f32 sums in another order; short floats round activations too, f16 with
-/// an eighth of the error of bf16.
+/// The largest difference of a log-probability, by fixture. Sums in f32 are in another order. With short floats XLA
+/// rounds activations too; the rounding error of f16 is an eighth of that of bf16.
 const TOLERANCES: [(&str, f32); 5] = [
     ("tiny-llama-gqa-untied", 1e-4),
     ("tiny-llama-tied", 1e-4),
@@ -22,7 +23,8 @@ const TOLERANCES: [(&str, f32); 5] = [
     ("tiny-llama-f16", 0.04),
 ];
 
-/// As above, with weights of int8: XLA orders sums by the processor, and on some (Zen 4) more of x falls to the next integer than on others.
+/// The same, with int8 weights. XLA's order of sums depends on the processor; on some processors (Zen 4), more
+/// activations are rounded to another integer.
 const INTEGER_TOLERANCES: [(&str, f32); 3] =
     [("tiny-llama-gqa-untied", 0.1), ("tiny-llama-tied", 0.1), ("tiny-llama-bf16", 0.1)];
 
@@ -34,7 +36,7 @@ pub(super) fn check(xla: &[SampledToken], cpu: &[SampledToken], tolerance: f32, 
     assert_eq!(ids(xla), ids(cpu), "{what}");
     for (xla, cpu) in xla.iter().zip(cpu) {
         assert!((xla.logprob - cpu.logprob).abs() <= tolerance, "{what}: {} instead of {}", xla.logprob, cpu.logprob);
-        // With a tolerance that is not tiny, neighbours in the list may change places.
+        // If the tolerance is larger, neighbours in the list may be swapped.
         assert!(tolerance > 1e-3 || xla.top_token_ids() == cpu.top_token_ids(), "{what}: {xla:?} instead of {cpu:?}");
         assert_eq!(xla.top_token_ids().len(), cpu.top_token_ids().len(), "{what}");
         for (xla, cpu) in xla.top_logprobs().iter().zip(cpu.top_logprobs()) {
@@ -106,7 +108,7 @@ fn tokens_are_those_of_the_cpu_backend() {
         let drawn = [(&drawn, 23), (&everything, 33), (&near_best, 17), (&steered, 29)];
         for (params, len) in greedy.into_iter().chain(drawn) {
             let what = format!("{name}, {params:?}");
-            // Activations rounded to short floats lead to another token sooner or later where tokens are drawn, or made to be near
+            // Rounded activations sooner or later change a token that is drawn, or whose score a bias brings near
             // others.
             let is_steady = params.is_greedy && params.logit_bias.is_empty();
             let num_tokens = if tolerance < 1e-3 || is_steady { 12 } else { 1 };
@@ -117,7 +119,7 @@ fn tokens_are_those_of_the_cpu_backend() {
     assert_eq!(TOLERANCES.map(|(name, _)| name), FIXTURES);
 }
 
-/// A row that is rounded to another integer here or there is as far from the other backend as from its neighbours in the batch.
+/// The two backends may round some activations to different integers, hence the large tolerance.
 #[test]
 fn tokens_of_integers_are_those_of_the_cpu_backend() {
     for (name, tolerance) in INTEGER_TOLERANCES {
@@ -190,7 +192,7 @@ fn masked_steps_are_those_of_the_cpu_backend() {
         let chunk = masked(rig.chunk(1, &prompt(23), Some(params.clone()), true), mask(0));
         let mut made = tokens(&rig.step(vec![chunk]));
         for step in 1..10 {
-            // Another row without a mask, and a step without one now and then.
+            // Another row has no mask, and every third step has none.
             let row = rig.row(1);
             let allowed_tokens = if step % 3 == 0 { None } else { mask(step) };
             let rows = vec![rig.row(0), masked(row, allowed_tokens)];
