@@ -1,6 +1,8 @@
-//! From a graph to StableHLO: what each operation becomes, for one program's sizes.
+//! Lowers a graph to StableHLO, operation by operation, for the sizes of one program.
 //!
-//! Door: [`Lowering`], which holds what operations read besides their operands: the step's rows and the states. The match over operations has no arm for "anything else". Tokens of a step are `[rows, tokens_per_row]`, flattened.
+//! Door: [`Lowering`], which contains the data that operations read besides their operands: the step's rows and the
+//! states. The match over operations has no wildcard arm, so the compiler finds an operation that is missing. Tokens of
+//! a step are `[rows, tokens_per_row]`, flattened.
 
 use std::collections::HashMap;
 
@@ -23,13 +25,14 @@ pub(crate) struct Sizes {
     pub(crate) blocks_per_row: usize,
     pub(crate) num_slots: usize,
     pub(crate) max_total_tokens: usize,
-    /// Tokens that a row can report.
+    /// The number of top tokens that a row can report.
     pub(crate) top_tokens: usize,
-    /// Devices that run the program together.
+    /// The number of devices that run the program together.
     pub(crate) num_devices: usize,
-    /// How decoding queries meet the keys of several KV heads.
+    /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(crate) decode_heads: HeadForm,
-    /// Most bytes of keys, or values, that the attention loop gathers at a time.
+    /// The most bytes of keys, or of values, that the attention loop gathers at a time, unless one block per tile has
+    /// more.
     pub(crate) chunk_bytes: usize,
 }
 
@@ -67,25 +70,26 @@ pub(crate) struct SampledInputs {
     pub(super) prompt_lens: Tensor,
     /// `[rows]`
     pub(super) is_sampled: Tensor,
-    /// In the order of [`TokenInput::ALL`]; none for samplers that do not read them.
+    /// The arrays of [`TokenInput::ALL`], in its order; empty for samplers that do not read them.
     token_inputs: Vec<Tensor>,
 }
 
-/// A graph on its way to text.
+/// The state of lowering a graph.
 pub(crate) struct Lowering {
     pub(crate) emitter: Emitter,
     pub(crate) sizes: Sizes,
-    /// By name.
+    /// The weights by name.
     pub(crate) weights: HashMap<String, Tensor>,
     pub(crate) rows: Option<RowInputs>,
     pub(crate) sampled: Option<SampledInputs>,
-    /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, those of
-    /// slots are the parts of the rows, `[rows, ..]`.
+    /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, a state of
+    /// slots is only the part that belongs to the rows, `[rows, ..]`.
     pub(crate) states: HashMap<String, Tensor>,
 }
 
 impl RowInputs {
-    /// Takes the packed array `[StepShape::len]` apart; the rest of it is the sampler's, `[sampled_columns, rows]`.
+    /// Splits the packed array `[StepShape::len]`, and returns the decoder's inputs and the sampler's columns,
+    /// `[sampled_columns, rows]`.
     pub(crate) fn unpack(emitter: &mut Emitter, packed: &Tensor, shape: StepShape) -> (Self, Tensor) {
         let StepShape { rows, tokens_per_row, blocks_per_row } = shape;
         let ranges = shape.ranges();
@@ -109,7 +113,8 @@ impl RowInputs {
         (Self { rank, token_ids, positions, is_token, first_positions, num_tokens, slots, block_tables }, sampled)
     }
 
-    /// The rows of x `[tokens, n]` at each row's last token, `[rows, n]`; anything for rows without tokens.
+    /// Returns the values of x `[tokens, n]` at each row's last token, `[rows, n]`. The values of rows without tokens
+    /// are undefined.
     pub(crate) fn last_tokens(&self, emitter: &mut Emitter, x: &Tensor, sizes: &Sizes) -> Tensor {
         if sizes.tokens_per_row == 1 {
             return x.clone();
@@ -125,7 +130,7 @@ impl RowInputs {
 }
 
 impl SampledInputs {
-    /// Takes `[sampled_columns, rows]` apart; `token_inputs` stay as they are.
+    /// Splits `columns` `[sampled_columns, rows]`, and keeps `token_inputs` unchanged.
     pub(crate) fn unpack(emitter: &mut Emitter, columns: &Tensor, token_inputs: Vec<Tensor>) -> Self {
         let slots = column(emitter, columns, SampledColumn::Slot);
         let context_lens = column(emitter, columns, SampledColumn::ContextLen);
@@ -145,7 +150,7 @@ impl SampledInputs {
 }
 
 impl Lowering {
-    /// Adds the operations of `graph`, applied to `arguments`, and answers its outputs.
+    /// Adds the operations of `graph`, applied to `arguments`, and returns its outputs.
     pub(crate) fn lower(&mut self, graph: &Graph, arguments: &[Tensor]) -> Vec<Tensor> {
         let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes().len());
         let slots = self.read_slots(graph);
@@ -157,7 +162,7 @@ impl Lowering {
         graph.outputs().iter().map(|output| values[output.index()].clone()).collect()
     }
 
-    /// Puts the rows' parts in the place of the states of slots, and returns these, by name.
+    /// Replaces each state of slots by the part that belongs to the rows, and returns the whole states, by name.
     fn read_slots(&mut self, graph: &Graph) -> Vec<(String, Tensor)> {
         let specs = graph.states().iter().filter(|spec| spec.extent == Extent::Slot);
         let read = specs.map(|spec| {
@@ -169,7 +174,7 @@ impl Lowering {
         read.collect()
     }
 
-    /// Puts the states of slots back, with the rows' parts in them.
+    /// Restores the states of slots, with the rows' parts written into them.
     fn write_slots(&mut self, slots: Vec<(String, Tensor)>) {
         for (name, slots) in slots {
             let rows = self.rows.as_ref().expect("decoders have rows");
@@ -323,7 +328,7 @@ impl Lowering {
         }
     }
 
-    /// Whether a token is one of those in the row's columns, `[rows, vocab]`.
+    /// Returns bools `[rows, vocab]`: true if the row's columns name the token as held back.
     fn held_back(&mut self, vocab_size: usize) -> Tensor {
         let columns = &self.sampled.as_ref().expect("samplers have rows").columns;
         let emitter = &mut self.emitter;
@@ -338,7 +343,7 @@ impl Lowering {
         others.iter().fold(first.clone(), |any, one| self.emitter.elementwise("or", &[&any, one])) // [rows, vocab]
     }
 
-    /// The operands, scalars and `[rows]` repeated to `shape`.
+    /// Returns the operands repeated to `shape`. An operand is a scalar, `[rows]`, or has the shape already.
     fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
         let dims = self.dims(shape);
         let leading: Vec<usize> = (0..dims.len()).collect();
@@ -356,7 +361,7 @@ impl Lowering {
     }
 }
 
-/// One column of `[sampled_columns, rows]`, `[rows]` i32.
+/// Returns one column of `[sampled_columns, rows]`, `[rows]` i32.
 fn column(emitter: &mut Emitter, columns: &Tensor, column: SampledColumn) -> Tensor {
     let index = sampled_columns().position(|known| known == column).expect("every column is in the list");
     emitter.row(columns, index) // [rows]
