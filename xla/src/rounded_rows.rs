@@ -11,8 +11,8 @@ use numbers::{Rounding, fp8, int8};
 
 use super::stablehlo::Type;
 
-/// Returns the types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales `[..,
-/// outputs]`, and factors for numbers of 4 bits.
+/// Returns the types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales
+/// `[.., outputs]`, and factors for numbers of 4 bits.
 pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     let Sizes { stack, outputs, inputs } = Sizes::of(shape);
     let scales = Type::new([stack, &[outputs]].concat(), DType::F32);

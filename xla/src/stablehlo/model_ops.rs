@@ -23,7 +23,7 @@ pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> 
     emitter.elementwise("multiply", &[&rows, &scale]) // [tokens, hidden]
 }
 
-/// Does the same as [`embedding`] with the part of a table that is on device `rank` `[]`. Ids in other parts give
+/// Does the same as [`embedding`] with the part of a table that is on device `rank` `[]`. Ids in other parts become
 /// zeros.
 pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor, rank: &Tensor) -> Tensor {
     let part = table.dims()[0];
@@ -68,8 +68,8 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
     }
 }
 
-/// Computes x `[n, in]` · (weights `[groups, inputs of a group, out]` of four bits times factors `[groups, out]`), `[n,
-/// out]`, i32. Inputs that are missing in the last group are zeros.
+/// Computes x `[n, in]` · (weights `[groups, inputs of a group, out]` of four bits times factors `[groups, out]`),
+/// `[n, out]`, i32. Inputs that are missing in the last group are zeros.
 fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors: &Tensor) -> Tensor {
     let ([num_rows, inputs], [groups, group_inputs]) =
         ([0, 1].map(|dim| x.dims()[dim]), [0, 1].map(|dim| weight.dims()[dim]));
@@ -230,8 +230,8 @@ pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec
     emitter.concatenate(&parts.iter().collect::<Vec<_>>(), 2) // [tokens, heads, head_dim]
 }
 
-/// Returns the first and the second elements of the first `half` pairs of x `[tokens, heads, head_dim]`, both `[tokens,
-/// heads, half]`.
+/// Returns the first and the second elements of the first `half` pairs of x `[tokens, heads, head_dim]`, both
+/// `[tokens, heads, half]`.
 fn neighbours(emitter: &mut Emitter, x: &Tensor, half: usize) -> [Tensor; 2] {
     let [tokens, heads] = [x.dims()[0], x.dims()[1]];
     let rotated = emitter.slice(x, 2, 0..2 * half); // [tokens, heads, 2 * half]
@@ -250,8 +250,9 @@ fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
     emitter.reshape(&pairs, &[tokens, heads, 2 * half]) // [tokens, heads, 2 * half]
 }
 
-/// Sums x `[tokens, n]` along each row, beginning with the sums `before` `[rows, n]`. Returns the sum at each token and
-/// the sum at each row's end. Each iteration doubles the number of tokens in a sum (Hillis and Steele, 1986).
+/// Returns the running sums of x `[tokens, n]` along each row, beginning with the sums `before` `[rows, n]`. The first
+/// tensor has the sum at each token, the second the sum at each row's end. Each iteration doubles the number of tokens
+/// in a sum (Hillis and Steele, 1986).
 pub(super) fn running_sum(emitter: &mut Emitter, x: &Tensor, is_token: &Tensor, before: &Tensor) -> [Tensor; 2] {
     let [num_rows, size] = [before.dims()[0], before.dims()[1]];
     let len = x.dims()[0] / num_rows;

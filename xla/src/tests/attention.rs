@@ -194,7 +194,8 @@ fn nothing_of_a_row_gets_into_another() {
     }
 }
 
-/// The second layer has the keys and values of the first, in the same state, and attends to them with its own queries.
+/// The second layer writes the keys and values of the first to the same state again, and attends to them with its own
+/// queries.
 #[test]
 fn a_layer_reads_the_state_of_another() {
     let (lens, mut numbers) = (vec![(20, 5), (3, 1)], Numbers::new(4));
