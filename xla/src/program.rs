@@ -1,4 +1,4 @@
-//! The programs that a model is compiled to, and what goes in and out of each.
+//! The programs that a model is compiled to, with their arguments and results.
 //!
 //! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. A step
 //! runs programs of different kinds, so the numbers of their sizes add up instead of multiplying:
