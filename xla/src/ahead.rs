@@ -1,8 +1,7 @@
 //! Compiles programs for devices that need not be on this machine, and reports the compiler's figures for each program.
 //!
 //! Doors: [`AheadOfTime::open`] for devices of a topology, [`AheadOfTime::attached`] for a device of this machine, then
-//! [`AheadOfTime::compile`]. The programs, their sizes and the names of their cache entries are those of a server on
-//! such devices.
+//! [`AheadOfTime::compile`]. A server on such devices has the same programs, sizes and names of cache entries.
 
 use std::path::PathBuf;
 use std::sync::Arc;

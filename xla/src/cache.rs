@@ -19,7 +19,8 @@ use super::program::Program;
 const MAGIC: &[u8] = b"hilo program 1\n";
 /// Environment variables that change the output of compilers.
 const FLAG_VARIABLES: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
-/// A flag in them that names the devices, which the target contains in any case.
+/// A flag in these variables that names the devices. It is left out of the key, because the target contains the
+/// devices.
 const DEVICE_FLAG: &str = "--deepsea_chip_config_name=";
 const CPU_INFO: &str = "/proc/cpuinfo";
 
@@ -38,7 +39,7 @@ pub(super) struct Target(String);
 #[derive(Debug)]
 pub(super) struct Entry {
     path: Option<PathBuf>,
-    /// An unwritable folder is reported once, not for each program.
+    /// Makes sure that an unwritable folder is reported once, not for each program.
     is_warned: Arc<Once>,
 }
 
@@ -68,7 +69,7 @@ impl Target {
     /// the same devices and plugin.
     ///
     /// # Errors
-    /// When the plugin does not report them.
+    /// When the plugin does not report the platform or the devices.
     pub(super) fn of_topology(plugin: &Plugin, topology: &Topology) -> Result<Self, pjrt::Error> {
         let [name, version] = [topology.platform_name()?, topology.platform_version()?];
         Ok(Self::new(plugin, [&name, &version], &topology.device_descriptions()?))

@@ -89,13 +89,14 @@ impl State {
             donated.chain(token_inputs.iter().map(|input| Argument::Keep(&input[device]))).collect()
         });
         let results = self.run(key, lists.collect(), host)?;
-        // All devices return the same.
+        // All devices return the same report.
         let report = results.into_iter().flatten().next().expect("samplers report on at least one device");
         let download = report.to_host().map_err(|source| failed(key, source))?;
         Ok(Samples { rows: rows.clone(), bucket_rows: *bucket_rows, download })
     }
 
-    /// Returns the arrays of tokens for the rows of a launch, in the order of the sampler's arguments, on each device.
+    /// Returns the arrays of [`TokenInput`] for the rows of a launch, in the order of the sampler's arguments, on each
+    /// device.
     fn token_inputs(
         &mut self,
         Consumers { batch, launch, host }: Consumers<'_>,

@@ -1,15 +1,18 @@
-//! The programs that a model is compiled to, and what goes in and out of each.
+//! The programs that a model is compiled to, with their arguments and results.
 //!
-//! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. There are five kinds, so
-//! that their numbers add up instead of multiplying:
+//! Doors: [`ProgramKey`], which names a program and its sizes, and [`Programs::print`], which writes its text. A step
+//! runs programs of different kinds, so the numbers of their sizes add up instead of multiplying:
 //!
-//! | program | arguments | results |
-//! |---|---|---|
-//! | clear | | the states, all zero |
-//! | decoder | the states (donated), packed step, weights | the states, last hidden states `[rows, hidden]`, the sampler's columns, all hidden states `[tokens, hidden]` if there are several per row |
-//! | cached tokens | history (donated), places and ids `[2, CACHED_TOKENS]` | history |
-//! | sampler | history (donated), last hidden states, columns, arrays of tokens if it is the one with everything, weights | history, per row a token, its logprob's bits, top tokens and their logprobs' bits |
-//! | targets | hidden states `[tokens, hidden]`, indices, ids and numbers of top tokens `[3, TARGETS]`, weights | per target its logprob's bits, top tokens and their logprobs' bits |
+//! * clear takes no arguments, and returns the states, all zero.
+//! * decoder takes the states (donated), the packed step and the weights. It returns the states, the last hidden states
+//!   `[rows, hidden]` and the sampler's columns. If rows have several tokens, it also returns all hidden states
+//!   `[tokens, hidden]`.
+//! * cached tokens takes the history (donated), and indices and ids `[2, CACHED_TOKENS]`. It returns the history.
+//! * sampler takes the history (donated), the last hidden states, the columns, the arrays of [`TokenInput`] if it reads
+//!   them, and the weights. It returns the history, and per row a token, the bits of its logprob and, if it reports
+//!   them, top tokens and the bits of their logprobs.
+//! * targets takes hidden states `[tokens, hidden]`, `[3, TARGETS]` with indices, ids and numbers of top tokens, and
+//!   the weights. It returns per target the bits of its logprob, top tokens and the bits of their logprobs.
 
 use std::collections::HashMap;
 
@@ -27,17 +30,17 @@ use super::token_input::{TokenInput, TokenSizes};
 use super::weights;
 use crate::error::XlaError;
 
-/// Prompt tokens whose log-probabilities one launch gives.
+/// The number of prompt tokens whose log-probabilities one launch computes.
 pub(super) const TARGETS: usize = 64;
-/// Cached tokens that one launch notes in the history.
+/// The number of cached tokens that one launch writes to the history.
 pub(super) const CACHED_TOKENS: usize = 512;
-/// Tokens that a row can report, ties included.
+/// The number of top tokens that a row can report, ties included.
 pub(super) const TOP_TOKENS: usize = 16;
 
-/// Tokens of each row's context for which reads are counted.
+/// The length of each row's context, in tokens, for which reads are counted.
 pub(crate) const REFERENCE_CONTEXT: usize = 1024;
 
-/// Which program.
+/// A program of a model, by its kind and sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum ProgramKey {
     Clear,
@@ -52,42 +55,43 @@ pub(super) enum ProgramKey {
 pub struct Program {
     pub name: String,
     pub(super) text: String,
-    /// Its last arguments, in order, each of one array or several.
+    /// The weights that are its last arguments, in order. Each has one array or several.
     pub(super) weights: Vec<WeightSpec>,
-    /// Bytes of the arguments whose memory results take over.
+    /// Bytes of the donated arguments: results take over their memory.
     pub(super) donated_bytes: u64,
-    /// Rounds of its attention loop, and the bytes that it has to read, where rows decode at [`REFERENCE_CONTEXT`].
+    /// The figures for rows with contexts of [`REFERENCE_CONTEXT`] tokens.
     pub(super) reference: Reference,
 }
 
-/// What a program does at a stated length of contexts.
+/// Figures of a program for a fixed length of contexts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Reference {
     pub(super) attention_rounds: u64,
-    /// Weights, but of a table only the rows asked for; the rows' keys and values, and their states of slots. 0 where
-    /// nobody asks.
+    /// The least bytes that the program reads: weights without embedding tables, the rows' keys and values, and their
+    /// states of slots. 0 for programs that neither decode nor sample.
     pub(super) minimum_bytes: u64,
 }
 
 impl Program {
-    /// The error of this program.
+    /// Returns the error of this program.
     pub(super) fn failed(&self, source: pjrt::Error) -> XlaError {
         XlaError::Program { program: self.name.clone(), source }
     }
 }
 
-/// What differs between the programs of two kinds of device.
+/// The settings of programs that depend on the kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProgramForm {
-    /// How decoding queries meet the keys of several KV heads.
+    /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(super) decode_heads: HeadForm,
-    /// Most bytes of keys, or values, that the attention loop gathers at a time: what stays in fast memory.
+    /// The most bytes of keys, or of values, that the attention loop gathers at a time, so that they stay in fast
+    /// memory. The loop gathers at least one block per tile.
     pub(super) chunk_bytes: usize,
-    /// Type of keys and values; that of the weights where it is not given.
+    /// The type of keys and values; `None` means the type of the weights.
     pub(super) kv_dtype: Option<DType>,
 }
 
-/// What all programs of a model have in common.
+/// The programs of a model.
 #[derive(Debug, Clone)]
 pub(super) struct Programs {
     graphs: ModelGraphs,
@@ -96,22 +100,22 @@ pub(super) struct Programs {
     form: ProgramForm,
     blocks_per_row: usize,
     kv_dtype: DType,
-    /// Of the model, in the order of the decoder's arguments.
+    /// The states of the model, in the order of the decoder's arguments.
     states: Vec<StateSpec>,
     hidden_size: usize,
     vocab_size: usize,
 }
 
-/// A function whose arguments are added one by one.
+/// The arguments of a program, which are added one by one.
 #[derive(Default)]
 struct Signature {
     parameters: Vec<Parameter>,
-    /// Those of the last parameters.
+    /// The weights that the last parameters contain, in order.
     weights: Vec<WeightSpec>,
 }
 
 impl Programs {
-    /// The programs of `graphs` with state of `layout`, on `num_devices` devices together.
+    /// Returns the programs of `graphs` with a state of `layout`. `num_devices` devices run each program together.
     pub(super) fn new(graphs: &ModelGraphs, layout: StateLayout, num_devices: usize, form: ProgramForm) -> Self {
         let hidden = graphs.decoder.node(graphs.decoder.outputs()[0]);
         let logits = graphs.logits.node(graphs.logits.outputs()[0]);
@@ -128,7 +132,8 @@ impl Programs {
         }
     }
 
-    /// The states that a program takes over and gives back, as its first arguments and results.
+    /// Returns the states that are the first results of a program and, except for [`ProgramKey::Clear`], its first
+    /// arguments.
     pub(super) fn states(&self, key: ProgramKey) -> Vec<&StateSpec> {
         let is_history = |state: &&StateSpec| state.name == TOKEN_HISTORY;
         match key {
@@ -142,25 +147,25 @@ impl Programs {
         state_type(state, self.layout, self.kv_dtype)
     }
 
-    /// Sizes of a decoder's launch.
+    /// Returns the sizes of a decoder's launch.
     pub(super) fn step_shape(&self, rows: usize, tokens_per_row: usize) -> StepShape {
         StepShape { rows, tokens_per_row, blocks_per_row: self.blocks_per_row }
     }
 
-    /// Size of the state.
+    /// Returns the sizes of the state.
     pub(super) fn layout(&self) -> StateLayout {
         self.layout
     }
 
-    /// Sizes of what rows of a sampler's launch ask of single tokens.
+    /// Returns the sizes of the arrays of [`TokenInput`] for a sampler's launch of `rows` rows.
     pub(super) fn token_sizes(&self, rows: usize) -> TokenSizes {
         TokenSizes { rows, vocab_size: self.vocab_size }
     }
 
-    /// The text of a program.
+    /// Returns a program as text.
     ///
     /// # Errors
-    /// When a sampler's graph cannot be built.
+    /// When the graph of a sampler, or of targets, cannot be built.
     pub(super) fn print(&self, key: ProgramKey) -> Result<Program, GraphError> {
         match key {
             ProgramKey::Clear => Ok(self.print_clear(key)),
@@ -251,13 +256,13 @@ impl Programs {
         Ok(self.finish(key, signature, emitter, &[report]))
     }
 
-    /// The first arguments of a program: its states, by name.
+    /// Adds the states of a program as its first arguments, and returns them by name.
     fn donated(&self, signature: &mut Signature, key: ProgramKey) -> HashMap<String, Tensor> {
         let states = self.states(key).into_iter().enumerate();
         states.map(|(i, state)| (state.name.clone(), signature.donated(self.state_type(state), i))).collect()
     }
 
-    /// The first results of a program: its states after the step.
+    /// Returns the first results of a program: its states after the step.
     fn given_back(&self, states: &mut HashMap<String, Tensor>, key: ProgramKey) -> Vec<Tensor> {
         self.states(key).into_iter().filter_map(|state| states.remove(&state.name)).collect()
     }
@@ -309,13 +314,13 @@ impl Programs {
 }
 
 impl ProgramForm {
-    /// Bytes that one rank keeps between steps.
+    /// Returns the bytes that one rank keeps between steps.
     pub(super) fn state_bytes(&self, graphs: &ModelGraphs) -> StateBytes {
         let element_bytes = self.kv_dtype(graphs).size_bytes();
         StateBytes::of(graphs.states(), |vector_len| vector_len as u64 * element_bytes)
     }
 
-    /// Type of keys and values.
+    /// Returns the type of keys and values.
     pub(super) fn kv_dtype(&self, graphs: &ModelGraphs) -> DType {
         let weights = || graphs.decoder.weights().next().map_or(DType::F32, |spec| DType::Float(spec.dtype));
         self.kv_dtype.unwrap_or_else(weights)
@@ -333,7 +338,7 @@ impl Signature {
         Emitter::argument(self.parameters.len() - 1, ty)
     }
 
-    /// Arguments for the arrays of the weights of `graph`, by the weights' names.
+    /// Adds arguments for the arrays of the weights of `graph`, and returns the weights by name.
     fn weights(&mut self, graph: &Graph) -> HashMap<String, Tensor> {
         self.weights = graph.weights().cloned().collect();
         let specs = self.weights.clone();
@@ -358,13 +363,13 @@ impl std::fmt::Display for ProgramKey {
     }
 }
 
-/// What a program answers of rows, as columns of one array.
+/// Packs outputs, `[rows]` or `[rows, n]` each, as columns of one array `[rows, ..]` i32.
 fn report(emitter: &mut Emitter, outputs: &[Tensor]) -> Tensor {
     let columns: Vec<Tensor> = outputs.iter().map(|output| emitter.as_matrix(output)).collect(); // [rows, n]
     pack_bits(emitter, &columns) // [rows, ..]
 }
 
-/// Bytes of the weights that are read as a whole: not those of embeddings.
+/// Returns the bytes of the weights that are read as a whole: all but embedding tables.
 fn read_weights_bytes(graph: &Graph) -> u64 {
     let is_table = |name: &str| {
         graph.nodes().iter().any(|node| {

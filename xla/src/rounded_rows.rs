@@ -1,10 +1,9 @@
-//! The rows of a matrix, or of several, rounded as devices have them.
+//! Rounds the rows of one or several matrices, and arranges them in the layout of the devices.
 //!
 //! Doors: [`types`], [`RoundedRows`]. The crate `numbers` rounds, so all devices have the same numbers. Numbers of a
-//! byte lie as the floats did. Those of 4 bits lie with the outputs side by side,
-//! `[.., groups, inputs of a group, outputs]`, and factors `[.., groups, outputs]`: so a factor belongs to lanes of
-//! vectors, and the TPU's compiler multiplies with it on the way from memory to the product, without the product in
-//! memory.
+//! byte have the layout of the floats. Numbers of 4 bits are `[.., groups, inputs of a group, outputs]`, and their
+//! factors `[.., groups, outputs]`. Outputs are thus the lanes of vectors in both. The TPU's compiler multiplies
+//! numbers by factors while it reads them, and does not write the results to memory.
 
 use model::graph::{DType, WeightSpec};
 use numbers::int4::{self, GROUP_INPUTS};
@@ -12,8 +11,8 @@ use numbers::{Rounding, fp8, int8};
 
 use super::stablehlo::Type;
 
-/// Types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales `[.., outputs]`, and
-/// factors where there are some.
+/// Returns the types of the arrays that stand for floats of `shape` `[.., outputs, inputs]`: numbers, scales
+/// `[.., outputs]`, and factors for numbers of 4 bits.
 pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     let Sizes { stack, outputs, inputs } = Sizes::of(shape);
     let scales = Type::new([stack, &[outputs]].concat(), DType::F32);
@@ -27,21 +26,21 @@ pub(super) fn types(rounding: Rounding, shape: &[usize]) -> Vec<Type> {
     }
 }
 
-/// Rows of floats that are rounded.
+/// The rounded rows of a weight.
 pub(super) struct RoundedRows {
     rounding: Rounding,
     outputs: usize,
     inputs: usize,
     num_rows: usize,
-    /// Bytes of the arrays that [`types`] says; one for each integer of four bits.
+    /// The bytes of the first array of [`types`]. An integer of four bits takes one byte.
     numbers: Vec<u8>,
     scales: Vec<u8>,
     factors: Vec<u8>,
 }
 
-/// The sizes of matrices.
+/// The sizes of one or several matrices.
 struct Sizes<'a> {
-    /// Of the dimensions before, none of a single one.
+    /// The dimensions before the matrices; empty for a single matrix.
     stack: &'a [usize],
     outputs: usize,
     inputs: usize,
@@ -55,7 +54,7 @@ impl<'a> Sizes<'a> {
 }
 
 impl RoundedRows {
-    /// No rows of a device's part of a rounded weight yet.
+    /// Returns the rows of a device's part of a rounded weight, of which none has been appended yet.
     pub(super) fn new(spec: &WeightSpec) -> Self {
         let shape = spec.local_shape();
         let rounding = spec.rounding.expect("the weight is rounded");
@@ -67,7 +66,7 @@ impl RoundedRows {
         Self { rounding, outputs, inputs, num_rows: 0, numbers, scales, factors }
     }
 
-    /// Rounds the next rows.
+    /// Rounds rows and appends them.
     pub(super) fn append(&mut self, rows: &[f32]) {
         let num_groups = self.inputs.div_ceil(GROUP_INPUTS);
         let mut groups = vec![[0; GROUP_INPUTS]; num_groups];
@@ -88,7 +87,7 @@ impl RoundedRows {
         }
     }
 
-    /// Puts the integers of the next output side by side with those of the others.
+    /// Writes the integers and factors of the next output as a column of its matrix.
     fn put_column(&mut self, groups: &[[i8; GROUP_INPUTS]], factors: &[i8]) {
         let (matrix, output) = (self.num_rows / self.outputs, self.num_rows % self.outputs);
         let first = matrix * groups.len();
@@ -100,7 +99,7 @@ impl RoundedRows {
         column(&mut self.factors, first, &mut factors.iter().copied());
     }
 
-    /// The bytes of each array.
+    /// Returns the bytes of each array.
     pub(super) fn into_arrays(self) -> Vec<Vec<u8>> {
         let Self { rounding, numbers, scales, factors, .. } = self;
         match rounding {
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn outputs_of_four_bits_are_columns_of_their_matrix() {
-        // Two matrices of two outputs and 33 inputs: a group, and one of a single input.
+        // Two matrices of two outputs and 33 inputs: a whole group, and a group with one input.
         let row = |value: f32, last: f32| (0..33).map(move |input| if input < 32 { value } else { last });
         let rows: Vec<f32> = [(-120.0, 8.0), (56.0, -120.0), (0.0, 0.0), (-64.0, 120.0)]
             .into_iter()

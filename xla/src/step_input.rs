@@ -47,7 +47,7 @@ pub(super) fn sampled_columns() -> impl Iterator<Item = SampledColumn> {
 /// The offsets of the parts of the array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ranges {
-    /// `[1]`: number of the device among those that run the program together.
+    /// `[1]`: index of the device among the devices that run the program together.
     pub(super) rank: Range<usize>,
     /// `[rows, tokens_per_row]`; -1 stands for the token that the row sampled, which can only be the row's first.
     pub(super) token_ids: Range<usize>,

@@ -1,8 +1,8 @@
-//! Weights on the device.
+//! Loads weights onto the devices.
 //!
-//! Doors: [`upload`]; [`arrays`] for the programs that read them. Each rank's part of a tensor goes to its device as it lies in the
-//! file, or converted if the model is loaded in another type, or rounded (`rounded_rows`);
-//! one at a time, so that the host needs little more than the largest.
+//! Doors: [`upload`], and [`arrays`] for the programs that read the weights. Each rank's part of a tensor is copied to
+//! its device as the file has it, or converted if the model is loaded in another type, or rounded (`rounded_rows`).
+//! Tensors are copied one at a time, so the host needs little more memory than the largest tensor has.
 
 use std::collections::HashMap;
 
@@ -16,20 +16,20 @@ use super::rounded_rows::{self, RoundedRows};
 use super::stablehlo::Type;
 use crate::error::XlaError;
 
-/// Floats that are rounded at a time, at least a row.
+/// The number of floats that are rounded at a time, but at least one row.
 const FLOATS_AT_ONCE: usize = 1 << 20;
 
-/// A checkpoint, and the ranks of this process that read their parts of it.
+/// A checkpoint, and the ranks of this process that read it.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) checkpoint: &'a Checkpoint,
     pub(super) first_rank: usize,
-    /// Shards of one host take turns where its memory is short.
+    /// The shards of this host: they take turns if its memory is short.
     pub(super) membership: &'a Membership,
 }
 
-/// Copies every weight of `graphs` to `devices`, one per rank, and returns for each the parts by name. `progress` hears of each
-/// weight: (done, total).
+/// Copies every weight of `graphs` to `devices`, one per rank, and returns the arrays of each device by name.
+/// `progress` is called for each weight with the number of finished weights and the total.
 ///
 /// # Errors
 /// When a weight is missing or malformed, or a device has no memory for it.
@@ -75,8 +75,8 @@ pub(super) fn upload(
     Ok(buffers)
 }
 
-/// Name and type of each array that a device has of its part of a weight: the numbers, then what makes floats of them if they
-/// were rounded. No weight has the others' names.
+/// Returns the name and the type of each array of a device's part of a weight: the numbers, then the scales and factors
+/// if the weight is rounded. No other weight has these names.
 pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
     let numbers = Type::new(spec.local_shape(), DType::Float(spec.dtype));
     let types =
@@ -85,7 +85,7 @@ pub(super) fn arrays(spec: &WeightSpec) -> Vec<(String, Type)> {
     names.into_iter().zip(types).collect()
 }
 
-/// A rank's part of a weight that is rounded: the bytes of its arrays. Some rows are floats at a time.
+/// Rounds a rank's part of a weight, some rows at a time, and returns the bytes of its arrays.
 fn rounded_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
     let shape = spec.local_shape();
     let row_floats: usize = shape[1..].iter().product();
@@ -101,7 +101,7 @@ fn rounded_part(part: &TensorPart<'_>, spec: &WeightSpec) -> Vec<Vec<u8>> {
     rounded.into_arrays()
 }
 
-/// PJRT's name of an element type.
+/// Returns PJRT's name of an element type.
 pub(super) fn element_type(dtype: DType) -> ElementType {
     match dtype {
         DType::Float(FloatType::F32) => ElementType::F32,

@@ -1,12 +1,11 @@
 //! Attention over the paged KV cache, in plain StableHLO.
 //!
-//! Doors: [`write`], [`attend`]. Keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its values
-//! `[num_blocks, block_size, kv_heads * value_dim]`. A loop
-//! reads the contexts in chunks, as often as the longest one needs, with a running softmax (Milakov and Gimelshein, 2018): a
-//! gathered chunk is small enough to stay in fast memory, so that the cache is read once, and no program is bound to a length
-//! of context. Prompts are cut into tiles of queries, each of which reads up to its own last position, and with a window from
-//! the first block on that its first query sees. `docs/tpu-attention.md`
-//! has the forms that were compared.
+//! Doors: [`write`], [`attend`]. The keys of a layer are `[num_blocks, block_size, kv_heads * head_dim]`, its values
+//! `[num_blocks, block_size, kv_heads * value_dim]`. A loop reads the contexts in chunks, with a running softmax
+//! (Milakov and Gimelshein, 2018). The longest context determines the number of iterations, so no program is bound to a
+//! length of context. A gathered chunk is small enough to stay in fast memory, so the cache is read once. Prompts are
+//! cut into tiles of queries. A tile needs the keys up to its last position and, with a window, from the first block
+//! that its first query sees. `docs/tpu-attention.md` compares this form with others.
 
 use backend::BLOCK_SIZE;
 use devices::HeadForm;
@@ -17,25 +16,26 @@ use super::history::context_lens;
 use super::inputs::{RowInputs, Sizes};
 use super::tensor::{Tensor, Type};
 
-/// Blocks of each row in a chunk, at most: while rows decode, and while they read prompts.
+/// The most blocks of a row in a chunk, in programs for decoding.
 const DECODE_CHUNK_BLOCKS: usize = 16;
+/// The most blocks of a row in a chunk, in any program.
 pub(crate) const MAX_CHUNK_BLOCKS: usize = 32;
-/// Queries of a prompt that read the context together.
+/// The most queries of a prompt in a tile. They read the context together.
 pub(crate) const QUERY_TILE: usize = 256;
-/// Scores of a chunk: what stays in fast memory beside the chunk.
+/// The most bytes of a chunk's scores, so that they stay in fast memory with the chunk.
 const MAX_SCORE_BYTES: usize = 16 << 20;
 
-/// Sizes of the loops.
+/// The sizes and settings of the loops.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
     value_dim: usize,
-    /// Queries of one row that are together.
+    /// The number of queries in a tile, all of one row.
     tile: usize,
     num_tiles: usize,
-    /// Tiles that read their contexts side by side.
+    /// The number of tiles that read their contexts in the same loop.
     group: usize,
     chunk_blocks: usize,
     form: HeadForm,
@@ -43,47 +43,48 @@ struct Plan {
     soft_cap: Option<f32>,
 }
 
-/// The rows of a step.
+/// The rows of a step, and the sizes of its program.
 #[derive(Clone, Copy)]
 pub(super) struct Batch<'a> {
     pub(super) rows: &'a RowInputs,
     pub(super) sizes: &'a Sizes,
 }
 
-/// Tiles with what they need to know of their rows.
+/// Tiles of queries, with the data of their rows.
 #[derive(Debug, Clone)]
 struct Tiles {
-    /// `[tiles, tile, heads, head_dim]`, scaled, type of the cache.
+    /// `[tiles, tile, heads, head_dim]`, scaled, in the type of the cache.
     q: Tensor,
     /// `[tiles, tile]` i32
     positions: Tensor,
     /// `[tiles, blocks_per_row]` i32
     block_tables: Tensor,
-    /// The first key that a tile reads, a multiple of the block size, `[tiles]` i32; with a window only.
+    /// The position of the first key that each tile reads, a multiple of the block size, `[tiles]` i32; `None` without
+    /// a window.
     starts: Option<Tensor>,
-    /// Keys that a tile reads, those before its start included, `[tiles]` i32.
+    /// The position after the last key that each tile reads, `[tiles]` i32.
     ends: Tensor,
 }
 
-/// The queries of a group, in the shape that the form asks for.
+/// The queries of a group of tiles, in the shape of the head form.
 struct Queries {
-    /// `[group, kv_heads, queries, head_dim]`, or wide: `[group, queries, kv_heads * head_dim]`.
+    /// `[group, kv_heads, queries, head_dim]`, or `[group, queries, kv_heads * head_dim]` in the wide form.
     q: Tensor,
-    /// Position of each query, as q without its last dimension.
+    /// The position of each query, in the shape of q without its last dimension.
     positions: Tensor,
 }
 
-/// A part of the contexts of a group.
+/// One chunk of the contexts of a group.
 struct Chunk {
     /// `[group, chunk, kv_heads * head_dim]`
     keys: Tensor,
     /// `[group, chunk, kv_heads * value_dim]`
     values: Tensor,
-    /// Position of the first key, `[]`, or with a window `[group]`, i32.
+    /// The position of the first key, i32: `[group]` with a window, `[]` without.
     first_key: Tensor,
 }
 
-/// The caches with the step's k `[tokens, kv_heads, head_dim]` and v `[tokens, kv_heads, value_dim]` in them.
+/// Returns the caches with the step's k `[tokens, kv_heads, head_dim]` and v `[tokens, kv_heads, value_dim]` written.
 pub(super) fn write(
     emitter: &mut Emitter,
     caches: &[Tensor; 2],
@@ -99,7 +100,8 @@ pub(super) fn write(
     [write(&caches[0], k), write(&caches[1], v)]
 }
 
-/// Block and offset of each token, `[tokens, 2]` i32; a block behind the end for padding.
+/// Returns the block and the offset of each token, `[tokens, 2]` i32. The block of padding is beyond the end of the
+/// cache, so nothing is written for it.
 fn places(emitter: &mut Emitter, cache: &Tensor, Batch { rows, sizes }: Batch<'_>) -> Tensor {
     let num_tokens = rows.positions.dims()[0];
     let size = emitter.splat(BLOCK_SIZE as f64, rows.positions.ty.clone()); // [tokens]
@@ -118,7 +120,8 @@ fn places(emitter: &mut Emitter, cache: &Tensor, Batch { rows, sizes }: Batch<'_
     emitter.concatenate(&[&block, &offset], 1) // [tokens, 2]
 }
 
-/// q `[tokens, heads, head_dim]` attends to the contexts of its rows → `[tokens, heads, value_dim]`, f32.
+/// Computes the attention of q `[tokens, heads, head_dim]` to the contexts of its rows, `[tokens, heads, value_dim]`,
+/// f32.
 pub(super) fn attend(
     emitter: &mut Emitter,
     q: &Tensor,
@@ -157,14 +160,15 @@ pub(super) fn attend(
     emitter.reshape(&output, &output_dims) // [tokens, heads, value_dim]
 }
 
-/// Keys that each round of the loop of a decoding program reads of a row, for keys `[.., width]` of `dtype`.
+/// Returns the number of keys that one iteration of a decoding program's loop reads of each row, for keys `[.., width]`
+/// of `dtype`.
 pub(crate) fn decode_chunk_tokens(sizes: &Sizes, width: usize, dtype: DType) -> usize {
     let row_bytes = BLOCK_SIZE * width * dtype.size_bytes() as usize;
     let most = DECODE_CHUNK_BLOCKS.min(sizes.blocks_per_row);
     BLOCK_SIZE * chunk_blocks(most, |blocks| sizes.rows * blocks * row_bytes > sizes.chunk_bytes)
 }
 
-/// `most` blocks, halved while they are too large.
+/// Returns `most`, halved while that number of blocks is too large; at least 1.
 fn chunk_blocks(most: usize, is_too_large: impl Fn(usize) -> bool) -> usize {
     let mut blocks = most;
     while blocks > 1 && is_too_large(blocks) {
@@ -197,14 +201,15 @@ impl Plan {
 }
 
 impl Plan {
-    /// The score of a key that a query does not see: with a window a number, since a chunk may have no key of a query.
+    /// Returns the score of a key that a query does not see. With a window the score is finite, because a chunk may
+    /// contain no key that the query sees.
     fn unseen(&self) -> f64 {
         if self.window.is_some() { f64::from(f32::MIN) } else { f64::NEG_INFINITY }
     }
 }
 
 impl Tiles {
-    /// `len` tiles from `first` on.
+    /// Returns `len` tiles from `first` on.
     fn from(&self, emitter: &mut Emitter, first: &Tensor, len: usize) -> Self {
         let zero = emitter.scalar(0.0, DType::I32);
         let mut slice = |x: &Tensor| {
@@ -243,14 +248,15 @@ fn tiles(emitter: &mut Emitter, q: &Tensor, Batch { rows, sizes }: Batch<'_>, pl
     let one = emitter.splat(1.0, lens.ty.clone()); // [tiles]
     let end = emitter.elementwise("add", &[&last, &one]); // [tiles]
     let end = emitter.elementwise("minimum", &[&end, &lens]); // [tiles]
-    // Padding reads one key: of anything, but no time.
+    // A tile of padding reads one key, so that it does not prolong the loop. The key may be anything.
     let has_tokens = emitter.compare("LT", &first, &lens); // [tiles]
     let ends = emitter.select(&has_tokens, &end, &one); // [tiles]
     let starts = plan.window.map(|window| starts(emitter, &first, &has_tokens, window)); // [tiles]
     Tiles { q, positions, block_tables, starts, ends }
 }
 
-/// The first key of the block in which the window of the query at `first` begins, 0 for padding, all `[tiles]`.
+/// Returns the position of the first key of the block in which the window of each tile's first query begins, `[tiles]`;
+/// 0 for padding. `first` contains the positions of the first queries.
 fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: usize) -> Tensor {
     let zero = emitter.splat(0.0, first.ty.clone()); // [tiles]
     let before = emitter.splat(window as f64 - 1.0, first.ty.clone()); // [tiles]
@@ -262,7 +268,7 @@ fn starts(emitter: &mut Emitter, first: &Tensor, has_tokens: &Tensor, window: us
     emitter.elementwise("subtract", &[&start, &offset]) // [tiles]
 }
 
-/// Tiles that read their contexts side by side → `[group, tile, heads, value_dim]`, f32.
+/// Computes the attention of a group of tiles, `[group, tile, heads, value_dim]`, f32.
 fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan: &Plan) -> Tensor {
     let queries = queries(emitter, tiles, plan);
     let mut state_dims = queries.q.dims().to_vec();
@@ -313,7 +319,7 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
     gather_heads(emitter, &output, caches[0].dtype(), plan) // [group, tile, heads, value_dim]
 }
 
-/// Blocks of the tiles from `position` on, counted from their starts, `[group, blocks]`.
+/// Returns the blocks of the tiles from `position` on, which is relative to their starts, `[group, blocks]`.
 fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) -> Tensor {
     let tables = &tiles.block_tables;
     let [group, per_row] = [tables.dims()[0], tables.dims()[1]];
@@ -331,7 +337,7 @@ fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) 
     let block = emitter.iota(1, Type::new(dims, DType::I32)); // [group, blocks]
     let block = emitter.elementwise("add", &[&block, &first]); // [group, blocks]
     let block = emitter.elementwise("add", &[&block, &start]); // [group, blocks]
-    // Behind the end of its row a tile reads its last block again: nobody sees those keys.
+    // After the end of its block table a tile reads the last block again. No query sees these keys.
     let last = emitter.splat(per_row as f64 - 1.0, block.ty.clone()); // [group, blocks]
     let block = emitter.elementwise("minimum", &[&block, &last]); // [group, blocks]
     let tile = emitter.iota(0, block.ty.clone()); // [group, blocks]
@@ -342,14 +348,14 @@ fn blocks(emitter: &mut Emitter, tiles: &Tiles, position: &Tensor, plan: &Plan) 
     emitter.gather_rows(&tables, &entry) // [group, blocks]
 }
 
-/// Keys or values of these blocks, `[group, chunk, width]`.
+/// Returns the keys or values of `blocks`, `[group, chunk, width]`.
 fn read(emitter: &mut Emitter, cache: &Tensor, blocks: &Tensor) -> Tensor {
     let [group, num_blocks] = [blocks.dims()[0], blocks.dims()[1]];
     let gathered = emitter.gather_rows(cache, blocks); // [group, blocks, block_size, width]
     emitter.reshape(&gathered, &[group, num_blocks * BLOCK_SIZE, cache.dims()[2]]) // [group, chunk, width]
 }
 
-/// Queries in the shape that the form asks for.
+/// Returns the queries of `tiles` in the shape of the head form.
 fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     let Plan { heads, kv_heads, head_dim, tile, form, .. } = *plan;
     let group = tiles.q.dims()[0];
@@ -378,7 +384,8 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
     }
 }
 
-/// One round of the running softmax: the largest score, the sum and the output `[group, (kv_heads,) queries (, width)]`.
+/// Computes one iteration of the running softmax. Returns the largest score and the sum,
+/// `[group, (kv_heads,) queries]`, and the output, `[group, (kv_heads,) queries, width]`.
 fn attend_to_chunk(
     emitter: &mut Emitter,
     queries: &Queries,
@@ -409,8 +416,8 @@ fn attend_to_chunk(
     let is_seen = is_seen(emitter, queries, first_key, (&scores.ty, plan)); // [.., queries, chunk]
     let never = emitter.splat(plan.unseen(), scores.ty.clone()); // [.., queries, chunk]
     let scores = emitter.select(&is_seen, &scores, &never); // [.., queries, chunk]
-    // The first chunk has the first key, which every query sees: from then on the largest score is finite. With a window it
-    // always is, and weights of what nobody sees yet are taken away.
+    // Without a window every query sees the first key, so the largest score is finite from the first chunk on. With a
+    // window the largest score is always finite, and the weights of unseen keys are replaced by zeros.
     let chunk_largest = emitter.reduce(Reduction::Max, &scores, &[last]); // [.., queries]
     let new_largest = emitter.elementwise("maximum", &[largest, &chunk_largest]); // [.., queries]
     let difference = emitter.elementwise("subtract", &[largest, &new_largest]); // [.., queries]
@@ -433,7 +440,7 @@ fn attend_to_chunk(
     vec![new_largest, sum, output]
 }
 
-/// Scores bounded by the soft cap.
+/// Returns tanh(scores / cap) · cap, or the scores themselves without a soft cap.
 fn capped(emitter: &mut Emitter, scores: Tensor, plan: &Plan) -> Tensor {
     let Some(cap) = plan.soft_cap else { return scores };
     let cap = emitter.splat(f64::from(cap), scores.ty.clone()); // [.., queries, chunk]
@@ -442,7 +449,8 @@ fn capped(emitter: &mut Emitter, scores: Tensor, plan: &Plan) -> Tensor {
     emitter.elementwise("multiply", &[&scores, &cap]) // [.., queries, chunk]
 }
 
-/// Whether a query attends to a key of the chunk that begins at `first_key` (`[]` or `[group]`), for scores of a type.
+/// Returns bools in the shape of the scores, whose type is `ty`: true if the query attends to the key. The chunk begins
+/// at `first_key`, `[]` or `[group]`.
 fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, plan): (&Type, &Plan)) -> Tensor {
     let last = ty.dims.len() - 1;
     let query_dims: Vec<usize> = (0..last).collect();
@@ -458,8 +466,8 @@ fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, pl
     emitter.elementwise("and", &[&is_not_after, &is_in_window]) // [.., queries, chunk]
 }
 
-/// Values `[group, chunk, width]` with zeros behind what each tile reads: what lies there may be another row's infinity, which
-/// a weight of zero would not take away.
+/// Returns values `[group, chunk, width]` with zeros from the end of each tile on. The cache may contain another row's
+/// infinity there, and infinity times a weight of zero is NaN.
 fn without_strangers(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
     let ty = Type::new(v.dims(), DType::I32);
     let key = emitter.iota(1, ty); // [group, chunk, width]
@@ -471,7 +479,7 @@ fn without_strangers(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends
     emitter.select(&is_own, v, &none) // [group, chunk, width]
 }
 
-/// From the loop's output to `[group, tile, heads, value_dim]`.
+/// Converts the loop's output to `[group, tile, heads, value_dim]`.
 fn gather_heads(emitter: &mut Emitter, output: &Tensor, dtype: DType, plan: &Plan) -> Tensor {
     let Plan { heads, kv_heads, value_dim, tile, form, .. } = *plan;
     let group = output.dims()[0];
@@ -492,7 +500,8 @@ fn gather_heads(emitter: &mut Emitter, output: &Tensor, dtype: DType, plan: &Pla
     }
 }
 
-/// The matrix `[dim, width]` that copies a head of `dim` lanes to those of every KV head: products with it are exact.
+/// Returns the matrix `[dim, width]` that copies a head of `dim` lanes to the lanes of every KV head. Products with it
+/// are exact.
 fn lane_copies(emitter: &mut Emitter, (kv_heads, dim): (usize, usize), dtype: DType) -> Tensor {
     let ty = Type::new([dim, kv_heads * dim], DType::I32);
     let own = emitter.iota(0, ty.clone()); // [dim, width]
@@ -503,8 +512,8 @@ fn lane_copies(emitter: &mut Emitter, (kv_heads, dim): (usize, usize), dtype: DT
     emitter.convert(&is_same, dtype) // [dim, width]
 }
 
-/// x `[group, queries, width]` with zeros outside the lanes of each query's KV head, which are `dim`. Queries are
-/// `[tile, heads]`.
+/// Returns x `[group, queries, width]` with zeros outside of the `dim` lanes of each query's KV head. The queries are
+/// `[tile, heads]`, flattened.
 fn own_lanes(emitter: &mut Emitter, x: &Tensor, dim: usize, plan: &Plan) -> Tensor {
     let ty = Type::new(x.dims(), DType::I32);
     let constant = |emitter: &mut Emitter, value: usize| emitter.splat(value as f64, ty.clone());

@@ -1,9 +1,9 @@
 //! Writes the body of one StableHLO function, operation by operation.
 //!
-//! Door: [`Emitter`]; a method per operation of the [specification](https://openxla.org/stablehlo/spec) that we use, which
-//! works out the type of its result. Names are numbers in the order of writing and nothing else enters the text, so that
-//! the same graph always gives the same bytes. Shapes that do not fit are defects of the caller, which the compiler of
-//! the plugin reports.
+//! Door: [`Emitter`], with a method for each operation of the [specification](https://openxla.org/stablehlo/spec) that
+//! we use. A method computes the type of its result. Values are numbered in the order of writing, and nothing else
+//! enters the text, so the same graph always gives the same bytes. If the caller passes shapes that do not fit, the
+//! plugin's compiler reports the error.
 
 use std::fmt::Write;
 
@@ -21,7 +21,8 @@ pub(crate) struct Emitter {
     depth: usize,
 }
 
-/// The dimensions that a dot pairs: `batch` in both, `contract` in both.
+/// The dimensions that a dot pairs, of the first factor and of the second. It keeps the `batch` dimensions and sums
+/// over the `contract` dimensions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DotDims<'a> {
     pub(super) batch: [&'a [usize]; 2],
@@ -37,23 +38,23 @@ pub(super) enum Reduction {
 }
 
 impl Emitter {
-    /// The text so far.
+    /// Returns the text.
     pub(super) fn finish(self) -> String {
         self.text
     }
 
-    /// The `index`-th argument of the function.
+    /// Returns the `index`-th argument of the function.
     pub(crate) fn argument(index: usize, ty: Type) -> Tensor {
         Tensor::new(format!("%arg{index}"), ty)
     }
 
-    /// `op` of operands of one type, which is also the result's.
+    /// Applies `op` to operands of one type, which is also the type of the result.
     pub(super) fn elementwise(&mut self, op: &str, operands: &[&Tensor]) -> Tensor {
         let ty = operands[0].ty.clone();
         self.push(ty, |ty| format!("stablehlo.{op} {} : {ty}", names(operands)))
     }
 
-    /// Whether `a` stands in `direction` (`LT`, `LE`, `EQ`, `GE`, `GT`) to `b`.
+    /// Compares the elements of `a` and `b`. `direction` is `LT`, `LE`, `EQ`, `GE` or `GT`.
     pub(super) fn compare(&mut self, direction: &str, a: &Tensor, b: &Tensor) -> Tensor {
         let kind = match a.dtype() {
             DType::Float(_) | DType::F8 => "FLOAT",
@@ -67,14 +68,14 @@ impl Emitter {
         })
     }
 
-    /// `a` where `condition` holds, else `b`; all of one shape.
+    /// Returns `a` where `condition` is true, else `b`. All have the same shape.
     pub(super) fn select(&mut self, condition: &Tensor, a: &Tensor, b: &Tensor) -> Tensor {
         self.push(a.ty.clone(), |ty| {
             format!("stablehlo.select {}, {}, {} : {}, {ty}", condition.name, a.name, b.name, condition.ty)
         })
     }
 
-    /// The same numbers in another type; `x` itself where it has it.
+    /// Returns the same numbers in another type, or `x` itself if it already has the type.
     pub(super) fn convert(&mut self, x: &Tensor, dtype: DType) -> Tensor {
         if x.dtype() == dtype {
             return x.clone();
@@ -83,7 +84,7 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.convert {} : ({}) -> {ty}", x.name, x.ty))
     }
 
-    /// The same bits as another type of the same width.
+    /// Returns the same bits as another type of the same width.
     pub(super) fn bitcast(&mut self, x: &Tensor, dtype: DType) -> Tensor {
         if x.dtype() == dtype {
             return x.clone();
@@ -92,30 +93,30 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.bitcast_convert {} : ({}) -> {ty}", x.name, x.ty))
     }
 
-    /// A number everywhere.
+    /// Returns a tensor whose elements all are `value`.
     pub(crate) fn splat(&mut self, value: f64, ty: Type) -> Tensor {
         let literal = literal(value, ty.dtype);
         self.push(ty, |ty| format!("stablehlo.constant dense<{literal}> : {ty}"))
     }
 
-    /// A scalar.
+    /// Returns a scalar.
     pub(super) fn scalar(&mut self, value: f64, dtype: DType) -> Tensor {
         self.splat(value, Type::new([], dtype))
     }
 
-    /// The numbers themselves, `[values]`.
+    /// Returns `values` as a tensor `[values]`, f32.
     pub(super) fn vector(&mut self, values: &[f32]) -> Tensor {
         let literals: Vec<String> = values.iter().map(|value| literal(f64::from(*value), DType::F32)).collect();
         let ty = Type::new([values.len()], DType::F32);
         self.push(ty, |ty| format!("stablehlo.constant dense<[{}]> : {ty}", literals.join(", ")))
     }
 
-    /// 0, 1, 2 … along `dim`.
+    /// Returns a tensor with 0, 1, 2 … along `dim`.
     pub(super) fn iota(&mut self, dim: usize, ty: Type) -> Tensor {
         self.push(ty, |ty| format!("stablehlo.iota dim = {dim} : {ty}"))
     }
 
-    /// `x` repeated: its n-th dimension becomes the `dims[n]`-th of `to`.
+    /// Repeats `x` to the dimensions `to`: its n-th dimension becomes the `dims[n]`-th of `to`.
     pub(super) fn broadcast(&mut self, x: &Tensor, dims: &[usize], to: &[usize]) -> Tensor {
         if x.dims() == to {
             return x.clone();
@@ -124,7 +125,7 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.broadcast_in_dim {}, dims = {dims:?} : ({}) -> {ty}", x.name, x.ty))
     }
 
-    /// The same elements with other dimensions.
+    /// Returns the same elements with other dimensions.
     pub(super) fn reshape(&mut self, x: &Tensor, dims: &[usize]) -> Tensor {
         if x.dims() == dims {
             return x.clone();
@@ -133,19 +134,19 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.reshape {} : ({}) -> {ty}", x.name, x.ty))
     }
 
-    /// `x` as it is, computed before anything that uses it: the compiler moves nothing across.
+    /// Returns `x` unchanged. The compiler moves no operation across the barrier.
     pub(super) fn barrier(&mut self, x: &Tensor) -> Tensor {
         self.push(x.ty.clone(), |ty| format!("stablehlo.optimization_barrier {} : {ty}", x.name))
     }
 
-    /// Dimension `permutation[n]` becomes the n-th.
+    /// Permutes the dimensions of `x`: dimension `permutation[n]` becomes the n-th.
     pub(super) fn transpose(&mut self, x: &Tensor, permutation: &[usize]) -> Tensor {
         let dims: Vec<usize> = permutation.iter().map(|dim| x.dims()[*dim]).collect();
         let ty = Type::new(dims, x.dtype());
         self.push(ty, |ty| format!("stablehlo.transpose {}, dims = {permutation:?} : ({}) -> {ty}", x.name, x.ty))
     }
 
-    /// Elements `start..end` of the dimension `dim`.
+    /// Returns the elements `range` of the dimension `dim`.
     pub(super) fn slice(&mut self, x: &Tensor, dim: usize, range: std::ops::Range<usize>) -> Tensor {
         let mut dims = x.dims().to_vec();
         dims[dim] = range.len();
@@ -157,18 +158,18 @@ impl Emitter {
         self.push(ty, |ty| format!("stablehlo.slice {} [{}] : ({}) -> {ty}", x.name, bounds.join(", "), x.ty))
     }
 
-    /// The row number `index` of `x` `[rows, n]`, `[n]`.
+    /// Returns the row at `index` of `x` `[rows, n]`, `[n]`.
     pub(crate) fn row(&mut self, x: &Tensor, index: usize) -> Tensor {
         let row = self.slice(x, 0, index..index + 1); // [1, n]
         self.reshape(&row, &x.dims()[1..])
     }
 
-    /// `x` `[rows]` as `[rows, 1]`; `x` itself where it has two dimensions.
+    /// Returns `x` `[rows]` as `[rows, 1]`, or `x` itself if it has two dimensions.
     pub(crate) fn as_matrix(&mut self, x: &Tensor) -> Tensor {
         if x.dims().len() == 1 { self.reshape(x, &[x.dims()[0], 1]) } else { x.clone() }
     }
 
-    /// `sizes` elements of `x` from `starts` (scalars) on.
+    /// Returns `sizes` elements of `x` from `starts` (scalars) on.
     pub(super) fn dynamic_slice(&mut self, x: &Tensor, starts: &[&Tensor], sizes: &[usize]) -> Tensor {
         let ty = Type::new(sizes, x.dtype());
         let start_types: Vec<String> = starts.iter().map(|start| start.ty.to_string()).collect();
@@ -178,7 +179,7 @@ impl Emitter {
         })
     }
 
-    /// `x` with `update` written over it from `starts` (scalars) on.
+    /// Returns `x` with `update` written over it from `starts` (scalars) on.
     pub(super) fn dynamic_update_slice(&mut self, x: &Tensor, update: &Tensor, starts: &[&Tensor]) -> Tensor {
         let start_types: Vec<String> = starts.iter().map(|start| start.ty.to_string()).collect();
         self.push(x.ty.clone(), |ty| {
@@ -188,7 +189,7 @@ impl Emitter {
         })
     }
 
-    /// One after the other along `dim`.
+    /// Joins `parts` along `dim`.
     pub(super) fn concatenate(&mut self, parts: &[&Tensor], dim: usize) -> Tensor {
         let mut dims = parts[0].dims().to_vec();
         dims[dim] = parts.iter().map(|part| part.dims()[dim]).sum();
@@ -199,7 +200,7 @@ impl Emitter {
         })
     }
 
-    /// `x` with `value` behind its last dimension until that has `size` elements.
+    /// Extends the last dimension of `x` to `size` elements; the new elements are `value`.
     pub(super) fn pad_last(&mut self, x: &Tensor, value: &Tensor, size: usize) -> Tensor {
         let mut dims = x.dims().to_vec();
         let last = dims.len() - 1;
@@ -217,7 +218,7 @@ impl Emitter {
         })
     }
 
-    /// Combines the elements along `dims`, which go.
+    /// Combines the elements along `dims`. The result lacks these dimensions.
     pub(super) fn reduce(&mut self, reduction: Reduction, x: &Tensor, dims: &[usize]) -> Tensor {
         let (op, neutral) = reduction.op(x.dtype());
         let neutral = self.scalar(neutral, x.dtype());
@@ -231,7 +232,8 @@ impl Emitter {
         })
     }
 
-    /// Sums of products, accumulated and answered in f32; of int8 in i32. Factors of f32 are not rounded to anything shorter.
+    /// Returns sums of products. Sums are i32 if `a` is int8, otherwise f32. Factors of f32 are not rounded to a
+    /// shorter type.
     pub(super) fn dot(&mut self, a: &Tensor, b: &Tensor, dims: DotDims<'_>) -> Tensor {
         let DotDims { batch, contract } = dims;
         let free = |x: &Tensor, side: usize| {
@@ -256,7 +258,8 @@ impl Emitter {
         })
     }
 
-    /// Rows of `x` `[n, ..]` at `indices` `[i..]` → `[i.., ..]`. Indices outside are moved to the nearest row.
+    /// Returns the rows of `x` `[n, ..]` at `indices` `[i..]`, `[i.., ..]`. An index outside of `x` selects the nearest
+    /// row.
     pub(crate) fn gather_rows(&mut self, x: &Tensor, indices: &Tensor) -> Tensor {
         let num_batch = indices.dims().len();
         let mut dims = indices.dims().to_vec();
@@ -272,8 +275,9 @@ impl Emitter {
         })
     }
 
-    /// `x` with its rows at `indices` `[i]`, or their rows at `indices` `[i, 2]`, replaced by `updates` `[i, ..]`, or with them
-    /// added. Indices outside are skipped. Where rows are replaced, no two indices inside may be the same.
+    /// Returns `x` with `updates` `[i, ..]` in its rows at `indices` `[i]`. The updates replace the rows, or are added
+    /// to them if `adds`. Indices `[i, 2]` select rows by the first two dimensions of `x`. Indices outside of `x` are
+    /// skipped. If rows are replaced, no two indices inside of `x` may be equal.
     pub(crate) fn scatter_rows(&mut self, x: &Tensor, indices: &Tensor, updates: &Tensor, adds: bool) -> Tensor {
         let window_dims: Vec<usize> = (1..updates.dims().len()).collect();
         let scattered: Vec<usize> = (0..indices.dims().get(1).copied().unwrap_or(1)).collect();
@@ -292,7 +296,8 @@ impl Emitter {
         })
     }
 
-    /// Repeats `body` while `condition` holds; both get the values of the round, and `body` answers those of the next.
+    /// Repeats `body` while `condition` is true, and returns the last values. Both take the values of one iteration,
+    /// and `body` returns the values of the next. The first iteration takes `start`.
     pub(super) fn repeat(
         &mut self,
         start: &[Tensor],
@@ -323,7 +328,7 @@ impl Emitter {
         results.map(|(index, x)| Tensor::new(format!("%{id}#{index}"), x.ty.clone())).collect()
     }
 
-    /// The sum over all devices of what each has.
+    /// Sums `x` over all devices.
     pub(super) fn all_reduce(&mut self, x: &Tensor, num_devices: usize) -> Tensor {
         let group = self.collective_group(num_devices);
         let scalar = Type::new([], x.dtype());
@@ -335,7 +340,7 @@ impl Emitter {
         })
     }
 
-    /// What each device has, one after the other along `dim`.
+    /// Joins the values of `x` on all devices along `dim`.
     pub(super) fn all_gather(&mut self, x: &Tensor, dim: usize, num_devices: usize) -> Tensor {
         let group = self.collective_group(num_devices);
         let mut dims = x.dims().to_vec();
@@ -348,7 +353,7 @@ impl Emitter {
         })
     }
 
-    /// Ends the function.
+    /// Ends the function, which returns `values`.
     pub(super) fn return_values(&mut self, values: &[Tensor]) {
         let names = names(&values.iter().collect::<Vec<_>>());
         self.line(&format!("return {names} : {}", types(values)));
@@ -376,7 +381,7 @@ impl Emitter {
 }
 
 impl Reduction {
-    /// The operation, and the number that changes nothing.
+    /// Returns the name of the operation and its neutral element.
     fn op(self, dtype: DType) -> (&'static str, f64) {
         let (lowest, highest) = match dtype {
             DType::Float(_) => (f64::NEG_INFINITY, f64::INFINITY),
@@ -407,7 +412,7 @@ fn list(sizes: &[usize]) -> String {
     sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A number as MLIR reads it: floats with a point, or as bits where they have no digits.
+/// Returns a number as MLIR reads it: floats with a decimal point, or as bits if they are not finite.
 fn literal(value: f64, dtype: DType) -> String {
     match dtype {
         DType::Float(float) if !value.is_finite() => {

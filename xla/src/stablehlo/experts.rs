@@ -13,7 +13,7 @@ use super::emitter::{Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 use super::{activation, model_ops, selection};
 
-/// Scores `[tokens, experts]` → weights `[tokens, experts]`.
+/// Returns the weights of experts for scores `[tokens, experts]`, in the same shape; 0 for experts that are not chosen.
 pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, spec: RouterSpec) -> Tensor {
     let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [tokens]
     let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [tokens, experts]
@@ -154,8 +154,8 @@ fn each_choice(emitter: &mut Emitter, [x, mixture]: [&Tensor; 2], experts: &Matr
     done.remove(1) // [tokens, hidden]
 }
 
-/// Returns the chosen experts of each token, as numbers on this device, and their weights, 0 for experts of other
-/// devices; both `[tokens * chosen]`.
+/// Returns the chosen experts of each token, as indices on this device, and their weights; both `[tokens * chosen]`.
+/// Experts of other devices have index 0 and weight 0.
 fn chosen_here(emitter: &mut Emitter, mixture: &Tensor, experts: &Matrices<'_>, first: &Tensor) -> (Tensor, Tensor) {
     let [num_tokens, num_chosen] = [mixture.dims()[0], experts.spec.num_chosen];
     let (mut numbers, mut weights) = (Vec::new(), Vec::new());

@@ -104,7 +104,7 @@ fn place(emitter: &mut Emitter, slots: &Tensor, positions: &Tensor, sizes: &Size
     emitter.elementwise("add", &[&start, positions]) // as slots
 }
 
-/// Returns `places` where the condition is true, else the index after the end of `target`.
+/// Returns the indices `places` where the condition is true, else the index after the end of `target`.
 pub(super) fn or_nowhere(emitter: &mut Emitter, condition: &Tensor, places: &Tensor, target: &Tensor) -> Tensor {
     let nowhere = emitter.splat(target.dims()[0] as f64, places.ty.clone());
     emitter.select(condition, places, &nowhere) // as places

@@ -19,13 +19,14 @@ pub(crate) struct Sizes {
     pub(crate) blocks_per_row: usize,
     pub(crate) num_slots: usize,
     pub(crate) max_total_tokens: usize,
-    /// Tokens that a row can report.
+    /// The number of top tokens that a row can report.
     pub(crate) top_tokens: usize,
-    /// Devices that run the program together.
+    /// The number of devices that run the program together.
     pub(crate) num_devices: usize,
-    /// How decoding queries meet the keys of several KV heads.
+    /// How queries of decoding rows are multiplied with the keys of several KV heads.
     pub(crate) decode_heads: HeadForm,
-    /// Most bytes of keys, or values, that the attention loop gathers at a time.
+    /// The most bytes of keys, or of values, that the attention loop gathers at a time, unless one block per tile has
+    /// more.
     pub(crate) chunk_bytes: usize,
 }
 
@@ -63,12 +64,13 @@ pub(crate) struct SampledInputs {
     pub(super) prompt_lens: Tensor,
     /// `[rows]`
     pub(super) is_sampled: Tensor,
-    /// In the order of [`TokenInput::ALL`]; none for samplers that do not read them.
+    /// The arrays of [`TokenInput::ALL`], in its order; empty for samplers that do not read them.
     token_inputs: Vec<Tensor>,
 }
 
 impl RowInputs {
-    /// Takes the packed array `[StepShape::len]` apart; the rest of it is the sampler's, `[sampled_columns, rows]`.
+    /// Splits the packed array `[StepShape::len]`, and returns the decoder's inputs and the sampler's columns,
+    /// `[sampled_columns, rows]`.
     pub(crate) fn unpack(emitter: &mut Emitter, packed: &Tensor, shape: StepShape) -> (Self, Tensor) {
         let StepShape { rows, tokens_per_row, blocks_per_row } = shape;
         let ranges = shape.ranges();
@@ -92,7 +94,8 @@ impl RowInputs {
         (Self { rank, token_ids, positions, is_token, first_positions, num_tokens, slots, block_tables }, sampled)
     }
 
-    /// The rows of x `[tokens, n]` at each row's last token, `[rows, n]`; anything for rows without tokens.
+    /// Returns the values of x `[tokens, n]` at each row's last token, `[rows, n]`. The values of rows without tokens
+    /// are undefined.
     pub(crate) fn last_tokens(&self, emitter: &mut Emitter, x: &Tensor, sizes: &Sizes) -> Tensor {
         if sizes.tokens_per_row == 1 {
             return x.clone();
@@ -108,7 +111,7 @@ impl RowInputs {
 }
 
 impl SampledInputs {
-    /// Takes `[sampled_columns, rows]` apart; `token_inputs` stay as they are.
+    /// Splits `columns` `[sampled_columns, rows]`, and keeps `token_inputs` unchanged.
     pub(crate) fn unpack(emitter: &mut Emitter, columns: &Tensor, token_inputs: Vec<Tensor>) -> Self {
         let slots = row_of(emitter, columns, SampledColumn::Slot);
         let context_lens = row_of(emitter, columns, SampledColumn::ContextLen);
@@ -131,7 +134,7 @@ impl SampledInputs {
     }
 }
 
-/// One column of `[sampled_columns, rows]`, `[rows]` i32.
+/// Returns one column of `[sampled_columns, rows]`, `[rows]` i32.
 fn row_of(emitter: &mut Emitter, columns: &Tensor, column: SampledColumn) -> Tensor {
     let index = sampled_columns().position(|known| known == column).expect("every column is in the list");
     emitter.row(columns, index) // [rows]

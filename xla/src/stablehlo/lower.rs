@@ -1,7 +1,7 @@
-//! Lowering: the StableHLO of each operation of a graph, for one program's sizes.
+//! Lowers a graph to StableHLO, operation by operation, for the sizes of one program.
 //!
 //! Door: [`Lowering`], which holds the values that operations read besides their operands: the step's rows and the
-//! states. The match over operations has no arm for "anything else".
+//! states. The match over operations has no wildcard arm, so the compiler finds an operation that is missing.
 
 use std::collections::HashMap;
 
@@ -16,21 +16,21 @@ use super::{activation, attention, experts, history, model_ops, selection, state
 use crate::step_input::SampledColumn;
 use crate::token_input::TokenInput;
 
-/// A graph on its way to text.
+/// The state of lowering a graph.
 pub(crate) struct Lowering {
     pub(crate) emitter: Emitter,
     pub(crate) sizes: Sizes,
-    /// By name.
+    /// The weights by name.
     pub(crate) weights: HashMap<String, Tensor>,
     pub(crate) rows: Option<RowInputs>,
     pub(crate) sampled: Option<SampledInputs>,
-    /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, those of
-    /// slots are the parts of the rows, `[rows, ..]`.
+    /// The states of the graph, by name; see [`state_type`](super::state_type). While operations are added, a state of
+    /// slots is only the part that belongs to the rows, `[rows, ..]`.
     pub(crate) states: HashMap<String, Tensor>,
 }
 
 impl Lowering {
-    /// Adds the operations of `graph`, applied to `arguments`, and answers its outputs.
+    /// Adds the operations of `graph`, applied to `arguments`, and returns its outputs.
     pub(crate) fn lower(&mut self, graph: &Graph, arguments: &[Tensor]) -> Vec<Tensor> {
         let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes().len());
         let slots = self.read_slots(graph);
@@ -42,7 +42,7 @@ impl Lowering {
         graph.outputs().iter().map(|output| values[output.index()].clone()).collect()
     }
 
-    /// Puts the rows' parts in the place of the states of slots, and returns these, by name.
+    /// Replaces each state of slots by the part that belongs to the rows, and returns the whole states, by name.
     fn read_slots(&mut self, graph: &Graph) -> Vec<(String, Tensor)> {
         let specs = graph.states().iter().filter(|spec| spec.extent == Extent::Slot);
         let read = specs.map(|spec| {
@@ -54,7 +54,7 @@ impl Lowering {
         read.collect()
     }
 
-    /// Puts the states of slots back, with the rows' parts in them.
+    /// Restores the states of slots, with the rows' parts written into them.
     fn write_slots(&mut self, slots: Vec<(String, Tensor)>) {
         for (name, slots) in slots {
             let rows = self.rows.as_ref().expect("decoders have rows");
@@ -208,7 +208,7 @@ impl Lowering {
         }
     }
 
-    /// Whether a token is one of those in the row's columns, `[rows, vocab]`.
+    /// Returns bools `[rows, vocab]`: true if the row's columns name the token as held back.
     fn held_back(&mut self, vocab_size: usize) -> Tensor {
         let rows = self.sampled.as_ref().expect("samplers have rows");
         let emitter = &mut self.emitter;
@@ -223,7 +223,7 @@ impl Lowering {
         others.iter().fold(first.clone(), |any, one| self.emitter.elementwise("or", &[&any, one])) // [rows, vocab]
     }
 
-    /// The operands, scalars and `[rows]` repeated to `shape`.
+    /// Returns the operands repeated to `shape`. An operand is a scalar, `[rows]`, or has the shape already.
     fn repeat_like<const N: usize>(&mut self, shape: &Shape, operands: [&Tensor; N]) -> [Tensor; N] {
         let dims = self.dims(shape);
         let leading: Vec<usize> = (0..dims.len()).collect();

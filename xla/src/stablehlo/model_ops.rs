@@ -1,10 +1,10 @@
 //! The operations of models as StableHLO.
 //!
-//! Each function is one arm of the match in `lower`. Values between operations are f32; a linear layer rounds its input
-//! to the type of its weight, as the matrix units of all devices want it, and adds up in f32. One whose weight is
-//! integers rounds each row of its input to integers of its own, as the CPU's kernels do (`numbers/src/int8.rs`), and
-//! adds up exactly; those of four bits are multiplied with their factors before. Floats of a byte are rounded row by
-//! row too, and add up in f32.
+//! `lower` calls one function for each operation. Values between operations are f32. A linear layer rounds its input to
+//! the type of its weight, as the matrix units of all devices need it, and sums in f32. If the weight is integers, the
+//! layer rounds each row of its input to integers with their own scale, as the CPU's kernels do
+//! (`numbers/src/int8.rs`), and sums exactly. Weights of four bits are first multiplied by their factors. With weights
+//! that are floats of a byte, rows are rounded to floats of a byte and summed in f32.
 
 use model::graph::{DType, Pairing, RotarySpec};
 use numbers::{LEAST_MAGNITUDE, fp8, int8};
@@ -12,7 +12,7 @@ use numbers::{LEAST_MAGNITUDE, fp8, int8};
 use super::emitter::{DotDims, Emitter, Reduction};
 use super::tensor::{Tensor, Type};
 
-/// Rows of `table` `[vocab, hidden]` at ids `[tokens]` → `[tokens, hidden]`, f32.
+/// Returns the rows of `table` `[vocab, hidden]` at ids `[tokens]`, `[tokens, hidden]`, f32.
 pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> Tensor {
     let ids = emitter.bitcast(ids, DType::I32); // [tokens]
     let rows = emitter.gather_rows(table, &ids); // [tokens, hidden]
@@ -23,7 +23,8 @@ pub(super) fn embedding(emitter: &mut Emitter, table: &Tensor, ids: &Tensor) -> 
     emitter.elementwise("multiply", &[&rows, &scale]) // [tokens, hidden]
 }
 
-/// As [`embedding`], of a table that is the part of the device number `rank` `[]`: ids of the others give zeros.
+/// Does the same as [`embedding`] with the part of a table that is on device `rank` `[]`. Ids in other parts become
+/// zeros.
 pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor, rank: &Tensor) -> Tensor {
     let part = table.dims()[0];
     let ids = &emitter.bitcast(ids, DType::I32); // [tokens]
@@ -41,7 +42,7 @@ pub(super) fn embedding_part(emitter: &mut Emitter, table: &Tensor, ids: &Tensor
     emitter.select(&is_here, &rows, &none) // [tokens, hidden]
 }
 
-/// x `[n, in]` · weightᵀ `[out, in]` + bias `[out]` → `[n, out]`, f32.
+/// Computes x `[n, in]` · weightᵀ `[out, in]` + bias `[out]`, `[n, out]`, f32.
 pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
     let y = match &weight.scale {
         Some(scale) => {
@@ -67,8 +68,8 @@ pub(super) fn linear(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, bias: O
     }
 }
 
-/// x `[n, in]` · weights `[groups, inputs of a group, out]` of four bits, times factors `[groups, out]` → `[n, out]`,
-/// i32. Inputs that are missing in the last group are zeros.
+/// Computes x `[n, in]` · (weights `[groups, inputs of a group, out]` of four bits times factors `[groups, out]`),
+/// `[n, out]`, i32. Inputs that are missing in the last group are zeros.
 fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors: &Tensor) -> Tensor {
     let ([num_rows, inputs], [groups, group_inputs]) =
         ([0, 1].map(|dim| x.dims()[dim]), [0, 1].map(|dim| weight.dims()[dim]));
@@ -82,26 +83,27 @@ fn product_of_groups(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, factors
     let x = emitter.reshape(&padded, &[num_rows, groups, group_inputs]); // [n, groups, inputs of a group]
     let weight = emitter.convert(weight, DType::I8); // [groups, inputs of a group, out]
     let factors = emitter.broadcast(factors, &[0, 2], weight.dims()); // [groups, inputs of a group, out]
-    // From -120 to 120.
+    // The products are from -120 to 120.
     let weight = emitter.elementwise("multiply", &[&weight, &factors]); // [groups, inputs of a group, out]
     product(emitter, &x, &weight, [&[1, 2], &[0, 1]]) // [n, out]
 }
 
-/// x `[n, ..]` · weight of one type, summed over some dimensions of each → `[n, out]`.
+/// Computes x `[n, ..]` · weight, both of one type, `[n, out]`. The products are summed over the dimensions `contract`.
 fn product(emitter: &mut Emitter, x: &Tensor, weight: &Tensor, contract: [&[usize]; 2]) -> Tensor {
     let dims = DotDims { batch: [&[], &[]], contract };
     if x.dims()[0] > 1 {
         return emitter.dot(x, weight, dims); // [n, out]
     }
-    // XLA's CPU compiler multiplies one row of a short type by a loop without vectors, several by a library.
+    // For short types, XLA's CPU compiler multiplies one row in a loop without vectors, but several rows with a
+    // library.
     let twice = emitter.concatenate(&[x, x], 0); // [2, ..]
     let y = emitter.dot(&twice, weight, dims); // [2, out]
     emitter.slice(&y, 0, 0..1) // [1, out]
 }
 
-/// x `[n, in]` rounded for weights of `dtype` `[n, in]`, to the nearest, of ties to the even one, and what the numbers
-/// of each row are multiplied with `[n]`: integers whose largest is 127, or floats of a byte whose largest is 448, so
-/// nothing is cut off.
+/// Rounds x `[n, in]` for weights of `dtype`, to the nearest number, ties to even, and returns the scale of each row
+/// `[n]` too. The largest magnitude of a row becomes 127 in integers and 448 in floats of a byte, so nothing is
+/// clipped.
 fn rounded_rows(emitter: &mut Emitter, x: &Tensor, dtype: DType) -> (Tensor, Tensor) {
     let is_float = dtype == DType::F8;
     let magnitudes = emitter.elementwise("abs", &[x]); // [n, in]
@@ -122,28 +124,29 @@ fn rounded_rows(emitter: &mut Emitter, x: &Tensor, dtype: DType) -> (Tensor, Ten
     (emitter.convert(&rounded, DType::I8), scale)
 }
 
-/// x `[n, out]` + bias `[out]`.
+/// Computes x `[n, out]` + bias `[out]`.
 pub(super) fn add_bias(emitter: &mut Emitter, x: &Tensor, bias: &Tensor) -> Tensor {
     let bias = emitter.convert(bias, DType::F32); // [out]
     let bias = emitter.broadcast(&bias, &[1], x.dims()); // [n, out]
     emitter.elementwise("add", &[x, &bias]) // [n, out]
 }
 
-/// x `[n, m]` · weight `[m]`.
+/// Multiplies the columns of x `[n, m]` by weight `[m]`.
 pub(super) fn scale_columns(emitter: &mut Emitter, x: &Tensor, weight: &Tensor) -> Tensor {
     let weight = emitter.convert(weight, DType::F32); // [m]
     let weight = emitter.broadcast(&weight, &[1], x.dims()); // [n, m]
     emitter.elementwise("multiply", &[x, &weight]) // [n, m]
 }
 
-/// x / sqrt(mean(x²) + eps) · (offset + weight) over the last dimension.
+/// Computes x / sqrt(mean(x²) + eps) · (offset + weight) over the last dimension.
 pub(super) fn rms_norm(emitter: &mut Emitter, [x, weight]: [&Tensor; 2], eps: f32, offset: f32) -> Tensor {
     let normed = divided_by_root(emitter, x, eps); // as x
     let weight = shifted(emitter, weight, offset, x.dims()); // as x
     emitter.elementwise("multiply", &[&normed, &weight]) // as x
 }
 
-/// (x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias of `[x, weight]` or `[x, weight, bias]`.
+/// Computes (x - mean(x)) / sqrt(variance(x) + eps) · (offset + weight) + bias over the last dimension. The operands
+/// are `[x, weight]` or `[x, weight, bias]`.
 pub(super) fn layer_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, offset: f32) -> Tensor {
     let x = &operands[0];
     let last = x.dims().len() - 1;
@@ -161,7 +164,8 @@ pub(super) fn layer_norm(emitter: &mut Emitter, operands: &[Tensor], eps: f32, o
     emitter.elementwise("add", &[&weighted, &bias]) // as x
 }
 
-/// Offset + the parameter of a norm, f32, repeated to `dims`, whose last ones it has.
+/// Returns offset + the parameter of a norm, f32, repeated to `dims`. The dimensions of the parameter are the last of
+/// `dims`.
 fn shifted(emitter: &mut Emitter, parameter: &Tensor, offset: f32, dims: &[usize]) -> Tensor {
     let mut parameter = emitter.convert(parameter, DType::F32); // [.., hidden]
     if offset != 0.0 {
@@ -172,7 +176,7 @@ fn shifted(emitter: &mut Emitter, parameter: &Tensor, offset: f32, dims: &[usize
     emitter.broadcast(&parameter, &own, dims)
 }
 
-/// x / sqrt(mean(x²) + eps) over the last dimension.
+/// Computes x / sqrt(mean(x²) + eps) over the last dimension.
 fn divided_by_root(emitter: &mut Emitter, x: &Tensor, eps: f32) -> Tensor {
     let last = x.dims().len() - 1;
     let leading: Vec<usize> = (0..last).collect();
@@ -187,7 +191,8 @@ fn divided_by_root(emitter: &mut Emitter, x: &Tensor, eps: f32) -> Tensor {
     emitter.elementwise("multiply", &[x, &factor]) // as x
 }
 
-/// x `[tokens, heads, head_dim]` turned by positions `[tokens]` u32, pair by pair of its rotated part.
+/// Rotates the pairs of x `[tokens, heads, head_dim]` by positions `[tokens]` u32. Elements after the pairs do not
+/// change.
 pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec: &RotarySpec) -> Tensor {
     let RotarySpec { frequencies, amplitude, pairing } = spec;
     let (half, head_dim) = (frequencies.len(), x.dims()[2]);
@@ -225,7 +230,7 @@ pub(super) fn rotary(emitter: &mut Emitter, x: &Tensor, positions: &Tensor, spec
     emitter.concatenate(&parts.iter().collect::<Vec<_>>(), 2) // [tokens, heads, head_dim]
 }
 
-/// The first and the second of each of the first `half` pairs of x `[tokens, heads, head_dim]`,
+/// Returns the first and the second elements of the first `half` pairs of x `[tokens, heads, head_dim]`, both
 /// `[tokens, heads, half]`.
 fn neighbours(emitter: &mut Emitter, x: &Tensor, half: usize) -> [Tensor; 2] {
     let [tokens, heads] = [x.dims()[0], x.dims()[1]];
@@ -237,7 +242,7 @@ fn neighbours(emitter: &mut Emitter, x: &Tensor, half: usize) -> [Tensor; 2] {
     })
 }
 
-/// The inverse of [`neighbours`], `[tokens, heads, 2 * half]`.
+/// Joins elements to pairs, `[tokens, heads, 2 * half]`: the inverse of [`neighbours`].
 fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
     let [tokens, heads, half] = [parts[0].dims()[0], parts[0].dims()[1], parts[0].dims()[2]];
     let [first, second] = [0, 1].map(|index: usize| emitter.reshape(&parts[index], &[tokens, heads, half, 1]));
@@ -245,8 +250,9 @@ fn side_by_side(emitter: &mut Emitter, parts: &[Tensor; 2]) -> Tensor {
     emitter.reshape(&pairs, &[tokens, heads, 2 * half]) // [tokens, heads, 2 * half]
 }
 
-/// x `[tokens, n]` summed up along each row behind the sums `before` `[rows, n]` → the sum at each token, and those
-/// at the rows' ends. Sums of twice as many tokens in each round (Hillis and Steele, 1986).
+/// Returns the running sums of x `[tokens, n]` along each row, beginning with the sums `before` `[rows, n]`. The first
+/// tensor has the sum at each token, the second the sum at each row's end. Each iteration doubles the number of tokens
+/// in a sum (Hillis and Steele, 1986).
 pub(super) fn running_sum(emitter: &mut Emitter, x: &Tensor, is_token: &Tensor, before: &Tensor) -> [Tensor; 2] {
     let [num_rows, size] = [before.dims()[0], before.dims()[1]];
     let len = x.dims()[0] / num_rows;
@@ -264,13 +270,13 @@ pub(super) fn running_sum(emitter: &mut Emitter, x: &Tensor, is_token: &Tensor, 
     }
     let before = emitter.broadcast(before, &[0, 2], sums.dims()); // [rows, tokens_per_row, n]
     let sums = emitter.elementwise("add", &[&before, &sums]); // [rows, tokens_per_row, n]
-    // Padding adds nothing.
+    // Padding adds zeros, so the last sum of a row contains all its tokens.
     let after = emitter.slice(&sums, 1, len - 1..len); // [rows, 1, n]
     let after = emitter.reshape(&after, &[num_rows, size]); // [rows, n]
     [emitter.reshape(&sums, x.dims()), after]
 }
 
-/// Scores `[rows, vocab]` → log-probabilities.
+/// Returns the log-probabilities of scores `[rows, vocab]`.
 pub(super) fn log_softmax(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
     let largest = emitter.reduce(Reduction::Max, scores, &[1]); // [rows]
     let largest = emitter.broadcast(&largest, &[0], scores.dims()); // [rows, vocab]
@@ -282,11 +288,12 @@ pub(super) fn log_softmax(emitter: &mut Emitter, scores: &Tensor) -> Tensor {
     emitter.elementwise("subtract", &[&shifted, &log]) // [rows, vocab]
 }
 
-/// The elements of x `[rows, n]` at indices `[rows]` or `[rows, k]`.
+/// Returns the elements of x `[rows, n]` at indices `[rows]` or `[rows, k]`.
 pub(super) fn gather_columns(emitter: &mut Emitter, x: &Tensor, indices: &Tensor) -> Tensor {
     let [rows, size] = [x.dims()[0], x.dims()[1]];
     if indices.dims().len() == 1 {
-        // A sum with one summand reads x where it is; a gather of single elements would first lay it out anew on a TPU.
+        // A sum with one summand reads x in its layout. On a TPU, a gather of single elements would first copy x to
+        // another layout.
         let columns = emitter.iota(1, Type::new([rows, size], DType::I32)); // [rows, n]
         let wanted = emitter.broadcast(indices, &[0], &[rows, size]); // [rows, n]
         let is_wanted = emitter.compare("EQ", &columns, &wanted); // [rows, n]

@@ -14,59 +14,59 @@ pub(crate) struct Type {
     pub(crate) dtype: DType,
 }
 
-/// A value of a function: its name in the text, and its type.
+/// A value of a function: its name in the text and its type, with the scales and factors of a rounded weight.
 #[derive(Debug, Clone)]
 pub(crate) struct Tensor {
     pub(super) name: String,
     pub(super) ty: Type,
-    /// Of integers that stand for floats: what those of each output are multiplied with, f32.
+    /// The scale of each output if this is a rounded weight, f32.
     pub(super) scale: Option<Box<Tensor>>,
-    /// Of those of four bits: what each group of them is multiplied with, i8.
+    /// The factor of each group of inputs if this is a weight of four bits, i8.
     pub(super) factors: Option<Box<Tensor>>,
 }
 
 impl Type {
-    /// The type of tensors of these sizes.
+    /// Returns the type of tensors with the sizes `dims`.
     pub(crate) fn new(dims: impl Into<Vec<usize>>, dtype: DType) -> Self {
         Self { dims: dims.into(), dtype }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// Bytes of its elements, one after the other.
+    /// Returns the bytes of the elements on the host.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.len() as u64 * self.dtype.size_bytes()
     }
 }
 
 impl Tensor {
-    /// The value of this name.
+    /// Returns the value `name`.
     pub(super) fn new(name: String, ty: Type) -> Self {
         Self { name, ty, scale: None, factors: None }
     }
 
-    /// A weight of some arrays: its numbers, the scales that make floats of them if they are integers, and factors if these have four bits.
-    /// Only linear layers and experts take such weights, embeddings those without factors.
+    /// Returns the weight with these arrays: its numbers, the scales if it is rounded, and the factors if it has four
+    /// bits. Only linear layers, experts and embeddings take rounded weights, and embeddings take none with factors.
     pub(crate) fn weight(arrays: impl IntoIterator<Item = Self>) -> Self {
         let mut arrays = arrays.into_iter();
         let numbers = arrays.next().expect("a weight has numbers");
         Self { scale: arrays.next().map(Box::new), factors: arrays.next().map(Box::new), ..numbers }
     }
 
-    /// Its type.
+    /// Returns the type.
     pub(crate) fn ty(&self) -> &Type {
         &self.ty
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub(super) fn dims(&self) -> &[usize] {
         &self.ty.dims
     }
 
-    /// Its element type.
+    /// Returns the element type.
     pub(super) fn dtype(&self) -> DType {
         self.ty.dtype
     }
@@ -82,7 +82,7 @@ impl fmt::Display for Type {
     }
 }
 
-/// StableHLO's name of an element type.
+/// Returns StableHLO's name of an element type.
 fn element(dtype: DType) -> &'static str {
     match dtype {
         DType::Float(FloatType::F32) => "f32",

@@ -1,6 +1,8 @@
-//! Attention over the paged cache: decoding and reading prompts, every form of the heads, several chunks of context.
+//! Tests of attention over the paged cache: decoding and reading prompts, every form of the heads, several chunks of
+//! context.
 //!
-//! Blocks that belong to nobody, and the ends of blocks behind a row's context, hold what is not a number: it must get nowhere.
+//! Blocks that belong to no row, and the ends of blocks after a row's context, contain NaN and infinity, which must not
+//! reach an output.
 
 use backend::{BLOCK_SIZE, Batch, ModelGraphs};
 use devices::HeadForm;
@@ -24,14 +26,14 @@ struct Heads {
     value_dim: usize,
 }
 
-/// What of the context is seen, and how well.
+/// The bounds of attention: the keys that a query sees, and the size of scores.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     window: Option<usize>,
     soft_cap: Option<f32>,
 }
 
-/// Tokens of the rows: those before the step, and those of it.
+/// The tokens of each row before the step, and in it.
 type Lens = Vec<(usize, usize)>;
 
 fn heads() -> impl Strategy<Value = Heads> {
@@ -44,7 +46,7 @@ fn heads() -> impl Strategy<Value = Heads> {
     })
 }
 
-/// Half of the cases without any; windows shorter and longer than a block and than a chunk.
+/// Returns bounds, each of which half of the cases lack. Windows are shorter and longer than a block and than a chunk.
 fn bounds() -> impl Strategy<Value = Bounds> {
     let window = prop::option::of(prop_oneof![1..20usize, 20..700usize]);
     (window, prop::option::of(0.5..4.0_f32)).prop_map(|(window, soft_cap)| Bounds { window, soft_cap })
@@ -54,7 +56,7 @@ fn forms() -> impl Strategy<Value = HeadForm> {
     prop::sample::select(vec![HeadForm::Split, HeadForm::Wide])
 }
 
-/// A case of rows with these lengths, in a program for `bucket`; two rows of padding where it has room.
+/// Returns a case of rows with the lengths `lens`, in a program for `bucket`.
 fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbers: &mut Numbers) -> Case {
     let Heads { kv_heads, group, head_dim, value_dim } = heads;
     let mut graph = Graph::default();
@@ -83,8 +85,8 @@ fn case((heads, bounds): (Heads, Bounds), lens: &Lens, bucket: [usize; 2], numbe
     case
 }
 
-/// Keys, or values, with numbers where rows have tokens before the step, and nothing of use elsewhere: not in blocks
-/// before the window of a row's first token either, which may be another row's.
+/// Returns keys, or values: finite numbers for the rows' tokens before the step, NaN and infinity elsewhere. Blocks
+/// before the window of a row's first token contain NaN and infinity too, because they may belong to another row.
 fn cache(
     case: &Case,
     ([kv_heads, dim], window): ([usize; 2], Option<usize>),
@@ -106,8 +108,8 @@ fn cache(
     cache
 }
 
-/// Products, exponentials and sums in another order, of numbers up to 2; a cache of short floats also rounds the weights, and
-/// the wide form rounds what it adds up, to 8 binary digits.
+/// Returns the tolerance for products, exponentials and sums in another order, of numbers up to 2. With a cache of
+/// short floats, the weights are also rounded, and the wide form rounds its output, both to 8 binary digits.
 fn tolerance(kv_dtype: DType) -> Tolerance {
     let absolute = if kv_dtype == DType::F32 { 2e-5 } else { 3e-2 };
     Tolerance::Close { relative: 0.0, absolute }
@@ -153,7 +155,7 @@ proptest! {
     }
 }
 
-/// What one row has in its blocks and brings with it changes no bit of another row.
+/// The blocks and the arguments of one row change no bit of another row.
 #[test]
 fn nothing_of_a_row_gets_into_another() {
     let heads = Heads { kv_heads: 2, group: 2, head_dim: 8, value_dim: 8 };
@@ -192,7 +194,8 @@ fn nothing_of_a_row_gets_into_another() {
     }
 }
 
-/// The second layer brings keys and values that the first has written, and attends to them with queries of its own.
+/// The second layer writes the keys and values of the first to the same state again, and attends to them with its own
+/// queries.
 #[test]
 fn a_layer_reads_the_state_of_another() {
     let (lens, mut numbers) = (vec![(20, 5), (3, 1)], Numbers::new(4));

@@ -1,7 +1,8 @@
-//! A graph with everything that it reads, computed by the CPU backend and by a program on XLA-CPU.
+//! A graph with all its inputs, computed by the CPU backend and by a program on XLA-CPU.
 //!
-//! Doors: [`Case::new`], fields to fill, then [`Case::check`]. A step's tokens are ragged for one and padded for the other: a
-//! case is written as the batch says; padding is filled with what must not get anywhere.
+//! Doors: [`Case::new`], fields to fill, then [`Case::check`]. A step's tokens are ragged for the CPU backend and
+//! padded for the program. A case is written without padding. The padding contains numbers that must not reach an
+//! output.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,32 +27,32 @@ use crate::stablehlo::{Emitter, Lowering, Parameter, RowInputs, SampledInputs, S
 use crate::step_input::{StepShape, pack, set_rank};
 use crate::token_input::{TokenInput, TokenSizes};
 
-/// Tokens that a row can report in these programs.
+/// The number of top tokens that a row can report in these programs.
 pub(super) const TOP_TOKENS: usize = 16;
 
-/// What is computed, and from what.
+/// A graph, its inputs and the sizes of its program.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) graph: Arc<Graph>,
     pub(super) batch: Batch,
     pub(super) layout: StateLayout,
     pub(super) sizes: Sizes,
-    /// `[tokens, ..]` or `[rows, ..]` without padding, or of a fixed shape.
+    /// `[tokens, ..]` or `[rows, ..]` without padding, or a fixed shape.
     pub(super) arguments: Vec<Array>,
     pub(super) weights: Vec<(WeightSpec, Vec<f32>)>,
     /// Keys and values of each layer, `[num_blocks, kv_heads, block_size, dim]`.
     pub(super) caches: Vec<[Vec<f32>; 2]>,
-    /// Each state of slots, `[num_slots, ..]`.
+    /// The states of slots, each `[num_slots, ..]`.
     pub(super) slots: Vec<Vec<f32>>,
-    /// Type of the device's keys and values.
+    /// The type of the device's keys and values.
     pub(super) kv_dtype: DType,
     /// `[num_slots, max_total_tokens]`
     pub(super) history: Vec<i32>,
-    /// Whether the CPU backend computes `[rows]` at once too, as for prompt log-probabilities.
+    /// True if the CPU backend computes all `[rows]` at once, as for prompt log-probabilities, and not row by row.
     pub(super) runs_rows_together: bool,
 }
 
-/// What was computed, without padding.
+/// The outputs and the states after a step, without padding.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Outcome {
     pub(super) outputs: Vec<Array>,
@@ -60,7 +61,7 @@ pub(super) struct Outcome {
     pub(super) history: Vec<i32>,
 }
 
-/// Heads and their size of one layer's keys or values.
+/// The number and the size of the heads of one layer's keys or values.
 #[derive(Debug, Clone, Copy)]
 struct KvHeads {
     id: StateId,
@@ -75,7 +76,7 @@ struct Program {
     num_donated: usize,
 }
 
-/// A batch of `num_rows` rows that read one token each and sample.
+/// Returns a batch of `num_rows` rows that read one token each and sample.
 pub(super) fn plain_batch(graph: &Arc<Graph>, num_rows: usize) -> Batch {
     let mut batch = Batch::default();
     for slot in 0..num_rows {
@@ -85,18 +86,18 @@ pub(super) fn plain_batch(graph: &Arc<Graph>, num_rows: usize) -> Batch {
     batch
 }
 
-/// A row that samples with `graph`.
+/// Returns the sampler of a row that samples with `graph`.
 pub(super) fn greedy(graph: &Arc<Graph>) -> RowSampler {
     RowSampler { params: Arc::new(SamplingParams::greedy()), graph: Arc::clone(graph), eos_token_ids: Arc::default() }
 }
 
-/// State for `num_slots` rows of at most `max_total_tokens`.
+/// Returns the layout of a state for `num_slots` rows of at most `max_total_tokens` tokens.
 pub(super) fn layout(num_slots: usize, num_blocks: usize, max_total_tokens: usize) -> StateLayout {
     StateLayout { num_slots, num_blocks, max_total_tokens, max_batch_prefill_tokens: max_total_tokens }
 }
 
 impl Case {
-    /// A case of `batch` in a program for `rows` rows of `tokens_per_row`, on state of zeroes.
+    /// Returns a case of `batch` in a program for `rows` rows of `tokens_per_row` tokens, with a state of zeros.
     pub(super) fn new(
         graph: Arc<Graph>,
         batch: Batch,
@@ -135,20 +136,20 @@ impl Case {
         }
     }
 
-    /// Pure operations of `num_rows` rows, or tokens, with two rows of padding behind them.
+    /// Returns a case of `num_rows` rows of one token without state, with two rows of padding after them.
     pub(super) fn plain(graph: Arc<Graph>, num_rows: usize, arguments: Vec<Array>) -> Self {
         let batch = plain_batch(&graph, num_rows);
         let case = Self::new(graph, batch, [num_rows + 2, 1], layout(num_rows, 1, BLOCK_SIZE));
         Self { arguments, ..case }
     }
 
-    /// The same without padding.
+    /// Returns the same case without rows of padding.
     pub(super) fn unpadded(mut self) -> Self {
         self.sizes.rows = self.batch.rows.len();
         self
     }
 
-    /// Compares the outputs of the two, each with its tolerance, and all that they leave behind, exactly.
+    /// Compares the outputs of both backends, each with its tolerance, and their states after the step, exactly.
     pub(super) fn check(&self, tolerances: &[Tolerance]) {
         let expected = self.on_candle();
         let Some(actual) = self.on_xla() else {
@@ -157,7 +158,7 @@ impl Case {
         self.compare(&actual, &expected, tolerances);
     }
 
-    /// Compares an outcome on the device with the oracle's.
+    /// Compares an outcome of the device with the oracle's.
     pub(super) fn compare(&self, actual: &Outcome, expected: &Outcome, tolerances: &[Tolerance]) {
         assert_eq!(tolerances.len(), expected.outputs.len(), "a tolerance for each output");
         for (index, tolerance) in tolerances.iter().enumerate() {
@@ -173,7 +174,7 @@ impl Case {
         assert_eq!(actual.history, expected.history, "token history");
     }
 
-    /// What the CPU backend makes of it.
+    /// Returns the outcome of the CPU backend.
     pub(super) fn on_candle(&self) -> Outcome {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = (!self.weights.is_empty()).then(|| checkpoint(&self.weights, directory.path()));
@@ -199,7 +200,7 @@ impl Case {
         Outcome { outputs, caches, slots, history: oracle.history() }
     }
 
-    /// What the program makes of it on XLA-CPU, if that is there.
+    /// Returns the outcome of the program on XLA-CPU, or `None` if this machine lacks the plugin.
     pub(super) fn on_xla(&self) -> Option<Outcome> {
         let rig = rig::rig()?;
         let Program { text, num_donated, .. } = self.program(0);
@@ -207,12 +208,12 @@ impl Case {
         let results = rig.run(&text, &uploads, num_donated);
         let mut outcomes = results.into_iter().map(|results| self.outcome(results, num_donated));
         let first = outcomes.next()?;
-        // Ranks that share a model know the same after each collective.
+        // All ranks of a model have the same outcome.
         outcomes.for_each(|other| assert_eq!(other, first));
         Some(first)
     }
 
-    /// What one device answers, without padding.
+    /// Returns the outcome from the results of one device, without padding.
     fn outcome(&self, mut results: Vec<Array>, num_donated: usize) -> Outcome {
         let outputs = results.split_off(num_donated);
         let Elements::I32(history) = results.pop().unwrap().elements else { panic!("the history has tokens") };
@@ -237,7 +238,7 @@ impl Case {
         Outcome { outputs: outputs.collect(), caches, slots, history }
     }
 
-    /// The program, with the arguments of the device number `rank`.
+    /// Returns the program, with the arguments of the device `rank`.
     fn program(&self, rank: usize) -> Program {
         let Sizes { rows, tokens_per_row, blocks_per_row, .. } = self.sizes;
         let shape = StepShape { rows, tokens_per_row, blocks_per_row };
@@ -308,7 +309,7 @@ impl Case {
         Program { text: module("case", self.sizes.num_devices, &parameters, emitter, &results), uploads, num_donated }
     }
 
-    /// An argument as the device gets it.
+    /// Returns an argument with the padding that the device gets.
     fn padded(&self, index: usize, array: &Array) -> Array {
         let is_it = |op: &Op| matches!(op, Op::Argument(known) if *known == index);
         let node = self.graph.nodes().iter().find(|node| is_it(&node.op)).expect("the graph has the argument");
@@ -318,7 +319,8 @@ impl Case {
         }
     }
 
-    /// Where the device has the tokens, or rows, of a value of `shape`, and how many it has; `None` for other values.
+    /// Returns the indices of the batch's tokens, or rows, in a value of `shape` on the device, and the value's length
+    /// there; `None` for values of other shapes.
     fn places(&self, shape: &Shape) -> Option<(Vec<usize>, usize)> {
         let Sizes { rows, tokens_per_row, .. } = self.sizes;
         let tokens = |(place, row): (usize, &backend::BatchRow)| {
@@ -335,7 +337,7 @@ impl Case {
     }
 }
 
-/// A direction between the two layouts of keys and values.
+/// The direction of a conversion between the two layouts of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Swap {
     /// From `[num_blocks, kv_heads, block_size, dim]` to `[num_blocks, block_size, kv_heads * dim]`.
@@ -357,13 +359,13 @@ fn swap_heads(values: &[f32], heads: KvHeads, swap: Swap) -> Vec<f32> {
     swapped
 }
 
-/// The vocabulary that masks are for; any where there are none.
+/// Returns the size of the vocabulary of the graph's masks, or 1 if it has none.
 fn masked_vocab(graph: &Graph) -> usize {
     let vocab_size = |op: &Op| if let Op::IsAllowed { vocab_size } = op { Some(*vocab_size) } else { None };
     graph.nodes().iter().find_map(|node| vocab_size(&node.op)).unwrap_or(1)
 }
 
-/// Keys and values of attention layers, each pair once.
+/// Returns the keys and values of attention layers, each pair once.
 fn kv_heads(graph: &Graph) -> Vec<[KvHeads; 2]> {
     let mut pairs = Vec::new();
     for node in graph.nodes() {
@@ -380,7 +382,7 @@ fn kv_heads(graph: &Graph) -> Vec<[KvHeads; 2]> {
     pairs.into_iter().map(|pair| pair.map(heads)).collect()
 }
 
-/// The states of slots, each once.
+/// Returns the states of slots, each once.
 fn slot_states(graph: &Graph) -> Vec<StateId> {
     let mut ids = Vec::new();
     for node in graph.nodes() {
@@ -393,7 +395,7 @@ fn slot_states(graph: &Graph) -> Vec<StateId> {
     ids
 }
 
-/// The part of a weight that one rank has.
+/// Returns the part of a weight that one rank has.
 fn part(spec: &WeightSpec, values: &[f32], rank: usize) -> Vec<f32> {
     let WeightPart { dim, start, len, padding } = spec.part(rank);
     let size = spec.shape[dim];
@@ -402,7 +404,8 @@ fn part(spec: &WeightSpec, values: &[f32], rank: usize) -> Vec<f32> {
     values.chunks_exact(size * width).flat_map(own).collect()
 }
 
-/// The rows of `array` at `places` of `len`; between them what spoils everything that it gets into.
+/// Returns `len` rows, with the rows of `array` at the indices `places`. The other rows contain NaN or the largest
+/// integers, which spoil every result that they reach.
 fn spread(array: &Array, places: &[usize], len: usize) -> Array {
     fn place<T: Copy>(elements: &[T], places: &[usize], [width, len]: [usize; 2], spoiler: T) -> Vec<T> {
         let mut spread = vec![spoiler; width * len];
@@ -421,7 +424,7 @@ fn spread(array: &Array, places: &[usize], len: usize) -> Array {
     Array { dims: [&[len], &array.dims[1..]].concat(), elements }
 }
 
-/// Results of single rows as one array.
+/// Joins the results of single rows to one array.
 fn stack(mut rows: impl Iterator<Item = Array>) -> Array {
     let mut stacked = rows.next().expect("a case has rows");
     if stacked.dims.is_empty() {
@@ -441,7 +444,7 @@ fn stack(mut rows: impl Iterator<Item = Array>) -> Array {
     stacked
 }
 
-/// Top tokens `[1, n]` cut and filled as on a device.
+/// Returns top tokens `[1, n]`, cut or filled with -1 to [`TOP_TOKENS`] as on a device. Other results do not change.
 fn filled(row: &Array) -> Array {
     let Elements::I32(ids) = &row.elements else {
         assert_eq!(row.dims, [1, TOP_TOKENS], "what stands beside top tokens");

@@ -1,6 +1,6 @@
-//! Two devices that share a model: what they compute together is what one computes alone.
+//! Tests that two devices that share a model compute the same as one device alone.
 //!
-//! The graph of a rank has its parts of the weights and the collectives; that of the oracle has the whole weights.
+//! The graph of a rank has its parts of the weights and the collectives. The graph of the oracle has the whole weights.
 
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use super::case::layout;
 use super::rig::NUM_DEVICES;
 use super::*;
 
-/// A weight that ranks share.
+/// Returns a weight that ranks share.
 fn shared(name: &str, shape: [usize; 2], partition: Partition, world_size: usize) -> WeightSpec {
     WeightSpec { partition, world_size, ..weight(name, &shape, FloatType::F32) }
 }
 
-/// Checks the graph that `build` makes for two ranks against the one for a rank alone. Both have the `weights` of the latter.
+/// Checks the graph that `build` returns for two ranks against the graph for a single rank. Both have the same random
+/// weights.
 pub(super) fn check(
     build: &dyn Fn(usize) -> (Arc<Graph>, Vec<WeightSpec>),
     (batch, bucket): (impl Fn() -> Batch, [usize; 2]),
@@ -28,7 +29,7 @@ pub(super) fn check(
     check_with(build, (batch, bucket), arguments, weights, tolerances);
 }
 
-/// [`check`] with weights of their own.
+/// Does the same as [`check`], with the weights that `weights` returns.
 fn check_with(
     build: &dyn Fn(usize) -> (Arc<Graph>, Vec<WeightSpec>),
     (batch, bucket): (impl Fn() -> Batch, [usize; 2]),
@@ -82,7 +83,7 @@ proptest! {
         let mut numbers = Numbers::new(seed);
         let x = floats(&[n, size], numbers.short_floats(n * size));
         let batch = || rows_of_one_token(n, &vec![0; n]);
-        // Two sums of f32 in another order, of products up to 2 · 4 · size.
+        // Two sums of f32 are computed in another order. Their products are up to 2 · 4 · size.
         let tolerance = Tolerance::Close { relative: 1e-6, absolute: 1e-5 * (size * features) as f32 };
         check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[tolerance]);
     }
@@ -109,7 +110,7 @@ proptest! {
         check(&build, (batch, [n + 1, 1]), &[x], &mut numbers, &[Tolerance::Exact]);
     }
 
-    /// Each device has the scales of its outputs, and rounds all of x as one device does.
+    /// Each device has the scales of its outputs. It rounds x as a single device does.
     #[test]
     fn parts_of_integers_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
         let build = |world_size: usize| {
@@ -133,7 +134,8 @@ proptest! {
         check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact, logits]);
     }
 
-    /// Of floats of a byte times a power of two nothing is lost: the oracle computes with the floats themselves.
+    /// Floats of a byte times a power of two are rounded without loss, so the oracle computes with the floats
+    /// themselves.
     #[test]
     fn parts_of_floats_of_a_byte_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
         let build = |world_size: usize| {
@@ -173,7 +175,7 @@ proptest! {
         let mut numbers = Numbers::new(seed);
         let ids = numbers.indices(n, vocab_size);
         let batch = || rows_of_one_token(n, &ids);
-        // A number and a zero.
+        // The result is the sum of a number and a zero.
         check(&build, (batch, [n + 1, 1]), &[], &mut numbers, &[Tolerance::Exact]);
     }
 }

@@ -118,7 +118,7 @@ proptest! {
                 *tolerance = Tolerance::Close { relative: 2.0 * f32::EPSILON, absolute: f32::MIN_POSITIVE };
             }
         }
-        // Both sides use a polynomial that is right to 2 units in the last place.
+        // Both backends use a polynomial that is right to 2 units in the last place.
         tolerances[outputs.len() - 1] = Tolerance::Close { relative: 5e-7, absolute: f32::MIN_POSITIVE };
         Case::plain(graph, num_rows, vec![x, y, per_row, ids, other_ids]).check(&tolerances);
     }

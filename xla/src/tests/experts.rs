@@ -1,4 +1,4 @@
-//! Mixtures of experts: which are chosen, and what they make of the tokens, on one device and on two.
+//! Tests of mixtures of experts: the choice of experts on one device, and their results on two.
 
 use proptest::prelude::*;
 
@@ -28,12 +28,13 @@ proptest! {
         } else {
             numbers.floats(len, 8.0)
         };
-        // An exponential, a sum in another order and a quotient; which experts are 0 is exact.
+        // A weight is the quotient of an exponential and a sum in another order. Weights of 0 are exact.
         let tolerance = Tolerance::Close { relative: 3e-6, absolute: 0.0 };
         Case::plain(graph, num_rows, vec![floats(&[num_rows, num_experts], scores)]).check(&[tolerance]);
     }
 
-    /// With few tokens a round of the device's loop is a choice, with many it is an expert.
+    /// With few tokens, an iteration of the device's loop computes one choice; with many tokens, it computes one
+    /// expert.
     #[test]
     fn experts_of_two_devices(
         [num_rows, num_experts] in [1..6usize, 2..24usize],
@@ -67,7 +68,8 @@ proptest! {
         let x = floats(&[num_rows, hidden_size], numbers.short_floats(num_rows * hidden_size));
         let scores = floats(&[num_rows, num_experts], numbers.floats(num_rows * num_experts, 4.0));
         let batch = || rows_of_one_token(num_rows, &vec![0; num_rows]);
-        // Sums of products up to 2 times those of the first sums, up to 4 for each input.
+        // The last sums are of products: a weight up to 2, times two of the first sums, which are up to 4 for each
+        // input.
         let size = (hidden_size * hidden_size * intermediate_size) as f32;
         let tolerance = Tolerance::Close { relative: 1e-5, absolute: 2e-5 * size };
         check(&build, (batch, [num_rows + 1, 1]), &[x, scores], &mut numbers, &[tolerance]);

@@ -1,8 +1,8 @@
-//! Every operation on XLA-CPU beside the CPU backend, over random shapes and data; and the programs' text.
+//! Tests of every operation on XLA-CPU against the CPU backend, with random shapes and data, and of the programs' text.
 //!
-//! A [`case`](Case) is a small graph with its step. It runs on both backends, with padding that spoils what it gets into;
-//! outputs are compared with a tolerance that the test explains, caches and history exactly. [`test_of`] stops compiling when an
-//! operation is added: it then needs its test here.
+//! A [`case`](Case) is a small graph with its step. It runs on both backends, with padding that spoils every result
+//! that it reaches. Outputs are compared with a tolerance that the test explains, states exactly. A new operation must
+//! have a test, because [`test_of`] does not compile without it.
 
 mod attention;
 mod case;
@@ -33,12 +33,13 @@ use case::Case;
 use compare::Tolerance;
 use numbers::Numbers;
 
-/// Few cases, each of which compiles a program, and few attempts to make a failing one smaller.
+/// Returns a configuration with `cases` cases and few attempts to shrink a failing case, because each compiles a
+/// program.
 fn cases(cases: u32) -> Config {
     Config { cases, failure_persistence: None, max_shrink_iters: 24, ..Config::default() }
 }
 
-/// The test that compares this operation with the CPU backend's.
+/// Returns the name of the test that compares an operation with the CPU backend's.
 fn test_of(op: &Op) -> &'static str {
     match op {
         Op::Input(Input::TokenIds | Input::Positions) => "tokens_and_their_arguments_pass_through",
@@ -79,7 +80,7 @@ fn test_of(op: &Op) -> &'static str {
     }
 }
 
-/// The operations of real graphs all have a test that exists.
+/// Every operation of real graphs has a test that exists.
 #[test]
 fn tests_of_operations_exist() {
     let sources = [
@@ -107,22 +108,22 @@ fn tests_of_operations_exist() {
     }
 }
 
-/// The weight as integers of 8 bits.
+/// Returns the weight as integers of 8 bits.
 fn integers_of(spec: WeightSpec) -> WeightSpec {
     WeightSpec { rounding: Some(Rounding::Int8), ..spec }
 }
 
-/// What the CPU rounds to as well.
+/// Returns a type that the CPU backend rounds to as well.
 fn any_rounding() -> impl Strategy<Value = Rounding> {
     prop::sample::select(vec![Rounding::Int8, Rounding::Int4])
 }
 
-/// An argument of tokens, `[tokens, sizes..]`.
+/// Adds an argument of tokens, `[tokens, sizes..]`.
 fn tokens(graph: &mut Graph, index: usize, sizes: &[usize]) -> Value {
     graph.argument(index, leading(Dim::Tokens, sizes), DType::F32)
 }
 
-/// An argument of rows, `[rows, sizes..]`.
+/// Adds an argument of rows, `[rows, sizes..]`.
 fn rows(graph: &mut Graph, index: usize, sizes: &[usize], dtype: DType) -> Value {
     graph.argument(index, leading(Dim::Rows, sizes), dtype)
 }

@@ -1,4 +1,4 @@
-//! The operations of models that look at one token.
+//! Tests of operations of models that compute each token alone.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::*;
 
 const FLOATS: [FloatType; 3] = [FloatType::F32, FloatType::Bf16, FloatType::F16];
 
-/// Largest relative error of rounding to a type.
+/// Returns the largest relative error of rounding to a type.
 fn rounding(dtype: FloatType) -> f32 {
     match dtype {
         FloatType::Bf16 => 1.0 / 256.0,
@@ -21,7 +21,7 @@ fn rounding(dtype: FloatType) -> f32 {
     }
 }
 
-/// For each output of a linear layer, Σ |x · w|: what its errors are in proportion to.
+/// Returns Σ |x · w| for each output of a linear layer. Errors of the output are proportional to this sum.
 fn magnitudes(x: &[f32], weight: &[f32], size: usize) -> Vec<f32> {
     let magnitude = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
     x.chunks_exact(size).flat_map(|x| weight.chunks_exact(size).map(move |w| magnitude(x, w))).collect()
@@ -51,7 +51,8 @@ proptest! {
         let len = num_rows * num_inputs;
         let x = if is_short { numbers.short_floats(len) } else { numbers.floats(len, 2.0) };
         let matrix = numbers.short_floats(num_outputs * num_inputs);
-        // Sums of f32 in another order; and the device rounds x to the weight's type, which changes nothing for short numbers.
+        // The sums of f32 have another order. The device also rounds x to the weight's type, which does not change
+        // short floats.
         let rounding = if is_short { 0.0 } else { rounding(dtype) };
         let limit = |magnitude: f32| magnitude * (rounding + 1e-6) + 1e-6;
         let limits = magnitudes(&x, &matrix, num_inputs).into_iter().map(limit).collect();
@@ -60,7 +61,7 @@ proptest! {
         if has_bias {
             case.weights.push((bias_spec, numbers.short_floats(num_outputs)));
         }
-        // One row alone is computed in another form.
+        // A program of a single row has another form.
         let case = if num_rows == 1 { case.unpadded() } else { case };
         case.check(&[Tolerance::Each(limits)]);
     }
@@ -102,7 +103,7 @@ proptest! {
         case.check(&[Tolerance::Each(limits)]);
     }
 
-    /// A table that is also a head.
+    /// The table is also the head.
     #[test]
     fn embeddings_of_integers(
         num_rows in 1..6usize,
@@ -146,7 +147,7 @@ proptest! {
         }
         let mut case = Case::new(graph, batch, [lens.len() + 1, 5], layout(4, 1, 16));
         case.weights = vec![(spec, numbers.floats(vocab_size * hidden_size, 2.0))];
-        // Every number of a shorter type is one of f32.
+        // Every number of a shorter type is also a number of f32.
         case.check(&[Tolerance::Exact]);
     }
 
@@ -165,7 +166,7 @@ proptest! {
         let [all, each, own] = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
         let normed = graph.rms_norm(x, all, 1e-5, 0.0).unwrap();
         let layer_normed = graph.layer_norm(x, &[all, all], 1e-5, 0.0).unwrap();
-        // Of each head alone, as some models have it.
+        // Some models norm each head alone.
         let x = graph.reshape(x, &[heads, size]).unwrap();
         let normed_heads = graph.rms_norm(x, each, 1e-6, 1.0).unwrap();
         let own_weights = graph.layer_norm(x, &[own], 1e-5, 1.0).unwrap();
@@ -178,10 +179,12 @@ proptest! {
             (spec, numbers.floats(len, 2.0))
         };
         case.weights = specs.map(&mut weights).to_vec();
-        // A sum in another order, an inverse square root, three roundings. 1 + weight may be close to 0.
+        // The results differ by a sum in another order, an inverse square root and three roundings. 1 + weight may be
+        // close to 0.
         let tolerance = Tolerance::Close { relative: 2e-6, absolute: 0.0 };
         let shifted = Tolerance::Close { relative: 2e-6, absolute: 1e-5 };
-        // A mean is subtracted from what may be close to it, and divided by what is left: one value alone is not spread at all.
+        // A value may be close to the mean that is subtracted from it. The difference is then divided by the spread of
+        // the values, which is 0 for a single value.
         let centred = Tolerance::Close { relative: 1e-5, absolute: if size * heads < 3 { 2e-3 } else { 2e-5 * spread(heads * size) } };
         let own = Tolerance::Close { relative: 1e-5, absolute: if size < 3 { 2e-3 } else { 2e-5 * spread(size) } };
         case.check(&[tolerance, shifted, centred, own]);
@@ -196,7 +199,7 @@ proptest! {
         pairing in prop::sample::select(vec![Pairing::Halves, Pairing::Neighbours]),
         seed in any::<u64>(),
     ) {
-        // Partial where there is a rest.
+        // The rotation is partial if there is a rest.
         let head_dim = 2 * half + rest;
         let frequencies = (0..half).map(|i| 10_000_f32.powf(-(i as f32) / half as f32)).collect();
         let spec = Arc::new(RotarySpec { frequencies, amplitude, pairing });
@@ -214,7 +217,8 @@ proptest! {
         let num_tokens: usize = lens.iter().sum();
         let mut case = Case::new(graph, batch, [lens.len() + 1, 5], layout(4, 1, 100_016));
         case.arguments = vec![floats(&[num_tokens, heads, head_dim], numbers.floats(num_tokens * heads * head_dim, 2.0))];
-        // The angles are the same bits; sine and cosine differ in the last ones, also where a large angle is reduced.
+        // The angles have the same bits. Sine and cosine differ in the last bits, also after the reduction of a large
+        // angle.
         case.check(&[Tolerance::Close { relative: 0.0, absolute: 2e-6 }]);
     }
 
@@ -237,8 +241,9 @@ proptest! {
         let len = num_rows * size;
         let limit = numbers.one_of(&[1.0, 10.0, 120.0]);
         let arguments = vec![floats(&[num_rows, size], numbers.floats(len, limit)), floats(&[num_rows, size], numbers.floats(len, 2.0))];
-        // Two exponentials, each within 2 units in the last place; very negative gates may give 0. The bell's tail and the
-        // hyperbolic tangent are differences of numbers up to 1, the former times x.
+        // Both exponentials are right to 2 units in the last place. Very negative gates may give 0. The tail of the
+        // normal distribution and the hyperbolic tangent are differences of numbers up to 1, and the tail is multiplied
+        // by x.
         let gate = Tolerance::Close { relative: 1e-6, absolute: 1e-30 };
         let bounded = Tolerance::Close { relative: 2e-6, absolute: 5e-7 * limit.max(1.0) };
         let tolerances = functions.map(|function| match function {
@@ -269,13 +274,13 @@ proptest! {
         let arguments = [(); 2].map(|()| floats(&[num_rows, size], numbers.floats(len, 2.0))).to_vec();
         let mut case = Case::plain(graph, num_rows, arguments);
         case.weights = vec![(spec, numbers.floats(size, 2.0))];
-        // One sum or product is IEEE's; those of all squares have an order.
+        // IEEE 754 defines a single sum or product to the bit. The sum of all squares depends on the order.
         let normed = Tolerance::Close { relative: 2e-6, absolute: 0.0 };
         case.check(&[Tolerance::Exact, Tolerance::Exact, Tolerance::Exact, normed]);
     }
 }
 
-/// How large normed values of so many can be.
+/// Returns the largest size of one of `size` values that are normed together.
 fn spread(size: usize) -> f32 {
     (size as f32).sqrt()
 }

@@ -12,7 +12,7 @@ impl Numbers {
         Self(seed)
     }
 
-    /// Returns any word.
+    /// Returns a random word.
     pub(super) fn word(&mut self) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,7 @@
-//! XLA-CPU for the tests: one client with two devices per test process; texts in, arrays out.
+//! XLA-CPU for the tests: one client with two devices per test process, which runs texts on arrays.
 //!
-//! Door: [`rig`]. Without the plugin it says so and tests pass, unless `HILO_REQUIRE_PLUGINS=1` promises it.
+//! Door: [`rig`]. If this machine lacks the plugin, a line is printed and the tests pass, unless
+//! `HILO_REQUIRE_PLUGINS=1` promises the plugin.
 
 use std::sync::OnceLock;
 
@@ -18,7 +19,7 @@ use crate::rounded_rows::RoundedRows;
 use crate::stablehlo::Type;
 use crate::weights::{arrays, element_type};
 
-/// Devices of the client.
+/// The number of devices of the client.
 pub(super) const NUM_DEVICES: i64 = 2;
 
 /// The client of this process.
@@ -27,14 +28,14 @@ pub(super) struct Rig {
     client: Client,
 }
 
-/// A tensor as it goes to a device.
+/// A tensor that is copied to a device.
 #[derive(Debug, Clone)]
 pub(super) struct Upload {
     pub(super) ty: Type,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The rig, or `None` where there is no plugin.
+/// Returns the rig, or `None` if this machine lacks the plugin.
 pub(super) fn rig() -> Option<&'static Rig> {
     static RIG: OnceLock<Option<Rig>> = OnceLock::new();
     let open = || {
@@ -46,8 +47,8 @@ pub(super) fn rig() -> Option<&'static Rig> {
 }
 
 impl Rig {
-    /// Compiles `text` for as many devices as there are lists of arguments, and answers the results of each. The first
-    /// `num_donated` arguments are given away.
+    /// Compiles `text` for one device per list of arguments, runs it, and returns the results of each device. The first
+    /// `num_donated` arguments are donated.
     pub(super) fn run(&self, text: &str, arguments: &[Vec<Upload>], num_donated: usize) -> Vec<Vec<Array>> {
         let devices = &self.client.addressable_devices()[..arguments.len()];
         let ids: Vec<i64> = devices.iter().map(Device::id).collect();
@@ -76,7 +77,7 @@ impl Rig {
 }
 
 impl Upload {
-    /// An array that stays.
+    /// Returns an array as it is uploaded.
     pub(super) fn of(array: &Array) -> Self {
         let (dtype, bytes) = match &array.elements {
             Elements::F32(elements) => (DType::F32, elements.iter().flat_map(|x| x.to_le_bytes()).collect()),
@@ -87,7 +88,7 @@ impl Upload {
         Self { ty: Type::new(array.dims.clone(), dtype), bytes }
     }
 
-    /// A device's part of a weight, whose floats are `values`.
+    /// Returns the arrays of a device's part of a weight, whose floats are `values`.
     pub(super) fn weight(spec: &WeightSpec, values: &[f32]) -> Vec<Self> {
         if spec.rounding.is_none() {
             return vec![Self::floats(values, Type::new(spec.local_shape(), DType::Float(spec.dtype)))];
@@ -98,7 +99,7 @@ impl Upload {
         arrays.map(|((_, ty), bytes)| Self { ty, bytes }).collect()
     }
 
-    /// Floats in any of their types.
+    /// Returns floats in the type of `ty`.
     pub(super) fn floats(values: &[f32], ty: Type) -> Self {
         assert_eq!(values.len(), ty.len());
         let DType::Float(dtype) = ty.dtype else { panic!("{ty} has no floats") };
@@ -106,7 +107,7 @@ impl Upload {
     }
 }
 
-/// Floats in a type of theirs, rounded to the nearest.
+/// Returns the bytes of floats in the type `dtype`, rounded to the nearest.
 pub(super) fn float_bytes(values: &[f32], dtype: FloatType) -> Vec<u8> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     floats::convert(&bytes, FloatType::F32, dtype).into_owned()

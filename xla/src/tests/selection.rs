@@ -1,4 +1,4 @@
-//! Tests of operations that choose tokens: thresholds, the best, the drawn.
+//! Tests of operations that choose tokens: thresholds, the best tokens, draws.
 //!
 //! Scores have ties, both zeroes and impossible tokens. Operations that depend on sums are tested twice: with numbers
 //! whose sums are exact in any order, so that the results are equal; and with any numbers, so that the result must be

@@ -1,4 +1,4 @@
-//! The text of programs: a change of it is a change of every program cache, and shows here.
+//! Tests of the text of programs. A change of the text makes all cached programs useless, so the tests show it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const VOCAB_SIZE: usize = 10;
 const HIDDEN_SIZE: usize = 8;
 const HEAD_DIM: usize = 4;
 
-/// A decoder of one layer, its head, and the sampler that can do everything.
+/// Returns the graphs of a decoder of one layer, its head, its targets, and the sampler with everything.
 pub(super) fn graphs() -> Vec<Arc<Graph>> {
     let ModelGraphs { decoder, logits } = model();
     let targets = target_graph(VOCAB_SIZE, TargetReport::TopTokens).unwrap();
@@ -97,7 +97,7 @@ fn the_program_of_a_decoder_of_integers() {
     insta::assert_snapshot!(programs.print(DECODER).unwrap().text);
 }
 
-/// Nothing that differs between runs, as the order of a hash map does, gets into a text.
+/// A text contains nothing that differs between runs, such as the order of a hash map.
 #[test]
 fn the_same_program_is_the_same_text() {
     let everything = ProgramKey::Sampler { rows: 2, sampler: BatchSampler::Everything };

@@ -176,7 +176,7 @@ fn a_loop_reads_the_blocks_it_gathers() {
 fn a_scatter_in_place_reads_its_updates() {
     with_libtpu("a_scatter_in_place_reads_its_updates", |plugin| {
         let module = compiled(plugin, "v5e:1x1", &[0], SCATTER);
-        // The reads are the rows, the rows that they replace, and the places, 2 rows padded to 128 lanes.
+        // The reads are the rows, the rows that they replace, and the indices, 2 rows padded to 128 lanes.
         assert_eq!(module.reads(1), 2 * 8 * 128 * 2 + 2 * 128 * 4);
     });
 }
