@@ -218,7 +218,7 @@ pub(crate) fn budget_bytes(wanted: Option<MemorySize>, payload_limit_bytes: usiz
 /// The memory of the machine, or of the container if that has less, in bytes.
 fn machine_bytes() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = kib_of(&read("/proc/meminfo")?, "MemTotal:")?;
+    let machine = bytes_of(&read("/proc/meminfo")?, "MemTotal:")?;
     let container = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
         .into_iter()
         .find_map(|path| read(path)?.trim().parse().ok());
@@ -228,11 +228,11 @@ fn machine_bytes() -> Option<u64> {
 /// The memory that this process uses now, in bytes.
 pub(crate) fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    kib_of(&status, "VmRSS:").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
+    bytes_of(&status, "VmRSS:").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
 }
 
 /// Returns the value of a line in one of the kernel's tables, in bytes.
-fn kib_of(table: &str, name: &str) -> Option<u64> {
+fn bytes_of(table: &str, name: &str) -> Option<u64> {
     let line = table.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
 }
@@ -301,8 +301,8 @@ mod tests {
 
     #[test]
     fn the_kernel_says_what_there_is() {
-        assert_eq!(kib_of("MemFree: 1 kB\nMemTotal:       16000 kB\n", "MemTotal:"), Some(16_000 << 10));
-        assert_eq!(kib_of("VmRSS: many kB\n", "VmRSS:"), None);
+        assert_eq!(bytes_of("MemFree: 1 kB\nMemTotal:       16000 kB\n", "MemTotal:"), Some(16_000 << 10));
+        assert_eq!(bytes_of("VmRSS: many kB\n", "VmRSS:"), None);
         assert!(resident_bytes() > 1 << 20);
         assert!(machine_bytes().unwrap() > resident_bytes() as u64);
     }

@@ -2,7 +2,7 @@
 //! requests.
 //!
 //! Doors: [`ShardArgs`], [`run`], [`run_as_process`]. Life of a step: `server` reads a command → `engine` checks it
-//! with `kv_cache` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and
+//! with `rows` and makes a [`backend::Batch`] → a backend ([`cpu`], [`xla`]) executes the graphs of the model and
 //! of each row's sampler ([`model`]) → `engine` makes the reply → `server` sends it.
 //!
 //! **Invariant**: the shard has no policy. It never chooses which row runs, never ends a sequence, never waits on a
@@ -12,7 +12,7 @@
 mod args;
 pub mod compile;
 mod engine;
-mod kv_cache;
+mod rows;
 mod server;
 pub mod speed;
 

@@ -110,10 +110,10 @@ impl State {
     fn note_cached_tokens(&mut self, cached: &CachedTokens, host: Host<'_>) -> Result<(), XlaError> {
         let key = ProgramKey::CachedTokens;
         let layout = self.model.programs.layout();
-        let nowhere = (layout.num_slots * layout.max_total_tokens) as i32;
+        let out_of_bounds = (layout.num_slots * layout.max_total_tokens) as i32;
         for (index, token_ids) in cached.token_ids.chunks(CACHED_TOKENS).enumerate() {
             let first = cached.slot * layout.max_total_tokens + index * CACHED_TOKENS;
-            let mut packed = vec![nowhere; 2 * CACHED_TOKENS]; // [2, cached_tokens]
+            let mut packed = vec![out_of_bounds; 2 * CACHED_TOKENS]; // [2, cached_tokens]
             for (i, token_id) in token_ids.iter().enumerate() {
                 packed[i] = (first + i) as i32;
                 packed[CACHED_TOKENS + i] = *token_id;

@@ -16,7 +16,7 @@ pub(crate) struct Asked {
     /// The local indices of the chips that may be used.
     pub(crate) visible: Vec<u32>,
     /// True if the user named them.
-    pub(crate) names_chips: bool,
+    pub(crate) sets_visible_chips: bool,
     pub(crate) hosts: Vec<String>,
     pub(crate) worker_id: u32,
     pub(crate) topology: Option<Bounds>,
@@ -31,8 +31,8 @@ impl Asked {
         let hosts = hosts(request);
         let num_hosts = hosts.as_ref().map_or(1, Vec::len);
         match (visible(request), hosts, worker_id(request, num_hosts), topology(request)) {
-            (Ok((visible, names_chips)), Ok(hosts), Ok(worker_id), Ok(topology)) => {
-                Ok(Self { visible, names_chips, hosts, worker_id, topology })
+            (Ok((visible, sets_visible_chips)), Ok(hosts), Ok(worker_id), Ok(topology)) => {
+                Ok(Self { visible, sets_visible_chips, hosts, worker_id, topology })
             }
             (visible, hosts, worker_id, topology) => {
                 Err([visible.err(), hosts.err(), worker_id.err(), topology.err()].into_iter().flatten().collect())

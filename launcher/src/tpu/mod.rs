@@ -56,7 +56,7 @@ pub(crate) struct Slice {
     pub(crate) shares_host: bool,
     /// The local indices of the chips of each process of this host, or of the cores if a process has one.
     visible: Vec<Vec<u32>>,
-    names_chips: bool,
+    sets_visible_chips: bool,
     /// The local indices of the chips that this launch opens.
     pub(crate) chips: Vec<usize>,
     /// Notes for the user about this plan.
@@ -102,7 +102,7 @@ impl Slice {
             generation,
             accelerator_type,
             visible: shape.visible(),
-            names_chips: shares_host || asked.names_chips,
+            sets_visible_chips: shares_host || asked.sets_visible_chips,
             chips: shape.chips.iter().map(|chip| *chip as usize).collect(),
             process_bounds: shape.process_bounds,
             chips_per_process: shape.chips_per_process,
@@ -146,7 +146,7 @@ impl Member<'_> {
     /// The chips that this process opens; `None` if it opens all and the user named none.
     pub(crate) fn visible(&self) -> Option<String> {
         let indices: Vec<String> = self.slice.visible[self.local].iter().map(u32::to_string).collect();
-        self.slice.names_chips.then(|| indices.join(","))
+        self.slice.sets_visible_chips.then(|| indices.join(","))
     }
 }
 

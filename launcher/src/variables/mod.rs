@@ -60,7 +60,7 @@ pub(crate) fn variables(setting: &Setting<'_>, environment: &Environment) -> Vec
         let (value, is_yours) = match environment.get(row.name) {
             None => (value, false),
             Some(yours) if row.name == "LIBTPU_INIT_ARGS" => with_flags(yours, &value),
-            Some(yours) if row.takes_in => (value.clone(), yours == value),
+            Some(yours) if row.replaces_yours => (value.clone(), yours == value),
             Some(yours) => (yours.to_owned(), true),
         };
         Some(Variable { name: row.name, value, reason: row.reason, is_yours })

@@ -23,7 +23,7 @@ pub(super) struct Row {
     /// The value, or `None` if the child does not need the variable.
     pub(super) value: fn(&Setting<'_>) -> Option<String>,
     /// True if the value is derived from the user's own and replaces it.
-    pub(super) takes_in: bool,
+    pub(super) replaces_yours: bool,
 }
 
 /// Every variable whose value follows from the slice.
@@ -86,10 +86,10 @@ pub(super) const TABLE: [Row; 17] = [
 
 impl Row {
     const fn new(name: &'static str, reason: &'static str, value: fn(&Setting<'_>) -> Option<String>) -> Self {
-        Self { name, reason, value, takes_in: false }
+        Self { name, reason, value, replaces_yours: false }
     }
 
     const fn taking_in(self) -> Self {
-        Self { takes_in: true, ..self }
+        Self { replaces_yours: true, ..self }
     }
 }

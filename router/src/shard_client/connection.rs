@@ -28,7 +28,7 @@ pub(super) struct Connection {
     /// Received bytes that are not yet a whole frame.
     buffer: Vec<u8>,
     /// Replies that nobody has taken yet, oldest first.
-    answers: VecDeque<reply::Kind>,
+    replies: VecDeque<reply::Kind>,
     /// The number of the last command that was sent.
     last_sent: u64,
     /// The number of the last command whose reply arrived.
@@ -56,7 +56,7 @@ impl Connection {
                         rank,
                         stream,
                         buffer: Vec::new(),
-                        answers: VecDeque::new(),
+                        replies: VecDeque::new(),
                         last_sent: 0,
                         last_answered: 0,
                         failure: None,
@@ -94,7 +94,7 @@ impl Connection {
     /// When no reply arrives in time, or the shard replies with an error. [`ShardClientError::Timeout`] names no ranks
     /// here.
     pub(super) async fn wait_for_answer(&mut self, since: Instant, deadline: Duration) -> Result<(), ShardClientError> {
-        while self.answers.is_empty() {
+        while self.replies.is_empty() {
             let give_up_at = since.max(self.heard_at) + deadline;
             let received = timeout_at(give_up_at, self.receive()).await;
             received.map_err(|_| ShardClientError::timeout("", deadline))??;
@@ -119,12 +119,12 @@ impl Connection {
 
     /// True if a reply waits to be taken.
     pub(super) fn has_answered(&self) -> bool {
-        !self.answers.is_empty()
+        !self.replies.is_empty()
     }
 
     /// Takes the oldest reply.
     pub(super) fn take_answer(&mut self) -> Option<reply::Kind> {
-        self.answers.pop_front()
+        self.replies.pop_front()
     }
 
     /// Receives the next reply. A reply that is an error is returned as an error. Safe to abandon.
@@ -148,7 +148,7 @@ impl Connection {
             }
             Some(kind) => {
                 self.last_answered = expected;
-                self.answers.push_back(kind);
+                self.replies.push_back(kind);
                 Ok(())
             }
             None => Err(ShardClientError::Unexpected { rank, command: "a command", got: "an empty reply" }),

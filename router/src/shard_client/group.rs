@@ -93,16 +93,16 @@ impl ShardGroup {
     /// When a rank does not reply in time, fails, or did something else than rank 0.
     pub(crate) async fn next_step(&mut self) -> Result<StepReply, ShardClientError> {
         loop {
-            let (name, mut answers) = self.answers().await?;
+            let (name, mut replies) = self.replies().await?;
             if name == RELEASE {
-                check_done(name, &answers)?;
+                check_done(name, &replies)?;
                 continue;
             }
-            if answers.is_empty() {
+            if replies.is_empty() {
                 return Err(ShardClientError::Closed { rank: 0 });
             }
-            return match answers.remove(0) {
-                (_, reply::Kind::Step(step)) => agree(step, &answers),
+            return match replies.remove(0) {
+                (_, reply::Kind::Step(step)) => agree(step, &replies),
                 (rank, other) => Err(unexpected(rank, name, &other)),
             };
         }
@@ -111,8 +111,8 @@ impl ShardGroup {
     /// Waits until a rank fails while no step is under way. Safe to abandon.
     pub(crate) async fn failure(&mut self) -> ShardClientError {
         while !self.pending.is_empty() {
-            let answered = self.answers().await;
-            if let Err(error) = answered.and_then(|(name, answers)| check_done(name, &answers)) {
+            let replied = self.replies().await;
+            if let Err(error) = replied.and_then(|(name, replies)| check_done(name, &replies)) {
                 return error;
             }
         }
@@ -128,10 +128,10 @@ impl ShardGroup {
     /// When a rank does not confirm.
     pub(crate) async fn leave(mut self) -> Result<(), ShardClientError> {
         while !self.pending.is_empty() {
-            self.answers().await?;
+            self.replies().await?;
         }
-        let answers = self.call(command::Kind::Leave(proto::Leave {}), LEAVE, deadline::LEAVE).await?;
-        check_done(LEAVE, &answers)
+        let replies = self.call(command::Kind::Leave(proto::Leave {}), LEAVE, deadline::LEAVE).await?;
+        check_done(LEAVE, &replies)
     }
 
     /// Sends a command and waits for every rank's reply. No other command may be under way.
@@ -142,7 +142,7 @@ impl ShardGroup {
         deadline: Duration,
     ) -> Result<Vec<(u32, reply::Kind)>, ShardClientError> {
         self.send_one(kind, name, deadline).await?;
-        Ok(self.answers().await?.1)
+        Ok(self.replies().await?.1)
     }
 
     /// Encodes a command once and writes the same bytes to every rank.
@@ -170,7 +170,7 @@ impl ShardGroup {
     }
 
     /// Returns every rank's reply to the oldest command, with that command's name. Safe to abandon and to begin again.
-    async fn answers(&mut self) -> Result<(&'static str, Vec<(u32, reply::Kind)>), ShardClientError> {
+    async fn replies(&mut self) -> Result<(&'static str, Vec<(u32, reply::Kind)>), ShardClientError> {
         if self.symptom.is_some() {
             return Err(self.known_cause().await);
         }
@@ -185,11 +185,11 @@ impl ShardGroup {
         }
         self.pending.pop_front();
         self.waits_since = Instant::now();
-        let answers = self.connections.iter_mut().filter_map(|connection| {
+        let replies = self.connections.iter_mut().filter_map(|connection| {
             let answer = connection.take_answer()?;
             Some((connection.rank, answer))
         });
-        Ok((name, answers.collect()))
+        Ok((name, replies.collect()))
     }
 
     /// Returns the cause of an error if it shows soon, else the error. A rank that waits in vain for another one
@@ -265,8 +265,8 @@ const RELEASE: &str = "release";
 const STEP: &str = "a step";
 const LEAVE: &str = "leave";
 
-fn check_done(name: &'static str, answers: &[(u32, reply::Kind)]) -> Result<(), ShardClientError> {
-    match answers.iter().find(|(_, kind)| !matches!(kind, reply::Kind::Done(_))) {
+fn check_done(name: &'static str, replies: &[(u32, reply::Kind)]) -> Result<(), ShardClientError> {
+    match replies.iter().find(|(_, kind)| !matches!(kind, reply::Kind::Done(_))) {
         Some((rank, other)) => Err(unexpected(*rank, name, other)),
         None => Ok(()),
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proto::{Command, SamplingParams, StepReply, command, frame};
 
-use super::shard_model::{MASKED, ShardModel, completion, mask_behind};
+use super::shard_model::{MASKED, ShardModel, completion, mask_after};
 use super::{EOS, limits, scope};
 use crate::*;
 
@@ -240,7 +240,7 @@ impl Simulation {
         let num_known = reader.spec.prompt.token_ids.len() + reader.num_seen;
         let is_new = reader.masked_at.replace(num_known) != Some(num_known);
         let expected = reader.spec.is_masked && is_new;
-        let mask = mask_behind(num_known as u32);
+        let mask = mask_after(num_known as u32);
         assert_eq!(self.scheduler.set_mask(id, mask.clone()), expected);
         self.note(|| Entry::Mask(id, mask, expected));
     }

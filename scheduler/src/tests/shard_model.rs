@@ -46,7 +46,7 @@ const POISON: u64 = u64::MAX;
 pub(super) const MASKED: u64 = 77;
 
 /// The mask of the token behind `num_tokens` others.
-pub(super) fn mask_behind(num_tokens: u32) -> Vec<u8> {
+pub(super) fn mask_after(num_tokens: u32) -> Vec<u8> {
     num_tokens.to_le_bytes().to_vec()
 }
 
@@ -105,7 +105,7 @@ impl Row {
 
     /// The mask of a token says how many tokens are before it.
     fn check_mask(&self, mask: Option<&Vec<u8>>) {
-        assert_eq!(mask, self.is_masked.then(|| mask_behind(self.position)).as_ref(), "the mask of another token");
+        assert_eq!(mask, self.is_masked.then(|| mask_after(self.position)).as_ref(), "the mask of another token");
     }
 }
 

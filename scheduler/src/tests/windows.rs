@@ -2,7 +2,7 @@
 
 use proto::SamplingParams;
 
-use super::shard_model::{MASKED, mask_behind};
+use super::shard_model::{MASKED, mask_after};
 use super::{BLOCK, Rig, SequenceSpec, chunks, limits, opening, prompt_of, spec};
 use crate::*;
 
@@ -141,6 +141,6 @@ fn what_one_sequence_gives_back_stays_with_the_other() {
     (0..20).for_each(|_| _ = rig.next());
     // The second one has two of the story's five blocks, and one of its own. The first has three elsewhere.
     assert_eq!(rig.usage().num_used_blocks, 3 + 3);
-    assert!(rig.scheduler.set_mask(second, mask_behind(21)));
+    assert!(rig.scheduler.set_mask(second, mask_after(21)));
     drain(&mut rig);
 }

@@ -21,7 +21,7 @@ use proto::Warmup;
 use xla::{AheadOfTime, Platform, Program, ProgramFigures};
 
 use crate::args::Dtype;
-use crate::engine::limits::{self, Facts};
+use crate::engine::limits::{self, LimitInputs};
 use crate::engine::{EngineError, config_json, graphs, quantized, weight_type};
 pub use fit::{FitReport, run as fit};
 use topology::Slice;
@@ -187,7 +187,7 @@ impl Plan {
             let is_quantized = args.quantize.is_some();
             return Err(CompileError::TooLarge { weights_bytes, memory_bytes, num_devices, topology, is_quantized });
         }
-        let facts = Facts {
+        let facts = LimitInputs {
             max_position_embeddings: config.max_position_embeddings().map_err(engine_error)?,
             vocab_size: config.vocab_size().map_err(engine_error)?,
             state_bytes: ahead.state_bytes(&graphs),

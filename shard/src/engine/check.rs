@@ -12,7 +12,7 @@ use model::models::Config;
 use model_files::ModelFiles;
 use proto::Warmup;
 
-use super::limits::{self, Facts};
+use super::limits::{self, LimitInputs};
 use super::load::{Description, check_device, describe, kv_type};
 use super::{EngineError, config_json, num_threads};
 use crate::args::ShardArgs;
@@ -52,6 +52,6 @@ pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError
         }
     }
     let (max_position_embeddings, vocab_size) = (config.max_position_embeddings()?, config.vocab_size()?);
-    limits::choose(wishes, &Facts { max_position_embeddings, vocab_size, state_bytes, window, memory })?;
+    limits::choose(wishes, &LimitInputs { max_position_embeddings, vocab_size, state_bytes, window, memory })?;
     Ok(())
 }

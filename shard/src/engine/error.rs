@@ -13,7 +13,7 @@ use proto::shard_error::Kind;
 use proto::{MAX_HELD_BACK_TOKENS, ShardError, exit_status};
 
 use crate::args::KvCacheDtype;
-use crate::kv_cache::RowError;
+use crate::rows::RowError;
 
 /// The error of a command, or of loading the model.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ pub(crate) enum EngineError {
         "{num_slots} sequences of {max_total_tokens} tokens need 2^31 places or more in the token history; lower \
          --max-batch-size"
     )]
-    TooManyPlaces { num_slots: usize, max_total_tokens: usize },
+    HistoryTooLarge { num_slots: usize, max_total_tokens: usize },
     #[error(
         "`min_new_tokens` is for models with at most {MAX_HELD_BACK_TOKENS} end-of-sequence tokens; this one has \
          {num_eos_tokens}"
@@ -127,7 +127,7 @@ impl EngineError {
             Self::CacheTooSmall { .. }
             | Self::KvCacheMemory { .. }
             | Self::OutOfMemory { .. }
-            | Self::TooManyPlaces { .. } => Kind::OutOfMemory,
+            | Self::HistoryTooLarge { .. } => Kind::OutOfMemory,
             Self::Backend(error) => backend_kind(error),
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
             Self::Graph(_) | Self::Rank { .. } => Kind::Internal,

@@ -8,7 +8,7 @@ use model::graph::StateBytes;
 use proto::Warmup;
 
 use super::EngineError;
-use crate::kv_cache::Limits;
+use crate::rows::Limits;
 
 const DEFAULT_MAX_BATCH_SIZE: usize = 64;
 const DEFAULT_MAX_TOTAL_TOKENS: usize = 4096;
@@ -16,7 +16,7 @@ const DEFAULT_MAX_BATCH_PREFILL_TOKENS: usize = 4096;
 
 /// The properties of the model and of the memory that bound the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct LimitInputs {
     pub(crate) max_position_embeddings: usize,
     pub(crate) vocab_size: usize,
     /// The bytes of the states on one rank.
@@ -30,7 +30,7 @@ pub(crate) struct Facts {
 ///
 /// # Errors
 /// When the model or the memory cannot meet the wishes.
-pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineError> {
+pub(crate) fn choose(warmup: &Warmup, facts: &LimitInputs) -> Result<Limits, EngineError> {
     let Warmup {
         max_total_tokens,
         max_batch_prefill_tokens,
@@ -40,7 +40,7 @@ pub(crate) fn choose(warmup: &Warmup, facts: &Facts) -> Result<Limits, EngineErr
         kv_cache_bytes,
         kv_cache_percent,
     } = warmup;
-    let wish = CacheWish {
+    let wish = RequestedCache {
         tokens: limit("max_batch_total_tokens", *max_batch_total_tokens)?,
         bytes: *kv_cache_bytes,
         percent: *kv_cache_percent,
@@ -76,7 +76,7 @@ fn least_cache_tokens(max_total_tokens: usize, window: Option<usize>) -> usize {
 /// The size of the KV cache that the client requests. `tokens` takes precedence over `bytes`, and `bytes` over
 /// `percent`.
 #[derive(Debug, Clone, Copy)]
-struct CacheWish {
+struct RequestedCache {
     tokens: Option<usize>,
     bytes: Option<u64>,
     percent: Option<u32>,
@@ -85,10 +85,10 @@ struct CacheWish {
 /// Returns the number of tokens that the KV cache holds: the size that the client requests, else as many tokens as all
 /// slots can use, within the cache's share of the memory.
 fn choose_cache_tokens(
-    wish: CacheWish,
+    wish: RequestedCache,
     num_slots: usize,
     max_total_tokens: usize,
-    facts: &Facts,
+    facts: &LimitInputs,
 ) -> Result<usize, EngineError> {
     let MemoryPlan { available_bytes, cache_percent } = facts.memory;
     let kv_bytes_per_token = facts.state_bytes.per_token.max(1);
@@ -104,9 +104,9 @@ fn choose_cache_tokens(
     let useful = num_slots.saturating_mul(row_tokens);
     require_bytes(useful, facts.state_bytes.of_slots(num_slots, row_tokens), "--max-batch-size")?;
     if i32::try_from(useful).is_err() {
-        return Err(EngineError::TooManyPlaces { num_slots, max_total_tokens });
+        return Err(EngineError::HistoryTooLarge { num_slots, max_total_tokens });
     }
-    let CacheWish { tokens, bytes, percent } = wish;
+    let RequestedCache { tokens, bytes, percent } = wish;
     if let Some(asked) = tokens {
         return require(asked, kv_bytes_per_token, "--max-batch-total-tokens");
     }

@@ -32,7 +32,7 @@ const CONFIG_FILE: &str = "config.json";
 const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
 /// The properties of a model's weights and graphs.
-struct Weights {
+struct ModelProperties {
     dtype: FloatType,
     num_parameters: u64,
     can_skip_prefix: bool,
@@ -50,9 +50,9 @@ pub(super) struct Description {
 }
 
 impl Description {
-    fn weights(&self) -> Weights {
+    fn weights(&self) -> ModelProperties {
         let [per_token, per_logits] = [&self.graphs.decoder, &self.graphs.logits].map(|graph| graph.multiply_adds());
-        Weights {
+        ModelProperties {
             dtype: self.dtype,
             num_parameters: num_parameters(&self.graphs),
             can_skip_prefix: self.graphs.can_skip_prefix(),
@@ -85,14 +85,14 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let generation_config = files.read_optional(GENERATION_CONFIG_FILE)?;
     let eos_token_ids = config.eos_token_ids(generation_config.as_deref())?;
     let sampling_defaults = models::sampling_defaults(generation_config.as_deref())?;
-    let (backend, weights): (Box<dyn Backend>, Weights) = match device.backend {
+    let (backend, weights): (Box<dyn Backend>, ModelProperties) = match device.backend {
         BackendKind::Cpu => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
             (Box::new(load_on_cpu(args, &description, progress)?), description.weights())
         }
         BackendKind::Plugin(spec) => {
             let description = describe(&files, &config, model, ranks.num_ranks)?;
-            let backend = load_behind_plugin(args, Platform::new(device, spec), &description, progress)?;
+            let backend = load_with_plugin(args, Platform::new(device, spec), &description, progress)?;
             (Box::new(backend), description.weights())
         }
         BackendKind::Mock => {
@@ -100,8 +100,13 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
             let dtype = asked.map_or_else(|| config.dtype(), |dtype| Ok(Some(dtype)))?.unwrap_or(FloatType::F32);
             let mock = MockBackend::new(config.vocab_size()?, &eos_token_ids, ranks)
                 .taking(Duration::from_micros(model.mock_step_us.unwrap_or_default()));
-            let weights =
-                Weights { dtype, num_parameters: 0, can_skip_prefix: true, window: None, work: Work::default() };
+            let weights = ModelProperties {
+                dtype,
+                num_parameters: 0,
+                can_skip_prefix: true,
+                window: None,
+                work: Work::default(),
+            };
             (Box::new(mock), weights)
         }
     };
@@ -186,7 +191,7 @@ fn load_on_cpu(
     Ok(CpuBackend::load(graphs, checkpoint, options, &mut progress)?)
 }
 
-fn load_behind_plugin(
+fn load_with_plugin(
     args: &ShardArgs,
     platform: Platform,
     Description { checkpoint, graphs, .. }: &Description,
@@ -266,8 +271,13 @@ fn num_parameters(graphs: &ModelGraphs) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-fn info(config: &Config, weights: &Weights, device: Device, eos_token_ids: Vec<u32>) -> Result<ModelInfo, EngineError> {
-    let Weights { dtype, num_parameters, can_skip_prefix, window, work: _ } = weights;
+fn info(
+    config: &Config,
+    weights: &ModelProperties,
+    device: Device,
+    eos_token_ids: Vec<u32>,
+) -> Result<ModelInfo, EngineError> {
+    let ModelProperties { dtype, num_parameters, can_skip_prefix, window, work: _ } = weights;
     Ok(ModelInfo {
         architecture: config.architecture()?.to_owned(),
         dtype: dtype.name().to_owned(),

@@ -24,7 +24,7 @@ use backend::{RowSampler, SAMPLED_TOKEN};
 use model::sampling::{self, Samplers, TokenMask};
 use proto::{MAX_HELD_BACK_TOKENS, ModelInfo, Opening, Release, Row, Sample, Step, StepReply};
 
-use crate::kv_cache::RowTable;
+use crate::rows::RowTable;
 pub(crate) use check::check;
 pub(crate) use error::EngineError;
 pub(crate) use load::{config_json, graphs, load, num_threads, quantized, weight_type};

@@ -12,7 +12,7 @@ use model::graph::Graph;
 use model::sampling::TokenMask;
 use proto::{GivenTokens, Row, RowFailure, RowReply, StepReply, TopTokens};
 
-use crate::kv_cache;
+use crate::rows;
 
 /// The batch of a step, and the rows that request results.
 #[derive(Default)]
@@ -39,7 +39,7 @@ struct AskedLogprobs {
 impl Asked {
     /// Adds the requests of `row`, the last row of the batch. `open` is the state of the row after the step. `mask` has
     /// the tokens that the row may choose, and the sampler that applies the mask.
-    pub(super) fn push(&mut self, row: &Row, open: &kv_cache::Row, mask: Option<(TokenMask, Arc<Graph>)>) {
+    pub(super) fn push(&mut self, row: &Row, open: &rows::Row, mask: Option<(TokenMask, Arc<Graph>)>) {
         let index = self.batch.rows.len() - 1;
         let logprobs = row.logprobs.as_ref().map(|logprobs| {
             let first_token = self.batch.rows[index].first_token;

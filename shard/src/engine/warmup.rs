@@ -6,16 +6,16 @@
 use backend::{BLOCK_SIZE, StateLayout};
 use proto::{Logprobs, Opening, Release, Row, Sample, SamplingParams, Step, StepReply, StepSizes, Warmup, WarmupReply};
 
-use super::limits::{self, Facts};
+use super::limits::{self, LimitInputs};
 use super::{Engine, EngineError, Progress};
-use crate::kv_cache::{Limits, RowTable};
+use crate::rows::{Limits, RowTable};
 
 const PHASE: &str = "warm up";
 /// The length of a warm-up prompt in tokens: more than one block.
 const PROMPT_LEN: usize = BLOCK_SIZE + 1;
 
 impl Engine {
-    /// Makes the engine ready for steps. `progress` is called for each piece of work.
+    /// Makes the engine ready for steps. `progress` is called for each row that is run.
     ///
     /// # Errors
     /// When the limits cannot be met, the engine is warm already, or a step or the row in it fails.
@@ -24,8 +24,8 @@ impl Engine {
             return Err(EngineError::AlreadyWarm);
         }
         let limits = self.limits(warmup)?;
-        let pieces = pieces();
-        let total = pieces.len() as u64 + 1;
+        let warmup_rows = warmup_rows();
+        let total = warmup_rows.len() as u64 + 1;
         progress(PHASE, 0, total);
         let own: Vec<i64>;
         let assignment = if warmup.device_assignment.is_empty() {
@@ -36,11 +36,11 @@ impl Engine {
         };
         self.backend.allocate(limits.layout, assignment, progress)?;
         self.rows = Some(RowTable::new(limits));
-        let mut all = Rehearsal::default();
-        for (done, piece) in (1..).zip(pieces) {
+        let mut all = Measurement::default();
+        for (done, row) in (1..).zip(warmup_rows) {
             progress(PHASE, done, total);
-            match self.rehearse(piece) {
-                Ok(rehearsal) => all.add(rehearsal),
+            match self.measure(row) {
+                Ok(measured) => all.add(measured),
                 Err(error) => {
                     self.rows = None;
                     return Err(error);
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     fn limits(&self, wishes: &Warmup) -> Result<Limits, EngineError> {
-        let facts = Facts {
+        let facts = LimitInputs {
             max_position_embeddings: self.info.max_position_embeddings as usize,
             vocab_size: self.info.vocab_size as usize,
             state_bytes: self.backend.state_bytes(),
@@ -81,7 +81,7 @@ impl Engine {
 
     /// Runs one row: reads a prompt and samples a token, samples a second token if the row may be longer, and releases
     /// the slot.
-    fn rehearse(&mut self, Piece { sampling, logprobs }: Piece) -> Result<Rehearsal, EngineError> {
+    fn measure(&mut self, WarmupRow { sampling, logprobs }: WarmupRow) -> Result<Measurement, EngineError> {
         let limits = self.rows.as_ref().ok_or(EngineError::NotWarm)?.limits();
         let prompt_len = PROMPT_LEN.min(limits.layout.max_total_tokens).min(limits.layout.max_batch_prefill_tokens);
         let prompt = Row {
@@ -92,13 +92,13 @@ impl Engine {
             logprobs,
             ..Row::default()
         };
-        let mut rehearsal = Rehearsal::of(&self.step(&Step { rows: vec![prompt] })?, prompt_len as u64)?;
+        let mut measured = Measurement::of(&self.step(&Step { rows: vec![prompt] })?, prompt_len as u64)?;
         if prompt_len < limits.layout.max_total_tokens {
             let row = Row { position: prompt_len as u32, token: Some(Sample::default()), ..Row::default() };
-            rehearsal.add(Rehearsal::of(&self.step(&Step { rows: vec![row] })?, 1)?);
+            measured.add(Measurement::of(&self.step(&Step { rows: vec![row] })?, 1)?);
         }
         self.release(&Release { slots: vec![0] })?;
-        Ok(rehearsal)
+        Ok(measured)
     }
 }
 
@@ -113,19 +113,19 @@ fn sizes(layout: StateLayout) -> StepSizes {
 }
 
 /// The sampling parameters of a row of the warm-up, and the log-probabilities that it requests.
-struct Piece {
+struct WarmupRow {
     sampling: SamplingParams,
     logprobs: Option<Logprobs>,
 }
 
 /// The measurements of warm-up steps.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rehearsal {
+struct Measurement {
     slowest_token_ns: u64,
     fingerprint: u64,
 }
 
-impl Rehearsal {
+impl Measurement {
     /// Returns the measurements of a step that reads `num_tokens` tokens.
     ///
     /// # Errors
@@ -146,15 +146,15 @@ impl Rehearsal {
 
 /// Returns the rows of the warm-up: greedy; with penalties; with prompt log-probabilities and top tokens; with every
 /// processor.
-fn pieces() -> [Piece; 4] {
+fn warmup_rows() -> [WarmupRow; 4] {
     let everything = SamplingParams::every_processor();
     let penalised = SamplingParams { logit_bias: Vec::new(), watermark_delta: 0.0, ..everything.clone() };
     let reports = SamplingParams { top_n_tokens: 5, ..SamplingParams::greedy() };
     let logprobs = Logprobs { next_token_id: None, top_n_tokens: 5 };
     [
-        Piece { sampling: SamplingParams::greedy(), logprobs: None },
-        Piece { sampling: penalised, logprobs: None },
-        Piece { sampling: reports, logprobs: Some(logprobs) },
-        Piece { sampling: everything, logprobs: None },
+        WarmupRow { sampling: SamplingParams::greedy(), logprobs: None },
+        WarmupRow { sampling: penalised, logprobs: None },
+        WarmupRow { sampling: reports, logprobs: Some(logprobs) },
+        WarmupRow { sampling: everything, logprobs: None },
     ]
 }

@@ -56,7 +56,7 @@ pub(super) fn converse(
                 let warmup = warm_up(connection, engine, &limits, sequence_number);
                 warmup.map(reply::Kind::Warmup).map_err(CommandError::Engine)
             }
-            Some(command::Kind::Step(step)) => step_answer(engine.step(&step), identity),
+            Some(command::Kind::Step(step)) => step_reply(engine.step(&step), identity),
             Some(command::Kind::Release(release)) => {
                 engine.release(&release).map(|()| reply::Kind::Done(Done {})).map_err(CommandError::Engine)
             }
@@ -70,7 +70,7 @@ pub(super) fn converse(
 
 /// Makes the reply to a step. Rank 0 replies with tokens, the other ranks with the step's fingerprint, which confirms
 /// them.
-fn step_answer(
+fn step_reply(
     result: Result<StepReply, EngineError>,
     Identity { rank, .. }: Identity,
 ) -> Result<reply::Kind, CommandError> {
@@ -94,7 +94,7 @@ fn warm_up(
         let work = scope.spawn(move || {
             let mut throttle = Throttle::default();
             engine.warmup(limits, &mut |phase, done, total| {
-                if throttle.lets_pass(done == total) {
+                if throttle.is_due(done == total) {
                     telemetry::progress(phase, done, total);
                     let _ = reports_tx.try_send(Progress { phase: phase.to_owned(), done, total });
                 }

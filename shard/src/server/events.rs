@@ -61,7 +61,7 @@ pub(super) fn spawn_loader(args: ShardArgs, events: SyncSender<Event>) -> Result
         let ended = EndSender { events };
         let mut throttle = Throttle::default();
         let mut progress = |phase: &str, done: u64, total: u64| {
-            if throttle.lets_pass(done == total) {
+            if throttle.is_due(done == total) {
                 telemetry::progress(phase, done, total);
                 // If the queue is full, only this intermediate report is lost.
                 let _ = ended.events.try_send(Event::Loading { phase: phase.to_owned(), done, total });
@@ -92,7 +92,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// True if a report is due. The last report always is.
-    pub(super) fn lets_pass(&mut self, is_last: bool) -> bool {
+    pub(super) fn is_due(&mut self, is_last: bool) -> bool {
         let is_due = self.last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL);
         if is_due || is_last {
             self.last = Some(Instant::now());

@@ -63,7 +63,7 @@ enum Ended {
     /// The client sent `Leave`.
     Left,
     /// The first command was refused: another client may connect.
-    GoneBeforeWarmup,
+    Refused,
 }
 
 /// The reason why the conversation with one client broke off.
@@ -116,7 +116,7 @@ impl Server {
             let Some(stream) = self.note(event)? else { continue };
             match self.talk(&mut Connection::new(stream)) {
                 Ok(Ended::Left) => return Ok(()),
-                Ok(Ended::GoneBeforeWarmup) => {}
+                Ok(Ended::Refused) => {}
                 Err(Interruption::Shard(error)) => return Err(error),
                 Err(Interruption::Client(error)) if self.engine.as_ref().is_some_and(Engine::is_warm) => {
                     return Err(ServerError::RouterGone(error));
@@ -155,7 +155,7 @@ impl Server {
         let sequence_number = hello.sequence_number;
         if let Some(error) = conversation::refusal(&hello) {
             connection.reply(sequence_number, reply::Kind::Error(error))?;
-            return Ok(Ended::GoneBeforeWarmup);
+            return Ok(Ended::Refused);
         }
         let identity = self.identity;
         let Identity { rank, world_size } = identity;

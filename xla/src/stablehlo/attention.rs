@@ -114,7 +114,7 @@ fn places(emitter: &mut Emitter, cache: &Tensor, Batch { rows, sizes }: Batch<'_
     let entry = emitter.elementwise("add", &[&entry, &index]); // [tokens]
     let tables = emitter.reshape(&rows.block_tables, &[sizes.rows * sizes.blocks_per_row]); // [rows * blocks_per_row]
     let block = emitter.gather_rows(&tables, &entry); // [tokens]
-    let block = super::history::or_nowhere(emitter, &rows.is_token, &block, cache); // [tokens]
+    let block = super::history::or_out_of_bounds(emitter, &rows.is_token, &block, cache); // [tokens]
     let block = emitter.reshape(&block, &[num_tokens, 1]); // [tokens, 1]
     let offset = emitter.reshape(&offset, &[num_tokens, 1]); // [tokens, 1]
     emitter.concatenate(&[&block, &offset], 1) // [tokens, 2]
@@ -305,7 +305,7 @@ fn attend_group(emitter: &mut Emitter, tiles: &Tiles, caches: &[Tensor; 2], plan
                 }
                 None => position.clone(),
             };
-            let values = without_strangers(emitter, &values, &first_key, &tiles.ends);
+            let values = zero_after_end(emitter, &values, &first_key, &tiles.ends);
             let chunk = Chunk { keys, values, first_key };
             let state = attend_to_chunk(emitter, &queries, &chunk, state, plan);
             let next = emitter.elementwise("add", &[position, &step]); // []
@@ -375,7 +375,7 @@ fn queries(emitter: &mut Emitter, tiles: &Tiles, plan: &Plan) -> Queries {
             let copies = lane_copies(emitter, (plan.kv_heads, head_dim), q.dtype()); // [head_dim, width]
             let dtype = q.dtype();
             let q = emitter.dot(&q, &copies, DotDims { batch: [&[], &[]], contract: [&[2], &[0]] });
-            let q = own_lanes(emitter, &q, head_dim, plan); // [group, queries, width]
+            let q = keep_own_head(emitter, &q, head_dim, plan); // [group, queries, width]
             let q = emitter.convert(&q, dtype); // [group, queries, width]
             let positions = emitter.broadcast(&tiles.positions, &[0, 1], &[group, tile, heads]);
             let positions = emitter.reshape(&positions, &[group, tile * heads]); // [group, queries]
@@ -468,7 +468,7 @@ fn is_seen(emitter: &mut Emitter, queries: &Queries, first_key: &Tensor, (ty, pl
 
 /// Returns values `[group, chunk, width]` with zeros from the end of each tile on. The cache may contain another row's
 /// infinity there, and infinity times a weight of zero is NaN.
-fn without_strangers(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
+fn zero_after_end(emitter: &mut Emitter, v: &Tensor, first_key: &Tensor, ends: &Tensor) -> Tensor {
     let ty = Type::new(v.dims(), DType::I32);
     let key = emitter.iota(1, ty); // [group, chunk, width]
     let first = emitter.broadcast(first_key, &[0][..first_key.dims().len()], v.dims()); // [group, chunk, width]
@@ -491,7 +491,7 @@ fn gather_heads(emitter: &mut Emitter, output: &Tensor, dtype: DType, plan: &Pla
             emitter.reshape(&output, &[group, tile, heads, value_dim])
         }
         HeadForm::Wide => {
-            let output = own_lanes(emitter, output, value_dim, plan); // [group, queries, width]
+            let output = keep_own_head(emitter, output, value_dim, plan); // [group, queries, width]
             let output = emitter.convert(&output, dtype); // [group, queries, width]
             let copies = lane_copies(emitter, (kv_heads, value_dim), dtype); // [value_dim, width]
             let output = emitter.dot(&output, &copies, DotDims { batch: [&[], &[]], contract: [&[2], &[1]] });
@@ -514,7 +514,7 @@ fn lane_copies(emitter: &mut Emitter, (kv_heads, dim): (usize, usize), dtype: DT
 
 /// Returns x `[group, queries, width]` with zeros outside of the `dim` lanes of each query's KV head. The queries are
 /// `[tile, heads]`, flattened.
-fn own_lanes(emitter: &mut Emitter, x: &Tensor, dim: usize, plan: &Plan) -> Tensor {
+fn keep_own_head(emitter: &mut Emitter, x: &Tensor, dim: usize, plan: &Plan) -> Tensor {
     let ty = Type::new(x.dims(), DType::I32);
     let constant = |emitter: &mut Emitter, value: usize| emitter.splat(value as f64, ty.clone());
     let query = emitter.iota(1, ty.clone()); // [group, queries, width]

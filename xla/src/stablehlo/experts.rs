@@ -23,8 +23,8 @@ pub(super) fn route(emitter: &mut Emitter, scores: &Tensor, spec: RouterSpec) ->
     for choice in choices(emitter, &exponentials, spec.num_chosen) {
         kept = emitter.select(&choice.is_it, &exponentials, &kept); // [tokens, experts]
     }
-    let of_whom = if spec.is_normalised { &kept } else { &exponentials };
-    let sum = emitter.reduce(Reduction::Sum, of_whom, &[1]); // [tokens]
+    let summands = if spec.is_normalised { &kept } else { &exponentials };
+    let sum = emitter.reduce(Reduction::Sum, summands, &[1]); // [tokens]
     let sum = emitter.broadcast(&sum, &[0], scores.dims()); // [tokens, experts]
     emitter.elementwise("divide", &[&kept, &sum]) // [tokens, experts]
 }

@@ -16,8 +16,8 @@ pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Row
     let given = emitter.reshape(&rows.token_ids, &[num_rows, per_row]); // [rows, tokens_per_row]
     let first = emitter.slice(&given, 1, 0..1); // [rows, 1]
     let first = emitter.reshape(&first, &[num_rows]); // [rows]
-    let place = place(emitter, &rows.slots, &rows.first_positions, sizes); // [rows]
-    let sampled = emitter.gather_rows(history, &place); // [rows]
+    let index = history_index(emitter, &rows.slots, &rows.first_positions, sizes); // [rows]
+    let sampled = emitter.gather_rows(history, &index); // [rows]
     let zero = emitter.splat(0.0, first.ty.clone()); // [rows]
     let is_sampled = emitter.compare("LT", &first, &zero); // [rows]
     let first = emitter.select(&is_sampled, &sampled, &first); // [rows]
@@ -31,9 +31,9 @@ pub(super) fn current_tokens(emitter: &mut Emitter, history: &Tensor, rows: &Row
     let tokens = emitter.reshape(&tokens, &[num_rows * per_row]); // [tokens]
     let slots = emitter.broadcast(&rows.slots, &[0], &[num_rows, per_row]); // [rows, tokens_per_row]
     let slots = emitter.reshape(&slots, &[num_rows * per_row]); // [tokens]
-    let places = self::place(emitter, &slots, &rows.positions, sizes); // [tokens]
-    let places = or_nowhere(emitter, &rows.is_token, &places, history); // [tokens]
-    let history = emitter.scatter_rows(history, &places, &tokens, false);
+    let indices = history_index(emitter, &slots, &rows.positions, sizes); // [tokens]
+    let indices = or_out_of_bounds(emitter, &rows.is_token, &indices, history); // [tokens]
+    let history = emitter.scatter_rows(history, &indices, &tokens, false);
     [tokens, history]
 }
 
@@ -46,20 +46,20 @@ pub(super) fn append(
     rows: &SampledInputs,
     sizes: &Sizes,
 ) -> Tensor {
-    let place = place(emitter, &rows.slots, &rows.context_lens, sizes); // [rows]
+    let index = history_index(emitter, &rows.slots, &rows.context_lens, sizes); // [rows]
     let end = emitter.splat(sizes.max_total_tokens as f64, rows.context_lens.ty.clone()); // [rows]
     let has_room = emitter.compare("LT", &rows.context_lens, &end); // [rows]
     let is_written = emitter.elementwise("and", &[&has_room, &rows.is_sampled]); // [rows]
-    let place = or_nowhere(emitter, &is_written, &place, history); // [rows]
-    emitter.scatter_rows(history, &place, tokens, false)
+    let index = or_out_of_bounds(emitter, &is_written, &index, history); // [rows]
+    emitter.scatter_rows(history, &index, tokens, false)
 }
 
 /// Returns the last token of each row's context, `[rows]`; any token for rows without context.
 pub(super) fn last_tokens(emitter: &mut Emitter, history: &Tensor, rows: &SampledInputs, sizes: &Sizes) -> Tensor {
     let one = emitter.splat(1.0, rows.context_lens.ty.clone()); // [rows]
     let position = emitter.elementwise("subtract", &[&rows.context_lens, &one]); // [rows]
-    let place = place(emitter, &rows.slots, &position, sizes); // [rows]
-    emitter.gather_rows(history, &place) // [rows]
+    let index = history_index(emitter, &rows.slots, &position, sizes); // [rows]
+    emitter.gather_rows(history, &index) // [rows]
 }
 
 /// Counts how often each token occurs in part of each row, `[rows, vocab]`, f32. `table` is the history,
@@ -82,13 +82,13 @@ pub(super) fn token_counts(
     }
     let row = emitter.iota(0, tokens.ty.clone()); // [rows, len]
     let stride = emitter.splat(vocab_size as f64, tokens.ty.clone()); // [rows, len]
-    let place = emitter.elementwise("multiply", &[&row, &stride]); // [rows, len]
-    let place = emitter.elementwise("add", &[&place, &tokens]); // [rows, len]
+    let index = emitter.elementwise("multiply", &[&row, &stride]); // [rows, len]
+    let index = emitter.elementwise("add", &[&index, &tokens]); // [rows, len]
     let counts = emitter.splat(0.0, Type::new([num_rows * vocab_size], DType::F32)); // [rows * vocab]
-    let place = or_nowhere(emitter, &is_counted, &place, &counts); // [rows, len]
-    let place = emitter.reshape(&place, &[num_rows * len]); // [rows * len]
+    let index = or_out_of_bounds(emitter, &is_counted, &index, &counts); // [rows, len]
+    let index = emitter.reshape(&index, &[num_rows * len]); // [rows * len]
     let ones = emitter.splat(1.0, Type::new([num_rows * len], DType::F32)); // [rows * len]
-    let counts = emitter.scatter_rows(&counts, &place, &ones, true); // [rows * vocab]
+    let counts = emitter.scatter_rows(&counts, &index, &ones, true); // [rows * vocab]
     emitter.reshape(&counts, &[num_rows, vocab_size]) // [rows, vocab]
 }
 
@@ -98,14 +98,14 @@ pub(super) fn context_lens(emitter: &mut Emitter, rows: &RowInputs) -> Tensor {
 }
 
 /// Returns the index in the history of `positions` of `slots`.
-fn place(emitter: &mut Emitter, slots: &Tensor, positions: &Tensor, sizes: &Sizes) -> Tensor {
+fn history_index(emitter: &mut Emitter, slots: &Tensor, positions: &Tensor, sizes: &Sizes) -> Tensor {
     let stride = emitter.splat(sizes.max_total_tokens as f64, slots.ty.clone());
     let start = emitter.elementwise("multiply", &[slots, &stride]);
     emitter.elementwise("add", &[&start, positions]) // as slots
 }
 
-/// Returns the indices `places` where the condition is true, else the index after the end of `target`.
-pub(super) fn or_nowhere(emitter: &mut Emitter, condition: &Tensor, places: &Tensor, target: &Tensor) -> Tensor {
-    let nowhere = emitter.splat(target.dims()[0] as f64, places.ty.clone());
-    emitter.select(condition, places, &nowhere) // as places
+/// Returns the indices `indices` where the condition is true, else the index after the end of `target`.
+pub(super) fn or_out_of_bounds(emitter: &mut Emitter, condition: &Tensor, indices: &Tensor, target: &Tensor) -> Tensor {
+    let out_of_bounds = emitter.splat(target.dims()[0] as f64, indices.ty.clone());
+    emitter.select(condition, indices, &out_of_bounds) // as indices
 }

@@ -8,7 +8,7 @@ use backend::{BLOCK_SIZE, StateLayout};
 use model::graph::{DType, Extent, Numbers, StateSpec};
 
 use super::emitter::Emitter;
-use super::history::or_nowhere;
+use super::history::or_out_of_bounds;
 use super::inputs::RowInputs;
 use super::tensor::{Tensor, Type};
 
@@ -43,6 +43,6 @@ pub(super) fn rows_of_slots(emitter: &mut Emitter, state: &Tensor, rows: &RowInp
 pub(super) fn write_to_slots(emitter: &mut Emitter, state: &Tensor, kept: &Tensor, rows: &RowInputs) -> Tensor {
     let zero = emitter.splat(0.0, rows.num_tokens.ty.clone()); // [rows]
     let has_tokens = emitter.compare("GT", &rows.num_tokens, &zero); // [rows]
-    let slots = or_nowhere(emitter, &has_tokens, &rows.slots, state); // [rows]
+    let slots = or_out_of_bounds(emitter, &has_tokens, &rows.slots, state); // [rows]
     emitter.scatter_rows(state, &slots, kept, false)
 }

@@ -5,7 +5,7 @@
 use model::graph::DType;
 
 use super::emitter::Emitter;
-use super::history::or_nowhere;
+use super::history::or_out_of_bounds;
 use super::tensor::{Tensor, Type};
 
 /// The size of the last dimension of a tile in a TPU's memory.
@@ -30,7 +30,7 @@ pub(super) fn add_logit_bias(emitter: &mut Emitter, scores: &Tensor, biases: &Te
     let zero = emitter.splat(0.0, token_ids.ty.clone()); // [rows, n]
     let is_token = emitter.compare("GE", &token_ids, &zero); // [rows, n]
     let flat = emitter.reshape(scores, &[rows * vocab_size]); // [rows * vocab]
-    let place = or_nowhere(emitter, &is_token, &place, &flat); // [rows, n]
+    let place = or_out_of_bounds(emitter, &is_token, &place, &flat); // [rows, n]
     let place = emitter.reshape(&place, &[num_biases]); // [rows * n]
     let values = emitter.reshape(&values, &[num_biases]); // [rows * n]
     let biased = emitter.scatter_rows(&flat, &place, &values, true); // [rows * vocab]

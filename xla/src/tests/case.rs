@@ -151,7 +151,7 @@ impl Case {
 
     /// Compares the outputs of both backends, each with its tolerance, and their states after the step, exactly.
     pub(super) fn check(&self, tolerances: &[Tolerance]) {
-        let expected = self.on_candle();
+        let expected = self.on_cpu();
         let Some(actual) = self.on_xla() else {
             return;
         };
@@ -175,7 +175,7 @@ impl Case {
     }
 
     /// Returns the outcome of the CPU backend.
-    pub(super) fn on_candle(&self) -> Outcome {
+    pub(super) fn on_cpu(&self) -> Outcome {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = (!self.weights.is_empty()).then(|| checkpoint(&self.weights, directory.path()));
         let oracle = Oracle::new(&self.graph, checkpoint.as_ref(), self.layout);

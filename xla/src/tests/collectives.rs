@@ -50,7 +50,7 @@ fn check_with(
     whole.arguments = arguments.to_vec();
     parts.arguments = arguments.to_vec();
     parts.sizes.num_devices = world_size;
-    let expected = whole.on_candle();
+    let expected = whole.on_cpu();
     if let Some(actual) = parts.on_xla() {
         parts.compare(&actual, &expected, tolerances);
     }

@@ -77,7 +77,7 @@ fn a_state_of_slots_is_as_long_as_its_rows() {
     }
     let outputs = expected.map(|sums| floats(&[5, 2], sums)).to_vec();
     let expected = case::Outcome { outputs, caches: vec![], slots: vec![slots], history: case.history.clone() };
-    assert_eq!(case.on_candle(), expected);
+    assert_eq!(case.on_cpu(), expected);
     if let Some(on_xla) = case.on_xla() {
         assert_eq!(on_xla, expected);
     }

@@ -18,7 +18,7 @@ pub(crate) struct AnswerParser {
     text: String,
     state: State,
     /// True after a mark: white space that follows belongs to the mark.
-    is_behind_mark: bool,
+    is_after_mark: bool,
     has_content: bool,
     num_calls: usize,
 }
@@ -51,8 +51,8 @@ impl AnswerParser {
             Some(thinking) if form.begins_in_thought => State::Thought(thinking.close),
             _ => State::Text,
         };
-        let is_behind_mark = form.begins_in_thought;
-        Self { form, text: String::new(), state, is_behind_mark, has_content: false, num_calls: 0 }
+        let is_after_mark = form.begins_in_thought;
+        Self { form, text: String::new(), state, is_after_mark, has_content: false, num_calls: 0 }
     }
 
     /// Reads more of the answer.
@@ -159,12 +159,12 @@ impl AnswerParser {
             }
         }
         self.text.drain(..len);
-        self.is_behind_mark = true;
+        self.is_after_mark = true;
         true
     }
 
     fn begin_thought(&mut self, closers: &'static [&'static str]) -> bool {
-        self.is_behind_mark = true;
+        self.is_after_mark = true;
         self.state = State::Thought(closers);
         true
     }
@@ -229,7 +229,7 @@ impl AnswerParser {
             None => Err(Miss::Other),
         };
         let len = cursor.at();
-        self.is_behind_mark = true;
+        self.is_after_mark = true;
         match tail {
             Err(Miss::Short) => return false,
             Err(Miss::Other) => self.state = State::Text,
@@ -251,7 +251,7 @@ impl AnswerParser {
             let thought = self.text[..at].trim_end().to_owned();
             self.text.drain(..at + closer_len);
             self.say(thought, AnswerEvent::Reasoning, events);
-            self.is_behind_mark = true;
+            self.is_after_mark = true;
             self.state = State::Text;
             return true;
         }
@@ -263,13 +263,13 @@ impl AnswerParser {
     }
 
     fn say(&mut self, mut text: String, event: fn(String) -> AnswerEvent, events: &mut Vec<AnswerEvent>) {
-        if self.is_behind_mark {
+        if self.is_after_mark {
             text.drain(..text.len() - text.trim_start().len());
         }
         if text.is_empty() {
             return;
         }
-        self.is_behind_mark = false;
+        self.is_after_mark = false;
         self.has_content |= matches!(event(String::new()), AnswerEvent::Content(_));
         events.push(event(text));
     }

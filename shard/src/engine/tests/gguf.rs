@@ -74,7 +74,7 @@ fn replace(bytes: &mut [u8], old: &str, new: &str) {
 }
 
 /// Overwrites bytes at `offset` after the name of a tensor.
-fn set_behind(bytes: &mut [u8], tensor: &str, (offset, value): (usize, &[u8])) {
+fn set_after(bytes: &mut [u8], tensor: &str, (offset, value): (usize, &[u8])) {
     let start = bytes.windows(tensor.len()).position(|window| window == tensor.as_bytes()).unwrap();
     let start = start + tensor.len() + offset;
     bytes[start..start + value.len()].copy_from_slice(value);
@@ -94,7 +94,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             "type",
-            |bytes| set_behind(bytes, "blk.1.attn_q.weight", (20, &39_u32.to_le_bytes())),
+            |bytes| set_after(bytes, "blk.1.attn_q.weight", (20, &39_u32.to_le_bytes())),
             "tensor blk.1.attn_q.weight of damaged.gguf has type 39 and shape [64, 64]",
         ),
         (
@@ -104,7 +104,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             "shape",
-            |bytes| set_behind(bytes, "blk.1.attn_k.weight", (12, &16_u64.to_le_bytes())),
+            |bytes| set_after(bytes, "blk.1.attn_k.weight", (12, &16_u64.to_le_bytes())),
             "tensor model.layers.1.self_attn.k_proj.weight of damaged.gguf has shape [16, 64], config.json asks for [32, 64]",
         ),
     ];
@@ -114,15 +114,15 @@ fn what_is_wrong_is_named() {
     }
     // Removes the two dimensions of 8 bytes each.
     let no_dimensions = message("llama-q8", |bytes| {
-        set_behind(bytes, "token_embd.weight", (0, &[0; 4]));
+        set_after(bytes, "token_embd.weight", (0, &[0; 4]));
         let start = bytes.windows(17).position(|window| window == b"token_embd.weight").unwrap();
         bytes.drain(start + 21..start + 37);
     });
     assert!(no_dimensions.contains("token_embd.weight is a tensor without dimensions"), "{no_dimensions}");
     // With this number of layers, queries are scaled by `hidden_size / num_attention_heads`.
     let no_heads = message("gemma2-bf16", |bytes| {
-        set_behind(bytes, "gemma2.block_count", (4, &46_u32.to_le_bytes()));
-        set_behind(bytes, "gemma2.attention.head_count", (4, &[0; 4]));
+        set_after(bytes, "gemma2.block_count", (4, &46_u32.to_le_bytes()));
+        set_after(bytes, "gemma2.attention.head_count", (4, &[0; 4]));
     });
     assert!(no_heads.contains("num_attention_heads is 0, expected a positive integer"), "{no_heads}");
     let not_a_number = message("llama-k", |bytes| {

@@ -117,13 +117,13 @@ pub(super) fn shared_and_resumed(rig: &mut Rig, params: &SamplingParams) -> [Vec
     let prompt = prompt(45, 6);
     let alone = rig.generate(2, &prompt, params.clone(), 14);
     rig.start(0, &prompt[..40], SamplingParams::greedy());
-    let chunk = rig.chunk_behind((0, 1), &prompt, params.clone(), 0);
+    let chunk = rig.chunk_after_prefix((0, 1), &prompt, params.clone(), 0);
     assert_eq!(chunk.position, 32);
     let mut shared = tokens(&rig.step(vec![chunk]));
     shared.extend((0..4).map(|_| rig.next(1)));
     let resumed = |rig: &mut Rig, behind: u32| {
         let ids: Vec<u32> = prompt.iter().copied().chain(super::ids(&alone)).take(50).collect();
-        let chunk = rig.chunk_behind((behind, 3), &ids, params.clone(), 5);
+        let chunk = rig.chunk_after_prefix((behind, 3), &ids, params.clone(), 5);
         let mut made = alone[..5].to_vec();
         made.extend(tokens(&rig.step(vec![chunk])));
         made.extend((0..8).map(|_| rig.next(3)));
