@@ -249,6 +249,21 @@ impl<E: KvElement, D: Dots<E>, R: Runs<E>> Kernel for Product<'_, E, D, R> {
     }
 }
 
+/// Repeats a block for each row from 0 to `ROWS - 1`, at most 12. A loop over rows keeps its sums in registers only if
+/// the compiler unrolls it, and a loop of this size is at the limit of what the compiler unrolls.
+macro_rules! unrolled {
+    ($row:ident < $rows:ident, $body:block) => {
+        unrolled!(@ $row, $rows, $body, 0 1 2 3 4 5 6 7 8 9 10 11)
+    };
+    (@ $row:ident, $rows:ident, $body:block, $($idx:literal)*) => {
+        const { assert!($rows <= 12, "the block is repeated at most 12 times") }
+        $(if const { $rows > $idx } {
+            let $row: usize = $idx;
+            $body
+        })*
+    };
+}
+
 /// Rows of a block, from one on.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
@@ -280,7 +295,8 @@ impl Rows<'_> {
         for idx in 0..right.num_runs() {
             let run = right.run::<VECTORS>(idx, first_vector);
             let ahead = ahead.take(stored_lines::<E>(VECTORS * RUN_WORDS));
-            let left = &self.left[idx / runs_per_line * self.num_rows + self.row..][..ROWS];
+            let left = &self.left[idx / runs_per_line * self.num_rows + self.row..];
+            let left = left.first_chunk::<ROWS>().expect("there are as many rows");
             let num_words = if VECTORS > 2 || are_pairs { run.num_words() } else { RUN_WORDS };
             for word in 0..num_words {
                 match stored_lines::<E>(VECTORS) {
@@ -294,14 +310,14 @@ impl Rows<'_> {
                     *words = D::words(simd, run.word(word, vector));
                 }
                 let word = idx % runs_per_line * RUN_WORDS + word;
-                for (left, vectors) in left.iter().zip(&mut vectors) {
+                unrolled!(row < ROWS, {
                     if are_pairs {
                         compiler_fence(Ordering::SeqCst);
                     }
-                    for (sums, words) in vectors.iter_mut().zip(words) {
-                        *sums = D::add(simd, *sums, words, left, word);
+                    for (sums, words) in vectors[row].iter_mut().zip(words) {
+                        *sums = D::add(simd, *sums, words, &left[row], word);
                     }
-                }
+                });
             }
         }
         for (row, vectors) in (self.row..).zip(vectors) {
