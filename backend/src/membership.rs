@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn threads_are_shared_out() {
         let threads = |num_ranks: u32, available| -> Vec<usize> {
-            let of_rank = |rank| Membership { ranks: LocalRanks::of_shard(rank, num_ranks, 1), group: None };
-            (0..num_ranks).map(|rank| of_rank(rank).num_threads(available)).collect()
+            let of_shard = |rank| Membership { ranks: LocalRanks::of_shard(rank, num_ranks, 1), group: None };
+            (0..num_ranks).map(|rank| of_shard(rank).num_threads(available)).collect()
         };
         assert_eq!(threads(1, 6), [6]);
         assert_eq!(threads(4, 6), [2, 2, 1, 1]);
@@ -179,7 +179,7 @@ mod tests {
             shape: vec![1 << 20, 4],
             dtype: FloatType::Bf16,
             partition: Partition::Column,
-            world_size: 4,
+            num_ranks: 4,
             num_copies: 1,
             source: Source::Whole,
             rounding: None,

@@ -23,31 +23,31 @@ const WARM_UP_CALLS: usize = 5;
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
-    if let [_, command, path, rank, world_size] = arguments.as_slice()
+    if let [_, command, path, rank, num_ranks] = arguments.as_slice()
         && command == "rank"
     {
         let number = |text: &str| text.parse::<usize>().map_err(io::Error::other);
-        return run_rank(Path::new(path), number(rank)?, number(world_size)?).map_err(io::Error::other);
+        return run_rank(Path::new(path), number(rank)?, number(num_ranks)?).map_err(io::Error::other);
     }
     let num_cores = std::thread::available_parallelism()?;
-    for world_size in WORLD_SIZES {
+    for num_ranks in WORLD_SIZES {
         let load = fs::read_to_string("/proc/loadavg")?;
         let load = load.split(' ').next().unwrap_or_default();
-        writeln!(io::stdout(), "{world_size} ranks on {num_cores} cores, load {load}")?;
-        start_ranks(world_size)?;
+        writeln!(io::stdout(), "{num_ranks} ranks on {num_cores} cores, load {load}")?;
+        start_ranks(num_ranks)?;
     }
     Ok(())
 }
 
-fn start_ranks(world_size: usize) -> io::Result<()> {
+fn start_ranks(num_ranks: usize) -> io::Result<()> {
     // No close-on-exec, so the ranks inherit it.
     let memory = rustix::fs::memfd_create("all_reduce", MemfdFlags::empty())?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let start = |rank: usize| {
-        let arguments = ["rank".into(), path.clone(), rank.to_string(), world_size.to_string()];
+        let arguments = ["rank".into(), path.clone(), rank.to_string(), num_ranks.to_string()];
         Command::new("/proc/self/exe").args(arguments).spawn()
     };
-    let ranks = (0..world_size).map(start).collect::<io::Result<Vec<_>>>()?;
+    let ranks = (0..num_ranks).map(start).collect::<io::Result<Vec<_>>>()?;
     for mut rank in ranks {
         let status = rank.wait()?;
         if !status.success() {
@@ -57,8 +57,8 @@ fn start_ranks(world_size: usize) -> io::Result<()> {
     Ok(())
 }
 
-fn run_rank(path: &Path, rank: usize, world_size: usize) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut group = Group::open(path, rank, world_size, Duration::from_secs(60))?;
+fn run_rank(path: &Path, rank: usize, num_ranks: usize) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut group = Group::open(path, rank, num_ranks, Duration::from_secs(60))?;
     for size_kib in SIZES_KIB {
         let input = vec![rank as f32 + 0.5; size_kib * 1024 / size_of::<f32>()];
         let mut values = input.clone();
@@ -75,7 +75,7 @@ fn run_rank(path: &Path, rank: usize, world_size: usize) -> Result<(), Box<dyn s
         if rank == 0 {
             report(size_kib, &longest)?;
         }
-        let sum = (0..world_size).map(|rank| rank as f32 + 0.5).sum::<f32>();
+        let sum = (0..num_ranks).map(|rank| rank as f32 + 0.5).sum::<f32>();
         if values.iter().any(|value| *value != sum) {
             return Err(format!("{size_kib} KiB: a sum is not {sum}").into());
         }
@@ -101,10 +101,10 @@ fn num_calls(group: &mut Group, seconds: f32) -> Result<usize, CollectiveError> 
 
 /// The time of the slowest rank for each call, sorted.
 fn longest_of_ranks(group: &mut Group, seconds: &[f32]) -> Result<Vec<f32>, CollectiveError> {
-    let mut gathered = vec![0.0; seconds.len() * group.world_size()]; // [calls, ranks]
+    let mut gathered = vec![0.0; seconds.len() * group.num_ranks()]; // [calls, ranks]
     group.all_gather(seconds, seconds.len(), &mut gathered)?;
     let longest = |call: &[f32]| call.iter().copied().fold(0.0, f32::max);
-    let mut longest: Vec<f32> = gathered.chunks(group.world_size()).map(longest).collect();
+    let mut longest: Vec<f32> = gathered.chunks(group.num_ranks()).map(longest).collect();
     longest.sort_by(f32::total_cmp);
     Ok(longest)
 }

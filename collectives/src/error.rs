@@ -4,31 +4,31 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Operation;
-use crate::region::MAX_WORLD_SIZE;
+use crate::region::MAX_RANKS;
 
 /// The reason why a group was not opened, or an operation has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    #[error("world size is {world_size}: 1 to {MAX_WORLD_SIZE} ranks can form a group")]
-    WorldSize { world_size: usize },
-    #[error("rank is {rank}: it must be below the world size, {world_size}")]
-    Rank { rank: usize, world_size: usize },
+    #[error("a group of {num_ranks} ranks is not supported: allowed are 1 to {MAX_RANKS}")]
+    WorldSize { num_ranks: usize },
+    #[error("rank is {rank}: it must be below the number of ranks, {num_ranks}")]
+    Rank { rank: usize, num_ranks: usize },
     #[error("cannot share {path}")]
     File { path: PathBuf, source: std::io::Error },
     #[error("{path} is used for something else: it must be empty when the first rank opens it")]
     NotAGroup { path: PathBuf },
     #[error("{path} is shared by ranks of another version: {found}, this one is {version}")]
     OtherVersion { path: PathBuf, found: u16, version: u16 },
-    #[error("{path} is shared by {found} ranks, but this rank has a world size of {world_size}")]
-    OtherWorldSize { path: PathBuf, found: usize, world_size: usize },
+    #[error("{path} is shared by {found} ranks, but this rank belongs to a group of {num_ranks}")]
+    OtherWorldSize { path: PathBuf, found: usize, num_ranks: usize },
     #[error("rank {rank} has opened {path} already: each group needs a file of its own")]
     RankTaken { rank: usize, path: PathBuf },
     #[error(
-        "all-gather of {num_values} values in {num_rows} rows from each of {world_size} ranks into {num_gathered}: \
+        "all-gather of {num_values} values in {num_rows} rows from each of {num_ranks} ranks into {num_gathered}: \
          rows must divide the values, and there must be room for those of all ranks"
     )]
-    Lengths { num_values: usize, num_rows: usize, world_size: usize, num_gathered: usize },
+    Lengths { num_values: usize, num_rows: usize, num_ranks: usize, num_gathered: usize },
     /// Ranks run different operations. This is a defect of the callers; every rank reports it.
     #[error(
         "ranks are out of step: rank {rank} does {operation} as operation {ordinal}, but rank {other_rank} does \

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::region::{CHUNK_LEN, MAX_WORLD_SIZE, NUM_BUFFERS, Region};
+use crate::region::{CHUNK_LEN, MAX_RANKS, NUM_BUFFERS, Region};
 use crate::rendezvous::Rendezvous;
 use crate::staging::{self, Place};
 use crate::{CollectiveError, Operation, Turn};
@@ -34,7 +34,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Joins the group as `rank` of `world_size` ranks, without waiting for the others.
+    /// Joins the group as `rank` of `num_ranks` ranks, without waiting for the others.
     ///
     /// `path` is an existing file in memory, the same for all ranks: a memfd (`/proc/self/fd/N`) or a file on tmpfs. It
     /// must be empty before the group uses it, and it serves one group only. It takes about half a MiB per rank.
@@ -42,16 +42,16 @@ impl Group {
     /// `deadline` limits each single wait for the other ranks. After it the operation fails.
     ///
     /// # Errors
-    /// When `world_size` is not allowed or `rank` is not below it, when the file cannot be grown and mapped, and when
+    /// When `num_ranks` is not allowed or `rank` is not below it, when the file cannot be grown and mapped, and when
     /// the file belongs to a group of another size or already has this rank.
-    pub fn open(path: &Path, rank: usize, world_size: usize, deadline: Duration) -> Result<Self, CollectiveError> {
-        if !(1..=MAX_WORLD_SIZE).contains(&world_size) {
-            return Err(CollectiveError::WorldSize { world_size });
+    pub fn open(path: &Path, rank: usize, num_ranks: usize, deadline: Duration) -> Result<Self, CollectiveError> {
+        if !(1..=MAX_RANKS).contains(&num_ranks) {
+            return Err(CollectiveError::WorldSize { num_ranks });
         }
-        if rank >= world_size {
-            return Err(CollectiveError::Rank { rank, world_size });
+        if rank >= num_ranks {
+            return Err(CollectiveError::Rank { rank, num_ranks });
         }
-        let region = Arc::new(Region::open(path, rank, world_size)?);
+        let region = Arc::new(Region::open(path, rank, num_ranks)?);
         Ok(Self { rendezvous: Rendezvous::new(region, rank, deadline), num_operations: 0, buffer: 0 })
     }
 
@@ -61,8 +61,8 @@ impl Group {
     }
 
     /// The number of ranks.
-    pub fn world_size(&self) -> usize {
-        self.rendezvous.region().world_size()
+    pub fn num_ranks(&self) -> usize {
+        self.rendezvous.region().num_ranks()
     }
 
     /// Sets the deadline of all later waits of this rank.
@@ -83,7 +83,7 @@ impl Group {
     }
 
     /// Concatenates the parts of all ranks in each row: `part` is `[num_rows, n]`, `gathered` is
-    /// `[num_rows, world_size * n]`.
+    /// `[num_rows, num_ranks * n]`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and [`CollectiveError::Lengths`] when the lengths contradict each other.
@@ -117,7 +117,7 @@ impl Group {
     fn reduce(&mut self, values: &mut [f32]) -> Result<(), CollectiveError> {
         let operation = Operation::AllReduce { num_values: values.len() };
         self.begin(operation)?;
-        if self.world_size() == 1 {
+        if self.num_ranks() == 1 {
             return Ok(());
         }
         for (index, range) in chunk_ranges(values.len()).enumerate() {
@@ -127,7 +127,7 @@ impl Group {
             if index == 0 {
                 self.compare(operation)?;
             }
-            if self.world_size() > 2 && chunk.len() >= MIN_DIVIDED_LEN {
+            if self.num_ranks() > 2 && chunk.len() >= MIN_DIVIDED_LEN {
                 self.sum_in_parts(operation, chunk)?;
             } else {
                 let place = Place { buffer: self.buffer, offset: 0 };
@@ -142,8 +142,8 @@ impl Group {
 
     /// Each rank adds up one part and reads the sums of the others. With N ranks a rank reads two chunks instead of N.
     fn sum_in_parts(&mut self, operation: Operation, chunk: &mut [f32]) -> Result<(), CollectiveError> {
-        let (rank, world_size, buffer) = (self.rank(), self.world_size(), self.buffer);
-        let own = part_range(chunk.len(), world_size, rank);
+        let (rank, num_ranks, buffer) = (self.rank(), self.num_ranks(), self.buffer);
+        let own = part_range(chunk.len(), num_ranks, rank);
         let place = Place { buffer, offset: own.start };
         // SAFETY: all ranks have staged this chunk. Until the next meeting only this rank reads this part of any rank's
         // staging, and only this rank writes the part, in its own staging and after reading.
@@ -152,8 +152,8 @@ impl Group {
             staging::write(self.rendezvous.region(), rank, place, &chunk[own]);
         }
         self.rendezvous.meet(operation)?;
-        for other in (0..world_size).filter(|other| *other != rank) {
-            let range = part_range(chunk.len(), world_size, other);
+        for other in (0..num_ranks).filter(|other| *other != rank) {
+            let range = part_range(chunk.len(), num_ranks, other);
             let place = Place { buffer, offset: range.start };
             // SAFETY: the other rank has written its part, because the ranks have met. It does not write to this buffer
             // again before it meets this rank for the next chunk.
@@ -163,15 +163,15 @@ impl Group {
     }
 
     fn gather(&mut self, part: &[f32], num_rows: usize, gathered: &mut [f32]) -> Result<(), CollectiveError> {
-        let world_size = self.world_size();
+        let num_ranks = self.num_ranks();
         let has_rows = if num_rows == 0 { part.is_empty() } else { part.len().is_multiple_of(num_rows) };
-        if !has_rows || part.len().checked_mul(world_size) != Some(gathered.len()) {
+        if !has_rows || part.len().checked_mul(num_ranks) != Some(gathered.len()) {
             let (num_values, num_gathered) = (part.len(), gathered.len());
-            return Err(CollectiveError::Lengths { num_values, num_rows, world_size, num_gathered });
+            return Err(CollectiveError::Lengths { num_values, num_rows, num_ranks, num_gathered });
         }
         let operation = Operation::AllGather { num_rows, num_values: part.len() };
         self.begin(operation)?;
-        if world_size == 1 {
+        if num_ranks == 1 {
             gathered.copy_from_slice(part);
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl Group {
             if index == 0 {
                 self.compare(operation)?;
             }
-            for rank in 0..world_size {
+            for rank in 0..num_ranks {
                 self.place_in_rows(rank, range.clone(), row_len, gathered);
             }
             self.next_buffer();
@@ -196,7 +196,7 @@ impl Group {
         while position < range.end {
             let (row, column) = (position / row_len, position % row_len);
             let len = (row_len - column).min(range.end - position);
-            let start = (row * self.world_size() + rank) * row_len + column;
+            let start = (row * self.num_ranks() + rank) * row_len + column;
             let place = Place { buffer: self.buffer, offset: position - range.start };
             // SAFETY: all ranks have staged this chunk, because they have met, and do not write to it before the next
             // meeting.
@@ -274,7 +274,7 @@ fn chunk_ranges(len: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// The range of a chunk that one rank adds up. The parts cover the chunk; the last ones may be empty.
-fn part_range(len: usize, world_size: usize, rank: usize) -> Range<usize> {
-    let part_len = len.div_ceil(world_size).next_multiple_of(PART_ALIGNMENT);
+fn part_range(len: usize, num_ranks: usize, rank: usize) -> Range<usize> {
+    let part_len = len.div_ceil(num_ranks).next_multiple_of(PART_ALIGNMENT);
     (rank * part_len).min(len)..((rank + 1) * part_len).min(len)
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! ┌────────────────────────────────────────┐
-//! │ header   magic, version, world size    │
+//! │ header   magic, version, num_ranks     │
 //! │          arrivals · sleepers · aborted │   one word counts the arrivals of all ranks
 //! │          tickets · turns ended         │
 //! ├────────────────────────────────────────┤
@@ -51,5 +51,5 @@ mod tests;
 pub use error::CollectiveError;
 pub use group::Group;
 pub use operation::Operation;
-pub use region::{CHUNK_LEN, MAX_WORLD_SIZE};
+pub use region::{CHUNK_LEN, MAX_RANKS};
 pub use turn::Turn;

@@ -1,4 +1,4 @@
-//! The memory that the ranks share: its layout, and how a file is mapped. Its size depends only on the world size.
+//! The memory that the ranks share: its layout, and how a file is mapped. Its size depends only on the number of ranks.
 //!
 //! Zeros are the state before the first operation, so a new file needs no initialisation for which ranks could race.
 //! The first rank sets the first word, which identifies the file, and every rank checks it.
@@ -18,7 +18,7 @@ use crate::CollectiveError;
 use crate::operation::Announcement;
 
 /// The largest number of ranks in a group.
-pub const MAX_WORLD_SIZE: usize = 64;
+pub const MAX_RANKS: usize = 64;
 
 /// The number of values in a staging buffer. Longer messages are split. The benchmark shows no gain from 128 KiB to 1
 /// MiB; both buffers of 256 KiB fit into a second-level cache.
@@ -41,7 +41,7 @@ pub(crate) struct Apart<T>(pub(crate) T);
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// Magic, version and world size; 0 before the first rank has come.
+    /// Magic, version and number of ranks; 0 before the first rank has come.
     identity: Apart<AtomicU64>,
     /// Twice the number of arrivals of all ranks. Bit 0 is set if the group is aborted. Wraps around.
     pub(crate) arrivals: Apart<AtomicU32>,
@@ -77,32 +77,31 @@ pub(crate) struct RankWords {
 #[derive(Debug)]
 pub(crate) struct Region {
     mapping: MmapRaw,
-    world_size: usize,
+    num_ranks: usize,
 }
 
 const _: () = assert!(size_of::<Header>() <= PAGE_BYTES);
 
 impl Region {
     /// Opens the file as `rank`, grows it and maps it.
-    pub(crate) fn open(path: &Path, rank: usize, world_size: usize) -> Result<Self, CollectiveError> {
+    pub(crate) fn open(path: &Path, rank: usize, num_ranks: usize) -> Result<Self, CollectiveError> {
         let failed = |source| CollectiveError::File { path: path.into(), source };
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
         // Checked before the file grows, so that a file of another program stays as it was.
-        check_identity(path, stored_identity(&file).map_err(failed)?, world_size)?;
-        grow(&file, size_bytes(world_size)).map_err(failed)?;
-        let mapping = MmapOptions::new().len(size_bytes(world_size)).populate().map_raw(&file).map_err(failed)?;
-        let region = Self { mapping, world_size };
-        let set =
-            |word: &AtomicU64| word.compare_exchange(0, identity(world_size), Ordering::AcqRel, Ordering::Acquire);
-        check_identity(path, set(&region.header().identity.0).unwrap_or_else(|found| found), world_size)?;
+        check_identity(path, stored_identity(&file).map_err(failed)?, num_ranks)?;
+        grow(&file, size_bytes(num_ranks)).map_err(failed)?;
+        let mapping = MmapOptions::new().len(size_bytes(num_ranks)).populate().map_raw(&file).map_err(failed)?;
+        let region = Self { mapping, num_ranks };
+        let set = |word: &AtomicU64| word.compare_exchange(0, identity(num_ranks), Ordering::AcqRel, Ordering::Acquire);
+        check_identity(path, set(&region.header().identity.0).unwrap_or_else(|found| found), num_ranks)?;
         if region.ranks()[rank].joined.swap(1, Ordering::AcqRel) != 0 {
             return Err(CollectiveError::RankTaken { rank, path: path.into() });
         }
         Ok(region)
     }
 
-    pub(crate) fn world_size(&self) -> usize {
-        self.world_size
+    pub(crate) fn num_ranks(&self) -> usize {
+        self.num_ranks
     }
 
     pub(crate) fn header(&self) -> &Header {
@@ -113,11 +112,11 @@ impl Region {
 
     /// The words of all ranks.
     pub(crate) fn ranks(&self) -> &[RankWords] {
-        // SAFETY: from its second page on the mapping contains `world_size` of them (see `staging_offset`), and it
+        // SAFETY: from its second page on the mapping contains `num_ranks` of them (see `staging_offset`), and it
         // lives as long as `self`. They are aligned, as a page is. They consist of atomics, as in `header`.
         unsafe {
             let first = self.mapping.as_ptr().add(PAGE_BYTES).cast::<RankWords>();
-            std::slice::from_raw_parts(first, self.world_size)
+            std::slice::from_raw_parts(first, self.num_ranks)
         }
     }
 
@@ -126,23 +125,23 @@ impl Region {
     /// # Panics
     /// When the rank or the buffer does not exist.
     pub(crate) fn buffer(&self, rank: usize, buffer: usize) -> *mut f32 {
-        assert!(rank < self.world_size && buffer < NUM_BUFFERS, "rank {rank}, buffer {buffer} of {}", self.world_size);
-        let offset = staging_offset(self.world_size) + (rank * NUM_BUFFERS + buffer) * BUFFER_BYTES;
+        assert!(rank < self.num_ranks && buffer < NUM_BUFFERS, "rank {rank}, buffer {buffer} of {}", self.num_ranks);
+        let offset = staging_offset(self.num_ranks) + (rank * NUM_BUFFERS + buffer) * BUFFER_BYTES;
         // SAFETY: `size_bytes` counts this buffer, so the offset is inside the mapping.
         unsafe { self.mapping.as_mut_ptr().add(offset).cast() }
     }
 }
 
-fn staging_offset(world_size: usize) -> usize {
-    PAGE_BYTES + (world_size * size_of::<RankWords>()).next_multiple_of(PAGE_BYTES)
+fn staging_offset(num_ranks: usize) -> usize {
+    PAGE_BYTES + (num_ranks * size_of::<RankWords>()).next_multiple_of(PAGE_BYTES)
 }
 
-fn size_bytes(world_size: usize) -> usize {
-    staging_offset(world_size) + world_size * NUM_BUFFERS * BUFFER_BYTES
+fn size_bytes(num_ranks: usize) -> usize {
+    staging_offset(num_ranks) + num_ranks * NUM_BUFFERS * BUFFER_BYTES
 }
 
-fn identity(world_size: usize) -> u64 {
-    u64::from(MAGIC) << 32 | u64::from(VERSION) << 16 | world_size as u64
+fn identity(num_ranks: usize) -> u64 {
+    u64::from(MAGIC) << 32 | u64::from(VERSION) << 16 | num_ranks as u64
 }
 
 /// The identity in the file; 0 if there is none yet.
@@ -155,16 +154,16 @@ fn stored_identity(file: &File) -> std::io::Result<u64> {
     }
 }
 
-fn check_identity(path: &Path, found: u64, world_size: usize) -> Result<(), CollectiveError> {
+fn check_identity(path: &Path, found: u64, num_ranks: usize) -> Result<(), CollectiveError> {
     let (magic, version, found_size) = ((found >> 32) as u32, (found >> 16) as u16, usize::from(found as u16));
-    if found == 0 || found == identity(world_size) {
+    if found == 0 || found == identity(num_ranks) {
         Ok(())
     } else if magic != MAGIC {
         Err(CollectiveError::NotAGroup { path: path.into() })
     } else if version != VERSION {
         Err(CollectiveError::OtherVersion { path: path.into(), found: version, version: VERSION })
     } else {
-        Err(CollectiveError::OtherWorldSize { path: path.into(), found: found_size, world_size })
+        Err(CollectiveError::OtherWorldSize { path: path.into(), found: found_size, num_ranks })
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Rendezvous {
 impl Rendezvous {
     pub(crate) fn new(region: Arc<Region>, rank: usize, deadline: Duration) -> Self {
         let num_cores = thread::available_parallelism().map_or(1, usize::from);
-        let has_own_core = region.world_size() <= num_cores;
+        let has_own_core = region.num_ranks() <= num_cores;
         Self { region, rank, deadline, has_own_core, num_meetings: 0 }
     }
 
@@ -70,7 +70,7 @@ impl Rendezvous {
     /// error.
     pub(crate) fn meet(&mut self, operation: Operation) -> Result<(), CollectiveError> {
         self.num_meetings = self.num_meetings.wrapping_add(1);
-        let target = self.num_meetings.wrapping_mul(self.region.world_size() as u32).wrapping_mul(ONE_ARRIVAL);
+        let target = self.num_meetings.wrapping_mul(self.region.num_ranks() as u32).wrapping_mul(ONE_ARRIVAL);
         let arrivals = &self.region.header().arrivals.0;
         // Release: a rank that counts this arrival sees what this rank wrote, because the additions of other ranks
         // continue the release sequence. Sequentially consistent for `wake`.
@@ -179,7 +179,7 @@ impl Rendezvous {
             let theirs = self.region.ranks()[*rank].num_meetings.0.load(Ordering::Acquire);
             theirs.wrapping_sub(self.num_meetings).cast_signed() < 0
         };
-        (0..self.region.world_size()).filter(is_missing).collect()
+        (0..self.region.num_ranks()).filter(is_missing).collect()
     }
 }
 

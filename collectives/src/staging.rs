@@ -25,7 +25,7 @@ impl Place {
     ///
     /// # Panics
     /// When the buffer has fewer values.
-    fn of_rank(self, region: &Region, rank: usize, len: usize) -> *mut f32 {
+    fn of_shard(self, region: &Region, rank: usize, len: usize) -> *mut f32 {
         let is_inside = self.offset <= CHUNK_LEN && len <= CHUNK_LEN - self.offset;
         assert!(is_inside, "{len} values at {} of a buffer of {CHUNK_LEN}", self.offset);
         region.buffer(rank, self.buffer).wrapping_add(self.offset)
@@ -41,8 +41,8 @@ impl Place {
 /// # Safety
 /// No other rank or thread may use that part of the staging meanwhile.
 pub(crate) unsafe fn write(region: &Region, rank: usize, place: Place, values: &[f32]) {
-    let staged = place.of_rank(region, rank, values.len());
-    // SAFETY: `of_rank` checked the bounds, the caller keeps others away, and private memory does not overlap the
+    let staged = place.of_shard(region, rank, values.len());
+    // SAFETY: `of_shard` checked the bounds, the caller keeps others away, and private memory does not overlap the
     // mapping.
     unsafe { ptr::copy_nonoverlapping(values.as_ptr(), staged, values.len()) }
 }
@@ -52,8 +52,8 @@ pub(crate) unsafe fn write(region: &Region, rank: usize, place: Place, values: &
 /// # Safety
 /// The staging must have happened before, and nothing may write to that part meanwhile.
 pub(crate) unsafe fn read(region: &Region, rank: usize, place: Place, values: &mut [f32]) {
-    let staged = place.of_rank(region, rank, values.len());
-    // SAFETY: `of_rank` checked the bounds, the caller keeps writers away, every bit pattern is an f32, and private
+    let staged = place.of_shard(region, rank, values.len());
+    // SAFETY: `of_shard` checked the bounds, the caller keeps writers away, every bit pattern is an f32, and private
     // memory does not overlap the mapping.
     unsafe { ptr::copy_nonoverlapping(staged, values.as_mut_ptr(), values.len()) }
 }
@@ -63,18 +63,18 @@ pub(crate) unsafe fn read(region: &Region, rank: usize, place: Place, values: &m
 /// # Safety
 /// As for [`read`], for all ranks.
 pub(crate) unsafe fn sum(region: &Region, place: Place, sums: &mut [f32]) {
-    if region.world_size() == 1 {
+    if region.num_ranks() == 1 {
         // SAFETY: the caller promised the same for all ranks.
         return unsafe { read(region, 0, place, sums) };
     }
     for (index, block) in sums.chunks_mut(BLOCK_LEN).enumerate() {
         let place = place.after(index * BLOCK_LEN);
-        let staged = |rank| place.of_rank(region, rank, block.len()).cast_const();
+        let staged = |rank| place.of_shard(region, rank, block.len()).cast_const();
         let (first, second) = (staged(0), staged(1));
-        // SAFETY: `of_rank` checked the bounds, and the caller promised that nothing writes.
+        // SAFETY: `of_shard` checked the bounds, and the caller promised that nothing writes.
         unsafe { add_two(first, second, block) };
-        for rank in 2..region.world_size() {
-            let next = place.of_rank(region, rank, block.len());
+        for rank in 2..region.num_ranks() {
+            let next = place.of_shard(region, rank, block.len());
             // SAFETY: as above.
             unsafe { add(next, block) };
         }

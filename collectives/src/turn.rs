@@ -75,5 +75,5 @@ impl Drop for Turn {
 /// The ranks that have a turn now.
 fn holders(region: &Region) -> Vec<usize> {
     let holds = |rank: &usize| region.ranks()[*rank].num_turns.load(Ordering::SeqCst) != 0;
-    (0..region.world_size()).filter(holds).collect()
+    (0..region.num_ranks()).filter(holds).collect()
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use collectives::{CHUNK_LEN, CollectiveError, Group};
 use rustix::fs::MemfdFlags;
 
-const WORLD_SIZE: usize = 3;
+const NUM_RANKS: usize = 3;
 
 fn start(path: &Path, rank: usize, work: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -35,7 +35,7 @@ fn check_sums(group: &mut Group) {
     for len in [1, 1000, 2 * CHUNK_LEN + 1] {
         let mut values: Vec<f32> = (0..len).map(|index| (index + group.rank()) as f32).collect();
         group.all_reduce(&mut values).unwrap();
-        let sum = |index: usize| (WORLD_SIZE * index + WORLD_SIZE) as f32;
+        let sum = |index: usize| (NUM_RANKS * index + NUM_RANKS) as f32;
         assert!(values.iter().enumerate().all(|(index, value)| *value == sum(index)), "{len} values");
     }
 }
@@ -48,7 +48,7 @@ fn a_rank() {
     let words: Vec<&str> = text.split(' ').collect();
     let [rank, work, path] = words.as_slice() else { return };
     let deadline = Duration::from_secs(120);
-    let mut group = Group::open(Path::new(path), rank.parse().unwrap(), WORLD_SIZE, deadline).unwrap();
+    let mut group = Group::open(Path::new(path), rank.parse().unwrap(), NUM_RANKS, deadline).unwrap();
     match *work {
         "sums" => check_sums(&mut group),
         "crashes" => std::process::abort(),
@@ -60,8 +60,8 @@ fn a_rank() {
 fn processes_add_up() {
     let (_memory, path) = shared_memory();
     let path = Path::new(&path);
-    let others: Vec<Child> = (1..WORLD_SIZE).map(|rank| start(path, rank, "sums")).collect();
-    check_sums(&mut Group::open(path, 0, WORLD_SIZE, Duration::from_secs(120)).unwrap());
+    let others: Vec<Child> = (1..NUM_RANKS).map(|rank| start(path, rank, "sums")).collect();
+    check_sums(&mut Group::open(path, 0, NUM_RANKS, Duration::from_secs(120)).unwrap());
     for mut other in others {
         assert!(other.wait().unwrap().success());
     }
@@ -71,10 +71,10 @@ fn processes_add_up() {
 fn a_process_that_crashes_is_named() {
     let (_memory, path) = shared_memory();
     let path = Path::new(&path);
-    for rank in 1..WORLD_SIZE {
+    for rank in 1..NUM_RANKS {
         assert!(!start(path, rank, "crashes").wait().unwrap().success());
     }
-    let mut group = Group::open(path, 0, WORLD_SIZE, Duration::from_millis(20)).unwrap();
+    let mut group = Group::open(path, 0, NUM_RANKS, Duration::from_millis(20)).unwrap();
     let error = group.all_reduce(&mut [1.0]).unwrap_err();
     assert!(matches!(&error, CollectiveError::Deadline { missing, .. } if missing == &[1, 2]), "{error}");
 }

@@ -113,7 +113,7 @@ mod tests {
     fn weight(graph: &mut Graph, name: &str, shape: [usize; 2]) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
         let (dtype, partition, rounding) = (FloatType::Bf16, Partition::Replicated, None);
-        graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
+        graph.weight(&WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding })
     }
 
     /// A graph of some layers `[8, 8]` of one x, and another layer of the first one's output: before the last of them

@@ -34,24 +34,24 @@ pub enum AddressError {
     )]
     Malformed(String),
     #[error(
-        "{prefix:?} has no port for rank {rank}: each rank adds its number to the port, and 65535 is the last one; use \
+        "{prefix:?} has no port for shard {shard}: each shard adds its number to the port, and 65535 is the last one; use \
          a lower port"
     )]
-    NoPort { prefix: String, rank: u32 },
+    NoPort { prefix: String, shard: u32 },
 }
 
 impl Endpoint {
-    /// The address of one rank: a path gets `-<rank>` appended, as in TGI, and a port gets the rank added.
+    /// The address of one shard: a path gets `-<shard>` appended, as in TGI, and a port gets its number added.
     ///
     /// # Errors
-    /// When `prefix` is not an address, or the rank's port would be above 65535.
-    pub fn of_rank(prefix: &str, rank: u32) -> Result<Self, AddressError> {
+    /// When `prefix` is not an address, or the shard's port would be above 65535.
+    pub fn of_shard(prefix: &str, shard: u32) -> Result<Self, AddressError> {
         if !prefix.starts_with(TCP) {
-            return proto::socket_path(prefix, rank).parse();
+            return proto::socket_path(prefix, shard).parse();
         }
         let (host, first_port) = parse_tcp(prefix)?;
-        let port = u16::try_from(rank).ok().and_then(|rank| first_port.checked_add(rank));
-        let port = port.ok_or_else(|| AddressError::NoPort { prefix: prefix.to_owned(), rank })?;
+        let port = u16::try_from(shard).ok().and_then(|shard| first_port.checked_add(shard));
+        let port = port.ok_or_else(|| AddressError::NoPort { prefix: prefix.to_owned(), shard })?;
         Ok(Self::Tcp { host, port })
     }
 }
@@ -160,14 +160,14 @@ mod tests {
 
     #[test]
     fn every_rank_has_its_address() {
-        assert_eq!(Endpoint::of_rank("/tmp/s", 3), Ok(Endpoint::Unix("/tmp/s-3".into())));
-        assert_eq!(Endpoint::of_rank("unix:s", 0), Ok(Endpoint::Unix("s-0".into())));
-        assert_eq!(Endpoint::of_rank("tcp://[::1]:9000", 2), Ok(tcp("::1", 9002)));
-        assert_eq!(Endpoint::of_rank("tcp://a:65535", 0), Ok(tcp("a", 65535)));
-        for rank in [1, 1 << 16, u32::MAX] {
-            let error = Endpoint::of_rank("tcp://a:65535", rank).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("\"tcp://a:65535\" has no port for rank {rank}: ")), "{error}");
+        assert_eq!(Endpoint::of_shard("/tmp/s", 3), Ok(Endpoint::Unix("/tmp/s-3".into())));
+        assert_eq!(Endpoint::of_shard("unix:s", 0), Ok(Endpoint::Unix("s-0".into())));
+        assert_eq!(Endpoint::of_shard("tcp://[::1]:9000", 2), Ok(tcp("::1", 9002)));
+        assert_eq!(Endpoint::of_shard("tcp://a:65535", 0), Ok(tcp("a", 65535)));
+        for shard in [1, 1 << 16, u32::MAX] {
+            let error = Endpoint::of_shard("tcp://a:65535", shard).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("\"tcp://a:65535\" has no port for shard {shard}: ")), "{error}");
         }
-        assert!(Endpoint::of_rank("tcp://a", 0).is_err());
+        assert!(Endpoint::of_shard("tcp://a", 0).is_err());
     }
 }

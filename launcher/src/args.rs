@@ -122,8 +122,8 @@ pub(crate) struct LaunchArgs {
     #[arg(long, env, help_heading = PROCESSES, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) devices_per_shard: u32,
 
-    /// Path of the shards' Unix sockets, to which each shard appends `-<rank>`, or tcp://host:port with a loopback
-    /// address, where each shard adds its rank to the port [default: a private directory, removed at the end]
+    /// Path of the shards' Unix sockets, to which each shard appends `-<shard>`, or tcp://host:port with a loopback
+    /// address, where each shard adds its number to the port [default: a private directory, removed at the end]
     #[arg(long, env, help_heading = PROCESSES)]
     pub(crate) shard_uds_path: Option<String>,
 

@@ -41,7 +41,7 @@ pub(crate) fn channel() -> (SyncSender<Event>, Receiver<Event>) {
 impl fmt::Display for ChildId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shard(rank) => write!(f, "shard-{rank}"),
+            Self::Shard(shard) => write!(f, "shard-{shard}"),
             Self::Router => f.write_str("router"),
         }
     }

@@ -31,9 +31,9 @@ pub(crate) fn check(args: &LaunchArgs) -> Result<SocketPlace, LauncherError> {
 /// # Errors
 /// The first problem.
 pub(crate) fn check_model(args: &LaunchArgs, place: &Place<'_>, num_shards: usize) -> Result<(), LauncherError> {
-    let world_size = u32::try_from(num_shards).unwrap_or(u32::MAX);
-    let router_args = plan::router_args(args, place, world_size);
-    shard::check(&plan::shard_args(args, place, 0, world_size)?, &router::wishes(&router_args))?;
+    let num_shards = u32::try_from(num_shards).unwrap_or(u32::MAX);
+    let router_args = plan::router_args(args, place, num_shards);
+    shard::check(&plan::shard_args(args, place, 0, num_shards)?, &router::wishes(&router_args))?;
     router::check(&router_args).map_err(Box::new)?;
     Ok(())
 }

@@ -61,7 +61,7 @@ impl SocketPlace {
         Err(LauncherError::NoRuntimeDirectory { tried })
     }
 
-    /// The path of the sockets without `-<rank>`.
+    /// The path of the sockets without `-<shard>`.
     pub(crate) fn shard_uds_path(&self) -> &str {
         &self.shard_uds_path
     }

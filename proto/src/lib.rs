@@ -13,14 +13,14 @@
 //!                                           ◀──────  Progress*              one per program
 //!                                           ◀──────  WarmupReply            slots and blocks the client now owns
 //!    Step { rows }                          ──────▶                         opens rows, reads and samples tokens
-//!                                           ◀──────  StepReply              StepDone from all ranks but 0
+//!                                           ◀──────  StepReply              StepDone from all shards but 0
 //!    Release { slots }                      ──────▶
 //!                                           ◀──────  Done
 //!    Leave                                  ──────▶
 //!                                           ◀──────  Done                   the shard exits with status 0
 //! ```
 //!
-//! Every rank of a model gets every command, in the same order. A client may send the next command before the reply to
+//! Every shard of a model gets every command, in the same order. A client may send the next command before the reply to
 //! the last one arrives. The reply to any command may be a [`ShardError`]; decisions use only its kind. A failure of
 //! one row of a step is no such error: the reply names the row ([`RowFailure`]), and all other rows go on. Replies come
 //! in the order of the commands and carry their sequence numbers. A client that closes its connection after `Warmup`
@@ -52,9 +52,9 @@ pub const MAX_PROMPT_TOP_N_TOKENS: u32 = 20;
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 including the final zero (`unix(7)`).
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// Path of the socket of one rank: `<shard-uds-path>-<rank>`, as TGI names it.
-pub fn socket_path(shard_uds_path: &str, rank: u32) -> String {
-    format!("{shard_uds_path}-{rank}")
+/// Path of the socket of one shard: `<shard-uds-path>-<shard>`, as TGI names it.
+pub fn socket_path(shard_uds_path: &str, shard: u32) -> String {
+    format!("{shard_uds_path}-{shard}")
 }
 
 impl Row {

@@ -28,14 +28,14 @@ pub struct RouterArgs {
     #[arg(long, env)]
     pub revision: Option<String>,
 
-    /// Path of the shards' Unix sockets, to which each shard appends `-<rank>`, or tcp://host:port, where each shard
-    /// adds its rank to the port
+    /// Path of the shards' Unix sockets, to which each shard appends `-<shard>`, or tcp://host:port, where each shard
+    /// adds its number to the port
     #[arg(long, env, default_value = "/tmp/text-generation-server")]
     pub shard_uds_path: String,
 
     /// Number of shards that serve the model together
     #[arg(long, env, default_value_t = 1)]
-    pub world_size: u32,
+    pub num_shards: u32,
 
     /// Seconds that running requests have to finish after SIGTERM or SIGINT
     #[arg(long, env, default_value_t = 30)]
@@ -405,7 +405,7 @@ impl RouterArgs {
             model_path,
             revision,
             shard_uds_path,
-            world_size,
+            num_shards,
             shutdown_timeout,
             ready_path,
             http,
@@ -420,7 +420,7 @@ impl RouterArgs {
         argv.optional("--model-path", model_path.as_ref().map(|path| path.display()));
         argv.optional("--revision", revision.as_ref());
         argv.flag("--shard-uds-path", shard_uds_path);
-        argv.flag("--world-size", world_size);
+        argv.flag("--num-shards", num_shards);
         argv.flag("--shutdown-timeout", shutdown_timeout);
         argv.optional("--ready-path", ready_path.as_ref().map(|path| path.display()));
         argv.flag("--log-level", log_level);
@@ -488,7 +488,7 @@ mod tests {
             "--model-path=/m",
             "--revision=main",
             "--shard-uds-path=/s",
-            "--world-size=2",
+            "--num-shards=2",
             "--memory-budget=10%",
             "--json-output",
         ]);

@@ -31,9 +31,9 @@ pub(crate) struct Config {
     /// The directory of the model's files, if the model id does not name it.
     pub(crate) model_path: Option<PathBuf>,
     pub(crate) revision: Option<String>,
-    /// The endpoints of the shards, by rank.
+    /// The endpoints of the shards, in order.
     pub(crate) shards: Vec<Endpoint>,
-    pub(crate) world_size: u32,
+    pub(crate) num_shards: u32,
     pub(crate) shutdown_timeout: Duration,
     /// The file or pipe that is told when the port is open.
     pub(crate) ready_path: Option<PathBuf>,
@@ -145,10 +145,10 @@ impl Config {
     /// Everything that is wrong with the arguments.
     pub(crate) fn resolve(args: &RouterArgs) -> Result<Self, ConfigError> {
         let mut errors = check_limits(&args.limits, &args.batching);
-        if args.world_size == 0 {
-            errors.push("`world_size` must be > 0".to_owned());
+        if args.num_shards == 0 {
+            errors.push("`num_shards` must be > 0".to_owned());
         }
-        let shards = (0..args.world_size).map(|rank| Endpoint::of_rank(&args.shard_uds_path, rank));
+        let shards = (0..args.num_shards).map(|shard| Endpoint::of_shard(&args.shard_uds_path, shard));
         let shards = shards.collect::<Result<_, _>>().unwrap_or_else(|error| {
             errors.push(format!("`shard_uds_path`: {error}"));
             Vec::new()
@@ -160,7 +160,7 @@ impl Config {
                 model_path: args.model_path.clone(),
                 revision: args.revision.clone(),
                 shards,
-                world_size: args.world_size,
+                num_shards: args.num_shards,
                 shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
                 ready_path: args.ready_path.clone(),
                 endpoint,
@@ -367,9 +367,11 @@ mod tests {
             ],
         );
         check_error(
-            resolve(&["--shard-uds-path=tcp://127.0.0.1:65534", "--world-size=3"]),
-            &["`shard_uds_path`: \"tcp://127.0.0.1:65534\" has no port for rank 2: each rank adds its number to the \
-                 port, and 65535 is the last one; use a lower port"],
+            resolve(&["--shard-uds-path=tcp://127.0.0.1:65534", "--num-shards=3"]),
+            &[
+                "`shard_uds_path`: \"tcp://127.0.0.1:65534\" has no port for shard 2: each shard adds its number to the \
+                 port, and 65535 is the last one; use a lower port",
+            ],
         );
         check_error(
             resolve(&["--watermark-gamma=1.0", "--watermark-delta=inf"]),

@@ -57,7 +57,7 @@ impl AppState {
     ) -> Self {
         let compute_type = match &info.config.compute_type {
             Some(compute_type) => ComputeType::new(compute_type),
-            None => ComputeType::new(&format!("{}-{}", info.config.world_size, info.model.device)),
+            None => ComputeType::new(&format!("{}-{}", info.config.num_shards, info.model.device)),
         };
         let sampling_defaults = match info.config.generation_config {
             GenerationConfig::Neutral => SamplingDefaults::default(),

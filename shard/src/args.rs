@@ -23,15 +23,15 @@ pub struct ShardArgs {
     #[arg(long, default_value = "/tmp/text-generation-server-0")]
     pub uds_path: Endpoint,
 
-    /// Rank of this shard: its number, from 0
+    /// Number of this shard, from 0
     #[arg(long, default_value_t = 0)]
-    pub rank: u32,
+    pub shard: u32,
 
     /// Number of shards that serve the model together
     #[arg(long, default_value_t = 1)]
-    pub world_size: u32,
+    pub num_shards: u32,
 
-    /// Number of devices that this shard uses; the model is split over --world-size × --devices-per-shard devices
+    /// Number of devices that this shard uses; the model is split over --num-shards × --devices-per-shard devices
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub devices_per_shard: u32,
 
@@ -159,12 +159,12 @@ pub struct ThreadsError;
 impl ShardArgs {
     /// Returns the arguments, without the program's name, that parse to `self`.
     pub fn to_argv(&self) -> Vec<OsString> {
-        let Self { model, uds_path, rank, world_size, devices_per_shard, collective_path, json_output, log_level } =
+        let Self { model, uds_path, shard, num_shards, devices_per_shard, collective_path, json_output, log_level } =
             self;
         let mut argv = model.to_argv();
         argv.extend(["--uds-path".into(), uds_path.to_string().into()]);
-        argv.extend(["--rank".into(), rank.to_string().into()]);
-        argv.extend(["--world-size".into(), world_size.to_string().into()]);
+        argv.extend(["--shard".into(), shard.to_string().into()]);
+        argv.extend(["--num-shards".into(), num_shards.to_string().into()]);
         argv.extend(["--devices-per-shard".into(), devices_per_shard.to_string().into()]);
         argv.extend(collective_path.iter().flat_map(|path| ["--collective-path".into(), OsString::from(path)]));
         argv.extend(json_output.then(|| "--json-output".into()));
@@ -273,8 +273,8 @@ mod tests {
                 mock_step_us: Some(5000),
             },
             uds_path: Endpoint::Unix("/run/x y-3".into()),
-            rank: 3,
-            world_size: 8,
+            shard: 3,
+            num_shards: 8,
             devices_per_shard: 2,
             collective_path: Some("/proc/self/fd/7".into()),
             json_output: true,

@@ -221,8 +221,8 @@ fn shard_args(model: &ModelArgs) -> Result<ShardArgs, SpeedError> {
     Ok(ShardArgs {
         model,
         uds_path: endpoint::Endpoint::Unix(std::path::PathBuf::new()),
-        rank: 0,
-        world_size: 1,
+        shard: 0,
+        num_shards: 1,
         devices_per_shard: 1,
         collective_path: None,
         json_output: false,

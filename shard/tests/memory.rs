@@ -40,12 +40,12 @@ struct Memory {
 }
 
 impl Rank {
-    fn start(directory: &Path, rank: usize, world_size: usize) -> Self {
+    fn start(directory: &Path, rank: usize, num_shards: usize) -> Self {
         let socket = directory.join(format!("shard-{rank}"));
         let mut process = Process::new(env!("CARGO_BIN_EXE_text-generation-shard"));
         process.args(["--device", "cpu", "--log-level", "warn", "--model-id"]).arg(directory);
         process.arg("--uds-path").arg(&socket).arg("--collective-path").arg(directory.join("collectives"));
-        process.args(["--rank", &rank.to_string(), "--world-size", &world_size.to_string()]);
+        process.args(["--shard", &rank.to_string(), "--num-shards", &num_shards.to_string()]);
         let process = process.stdout(Stdio::null()).spawn().unwrap();
         Self { process, stream: connect(&socket) }
     }
@@ -142,12 +142,12 @@ fn write_model(directory: &Path) -> u64 {
     end as u64
 }
 
-/// Loads and warms up `world_size` ranks, and returns their memory.
-fn measure(world_size: usize) -> Memory {
+/// Loads and warms up `num_shards` ranks, and returns their memory.
+fn measure(num_shards: usize) -> Memory {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint_bytes = write_model(directory.path());
     File::create(directory.path().join("collectives")).unwrap();
-    let mut ranks: Vec<Rank> = (0..world_size).map(|rank| Rank::start(directory.path(), rank, world_size)).collect();
+    let mut ranks: Vec<Rank> = (0..num_shards).map(|rank| Rank::start(directory.path(), rank, num_shards)).collect();
     for rank in &mut ranks {
         rank.send(1, command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION }));
     }
@@ -172,18 +172,18 @@ fn measure(world_size: usize) -> Memory {
     let sum = |name: &str| ranks.iter().map(|rank| rank.memory(name)).sum::<u64>();
     let cache_bytes: u64 = replies.iter().map(|reply| reply.kv_cache_bytes).sum();
     // The remaining file pages are those of the executable, which all processes share.
-    let counted_again = sum("RssFile") / world_size as u64 * (world_size as u64 - 1);
+    let counted_again = sum("RssFile") / num_shards as u64 * (num_shards as u64 - 1);
     let [at_ready, peak] = ["VmRSS", "VmHWM"].map(|name| sum(name) - counted_again);
     Memory { least: checkpoint_bytes + cache_bytes, at_ready, peak }
 }
 
 #[test]
 fn ranks_together_have_the_checkpoint_once() {
-    for world_size in [1, 2, 4] {
-        let memory = measure(world_size);
+    for num_shards in [1, 2, 4] {
+        let memory = measure(num_shards);
         let share = |bytes: u64| bytes as f64 / memory.least as f64;
         let (at_ready, peak) = (share(memory.at_ready), share(memory.peak));
-        println!("{world_size} ranks: {memory:?}, {at_ready:.2} at ready, {peak:.2} at the peak");
-        assert!(at_ready <= 1.15 && peak <= 1.3, "{world_size} ranks: {at_ready:.2}, at the peak {peak:.2}");
+        println!("{num_shards} ranks: {memory:?}, {at_ready:.2} at ready, {peak:.2} at the peak");
+        assert!(at_ready <= 1.15 && peak <= 1.3, "{num_shards} ranks: {at_ready:.2}, at the peak {peak:.2}");
     }
 }

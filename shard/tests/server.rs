@@ -55,8 +55,8 @@ impl Shard {
                 mock_step_us: None,
             },
             uds_path: endpoint.clone(),
-            rank: 0,
-            world_size: 1,
+            shard: 0,
+            num_shards: 1,
             devices_per_shard: 1,
             collective_path: None,
             json_output: true,
@@ -99,7 +99,7 @@ impl Client {
         let mut client = Self::connect(endpoint);
         let hello = client.call(command::Kind::Hello(Hello { protocol_version: PROTOCOL_VERSION })).unwrap();
         let reply::Kind::Hello(hello) = hello else { panic!("{hello:?}") };
-        assert_eq!((hello.rank, hello.world_size, hello.pid), (0, 1, std::process::id()));
+        assert_eq!((hello.shard, hello.num_shards, hello.pid), (0, 1, std::process::id()));
         client
     }
 

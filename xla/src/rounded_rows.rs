@@ -118,7 +118,7 @@ mod tests {
     fn rounded(rounding: Rounding, shape: &[usize], rows: &[f32]) -> [Vec<i8>; 3] {
         let (name, shape, source) = ("w".to_owned(), shape.to_vec(), Source::Whole);
         let (dtype, partition, rounding) = (FloatType::F32, Partition::Replicated, Some(rounding));
-        let spec = WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding };
+        let spec = WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding };
         let mut rounded = RoundedRows::new(&spec);
         let (first, rest) = rows.split_at(spec.shape[spec.shape.len() - 1]);
         rounded.append(first);

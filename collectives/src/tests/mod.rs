@@ -31,14 +31,14 @@ impl SharedMemory {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    fn join(&self, rank: usize, world_size: usize, deadline: Duration) -> Group {
-        Group::open(&self.path(), rank, world_size, deadline).unwrap()
+    fn join(&self, rank: usize, num_ranks: usize, deadline: Duration) -> Group {
+        Group::open(&self.path(), rank, num_ranks, deadline).unwrap()
     }
 }
 
-fn groups(world_size: usize) -> Vec<Group> {
+fn groups(num_ranks: usize) -> Vec<Group> {
     let memory = SharedMemory::new();
-    (0..world_size).map(|rank| memory.join(rank, world_size, LONG)).collect()
+    (0..num_ranks).map(|rank| memory.join(rank, num_ranks, LONG)).collect()
 }
 
 /// Runs `work` for each rank on a thread, and returns the results. A rank leaves when its work ends.

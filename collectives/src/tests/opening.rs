@@ -6,30 +6,30 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::{LONG, SharedMemory};
-use crate::{Group, MAX_WORLD_SIZE};
+use crate::{Group, MAX_RANKS};
 
-fn refusal(path: &Path, rank: usize, world_size: usize) -> String {
-    let error = Group::open(path, rank, world_size, LONG).unwrap_err();
+fn refusal(path: &Path, rank: usize, num_ranks: usize) -> String {
+    let error = Group::open(path, rank, num_ranks, LONG).unwrap_err();
     error.to_string().replace(&path.display().to_string(), "FILE")
 }
 
 #[test]
 fn ranks_and_sizes_have_limits() {
     let memory = SharedMemory::new();
-    assert_eq!(refusal(&memory.path(), 0, 0), "world size is 0: 1 to 64 ranks can form a group");
-    assert_eq!(refusal(&memory.path(), 0, 65), "world size is 65: 1 to 64 ranks can form a group");
-    assert_eq!(refusal(&memory.path(), 2, 2), "rank is 2: it must be below the world size, 2");
+    assert_eq!(refusal(&memory.path(), 0, 0), "a group of 0 ranks is not supported: allowed are 1 to 64");
+    assert_eq!(refusal(&memory.path(), 0, 65), "a group of 65 ranks is not supported: allowed are 1 to 64");
+    assert_eq!(refusal(&memory.path(), 2, 2), "rank is 2: it must be below the number of ranks, 2");
     assert_eq!(memory.0.metadata().unwrap().len(), 0);
-    let last = memory.join(MAX_WORLD_SIZE - 1, MAX_WORLD_SIZE, LONG);
-    assert_eq!((last.rank(), last.world_size()), (63, 64));
+    let last = memory.join(MAX_RANKS - 1, MAX_RANKS, LONG);
+    assert_eq!((last.rank(), last.num_ranks()), (63, 64));
 }
 
 #[test]
-fn another_world_size_is_named_with_ours() {
+fn another_number_of_ranks_is_named_with_ours() {
     let memory = SharedMemory::new();
     let _first = memory.join(0, 2, LONG);
     let size_bytes = memory.0.metadata().unwrap().len();
-    let expected = "FILE is shared by 2 ranks, but this rank has a world size of 3";
+    let expected = "FILE is shared by 2 ranks, but this rank belongs to a group of 3";
     assert_eq!(refusal(&memory.path(), 1, 3), expected);
     assert_eq!(memory.0.metadata().unwrap().len(), size_bytes);
 }

@@ -45,11 +45,11 @@ proptest! {
 
     #[test]
     fn sums_are_those_of_the_ranks_in_order(
-        world_size in 1..=5_usize,
+        num_ranks in 1..=5_usize,
         lengths in prop::collection::vec(lengths(), 1..5),
         seed: u64,
     ) {
-        let results = run(groups(world_size), |mut group| {
+        let results = run(groups(num_ranks), |mut group| {
             let reduce = |len: &usize| {
                 let mut values = input(seed, group.rank(), *len);
                 group.all_reduce(&mut values).unwrap();
@@ -58,7 +58,7 @@ proptest! {
             lengths.iter().map(reduce).collect::<Vec<_>>()
         });
         let sum = |len: &usize| {
-            let inputs: Vec<_> = (0..world_size).map(|rank| input(seed, rank, *len)).collect();
+            let inputs: Vec<_> = (0..num_ranks).map(|rank| input(seed, rank, *len)).collect();
             bits(&sequential_sum(&inputs))
         };
         let expected: Vec<_> = lengths.iter().map(sum).collect();
@@ -69,17 +69,17 @@ proptest! {
 
     #[test]
     fn rows_are_gathered_side_by_side(
-        world_size in 1..=5_usize,
+        num_ranks in 1..=5_usize,
         num_rows in 0..7_usize,
         row_len in prop_oneof![0..50_usize, CHUNK_LEN / 2 - 1..CHUNK_LEN / 2 + 2],
         seed: u64,
     ) {
-        let results = run(groups(world_size), |mut group| {
-            let mut gathered = vec![f32::NAN; num_rows * row_len * world_size];
+        let results = run(groups(num_ranks), |mut group| {
+            let mut gathered = vec![f32::NAN; num_rows * row_len * num_ranks];
             group.all_gather(&input(seed, group.rank(), num_rows * row_len), num_rows, &mut gathered).unwrap();
             gathered
         });
-        let parts: Vec<_> = (0..world_size).map(|rank| input(seed, rank, num_rows * row_len)).collect();
+        let parts: Vec<_> = (0..num_ranks).map(|rank| input(seed, rank, num_rows * row_len)).collect();
         let row = |row: usize| parts.iter().flat_map(move |part| &part[row * row_len..(row + 1) * row_len]).copied();
         let expected: Vec<f32> = (0..num_rows).flat_map(row).collect();
         for result in results {

@@ -16,7 +16,7 @@ use crate::failures::{last_error, terminal_event, wait_until_gone};
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// The launcher's exit status after a device process failed.
 const DEVICE_FAILED: i32 = 17;
-const WORLD_SIZE: u32 = 2;
+const NUM_SHARDS: u32 = 2;
 
 /// A fault, its moment, and its rank.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ fn check_all_moments(fault: Fault) {
     let moments = [Moment::Load, Moment::WarmUp, Moment::Prefill, Moment::Decode, Moment::Idle];
     std::thread::scope(|scope| {
         for moment in moments {
-            scope.spawn(move || (0..WORLD_SIZE).for_each(|rank| Case { fault, moment, rank }.check()));
+            scope.spawn(move || (0..NUM_SHARDS).for_each(|rank| Case { fault, moment, rank }.check()));
         }
     });
 }
@@ -41,7 +41,7 @@ impl Case {
         let uds_path = directory.path().join("s");
         let interposer = Interposer::start(&uds_path, self.rank);
         let builder =
-            Server::builder("demo", "cpu").flag("--num-shard", WORLD_SIZE).flag("--shard-uds-path", uds_path.display());
+            Server::builder("demo", "cpu").flag("--num-shard", NUM_SHARDS).flag("--shard-uds-path", uds_path.display());
         let (pids, finished) = match self.moment {
             Moment::Load | Moment::WarmUp => {
                 let is_signal = matches!(self.fault, Fault::Signal(_));
@@ -78,7 +78,7 @@ impl Case {
         let rank = self.rank.to_string();
         let plays_it = |pid: &i32| {
             let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let mut argv = argv.split(|byte| *byte == 0).skip_while(|argument| *argument != b"--rank");
+            let mut argv = argv.split(|byte| *byte == 0).skip_while(|argument| *argument != b"--shard");
             argv.nth(1) == Some(rank.as_bytes())
         };
         loop {

@@ -53,10 +53,10 @@ fn two_shards_on_the_processor() {
     let text = stdout(launcher(&["plan", "--device", "cpu", "--num-shard", "2", "--port", "8080"], &[]));
     for part in [
         "device   cpu (asked for)\n",
-        "\nshard-0  shard --model-id demo --device cpu --rank 0 --world-size 2 --devices-per-shard 1 --collective-path /proc/",
-        "\nshard-1  shard --model-id demo --device cpu --rank 1 ",
+        "\nshard-0  shard --model-id demo --device cpu --shard 0 --num-shards 2 --devices-per-shard 1 --collective-path /proc/",
+        "\nshard-1  shard --model-id demo --device cpu --shard 1 ",
         "  socket <private directory>/shard-1\n",
-        "\nrouter   router --model-id demo --world-size 2 --port 8080\n",
+        "\nrouter   router --model-id demo --num-shards 2 --port 8080\n",
     ] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
@@ -66,7 +66,7 @@ fn two_shards_on_the_processor() {
 fn a_model_of_the_hub_is_planned_without_asking_it() {
     let nowhere = [("HF_ENDPOINT", "http://127.0.0.1:1")];
     let text = stdout(launcher(&["plan", "--device", "cpu", "--model-id", "org/name", "--revision", "v1"], &nowhere));
-    for part in ["shard --model-id <snapshot of org/name> --device cpu", "router --model-id org/name --world-size 1"] {
+    for part in ["shard --model-id <snapshot of org/name> --device cpu", "router --model-id org/name --num-shards 1"] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Machine {
 pub(crate) struct Place<'a> {
     /// The device to compute on, already chosen when `--device` is `auto`.
     pub(crate) device: Device,
-    /// The address of the shards, to which each adds its rank: a socket path without `-<rank>`, or the first port.
+    /// The address of the shards, to which each adds its number: a socket path without `-<shard>`, or the first port.
     pub(crate) shard_uds_path: &'a str,
     /// The shared memory in which shards take turns and, on the CPU, exchange activations.
     pub(crate) collective_path: Option<PathBuf>,
@@ -74,7 +74,7 @@ pub(crate) struct LaunchPlan {
 }
 
 impl LaunchPlan {
-    /// Plans the processes. The address of each rank is that of [`Endpoint::of_rank`].
+    /// Plans the processes. The address of each shard is that of [`Endpoint::of_shard`].
     ///
     /// # Errors
     /// [`LauncherError::Arguments`] with every problem.
@@ -87,10 +87,10 @@ impl LaunchPlan {
             return Err(LauncherError::Arguments(errors));
         };
         let num_hosts = slice.as_ref().map_or(1, |slice| slice.hosts.len());
-        let world_size = num_shard.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
-        let first_rank = slice.as_ref().map_or(0, |slice| slice.worker_id.saturating_mul(num_shard));
+        let num_shards = num_shard.saturating_mul(u32::try_from(num_hosts).unwrap_or(u32::MAX));
+        let first_shard = slice.as_ref().map_or(0, |slice| slice.worker_id.saturating_mul(num_shard));
         let shard = |local: u32| {
-            let mut shard = shard(args, place, first_rank + local, world_size)?;
+            let mut shard = shard(args, place, first_shard + local, num_shards)?;
             let member = slice.as_ref().and_then(|slice| slice.members().nth(local as usize));
             let setting = member.map_or(Setting::Shard(place.device), Setting::Tpu);
             shard.child.variables = variables(&setting, &machine.environment);
@@ -98,7 +98,7 @@ impl LaunchPlan {
         };
         Ok(Self {
             shards: (0..num_shard).map(shard).collect::<Result<_, _>>()?,
-            router: router(args, place, world_size),
+            router: router(args, place, num_shards),
             slice,
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
             json_output: args.log.json_output,
@@ -156,8 +156,8 @@ fn check(args: &LaunchArgs, place: &Place<'_>) -> Vec<String> {
     errors
 }
 
-fn check_endpoint(place: &Place<'_>, rank: u32) -> Result<(), String> {
-    let endpoint = endpoint(place, rank)?;
+fn check_endpoint(place: &Place<'_>, shard: u32) -> Result<(), String> {
+    let endpoint = endpoint(place, shard)?;
     let Endpoint::Unix(path) = &endpoint else { return Ok(()) };
     let (len, max) = (path.as_os_str().len(), proto::MAX_SOCKET_PATH_BYTES);
     if len > max {
@@ -168,20 +168,20 @@ fn check_endpoint(place: &Place<'_>, rank: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// The address where the shard of this rank listens.
-fn endpoint(place: &Place<'_>, rank: u32) -> Result<Endpoint, String> {
-    Endpoint::of_rank(place.shard_uds_path, rank).map_err(|error| format!("`shard_uds_path`: {error}"))
+/// The address where this shard listens.
+fn endpoint(place: &Place<'_>, shard: u32) -> Result<Endpoint, String> {
+    Endpoint::of_shard(place.shard_uds_path, shard).map_err(|error| format!("`shard_uds_path`: {error}"))
 }
 
-/// The arguments of the shard of this rank.
+/// The arguments of this shard.
 ///
 /// # Errors
-/// [`LauncherError::Arguments`] when the rank has no valid address.
+/// [`LauncherError::Arguments`] when its address is invalid.
 pub(crate) fn shard_args(
     args: &LaunchArgs,
     place: &Place<'_>,
-    rank: u32,
-    world_size: u32,
+    shard: u32,
+    num_shards: u32,
 ) -> Result<shard::ShardArgs, LauncherError> {
     let mut model = args.model.clone();
     model.device = Asked::Device(place.device);
@@ -191,9 +191,9 @@ pub(crate) fn shard_args(
     }
     Ok(shard::ShardArgs {
         model,
-        uds_path: endpoint(place, rank).map_err(|error| LauncherError::Arguments(vec![error]))?,
-        rank,
-        world_size,
+        uds_path: endpoint(place, shard).map_err(|error| LauncherError::Arguments(vec![error]))?,
+        shard,
+        num_shards,
         devices_per_shard: args.devices_per_shard,
         collective_path: place.collective_path.clone(),
         json_output: true,
@@ -201,19 +201,19 @@ pub(crate) fn shard_args(
     })
 }
 
-fn shard(args: &LaunchArgs, place: &Place<'_>, rank: u32, world_size: u32) -> Result<ShardPlan, LauncherError> {
-    let args = shard_args(args, place, rank, world_size)?;
-    Ok(ShardPlan { child: child(ChildId::Shard(rank), "shard", args.to_argv()), endpoint: args.uds_path })
+fn shard(args: &LaunchArgs, place: &Place<'_>, shard: u32, num_shards: u32) -> Result<ShardPlan, LauncherError> {
+    let args = shard_args(args, place, shard, num_shards)?;
+    Ok(ShardPlan { child: child(ChildId::Shard(shard), "shard", args.to_argv()), endpoint: args.uds_path })
 }
 
 /// The arguments of the router.
-pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> router::RouterArgs {
+pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, num_shards: u32) -> router::RouterArgs {
     router::RouterArgs {
         model_id: args.model.model_id.clone(),
         model_path: place.snapshot.map(|snapshot| snapshot.folder.clone()),
         revision: place.snapshot.and_then(|snapshot| snapshot.commit.clone()),
         shard_uds_path: place.shard_uds_path.to_owned(),
-        world_size,
+        num_shards,
         shutdown_timeout: args.shutdown_timeout,
         // Set when the router is started.
         ready_path: None,
@@ -229,8 +229,8 @@ pub(crate) fn router_args(args: &LaunchArgs, place: &Place<'_>, world_size: u32)
 /// Settings of jemalloc in the router, whose memory is that of requests.
 const ALLOCATOR: &str = "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2";
 
-fn router(args: &LaunchArgs, place: &Place<'_>, world_size: u32) -> ChildPlan {
-    let mut child = child(ChildId::Router, "router", router_args(args, place, world_size).to_argv());
+fn router(args: &LaunchArgs, place: &Place<'_>, num_shards: u32) -> ChildPlan {
+    let mut child = child(ChildId::Router, "router", router_args(args, place, num_shards).to_argv());
     let reason = "keys with which clients may call; arguments of a process can be read by others";
     let key = |value| Variable { name: "API_KEY", value, reason, is_yours: false };
     child.variables.extend(args.http.api_key_variable().map(key));

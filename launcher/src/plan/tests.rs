@@ -36,14 +36,14 @@ fn children_parse_what_the_plan_gives_them() {
     };
     let Part::Shard(shard) = parse(&plan.shards[0].child) else { panic!("not a shard") };
     let shard = shard.part;
-    assert_eq!((shard.model.model_id.as_str(), shard.rank, shard.world_size), ("/models/x", 0, 1));
+    assert_eq!((shard.model.model_id.as_str(), shard.shard, shard.num_shards), ("/models/x", 0, 1));
     assert_eq!(shard.uds_path, plan.shards[0].endpoint);
     assert!(shard.json_output);
     let Part::Router(router) = parse(&plan.router) else { panic!("not a router") };
     let router = router.part;
     assert_eq!((router.http.port, router.batching.max_batch_size), (8080, Some(7)));
-    assert_eq!((router.limits.max_total_tokens, router.world_size), (Some(99), 1));
-    assert_eq!(Endpoint::of_rank(&router.shard_uds_path, 0), Ok(plan.shards[0].endpoint.clone()));
+    assert_eq!((router.limits.max_total_tokens, router.num_shards), (Some(99), 1));
+    assert_eq!(Endpoint::of_shard(&router.shard_uds_path, 0), Ok(plan.shards[0].endpoint.clone()));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn every_shard_knows_its_rank_and_what_all_share() {
         let args = ["text-generation-launcher".into()].into_iter().chain(shard.child.argv.iter().cloned());
         let Some(Part::Shard(args)) = Args::parse_from(args).part else { panic!("not a shard") };
         let args = args.part;
-        assert_eq!((args.rank, args.world_size, args.devices_per_shard), (rank, 3, 2));
+        assert_eq!((args.shard, args.num_shards, args.devices_per_shard), (rank, 3, 2));
         assert_eq!(args.collective_path, Some("/proc/self/fd/3".into()));
         assert_eq!(args.uds_path.to_string(), format!("/run/hilo/shard-{rank}"));
     }

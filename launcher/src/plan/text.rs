@@ -10,7 +10,7 @@ use crate::variables::Variable;
 
 /// Flags of children that the text shows.
 const FLAGS: [&str; 7] =
-    ["--model-id", "--device", "--rank", "--world-size", "--devices-per-shard", "--collective-path", "--port"];
+    ["--model-id", "--device", "--shard", "--num-shards", "--devices-per-shard", "--collective-path", "--port"];
 
 /// The text of a plan. `device` names the device and why it was chosen; `remarks` follow the plan, a line each.
 pub(crate) fn text(plan: &LaunchPlan, machine: &Machine, device: &str, remarks: &[String]) -> String {

@@ -33,7 +33,7 @@ mod tests {
     fn weight(graph: &mut Graph, name: &str, shape: &[usize]) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
         let (dtype, partition, rounding) = (FloatType::F32, Partition::Replicated, None);
-        graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
+        graph.weight(&WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding })
     }
 
     #[test]

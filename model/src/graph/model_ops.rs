@@ -212,14 +212,14 @@ impl Graph {
         Ok(self.push_like(op, vec![x], x)) // as x
     }
 
-    /// [`Op::AllGather`] of x `[n, part]` from `world_size` ranks.
-    pub fn all_gather(&mut self, x: Value, world_size: usize) -> Result<Value, GraphError> {
+    /// [`Op::AllGather`] of x `[n, part]` from `num_ranks` ranks.
+    pub fn all_gather(&mut self, x: Value, num_ranks: usize) -> Result<Value, GraphError> {
         let op = Op::AllGather;
         let part = self.node(x).shape.last_size().filter(|_| self.dims(x).len() == 2);
         self.require(part.is_some(), &op, &[x], "[n, part]")?;
-        let shape = self.node(x).shape.with_last(Dim::Fixed(part.unwrap_or_default() * world_size));
+        let shape = self.node(x).shape.with_last(Dim::Fixed(part.unwrap_or_default() * num_ranks));
         let dtype = self.dtype(x);
-        Ok(self.push(op, vec![x], shape, dtype)) // [n, part * world_size]
+        Ok(self.push(op, vec![x], shape, dtype)) // [n, part * num_ranks]
     }
 
     /// [`Op::AddBias`] of x `[n, out]`, bias `[out]`.

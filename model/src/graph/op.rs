@@ -62,7 +62,7 @@ pub enum Op {
     Reshape,
     /// x, one summand per rank → the sum, the same on every rank.
     AllReduce,
-    /// x `[n, part]`, one part per rank → `[n, part · world_size]`, the parts in the order of ranks.
+    /// x `[n, part]`, one part per rank → `[n, part · num_ranks]`, the parts in the order of ranks.
     AllGather,
     /// x `[n, out]`, bias `[out]` → x + bias.
     AddBias,

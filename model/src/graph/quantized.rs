@@ -74,7 +74,7 @@ mod tests {
     fn weight(graph: &mut Graph, name: &str, shape: &[usize], partition: Partition) -> Value {
         let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
         let (dtype, rounding) = (FloatType::Bf16, None);
-        graph.weight(&WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding })
+        graph.weight(&WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding })
     }
 
     /// A decoder with experts, and a head that shares the decoder's table.

@@ -12,7 +12,7 @@ fn weight(graph: &mut Graph, shape: &[usize]) -> Value {
         shape: shape.to_vec(),
         dtype: FloatType::Bf16,
         partition: Partition::Replicated,
-        world_size: 1,
+        num_ranks: 1,
         num_copies: 1,
         source: Source::Whole,
         rounding: None,

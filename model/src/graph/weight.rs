@@ -18,8 +18,8 @@ pub struct WeightSpec {
     /// The way in which ranks share the weight.
     pub partition: Partition,
     /// The number of ranks that share the weight.
-    pub world_size: usize,
-    /// The number of consecutive ranks that have the same part. It divides `world_size`.
+    pub num_ranks: usize,
+    /// The number of consecutive ranks that have the same part. It divides `num_ranks`.
     pub num_copies: usize,
     /// The tensors of the checkpoint from which the weight is read.
     pub source: Source,
@@ -160,7 +160,7 @@ impl WeightSpec {
     pub fn local_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let Some(dim) = self.split_dim() {
-            shape[dim] = shape[dim].div_ceil(self.world_size / self.num_copies);
+            shape[dim] = shape[dim].div_ceil(self.num_ranks / self.num_copies);
         }
         shape
     }
@@ -170,13 +170,13 @@ impl WeightSpec {
 mod tests {
     use super::*;
 
-    fn spec(shape: &[usize], partition: Partition, world_size: usize, num_copies: usize) -> WeightSpec {
+    fn spec(shape: &[usize], partition: Partition, num_ranks: usize, num_copies: usize) -> WeightSpec {
         WeightSpec {
             name: "w".to_owned(),
             shape: shape.to_vec(),
             dtype: FloatType::F32,
             partition,
-            world_size,
+            num_ranks,
             num_copies,
             source: Source::Whole,
             rounding: None,
@@ -188,7 +188,7 @@ mod tests {
             let WeightPart { dim: _, start, len, padding } = spec.part(rank);
             (start, len, padding)
         };
-        (0..spec.world_size).map(range).collect()
+        (0..spec.num_ranks).map(range).collect()
     }
 
     #[test]

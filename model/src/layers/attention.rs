@@ -90,7 +90,7 @@ impl SelfAttention {
         layer: AttentionLayer,
     ) -> Result<Self, HeadsError> {
         let AttentionForm { hidden_size, num_attention_heads, num_key_value_heads, head_dim, .. } = *form;
-        check_heads(num_attention_heads, num_key_value_heads, scopes.q.world_size())?;
+        check_heads(num_attention_heads, num_key_value_heads, scopes.q.num_ranks())?;
         let q_width = num_attention_heads * head_dim;
         let kv_width = num_key_value_heads * head_dim;
         let inward = |num_outputs| LinearSize { num_inputs: hidden_size, num_outputs, has_bias: form.has_bias };

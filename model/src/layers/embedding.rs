@@ -21,7 +21,7 @@ impl Embedding {
     pub(crate) fn apply(&self, graph: &mut Graph, tokens: Value) -> Result<Value, GraphError> {
         let table = graph.weight(&self.table); // [vocab, hidden]
         let embedded = graph.embedding(table, tokens)?; // [tokens, hidden]
-        if self.table.world_size == 1 { Ok(embedded) } else { graph.all_reduce(embedded) } // [tokens, hidden]
+        if self.table.num_ranks == 1 { Ok(embedded) } else { graph.all_reduce(embedded) } // [tokens, hidden]
     }
 
     /// Returns the output layer that shares the table: tied word embeddings.

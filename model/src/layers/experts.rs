@@ -78,7 +78,7 @@ impl Experts {
         let mixture = graph.route(scores, RouterSpec { num_chosen, is_normalised })?; // [tokens, experts]
         let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|spec| graph.weight(spec)); // [experts, ..]
         let part = graph.experts([x, mixture], [gate, up, down], ExpertsSpec { num_chosen, activation })?; // [tokens, hidden]
-        let sum = if self.gate.world_size == 1 { part } else { graph.all_reduce(part)? }; // [tokens, hidden]
+        let sum = if self.gate.num_ranks == 1 { part } else { graph.all_reduce(part)? }; // [tokens, hidden]
         let Some(SharedExpert { gate, mlp }) = &self.shared else { return Ok(sum) };
         let openness = gate.apply(graph, x)?; // [tokens, 1]
         let openness = graph.activate(Activation::Sigmoid, openness)?; // [tokens, 1]

@@ -32,7 +32,7 @@ impl Linear {
     /// ranks, neighbouring ranks have the same head. [`check_heads`](super::check_heads) says which numbers of ranks
     /// are possible.
     pub(crate) fn heads(scope: &WeightScope, size: LinearSize, num_heads: usize) -> Self {
-        let num_copies = (scope.world_size() / num_heads).max(1);
+        let num_copies = (scope.num_ranks() / num_heads).max(1);
         let Self { weight, bias } = Self::column(scope, size);
         let copied = |spec: WeightSpec| WeightSpec { num_copies, ..spec };
         Self { weight: copied(weight), bias: bias.map(copied) }
@@ -71,19 +71,19 @@ impl Linear {
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let weight = graph.weight(&self.weight); // [out, in]
         let bias = self.bias.as_ref().map(|bias| graph.weight(bias)); // [out]
-        let world_size = self.weight.world_size;
+        let num_ranks = self.weight.num_ranks;
         match self.weight.partition {
-            Partition::Row if world_size > 1 => {
+            Partition::Row if num_ranks > 1 => {
                 let summand = graph.linear(x, weight, None)?; // [n, out]
                 let sum = graph.all_reduce(summand)?; // [n, out]
                 bias.map_or(Ok(sum), |bias| graph.add_bias(sum, bias)) // [n, out]
             }
-            Partition::Vocab if world_size > 1 => {
+            Partition::Vocab if num_ranks > 1 => {
                 let num_outputs = self.weight.shape[0];
-                let part = graph.linear(x, weight, bias)?; // [n, padded out / world_size]
-                let padded = graph.all_gather(part, world_size)?; // [n, padded out]
+                let part = graph.linear(x, weight, bias)?; // [n, padded out / num_ranks]
+                let padded = graph.all_gather(part, num_ranks)?; // [n, padded out]
                 // The padding of the last rank is outside of the vocabulary, so it is cut off here.
-                let is_whole = num_outputs.is_multiple_of(world_size);
+                let is_whole = num_outputs.is_multiple_of(num_ranks);
                 if is_whole { Ok(padded) } else { graph.first_columns(padded, num_outputs) } // [n, out]
             }
             Partition::Replicated | Partition::Column | Partition::Row | Partition::Vocab => {

@@ -58,7 +58,7 @@ impl Norm {
 
     /// As [`Norm::new`] with weights `[num_heads, head_dim]`. A rank has the weights of its own heads.
     pub(crate) fn each_head(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], form: NormForm) -> Self {
-        let num_copies = (scope.world_size() / num_heads).max(1);
+        let num_copies = (scope.num_ranks() / num_heads).max(1);
         let Self { form, weight, bias } = Self::with_shape(scope, &[num_heads, head_dim], form, Partition::Column);
         let copied = |spec: WeightSpec| WeightSpec { num_copies, ..spec };
         Self { form, weight: copied(weight), bias: bias.map(copied) }
@@ -91,7 +91,7 @@ impl Norm {
 impl HeadsNorm {
     /// A norm with `weight` of `scope` for `num_heads` heads of `head_dim`.
     pub(crate) fn new(scope: &WeightScope, [num_heads, head_dim]: [usize; 2], eps: f32) -> Self {
-        let num_copies = (scope.world_size() / num_heads).max(1);
+        let num_copies = (scope.num_ranks() / num_heads).max(1);
         let form = NormForm { kind: NormKind::RootMeanSquare, eps, offset: 0.0 };
         let Norm { form, weight, bias } = Norm::with_shape(scope, &[num_heads * head_dim], form, Partition::Column);
         Self { norm: Norm { form, weight: WeightSpec { num_copies, ..weight }, bias } }
@@ -100,7 +100,7 @@ impl HeadsNorm {
     /// x `[tokens, this rank's heads * head_dim]` → the same shape.
     pub(crate) fn apply(&self, graph: &mut Graph, x: Value) -> Result<Value, GraphError> {
         let spec = &self.norm.weight;
-        if spec.world_size == 1 {
+        if spec.num_ranks == 1 {
             return self.norm.apply(graph, x);
         }
         let weight = graph.weight(spec); // [heads * head_dim]

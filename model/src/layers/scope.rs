@@ -13,15 +13,15 @@ use crate::graph::{Partition, Section, Source, WeightSpec};
 pub(crate) struct WeightScope {
     prefix: String,
     dtype: FloatType,
-    world_size: usize,
+    num_ranks: usize,
     section: Option<Section>,
     is_transposed: bool,
 }
 
 impl WeightScope {
-    /// The root of a checkpoint whose weights are loaded as `dtype` and shared by `world_size` ranks.
-    pub(crate) fn root(dtype: FloatType, world_size: usize) -> Self {
-        Self { prefix: String::new(), dtype, world_size, section: None, is_transposed: false }
+    /// The root of a checkpoint whose weights are loaded as `dtype` and shared by `num_ranks` ranks.
+    pub(crate) fn root(dtype: FloatType, num_ranks: usize) -> Self {
+        Self { prefix: String::new(), dtype, num_ranks, section: None, is_transposed: false }
     }
 
     /// The scope `name` inside this one.
@@ -40,13 +40,13 @@ impl WeightScope {
     }
 
     /// The number of ranks that share the weights.
-    pub(crate) fn world_size(&self) -> usize {
-        self.world_size
+    pub(crate) fn num_ranks(&self) -> usize {
+        self.num_ranks
     }
 
     /// The weight `name` of this scope.
     pub(crate) fn weight(&self, name: &str, shape: &[usize], partition: Partition) -> WeightSpec {
-        let Self { prefix, dtype, world_size, section, is_transposed } = self;
+        let Self { prefix, dtype, num_ranks, section, is_transposed } = self;
         let tensor = format!("{prefix}{name}");
         let weight = section.map_or_else(|| tensor.clone(), |section| format!("{tensor}[{}..]", section.first));
         let source = match section {
@@ -54,20 +54,20 @@ impl WeightScope {
             Some(section) => Source::Section { tensor, section: *section },
             None => Source::Whole,
         };
-        let (shape, dtype, world_size) = (shape.to_vec(), *dtype, *world_size);
-        WeightSpec { name: weight, shape, dtype, partition, world_size, num_copies: 1, source, rounding: None }
+        let (shape, dtype, num_ranks) = (shape.to_vec(), *dtype, *num_ranks);
+        WeightSpec { name: weight, shape, dtype, partition, num_ranks, num_copies: 1, source, rounding: None }
     }
 
     /// The weights `name` of the child scopes `0`, `1` … `num - 1`, stacked: `[num, shape..]`.
     pub(crate) fn stack(&self, name: &str, num: usize, shape: &[usize], partition: Partition) -> WeightSpec {
-        let Self { prefix, dtype, world_size, .. } = self;
+        let Self { prefix, dtype, num_ranks, .. } = self;
         let tensors = (0..num).map(|index| format!("{prefix}{index}.{name}")).collect();
         WeightSpec {
             name: format!("{prefix}*.{name}"),
             shape: [&[num], shape].concat(),
             dtype: *dtype,
             partition,
-            world_size: *world_size,
+            num_ranks: *num_ranks,
             num_copies: 1,
             source: Source::Stack(tensors),
             rounding: None,

@@ -16,9 +16,9 @@ use crate::graph::Pairing;
 use crate::layers::{NormForm, NormKind, QueryKeyNorm, WeightScope};
 
 /// Builds Cohere; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "logit_scale", "use_qk_norm"])?;
-    let mut decoder = decoder(config, WeightScope::root(dtype, world_size))?;
+    let mut decoder = decoder(config, WeightScope::root(dtype, num_ranks))?;
     if config.flag_or("use_qk_norm", false)? {
         decoder.attention.norm = QueryKeyNorm::EachHead(decoder.norm);
     }
@@ -26,10 +26,10 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
 }
 
 /// Builds Cohere 2; see [`super::build`].
-pub(super) fn build_cohere2(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_cohere2(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let understood = ["attention_bias", "layer_types", "logit_scale", "sliding_window", "sliding_window_pattern"];
     neutral::require(config, &understood)?;
-    let mut decoder = decoder(config, WeightScope::root(dtype, world_size))?;
+    let mut decoder = decoder(config, WeightScope::root(dtype, num_ranks))?;
     let pattern = config.size_or("sliding_window_pattern", 4)?;
     let sliding = decoder.set_windows(config, |layer| (layer + 1) % pattern != 0)?;
     for (layer, is_sliding) in decoder.layers.iter_mut().zip(sliding) {

@@ -161,9 +161,9 @@ impl Decoder {
     ///
     /// # Errors
     /// When a key is missing or malformed. The message names the key.
-    pub(super) fn llama(config: &Config, dtype: FloatType, world_size: usize) -> Result<Self, ModelError> {
+    pub(super) fn llama(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Self, ModelError> {
         let norm = NormForm::rms(config.number_or("rms_norm_eps", 1e-6)?);
-        Self::new(config, WeightScope::root(dtype, world_size), norm, config.size("intermediate_size")?)
+        Self::new(config, WeightScope::root(dtype, num_ranks), norm, config.size("intermediate_size")?)
     }
 
     /// As [`Decoder::llama`], with another norm, and with a feed-forward network of width `intermediate_size`.

@@ -23,11 +23,11 @@ const NAMES: Names = Names {
 };
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["multi_query", "parallel_attn"])?;
     let norm = NormForm::layer(config.number_or("layer_norm_epsilon", 1e-5)?);
     let intermediate_size = config.size_or("ffn_hidden_size", 4 * config.size("hidden_size")?)?;
-    let root = WeightScope::root(dtype, world_size);
+    let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, intermediate_size)?;
     decoder.names = NAMES;
     let is_new = config.flag_or("new_decoder_architecture", false)?;

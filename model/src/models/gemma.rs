@@ -12,17 +12,17 @@ use super::{Config, Model, ModelError, neutral};
 use crate::graph::Activation;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias"])?;
-    decoder(config, dtype, world_size)?.build()
+    decoder(config, dtype, num_ranks)?.build()
 }
 
 /// Returns the decoder with the properties that all Gemma models share.
 ///
 /// # Errors
 /// When a key is missing or malformed. The message names the key.
-pub(super) fn decoder(config: &Config, dtype: FloatType, world_size: usize) -> Result<Decoder, ModelError> {
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+pub(super) fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.norm.offset = 1.0;
     decoder.embedding_multiplier = dtype.round((decoder.attention.hidden_size as f32).sqrt());
     // Early configurations say `gelu` but mean the approximation.

@@ -11,7 +11,7 @@ use super::decoder::{Block, Decoder};
 use super::{Config, Model, ModelError, gemma, neutral};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "attn_logit_softcapping",
@@ -21,7 +21,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
         "sliding_window",
     ];
     neutral::require(config, &understood)?;
-    let mut decoder = gemma::decoder(config, dtype, world_size)?;
+    let mut decoder = gemma::decoder(config, dtype, num_ranks)?;
     set_block(&mut decoder, config)?;
     decoder.attention.soft_cap = config.number("attn_logit_softcapping")?.map(|cap| cap as f32);
     decoder.set_windows(config, |layer| layer % 2 == 0)?;

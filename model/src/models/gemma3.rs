@@ -13,7 +13,7 @@ use crate::graph::{Pairing, RotarySpec};
 use crate::layers::{QueryKeyNorm, RotaryScaling};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "final_logit_softcapping",
@@ -24,7 +24,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
         "sliding_window_pattern",
     ];
     neutral::require(config, &understood)?;
-    let mut decoder = gemma::decoder(config, dtype, world_size)?;
+    let mut decoder = gemma::decoder(config, dtype, num_ranks)?;
     gemma2::set_block(&mut decoder, config)?;
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
     let pattern = config.size_or("sliding_window_pattern", 6)?;

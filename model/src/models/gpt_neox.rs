@@ -22,10 +22,10 @@ const NAMES: Names = Names {
 };
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "partial_rotary_factor", "rotary_pct", "use_parallel_residual"])?;
     let norm = NormForm::layer(config.number_or("layer_norm_eps", 1e-5)?);
-    let root = WeightScope::root(dtype, world_size);
+    let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.names = NAMES;
     decoder.attention.num_key_value_heads = decoder.attention.num_attention_heads;

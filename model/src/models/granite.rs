@@ -10,7 +10,7 @@ use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "attention_multiplier",
@@ -20,7 +20,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
         "residual_multiplier",
     ];
     neutral::require(config, &understood)?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.attention.scale = config.number_or("attention_multiplier", 1.0)? as f32;
     decoder.embedding_multiplier = config.number_or("embedding_multiplier", 1.0)? as f32;
     decoder.residual_multiplier = config.number_or("residual_multiplier", 1.0)? as f32;

@@ -12,9 +12,9 @@ use super::{Config, Model, ModelError, neutral, rope_config};
 use crate::graph::Pairing;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias", "rope_interleaved"])?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     if config.flag_or("rope_interleaved", false)? {
         let rotary = Arc::new(rope_config::read(config, decoder.attention.head_dim, Pairing::Neighbours)?);
         decoder.layers.iter_mut().for_each(|layer| layer.rotary = Some(Arc::clone(&rotary)));

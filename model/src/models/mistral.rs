@@ -11,9 +11,9 @@ use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["layer_types", "sliding_window"])?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     let has_window = config.has("sliding_window");
     decoder.set_windows(config, |_| has_window)?;
     decoder.build()

@@ -98,7 +98,7 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// [`ModelError::UnknownArchitecture`] points to the list of supported architectures. The other errors name the key of
 /// config.json and its value.
-pub fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let architecture = config.architecture()?;
     let row = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
     let (_, build) = row.ok_or_else(|| ModelError::UnknownArchitecture {
@@ -107,5 +107,5 @@ pub fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Mod
         example: "LlamaForCausalLM",
     })?;
     quantization(config)?;
-    build(config, dtype, world_size)
+    build(config, dtype, num_ranks)
 }

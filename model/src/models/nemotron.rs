@@ -12,19 +12,19 @@ use super::{Config, Model, ModelError, neutral};
 use crate::layers::{NormForm, WeightScope};
 
 /// Builds Nemotron; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias", "partial_rotary_factor"])?;
     let norm = NormForm { offset: 1.0, ..NormForm::layer(config.number_or("norm_eps", 1e-5)?) };
-    let root = WeightScope::root(dtype, world_size);
+    let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     decoder.mlp_form = PLAIN;
     decoder.build()
 }
 
 /// Builds Arcee; see [`super::build`].
-pub(super) fn build_arcee(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_arcee(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "mlp_bias"])?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.mlp_form = PLAIN;
     decoder.build()
 }

@@ -15,15 +15,15 @@ use crate::graph::Pairing;
 use crate::layers::{QueryKeyNorm, RotaryScaling};
 
 /// Builds OLMo 2; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias"])?;
-    decoder(config, dtype, world_size)?.build()
+    decoder(config, dtype, num_ranks)?.build()
 }
 
 /// Builds OLMo 3; see [`super::build`].
-pub(super) fn build_olmo3(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_olmo3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "layer_types", "sliding_window"])?;
-    let mut decoder = decoder(config, dtype, world_size)?;
+    let mut decoder = decoder(config, dtype, num_ranks)?;
     let sliding = decoder.set_windows(config, |layer| (layer + 1) % 4 != 0)?;
     let head_dim = decoder.attention.head_dim;
     let local = match rope_config::read_kind(config, head_dim, "sliding_attention")? {
@@ -37,8 +37,8 @@ pub(super) fn build_olmo3(config: &Config, dtype: FloatType, world_size: usize) 
     decoder.build()
 }
 
-fn decoder(config: &Config, dtype: FloatType, world_size: usize) -> Result<Decoder, ModelError> {
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+fn decoder(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Decoder, ModelError> {
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.block = Block::Sequential {
         before_attention: None,
         after_attention: Some("post_attention_layernorm"),

@@ -10,9 +10,9 @@ use super::decoder::{Decoder, MlpForm, Projections};
 use super::{Config, Model, ModelError, neutral};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["partial_rotary_factor", "sliding_window"])?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.projections = Projections::Fused { qkv: "qkv_proj", output: "o_proj" };
     decoder.mlp_form = MlpForm::GatedFused { gate_up: "gate_up_proj", down: "down_proj" };
     let has_window = config.has("sliding_window");

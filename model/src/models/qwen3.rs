@@ -11,9 +11,9 @@ use super::{Config, Model, ModelError, neutral, qwen2};
 use crate::layers::QueryKeyNorm;
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["attention_bias", "layer_types", "sliding_window", "use_sliding_window"])?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
     qwen2::set_windows(&mut decoder, config)?;
     decoder.build()

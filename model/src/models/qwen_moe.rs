@@ -12,9 +12,9 @@ use super::{Config, Model, ModelError, neutral, qwen2};
 use crate::layers::QueryKeyNorm;
 
 /// Builds Qwen 2 with experts; see [`super::build`].
-pub(super) fn build_qwen2(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_qwen2(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["layer_types", "num_experts", "qkv_bias", "sliding_window", "use_sliding_window"])?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.attention.has_bias = config.flag_or("qkv_bias", true)?;
     qwen2::set_windows(&mut decoder, config)?;
     let shared = config.size("shared_expert_intermediate_size")?;
@@ -23,12 +23,12 @@ pub(super) fn build_qwen2(config: &Config, dtype: FloatType, world_size: usize) 
 }
 
 /// Builds Qwen 3 with experts; see [`super::build`].
-pub(super) fn build_qwen3(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build_qwen3(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(
         config,
         &["attention_bias", "num_experts", "num_local_experts", "sliding_window", "use_sliding_window"],
     )?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.attention.norm = QueryKeyNorm::Head(decoder.norm);
     let has_window = config.flag_or("use_sliding_window", false)? && config.has("sliding_window");
     decoder.set_windows(config, |_| has_window)?;

@@ -10,7 +10,7 @@ use super::decoder::Decoder;
 use super::{Config, Model, ModelError, neutral};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     let understood = [
         "attention_bias",
         "layer_types",
@@ -21,7 +21,7 @@ pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Res
         "use_sliding_window",
     ];
     neutral::require(config, &understood)?;
-    let mut decoder = Decoder::llama(config, dtype, world_size)?;
+    let mut decoder = Decoder::llama(config, dtype, num_ranks)?;
     decoder.is_tied = config.flag_or("tie_word_embeddings", true)?;
     let has_rotary = layers_with_rotary(config, decoder.layers.len())?;
     let has_window = config.flag_or("use_sliding_window", false)? && config.has("sliding_window");

@@ -11,10 +11,10 @@ use super::{Config, Model, ModelError, neutral};
 use crate::layers::{NormForm, WeightScope};
 
 /// Builds the model; see [`super::build`].
-pub(super) fn build(config: &Config, dtype: FloatType, world_size: usize) -> Result<Model, ModelError> {
+pub(super) fn build(config: &Config, dtype: FloatType, num_ranks: usize) -> Result<Model, ModelError> {
     neutral::require(config, &["sliding_window", "use_bias"])?;
     let norm = NormForm::layer(config.number_or("norm_epsilon", 1e-5)?);
-    let root = WeightScope::root(dtype, world_size);
+    let root = WeightScope::root(dtype, num_ranks);
     let mut decoder = Decoder::new(config, root, norm, config.size("intermediate_size")?)?;
     let has_bias = config.flag_or("use_bias", true)?;
     (decoder.attention.has_bias, decoder.attention.has_output_bias, decoder.mlp.has_bias) =

@@ -25,7 +25,7 @@ fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>)]) {
 fn spec(name: &str, shape: &[usize]) -> WeightSpec {
     let (dtype, partition) = (FloatType::F32, Partition::Replicated);
     let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }
+    WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding: None }
 }
 
 /// Returns the part of each rank, and checks that it does not depend on the rows that are read together.
@@ -37,7 +37,7 @@ fn parts(checkpoint: &Checkpoint, spec: &WeightSpec) -> Vec<Vec<u8>> {
         (0..=spec.local_shape()[0]).for_each(|cut| assert_eq!(rows(cut), all, "{spec:?} {rank} {cut}"));
         all
     };
-    (0..spec.world_size).map(part).collect()
+    (0..spec.num_ranks).map(part).collect()
 }
 
 fn open(directory: &Path) -> Result<Checkpoint, String> {
@@ -66,8 +66,8 @@ fn a_rank_gets_its_part() {
     let directory = tempfile::tempdir().unwrap();
     write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::BF16, vec![3, 5])]);
     let checkpoint = open(directory.path()).unwrap();
-    let parts = |partition: Partition, world_size: usize| {
-        parts(&checkpoint, &WeightSpec { partition, world_size, ..spec("a", &[3, 5]) })
+    let parts = |partition: Partition, num_ranks: usize| {
+        parts(&checkpoint, &WeightSpec { partition, num_ranks, ..spec("a", &[3, 5]) })
     };
     let whole: Vec<u8> = (0..30).collect();
     assert_eq!(parts(Partition::Replicated, 2), [whole.clone(), whole.clone()]);
@@ -87,8 +87,8 @@ fn sections_are_rows_of_every_group() {
     // Two groups of four rows; the section is the second and third row of each. A row has four bytes.
     let section = Section { num_groups: 2, group_rows: 4, first: 1 };
     let source = Source::Section { tensor: "a".to_owned(), section };
-    let section = |partition, world_size| {
-        let spec = WeightSpec { partition, world_size, source: source.clone(), ..spec("a.part", &[4, 2]) };
+    let section = |partition, num_ranks| {
+        let spec = WeightSpec { partition, num_ranks, source: source.clone(), ..spec("a.part", &[4, 2]) };
         parts(&checkpoint, &spec)
     };
     let run = |first: u8, len: u8| (first..first + len).collect::<Vec<u8>>();
@@ -109,8 +109,8 @@ fn columns_become_rows() {
     let checkpoint = open(directory.path()).unwrap();
     let elements = |indices: &[u8]| indices.iter().flat_map(|n| [2 * n, 2 * n + 1]).collect::<Vec<u8>>();
     let whole = Source::Transposed { tensor: "a".to_owned(), section: None };
-    let transposed = |partition, world_size, shape: &[usize], source: &Source| {
-        parts(&checkpoint, &WeightSpec { partition, world_size, source: source.clone(), ..spec("b", shape) })
+    let transposed = |partition, num_ranks, shape: &[usize], source: &Source| {
+        parts(&checkpoint, &WeightSpec { partition, num_ranks, source: source.clone(), ..spec("b", shape) })
     };
     let rows = [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]];
     assert_eq!(transposed(Partition::Replicated, 1, &[4, 3], &whole), [elements(rows.as_flattened())]);
@@ -130,9 +130,9 @@ fn tensors_are_stacked() {
     let tensors = [("a.0", Dtype::BF16, vec![1, 2]), ("a.1", Dtype::BF16, vec![1, 2]), ("b", Dtype::F32, vec![1, 2])];
     write(&directory.path().join(SINGLE_FILE), &tensors);
     let checkpoint = open(directory.path()).unwrap();
-    let stack = |names: &[&str], partition, world_size| {
+    let stack = |names: &[&str], partition, num_ranks| {
         let source = Source::Stack(names.iter().map(|name| (*name).to_owned()).collect());
-        WeightSpec { partition, world_size, source, ..spec("a", &[names.len(), 1, 2]) }
+        WeightSpec { partition, num_ranks, source, ..spec("a", &[names.len(), 1, 2]) }
     };
     let names = ["a.1", "a.0", "a.1"];
     assert_eq!(parts(&checkpoint, &stack(&names, Partition::Replicated, 1)), [[0, 1, 2, 3].repeat(3)]);
@@ -159,7 +159,7 @@ fn bytes_that_were_given_back_are_read_again() {
     let size = 1000;
     write(&directory.path().join(SINGLE_FILE), &[("a", Dtype::F32, vec![size, size])]);
     let checkpoint = open(directory.path()).unwrap();
-    let spec = WeightSpec { partition: Partition::Row, world_size: 2, ..spec("a", &[size, size]) };
+    let spec = WeightSpec { partition: Partition::Row, num_ranks: 2, ..spec("a", &[size, size]) };
     let first = checkpoint.part(&spec, 1).unwrap().all().bytes.into_owned();
     assert!(first.iter().any(|byte| *byte > 0));
     assert_eq!(checkpoint.part(&spec, 1).unwrap().all().bytes, first);

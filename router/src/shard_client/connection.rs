@@ -1,4 +1,4 @@
-//! One rank's socket: it sends frames, receives frames, and keeps the replies that nobody has taken yet.
+//! One shard's socket: it sends frames, receives frames, and keeps the replies that nobody has taken yet.
 //!
 //! Waiting may be abandoned at any point without losing a byte: received bytes stay in the buffer, and replies stay
 //! until they are taken. The connection handles commands and replies only as bytes and numbers; it does not interpret
@@ -23,7 +23,7 @@ const CONNECT_RETRY: Duration = Duration::from_millis(50);
 /// A connection to one shard.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) rank: u32,
+    pub(super) shard: u32,
     stream: Socket,
     /// Received bytes that are not yet a whole frame.
     buffer: Vec<u8>,
@@ -46,14 +46,14 @@ impl Connection {
     ///
     /// # Errors
     /// When the shard does not listen within `deadline`.
-    pub(super) async fn connect(endpoint: &Endpoint, rank: u32, deadline: Duration) -> Result<Self, ShardClientError> {
+    pub(super) async fn connect(endpoint: &Endpoint, shard: u32, deadline: Duration) -> Result<Self, ShardClientError> {
         let give_up_at = Instant::now() + deadline;
         loop {
             let connected = timeout_at(give_up_at, Socket::connect(endpoint)).await;
             match connected.unwrap_or_else(|elapsed| Err(elapsed.into())) {
                 Ok(stream) => {
                     return Ok(Self {
-                        rank,
+                        shard,
                         stream,
                         buffer: Vec::new(),
                         replies: VecDeque::new(),
@@ -66,7 +66,7 @@ impl Connection {
                 }
                 Err(source) if Instant::now() >= give_up_at => {
                     let endpoint = endpoint.clone();
-                    return Err(ShardClientError::Connect { rank, endpoint, after: deadline, source });
+                    return Err(ShardClientError::Connect { shard, endpoint, after: deadline, source });
                 }
                 Err(_) => tokio::time::sleep(CONNECT_RETRY).await,
             }
@@ -83,7 +83,7 @@ impl Connection {
             Ok(()) => Ok(()),
             // The shard may have sent the reason before it closed the connection.
             Err(error) if is_closed(&error) => Err(self.broken().await),
-            Err(source) => Err(ShardClientError::Io { rank: self.rank, source }),
+            Err(source) => Err(ShardClientError::Io { shard: self.shard, source }),
         }
     }
 
@@ -133,14 +133,14 @@ impl Connection {
             return Err(failure);
         }
         let Reply { sequence_number: got, kind } = self.read_frame().await?;
-        let (rank, expected) = (self.rank, self.last_answered + 1);
+        let (shard, expected) = (self.shard, self.last_answered + 1);
         match kind {
             Some(reply::Kind::Error(error)) => {
                 self.has_complained = true;
-                Err(ShardClientError::Shard { rank, error })
+                Err(ShardClientError::Shard { shard, error })
             }
-            _ if got != expected => Err(ShardClientError::SequenceNumber { rank, expected, got }),
-            Some(kind) if expected > self.last_sent => Err(unexpected(rank, "nothing", &kind)),
+            _ if got != expected => Err(ShardClientError::SequenceNumber { shard, expected, got }),
+            Some(kind) if expected > self.last_sent => Err(unexpected(shard, "nothing", &kind)),
             // Progress is only a sign of life here; the shard's own log describes it.
             Some(reply::Kind::Progress(_)) => {
                 self.heard_at = Instant::now();
@@ -151,14 +151,14 @@ impl Connection {
                 self.replies.push_back(kind);
                 Ok(())
             }
-            None => Err(ShardClientError::Unexpected { rank, command: "a command", got: "an empty reply" }),
+            None => Err(ShardClientError::Unexpected { shard, command: "a command", got: "an empty reply" }),
         }
     }
 
     /// Waits until the conversation fails, and ignores replies before that. Waits forever if the shard has reported its
     /// error already. Safe to abandon.
     pub(super) async fn broken(&mut self) -> ShardClientError {
-        let rank = self.rank;
+        let shard = self.shard;
         if let Some(failure) = self.failure.take() {
             return failure;
         }
@@ -169,7 +169,7 @@ impl Connection {
             match self.read_frame().await {
                 Ok(Reply { kind: Some(reply::Kind::Error(error)), .. }) => {
                     self.has_complained = true;
-                    return ShardClientError::Shard { rank, error };
+                    return ShardClientError::Shard { shard, error };
                 }
                 Ok(_) => {}
                 Err(error) => return error,
@@ -178,22 +178,22 @@ impl Connection {
     }
 
     async fn read_frame(&mut self) -> Result<Reply, ShardClientError> {
-        let rank = self.rank;
+        let shard = self.shard;
         loop {
             if let Some(reply) = self.take_frame()? {
                 return Ok(reply);
             }
             match self.stream.read_buf(&mut self.buffer).await {
-                Ok(0) => return Err(ShardClientError::Closed { rank }),
+                Ok(0) => return Err(ShardClientError::Closed { shard }),
                 Ok(_) => {}
-                Err(error) if is_closed(&error) => return Err(ShardClientError::Closed { rank }),
-                Err(source) => return Err(ShardClientError::Io { rank, source }),
+                Err(error) if is_closed(&error) => return Err(ShardClientError::Closed { shard }),
+                Err(source) => return Err(ShardClientError::Io { shard, source }),
             }
         }
     }
 
     fn take_frame(&mut self) -> Result<Option<Reply>, ShardClientError> {
-        let frame_error = |source| ShardClientError::Frame { rank: self.rank, source };
+        let frame_error = |source| ShardClientError::Frame { shard: self.shard, source };
         let Some((&header, rest)) = self.buffer.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };

@@ -8,11 +8,11 @@ pub(super) const CONNECT: Duration = Duration::from_secs(60);
 pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
 /// The time to leave, which frees a device.
 pub(super) const LEAVE: Duration = Duration::from_secs(10);
-/// The time to look for the cause of a symptom: the other ranks notice a dead rank at once.
+/// The time to look for the cause of a symptom: the other ranks notice a dead shard at once.
 pub(super) const CAUSE: Duration = Duration::from_secs(1);
 
 /// The minimum deadline of a step, for machines that are busy with other work. Ranks wait for each other only half as
-/// long, so that a waiting rank can report which rank is missing.
+/// long, so that a waiting shard can report which shard is missing.
 const STEP: Duration = Duration::from_secs(20);
 /// The factor for tokens that take longer than in the warm-up, in long contexts and on busy machines.
 const SLOWNESS: u64 = 8;

@@ -14,20 +14,20 @@ use super::ShardClientError;
 /// # Errors
 /// [`ShardClientError::Devices`] when shards report different numbers of devices, one device twice, or ids with a gap.
 pub(super) fn assignment(replies: &[(u32, HelloReply)]) -> Result<Vec<i64>, ShardClientError> {
-    let problem = |rank: u32, problem: String| Err(ShardClientError::Devices { rank, problem });
+    let problem = |shard: u32, problem: String| Err(ShardClientError::Devices { shard, problem });
     let num_devices = replies.first().map_or(0, |(_, hello)| hello.devices.len());
     let mut owners: BTreeMap<i64, u32> = BTreeMap::new();
     let mut ids = Vec::with_capacity(replies.len() * num_devices);
-    for (rank, hello) in replies {
+    for (shard, hello) in replies {
         if hello.devices.len() != num_devices {
-            return problem(*rank, format!("{} device(s), shard 0 has {num_devices}", hello.devices.len()));
+            return problem(*shard, format!("{} device(s), shard 0 has {num_devices}", hello.devices.len()));
         }
         for device in &hello.devices {
             if replies.len() * num_devices > 1 {
-                tracing::info!("rank {} is {} of shard {rank}", ids.len(), name(device));
+                tracing::info!("rank {} is {} of shard {shard}", ids.len(), name(device));
             }
-            if let Some(owner) = owners.insert(device.id, *rank) {
-                return problem(*rank, format!("{}, which shard {owner} has too", name(device)));
+            if let Some(owner) = owners.insert(device.id, *shard) {
+                return problem(*shard, format!("{}, which shard {owner} has too", name(device)));
             }
             ids.push(device.id);
         }

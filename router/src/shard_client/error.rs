@@ -10,40 +10,42 @@ use proto::{FrameError, ShardError, exit_status, reply};
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant means")]
 pub enum ShardClientError {
-    #[error("no connection to shard {rank} at {endpoint} within {} s", .after.as_secs())]
-    Connect { rank: u32, endpoint: Endpoint, after: Duration, source: std::io::Error },
+    #[error("no connection to shard {shard} at {endpoint} within {} s", .after.as_secs())]
+    Connect { shard: u32, endpoint: Endpoint, after: Duration, source: std::io::Error },
     #[error("shard {ranks} did not answer {command} within {:.1} s", .after.as_secs_f64())]
     Timeout { ranks: String, command: &'static str, after: Duration },
-    #[error("shard {rank} closed the connection")]
-    Closed { rank: u32 },
-    #[error("exchange messages with shard {rank}")]
-    Io { rank: u32, source: std::io::Error },
-    #[error("shard {rank} sent a message that is not a reply")]
-    Frame { rank: u32, source: FrameError },
-    #[error("shard {rank}: {error}")]
-    Shard { rank: u32, error: ShardError },
-    #[error("shard {rank} answered {command} with {got}")]
-    Unexpected { rank: u32, command: &'static str, got: &'static str },
-    #[error("shard {rank} answered command {got}, but the router sent command {expected}")]
-    SequenceNumber { rank: u32, expected: u64, got: u64 },
+    #[error("shard {shard} closed the connection")]
+    Closed { shard: u32 },
+    #[error("exchange messages with shard {shard}")]
+    Io { shard: u32, source: std::io::Error },
+    #[error("shard {shard} sent a message that is not a reply")]
+    Frame { shard: u32, source: FrameError },
+    #[error("shard {shard}: {error}")]
+    Shard { shard: u32, error: ShardError },
+    #[error("shard {shard} answered {command} with {got}")]
+    Unexpected { shard: u32, command: &'static str, got: &'static str },
+    #[error("shard {shard} answered command {got}, but the router sent command {expected}")]
+    SequenceNumber { shard: u32, expected: u64, got: u64 },
     #[error(
-        "shard {rank} speaks version {got} of the protocol, this router speaks {expected}; use one release \
+        "shard {shard} speaks version {got} of the protocol, this router speaks {expected}; use one release \
          for all of them"
     )]
-    Version { rank: u32, expected: u32, got: u32 },
-    #[error("the shard at socket {rank} is rank {got_rank} of {got_world_size}, expected rank {rank} of {world_size}")]
-    Rank { rank: u32, world_size: u32, got_rank: u32, got_world_size: u32 },
-    #[error("shard {rank} has another model or other settings than shard 0; start all shards with the same arguments")]
-    ConfigHash { rank: u32 },
-    #[error("shard {rank} has {problem}")]
-    Devices { rank: u32, problem: String },
+    Version { shard: u32, expected: u32, got: u32 },
     #[error(
-        "shard {rank} ran something else than shard 0: its fingerprint is {got:016x}, that of shard 0 is \
+        "the shard at socket {shard} is shard {got_shard} of {got_num_shards}, expected shard {shard} of {num_shards}"
+    )]
+    WrongShard { shard: u32, num_shards: u32, got_shard: u32, got_num_shards: u32 },
+    #[error("shard {shard} has another model or other settings than shard 0; start all shards with the same arguments")]
+    ConfigHash { shard: u32 },
+    #[error("shard {shard} has {problem}")]
+    Devices { shard: u32, problem: String },
+    #[error(
+        "shard {shard} ran something else than shard 0: its fingerprint is {got:016x}, that of shard 0 is \
          {expected:016x}"
     )]
-    Fingerprint { rank: u32, expected: u64, got: u64 },
-    #[error("shard {rank} was warmed up with other limits than the router sent")]
-    Limits { rank: u32 },
+    Fingerprint { shard: u32, expected: u64, got: u64 },
+    #[error("shard {shard} was warmed up with other limits than the router sent")]
+    Limits { shard: u32 },
 }
 
 impl ShardClientError {
@@ -66,7 +68,7 @@ impl ShardClientError {
             | Self::Unexpected { .. }
             | Self::SequenceNumber { .. }
             | Self::Version { .. }
-            | Self::Rank { .. }
+            | Self::WrongShard { .. }
             | Self::ConfigHash { .. }
             | Self::Devices { .. }
             | Self::Fingerprint { .. }
@@ -88,18 +90,18 @@ impl ShardClientError {
 /// How well an error explains a failure, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Certainty {
-    /// No rank replies.
+    /// No shard replies.
     Silence,
-    /// A rank was told to stop waiting.
+    /// A shard was told to stop waiting.
     Hearsay,
-    /// A rank names another rank for which it waited in vain.
+    /// A shard names another shard for which it waited in vain.
     Complaint,
     /// The error is the cause.
     Cause,
 }
 
 /// The error when `got` is not a reply to `command`.
-pub(super) fn unexpected(rank: u32, command: &'static str, got: &reply::Kind) -> ShardClientError {
+pub(super) fn unexpected(shard: u32, command: &'static str, got: &reply::Kind) -> ShardClientError {
     let got = match got {
         reply::Kind::Hello(_) => "a greeting",
         reply::Kind::Info(_) => "facts of the model",
@@ -111,5 +113,5 @@ pub(super) fn unexpected(rank: u32, command: &'static str, got: &reply::Kind) ->
         reply::Kind::Done(_) => "done",
         reply::Kind::Error(_) => "an error",
     };
-    ShardClientError::Unexpected { rank, command, got }
+    ShardClientError::Unexpected { shard, command, got }
 }

@@ -1,4 +1,4 @@
-//! All ranks of a model as one: every command goes to every rank in the same order, and rank 0 speaks for all.
+//! All ranks of a model as one: every command goes to every shard in the same order, and shard 0 speaks for all.
 //!
 //! Doors: [`ShardGroup::send`], which does not wait for a reply, so that the next step is under way while the last one
 //! runs, and [`ShardGroup::next_step`]. Every wait has a deadline (`deadline.rs`). After an error the conversation is
@@ -28,9 +28,9 @@ const FRAME_BYTES: usize = 4 << 10;
 /// The shards of one model.
 #[derive(Debug)]
 pub(crate) struct ShardGroup {
-    /// The connections by rank, at least one.
+    /// The connections by shard, at least one.
     connections: Vec<Connection>,
-    /// The commands to which not every rank has replied, oldest first.
+    /// The commands to which not every shard has replied, oldest first.
     pending: VecDeque<Pending>,
     /// The number of the last command, the same for all ranks.
     last_sent: u64,
@@ -71,10 +71,10 @@ impl ShardGroup {
         }
     }
 
-    /// Sends the commands of a step, which reads `num_tokens` tokens, to every rank. Must not be abandoned.
+    /// Sends the commands of a step, which reads `num_tokens` tokens, to every shard. Must not be abandoned.
     ///
     /// # Errors
-    /// When a rank does not take the commands in time.
+    /// When a shard does not take the commands in time.
     pub(crate) async fn send(
         &mut self,
         commands: Vec<command::Kind>,
@@ -90,7 +90,7 @@ impl ShardGroup {
     /// Waits for the oldest step that was sent. Safe to abandon and to begin again.
     ///
     /// # Errors
-    /// When a rank does not reply in time, fails, or did something else than rank 0.
+    /// When a shard does not reply in time, fails, or did something else than shard 0.
     pub(crate) async fn next_step(&mut self) -> Result<StepReply, ShardClientError> {
         loop {
             let (name, mut replies) = self.replies().await?;
@@ -99,16 +99,16 @@ impl ShardGroup {
                 continue;
             }
             if replies.is_empty() {
-                return Err(ShardClientError::Closed { rank: 0 });
+                return Err(ShardClientError::Closed { shard: 0 });
             }
             return match replies.remove(0) {
                 (_, reply::Kind::Step(step)) => agree(step, &replies),
-                (rank, other) => Err(unexpected(rank, name, &other)),
+                (shard, other) => Err(unexpected(shard, name, &other)),
             };
         }
     }
 
-    /// Waits until a rank fails while no step is under way. Safe to abandon.
+    /// Waits until a shard fails while no step is under way. Safe to abandon.
     pub(crate) async fn failure(&mut self) -> ShardClientError {
         while !self.pending.is_empty() {
             let replied = self.replies().await;
@@ -118,14 +118,14 @@ impl ShardGroup {
         }
         match try_join_all(self.connections.iter_mut().map(Connection::watch)).await {
             Err(error) => error,
-            Ok(_) => ShardClientError::Closed { rank: 0 },
+            Ok(_) => ShardClientError::Closed { shard: 0 },
         }
     }
 
-    /// Tells every rank to end.
+    /// Tells every shard to end.
     ///
     /// # Errors
-    /// When a rank does not confirm.
+    /// When a shard does not confirm.
     pub(crate) async fn leave(mut self) -> Result<(), ShardClientError> {
         while !self.pending.is_empty() {
             self.replies().await?;
@@ -134,7 +134,7 @@ impl ShardGroup {
         check_done(LEAVE, &replies)
     }
 
-    /// Sends a command and waits for every rank's reply. No other command may be under way.
+    /// Sends a command and waits for every shard's reply. No other command may be under way.
     pub(super) async fn call(
         &mut self,
         kind: command::Kind,
@@ -145,7 +145,7 @@ impl ShardGroup {
         Ok(self.replies().await?.1)
     }
 
-    /// Encodes a command once and writes the same bytes to every rank.
+    /// Encodes a command once and writes the same bytes to every shard.
     async fn send_one(
         &mut self,
         kind: command::Kind,
@@ -160,7 +160,7 @@ impl ShardGroup {
         let sequence_number = self.last_sent;
         let mut frame = Vec::with_capacity(FRAME_BYTES);
         frame::encode(&Command { sequence_number, kind: Some(kind) }, &mut frame)
-            .map_err(|source| ShardClientError::Frame { rank: 0, source })?;
+            .map_err(|source| ShardClientError::Frame { shard: 0, source })?;
         let sends = self.connections.iter_mut().map(|connection| connection.send(sequence_number, &frame));
         match tokio::time::timeout(deadline, try_join_all(sends)).await {
             Ok(Ok(_)) => Ok(()),
@@ -169,7 +169,7 @@ impl ShardGroup {
         }
     }
 
-    /// Returns every rank's reply to the oldest command, with that command's name. Safe to abandon and to begin again.
+    /// Returns every shard's reply to the oldest command, with that command's name. Safe to abandon and to begin again.
     async fn replies(&mut self) -> Result<(&'static str, Vec<(u32, reply::Kind)>), ShardClientError> {
         if self.symptom.is_some() {
             return Err(self.known_cause().await);
@@ -187,13 +187,13 @@ impl ShardGroup {
         self.waits_since = Instant::now();
         let replies = self.connections.iter_mut().filter_map(|connection| {
             let answer = connection.take_answer()?;
-            Some((connection.rank, answer))
+            Some((connection.shard, answer))
         });
         Ok((name, replies.collect()))
     }
 
-    /// Returns the cause of an error if it shows soon, else the error. A rank that waits in vain for another one
-    /// reports that, and the other rank may be about to fail. Safe to abandon: the symptom is kept, and the next wait
+    /// Returns the cause of an error if it shows soon, else the error. A shard that waits in vain for another one
+    /// reports that, and the other shard may be about to fail. Safe to abandon: the symptom is kept, and the next wait
     /// continues the search.
     async fn cause(&mut self, error: ShardClientError) -> ShardClientError {
         if error.certainty() == Certainty::Cause {
@@ -206,7 +206,7 @@ impl ShardGroup {
     /// Returns the best known cause of the symptom.
     async fn known_cause(&mut self) -> ShardClientError {
         let silent = self.connections.iter().filter(|connection| !connection.has_answered());
-        let silent = silent.map(|connection| connection.rank.to_string()).collect::<Vec<_>>().join(" and ");
+        let silent = silent.map(|connection| connection.shard.to_string()).collect::<Vec<_>>().join(" and ");
         let Self { connections, symptom, .. } = self;
         let until = symptom.as_ref().map_or_else(Instant::now, |(_, until)| *until);
         let mut news: FuturesUnordered<_> = connections.iter_mut().map(Connection::broken).collect();
@@ -226,12 +226,12 @@ impl ShardGroup {
                 ShardClientError::Timeout { ranks: silent, command, after }
             }
             Some((error, _)) => error,
-            None => ShardClientError::Closed { rank: 0 },
+            None => ShardClientError::Closed { shard: 0 },
         }
     }
 }
 
-/// Waits until every rank has a reply to take. Ranks that have replied are still read: one may fail, and report why,
+/// Waits until every shard has a reply to take. Ranks that have replied are still read: one may fail, and report why,
 /// while another one is silent.
 async fn all_answer(connections: &mut [Connection], wait: Wait) -> Result<(), ShardClientError> {
     let Wait { since, deadline, is_last } = wait;
@@ -267,20 +267,20 @@ const LEAVE: &str = "leave";
 
 fn check_done(name: &'static str, replies: &[(u32, reply::Kind)]) -> Result<(), ShardClientError> {
     match replies.iter().find(|(_, kind)| !matches!(kind, reply::Kind::Done(_))) {
-        Some((rank, other)) => Err(unexpected(*rank, name, other)),
+        Some((shard, other)) => Err(unexpected(*shard, name, other)),
         None => Ok(()),
     }
 }
 
-/// Returns the reply of rank 0 if all other ranks did the same.
+/// Returns the reply of shard 0 if all other ranks did the same.
 fn agree(mut step: StepReply, others: &[(u32, reply::Kind)]) -> Result<StepReply, ShardClientError> {
-    for (rank, kind) in others {
-        let rank = *rank;
+    for (shard, kind) in others {
+        let shard = *shard;
         let reply::Kind::StepDone(StepDone { forward_ns: _, num_programs_compiled, fingerprint }) = kind else {
-            return Err(unexpected(rank, STEP, kind));
+            return Err(unexpected(shard, STEP, kind));
         };
         if *fingerprint != step.fingerprint {
-            return Err(ShardClientError::Fingerprint { rank, expected: step.fingerprint, got: *fingerprint });
+            return Err(ShardClientError::Fingerprint { shard, expected: step.fingerprint, got: *fingerprint });
         }
         step.num_programs_compiled += num_programs_compiled;
     }

@@ -12,20 +12,21 @@ use super::error::unexpected;
 use super::{ShardClientError, ShardGroup, deadline, device_table};
 
 impl ShardGroup {
-    /// Connects to every rank, in order, and waits until all have loaded the same model.
+    /// Connects to every shard, in order, and waits until all have loaded the same model.
     ///
     /// # Errors
     /// When a shard is missing, cannot load, or does not belong to the others.
     pub(crate) async fn connect(shards: &[Endpoint]) -> Result<Self, ShardClientError> {
         let first = shards.first().map(Endpoint::to_string).unwrap_or_default();
         tracing::info!("connecting to {} shard(s), the first one at {first}", shards.len());
-        let connections = (0..).zip(shards).map(|(rank, shard)| Connection::connect(shard, rank, deadline::CONNECT));
+        let connections =
+            (0..).zip(shards).map(|(shard, endpoint)| Connection::connect(endpoint, shard, deadline::CONNECT));
         let mut group = Self::new(try_join_all(connections).await?);
         let hello = command::Kind::Hello(proto::Hello { protocol_version: PROTOCOL_VERSION });
         let replies = group.call(hello, "hello", deadline::SIGN_OF_LIFE).await?;
-        let replies = replies.into_iter().map(|(rank, kind)| match kind {
-            reply::Kind::Hello(hello) => Ok((rank, hello)),
-            other => Err(unexpected(rank, "hello", &other)),
+        let replies = replies.into_iter().map(|(shard, kind)| match kind {
+            reply::Kind::Hello(hello) => Ok((shard, hello)),
+            other => Err(unexpected(shard, "hello", &other)),
         });
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
         check_belong_together(&replies)?;
@@ -36,27 +37,27 @@ impl ShardGroup {
     /// Returns the facts of the loaded model.
     ///
     /// # Errors
-    /// When a rank does not reply.
+    /// When a shard does not reply.
     pub(crate) async fn info(&mut self) -> Result<ModelInfo, ShardClientError> {
         let replies = self.call(command::Kind::Info(proto::Info {}), "info", deadline::SIGN_OF_LIFE).await?;
         match replies.into_iter().next() {
             Some((_, reply::Kind::Info(info))) => Ok(info),
-            Some((rank, other)) => Err(unexpected(rank, "info", &other)),
-            None => Err(ShardClientError::Closed { rank: 0 }),
+            Some((shard, other)) => Err(unexpected(shard, "info", &other)),
+            None => Err(ShardClientError::Closed { shard: 0 }),
         }
     }
 
-    /// Warms up every rank for the largest sizes that all ranks can provide for `wishes`. A block has `block_size`
+    /// Warms up every shard for the largest sizes that all ranks can provide for `wishes`. A block has `block_size`
     /// tokens.
     ///
     /// # Errors
-    /// When a rank cannot.
+    /// When a shard cannot.
     pub(crate) async fn warmup(&mut self, wishes: Warmup, block_size: u32) -> Result<WarmupReply, ShardClientError> {
         let fit = command::Kind::Fit(Fit { wishes: Some(wishes) });
         let replies = self.call(fit, "fit", deadline::SIGN_OF_LIFE).await?;
-        let fits = replies.into_iter().map(|(rank, kind)| match kind {
+        let fits = replies.into_iter().map(|(shard, kind)| match kind {
             reply::Kind::Fit(fit) => Ok(fit),
-            other => Err(unexpected(rank, "fit", &other)),
+            other => Err(unexpected(shard, "fit", &other)),
         });
         let least = least(&fits.collect::<Result<Vec<_>, _>>()?);
         let limits = Warmup {
@@ -68,10 +69,10 @@ impl ShardGroup {
             ..Warmup::default()
         };
         let replies = self.call(command::Kind::Warmup(limits), "warm-up", deadline::SIGN_OF_LIFE).await?;
-        let warmups = replies.into_iter().map(|(rank, kind)| match kind {
+        let warmups = replies.into_iter().map(|(shard, kind)| match kind {
             reply::Kind::Warmup(warmup) if warmup.sizes == Some(least) => Ok(warmup),
-            reply::Kind::Warmup(_) => Err(ShardClientError::Limits { rank }),
-            other => Err(unexpected(rank, "warm-up", &other)),
+            reply::Kind::Warmup(_) => Err(ShardClientError::Limits { shard }),
+            other => Err(unexpected(shard, "warm-up", &other)),
         });
         let warmups = warmups.collect::<Result<Vec<_>, _>>()?;
         check_same_programs(&warmups)?;
@@ -82,20 +83,20 @@ impl ShardGroup {
 }
 
 fn check_belong_together(replies: &[(u32, HelloReply)]) -> Result<(), ShardClientError> {
-    let world_size = u32::try_from(replies.len()).unwrap_or(u32::MAX);
+    let num_shards = u32::try_from(replies.len()).unwrap_or(u32::MAX);
     let first_hash = replies.first().map(|(_, hello)| hello.config_hash);
-    for (rank, hello) in replies {
-        let rank = *rank;
+    for (shard, hello) in replies {
+        let shard = *shard;
         if hello.protocol_version != PROTOCOL_VERSION {
             let (expected, got) = (PROTOCOL_VERSION, hello.protocol_version);
-            return Err(ShardClientError::Version { rank, expected, got });
+            return Err(ShardClientError::Version { shard, expected, got });
         }
-        if (hello.rank, hello.world_size) != (rank, world_size) {
-            let (got_rank, got_world_size) = (hello.rank, hello.world_size);
-            return Err(ShardClientError::Rank { rank, world_size, got_rank, got_world_size });
+        if (hello.shard, hello.num_shards) != (shard, num_shards) {
+            let (got_shard, got_num_shards) = (hello.shard, hello.num_shards);
+            return Err(ShardClientError::WrongShard { shard, num_shards, got_shard, got_num_shards });
         }
         if Some(hello.config_hash) != first_hash {
-            return Err(ShardClientError::ConfigHash { rank });
+            return Err(ShardClientError::ConfigHash { shard });
         }
     }
     Ok(())
@@ -105,7 +106,7 @@ fn check_same_programs(warmups: &[WarmupReply]) -> Result<(), ShardClientError> 
     let expected = warmups.first().map_or(0, |warmup| warmup.fingerprint);
     let odd = (0..).zip(warmups).find(|(_, warmup)| warmup.fingerprint != expected);
     match odd {
-        Some((rank, warmup)) => Err(ShardClientError::Fingerprint { rank, expected, got: warmup.fingerprint }),
+        Some((shard, warmup)) => Err(ShardClientError::Fingerprint { shard, expected, got: warmup.fingerprint }),
         None => Ok(()),
     }
 }

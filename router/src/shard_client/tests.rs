@@ -16,9 +16,9 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::testing::FakeShard;
 
-async fn connect(directory: &TempDir, world_size: u32) -> Result<ShardGroup, ShardClientError> {
+async fn connect(directory: &TempDir, num_shards: u32) -> Result<ShardGroup, ShardClientError> {
     let path = directory.path().join("shard");
-    let shards = (0..world_size).map(|rank| Endpoint::of_rank(path.to_str().unwrap(), rank).unwrap());
+    let shards = (0..num_shards).map(|shard| Endpoint::of_shard(path.to_str().unwrap(), shard).unwrap());
     ShardGroup::connect(&shards.collect::<Vec<_>>()).await
 }
 
@@ -57,8 +57,8 @@ async fn all_ranks_get_the_same_commands_and_rank_0_answers() {
     let shards =
         [FakeShard { num_slots: 8, ..FakeShard::default() }, FakeShard { num_slots: 5, ..FakeShard::default() }];
     let stats = shards.each_ref().map(|shard| Arc::clone(&shard.stats));
-    for (rank, shard) in shards.into_iter().enumerate() {
-        shard.listen(&path, rank as u32, 2);
+    for (shard, shard) in shards.into_iter().enumerate() {
+        shard.listen(&path, shard as u32, 2);
     }
     let mut group = connect(&directory, 2).await.unwrap();
     assert_eq!(group.info().await.unwrap().block_size, 16);
@@ -91,7 +91,7 @@ async fn a_shard_that_listens_on_tcp_gives_the_same_tokens() {
     let mut tokens = Vec::new();
     for prefix in &prefixes {
         let shard = FakeShard::default().listen(prefix, 0, 1);
-        let endpoint = Endpoint::of_rank(prefix.to_str().unwrap(), 0).unwrap();
+        let endpoint = Endpoint::of_shard(prefix.to_str().unwrap(), 0).unwrap();
         let mut group = ShardGroup::connect(&[endpoint]).await.unwrap();
         tokens.push(step(&mut group, vec![open(0)]).await.unwrap().rows);
         shard.abort();
@@ -102,10 +102,10 @@ async fn a_shard_that_listens_on_tcp_gives_the_same_tokens() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shard_of_another_version_or_rank_is_refused() {
-    let listen = |shard: FakeShard, rank, world_size| {
+    let listen = |shard: FakeShard, shard, num_shards| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("shard");
-        shard.listen(&path, rank, world_size);
+        shard.listen(&path, shard, num_shards);
         directory
     };
     let directory = listen(FakeShard { protocol_version: 9, ..FakeShard::default() }, 0, 1);
@@ -118,7 +118,7 @@ async fn a_shard_of_another_version_or_rank_is_refused() {
     )
     .await;
     let directory = listen(FakeShard::default(), 0, 2);
-    check_error(&directory, "the shard at socket 0 is rank 0 of 2, expected rank 0 of 1").await;
+    check_error(&directory, "the shard at socket 0 is shard 0 of 2, expected shard 0 of 1").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,9 +96,9 @@ pub(crate) fn hash_of_tokens(tokens: &[u32], sampling: &SamplingParams) -> u32 {
 }
 
 impl FakeShard {
-    /// Listens as one rank of `world_size`, and serves one router.
-    pub(crate) fn listen(self, uds_path: &Path, rank: u32, world_size: u32) -> tokio::task::JoinHandle<()> {
-        let endpoint = Endpoint::of_rank(uds_path.to_str().unwrap(), rank).unwrap();
+    /// Listens as one shard of `num_shards`, and serves one router.
+    pub(crate) fn listen(self, uds_path: &Path, shard: u32, num_shards: u32) -> tokio::task::JoinHandle<()> {
+        let endpoint = Endpoint::of_shard(uds_path.to_str().unwrap(), shard).unwrap();
         let (listener, file) = endpoint.bind_private().unwrap();
         let listener = Listener::from_std(listener).unwrap();
         tokio::spawn(async move {
@@ -111,7 +111,7 @@ impl FakeShard {
                     write(&mut stream, sequence_number, reply::Kind::Progress(progress)).await;
                 }
                 let has_left = matches!(kind, Some(command::Kind::Leave(_)));
-                let Some(answer) = self.answer(kind.unwrap(), &mut rows, (rank, world_size)).await else {
+                let Some(answer) = self.answer(kind.unwrap(), &mut rows, (shard, num_shards)).await else {
                     return;
                 };
                 write(&mut stream, sequence_number, answer).await;
@@ -127,12 +127,12 @@ impl FakeShard {
         &self,
         kind: command::Kind,
         rows: &mut BTreeMap<u32, Row>,
-        (rank, world_size): (u32, u32),
+        (shard, num_shards): (u32, u32),
     ) -> Option<reply::Kind> {
         Some(match kind {
             command::Kind::Hello(_) => {
                 let protocol_version = self.protocol_version;
-                let hello = HelloReply { protocol_version, rank, world_size, config_hash: 7, pid: 1, devices: vec![] };
+                let hello = HelloReply { protocol_version, shard, num_shards, config_hash: 7, pid: 1, devices: vec![] };
                 reply::Kind::Hello(hello)
             }
             command::Kind::Info(_) => reply::Kind::Info(ModelInfo {
@@ -154,7 +154,7 @@ impl FakeShard {
                 self.stats.num_warmups.fetch_add(1, Ordering::Relaxed);
                 reply::Kind::Warmup(WarmupReply { sizes: Some(self.fit(&limits)), ..WarmupReply::default() })
             }
-            command::Kind::Step(step) => return self.step(step, rows, rank).await,
+            command::Kind::Step(step) => return self.step(step, rows, shard).await,
             command::Kind::Release(proto::Release { slots }) => {
                 self.stats.num_released.fetch_add(slots.len() as u32, Ordering::Relaxed);
                 match slots.iter().find(|slot| rows.remove(slot).is_none()) {
@@ -178,7 +178,7 @@ impl FakeShard {
         }
     }
 
-    async fn step(&self, step: proto::Step, rows: &mut BTreeMap<u32, Row>, rank: u32) -> Option<reply::Kind> {
+    async fn step(&self, step: proto::Step, rows: &mut BTreeMap<u32, Row>, shard: u32) -> Option<reply::Kind> {
         let number = self.stats.num_steps.fetch_add(1, Ordering::Relaxed) + 1;
         self.steps.acquire().await.unwrap().forget();
         if self.dies_at_step == Some(number) {
@@ -186,7 +186,7 @@ impl FakeShard {
         }
         let fingerprint = self.fingerprint;
         Some(match self.compute(step, rows) {
-            Ok(answer) if rank == 0 => reply::Kind::Step(StepReply { fingerprint, ..answer }),
+            Ok(answer) if shard == 0 => reply::Kind::Step(StepReply { fingerprint, ..answer }),
             Ok(_) => reply::Kind::StepDone(StepDone { fingerprint, ..StepDone::default() }),
             Err(message) => protocol_error(message),
         })
@@ -252,10 +252,10 @@ impl FakeShard {
 /// Returns the report of prompt tokens: position p has the log-probability −p, and the best tokens there are p, p + 10,
 /// ….
 fn given_tokens(positions: std::ops::Range<u32>, top_n: u32) -> GivenTokens {
-    let best = |at: u32, rank: u32| (at + rank * 10) % VOCAB_SIZE;
+    let best = |at: u32, shard: u32| (at + shard * 10) % VOCAB_SIZE;
     let top_tokens = |at: u32| TopTokens {
-        token_ids: (0..top_n).map(|rank| best(at, rank)).collect(),
-        logprobs: (0..top_n).map(|rank| -(rank as f32) / 2.0).collect(),
+        token_ids: (0..top_n).map(|shard| best(at, shard)).collect(),
+        logprobs: (0..top_n).map(|shard| -(shard as f32) / 2.0).collect(),
     };
     GivenTokens {
         logprobs: positions.clone().map(|at| -(at as f32)).collect(),

@@ -25,11 +25,11 @@ const UNKNOWN: MemoryPlan = MemoryPlan { available_bytes: u64::MAX, cache_percen
 /// # Errors
 /// The first error found.
 pub(crate) fn check(args: &ShardArgs, wishes: &Warmup) -> Result<(), EngineError> {
-    let ShardArgs { model, rank, world_size, devices_per_shard, .. } = args;
+    let ShardArgs { model, shard, num_shards, devices_per_shard, .. } = args;
     let surroundings = Surroundings::of_process();
     let Choice { device, .. } = devices::choose(model.device, model.plugin_path.as_deref(), &surroundings);
     check_device(device, args)?;
-    let num_ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard).num_ranks;
+    let num_ranks = LocalRanks::of_shard(*shard, *num_shards, *devices_per_shard).num_ranks;
     let files = ModelFiles::open(&model.model_id)?;
     let config = Config::parse(&config_json(&files)?)?;
     let (state_bytes, window, memory) = match device.backend {

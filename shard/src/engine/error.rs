@@ -42,8 +42,8 @@ pub(crate) enum EngineError {
          group's quota)"
     )]
     Threads { asked: usize, available: usize },
-    #[error("rank {rank} is not below the world size {world_size}")]
-    Rank { rank: u32, world_size: u32 },
+    #[error("--shard is {shard}, but must be below --num-shards {num_shards}")]
+    NoSuchShard { shard: u32, num_shards: u32 },
     #[error(transparent)]
     Row(#[from] RowError),
     #[error(transparent)]
@@ -130,7 +130,7 @@ impl EngineError {
             | Self::HistoryTooLarge { .. } => Kind::OutOfMemory,
             Self::Backend(error) => backend_kind(error),
             Self::NotFinite { .. } | Self::Isa(_) => Kind::Device,
-            Self::Graph(_) | Self::Rank { .. } => Kind::Internal,
+            Self::Graph(_) | Self::NoSuchShard { .. } => Kind::Internal,
             Self::Ranks(_) | Self::Quantize(_) | Self::KvCacheDtype { .. } | Self::Threads { .. } => Kind::Model,
         }
     }

@@ -68,9 +68,9 @@ impl Description {
 /// When the arguments are invalid, the model cannot be found or is not supported, its files are malformed, or the
 /// device fails.
 pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engine, EngineError> {
-    let ShardArgs { model, rank, world_size, devices_per_shard, .. } = args;
-    if rank >= world_size {
-        return Err(EngineError::Rank { rank: *rank, world_size: *world_size });
+    let ShardArgs { model, shard, num_shards, devices_per_shard, .. } = args;
+    if shard >= num_shards {
+        return Err(EngineError::NoSuchShard { shard: *shard, num_shards: *num_shards });
     }
     let surroundings = Surroundings::of_process();
     let Choice { device, reason } = devices::choose(model.device, model.plugin_path.as_deref(), &surroundings);
@@ -78,7 +78,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
         tracing::info!(%device, reason, "device");
     }
     check_device(device, args)?;
-    let ranks = LocalRanks::of_shard(*rank, *world_size, *devices_per_shard);
+    let ranks = LocalRanks::of_shard(*shard, *num_shards, *devices_per_shard);
     let files = ModelFiles::open(&model.model_id)?;
     let config_json = config_json(&files)?;
     let config = Config::parse(&config_json)?;
@@ -114,7 +114,7 @@ pub(crate) fn load(args: &ShardArgs, progress: &mut Progress<'_>) -> Result<Engi
     let info =
         ModelInfo { sampling_defaults: Some(sampling_defaults), ..info(&config, &weights, device, eos_token_ids)? };
     let info = ModelInfo { weights_bytes: weights_bytes.unwrap_or(info.weights_bytes), ..info };
-    let counts = [world_size.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
+    let counts = [num_shards.to_le_bytes(), devices_per_shard.to_le_bytes()].concat();
     let quantize = model.quantize.map_or_else(String::new, |quantize| quantize.to_string());
     let agreed = Fingerprint::default().bytes(&config_json).bytes(info.dtype.as_bytes()).bytes(&counts);
     let agreed = agreed.bytes(quantize.as_bytes()).bytes(model.kv_cache_dtype.to_string().as_bytes());
@@ -166,7 +166,7 @@ pub(crate) fn config_json(files: &ModelFiles) -> Result<Cow<'static, [u8]>, Engi
 /// Refuses numbers of ranks and number types that `device` does not support.
 pub(super) fn check_device(device: Device, args: &ShardArgs) -> Result<(), EngineError> {
     let ModelArgs { quantize, kv_cache_dtype, .. } = args.model;
-    device.check_ranks(args.world_size, args.devices_per_shard)?;
+    device.check_ranks(args.num_shards, args.devices_per_shard)?;
     quantize.map_or(Ok(()), |quantize| device.check_quantize(quantize))?;
     if kv_cache_dtype != KvCacheDtype::Auto && !device.takes_kv_cache_dtype {
         return Err(EngineError::KvCacheDtype { kv_cache_dtype, device });
@@ -198,7 +198,7 @@ fn load_with_plugin(
     progress: &mut Progress<'_>,
 ) -> Result<XlaBackend, EngineError> {
     let options = XlaOptions {
-        ranks: LocalRanks::of_shard(args.rank, args.world_size, args.devices_per_shard),
+        ranks: LocalRanks::of_shard(args.shard, args.num_shards, args.devices_per_shard),
         membership: membership(args)?,
         plugin_path: args.model.plugin_path.clone(),
         program_cache: program_cache(args.model.program_cache.as_deref(), &Surroundings::of_process()),
@@ -209,7 +209,7 @@ fn load_with_plugin(
 
 /// Joins the other shards of the host.
 fn membership(args: &ShardArgs) -> Result<Membership, EngineError> {
-    let shards = LocalRanks::of_shard(args.rank, args.world_size, 1);
+    let shards = LocalRanks::of_shard(args.shard, args.num_shards, 1);
     Ok(Membership::join(shards, args.collective_path.as_deref())?)
 }
 

@@ -68,14 +68,14 @@ pub(super) fn converse(
     }
 }
 
-/// Makes the reply to a step. Rank 0 replies with tokens, the other ranks with the step's fingerprint, which confirms
+/// Makes the reply to a step. Shard 0 replies with tokens, the others with the step's fingerprint, which confirms
 /// them.
 fn step_reply(
     result: Result<StepReply, EngineError>,
-    Identity { rank, .. }: Identity,
+    Identity { shard, .. }: Identity,
 ) -> Result<reply::Kind, CommandError> {
     let reply = result.map_err(CommandError::Engine)?;
-    if rank == 0 {
+    if shard == 0 {
         return Ok(reply::Kind::Step(reply));
     }
     let StepReply { forward_ns, num_programs_compiled, fingerprint, idle_ns: _, rows: _ } = reply;

@@ -72,11 +72,11 @@ enum Interruption {
     Shard(ServerError),
 }
 
-/// The rank of this shard, and the number of shards.
+/// The shard of this shard, and the number of shards.
 #[derive(Clone, Copy)]
 struct Identity {
-    rank: u32,
-    world_size: u32,
+    shard: u32,
+    num_shards: u32,
 }
 
 /// Serves until the client leaves.
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ShardArgs) -> Result<(), ServerError> {
     events::spawn_acceptor(listener, events_tx.clone())?;
     events::spawn_loader(args.clone(), events_tx)?;
     let mut server = Server {
-        identity: Identity { rank: args.rank, world_size: args.world_size },
+        identity: Identity { shard: args.shard, num_shards: args.num_shards },
         events: events_rx,
         engine: None,
         progress: Progress { phase: "start".to_owned(), done: 0, total: 1 },
@@ -158,12 +158,12 @@ impl Server {
             return Ok(Ended::Refused);
         }
         let identity = self.identity;
-        let Identity { rank, world_size } = identity;
+        let Identity { shard, num_shards } = identity;
         let engine = self.loaded_engine(connection, sequence_number)?;
         let hello = HelloReply {
             protocol_version: PROTOCOL_VERSION,
-            rank,
-            world_size,
+            shard,
+            num_shards,
             config_hash: engine.config_hash(),
             pid: std::process::id(),
             devices: engine.devices(),

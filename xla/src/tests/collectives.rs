@@ -12,8 +12,8 @@ use super::rig::NUM_DEVICES;
 use super::*;
 
 /// Returns a weight that ranks share.
-fn shared(name: &str, shape: [usize; 2], partition: Partition, world_size: usize) -> WeightSpec {
-    WeightSpec { partition, world_size, ..weight(name, &shape, FloatType::F32) }
+fn shared(name: &str, shape: [usize; 2], partition: Partition, num_ranks: usize) -> WeightSpec {
+    WeightSpec { partition, num_ranks, ..weight(name, &shape, FloatType::F32) }
 }
 
 /// Checks the graph that `build` returns for two ranks against the graph for a single rank. Both have the same random
@@ -37,9 +37,9 @@ fn check_with(
     weights: &mut dyn FnMut(&WeightSpec) -> Vec<f32>,
     tolerances: &[Tolerance],
 ) {
-    let world_size = NUM_DEVICES as usize;
+    let num_ranks = NUM_DEVICES as usize;
     let (whole, specs) = build(1);
-    let (parts, part_specs) = build(world_size);
+    let (parts, part_specs) = build(num_ranks);
     let new = |graph| Case::new(graph, batch(), bucket, layout(bucket[0], 1, 16));
     let [mut whole, mut parts] = [whole, parts].map(new);
     for (spec, part_spec) in specs.into_iter().zip(part_specs) {
@@ -49,7 +49,7 @@ fn check_with(
     }
     whole.arguments = arguments.to_vec();
     parts.arguments = arguments.to_vec();
-    parts.sizes.num_devices = world_size;
+    parts.sizes.num_devices = num_ranks;
     let expected = whole.on_cpu();
     if let Some(actual) = parts.on_xla() {
         parts.compare(&actual, &expected, tolerances);
@@ -67,17 +67,17 @@ proptest! {
 
     #[test]
     fn parts_of_inputs_are_summed([n, size, features] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
-        let build = |world_size: usize| {
+        let build = |num_ranks: usize| {
             let mut graph = Graph::default();
             let specs = vec![
-                shared("up", [features, size], Partition::Column, world_size),
-                shared("down", [size, features], Partition::Row, world_size),
+                shared("up", [features, size], Partition::Column, num_ranks),
+                shared("down", [size, features], Partition::Row, num_ranks),
             ];
             let x = tokens(&mut graph, 0, &[size]);
             let [up, down] = [0, 1].map(|index| graph.weight(&specs[index]));
             let hidden = graph.linear(x, up, None).unwrap();
             let summand = graph.linear(hidden, down, None).unwrap();
-            let sum = if world_size == 1 { summand } else { graph.all_reduce(summand).unwrap() };
+            let sum = if num_ranks == 1 { summand } else { graph.all_reduce(summand).unwrap() };
             (graph.finish(&[sum]), specs)
         };
         let mut numbers = Numbers::new(seed);
@@ -90,16 +90,16 @@ proptest! {
 
     #[test]
     fn parts_of_outputs_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
-        let build = |world_size: usize| {
+        let build = |num_ranks: usize| {
             let mut graph = Graph::default();
-            let specs = vec![shared("head", [vocab_size, size], Partition::Vocab, world_size)];
+            let specs = vec![shared("head", [vocab_size, size], Partition::Vocab, num_ranks)];
             let x = tokens(&mut graph, 0, &[size]);
             let head = graph.weight(&specs[0]);
             let part = graph.linear(x, head, None).unwrap();
-            if world_size == 1 {
+            if num_ranks == 1 {
                 return (graph.finish(&[part]), specs);
             }
-            let padded = graph.all_gather(part, world_size).unwrap();
+            let padded = graph.all_gather(part, num_ranks).unwrap();
             let joined = graph.first_columns(padded, vocab_size).unwrap();
             (graph.finish(&[joined]), specs)
         };
@@ -113,17 +113,17 @@ proptest! {
     /// Each device has the scales of its outputs. It rounds x as a single device does.
     #[test]
     fn parts_of_integers_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
-        let build = |world_size: usize| {
+        let build = |num_ranks: usize| {
             let mut graph = Graph::default();
-            let specs = vec![integers_of(shared("head", [vocab_size, size], Partition::Vocab, world_size))];
+            let specs = vec![integers_of(shared("head", [vocab_size, size], Partition::Vocab, num_ranks))];
             let (head, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
             let summand = graph.embedding(head, ids).unwrap();
-            let hidden = if world_size == 1 { summand } else { graph.all_reduce(summand).unwrap() };
+            let hidden = if num_ranks == 1 { summand } else { graph.all_reduce(summand).unwrap() };
             let part = graph.linear(hidden, head, None).unwrap();
-            if world_size == 1 {
+            if num_ranks == 1 {
                 return (graph.finish(&[hidden, part]), specs);
             }
-            let padded = graph.all_gather(part, world_size).unwrap();
+            let padded = graph.all_gather(part, num_ranks).unwrap();
             let joined = graph.first_columns(padded, vocab_size).unwrap();
             (graph.finish(&[hidden, joined]), specs)
         };
@@ -138,19 +138,19 @@ proptest! {
     /// themselves.
     #[test]
     fn parts_of_floats_of_a_byte_are_joined([n, size, vocab_size] in prop::array::uniform3(1..30usize), seed in any::<u64>()) {
-        let build = |world_size: usize| {
+        let build = |num_ranks: usize| {
             let mut graph = Graph::default();
-            let rounding = (world_size > 1).then_some(Rounding::Fp8);
-            let specs = vec![WeightSpec { rounding, ..shared("head", [vocab_size, size], Partition::Vocab, world_size) }];
+            let rounding = (num_ranks > 1).then_some(Rounding::Fp8);
+            let specs = vec![WeightSpec { rounding, ..shared("head", [vocab_size, size], Partition::Vocab, num_ranks) }];
             let (head, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
             let x = tokens(&mut graph, 0, &[size]);
             let summand = graph.embedding(head, ids).unwrap();
             let part = graph.linear(x, head, None).unwrap();
-            if world_size == 1 {
+            if num_ranks == 1 {
                 return (graph.finish(&[summand, part]), specs);
             }
             let hidden = graph.all_reduce(summand).unwrap();
-            let padded = graph.all_gather(part, world_size).unwrap();
+            let padded = graph.all_gather(part, num_ranks).unwrap();
             let joined = graph.first_columns(padded, vocab_size).unwrap();
             (graph.finish(&[hidden, joined]), specs)
         };
@@ -164,12 +164,12 @@ proptest! {
 
     #[test]
     fn each_id_is_in_one_part_of_a_table(n in 1..20usize, [vocab_size, size] in prop::array::uniform2(1..30usize), seed in any::<u64>()) {
-        let build = |world_size: usize| {
+        let build = |num_ranks: usize| {
             let mut graph = Graph::default();
-            let specs = vec![shared("table", [vocab_size, size], Partition::Vocab, world_size)];
+            let specs = vec![shared("table", [vocab_size, size], Partition::Vocab, num_ranks)];
             let (table, ids) = (graph.weight(&specs[0]), graph.input(Input::TokenIds));
             let part = graph.embedding(table, ids).unwrap();
-            let hidden = if world_size == 1 { part } else { graph.all_reduce(part).unwrap() };
+            let hidden = if num_ranks == 1 { part } else { graph.all_reduce(part).unwrap() };
             (graph.finish(&[hidden]), specs)
         };
         let mut numbers = Numbers::new(seed);

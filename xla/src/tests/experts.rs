@@ -43,10 +43,10 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let num_chosen = num_experts.min(2);
-        let build = |world_size: usize| {
+        let build = |num_ranks: usize| {
             let spec = |name: &str, shape: [usize; 3]| WeightSpec {
                 partition: Partition::Column,
-                world_size,
+                num_ranks,
                 rounding,
                 ..weight(name, &shape, FloatType::F32)
             };
@@ -61,7 +61,7 @@ proptest! {
             let matrices = [0, 1, 2].map(|index: usize| graph.weight(&specs[index]));
             let spec = ExpertsSpec { num_chosen, activation: Activation::Silu };
             let part = graph.experts([x, mixture], matrices, spec).unwrap();
-            let sum = if world_size == 1 { part } else { graph.all_reduce(part).unwrap() };
+            let sum = if num_ranks == 1 { part } else { graph.all_reduce(part).unwrap() };
             (graph.finish(&[sum]), specs)
         };
         let mut numbers = Numbers::new(seed);

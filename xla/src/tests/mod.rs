@@ -145,5 +145,5 @@ fn integers(dims: &[usize], values: Vec<i32>) -> Array {
 fn weight(name: &str, shape: &[usize], dtype: FloatType) -> WeightSpec {
     let partition = Partition::Replicated;
     let (name, shape, source) = (name.to_owned(), shape.to_vec(), Source::Whole);
-    WeightSpec { name, shape, dtype, partition, world_size: 1, num_copies: 1, source, rounding: None }
+    WeightSpec { name, shape, dtype, partition, num_ranks: 1, num_copies: 1, source, rounding: None }
 }

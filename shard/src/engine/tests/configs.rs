@@ -14,10 +14,10 @@ use super::fixture;
 use crate::engine::graphs;
 
 /// Builds the graphs of the model that a `config.json` describes.
-fn build(json: &Value, world_size: usize) -> Result<(), String> {
+fn build(json: &Value, num_shards: usize) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let config = Config::parse(json.to_string().as_bytes()).map_err(|error| text(&error))?;
-    let model = models::build(&config, FloatType::F32, world_size).map_err(|error| text(&error))?;
+    let model = models::build(&config, FloatType::F32, num_shards).map_err(|error| text(&error))?;
     let graphs = graphs(&model).map_err(|error| text(&error))?;
     let counted = (graphs.weights_bytes(), graphs.decoder.multiply_adds());
     let limits = [config.vocab_size(), config.max_position_embeddings()];

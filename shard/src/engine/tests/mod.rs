@@ -72,7 +72,7 @@ pub(super) fn args(model_id: &str, device: Device) -> ShardArgs {
         },
         uds_path: endpoint::Endpoint::Unix(PathBuf::new()),
         rank: 0,
-        world_size: 1,
+        num_shards: 1,
         devices_per_shard: 1,
         collective_path: None,
         json_output: false,

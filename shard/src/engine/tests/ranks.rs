@@ -216,31 +216,31 @@ fn on_xla_devices(model_id: &str, devices_per_shard: u32) -> Option<Rig> {
     Some(Rig::warm_for(Engines::load(&[args]).unwrap(), 2))
 }
 
-/// Returns a rig on `world_size` ranks of the CPU, each a thread.
-pub(super) fn on_cpu_ranks(model_id: &str, world_size: u32) -> Rig {
-    cpu_ranks(&args(model_id, Device::CPU), world_size, |args| load(args, &mut |_, _, _| ()))
+/// Returns a rig on `num_shards` ranks of the CPU, each a thread.
+pub(super) fn on_cpu_ranks(model_id: &str, num_shards: u32) -> Rig {
+    cpu_ranks(&args(model_id, Device::CPU), num_shards, |args| load(args, &mut |_, _, _| ()))
 }
 
 /// As [`on_cpu_ranks`], with `load` for each rank.
-pub(super) fn cpu_ranks(args: &ShardArgs, world_size: u32, load: Load) -> Rig {
+pub(super) fn cpu_ranks(args: &ShardArgs, num_shards: u32, load: Load) -> Rig {
     let shared = tempfile::NamedTempFile::new().unwrap();
     let collective_path = Some(shared.path().to_path_buf());
-    let of_rank = |rank| ShardArgs { rank, world_size, collective_path: collective_path.clone(), ..args.clone() };
-    Rig::warm(Engines::load_with(&(0..world_size).map(of_rank).collect::<Vec<_>>(), load).unwrap())
+    let of_shard = |shard| ShardArgs { shard, num_shards, collective_path: collective_path.clone(), ..args.clone() };
+    Rig::warm(Engines::load_with(&(0..num_shards).map(of_shard).collect::<Vec<_>>(), load).unwrap())
 }
 
 #[test]
 fn cpu_ranks_make_the_tokens_of_one() {
     for name in FIXTURES {
         let expected = generate(&mut Rig::fixture(name), 250);
-        for world_size in [2, 4] {
-            let mut rig = on_cpu_ranks(fixture(name).to_str().unwrap(), world_size);
+        for num_shards in [2, 4] {
+            let mut rig = on_cpu_ranks(fixture(name).to_str().unwrap(), num_shards);
             // A sum in another order may round a key or value to the other neighbour. Neighbours in bf16 are eight
             // times as far apart as in f16.
             let exact = if name == "tiny-llama-bf16" { 1.6e-2 } else { 1e-4 };
             let exact = if name == "tiny-llama-f16" { 2e-3 } else { exact };
             let tolerance = tolerance(name == "tiny-llama-bf16", exact, 5e-2) as f32;
-            check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {world_size} ranks"));
+            check(&generate(&mut rig, 250), &expected, tolerance, &format!("{name} on {num_shards} ranks"));
         }
     }
 }
@@ -252,9 +252,9 @@ fn cpu_ranks_pad_and_copy() {
         model.write(directory.path());
         let path = directory.path().to_str().unwrap();
         let expected = generate(&mut Rig::new(path, Device::CPU), model.vocab_size);
-        for world_size in [2, 4] {
-            let mut rig = on_cpu_ranks(path, world_size);
-            check(&generate(&mut rig, model.vocab_size), &expected, 1e-4, &format!("{model:?} on {world_size} ranks"));
+        for num_shards in [2, 4] {
+            let mut rig = on_cpu_ranks(path, num_shards);
+            check(&generate(&mut rig, model.vocab_size), &expected, 1e-4, &format!("{model:?} on {num_shards} ranks"));
         }
     }
 }
@@ -355,7 +355,7 @@ fn fingerprint(rig: &mut Rig, tokens: &[i32]) -> u64 {
 #[test]
 fn ranks_that_do_the_same_have_one_fingerprint() {
     let path = fixture(FIXTURES[0]);
-    let mock = |rank| ShardArgs { rank, world_size: 2, ..args("demo", Device::MOCK) };
+    let mock = |rank| ShardArgs { rank, num_shards: 2, ..args("demo", Device::MOCK) };
     let mocks = Rig::warm(Engines::load(&[mock(0), mock(1)]).unwrap());
     for mut rig in
         [mocks, on_cpu_ranks(path.to_str().unwrap(), 2)].into_iter().chain(on_xla_devices(path.to_str().unwrap(), 2))
@@ -369,7 +369,7 @@ fn ranks_that_do_the_same_have_one_fingerprint() {
 
 #[test]
 fn devices_are_told_and_assigned() {
-    let device = |rank| ShardArgs { rank, world_size: 3, devices_per_shard: 2, ..args("demo", Device::MOCK) };
+    let device = |rank| ShardArgs { rank, num_shards: 3, devices_per_shard: 2, ..args("demo", Device::MOCK) };
     let ids = |engine: &Engine| engine.backend.devices().iter().map(|device| device.id).collect::<Vec<_>>();
     let engine = load(&device(1), &mut |_, _, _| ()).unwrap();
     assert_eq!(ids(&engine), [2, 3]);
@@ -390,7 +390,7 @@ fn impossible_numbers_of_ranks_are_errors() {
     let heads = message(ShardArgs { devices_per_shard: 3, ..tiny() });
     assert!(heads.starts_with("config.json: num_attention_heads is 8: --num-shard may be 1, 2, 4, 8"), "{heads}");
     assert_eq!(
-        message(ShardArgs { world_size: 2, ..tiny() }),
+        message(ShardArgs { num_shards: 2, ..tiny() }),
         "`num_shard` is 2, but --device xla-cpu runs a model in one process; use --devices-per-shard instead"
     );
     let cpu = args(fixture("tiny-llama-gqa-untied").to_str().unwrap(), Device::CPU);
@@ -398,9 +398,9 @@ fn impossible_numbers_of_ranks_are_errors() {
         message(ShardArgs { devices_per_shard: 2, ..cpu.clone() }),
         "`devices_per_shard` is 2, but a shard on --device cpu has one device; use --num-shard instead"
     );
-    assert_eq!(message(ShardArgs { rank: 2, world_size: 2, ..cpu.clone() }), "rank 2 is not below the world size 2");
+    assert_eq!(message(ShardArgs { shard: 2, num_shards: 2, ..cpu.clone() }), "--shard is 2, but must be below --num-shards 2");
     assert_eq!(
-        message(ShardArgs { world_size: 2, ..cpu }),
+        message(ShardArgs { num_shards: 2, ..cpu }),
         "--collective-path is missing: 2 shards of one host need a file that they share"
     );
 }
