@@ -1,4 +1,4 @@
-//! The exit statuses of our processes. The launcher ends with the status of the child that failed first.
+//! The exit statuses of our processes. The launcher exits with the status of the child that failed first.
 //!
 //! | status | what happened | what helps |
 //! |---|---|---|
