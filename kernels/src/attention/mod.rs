@@ -31,7 +31,7 @@ use cache::{KeysAndValues, TypedCache};
 use element::{Bf16Exact, KvElement};
 use products::{Floats, Pairs};
 
-/// The queries (tokens × heads that share a key head) of a task. They share one pass over the keys.
+/// The number of queries (tokens × heads that share a key head) of a task. They share one pass over the keys.
 const TASK_QUERIES: usize = 256;
 /// The maximum number of queries of a task for which keys and values are converted to bf16 each time they are read. For
 /// more, they are converted once per chunk.
