@@ -7,7 +7,7 @@
 //!                                           ◀──────  HelloReply             ready
 //!    Info                                   ──────▶
 //!                                           ◀──────  ModelInfo
-//!    Fit { wishes }                         ──────▶                         what would fit; nothing happens
+//!    Fit { wishes }                         ──────▶                         sizes that would fit; no allocation
 //!                                           ◀──────  StepSizes
 //!    Warmup { limits }                      ──────▶
 //!                                           ◀──────  Progress*              at least once a second

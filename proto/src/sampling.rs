@@ -19,7 +19,7 @@
 //! | `frequency_penalty` | 0 | −2 … 2 | subtracted once per occurrence among generated tokens (OpenAI) |
 //! | `presence_penalty` | 0 | −2 … 2 | subtracted once from the logits of tokens that were generated (OpenAI) |
 //! | `min_new_tokens` | 0 = off | any | end-of-sequence tokens are not chosen before this number of others |
-//! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens whatever shares the batch |
+//! | `seed` | 0 | any | the row's random stream; the same seed gives the same tokens in any batch |
 //! | `is_greedy` | true | | takes the best token; temperature, top-k, top-p, min-p, typical-p and seed have no effect |
 //! | `top_n_tokens` | 0 = off | router's limit | reports the n best tokens of every step |
 //!

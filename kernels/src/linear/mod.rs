@@ -270,8 +270,8 @@ impl<L: WeightLine> Kernel for PartProduct<'_, '_, L> {
     }
 }
 
-/// Returns the lines that a row block prefetches: its share of the next group of panels or, for a single block, lines
-/// close ahead.
+/// Returns the lines that a row block prefetches: its share of the next group of panels or, for a single block, the
+/// lines that are [`LINES_AHEAD`] lines further on.
 #[inline(always)]
 fn ahead<L>(
     (group_lines, num_inputs): (&[L], usize),

@@ -408,7 +408,8 @@ impl<D: Destination, const WEIGHTS: usize> PartProduct<'_, D, WEIGHTS> {
         let (_, lines) = weight.panel(self.first_panel + panel);
         let step_lines = weight.format().step_lines();
         let num_blocks = sums.len();
-        // Prefetch the next panel in equal shares or, where lines are read once, some lines close ahead.
+        // Prefetch the next panel in equal shares or, where lines are read once, the lines that are `LINES_AHEAD` lines
+        // further on.
         let lines_per_step = step_lines.div_ceil(num_blocks);
         let is_read_once = num_blocks * by.num_sweeps::<S>() == 1;
         let distance = if is_read_once { LINES_AHEAD } else { weight.panel_len() };

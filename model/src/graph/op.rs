@@ -95,7 +95,8 @@ pub enum Op {
     MassThreshold,
     /// The number of times that each token occurs in part of the row, `[rows, vocab]`, f32.
     TokenCounts { scope: TokenScope, vocab_size: usize },
-    /// True for tokens that are held back in this step, `[rows, vocab]`, bool.
+    /// True for the end-of-sequence tokens that a row may not choose in this step because of `min_new_tokens`,
+    /// `[rows, vocab]`, bool.
     HeldBack { vocab_size: usize },
     /// Scores `[rows, vocab]` → the same plus the bias of each row for the tokens that it names.
     AddLogitBias,
