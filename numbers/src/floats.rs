@@ -9,7 +9,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-/// The bytes that are converted at a time, a multiple of the size of every float. Small chunks limit the memory of
+/// The bytes that are converted at a time, a multiple of the size of every float. A small number limits the memory of
 /// intermediate values.
 const PIECE_BYTES: usize = 64 << 10;
 

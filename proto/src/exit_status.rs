@@ -12,7 +12,7 @@
 pub const FAILURE: u8 = 1;
 /// Arguments, model files, limits or addresses are invalid.
 pub const CONFIGURATION: u8 = 2;
-/// There is no such device here, or no plugin that drives it.
+/// This machine has no such device, or no plugin drives it.
 pub const NO_DEVICE: u8 = 3;
 /// A device process failed. `torch_xla` uses the same number.
 pub const DEVICE: u8 = 17;

@@ -5,8 +5,8 @@
 //! computes one task, and this file splits a step into tasks.
 //!
 //! The token at position p attends the keys 0..=p in chunks that start at fixed positions, with a running maximum and
-//! sum. With a window it attends only the last of them. Its output does not depend on the other rows, on how the prompt
-//! is split over steps, or on the number of threads: not one bit changes.
+//! sum. With a window, the token attends only the last of these keys. The output of a token does not depend on the
+//! other rows, on how the prompt is split over steps, or on the number of threads: not one bit changes.
 
 mod attend;
 mod cache;

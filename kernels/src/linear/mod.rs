@@ -60,7 +60,7 @@ pub fn linear(x: &[f32], weight: &PackedWeight, bias: Option<&[f32]>, y: &mut [f
     linear_on(isa::active(), x, weight, bias, y);
 }
 
-/// One of several layers that share the same x.
+/// A layer that shares its x with other layers.
 #[derive(Debug)]
 pub struct Layer<'a> {
     /// `[out, in]`

@@ -155,7 +155,7 @@ pub enum Pairing {
 pub struct RouterSpec {
     /// Number of experts chosen for each token.
     pub num_chosen: usize,
-    /// True if their weights are divided by their sum.
+    /// True if the weights of the chosen experts are divided by their sum.
     pub is_normalised: bool,
 }
 

@@ -127,7 +127,7 @@ struct Reader {
     num_seen: usize,
     num_prompt_logprobs: usize,
     was_admitted: bool,
-    /// The number of tokens before the one whose mask was set last.
+    /// The number of tokens before the token whose mask was set last.
     masked_at: Option<usize>,
 }
 

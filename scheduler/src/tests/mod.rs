@@ -173,10 +173,10 @@ fn a_long_prompt_leaves_half_of_the_budget_to_short_ones() {
     assert_eq!(chunk_lens(&rig.next().0), [8]);
     let short = [rig.submit(spec(3, 1)), rig.submit(spec(2, 1))];
     let (step, events) = rig.next();
-    // The first prompt gets half, the others follow in order of arrival. The last one gets the rest of their half.
+    // The first prompt gets half of the budget, and the others share the second half in order of arrival.
     assert_eq!(chunk_lens(&step), [4, 3, 1]);
     assert_eq!(events.iter().find(|event| matches!(event.kind, SequenceEvent::Token { .. })).unwrap().id, short[0]);
-    // No other prompt needs the rest of their half.
+    // The first prompt also gets what the others leave of the second half.
     assert_eq!(chunk_lens(&rig.next().0), [7, 1]);
 }
 

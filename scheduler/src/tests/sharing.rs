@@ -77,7 +77,7 @@ fn twins_wait_for_the_end_of_the_step_and_share() {
     assert_eq!((chunk_lens(&step), rig.usage().num_waiting), (vec![21], 2));
     let (step, events) = rig.next();
     assert_eq!((chunk_lens(&step), step.num_decoding(), num_tokens(&events)), (vec![1, 1], 1, 3));
-    // The three have five blocks in common, and one each.
+    // The three sequences share five blocks, and each has one of its own.
     assert_eq!(rig.usage().num_used_blocks, 8);
     drain(&mut rig);
 }
@@ -133,8 +133,8 @@ fn the_least_recently_used_prompt_is_forgotten_first() {
     };
     assert_eq!([run(100), run(200), run(300)], [12, 12, 12]);
     assert_eq!(run(100), 4, "used again, and now the last to go");
-    // This prompt needs three blocks. One is free, and two are taken from the second prompt. The third block of the
-    // second prompt is then taken for the last block of the first.
+    // This prompt needs three blocks: one is free, and two are taken from the second prompt. The next run of the first
+    // prompt takes the third block of the second.
     assert_eq!(run(400), 12);
     assert_eq!((run(100), run(300), run(400), run(200)), (4, 4, 4, 12));
 }
@@ -211,7 +211,7 @@ fn blocks_that_are_not_finite_are_read_anew() {
         let mut rig = Rig::new(limits(4, 100, 50));
         rig.submit(prompt(20, &[500]));
         drain(&mut rig);
-        // It shares five blocks of the previous sequence, which may be the cause.
+        // The sequence shares five blocks of the previous one, which may be the cause of the failure.
         let id = rig.submit(prompt(20, &[600, 601, 602, 603]));
         let events = fail_first(&mut rig, kind);
         assert!(matches!(&events[..], [Event { id: of, kind: SequenceEvent::Failed(_) }] if *of == id), "{events:?}");

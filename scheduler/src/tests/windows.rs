@@ -80,7 +80,7 @@ fn a_prefix_is_reused_without_the_blocks_before_its_window() {
 }
 
 /// Another sequence takes the blocks of the prompt while its reader still runs. The reader's tokens stay right, and the
-/// next reader reads the part of the prompt that is gone.
+/// next reader reads the part of the prompt that was evicted.
 #[test]
 fn blocks_of_a_prefix_that_is_gone_are_not_found() {
     let mut rig = rig(4, 100, 16);
@@ -100,7 +100,7 @@ fn blocks_of_a_prefix_that_is_gone_are_not_found() {
     assert_eq!(num_read, 32, "two blocks are left, those at the beginning");
 }
 
-/// Blocks after a part that is gone could never be found, so they are not kept. Otherwise they would take blocks of
+/// Blocks after an evicted part could never be found, so they are not kept. Otherwise they would take the place of
 /// other prefixes.
 #[test]
 fn a_sequence_whose_beginning_is_gone_leaves_the_prefixes_of_others() {
@@ -144,7 +144,7 @@ fn what_one_sequence_gives_back_stays_with_the_other() {
         SequenceSpec { sampling: SamplingParams { seed: MASKED, ..SamplingParams::greedy() }, ..story(600, 1) };
     let second = rig.submit(SequenceSpec { is_masked: true, ..masked });
     (0..20).for_each(|_| _ = rig.next());
-    // The second one has two of the prompt's five blocks, and one of its own. The first has three others.
+    // The second sequence has two of the prompt's five blocks, and one of its own. The first has three others.
     assert_eq!(rig.usage().num_used_blocks, 3 + 3);
     assert!(rig.scheduler.set_mask(second, mask_behind(21)));
     drain(&mut rig);
